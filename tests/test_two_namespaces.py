@@ -381,7 +381,7 @@ def test_a_key_never_names_another_memory_of_ones_own(
         with pytest.raises(
             NotFound,
             match="none in namespace bob has the key .*; one in shared has it, with the same id as "
-            r"another memory of yours; name it from there \(namespace shared\)",
+            r"one of your memories; name it from there \(namespace shared\)",
         ):
             bob.id_of_key("build/day")
 

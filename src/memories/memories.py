@@ -1350,7 +1350,7 @@ class Memories:
         quota = self.config.namespace_quota
         store = LoggedStore(self._raw_store, self._channel, self._clock, self._origin, quota=quota)
         store.on_change, store.backups = self._scratchpads.tell, self._backups
-        # Threads that write first at the same time share one.
+        # Threads whose first writes coincide share one store.
         shared: LoggedStore = vars(self).setdefault("_store", store)
         return shared
 

@@ -1,4 +1,4 @@
-"""Runs a command in the server of its store, over a Unix socket; it imports nothing slow.
+"""Runs a command in the server of its store, over a Unix socket. Imports nothing slow.
 
 The request is one JSON line, followed by the bytes of standard input. The answer is one line of
 numbers, followed by the bytes for standard output and standard error. The server first sends a
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 GREETING = "memories 2"  # name and version of this protocol
-HOOK = "hook"  # stands for a command in the request of a hook
+HOOK = "hook"  # takes the place of the command in a hook's request
 DIRECT = b"direct"  # the answer if the server did nothing and the command needs its own process
 LOST = (
     "the server of this store stopped before it answered; the command may or may not have run: "
@@ -24,7 +24,7 @@ LOST = (
 )
 IDLE_MINUTES = 15
 _HELLO_SECONDS = 0.1
-_SILENCE_SECONDS = 15.0  # after this long without a dot, the server hangs
+_SILENCE_SECONDS = 15.0  # a server that sends no dot for this long is hanging
 _RETRY_SECONDS = 60  # how long to wait after starting a server before starting another one
 _MAX_INPUT_BYTES = 8 << 20  # maximum size of the input of commands that read all of it
 _MAX_PATH_BYTES = 100  # maximum length of a Unix socket's path; systems allow 103 to 107
@@ -38,7 +38,7 @@ _WRITING = frozenset(
 )
 _READING_TURNS = ("tail", "show", "list")
 
-# The variables that a command may read besides its settings; no other leaves this process.
+# The only environment variables, besides those with `_PREFIXES`, that are sent to the server.
 _NAMES = frozenset(
     """AI_AGENT CLAUDECODE CODEX COPILOT_CLI CURSOR_AGENT GEMINI_CLI OPENCODE QWEN_CODE NO_COLOR
     TERM COLUMNS LINES TZ HOME USERNAME LANG LANGUAGE LOG_LEVEL DEFAULT_LIMIT MIN_CONFIDENCE
@@ -56,12 +56,12 @@ _PREFIXES = (
 
 
 def is_carried(name: str) -> bool:
-    """Return whether a variable of the environment is sent to the server."""
+    """Return whether an environment variable is sent to the server."""
     return name in _NAMES or name.startswith(_PREFIXES)
 
 
 class AnswerLost(Exception):
-    """The server did not answer a command that it may have run.
+    """The server may have run a command, but did not answer it.
 
     Attributes:
         create_id: The id that keeps a second run from storing the memory twice; empty if the
@@ -77,7 +77,7 @@ class AnswerUnprinted(Exception):
     """The answer of the server could not be printed.
 
     Attributes:
-        error: The error.
+        error: The error in printing.
         change: What the command changed, as part of a sentence; empty if nothing.
     """
 
@@ -104,9 +104,9 @@ def ask(arguments: "Sequence[str]", version: str) -> int | None:
         The exit code; None if nothing was done and this process has to run the command.
 
     Raises:
-        AnswerLost: The server may have run it.
-        AnswerUnprinted: The server has run it.
-        ChangeInterrupted: The server may have run it.
+        AnswerLost: The server may have run the command.
+        AnswerUnprinted: The server has run the command.
+        ChangeInterrupted: The server may have run the command.
     """
     if not is_warm(arguments):
         return None
@@ -138,7 +138,7 @@ def _ask(connection: "socket", arguments: "Sequence[str]") -> int | None:
 
 
 def recall(request: bytes, version: str) -> bytes | None:
-    """Ask the server of the store to answer a hook; return None if it does not.
+    """Ask the server of the store to answer a hook; return None if the server does not answer.
 
     A hook has no time to wait for a server that hangs, so the server must start answering at once.
 
@@ -178,7 +178,7 @@ def is_warm(arguments: "Sequence[str]") -> bool:
         return not ("add" in arguments[1:2] and "-" in arguments)
     if verb == "review":  # the editor, and decisions by single keys, need the terminal
         return bool(arguments[1:2]) and arguments[1][:1] != "-" and arguments[1] != "edit"
-    if verb == "restore":  # any other letter means a file, not an id
+    if verb == "restore":  # a word with any other letter names a file, not an id
         return not any(word.strip("0123456789abcdefABCDEF-") for word in arguments[1:])
     return "_MEMORY_COMPLETE" not in os.environ
 
@@ -200,7 +200,7 @@ def _connect(path: str, version: str) -> "socket | None":
     if not os.path.exists(path):  # noqa: PTH110
         return None
     try:
-        # The module `socket` adds as much time as the answer takes.
+        # Importing the module `socket` would take as long as getting the answer.
         from _socket import AF_UNIX, SOCK_STREAM, socket
 
         if not is_ours(path):
@@ -216,7 +216,7 @@ def _connect(path: str, version: str) -> "socket | None":
             greeting += piece
         if greeting == f"{GREETING} {version}\n".encode():
             return connection
-        if greeting:  # an older server ends its answer with this line
+        if greeting:  # this line makes a server of an older version stop
             connection.sendall(f"newer {version}\n".encode())
     except OSError:
         pass
@@ -268,7 +268,7 @@ def _read_input() -> bytes:
 
 
 def _new_id() -> str:
-    """Return a UUIDv7; see `memories.core.ids`, whose import costs 10 ms."""
+    """Return a UUIDv7, like `memories.core.ids`, whose import costs 10 ms."""
     import time
 
     value = int.from_bytes(os.urandom(10)) & ((1 << 74) - 1)
@@ -291,7 +291,7 @@ def _exchange(connection: "socket", request: bytes, *, changes: bool) -> bytes |
     try:
         connection.sendall(request)
     except OSError:
-        return DIRECT  # the server does not begin without the end of the request
+        return DIRECT  # the server doesn't start before it has the whole request
     try:
         return _receive(connection)
     except OSError:
@@ -325,7 +325,7 @@ def _print_answer(answer: bytes) -> int | None:
     """Print an answer; return the exit code, or None if this process has to run the command.
 
     Raises:
-        AnswerUnprinted: It can't be printed.
+        AnswerUnprinted: The answer can't be printed.
     """
     if answer == DIRECT:
         return None
@@ -357,7 +357,8 @@ def socket_of(store: str, environment: "os._Environ[str] | dict[str, str]") -> s
 
     Args:
         store: The URL as it was written; empty for the default store.
-        environment: Names MEMORY_HOME, or the system's application data folder.
+        environment: The environment variables, which name MEMORY_HOME or the system's application
+            data folder.
     """
     name = f"{crc32(absolute(store).encode('utf-8', 'surrogateescape')):08x}" if store else _HOME
     home = environment.get("MEMORY_HOME", "").strip(" ")
@@ -372,7 +373,7 @@ def socket_of(store: str, environment: "os._Environ[str] | dict[str, str]") -> s
 
 def _is_long(folder: str) -> bool:
     """Return whether socket paths in a folder are too long, temporary names included."""
-    if sys.platform == "win32":  # no sockets, and no user id for a shorter name
+    if sys.platform == "win32":  # Windows has no such sockets, and no user id for a shorter name
         return False
     return len(os.fsencode(folder)) + len("/12345678.http.4194304") > _MAX_PATH_BYTES
 
@@ -380,14 +381,14 @@ def _is_long(folder: str) -> bool:
 def is_ours(path: str) -> bool:
     """Return whether a socket is in a folder that only this user can enter.
 
-    Then no other user can listen on it.
+    If it is, no other user can listen on the socket.
     """
     folder = os.lstat(os.path.dirname(path))  # noqa: PTH120
     return folder.st_uid == os.geteuid() and folder.st_mode & 0o170077 == 0o040000
 
 
 def absolute(url: str) -> str:
-    """Return the URL of a store; if it is on this machine, with its real absolute path."""
+    """Return the URL of a store; for a store on this machine, with its real absolute path."""
     scheme, _, path = url.partition("://")
     if scheme in ("sqlite", "files", "qdrant") and path.startswith("/") and path != "/":
         return f"{scheme}:///{_real_path(path[1:])}"
@@ -395,7 +396,7 @@ def absolute(url: str) -> str:
 
 
 def _real_path(path: str) -> str:
-    return os.path.realpath(os.path.expanduser(path))  # noqa: PTH111 - pathlib takes as long as the answer
+    return os.path.realpath(os.path.expanduser(path))  # noqa: PTH111 - importing pathlib takes as long as the answer
 
 
 def _data_folder(environment: "os._Environ[str] | dict[str, str]") -> str:
@@ -411,12 +412,12 @@ def _data_folder(environment: "os._Environ[str] | dict[str, str]") -> str:
 
 
 def start(store: str) -> None:
-    """Start a server of a store in the background, unless one runs or was just started.
+    """Start a store's server in the background, unless one is running or was just started.
 
-    The server listens only on a Unix socket, so there is none on Windows.
+    The server listens only on a Unix socket, so nothing is started on Windows.
 
     Args:
-        store: Its URL, with an absolute path.
+        store: The URL of the store, with an absolute path.
     """
     if sys.platform == "win32":
         return

@@ -114,7 +114,7 @@ def test_the_project_of_no_repository_is_refused(
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(folder.parent))
     answer = memory("list", "--project", ".")
     assert (answer.code, answer.error) == (
-        2, "the working folder is not in a git repository of yours; name the project instead of .",
+        2, "the working folder is not in one of your git repositories; name the project instead of .",
     )  # fmt: skip
 
 
@@ -237,7 +237,7 @@ def test_a_merge_changes_tags_and_can_be_undone(memory: Command, shop: Path) -> 
             ["alias", "a\nb", "c"],
             'value of tag "project" contains a line break or another control character',
         ),
-        (["show", "/"], "/ is not in a git repository of yours, so it has no project"),
+        (["show", "/"], "/ is not in one of your git repositories, so it has no project"),
     ],
 )
 def test_wrong_words_about_projects_get_one_sentence(
@@ -347,7 +347,7 @@ def test_memories_are_moved_and_the_answer_moves_them_back(
         (["rename", "bob", "bob"], '"bob" is already its name; give another one'),
         (
             ["rename", "bob", "../x"],
-            'namespace "../x" is not usable; use a-z 0-9 . _ - after a letter or digit',
+            'namespace "../x" is not usable; use a-z 0-9 . _ - and begin with a letter or digit',
         ),
         (
             ["merge", "nobody", "bob"],

@@ -131,7 +131,7 @@ def test_the_check_says_whether_the_log_is_whole(memory: Command, home: Path) ->
         (("--against", "0" * 64), "--against requires --verify"),
         (
             ("--verify", "--against", "12ab"),
-            "against takes a hash that memory log --verify printed as head",
+            "against takes the hash that memory log --verify prints as head",
         ),
         (
             ("--verify", "--action", "create"),

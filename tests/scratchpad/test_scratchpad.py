@@ -358,7 +358,7 @@ def test_at_most_fifty_are_pinned(bob: Memories) -> None:
     ]
     for name in names[:50]:
         bob.pin(name)
-    with pytest.raises(RequestError, match="50 memories are pinned"):
+    with pytest.raises(RequestError, match="50 memories are already pinned"):
         bob.pin(names[50])
     assert sum(entry.pinned for entry in bob.scratchpad().entries) == 50
 

@@ -664,7 +664,7 @@ def test_an_export_cut_at_the_end_of_a_line_is_incomplete(
     [
         (
             lambda lines: [*lines[:4], *lines[5:]],
-            "line 16 says that the export has 15 records, and there are 14",
+            "line 16 says that the export has 15 records, but it has 14",
         ),
         (
             lambda lines: [*lines[:4], lines[4], *lines[4:]],

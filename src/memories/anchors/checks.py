@@ -23,7 +23,7 @@ from memories.models import CHANGED, EXPIRED, UNVERIFIED, VERIFIED, Cited, Verdi
 
 OUT_OF_TIME = "was not checked in time"
 _RACY_NS = 2_000_000_000  # two edits within this time may leave the same modification time
-_MAX_ENTRIES = 5_000  # maximum number of results that are kept
+_MAX_ENTRIES = 5_000  # maximum number of check results that are kept
 _DAY_MS = 86_400_000
 
 

@@ -106,7 +106,7 @@ def contains_literal(text: str, literal: str, budget: Budget | None = None) -> b
     if not words or any(word not in text for word in words):
         return False
     pattern = re.compile(_GAP.join(map(word_pattern, words)))
-    # Looking for the first word takes a twentieth of the pattern's time.
+    # Looking for the first word takes a twentieth of the time that the pattern takes.
     at = text.find(words[0])
     while at >= 0:
         if budget is not None:

@@ -31,8 +31,8 @@ _IS_SUPPORTED = {os.open, os.stat} <= os.supports_dir_fd and hasattr(os, "O_NOFO
 class Budget:
     """The time that the checks of one thread may take.
 
-    It counts processor time, so that a busy machine changes no answer, and limits the elapsed time,
-    because of slow disks.
+    It counts processor time, so that a busy machine doesn't change the answers. It also limits the
+    elapsed time, because a disk may be slow.
     """
 
     def __init__(self, seconds: float) -> None:

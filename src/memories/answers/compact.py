@@ -7,7 +7,7 @@
     standup#3 We ship on Friday
 
 The first word of a line names the memory or turn. A heading above it gives the day, the writer and
-anything unusual, and applies until the next heading. Continuation lines of a text begin with a
+anything unusual, and applies until the next heading. The further lines of a text begin with a
 space, so that no text can pass for a heading or a name.
 """
 
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from memories.write.create import Created
 
 NOTHING = "nothing found"
-MAX_SHOWN = 2_000  # maximum number of characters of each of several texts; a single text is whole
+MAX_SHOWN = 2_000  # maximum length of each of several texts; a single text is never cut
 _PLAIN = re.compile(r"[^\s:\[\]\"]+")  # a name that needs no quotes
-_SHORT_ID = 18  # length of an id whose shortest unique prefix isn't looked up
+_SHORT_ID = 18  # length of an id's prefix where the shortest unique prefix isn't looked up
 _NESTED = ("tags", "origin")
 
 
@@ -43,7 +43,7 @@ class UnknownIds(NamedTuple):
     """Shortens ids to a fixed length, for answers that don't come from a store."""
 
     def short_ids(self, ids: Sequence[str]) -> dict[str, str]:
-        """Return a prefix of each id that few others share."""
+        """Return a prefix of each id, long enough that few other ids share it."""
         return {memory_id: memory_id[:_SHORT_ID] for memory_id in ids}
 
 
@@ -112,7 +112,7 @@ def create_result(memories: "Memories", created: "Created") -> str:
 
 
 def versions(records: "Sequence[Version]") -> str:
-    """Return the versions of a memory, oldest first, each named by its number."""
+    """Return the versions of a memory, oldest first, each under its number."""
     now = datetime.now(UTC)
     lines = []
     for record in records:
@@ -131,7 +131,7 @@ def _listing(
 def _lines(
     records: "Sequence[Memory | Turn]", names: Mapping[str, str], limit: int | None = MAX_SHOWN
 ) -> Iterator[str]:
-    """Yield a line for each record, preceded by a heading where it changes."""
+    """Yield a line for each record, and a heading before it wherever the heading changes."""
     now = datetime.now(UTC)
     head_above = ""
     for record in records:
@@ -186,7 +186,7 @@ def _day(moment: datetime, now: datetime) -> str:
 
 
 def _name(text: str) -> str:
-    """Return a name as one word, quoted if it could be mistaken for more than a name."""
+    """Return a name as one word, quoted if it could be mistaken for something else."""
     if _PLAIN.fullmatch(text) and text.isprintable():
         return text
     return _escaped(json.dumps(text, ensure_ascii=False))
@@ -213,7 +213,7 @@ def parse_fields(text: str) -> list[str]:
     """Return field names from a comma-separated list.
 
     Raises:
-        InvalidInput: There is no such field.
+        InvalidInput: A name is not the name of a field.
     """
     names = [name.strip() for name in text.split(",")]
     for name in names:

@@ -1,4 +1,4 @@
-"""The words that each version of a text kept, removed and added."""
+"""Compares versions of a text: the words that each version kept, removed and added."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 _WORDS = re.compile(r"\s+|[぀-ヿ㐀-鿿가-힣]|[^\W぀-ヿ㐀-鿿가-힣]+|[^\w\s]")
 _LINES = re.compile(r"[^\n]*\n|[^\n]+")
-_MAX_COMPARED = 2_000  # words or lines; more would take seconds
+_MAX_COMPARED = 2_000  # maximum number of words or lines to compare; more would take seconds
 _MARKS = {"kept": ("", ""), "removed": ("[-", "-]"), "added": ("{+", "+}")}
 
 
@@ -16,7 +16,8 @@ class Part(NamedTuple):
     """A run of words in one or both of two texts.
 
     Attributes:
-        change: `kept` if both contain it, `removed` or `added` if only the old or the new one does.
+        change: `kept` if both texts contain the words, `removed` if only the old text does, `added`
+            if only the new one does.
         text: The words.
     """
 
@@ -81,7 +82,7 @@ def _middle(old: Sequence[str], new: Sequence[str]) -> Iterator[Part]:
 
 
 def _common(old: Sequence[str], new: Sequence[str]) -> int:
-    """Return the number of leading words that both share."""
+    """Return the number of leading words that both texts share."""
     count = 0
     for old_word, new_word in zip(old, new, strict=False):
         if old_word != new_word:

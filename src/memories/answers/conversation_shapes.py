@@ -58,7 +58,7 @@ def forget_turns_result(
 
     Args:
         forgotten: The erased turns, or those that would be erased.
-        memories: How many memories were erased with the turns; None if only turns are erased.
+        memories: How many memories were erased with the turns; None if only turns were erased.
         dry_run: Whether nothing was erased.
     """
     answer = {
@@ -99,7 +99,7 @@ def conversations(page: "ConversationPage") -> dict[str, Any]:
 
 
 def context(built: Mapping[str, Any], prompt: str) -> dict[str, Any]:
-    """Return the parts of a context, and the resulting prompt."""
+    """Return the parts of a context, and the prompt built from them."""
     memories = []
     for record, similarity in built["memories"]:
         answer = _recalled(record)

@@ -1,4 +1,4 @@
-"""The fields of memories, turns, versions and hits: one table for JSON, compact and text, and docs.
+"""The fields of memories, turns, versions and hits: one table for all output and the docs.
 
 To add a field to a memory, add an attribute to `models.Memory`, read it from its record in
 `versions.to_memory`, and add a row to `MEMORY` here.
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from memories.models import Memory
 
 ALWAYS: Any = object()
-MAX_SIMILAR = 120  # maximum number of characters of each memory that a new one may replace
-_SCALARS = frozenset({str, int, float, bool, type(None)})  # JSON has these types
+MAX_SIMILAR = 120  # maximum number of characters of a memory that a new memory may replace
+_SCALARS = frozenset({str, int, float, bool, type(None)})  # types that JSON has too
 
 
 class Field(NamedTuple):
@@ -28,9 +28,9 @@ class Field(NamedTuple):
         kind: Its type, as `server.api.openapi` names it: `text`, `time?` for a time or null,
             `texts`, …
         about: Its meaning, for the docs.
-        default: The value that JSON leaves out; `ALWAYS` if every value is shown.
+        default: The value that is left out of JSON; `ALWAYS` if every value is shown.
         label: Its label where a memory is shown to a person; empty if it doesn't get its own row.
-        read: Reads its value for JSON; by default the attribute of that name.
+        read: Reads its value for JSON; by default, the attribute with the field's name is read.
     """
 
     name: str
@@ -71,7 +71,7 @@ def cut(content: str, characters: int) -> str:
 
 
 def origin_of(origin: "Origin | None", namespace: str) -> dict[str, Any] | None:
-    """Return the origin of a record in a namespace; empty and usual parts are left out."""
+    """Return the origin of a record in a namespace; empty parts and usual values are left out."""
     if origin is None:
         return None
     usual = {"user": origin.by, "namespace": namespace}

@@ -1,4 +1,4 @@
-"""JSON answers about memories, as defined by the command's specification.
+"""JSON answers about memories, as the specification of the command defines them.
 
 Answers about conversations are in `conversation_shapes`, and those about stores in `store_shapes`.
 """
@@ -108,7 +108,7 @@ def create_result(created: "Created") -> dict[str, Any]:
 
 
 def hint_of(created: "Created") -> str:
-    """Return a sentence on the result of a create and the next step; empty if none is needed."""
+    """Return a sentence about a create and the next step; empty if no hint is needed."""
     record = created.memory
     if record is None:
         return _refusal(created)
@@ -143,7 +143,7 @@ def _repetition(created: "Created", memory_id: str) -> str:
 
 
 def names_not_merged(created: "Created") -> list[str]:
-    """Return the names of a repetition's fields that were not merged, each tag by its key."""
+    """Return the names of a repetition's unmerged fields, naming each tag by its key."""
     tags = [f"tag {key}" for key in created.not_merged.get("tags", ())]
     return tags + [name for name in created.not_merged if name != "tags"]
 
@@ -178,7 +178,7 @@ def delete_result(record: "Memory") -> dict[str, Any]:
 
 
 def deletion_note(record: "Memory") -> str | None:
-    """Return which memory is current again after its correction was deleted; None if none is."""
+    """Return a note if a memory is current again because its correction was deleted; else None."""
     if record.corrects is None or record.corrected_by is not None:
         return None
     return f"memory {record.corrects}, which the deleted one corrected, is current again"
@@ -238,7 +238,7 @@ def bulk_result(affected: "Affected", undo: str | None, limit: int) -> dict[str,
 
 
 def summarize(affected: "Affected") -> str:
-    """Return the counts of a bulk change as part of a sentence."""
+    """Return the counts of a bulk change, as part of a sentence."""
     parts = [f"{count} {_ACTIONS[action]}" for action, count in affected.counts.items() if count]
     return ", ".join(parts) or "nothing matched"
 

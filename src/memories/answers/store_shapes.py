@@ -24,7 +24,7 @@ HINT_UNCHECKED = (
     "an older version wrote this export, without the last line that shows whether it is complete, "
     "so it may be incomplete"
 )
-MAX_LOST = 1_000  # maximum number of lost records listed in an answer; all are counted
+MAX_LOST = 1_000  # maximum number of lost records listed in an answer; the count covers all of them
 _MAX_NAMED = 5  # maximum number of damaged records listed in a sentence
 _MAX_EXCERPT = 120  # maximum number of characters of a memory in statistics
 # SQLite moves the log into the database file at 4 MB, unless a reader is active.
@@ -65,7 +65,7 @@ def status(state: "Status", problem: str | None = None) -> dict[str, Any]:
 
 
 def unreachable(store: str, error: str) -> dict[str, Any]:
-    """Return the state of a store that did not answer, with what its URL reveals."""
+    """Return the state of a store that did not answer, as far as its URL shows it."""
     store = without_password(store)
     answer = {"status": "unhealthy", "store": store, "error": error}
     if host := chroma_host(store):
@@ -74,7 +74,7 @@ def unreachable(store: str, error: str) -> dict[str, Any]:
 
 
 def large_log(state: "Status") -> int | None:
-    """Return the write-ahead log's size if SQLite has long been unable to empty it; else None."""
+    """Return the size of a write-ahead log that SQLite has long been unable to empty; else None."""
     if state.log_bytes is None or state.log_bytes <= _LARGE_LOG_BYTES:
         return None
     return state.log_bytes
@@ -110,7 +110,7 @@ def chroma_host(store: str) -> str:
 
 
 def damage_details(findings: "Sequence[Finding]") -> list[dict[str, Any]]:
-    """Return the damaged records left out of an answer."""
+    """Return the damaged records that were left out of an answer."""
     return [
         {**_address(finding.ref), "problem": finding.what, "remedy": finding.remedy}
         for finding in findings
@@ -351,6 +351,6 @@ def stats(figures: "Stats") -> dict[str, Any]:
 
 
 def shorten(text: str, width: int) -> str:
-    """Return a text on one line of at most `width` characters, invisible ones escaped."""
+    """Return a text on one line of at most `width` characters; invisible ones are escaped."""
     line = make_visible(" ".join(text.split()), escape_code)
     return line if len(line) <= width else f"{line[: max(0, width - 1)]}…"

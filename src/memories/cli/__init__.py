@@ -1,10 +1,10 @@
 """The `memory` command: it parses, calls one method of `Memories`, and prints the result.
 
-This module contains only the table of commands and the page that lists them, so that the page loads
-neither click nor any command.
+This module contains only the table of commands and the page that lists them, so showing the page
+imports neither click nor any command.
 """
 
-# The page's headings, and the commands below each: the module that defines it, and its help.
+# The help page's headings and the commands under each: a command's module, and its one-line help.
 _GROUPS = {
     "Remember": {
         "create": ("memories", "Store a memory, unless it is already stored."),
@@ -65,7 +65,7 @@ _GROUPS = {
         "reembed": ("stores", "Recompute all vectors with another embedder."),
     },
 }
-# Each command: the module that defines it, its heading on the page, and its help in one line.
+# Maps each command to the module that defines it, its heading on the page, and its one-line help.
 COMMANDS = {
     name: (module, heading, line)
     for heading, commands in _GROUPS.items()
@@ -147,12 +147,12 @@ def expand(arguments: list[str]) -> list[str]:
 
 
 def everyday_page() -> str:
-    """Return the page of `memory` without arguments: the commands to start with."""
+    """Return what `memory` prints without arguments: the commands to start with."""
     return _EVERYDAY
 
 
 def help_page() -> str:
-    """Return the page of `memory --help`: the commands by purpose, and the common rules."""
+    """Return what `memory --help` prints: the commands by purpose, and the common rules."""
     blocks = [_HEAD]
     for heading, commands in _GROUPS.items():
         lines = [f"  {name:<10}  {line}" for name, (_, line) in commands.items()]

@@ -244,7 +244,7 @@ def prompt(
 
 
 def _build_prompt(config: "Config", wanted: "BlockRequest", *, shared: bool) -> "Block":
-    """Return the block; opens the store only if the scratchpad is out of date."""
+    """Build the block; open the store only if the scratchpad is out of date."""
     from datetime import UTC, datetime
 
     from memories.identity.prompt import answer, render
@@ -261,8 +261,8 @@ def _build_prompt(config: "Config", wanted: "BlockRequest", *, shared: bool) -> 
 
 
 def _name_project(config: "Config", name: str | None) -> tuple[str | None, bool]:
-    """Return a project's name, by default the working folder's, and whether it may be only the end
-    of a longer name.
+    """Return the name of a project, by default the working folder's, and whether the name may be
+    only the last part of a longer one.
     """
     from memories.identity.place import here, name_project
 
@@ -453,8 +453,9 @@ def _write_switch(home: Path, entry: str, synonyms: set[str], *, on: bool) -> No
 
 
 def _place_of(home: Path, folder: str) -> tuple[str, set[str]]:
-    """Return the line that switches hooks off for a folder's project, or for the folder if it has
-    none; and the line's synonyms.
+    """Return the line that switches hooks off for a folder's project, and the line's synonyms.
+
+    A folder without a project gets a line of its own.
     """
     from memories.config import registers
     from memories.hooks import switch
@@ -469,7 +470,7 @@ def _place_of(home: Path, folder: str) -> tuple[str, set[str]]:
 
 
 def _current_session(home: str, folder: str) -> str:
-    """Return the session that runs this command, or the last one active in the folder."""
+    """Return the session that runs this command, or else the last session active in the folder."""
     from memories.hooks import files, session
 
     if session_id := os.environ.get("CLAUDE_CODE_SESSION_ID"):

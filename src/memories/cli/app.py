@@ -39,7 +39,7 @@ class App(click.Group):
         return next(command for command in commands if command.name == cmd_name)
 
     def get_help(self, ctx: click.Context) -> str:  # noqa: ARG002
-        """Return the page of all commands."""
+        """Return the page that lists all commands."""
         return help_page()
 
 
@@ -81,7 +81,7 @@ def _describe(error: click.ClickException, arguments: Sequence[str]) -> str:
             return (
                 f"put the text in quotes: {quoted}" if quoted else f"{message}; see {path} --help"
             )
-    elif arguments and arguments[0] in COMMANDS:  # a command's parser has no context
+    elif arguments and arguments[0] in COMMANDS:  # errors from a command's parser have no context
         path = f"memory {arguments[0]}"
     if isinstance(error, click.NoSuchOption) and not error.possibilities:
         message += "; if it is text, put -- before it"
@@ -114,7 +114,7 @@ def _quote_text(context: click.Context, arguments: Sequence[str]) -> str:
 
 
 def _quote(word: str) -> str:
-    """Return a word for a shell, quoted if it must be; in double quotes where those suffice."""
+    """Return a word for a shell, quoted if necessary; in double quotes if those are enough."""
     import shlex
 
     quoted = shlex.quote(word)

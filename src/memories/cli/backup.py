@@ -109,7 +109,7 @@ def _render_restore(answer: Mapping[str, Any]) -> str:
     epilog="memory doctor --deep\nmemory doctor --fix\nmemory doctor --secrets\n"
     "memory doctor --salvage saved.jsonl"
 )
-@option("--deep", is_flag=True, help="Check everything in the store, even if it takes long.")
+@option("--deep", is_flag=True, help="Check everything in the store, even if it takes a long time.")
 @option(
     "--fix", is_flag=True,
     help="After a backup, rebuild incorrect derived data (indexes, vectors).",
@@ -200,7 +200,7 @@ def _describe_program(program: Mapping[str, Any]) -> str:
     if program["is_this_one"]:
         found = f"{first} starts it"
     elif first:
-        found = f"{first} starts another program or installation"
+        found = f"{first} starts a different program or installation"
     else:
         found = "the shell finds no memory command"
     return f"installed with {program['installed_with']}; {found}; Python is {program['python']}"
@@ -284,7 +284,7 @@ def _examine_model(embedder: str, examined: "Examined") -> None:
 
 
 def _examine_program(examined: "Examined") -> None:
-    """Check how the program is installed, and which other programs might start in its place."""
+    """Check how this program is installed, and which others might start in its place."""
     from memories.connect.program import find_beside, find_conflicts, is_same_file
     from memories.core.installation import find_installation
 
@@ -334,14 +334,14 @@ def _folders(folder: Path) -> list[str]:
 
 
 def _folders_instead_of_files(config: "Config") -> Iterator[Finding]:
-    """Yield a finding for each folder that has the name of a file of the program or the store."""
+    """Yield a finding for each folder in the place of one of the program's or store's files."""
     from memories.config import is_own_name
 
     folders = {config.home / name for name in _folders(config.home) if is_own_name(name, config)}
     needed = set()
     store = local_path(config.store)
     if store is not None:
-        # A SQLite store can't be written without these.
+        # A SQLite store can't be written without these files.
         needed = {Path(f"{store}{end}") for end in ("-wal", "-shm", "-journal", ".lock")}
         parts = {*needed, Path(f"{store}-requests")}
         folders |= {part for part in parts if part.is_dir()}

@@ -1,4 +1,4 @@
-"""Changes of many memories: those selected by id, key or --where, and those created from lines."""
+"""Changes many memories: those selected by id, key or --where, and those created from lines."""
 
 import contextlib
 import sys
@@ -128,7 +128,7 @@ def for_each(
 def _run_each(
     ids: Sequence[str], run: Callable[[str], Result], verb: str
 ) -> tuple[list[Result], dict[str, str]]:
-    """Return the results, and the errors by id."""
+    """Return the results, and the error messages by id."""
     results: list[Result] = []
     errors: dict[str, str] = {}
     for name in ids:
@@ -203,7 +203,7 @@ def change_many(memories: "Memories", run: "Callable[[], Affected]", show: str |
 
 
 def note_copies(files: Sequence[str]) -> None:
-    """Note which files may still contain the forgotten records."""
+    """Print a note that names the files which may still contain the forgotten records."""
     if files:
         note(
             "Backups, and copies made by an upgrade, a move or a server, may still contain it: "
@@ -264,7 +264,7 @@ class Plan(NamedTuple):
     Attributes:
         as_json: Whether each line is a JSON object; otherwise it is a memory's content.
         default: The values for fields that a line omits.
-        force: Whether to store them without comparing them with existing memories.
+        force: Whether to store the memories without comparing them with existing ones.
         redact: Whether to remove secrets.
     """
 
@@ -370,7 +370,7 @@ def _shape_line(result: "Created | RequestError") -> dict[str, Any]:
     shape = {name: answer[name] for name in _ANSWERED if name in answer}
     for similar in (*shape.get("duplicates", ()), *shape.get("similar_to", ())):
         for name in similar.keys() - {"id", "similarity", "difference"}:
-            del similar[name]  # such as the contents of other memories
+            del similar[name]  # for example, the contents of other memories
     return shape
 
 
@@ -403,7 +403,7 @@ def _open(file: str) -> Iterator[BinaryIO]:
 
 def _read_lines(stream: BinaryIO, plan: Plan) -> Iterator[list[_Line]]:
     """Yield lines in groups as they arrive, so that a slow writer gets immediate answers."""
-    read: Callable[[int], bytes] = getattr(stream, "read1", stream.read)  # waits for the first byte
+    read: Callable[[int], bytes] = getattr(stream, "read1", stream.read)  # waits only for one byte
     partial_line = bytearray()
     number = 0
     is_too_long = False
@@ -426,7 +426,7 @@ def _read_lines(stream: BinaryIO, plan: Plan) -> Iterator[list[_Line]]:
 
 
 def _parse_line(number: int, data: bytes, plan: Plan, is_too_long: bool) -> list[_Line]:
-    """Return a list of one line, with its draft or its error; empty for a blank line."""
+    """Return a list of the parsed line, with a draft or an error; empty for a blank line."""
     try:
         if is_too_long or len(data) > MAX_LINE_BYTES:
             raise InvalidInput(f"it is longer than the limit of {MAX_LINE_BYTES} bytes")

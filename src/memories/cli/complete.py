@@ -15,12 +15,12 @@ from memories.errors import MemoriesError
 if TYPE_CHECKING:
     from memories.memories import Memories
 
-_MAX_MEMORIES = 1_000  # only the newest memories are offered
+_MAX_MEMORIES = 1_000  # maximum number of memories searched, newest first
 _MAX_EXCERPT = 60  # maximum number of characters shown next to an id
 
 
 def complete(kind: str, context: click.Context, beginning: str) -> list[CompletionItem]:
-    """Return the completions of a kind: `ids`, `deleted ids`, or one of `_find_names`."""
+    """Return the completions of a kind: `ids`, `deleted ids`, or a kind known to `_find_names`."""
     items: list[CompletionItem] = []
     # The command itself reports problems with the store.
     with contextlib.suppress(MemoriesError, OSError), _open(context) as memories:
@@ -53,7 +53,10 @@ def _open(context: click.Context) -> "Iterator[Memories]":
 
 
 def _find_ids(memories: "Memories", beginning: str, *, deleted: bool) -> list[CompletionItem]:
-    """Return matching ids of the newest memories, with their texts; else of any memories."""
+    """Return the matching ids, with excerpts, of the newest memories.
+
+    If none of them matches, return the matching ids of all memories, without excerpts.
+    """
     items = []
     for memory in memories.list(limit=_MAX_MEMORIES, deleted=deleted).memories:
         excerpt = " ".join(memory.content.split())[:_MAX_EXCERPT]

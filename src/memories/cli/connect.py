@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from memories.settings import Config
 
 _CHANGES = {"made": "Created", "changed": "Changed", "removed": "Removed"}
-_MAX_DIFF_LINE = 400  # characters; some hosts write entire files on one line
+_MAX_DIFF_LINE = 400  # maximum number of characters per line; some files consist of one long line
 _hosts_argument = click.argument("hosts", nargs=-1, metavar="[HOST]...")
 _scope_option = option(
     "--scope", metavar="SCOPE", values=SCOPES,
@@ -63,7 +63,7 @@ _scope_option = option(
 )
 @_scope_option
 @dry_run_option
-@option("--status", is_flag=True, help="Only show what is connected, also in other projects.")
+@option("--status", is_flag=True, help="Only show what is connected, including in other projects.")
 @with_settings(namespace_option, format_option)
 def connect(
     config: "Config",
@@ -148,7 +148,7 @@ def disconnect(config: "Config", hosts: Sequence[str], scope: str | None, dry_ru
         answers.append(answer)
     emit({"disconnected": answers, "count": len(answers)}, partial(_render_answers, answers))
     if not (dry_run or find_connections(connector, None)) and os.name == "posix":
-        with contextlib.suppress(SystemFault):  # it ends when it is idle
+        with contextlib.suppress(SystemFault):  # the server also stops by itself when it is idle
             stop_command_server(config)
     return 0
 
@@ -172,12 +172,12 @@ def _check_hosts(hosts: Sequence[str]) -> None:
 
 def _check_scope(scope: str | None) -> str:
     if scope is not None and scope not in SCOPES:
-        raise InvalidInput(f'--scope is user or project, not "{safe(scope)}"')
+        raise InvalidInput(f'--scope must be user or project, not "{safe(scope)}"')
     return scope or "user"
 
 
 def _project() -> Path:
-    """Return the root of the working folder's repository, else the working folder."""
+    """Return the root of the working folder's repository, or the folder itself if it has none."""
     folder = Path.cwd()
     for parent in (folder, *folder.parents):
         if (parent / ".git").exists() and parent != Path.home():
@@ -186,9 +186,10 @@ def _project() -> Path:
 
 
 def _environment(config: "Config", scope: str) -> dict[str, str]:
-    """Return the environment variables in this run that the server's entry needs.
+    """Return the environment variables from this run that the server's entry needs.
 
-    Hosts start servers with few variables. A project gets none, since others clone it.
+    Hosts start servers with only a few variables. An entry in a project's files gets none, since
+    other people clone the project.
     """
     from memories.core.urls import without_password
     from memories.stores import local_path
@@ -317,7 +318,7 @@ def _project_notes(connector: Connector, request: Target) -> list[str]:
     notes = []
     if not (request.root / ".git").exists():
         notes.append(
-            f"{request.root} is not in a git repository; the files are only for this folder."
+            f"{request.root} is not in a git repository; the files apply only to this folder."
         )
     notes.append(
         "Everyone who clones this project gets these files. They contain none of your secrets or "
@@ -373,7 +374,7 @@ def _row(
     own = [connection for connection in connected if connection.host == name]
     try:
         by_plugin = has_plugin(connector, name)
-    except InvalidInput:  # the connection reports its malformed file
+    except InvalidInput:  # a malformed file is reported with its connection
         by_plugin = False
     row = {
         "host": name,

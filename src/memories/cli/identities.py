@@ -187,7 +187,7 @@ def _delete_namespace(memories: "Memories", name: str, *, dry_run: bool, yes: bo
     from memories.identity import namespaces as rooms
 
     with _open_store(memories) as store:
-        memories.flush_accesses()  # counts of reads wait in a file named after the namespace
+        memories.flush_accesses()  # pending read counts are in a file named after the namespace
         erased = rooms.delete(store, memories.config, name, dry_run=True)
         memory_count = amount(erased.memories, "memory", "memories")
         turn_count = amount(erased.turns, "turn", "turns")
@@ -216,7 +216,7 @@ def _confirm_by_name(name: str, contents: str) -> bool:
 
 @contextlib.contextmanager
 def _open_store(memories: "Memories") -> Iterator["Store"]:
-    """Open a command's entire store, with the vector space that it uses."""
+    """Open all namespaces of a command's store, with the vector space that the store uses."""
     from memories.stores import open_store
     from memories.stores.records import Collection, Filter, Space
 
@@ -338,7 +338,9 @@ def _show_project(folder: str) -> int:
 
     project = identify(Path(folder).expanduser(), record=False)
     if project is None:
-        raise NotFound(f"{safe(folder)} is not in a git repository of yours, so it has no project")
+        raise NotFound(
+            f"{safe(folder)} is not in one of your git repositories, so it has no project"
+        )
     line = f"{safe(project.name)}  {safe(str(project.root))}  {safe(project.branch or 'no branch')}"
     emit({**project._asdict(), "root": str(project.root)}, line)
     return 0
@@ -435,7 +437,7 @@ def create(config: "Config", name: str, allow: Sequence[str], expires: str | Non
     if expires is not None:
         now = datetime.now(UTC)
         expires_at = parse_time(expires, now)
-        if _SPAN.fullmatch(expires.strip()):  # a span counts from now into the future
+        if _SPAN.fullmatch(expires.strip()):  # 30d, for example, means 30 days from now
             expires_at = now + (now - expires_at)
     begin_change()
     secret, token = register.create(config.home, name, grants, expires_at)

@@ -31,10 +31,10 @@ _NOTED = (
 )  # other commands call methods that record their own events
 _TYPES = ("preference", "fact", "observation", "project", "decision")
 _MAX_ID_BYTES = 4_194_304
-_COMPLETED = {"conversation": "conversations"}  # the names that complete a filter's value
+_COMPLETED = {"conversation": "conversations"}  # the kind of names that complete a filter's value
 
-# Set by a server: the function that opens a run's memory, and the id of the memory that a create
-# stores, so that a command that is sent twice stores it once.
+# A server sets both: the function that opens a run's memory, and the id for the memory that
+# `create` stores. Because of this id, a command that is sent twice stores only one memory.
 OPEN_MEMORY: "ContextVar[Callable[[Config, bool], Memories] | None]" = ContextVar(
     "open_memory", default=None
 )
@@ -149,7 +149,7 @@ def make_memory(config: "Config", *, shared: bool) -> "Memories":
     if open_memory is not None:
         return open_memory(config, shared)
     from memories.identity.place import here
-    from memories.memories import Memories  # after the settings, whose errors don't need it
+    from memories.memories import Memories  # imported late, since settings errors don't need it
 
     return Memories(shared=shared, config=config, channel="cli", place=here(config))
 
@@ -168,7 +168,7 @@ def open_memory(config: "Config", *, shared: bool) -> "Iterator[Memories]":
 
 
 def note_language(memories: "Memories", text: str) -> None:
-    """Note how to get the multilingual model, the first time that it would help."""
+    """Print a note on how to get the multilingual model, the first time that it would help."""
     from memories.embedders import give_hint
 
     if hint := give_hint(text, memories.embedder, memories.config.home):
@@ -223,7 +223,7 @@ def select(
 
 
 def _id_of_key(memories: "Memories", key: str, projects: Sequence[str]) -> str:
-    """Return the id of the memory with a key; the names of its project are tried in order."""
+    """Return the id of the memory with a key; try the names of its project in order."""
     if not projects:
         return memories.id_of_key(key)
     for name in projects[:-1]:
@@ -246,7 +246,7 @@ def read_argument(argument: str, name: str, max_bytes: int = MAX_CONTENT_BYTES) 
     Args:
         argument: The argument.
         name: Its name, for messages.
-        max_bytes: The maximum size of standard input.
+        max_bytes: The maximum size of standard input in bytes.
 
     Raises:
         InvalidInput: Standard input is too large, or not UTF-8.
@@ -340,7 +340,7 @@ def parse_whole_number(
 
 
 def whole_number_or(complaint: str) -> Callable[[str], int]:
-    """Return a parser of whole numbers with its own error message."""
+    """Return a function that parses whole numbers and raises errors with this message."""
     return functools.partial(parse_whole_number, complaint=complaint)
 
 
@@ -484,7 +484,7 @@ def valid_until_option(*aliases: str) -> Decorator:
     """Return the option for the time until which a memory holds."""
     return option(
         "--valid-until", *aliases, "valid_until", metavar="TIME", section=_ANCHORS, group=_CITED,
-        help="When it stops being true: a date means its end, 90d counts from now.",
+        help="When it stops being true. A date means the end of that day; 90d counts from now.",
     )  # fmt: skip
 
 
@@ -503,13 +503,13 @@ def anchor_options(*aliases: str) -> Decorator:
         valid_until_option(*aliases),
         option(
             "--recheck", metavar="SPAN", section=_ANCHORS, group=_CITED,
-            help="Time after which it should be confirmed, such as 90d.",
+            help="How long until it should be confirmed, such as 90d.",
         ),
     )  # fmt: skip
 
 
 def read_cited(cited: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the anchors and dates that were given, as arguments of `Memories.create` and `update`.
+    """Return the anchors and dates given, as arguments for `Memories.create` and `update`.
 
     Raises:
         InvalidInput: Both --anchor and --no-anchors are given.
@@ -585,7 +585,7 @@ show_option = option(
 )  # fmt: skip
 cursor_option = option(
     "--cursor", metavar="CURSOR", section="Output",
-    help="Continue after a page: the next_cursor of that page.",
+    help="Continue after a page; give that page's next_cursor.",
 )  # fmt: skip
 fields_option = option(
     "--fields", metavar="NAMES", section="Output",

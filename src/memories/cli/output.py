@@ -27,7 +27,7 @@ _EDITORS = ("sensible-editor", "nano", "vim", "vi")  # tried if neither VISUAL n
 _TEXT_FILE = "memory.txt"
 MAX_WIDTH = 100  # columns
 MARK = "│ "  # before each line of content
-CUT_LINES = 3  # lines shown of a long content on a terminal
+CUT_LINES = 3  # number of lines shown of a long text on a terminal
 DIM, BOLD, GREEN, YELLOW, _PLAIN = "\033[2m", "\033[1m", "\033[32m", "\033[33m", "\033[0m"
 DAMAGED = 4  # exit code of a command that succeeded but left out damaged records
 
@@ -109,7 +109,7 @@ def _describe_loss(reason: str) -> str:
 
 
 def report_interrupt() -> int:
-    """Report the changes in a run that Ctrl-C ended; return the exit code."""
+    """Report the changes that a run made before Ctrl-C ended it; return the exit code."""
     if change() is None:
         return print_error(INTERRUPTED, 1)
     if not change():
@@ -175,12 +175,12 @@ def print_error(message: str, code: int, matches: Sequence[str] = ()) -> int:
 
 
 def unwatch() -> None:
-    """Forget the stores of an earlier command."""
+    """Stop reporting damage in stores that were opened earlier."""
     _run.get().watched.clear()
 
 
 def watch(damaged: "Damaged") -> None:
-    """Start to report the records that a store leaves out, along with the answer."""
+    """Report, along with the answer, the records that a store leaves out from now on."""
     _run.get().watched.append((damaged, damaged.mark()))
 
 
@@ -290,7 +290,7 @@ def safe(text: str) -> str:
 
 
 def width_of(text: str) -> int:
-    """Return how many columns a text takes on a terminal."""
+    """Return how many columns a text takes up on a terminal."""
     if text.isascii():
         return len(text)
     import unicodedata
@@ -299,7 +299,7 @@ def width_of(text: str) -> int:
 
 
 def fold(line: str, taken: int, limit: int = MAX_WIDTH) -> list[str]:
-    """Return a line in parts that fit on the terminal next to the columns already used."""
+    """Split a line into parts that fit on the terminal next to the columns already used."""
     import re
 
     width = max(8, _columns(limit) - taken)
@@ -315,7 +315,7 @@ def fold(line: str, taken: int, limit: int = MAX_WIDTH) -> list[str]:
 
 
 def table(rows: Iterable[tuple[str, str]]) -> str:
-    """Return rows of a name and a value, with the values aligned, and folded on a terminal."""
+    """Return rows of names and values; the values are aligned, and folded on a terminal."""
     cells = [(name, value, width_of(name)) for name, value in rows]
     widest = max((width for _, _, width in cells), default=0)
     lines = []
@@ -349,12 +349,12 @@ def mark_lines(text: str, indent: str = "") -> str:
 
 
 def cut_around(lines: list[str], words: frozenset[str], command: str, indent: str) -> str:
-    """Return the part of a long content with the most search words, and how many lines it omits.
+    """Return the part of a long text with the most search words, and a note on the lines left out.
 
     Args:
         lines: The lines, each with its mark.
         words: The search words; if no line contains one, the beginning is shown.
-        command: The command that shows the entire content.
+        command: The command that shows the entire text.
         indent: The indentation of each line except the first.
     """
     from memories.languages.text import query_terms
@@ -400,7 +400,7 @@ def is_terminal() -> bool:
 
 
 def wrap(sentence: str, taken: int = 0, stream: TextIO | None = None) -> list[str]:
-    """Return a sentence in lines that fit on the terminal; elsewhere in one line.
+    """Return a sentence as lines that fit on the terminal; elsewhere, as one line.
 
     A command at its end gets a line of its own, so that it can be copied.
     """
@@ -436,7 +436,7 @@ def require_person(decision: str, *, yes: bool) -> None:
 
     Args:
         decision: The decision, as the subject of a sentence.
-        yes: Whether the script confirms the decision. An agent can't.
+        yes: Whether the script confirms the decision. An agent can't confirm it.
 
     Raises:
         InvalidInput: An agent runs the command, or there is no terminal.
@@ -458,7 +458,7 @@ def confirm(
 
     Args:
         question: The question.
-        otherwise: The note that follows a no.
+        otherwise: The note to print if the answer is no.
         why: Why the command asks.
 
     Raises:
@@ -620,7 +620,7 @@ _LEFT_OUT = {
     "suspicious": "that look like instructions to a model (--include-suspicious)",
     "tool_turn": "turns by tools or the system (--include-tool-turns)",
     "captured": "captured by a hook and not accepted (memory search shows them)",
-    "one_writer": "more by one other writer (CONTEXT_MAX_PER_WRITER)",
+    "one_writer": "beyond the limit for one other writer (CONTEXT_MAX_PER_WRITER)",
     "no_room": "that did not fit (CONTEXT_MEMORY_CHARACTERS)",
 }
 

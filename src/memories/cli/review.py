@@ -1,4 +1,4 @@
-"""Commands that review waiting memories, also key by key, and that propose some: review, tidy."""
+"""The commands review, which accepts or rejects waiting memories, and tidy, which proposes some."""
 
 import contextlib
 import os
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from memories.write.review import Reviewed, Rivals
     from memories.write.tidy import Choose, Suggestion
 
-_MAY_DECIDE = "memories.review.may_decide"  # in the context's meta if no subcommand was named
+_MAY_DECIDE = "memories.review.may_decide"  # set in the context's meta if no subcommand was named
 _REJECTED = "rejected"
 _TICK = timedelta(milliseconds=1)  # the store counts time in milliseconds
 _KEYS = "a accept · r reject · e edit · s skip · u undo · q quit"
@@ -322,7 +322,7 @@ class _Decision(NamedTuple):
 
 
 class _Decisions:
-    """Shows the waiting memories one by one, and reads a key that decides on each."""
+    """Shows the waiting memories one by one, and reads a key to decide on each."""
 
     def __init__(self, memories: "Memories", rule: Mapping[str, Any]) -> None:
         self._memories = memories
@@ -395,7 +395,7 @@ class _Decisions:
     def _store(self, content: str | None = None, *, force: bool = False) -> None:
         """Accept the memory, optionally with different text.
 
-        It stays in the queue if a current memory says the same thing.
+        The memory stays in the queue if a current memory says the same thing.
         """
         at = datetime.now(UTC) - _TICK
         begin_change()
@@ -467,7 +467,7 @@ def tidy(memories: "Memories", dry_run: bool) -> None:
     Looks for memories that repeat or contradict each other, whose anchors have changed, that have
     expired, or that have not been read for a year; and for statements repeated in conversations.
     Nothing is changed automatically: each proposal, at most 20 at a time, waits for memory review,
-    and a rejected one does not come back. A command of yours, TIDY_COMMAND, may withhold some.
+    and a rejected one does not come back. TIDY_COMMAND names a command that may leave some out.
     """
     begin_change()
     withheld: list[Suggestion] = []
@@ -486,7 +486,7 @@ def tidy(memories: "Memories", dry_run: bool) -> None:
 
 
 def _ask_second_opinion(config: "Config", withheld: "list[Suggestion]") -> "Choose | None":
-    """Return a function that lets the user's command choose what to propose; None if there is none.
+    """Return a function that lets the user's command choose what to propose; None without one.
 
     The function adds everything else to `withheld`. If the command fails, nothing is withheld.
     """

@@ -300,8 +300,8 @@ def _parse_renames(memories: "Memories", verb: str, names: Sequence[str]) -> dic
     """Return the new name of each tag.
 
     Raises:
-        InvalidInput: The number of names is wrong, or `rename` would mix the tag for good with one
-            that memories already have.
+        InvalidInput: The number of names is wrong, or `rename` would irreversibly merge the tag
+            with one that memories already have.
     """
     from shlex import quote
 

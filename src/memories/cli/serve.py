@@ -1,6 +1,6 @@
 """Commands that start a long-running program: serve, mcp, chat.
 
-Each command returns a request that the entry point runs, since the programs are optional and heavy.
+Each command returns a request, and the entry point starts the program, which is optional and heavy.
 """
 
 import json
@@ -30,7 +30,7 @@ _PORT = "port must be a whole number from 0 to 65535"
 _IDLE = "idle must be a whole number of minutes from 1"
 
 
-_TIMEOUT_SECONDS = 10.0  # for the answer of a running server
+_TIMEOUT_SECONDS = 10.0  # how long to wait for a running server's answer
 
 
 class StartServer(NamedTuple):
@@ -200,7 +200,7 @@ class Unit(NamedTuple):
 
 
 def stop_command_server(config: Config) -> bool:
-    """Ask a server without HTTP to end; return whether there was one."""
+    """Ask the command server, which doesn't serve HTTP, to stop; return whether it was running."""
     status = send(config, "status")
     if status is None or status.get("url"):
         return False
@@ -209,7 +209,7 @@ def stop_command_server(config: Config) -> bool:
 
 
 def send(config: Config, word: str) -> Mapping[str, Any] | None:
-    """Send `status` or `stop` to the server of a store; return its answer, None without a server.
+    """Send `status` or `stop` to a store's server; return the answer, or None without a server.
 
     Servers of earlier protocols understand both words.
 
@@ -240,7 +240,7 @@ def send(config: Config, word: str) -> Mapping[str, Any] | None:
 
 
 def uninstall(config: Config) -> Unit | None:
-    """Remove the unit that `memory serve --install` of an earlier version wrote for a store.
+    """Remove the unit that an earlier version's `memory serve --install` wrote for a store.
 
     Returns:
         The removed unit; None if there is none.
@@ -287,7 +287,7 @@ def _manage(config: Config, action: str) -> int:
 
 
 def _describe_server(status: Mapping[str, Any]) -> str:
-    """Return the state of a server for a person."""
+    """Describe the state of a server for people."""
     rows = {name: str(value) for name, value in status.items() if value is not None}
     minutes, seconds = divmod(int(rows.pop("seconds", 0)), 60)
     rows["running"] = f"for {minutes} min {seconds} s" if status["running"] else "no"

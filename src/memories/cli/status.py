@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _ACTIONS = tuple(
     "create update restore delete supersede reinforce turns forget import undone change".split()
 )
-_MAX_BARS = 21  # rows in the chart; if there are more days, each row covers several
+_MAX_BARS = 21  # maximum number of rows in the chart; with more days, a row covers several
 _MAX_CHANGES = 20  # maximum number of changes shown for one log entry
 _MAX_FORKS = 10
 _MAX_NAMES = 8  # maximum number of agents, projects or namespaces shown
@@ -81,7 +81,7 @@ def _why_not_creatable(store: str) -> str:
     """Return why a store on this machine can't be created; empty if it can be created or already
     exists.
 
-    Only an attempt shows this: root may write everywhere, but not in /proc.
+    Only an attempt shows this: for example, root may write anywhere, but not in /proc.
     """
     from memories.stores import local_path
 

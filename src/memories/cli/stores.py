@@ -1,4 +1,4 @@
-"""Commands that copy a store or change its embedder; also stores edits of an exported folder."""
+"""Commands that copy a store, change its embedder, or import edits from an exported folder."""
 
 import contextlib
 import errno
@@ -114,7 +114,7 @@ def temporary_copy(write: Callable[[IO[bytes]], object]) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def name_place(place: str, consequence: str) -> Iterator[None]:
-    """Add the location to errors in writing, and the consequence or the remedy."""
+    """Add the location, and the consequence or the remedy, to errors while writing a file."""
     try:
         yield
     except (BrokenPipeError, MemoriesError):
@@ -146,7 +146,11 @@ def name_place(place: str, consequence: str) -> Iterator[None]:
     "--in", "scope", metavar="WHAT", values=SCOPES, section="Filters",
     help="With --where: memories, history (turns) or all. [default: all]",
 )  # fmt: skip
-@option("--vectors", is_flag=True, help="Include vectors, so that an import need not compute them.")
+@option(
+    "--vectors",
+    is_flag=True,
+    help="Include vectors, so that an import doesn't have to compute them.",
+)
 @namespace_settings
 def export(
     config: "Config",
@@ -277,7 +281,7 @@ def apply_edits(
         folder: A folder that `memory export --markdown` wrote.
         dry_run: Whether to show only the differences.
         redact: Whether to remove secrets.
-        yes: Whether the changes are already confirmed; otherwise the user is asked.
+        yes: Whether the changes are already confirmed; otherwise, ask the user.
 
     Returns:
         The lines of an export with all other memories in the folder, and the number of edits; None
@@ -500,7 +504,7 @@ def reembed(config: "Config", model: str | None, install: bool) -> None:
 
 
 def _use_embedder(config: "Config", name: str) -> dict[str, str]:
-    """Switch to an embedder, and note what is left to do; return what was done."""
+    """Switch to an embedder, and print what is left to do; return what was done."""
     source = config.sources["embedder"]
     if source in ("environment", ".env"):
         if config.embedder == name:

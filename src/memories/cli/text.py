@@ -45,10 +45,10 @@ if TYPE_CHECKING:
     from memories.write.review import Reviewed, Rivals
     from memories.write.writer import Similar
 
-MAX_LINES = 6  # maximum number of lines of each content on a terminal
-MAX_SHOWN = 2_000  # maximum number of characters of each content, if there are several
+MAX_LINES = 6  # maximum number of lines shown of each text on a terminal
+MAX_SHOWN = 2_000  # maximum number of characters shown of each text, if there are several
 CREATED_ID = 13  # length of the time at the beginning of an id
-SHORT_ID = 18  # length of the time and 12 random bits
+SHORT_ID = 18  # length of an id's beginning with the time and 12 random bits
 WAITS = "waiting for review"
 NOTHING = "Nothing here."
 _NEEDS_QUOTES = re.compile(r'[·│"=]|  ')
@@ -172,13 +172,13 @@ def forget_result(forgotten: "Forgotten") -> str:
 
 
 def forget_question(history: History) -> str:
-    """Return the question to ask before a memory is erased."""
+    """Return the question to ask before erasing a memory."""
     versions = amount(len(history.versions), "version", "versions")
     return f"Permanently forget ({versions}): {shorten(history.versions[-1].content, 40)}"
 
 
 def forget_many_question(planned: "Affected") -> str:
-    """Return the question to ask before many memories are erased."""
+    """Return the question to ask before erasing many memories."""
     first = "".join(f"\n  {shorten(step.content, 2)}" for step in planned.steps[:3])
     return f"Permanently forget {planned.counts['forget']}, such as:{first}\nAll of them?"
 
@@ -258,7 +258,7 @@ def _version(version: "Version") -> str:
 
 
 def tags(key: str | None, counts: Mapping[str, int]) -> str:
-    """Return tag keys, or one key's values, with their counts."""
+    """Return the tag keys, or the values of one key, with their counts."""
     if not counts:
         return "No tags." if key is None else f"No memory has the tag {safe(key)}."
     return table((safe(name), f"{count:>6}") for name, count in counts.items())
@@ -509,7 +509,7 @@ def _join(details: Iterable[str]) -> str:
 
 
 def _writer(origin: Origin) -> str:
-    """Return who wrote a record and, unless an agent wrote it, the trust."""
+    """Return who wrote a record and, unless an agent did, how far the record is trusted."""
     trust = "" if origin.trust == AGENT else f" ({origin.trust})"
     return f"{_name(origin.by)}{trust}"
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from memories.settings import Config
     from memories.transfer.importing import Imported
 
-_COUNTED_BYTES = 33_554_432  # maximum size of a source to count; of larger ones, only list the size
+_COUNTED_BYTES = 33_554_432  # maximum size of a source whose items are counted in the list
 
 
 @command(
@@ -281,7 +281,7 @@ def _list_sources() -> int:
 
 
 def _describe_source(name: str, path: Path, bar: ProgressBar) -> dict[str, Any] | None:
-    """Return the counts of a source; None if it is empty. Large ones aren't read."""
+    """Return the counts of a source, or only the size of a large one; None if it is empty."""
     from memories.transfer.foreign import survey
     from memories.transfer.sources import load
     from memories.transfer.sources.reader import Reader
@@ -446,7 +446,7 @@ def _readable(file: str | IO[bytes]) -> Iterator[Callable[[str], Iterator[bytes]
             stream = sys.stdin.buffer if file == "-" else stack.enter_context(_open_file(file))
         else:
             stream = file
-        if not stream.seekable():  # a pipe, which the import reads twice
+        if not stream.seekable():  # a pipe; an import reads its file twice
             copy = partial(shutil.copyfileobj, stream, length=CHUNK_BYTES)
             stream = stack.enter_context(temporary_copy(copy))
         size = stream.seek(0, os.SEEK_END)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from memories.memories import Memories
     from memories.read.turns import Turn, TurnDraft
 
-MAX_INPUT_BYTES = 67_108_864  # bytes of JSON lines
+MAX_INPUT_BYTES = 67_108_864  # maximum size of the JSON lines on standard input
 MAX_BUDGET = 100_000_000
 _BUDGET = f"budget must be a whole number of tokens from 1 to {MAX_BUDGET}"
 _ALIASES = {"text": "content", "ts": "created_at"}  # field names in the conversation specification
@@ -166,7 +166,7 @@ def _draft(fields: Mapping[str, Any]) -> "TurnDraft":
 
 
 def _report_refused(turns: "Sequence[Turn]") -> int:
-    """Print how many turns were refused, and why the first was; return the exit code."""
+    """Print how many turns were refused, and why the first one was; return the exit code."""
     reasons = [turn.reason for turn in turns if turn.reason]
     if not reasons:
         return 0
@@ -320,7 +320,7 @@ def list_(
 @option("--title", metavar="TEXT", group="changes", help="Its title; empty to remove it.")
 @option(
     "--user", metavar="NAME", group="changes",
-    help="The user who takes part; empty to remove the user.",
+    help="The user in the conversation; empty to remove it.",
 )  # fmt: skip
 @_tags_option(section="Tags", help="A tag; may be repeated.")
 @remove_tag_option
@@ -465,7 +465,7 @@ def context(
 
 
 def _gateway(memories: "Memories", *, include_corrected: bool) -> "WithScratchpad":
-    """Return a gateway to this run's memory, or to another MCP_ENDPOINT.
+    """Return a gateway to this run's memory, or to a different MCP_ENDPOINT.
 
     Raises:
         InvalidInput: No backend supports that endpoint.

@@ -38,7 +38,7 @@ class Target(NamedTuple):
         name: The name of the host in `hosts.toml`.
         scope: `user` or `project`.
         root: The folder of the project.
-        capture: Also capture the conversation.
+        capture: Whether to capture the conversation as well.
         namespace: The namespace to write into the commands; None to use the settings'.
     """
 
@@ -64,7 +64,7 @@ class Target(NamedTuple):
         return self.name, self.scope, "" if self.is_private else str(self.root)
 
     def read(self, path: Path) -> bytes | None:
-        """Return the content of one of the host's files; see `files.read`."""
+        """Return the content of a file that belongs to the host; see `files.read`."""
         return files.read(path, inside=None if self.is_private else self.root)
 
     def refuse_changed(self, change: "Change") -> None:
@@ -80,9 +80,9 @@ class Change(NamedTuple):
 
     Attributes:
         path: The file.
-        before: Its content before; None if it does not exist.
-        after: Its content after; None if it is removed.
-        made: The objects and lists that were created in it for our entries.
+        before: The content before the change; None if the file does not exist.
+        after: The content after the change; None if the file is removed.
+        made: The objects and lists that the change creates in the file for our entries.
     """
 
     path: Path
@@ -95,7 +95,7 @@ class Connector:
     """Connects hosts, and keeps receipts of the files it wrote.
 
     Attributes:
-        where: The location of hosts' files.
+        where: The user, environment and system, which determine where hosts' files are.
         folder: The folder of the register.
     """
 
@@ -122,7 +122,7 @@ class Connector:
         return host.project_files(target.root)
 
     def plan_connect(self, target: Target, entries: Entries) -> list[Change]:
-        """Return the changes that connect a host; empty if it is already connected this way.
+        """Return the changes that connect a host; empty if it is already connected in this way.
 
         Raises:
             InvalidInput: A file is malformed or must not be changed; the message says which and
@@ -250,7 +250,7 @@ class Connector:
         return written
 
     def _copy(self, target: Target, change: Change, record: WrittenFile | None) -> Path | None:
-        """Keep a copy of the earlier content, unless we wrote that ourselves."""
+        """Keep a copy of the earlier content, unless we wrote that content ourselves."""
         if change.before is None:
             return None
         if record is not None and record.after == files.digest(change.before):
@@ -281,8 +281,10 @@ def _edit(
 
 
 def _can_restore(record: WrittenFile, data: bytes) -> bool:
-    """Return whether the earlier content is known and no other program has changed the file
-    since."""
+    """Return whether a file's earlier content can be restored.
+
+    It must be known, and no other program may have changed the file since.
+    """
     if not record.exact or record.after != files.digest(data):
         return False
     return not record.existed or (record.before is not None and Path(record.before).is_file())
@@ -328,8 +330,8 @@ def _record(
 ) -> WrittenFile:
     """Return the receipt of a changed file.
 
-    If no other program has changed the file since it was first connected, the content from before
-    the first change can still be restored.
+    If only we have changed the file since the host was first connected, the content from before our
+    first change can still be restored.
     """
     before = None if copy is None else str(copy)
     existed, exact, made = change.before is not None, True, change.made

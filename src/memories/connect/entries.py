@@ -44,10 +44,10 @@ def parse(host: Host, text: str, name: str) -> Document:
 
 
 def put_server(document: Document, host: Host, entry: Mapping[str, Any], name: str) -> None:
-    """Add the MCP server to a file; fields that the user has added to the entry are kept.
+    """Add the MCP server to a file, keeping any fields that the user has added to the entry.
 
     Raises:
-        InvalidInput: Another server has its name, or the file has an unexpected structure.
+        InvalidInput: Another server has this name, or the file has an unexpected structure.
     """
     path = (*host.servers, SERVER)
     existing = document.get(path)
@@ -118,7 +118,7 @@ def _merge(existing: Mapping[str, Any] | None, entry: Mapping[str, Any]) -> dict
 
 
 def find_hooks(document: Document, host: Host) -> Iterator[tuple[KeyPath, str]]:
-    """Yield the path and command of each of our hooks, the last one of an event first."""
+    """Yield the path and command of each of our hooks, in reverse order within an event."""
     events = document.get(("hooks",))
     if not isinstance(events, Mapping):
         return
@@ -143,7 +143,7 @@ def _reversed_objects(values: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 
 def _remove_hook(document: Document, path: KeyPath) -> None:
-    """Remove a hook, and its group if it was the only one."""
+    """Remove a hook, and its group too if it was the only hook there."""
     document.remove(path)
     if path[3:4] == ("hooks",) and document.get(path[:4]) == []:
         document.remove(path[:3])
@@ -181,8 +181,8 @@ def remove_entries(document: Document, host: Host, made: Sequence[KeyPath] | Non
     Args:
         document: The file.
         host: The host.
-        made: Objects and lists created for our entries, to be removed if empty; if None (unknown),
-            everything that our entries leave empty is removed.
+        made: The objects and lists created for our entries, which are removed if they are empty
+            now. None if that is unknown: everything that our entries leave empty is then removed.
     """
     hooks = [path for path, _ in find_hooks(document, host)]
     for path in hooks:
@@ -203,7 +203,7 @@ def remove_entries(document: Document, host: Host, made: Sequence[KeyPath] | Non
 
 
 def containers(document: Document, host: Host) -> list[KeyPath]:
-    """Return the objects and lists that exist for entries like ours, the innermost first."""
+    """Return the existing objects and lists that can hold our entries, the innermost first."""
     paths: list[KeyPath] = [("hooks", hook.name) for hook in host.hooks.values()]
     paths += [("hooks",), host.servers, ("version",)]
     return [path for path in paths if document.get(path) is not None]

@@ -1,8 +1,8 @@
 """Other programs' files: read carefully, replaced atomically, and recorded for undo.
 
 A file is copied before it changes. The register `connected.json`, next to the user's `config.toml`,
-records every change, so that disconnecting restores files byte for byte. Without it our entries can
-still be removed one by one.
+records every change, so that disconnecting restores files byte for byte. Without the register, our
+entries can still be removed one by one.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ def read(path: Path, *, inside: Path | None = None) -> bytes | None:
 
     Args:
         path: The file.
-        inside: The folder that links must not leave, if any.
+        inside: The folder that links must not lead out of, if any.
 
     Raises:
         InvalidInput: This user must not change the file; the message says why.
@@ -42,7 +42,7 @@ def read(path: Path, *, inside: Path | None = None) -> bytes | None:
             raise InvalidInput(f"{path} is a link that leads out of {inside}; nothing was changed")
         if not target.exists():
             is_root = hasattr(os, "geteuid") and os.geteuid() == 0
-            if inside is None and is_root:  # as with sudo, in another user's home
+            if inside is None and is_root:  # for example sudo in another user's home
                 _check_owner(next(parent for parent in target.parents if parent.exists()), path)
             return None
         _check_owner(target, path)
@@ -59,7 +59,7 @@ def read(path: Path, *, inside: Path | None = None) -> bytes | None:
 
 
 def _check_owner(target: Path, path: Path) -> None:
-    """Refuse a file of another user, who could no longer change it once we replaced it."""
+    """Refuse another user's file: its owner couldn't change it any more once we replaced it."""
     owner = target.stat().st_uid
     if hasattr(os, "geteuid") and owner != os.geteuid():
         raise InvalidInput(
@@ -109,11 +109,11 @@ def write(
     Args:
         path: The file.
         data: The new content.
-        private: Whether a new file is readable by its owner alone.
+        private: Whether only its owner may read a new file.
         check: Called just before the file is replaced; if it raises, the file stays as it was.
 
     Returns:
-        The folders that were created for it, the innermost first.
+        The folders that were created for the file, the innermost first.
     """
     target = Path(os.path.realpath(path))
     created = [str(folder) for folder in target.parents if not folder.exists()]
@@ -135,7 +135,7 @@ def write(
 
 
 def remove(path: Path) -> None:
-    """Remove a file, not a link to it."""
+    """Remove a file; if the path is a link, remove the file that it leads to."""
     Path(os.path.realpath(path)).unlink(missing_ok=True)
 
 
@@ -152,7 +152,7 @@ def copy(path: Path, data: bytes, folder: Path, now: datetime) -> Path:
     Args:
         path: The file.
         data: Its content.
-        folder: The folder for copies of it.
+        folder: The folder for copies of the file.
         now: The time, which becomes part of the copy's name.
     """
     prefix = path.name
@@ -181,13 +181,13 @@ class WrittenFile(NamedTuple):
 
     Attributes:
         path: The file.
-        before: A copy of the earlier content; None if there was no file.
-        existed: Whether there was a file.
+        before: The path of a copy of the earlier content; None if there was no file.
+        existed: Whether the file existed before.
         exact: Whether restoring the earlier content undoes the change. If another program changed
-            the file between two changes of ours, it doesn't, and our entries must be removed.
+            the file between two of our changes, it doesn't, and our entries must be removed.
         after: The SHA-256 of the new content.
-        made: The objects and lists that were created in it for our entries.
-        folders: The folders created for it.
+        made: The objects and lists that were created in the file for our entries.
+        folders: The folders that were created for the file.
     """
 
     path: str
@@ -255,7 +255,7 @@ def find_receipt(folder: Path, place: tuple[str, str, str]) -> Receipt | None:
 
 
 def keep_receipt(folder: Path, place: tuple[str, str, str], written: Sequence[WrittenFile]) -> None:
-    """Replace the receipt of a host, scope and root; without files it is removed."""
+    """Replace the receipt of a host, scope and root; remove it if there are no files."""
     receipts = [receipt for receipt in load_receipts(folder) if receipt.place != place]
     if written:
         receipts.append(Receipt(*place, tuple(written)))

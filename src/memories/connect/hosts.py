@@ -14,7 +14,7 @@ _NAMED_FOLDER = re.compile(r"\{(\w+)\}")
 
 
 class Where(NamedTuple):
-    """The user, environment and system that decide where files are.
+    """The user, environment and system that determine where files are.
 
     Attributes:
         home: The user's home.
@@ -53,7 +53,7 @@ class Where(NamedTuple):
 
 
 class Files(NamedTuple):
-    """The files of a host in one scope; one file can be both server and hooks."""
+    """The files of a host in one scope; the server and the hooks can be in the same file."""
 
     server: Path
     hooks: Path | None = None
@@ -66,7 +66,7 @@ class Files(NamedTuple):
 
 
 class Hook(NamedTuple):
-    """A host's event: the host's name for it, and its hook's timeout in the host's unit."""
+    """A host's event: the host's name for it, and the timeout of its hook in the host's unit."""
 
     name: str
     timeout: int
@@ -76,18 +76,18 @@ class Host(NamedTuple):
     """An agent's host, as `hosts.toml` describes it.
 
     Attributes:
-        title: Its name.
-        programs: Its programs; the host counts as installed if one of them is on PATH.
-        folders: Templates for its own folder; the host counts as installed if one exists. The first
-            one that exists is used.
-        user: Templates of its files for all projects of a user, by their purpose.
-        windows_folders: The same on Windows; empty if the folders are the same there.
+        title: The host's name, for people.
+        programs: The names of its programs; the host counts as installed if one of them is on PATH.
+        folders: Templates for its own folder; the first folder that exists is used. If one exists,
+            the host counts as installed.
+        user: Templates of its files for all projects of a user, by the files' purpose.
+        windows_folders: The `folders` on Windows; empty if they are the same there.
         project: Its files in a project, by their purpose; empty if it has none.
-        servers: Where the MCP servers are in its file.
+        servers: Where the MCP servers are within its file.
         entry: Fields of a server's entry: `first`, then the command, then `last`.
-        command: `list` if an entry has program and arguments in one list.
+        command: `list` if an entry has the program and its arguments in one list.
         comments: Whether its JSON may have comments.
-        hooks: Its events, by our names.
+        hooks: Its events, by our names for them.
         flat: Whether its events list commands instead of groups of commands.
         notes: What the user must know or do.
     """

@@ -7,7 +7,7 @@ would lose comments, order and layout, so entries are inserted into the text and
 import json
 import re
 from collections.abc import Sequence
-from json.decoder import scanstring  # type: ignore[attr-defined]  # as json.loads uses it
+from json.decoder import scanstring  # type: ignore[attr-defined]  # json.loads uses it too
 from typing import Any, NamedTuple
 
 _BLANK = re.compile(r"[ \t\r\n]*")
@@ -37,11 +37,11 @@ class _Node(NamedTuple):
     """A value and its position.
 
     Attributes:
-        start: Where it starts.
-        end: Where it ends.
+        start: Where the value starts.
+        end: Where the value ends.
         kind: "{" for an object, "[" for an array, or "" for other values.
         members: The members of an object or array.
-        comma: Where a comma follows the last member, if one does.
+        comma: Where the comma after the last member is, if there is one.
     """
 
     start: int
@@ -52,7 +52,7 @@ class _Node(NamedTuple):
 
 
 class _Member(NamedTuple):
-    """A member of an object, with its key, or of an array, with its number as the key."""
+    """A member of an object or array; the key of an array's member is its number."""
 
     key: Step
     start: int
@@ -136,7 +136,9 @@ class Document:
         try:
             return scanstring(self.text, at + 1, False)  # type: ignore[no-any-return]
         except json.JSONDecodeError as exc:
-            raise Malformed(self.text, at, "a string is not closed or has a wrong escape") from exc
+            raise Malformed(
+                self.text, at, "a string is not closed or contains an invalid escape"
+            ) from exc
 
     def _container(self, start: int, kind: str, depth: int) -> _Node:
         closing = "}" if kind == "{" else "]"
@@ -168,10 +170,10 @@ class Document:
         return _Member(key, at, self._value(self._skip(colon + 1), depth + 1))
 
     def set(self, path: Path, value: Any) -> None:
-        """Set the value at a path; missing objects on the way are created.
+        """Set the value at a path, creating missing objects along the path.
 
         Raises:
-            TypeError: A value on the way is not an object; the message names it.
+            TypeError: A value along the path is not an object; the message names it.
         """
         for length in range(1, len(path)):
             parent = self._find(path[:length])
@@ -191,7 +193,7 @@ class Document:
             self._parse(self.text[: node.start] + rendered + self.text[node.end :])
 
     def append(self, path: Path, value: Any) -> None:
-        """Append a value to the array at a path, which is created if it does not exist.
+        """Append a value to the array at a path, creating the array if it does not exist.
 
         Raises:
             TypeError: The value at the path is not an array; the message names it.
@@ -252,7 +254,7 @@ class Document:
             end = self._rest_of_line(node.end, parent.end - 1)
         else:
             end = self._rest_of_line(parent.comma + 1, parent.end - 1)
-        # Otherwise the following text could become part of a comment on the previous line.
+        # Without this, the following text could become part of a comment on the previous line.
         ends_line = self.text[end : end + 1] in ("\r", "\n")
         start = self._start_of(members[number].start, parent.start + 1, with_line=ends_line)
         text = self.text[:start] + self.text[end:]
@@ -266,7 +268,7 @@ class Document:
         self._parse(text)
 
     def _start_of(self, at: int, minimum: int, *, with_line: bool) -> int:
-        """Return where to start cutting a member: at its line, if nothing is before it there."""
+        """Return where to start cutting a member: if it begins a line, before that line."""
         start = at
         while start > minimum and self.text[start - 1] in " \t":
             start -= 1
@@ -278,8 +280,9 @@ class Document:
         return start if self.text[start - 1 : start] == "," else at
 
     def _rest_of_line(self, at: int, maximum: int) -> int:
-        """Return the end of the comments after a position on its line; the position if anything
-        else follows.
+        """Return where the comments after a position end on its line.
+
+        If anything else follows on the line, return the position itself.
         """
         match = _REST_OF_LINE.match(self.text, at) if self._comments else None
         end = at if match is None else match.end()

@@ -1,6 +1,7 @@
-"""The command in a host's configuration: writes and recognizes it.
+"""Writes and recognizes the command that starts this program in a host's configuration.
 
-It also finds other programs with our names, and older installations, which may be started instead.
+This module also finds programs that may be started instead: others with our names, and older
+installations.
 """
 
 import os
@@ -20,11 +21,11 @@ CAPTURING = EVENTS[2:]
 _PLAIN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
 NAMES = ("memoriae", "memory")  # names of the command; agents use the first, which is unique
 _INSTALLED = ("/uv/tools/", "/pipx/venvs/")
-_OLD_NAME = "memories"  # of the distribution, before it was published
+_OLD_NAME = "memories"  # the distribution's name before it was published
 _SCRIPTS = ("bin/memory", "Scripts/memory.exe")
 _MODULES = (["-P", "-m", "memories"], ["-m", "memories"])
 _MARKS = (b"memories.__main__", b"-m memories")
-_MAX_SCRIPT_BYTES = 1 << 20  # on Windows, scripts are appended to a small .exe file
+_MAX_SCRIPT_BYTES = 1 << 20  # maximum size; on Windows, a script is appended to a small .exe file
 
 
 class Program(NamedTuple):
@@ -59,17 +60,20 @@ def find_program(environment: Mapping[str, str]) -> Program:
         return Program((os.path.abspath(installed),), _doubt(installed))  # noqa: PTH100 - links stay: an upgrade moves them
     if beside.exists():
         return Program((str(beside),), _doubt(str(beside)))
-    # -P: hosts start it in folders of projects, where a folder `memories` must not be imported.
+    # -P: hosts start this in projects' folders, where a folder `memories` must not be imported.
     return Program((sys.executable, "-P", "-m", "memories"), _doubt(sys.executable))
 
 
 def find_beside(name: str) -> Path:
-    """Return the path that the command has in this installation, under one of its names."""
+    """Return the path of the command in this installation, under one of its names."""
     return Path(sys.executable).with_name(f"{name}.exe" if os.name == "nt" else name)
 
 
 def find_installed(name: str, environment: Mapping[str, str]) -> str | None:
-    """Return the first program of a name on PATH that is ours and permanently installed, if any."""
+    """Return the first program with a name on PATH that is ours and not in a temporary folder.
+
+    Return None if there is none.
+    """
     for folder in environment.get("PATH", "").split(os.pathsep):
         program = shutil.which(name, path=folder)
         if program is not None and not is_temporary(program) and is_ours(program):
@@ -78,7 +82,7 @@ def find_installed(name: str, environment: Mapping[str, str]) -> str | None:
 
 
 def is_same_file(first: str, second: Path) -> bool:
-    """Return whether both paths lead to one file that exists."""
+    """Return whether both paths lead to the same existing file."""
     try:
         return Path(first).samefile(second)
     except OSError:
@@ -86,7 +90,7 @@ def is_same_file(first: str, second: Path) -> bool:
 
 
 def is_ours(program: str) -> bool:
-    """Return whether a program starts this package, as the scripts of pip, uv and pipx do."""
+    """Return whether a program is a script of pip, uv or pipx that starts this package."""
     try:
         with Path(program).open("rb") as stream:
             content = stream.read(_MAX_SCRIPT_BYTES)
@@ -121,7 +125,7 @@ def hook_command(program: Sequence[str], event: str, host: str, options: Sequenc
 
 
 def words_of(command: object) -> list[str]:
-    """Return the words of a command in a configuration, text or list; empty if it is neither."""
+    """Return the words of a configured command, a text or a list; empty if it is neither."""
     if isinstance(command, str):
         try:
             return shlex.split(command)
@@ -159,11 +163,11 @@ def is_missing(words: Sequence[str], environment: Mapping[str, str]) -> bool:
     return shutil.which(words[0], path=environment.get("PATH")) is None
 
 
-# --- what gets in the way ---
+# --- conflicts ---
 
 
 class Conflict(NamedTuple):
-    """Something that may be started instead of this program, as a sentence, and the remedy."""
+    """A sentence about what may be started instead of this program, and the remedy."""
 
     problem: str
     remedy: str
@@ -217,7 +221,7 @@ def _old_tools(environment: Mapping[str, str]) -> Iterator[Conflict]:
 
 
 def _tool_folders(environment: Mapping[str, str]) -> dict[str, list[Path]]:
-    """Return the folders in which each tool keeps the environments of programs."""
+    """Return the folders in which each tool keeps the environments of installed programs."""
     user = Path.home()
     data = Path(environment.get("XDG_DATA_HOME") or user / ".local" / "share")
     if os.name == "nt":

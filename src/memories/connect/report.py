@@ -23,8 +23,8 @@ def describe(config: Config, target: Target, check: Check, undo: str) -> dict[st
     Args:
         config: The settings.
         target: The host.
-        check: The result of its check.
-        undo: The command that disconnects it.
+        check: The result of checking the connection.
+        undo: The command that disconnects the host.
     """
     about: dict[str, Any] = {"check": _check_fields(check)}
     if check.problem:
@@ -119,7 +119,8 @@ def _describe_server(config: Config, has_hooks: bool) -> str:
     if config.serve == "off" or not has_hooks or sys.platform == "win32":
         return "nothing"
     return (
-        "hooks start a small server on a socket of yours; it ends when idle (memory serve --stop)"
+        "hooks start a small server on a socket that only you can open; it ends when idle "
+        "(memory serve --stop)"
     )
 
 
@@ -148,7 +149,7 @@ _ROWS = (
 
 
 def render(answer: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, str]]]:
-    """Return the sentences that report a connection to a person, and the rows of a table."""
+    """Return the sentences that describe a new connection to the user, and a table's rows."""
     check = answer["check"]
     title = answer["title"]
     if check["problem"]:

@@ -1,5 +1,6 @@
-"""Connection status: installed and connected hosts, missing commands, and whether the MCP server
-and the hooks work when they are started in the way that the host starts them.
+"""Connection status: installed and connected hosts, missing commands, and checks.
+
+A check starts the MCP server and the hooks as the host does, and reports whether they work.
 """
 
 import json
@@ -61,9 +62,10 @@ class Connection(NamedTuple):
         scope: `user` or `project`.
         root: The folder of the project; empty for a user.
         entries: Our entries in its files; None if they can't be read.
-        problem: The problem with them, as a sentence; empty if there is none.
-        remedy: What to do about it; empty to connect again.
-        summary: How many tools it offers and how fast it answered; empty if it was not started.
+        problem: The problem with the connection, as a sentence; empty if there is none.
+        remedy: What to do about the problem; empty if connecting again solves it.
+        summary: How many tools the server offers and how fast it answered; empty if it was not
+            started.
     """
 
     host: str
@@ -200,7 +202,7 @@ def _find_connection(connector: Connector, name: str, scope: str, root: str) -> 
 
 
 def _find_missing(entries: FoundEntries, environment: Mapping[str, str]) -> str:
-    """Return a sentence on the first program of the commands that does not exist; else empty."""
+    """Return a sentence about the first missing program of the commands; empty if none is."""
     for words in (entries.server, *entries.hooks):
         if words and is_missing(words, environment):
             program = words[0]
@@ -221,7 +223,7 @@ def _remedy(connection: Connection) -> str:
         return connection.remedy
     if connection.entries is None:
         return "repair the file"
-    # A cloned project's name and content may try to run something in the user's shell.
+    # Quote what a cloned project chose: it may try to run something in the user's shell.
     command = f"memory connect {connection.host}"
     if connection.scope != "user":
         command = f"cd {shlex.quote(connection.root)} && {command} --scope project"
@@ -235,8 +237,8 @@ def _remedy(connection: Connection) -> str:
 # --- checking a connection ---
 
 _SERVER_SECONDS = 20.0  # the limit of Codex; other hosts wait longer
-_FIRST_START_SECONDS = 3.0  # a slower start probably had to compile modules, and is repeated
-_MORE_SECONDS = ("--seconds", "10")  # so that a slow hook is timed rather than ended
+_FIRST_START_SECONDS = 3.0  # after a slower start, which probably compiled modules, start again
+_MORE_SECONDS = ("--seconds", "10")  # lets a slow hook finish, so that it can be timed
 _HOOK_SECONDS = 15.0
 _CHECKED_EVENTS = ("session-start", "user-prompt")  # other events give the agent nothing
 _PROMPT = "what do you remember about this project?"
@@ -258,7 +260,7 @@ class HookCheck(NamedTuple):
 
     @property
     def is_late(self) -> bool:
-        """Whether the hook would have ended without an answer, as on a very busy machine."""
+        """Whether the host would have got no answer, as can happen on a very busy machine."""
         return self.seconds > HOOK_SECONDS
 
 
@@ -269,11 +271,11 @@ class Check(NamedTuple):
         tools: The tools of the MCP server.
         seconds: How long the server took to start and list its tools.
         store: The URL of the store that the server opened, without a password.
-        memories: How many memories it has; None if it didn't say.
+        memories: How many memories the store has; None if the server didn't say.
         hooks: The hooks that were run.
         is_off: Whether memory is switched off in this folder.
         problem: Why the connection does not work, as a sentence; empty if it works.
-        remedy: What to do about it.
+        remedy: What to do about the problem.
     """
 
     tools: tuple[str, ...] = ()
@@ -310,7 +312,7 @@ def check_connections(connections: Sequence[Connection]) -> list[Connection]:
 
 
 def summarize(check: Check) -> str:
-    """Summarize a connection that works: the number of tools, and how fast it answered."""
+    """Summarize a working connection: how many tools it has, and how fast it answered."""
     summary = f"{len(check.tools)} tools in {check.seconds:.1f} s"
     if check.hooks:
         summary += f", recall in {max(hook.seconds for hook in check.hooks):.2f} s"
@@ -318,7 +320,7 @@ def summarize(check: Check) -> str:
 
 
 class _Failure(Exception):
-    """Raised if a connection doesn't work; `args` are the problem and the remedy."""
+    """A connection doesn't work; `args` are the problem and the remedy."""
 
 
 def check_connection(entries: FoundEntries) -> Check:
@@ -331,7 +333,7 @@ def check_connection(entries: FoundEntries) -> Check:
     try:
         if not entries.server:
             raise _Failure("its MCP server is not configured", "")
-        # This hook starts the background server, which is ready when the others run.
+        # The first hook starts the background server, which is ready when the other hooks run.
         for words in hooks[:1]:
             _send_event(words)
         check = _check_server(entries.server, entries.environment)
@@ -351,7 +353,7 @@ def check_connection(entries: FoundEntries) -> Check:
 def _check_server(words: Sequence[str], variables: Mapping[str, str]) -> Check:
     import anyio
 
-    logging.getLogger("mcp").propagate = False  # it logs the output of a wrong program
+    logging.getLogger("mcp").propagate = False  # else it logs the output of other programs
     started_at = time.monotonic()
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
         try:
@@ -419,7 +421,7 @@ def _run_hook(words: Sequence[str]) -> tuple[HookCheck, bool]:
     """Run a hook; return its result, and whether memory is on in this folder.
 
     Raises:
-        _Failure: It does not work.
+        _Failure: The hook does not work.
     """
     event = _event(words)
     started_at = time.monotonic()
@@ -444,7 +446,7 @@ def _send_event(words: Sequence[str]) -> bytes:
     """Run a hook with a test event; return its answer, empty if it gave none.
 
     Raises:
-        _Failure: It can't be started.
+        _Failure: The hook can't be started.
     """
     fields = {CHECK: True, "cwd": os.getcwd(), "session_id": CHECK, "prompt": _PROMPT}  # noqa: PTH109
     event = json.dumps(fields).encode()

@@ -1,7 +1,7 @@
 """Adds one table to the end of a TOML file, or removes it; other lines keep their bytes.
 
-`tomllib` reads every result, which must have the expected values. So a file with an unusual layout
-is refused, never damaged.
+Every result is read with `tomllib`, and must have the expected values. So a file with an unusual
+layout is refused, never damaged.
 """
 
 import json
@@ -38,7 +38,7 @@ def read(text: str) -> dict[str, Any]:
 
 
 def get(text: str, table: Table) -> Any:
-    """Return the value of a table; None if it does not exist."""
+    """Return the value of a table; None if there is no such table."""
     return _find(read(text), table)
 
 
@@ -49,12 +49,12 @@ def _find(data: Any, table: Table) -> Any:
 
 
 def put(text: str, table: Table, rows: Mapping[str, Any]) -> str:
-    """Return a text with a table at its end, in place of a table of that name.
+    """Return a text with a table at its end, replacing any table with that name.
 
     Args:
         text: The text.
         table: The name of the table, by its parts.
-        rows: Texts, numbers, lists of texts, and mappings of texts.
+        rows: The table's content: texts, numbers, lists of texts, and mappings of texts.
 
     Raises:
         Malformed: The text is not TOML, or the table can't be added.
@@ -109,7 +109,7 @@ def _starts(lines: Sequence[str], at: int, table: Table, *, inside: bool) -> boo
         lines: The lines of the text.
         at: The number of the line.
         table: The name of a table.
-        inside: True for that table and its subtables, False for all other tables.
+        inside: True to look for that table or one of its subtables, False for any other table.
     """
     names = _names(lines[at])
     if names is None or (names[: len(table)] == table) is not inside:
@@ -117,7 +117,7 @@ def _starts(lines: Sequence[str], at: int, table: Table, *, inside: bool) -> boo
     try:
         tomllib.loads("".join(lines[:at]))
     except tomllib.TOMLDecodeError:
-        return False  # it is part of a multi-line string or list
+        return False  # the line is part of a multi-line string or list
     return True
 
 
@@ -133,14 +133,14 @@ def _names(line: str) -> Table | None:
     while value:
         if isinstance(value, list):  # [[name]]
             value = value[0]
-        for name, inner in value.items():  # there is at most one
+        for name, inner in value.items():  # at most one item
             names.append(name)
             value = inner
     return tuple(names)
 
 
 def _end_of(lines: Sequence[str], start: int, table: Table) -> int:
-    """Return the line after a table; comments and blank lines at its end belong to the next one."""
+    """Return the line after a table; its last comments and blank lines belong to the next one."""
     end = start + 1
     while end < len(lines) and not _starts(lines, end, table, inside=False):
         end += 1
@@ -150,8 +150,10 @@ def _end_of(lines: Sequence[str], start: int, table: Table) -> int:
 
 
 def _check(text: str, expected: dict[str, Any], table: Table) -> str:
-    """Return a text if its values are as expected; empty tables around the named one do not
-    count."""
+    """Return a text if its values are as expected, else raise an error.
+
+    Empty tables around the named one are ignored.
+    """
     try:
         data = read(text)
     except Malformed as exc:

@@ -23,7 +23,7 @@ class Wait:
     time.
 
     Attributes:
-        most_seconds: The maximum time of the embedder for one text; None for the limit in its own
+        most_seconds: How long the embedder may take for one text; None for the limit in its own
             settings.
     """
 
@@ -98,7 +98,7 @@ class Deadline:
         """Create a deadline.
 
         Args:
-            seconds: Maximum time of a call. None for no limit: calls then run in the caller's
+            seconds: How long a call may take. None for no limit: calls then run in the caller's
                 thread.
             whole: Count the embedder's time too; the embedder then gives up after half of the
                 limit. Otherwise it has limits of its own, and only the store's time counts.
@@ -127,7 +127,7 @@ class Deadline:
         work = functools.partial(function, *args, **kwargs)
         call = _Call(work, Wait(self.seconds / 2 if self._whole else None))
         with self._lock:
-            if self._process != os.getpid():  # a fork has only the thread that forked
+            if self._process != os.getpid():  # a forked process has only the thread that forked
                 self._process, self._idle, self._abandoned = os.getpid(), [], set()
             if self._abandoned:
                 raise MemoryTimeout(

@@ -260,9 +260,9 @@ def others_may_write(path: Path) -> str:
 
 
 def home_in_doubt(home: Path) -> str:
-    """Return a sentence about why the home or its parent can't be trusted; empty if they can.
+    """Return a sentence that says why the home or its parent can't be trusted; empty if they can.
 
-    A user who may write there could replace the files in it.
+    A user who may write to either folder could replace the files in the home.
     """
     if os.name != "posix" or not home.exists():
         return ""

@@ -30,8 +30,8 @@ except ImportError:  # Windows, where an open file can't be renamed, so a rotati
 FILE = "events.jsonl"
 MAX_BYTES = 8 << 20  # maximum size of one file: about 40,000 operations
 KEPT = 4  # number of older files; `events.1.jsonl` is the newest of them
-MAX_TEXT = 120  # maximum length of a text figure in characters
-MAX_CONTENT = 500  # maximum length of the figure `content`
+MAX_TEXT = 120  # maximum length of a text field in characters
+MAX_CONTENT = 500  # maximum length of the field `content`, in characters
 OFF, ON, CONTENT = "off", "on", "content"
 
 _BEGIN = b'{"at":"'
@@ -60,17 +60,17 @@ Class = TypeVar("Class")
 def note(home: Path, operation: str, *, setting: str = ON, **figures: Figure) -> None:
     """Append an event. One that can't be written is lost, and `memory doctor` reports the problem.
 
-    The usual figures are `namespace`, `agent`, `project`, `channel`, `ms` (the duration),
+    The usual fields are `namespace`, `agent`, `project`, `channel`, `ms` (the duration),
     `results`, `written`, `tokens` (how many were given to a model) and `outcome`, which is "ok" or
     the name of an error.
 
     Args:
         home: The folder of the settings; it is made if it is missing.
         operation: The operation, such as `search`.
-        setting: The setting `events`: `off`, `on`, or `content`, which alone lets the figure
-            `content` be noted.
-        **figures: Numbers and names. Figures that are None are left out, and long texts are
-            truncated. `content` must be redacted already.
+        setting: The setting `events`: `off`, `on` or `content`. The field `content` is recorded
+            only with `content`.
+        **figures: The fields: numbers and names. Those that are None are left out, and long texts
+            are truncated. `content` must be redacted already.
     """
     if setting == OFF:
         return

@@ -46,7 +46,7 @@ class Address(NamedTuple):
         product: The name of the program, for messages.
         host: Its name or IP address.
         port: Its port.
-        tls: Whether it speaks TLS.
+        tls: Whether the server uses TLS.
         headers: Headers for each request, such as a key; never shown.
         hint: A sentence about what to check if the server can't be reached.
         proxies: Whether to use the proxies that the environment names.
@@ -122,7 +122,8 @@ class NoAnswer(ConnectionError):
 
     Attributes:
         sent: Whether the request may have arrived and been carried out.
-        sent_before: Whether that is true of an earlier attempt, whose connection broke.
+        sent_before: Whether an earlier attempt, whose connection broke, may have arrived and been
+            carried out.
     """
 
     sent_before = False

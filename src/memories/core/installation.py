@@ -73,13 +73,13 @@ def _read_origin() -> dict[str, Any]:
     """
     try:
         text = metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
-    except metadata.PackageNotFoundError:  # run from its sources without an installation
+    except metadata.PackageNotFoundError:  # run from source, not installed
         return {}
     return dict(json.loads(text)) if text else {}
 
 
 def is_temporary(path: str) -> bool:
-    """Return whether a path is in a folder that package managers or the system clean up."""
+    """Return whether a path is in a folder that a package manager or the system cleans up."""
     real = Path(os.path.realpath(path)).as_posix().lower()
     temporary = Path(os.path.realpath(tempfile.gettempdir())).as_posix().lower().rstrip("/") + "/"
     place = real + Path(path).as_posix().lower()

@@ -26,7 +26,7 @@ class Dotenv(NamedTuple):
         values: Its variables as they are written; `${…}` isn't expanded.
         approved: Whether the user has approved this content.
         doubt: Why even its harmless settings are ignored, as part of a sentence; else empty.
-        changed: Whether it was approved with other content.
+        changed: Whether an approval exists, but for different content.
     """
 
     values: dict[str, str]

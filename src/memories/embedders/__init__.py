@@ -65,9 +65,9 @@ def open_embedder(name: str, config: "Config | None" = None) -> Embedder | None:
     """Return the embedder with a name; its first `embed` loads the model or asks the service.
 
     Args:
-        name: `minilm` (the default, local, English), `e5` (local, about 100 languages, a package of
-            its own), `openai`, `ollama`, `voyage` or `cohere`, with or without `:MODEL`, `fake`
-            (for tests: deterministic, compares words only), or `none`.
+        name: `minilm` (the default, local, English), `e5` (local, about 100 languages, in a
+            separate package), `openai`, `ollama`, `voyage` or `cohere`, with or without `:MODEL`,
+            `fake` (for tests: deterministic, compares words only), or `none`.
         config: The settings of a service. [default: the environment and the files]
 
     Returns:
@@ -117,7 +117,8 @@ class StoreEmbedder:
             may_change: Whether the store's own embedder may be used if no setting names one.
 
         Raises:
-            ConfigError: There is no such embedder, or a setting of its service is wrong.
+            ConfigError: There is no such embedder, or a setting of its service is missing or
+                invalid.
         """
         self._is_final = embedder is not None or not may_change
         if embedder is None or isinstance(embedder, str):
@@ -126,7 +127,7 @@ class StoreEmbedder:
 
     @property
     def space(self) -> Space | None:
-        """The space of its vectors; None if searches use only words."""
+        """The space of the embedder's vectors; None if searches use only words."""
         return self._embedder.space if self._embedder else None
 
     def of(self, store: "Store") -> Embedder | None:
@@ -141,8 +142,8 @@ class StoreEmbedder:
 def own_embedder(store: "Store", embedder: Embedder | None, config: "Config") -> Embedder | None:
     """Return the embedder that made a store's vectors, unless a setting names one.
 
-    The store uses its space from then on. If the store can't be read, return the given embedder:
-    the operation that needs the store reports why.
+    The store uses that embedder's space from then on. If the store can't be read, this returns the
+    given embedder; the operation that needs the store reports the reason.
 
     Raises:
         ConfigError: The package with the store's model is missing.
@@ -178,7 +179,7 @@ def give_hint(text: str, embedder: Embedder | None, home: Path) -> str:
 
     Args:
         text: The stored text, or the question.
-        embedder: The embedder that reads it.
+        embedder: The embedder that embeds the text.
         home: The folder in which a file records that the hint was given.
 
     Returns:

@@ -35,8 +35,9 @@ class Unigram:
     has the logarithm of each id's probability. `tokenizer.json` has replacements for some code
     points, and the id and the score of a character without a piece.
 
-    Each word is split into its most likely pieces (Viterbi; Kudo, 2018). Sums are rounded to 32-bit
-    floats, from word to word, so that ties are broken as in the engine that trained the model.
+    Each word is split into its most likely pieces (Viterbi; Kudo, 2018). Every sum is rounded to a
+    32-bit float and carried over to the next word, so that ties are broken as in the engine that
+    trained the model.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -113,8 +114,8 @@ def _length(lead: int) -> int:
 
 
 _NAME = "multilingual-e5-small"
-# SHA-256 of its files. Vectors are comparable if their models have the same name, so the name must
-# mean the same files everywhere.
+# SHA-256 hashes of the model's files. Vectors count as comparable if their models have the same
+# name, so a name must stand for the same files everywhere.
 _FILES = {
     f"{_NAME}.children.npy": "e42726e14068098dd719225791f06689802772903403c3e78e4da6840514da3a",
     f"{_NAME}.int8.onnx": "bc812430c0ca0ff570ec88a11cb1d13f70e014289e208902e9dda07c8d608c5c",
@@ -128,15 +129,15 @@ _FILES = {
 _BEGIN, _END = 0, 2
 _QUERY, _PASSAGE = "query:", "passage:"  # the model was trained on texts with these prefixes
 _WORD = re.compile(r"[^\W\d_]+")
-_LETTERS_A_PIECE = 2.5  # minimum average in a known word; random letters have fewer
+_LETTERS_A_PIECE = 2.5  # minimum average in a known word; random letters average fewer
 
-WINDOW_TOKENS = 250  # 254 or 255 with prefix and end; the model was made for 512
+WINDOW_TOKENS = 250  # 254 or 255 with the prefix and the end token; the model was made for 512
 
 
 class _Loaded(NamedTuple):
     tokenizer: Unigram
     session: Any
-    rows: "NDArray[np.uint8]"  # 384 numbers of 4 bits for each piece, in blocks of 32
+    rows: "NDArray[np.uint8]"  # for each piece, 384 numbers of 4 bits, in blocks of 32
     scales: "NDArray[np.float16]"  # one scale for each block
 
     def embed_ids(self, ids: Sequence[int]) -> "NDArray[np.float32]":
@@ -187,7 +188,7 @@ class E5:
 
     def familiarity(self, text: str) -> float:
         """Return the share of words that consist of few pieces; all words in scripts other than
-        Latin count.
+        Latin count as such.
         """
         from memories.languages.text import cased_form, is_latin
 
@@ -203,7 +204,7 @@ class E5:
         return 0.0
 
     def _windows(self, prefix: str, text: str) -> "NDArray[np.float32]":
-        model = self._load()  # before numpy is imported: it limits numpy's library to one thread
+        model = self._load()  # first, since it limits numpy's BLAS library to one thread
         from memories.languages.text import cased_form
 
         first = list(model.tokenizer.ids(prefix))

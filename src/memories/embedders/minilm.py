@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_SPECIAL = re.compile(r"(\[(?:PAD|UNK|CLS|SEP|MASK)\])")  # tokens even if a text contains them
+_SPECIAL = re.compile(r"(\[(?:PAD|UNK|CLS|SEP|MASK)\])")  # special even when they appear in a text
 _MAX_WORD = 100  # maximum number of letters; a longer word is unknown
-_MAX_TOKEN = 18  # letters of the longest token in the vocabulary
-_ADDRESS_SPACE = 192 * 2**20  # bytes; with less the model, numpy and their libraries don't fit
+_MAX_TOKEN = 18  # number of letters in the longest token of the vocabulary
+_ADDRESS_SPACE = 192 * 2**20  # minimum in bytes for the model, numpy and their libraries
 
 
 class WordPiece:
@@ -96,21 +96,21 @@ class _Characters(dict[int, str]):
 
 _WEIGHTS = Path(__file__).parent / "weights"
 _NAME = "all-MiniLM-L6-v2"
-# SHA-256 of its files. Vectors are comparable if their models have the same name, so the name must
-# mean the same files everywhere.
+# SHA-256 hashes of the model's files. Vectors count as comparable if their models have the same
+# name, so a name must stand for the same files everywhere.
 _FILES = {
     f"{_NAME}.characters.json": "d151f660b680ab9178775992dda44c3b2a921498def664e72cc10c74c7a4189f",
     f"{_NAME}.int8.onnx": "df33ce5b1088f9f178a0083dd9e80b3c64045390abd25555e83cb29f559060a1",
     f"{_NAME}.vocab.txt": "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
 }
-_BYTES = 22_830_417  # size of the weights
+_BYTES = 22_830_417  # size of the model's weights in bytes
 _CLS, _SEP = 101, 102
 _TOKENS = 30_522
-_LONG_WORD = 8  # letters
+_LONG_WORD = 8  # minimum number of letters in a long word
 
-WINDOW_TOKENS = 254  # 256 with [CLS] and [SEP], for which the model was made
-OVERLAP = 32  # tokens that two windows share, so that most sentences are whole in one of them
-MAX_WINDOWS = 32  # about 7,000 tokens; of a longer text all words are still indexed
+WINDOW_TOKENS = 254  # with [CLS] and [SEP], these are the 256 for which the model was made
+OVERLAP = 32  # tokens that neighbouring windows share, so that most sentences are whole in one
+MAX_WINDOWS = 32  # about 7,000 tokens; all words of a longer text are still indexed
 
 
 class MiniLM:
@@ -137,7 +137,7 @@ class MiniLM:
         Raises:
             EmbedderError: The packaged model can't be read.
         """
-        # before numpy is imported: loading limits numpy's library to one thread
+        # Load before importing numpy, because loading limits numpy's BLAS library to one thread.
         tokenizer, session = self._load()
         import numpy as np
 
@@ -151,7 +151,7 @@ class MiniLM:
         return embed_windows(tokenizer.ids(normal_form(text)), WINDOW_TOKENS, run)
 
     def familiarity(self, text: str) -> float:
-        """Return the share of words that the vocabulary has whole or, if long, in two pieces."""
+        """Return the share of words that are one token in the vocabulary or, if long, two."""
         from memories.languages.text import normal_form
 
         tokenizer, _ = self._load()
@@ -202,7 +202,7 @@ def _load_model() -> tuple[WordPiece, Any]:
                 f"the vocabulary has {len(tokenizer.tokens)} tokens instead of {_TOKENS}"
             )
         model = _WEIGHTS / f"{_NAME}.int8.onnx"
-        if (size := model.stat().st_size) != _BYTES:  # a digest takes as long as loading
+        if (size := model.stat().st_size) != _BYTES:  # a digest would take as long as loading
             raise ValueError(f"{model.name} has {size} bytes instead of {_BYTES}")
         session = open_model(model, _NAME)
     except EmbedderError:
@@ -227,12 +227,12 @@ def open_model(file: Path, name: str) -> Any:
     Raises:
         EmbedderError: The runtime is not installed, or lacks memory.
     """
-    # numpy's threads cost 8 ms where the work takes 0.2 ms
+    # starting numpy's threads would take 8 ms, for work that takes 0.2 ms
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    # onnxruntime 1.29 reports to its maker unless this is set before import
+    # onnxruntime 1.29 sends telemetry to its maker unless this is set before it is imported
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     onnxruntime = _import_runtime(name)
-    onnxruntime.disable_telemetry_events()  # if it was imported before
+    onnxruntime.disable_telemetry_events()  # in case it was already imported
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -259,8 +259,9 @@ def embed_windows(
 ) -> "NDArray[np.float32]":
     """Return the vectors of a text's windows, shape (windows, dimension).
 
-    A short text, even an empty one, has a single window. Each window has a run of its own: dynamic
-    int8 scales over everything in a run, and vectors must not depend on neighbours.
+    A short text, even an empty one, has a single window. The model runs separately for each window:
+    dynamic int8 quantization computes its scale over everything in a run, and a vector must not
+    depend on neighbouring windows.
 
     Args:
         ids: The ids of the text.

@@ -21,8 +21,9 @@ class EmbedderUnavailable(EmbedderError):
     Attributes:
         words_instead: Whether the settings allow keyword search in the meantime
             (`EMBEDDER_FALLBACK=local`).
-        after_seconds: How long the service asks to wait; 0 if it does not say.
-        quoted: The part of the message that the service wrote; it may quote texts of the request.
+        after_seconds: How long the service asks us to wait; 0 if it does not say.
+        quoted: The part of the message that comes from the service; it may quote texts of the
+            request.
     """
 
     def __init__(
@@ -103,8 +104,8 @@ class Embedded(NamedTuple):
 def embed_many(
     embedder: Embedder, texts: Sequence[str], roles: Sequence[str | None] = ()
 ) -> "list[NDArray[np.float32]]":
-    """Return the vectors to store for each text, with as few requests as possible, retried as often
-    as that helps.
+    """Return the vectors to store for each text, in as few requests as possible. Requests are
+    retried as often as that may help.
 
     Args:
         embedder: The embedder.

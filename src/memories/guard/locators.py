@@ -73,7 +73,7 @@ def locate_key(match: Match[str]) -> Span | None:
 
 
 def locate_said(match: Match[str]) -> Span | None:
-    """Locate a secret in a sentence, where only a value that looks random counts."""
+    """Locate a secret in a sentence; only a value that looks random counts."""
     value = match["s"].rstrip(".,;:!?*")
     if re.match(CODE, value) or not any(map(str.isdigit, value)):
         return None
@@ -153,7 +153,9 @@ def locate_aws_secret(match: Match[str]) -> Span | None:
 
 
 def locate_unknown_token(match: Match[str]) -> Span | None:
-    """Locate a token with a prefix unknown to the rules; public ids have the same form."""
+    """Locate a token with a prefix unknown to the rules, unless it is a public id, which has the
+    same form.
+    """
     start, end = match.span("s")
     prefix = re.search(_ID_PREFIX, match.string[max(0, start - 60) : start])
     if prefix is None:

@@ -20,7 +20,7 @@ _RESERVED = "="  # no tag key can begin with it
 # Filters use TRUST and BY; VIA contains the other parts of the origin, such as the channel.
 TRUST, BY, VIA = "=trust", "=by", "=via"
 BRANCH = "=branch"  # the writer's git branch, if any
-# HELD marks a record that awaits review or has passed it; IMPORT is the id of an import.
+# HELD marks a record that awaits or has passed review; IMPORT is the id of an import.
 HELD, IMPORT = "=held", "=import"
 IMPORTED_AS = "=as"  # hash of a statement, by which later imports recognize it
 PINNED = "=pinned"  # keeps a memory in its namespace's scratchpad
@@ -30,8 +30,8 @@ _OWN_LABELS = (HELD, IMPORT, IMPORTED_AS, PINNED, PART, CONTINUED)  # set by the
 _BAR = "|"
 # Hooks and imports write without a person's decision; on the web page a signed-in person writes.
 _TRUST_OF = {"hook": CAPTURED, "import": IMPORTED, "page": USER}
-# Names are truncated: together they must fit into a label, and machine and user names can be of any
-# length.
+# Names are truncated, because all of them must fit into one label, and machine and user names can
+# be of any length.
 _MAX_LENGTHS = {
     "channel": 16,
     "client": 64,
@@ -56,7 +56,7 @@ class Origin(NamedTuple):
         trust: `user`, a person at a terminal or on the page; `agent`, a program; `captured`, a
             hook; or `imported`.
         channel: `cli`, `python`, `mcp`, `hook`, `import`, `http`, `page` or `chat`.
-        by: The MCP client's name for itself, else the operating-system user.
+        by: The name that the MCP client gives itself, else the operating-system user.
         client: Name and version of the MCP client; None for other channels.
         user: The operating-system user.
         host: The name of the machine.
@@ -208,11 +208,11 @@ def _parse(trust: str, by: str, via: str, branch: str | None) -> Origin | None:
 
 
 def is_person() -> bool:
-    """Return whether a person runs this command: input and errors are a terminal, and no agent's
-    variable is set.
+    """Return whether a person runs this command: standard input and standard error are a terminal,
+    and no agent's environment variable is set.
 
-    The input alone proves nothing: a program that captures the output may pass on its own terminal
-    as the input.
+    The input alone proves nothing, because a program that captures the output may pass its own
+    terminal on as the input.
     """
     if agent_variable() is not None:
         return False

@@ -17,7 +17,7 @@ from memories.guard.rules import Rule, Secret
 # maximum number of passes; text next to a marker may look like a secret in the next pass
 MAX_PASSES = 8
 MAX_NAMED = 100  # maximum number of replaced secrets whose kinds are reported
-# maximum length and number of clean texts that are cached, because many memories share tags
+# maximum length and number of cached clean texts; the cache helps because many memories share tags
 _SHORT, _MAX_CLEAN = 64, 4_096
 MAX_CHARACTERS = 4_194_304  # maximum length of a text; longer ones are refused unread
 PRIVATE = "private"

@@ -34,7 +34,8 @@ class Rule(NamedTuple):
         pattern: A regular expression; the secret is its group `s`.
         locate: Returns where the secret is in a match; None if the match is not a secret.
         before: How many characters before the anchor a match may begin.
-        line: Whether the rule is not tried again inside a match that was not a secret.
+        line: Whether to skip the rest of a match that was not a secret, instead of trying the rule
+            inside it.
     """
 
     kind: str
@@ -229,8 +230,8 @@ def _count_repeat(operation: str, low: Any, high: Any, inner: Any) -> tuple[int 
 def _count_branches(branches: Any) -> tuple[int | None, int]:
     """Return the steps of alternatives.
 
-    Alternatives begin differently and so rarely match at the same place: take the maximum, not the
-    sum.
+    Alternatives begin differently, so they rarely match at the same place. Therefore take the
+    maximum, not the sum.
     """
     counts = [_count_sequence(branch) for branch in branches]
     ways = max((ways for _, ways in counts), default=1)

@@ -45,9 +45,10 @@ _SPLIT = (
     r"(?=[A-Za-z0-9_-]{4})"
     r"|[ ](?<!\S\S )(?=\S \S(?:\s|$))|[ ](?<=\s\S \S )(?=\S(?:\s|$))"
 )
-# Some Arabic characters stand for phrases of this many letters or more; none names a secret.
+# Some Arabic characters stand for phrases of at least this many letters; no such phrase names a
+# secret.
 _LONG_FORM = 8
-_ROW = 64  # equal characters that are skipped at once; no literal contains so many
+_ROW = 64  # number of equal characters that are skipped at once; no literal contains so many
 _KEY_HEADER = "PRIVATE KEY"
 _PUTTY, _PUTTY_END = "PuTTY-User-Key-File-", "Private-MAC:"
 _KEY_PIECE = r"(?:\s|\\+[nrt]|[\"'>|+,])*([A-Za-z0-9+/=]+)"
@@ -74,9 +75,9 @@ class RuleSet(NamedTuple):
 
     Attributes:
         tokens: Rules for tokens, which are at least 16 characters without a space.
-        contexts: Rules for values that their context reveals.
+        contexts: Rules for values that are recognized by their context.
         numbers: Rules tried everywhere in a text that contains a long number.
-        clean: Some short texts in which these rules find nothing.
+        clean: A cache of some short texts in which these rules find nothing.
     """
 
     tokens: tuple[_Group, ...]
@@ -145,7 +146,7 @@ def _merge(secrets: Iterable[Secret]) -> list[Secret]:
 
 
 class _Replacement(NamedTuple):
-    """A replaced part of a text: its place in the copy, and its place in the original."""
+    """A replaced part of a text: where it is in the copy, and where it was in the original."""
 
     copied_start: int
     copied_end: int
@@ -192,7 +193,7 @@ class _Copy(NamedTuple):
         return located
 
     def _locate_character(self, position: int, cuts: list[int]) -> tuple[int, int]:
-        """Return where the source of a character of the copy begins and ends."""
+        """Return where the original of a character in the copy begins and ends."""
         index = bisect_right(cuts, position) - 1
         if index < 0:
             return position, position + 1
@@ -371,7 +372,9 @@ def _compile(pattern: str) -> re.Pattern[str]:
 
 
 def _find_private_keys(text: str) -> Iterator[Secret]:
-    """Yield PEM keys, from the header to the trailer, or to the end of the key if there is none."""
+    """Yield PEM keys, from the header to the trailer, or to the end of the key if there is no
+    trailer.
+    """
     position = text.find(_KEY_HEADER)
     while position >= 0:
         start = text.rfind("BEGIN", max(0, position - 40), position)

@@ -16,7 +16,7 @@ from memories.guard.locators import CODE
 from memories.guard.rules import Secret
 
 _REACH = 80  # maximum number of characters between a word and its value
-_WORDS_APART = 5  # maximum number of words between a value and a word after it
+_WORDS_APART = 5  # maximum number of words between a value and the word that names it afterwards
 # A Latin word with at most this many letters counts only on its own: not "pin" in "shopping".
 _SHORT = 4
 # the ending of a word, as in "salasanamme"; a longer one makes a different word
@@ -51,8 +51,8 @@ _FEW_WORDS = r"[^\W\d_]{0,12}(?:[\s-]{1,2}[^\W\d_]{1,20}){0,3}\s{0,2}"
 _END = r"\s{0,2}(?:$|[^\w\s]|[^\x00-\x7f])"
 
 
-# How certainly a word names a value: with "is" or a colon between them; next to each other, or with
-# "to" between them; otherwise.
+# How certainly a word names a value: surely with "is" or a colon between them, likely if they are
+# adjacent or have "to" between them, and hardly otherwise.
 _SURELY, _LIKELY, _HARDLY = 2, 1, 0
 
 
@@ -64,9 +64,9 @@ class _Word(NamedTuple):
         is_latin: Whether it is in Latin letters.
         is_common: Whether it is also an English word. Code contains many of those, and `contexts`
             finds the values that code assigns to them.
-        verbs: Words between it and a value that it certainly names, such as "is", in all its
-            languages.
-        links: Other words that may come between them, such as "to".
+        verbs: Words, such as "is", in all its languages. If one stands between the word and a
+            value, the word certainly names that value.
+        links: Other words that may come between the word and a value, such as "to".
     """
 
     kinds: frozenset[str]

@@ -11,7 +11,7 @@ from memories.errors import InvalidInput
 from memories.languages import make_visible
 
 MAX_CONTENT_BYTES = 1_048_576
-# limit of the normal form (NFKC), which is indexed; one character may become a phrase in it
+# maximum size of the normal form (NFKC), which is indexed; one character may become a phrase there
 MAX_NORMAL_BYTES = 4 * MAX_CONTENT_BYTES
 MAX_QUERY_CHARACTERS = 4_096
 MAX_LIMIT = 1_000
@@ -198,7 +198,8 @@ def canonical_namespace(name: str) -> str:
         raise InvalidInput(f"namespace is {len(folded)} characters; the limit is {MAX_NAMESPACE}")
     if not _NAMESPACE.fullmatch(folded):
         raise InvalidInput(
-            f'namespace "{shown(name)}" is not usable; use a-z 0-9 . _ - after a letter or digit'
+            f'namespace "{shown(name)}" is not usable; use a-z 0-9 . _ - and begin with a letter '
+            "or digit"
         )
     if folded == "all":
         raise InvalidInput(

@@ -100,11 +100,11 @@ def _class_of(character: str) -> int:
 
 
 def is_password(value: str, *, may_be_code: bool = False) -> bool:
-    """Return whether a value named as a password really is one.
+    """Return whether a value that the text calls a password really is one.
 
     Args:
         value: The value.
-        may_be_code: Whether it is unquoted where code could be, so that an identifier is not a
+        may_be_code: Whether the value is unquoted in what may be code; an identifier is then not a
             password.
     """
     is_format = not value.isdigit() and re.fullmatch(FORMAT, value)
@@ -124,7 +124,9 @@ def is_password(value: str, *, may_be_code: bool = False) -> bool:
 
 
 def is_token(value: str, *, may_be_code: bool = False) -> bool:
-    """Return whether a value named as a token or key really is one; see `is_password`."""
+    """Return whether a value that the text calls a token or key really is one; see
+    `is_password`.
+    """
     if len(value) < 12 or is_placeholder(value) or re.fullmatch(FORMAT, value) or value.isdigit():
         return False
     if is_random(value):

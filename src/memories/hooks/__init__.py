@@ -1,6 +1,6 @@
 """Programs that agent hosts run on events: recall, capture and the on/off switch.
 
 Recall: `hook` (the process) → `events` → `recall_strategy` (server, own search or scratchpad) →
-`recall` (the block at a session's start) or `recall_prompt` (memories for a prompt, by the `gate`).
+`recall` (the block at a session's start) or `recall_prompt` (memories that the `gate` admits).
 Capture: `events` → `inbox` → `flush` → `transcripts` and `proposals`.
 """

@@ -41,7 +41,7 @@ FLUSH = ("-P", "-m", "memories", "capture", "flush", "--quiet")
 _RECALL_EVENTS = ("session-start", "user-prompt")
 _COMPACTS_EACH_TURN = ("gemini",)  # hosts that send pre-compact on every turn
 _RUNS_OTHER_HOOKS = (CURSOR,)  # hosts that also run other hosts' hooks
-_SAME_EVENT_SECONDS = 10.0  # within this time, an equal event without a turn id is a repetition
+_SAME_EVENT_SECONDS = 10.0  # an identical event without a turn id is a repetition within this time
 _RESERVED_SECONDS = 0.2  # time reserved for the scratchpad, in case the store does not answer
 
 
@@ -54,15 +54,15 @@ class HookCall:
         seconds: How long the hook may take, as written in the arguments.
         namespace: The namespace, if one was named.
         capture: Whether the conversation may be captured.
-        started_at: When the process started, on the clock of `time.monotonic`.
-        deadline: When the hook must have answered, on the same clock.
+        started_at: When the process started, in `time.monotonic` seconds.
+        deadline: When the hook must have answered, in `time.monotonic` seconds.
         ask_server: Sends a recall request to a running server; None if there can't be one.
         start_server: Starts a server for a store; None if there can't be one.
-        send_interim: Sends an answer that the host gets if the hook does not finish in time.
+        send_interim: Sends an interim answer. The host gets it if the hook does not finish in time.
     """
 
     def __init__(self) -> None:
-        """Create a call of `memory hook` without arguments."""
+        """Create a run of `memory hook` without arguments."""
         self.event = self.host = self.seconds = ""
         self.namespace: str | None = None
         self.capture = False
@@ -79,8 +79,8 @@ class Reply:
     Attributes:
         text: The text for the model; may be empty.
         context: The recalled context that is part of the text; None if nothing was recalled.
-        error: Why the store did not answer; empty if it answered, or was not asked.
-        probe: The request to use for probing the store later; None not to probe it.
+        error: Why the store did not answer; empty if it answered or was not asked.
+        probe: The request for probing the store later; None if no probe is needed.
         probe_seconds: How long the probe may take.
     """
 
@@ -97,7 +97,7 @@ class Outcome:
 
     Attributes:
         answer: The answer for the host.
-        failed: Whether it failed; the failure is already recorded.
+        failed: Whether handling the event failed; the failure is already recorded.
         follow_up: Does the remaining work after the host has received its answer.
     """
 
@@ -115,12 +115,13 @@ class Outcome:
 def _follow_up(
     call: HookCall, folder: str | None, reply: Reply, result: str
 ) -> "Callable[[], None]":
-    """Return a function that does the work after the answer: recording figures, starting a server
-    if the settings want one, and probing the store.
+    """Return a function that does the work that follows the answer.
+
+    It records figures, starts a server if the settings ask for one, and probes the store.
 
     Args:
         call: The run of the hook.
-        folder: The working folder of the agent; None if it is unknown.
+        folder: The agent's working folder; None if it is unknown.
         reply: The reply.
         result: The outcome that `memory stats` counts.
     """
@@ -173,10 +174,10 @@ def handle(call: HookCall) -> Outcome:
 
 
 def _answer_check(call: HookCall, event: HostEvent) -> bytes:
-    """Answer an event that `memory connect` sent: recall, and report the result.
+    """Answer a test event that `memory connect` sent: recall, and report the result.
 
-    Nothing is captured or recorded, and no memory counts as read. If the settings want a server,
-    this starts one, so that it is running when the agent's first session begins.
+    Nothing is captured or recorded, and no memory counts as read. If the settings ask for a
+    server, this starts one, so that it is running when the agent's first session begins.
     """
     from memories.errors import MemoriesError
 
@@ -199,7 +200,7 @@ def _answer_check(call: HookCall, event: HostEvent) -> bytes:
 
 
 def record_failure(call: HookCall | None, reason: str) -> Outcome:
-    """Record that an event failed; write nothing in a folder where memory is off."""
+    """Record that handling an event failed; write nothing if memory is off in the folder."""
     try:
         home = files.home()
         if not switch.read_state(working_folder(), None).on:
@@ -271,8 +272,9 @@ class EventHandler:
         notice = MISSED if has_missed else ""
 
         def announce() -> None:
-            """Send the notice that recall was missed before anything slow, since this hook may be
-            killed too.
+            """Send the notice about the missed recall.
+
+            This must precede anything slow, since this hook may be killed too.
             """
             if has_missed:
                 self._note({session.MISS_REPORTED: state.suspect_since})
@@ -323,7 +325,7 @@ class EventHandler:
     ) -> Reply:
         """Return a reply with our message, if any, followed by the recalled context.
 
-        With a message, the event succeeds even if nothing can be recalled.
+        If there is a message, the event succeeds even if nothing can be recalled.
         """
         reply = Reply()
         namespace = request.namespace
@@ -347,10 +349,10 @@ class EventHandler:
         return reply
 
     def capture(self, name: str = "") -> bool:
-        """Append the useful part of the event to the inbox, without private text.
+        """Append the useful part of the event to the inbox, leaving out private text.
 
         Args:
-            name: The name of the inbox event; by default the event's name.
+            name: The name of the inbox event; by default, the name of this event.
 
         Returns:
             Whether it was appended; False if another hook has captured the same event.
@@ -392,7 +394,7 @@ class EventHandler:
     def _is_first(self, action: str, text: str = "", name: str = "") -> bool:
         """Return whether no other hook has performed this action for the event.
 
-        A host that also runs other hosts' hooks runs all of them at the same time.
+        Some hosts also run other hosts' hooks, all of them at the same time.
         """
         if self.event.host not in _RUNS_OTHER_HOOKS:
             return True
@@ -421,7 +423,7 @@ def store_mark() -> str:
 def start_flusher(home: str) -> None:
     """Start a process that stores the inbox and outlives the host.
 
-    If a flusher is already running, it stores the new events as well.
+    If a flusher is already running, that one also stores the new events.
     """
     command = [sys.executable, *FLUSH]
     if not hasattr(os, "fork"):
@@ -455,8 +457,9 @@ def _start_detached(command: list[str], folder: str) -> None:
 
 
 def _read_event(fd: int) -> "dict[str, object]":
-    """Return the event. An oversized event is read to its end too, so that the host's pipe does not
-    break.
+    """Return the event.
+
+    Even an oversized event is read to its end, so that the host's pipe does not break.
 
     Raises:
         ValueError: The event is too long, or is not a JSON object.

@@ -1,4 +1,4 @@
-"""The hooks' files: their paths, and private folders and files.
+"""The hooks' files: finds their paths, and creates private files and folders.
 
 The paths are found without loading the settings, which would be too slow for a hook that only
 appends to the inbox.
@@ -20,7 +20,7 @@ _READ_SETTINGS = (b"home", b"capture_projects", b"events")
 
 
 class UnsafeFolder(OSError):
-    """Other users may write to a folder that must be private."""
+    """A folder that must be private is writable by other users."""
 
 
 def home() -> str:
@@ -62,7 +62,7 @@ def own_settings() -> "dict[str, object]":
         return {}
     if not any(name in data for name in _READ_SETTINGS):
         return {}
-    import tomllib  # importing it takes as long as the rest of a hook
+    import tomllib  # importing tomllib takes as long as the rest of a hook
 
     return tomllib.loads(data.decode())
 
@@ -71,7 +71,7 @@ def private_folder(*parts: str) -> str:
     """Return a folder that only this user may write to; create it if it does not exist.
 
     Args:
-        *parts: The home folder and names in it.
+        *parts: The home folder, then the names of the folders below it.
 
     Raises:
         UnsafeFolder: The folder belongs to another user, others may write to it, or it is a link.
@@ -118,7 +118,7 @@ def open_private(path: str, flags: int) -> int:
 
 
 def lock(fd: int) -> None:
-    """Wait for the lock of an open file, which closing the file releases.
+    """Wait for the lock on an open file; closing the file releases the lock.
 
     Windows has no such lock: writing each line in a single call is the only protection there.
     """

@@ -1,8 +1,8 @@
 """The flusher: stores the inbox as turns of conversations, proposals, and session notes.
 
 Events leave the inbox only after they are completely stored. If a flusher is killed, the next one
-recognizes what is stored already: a turn by its text and its number among equal turns, a memory by
-its text.
+recognizes what is already stored: a turn by its text and its number among turns with the same
+text, a memory by its text.
 """
 
 import contextlib
@@ -44,20 +44,20 @@ from memories.write.suspicion import find_marks
 _ATTEMPTS = 3  # number of attempts before a session that can't be stored is moved away
 _ROUNDS = 20  # maximum number of passes over the inbox
 _BATCH = 100  # number of turns stored at a time
-# the events after which a session leaves a note
+# a session leaves a note after these events
 _ENDING_EVENTS = ("session-end", "pre-compact")
 
 # The parts of a session note: 80 tokens in total, since every session in the project starts with
 # these notes.
 REQUEST_TOKENS, ANSWER_TOKENS = 30, 50
 _MAX_NOTE_TURNS = 1_000
-_MAX_CHARACTERS = 1_000  # of a part: longer ones would not fit, and counting tokens is slow
+_MAX_CHARACTERS = 1_000  # maximum length of a part; more would not fit, and counting tokens is slow
 # minimum length of a sentence in a note; shorter ones are greetings and thanks
 _MIN_CHARACTERS = 12
 
 
 class Stored(NamedTuple):
-    """Numbers of new objects in the store.
+    """Counts of new records in the store.
 
     Attributes:
         turns: Number of new turns.
@@ -79,7 +79,7 @@ class Flushed(NamedTuple):
         proposed: Number of new memories that wait for review.
         summaries: Number of new session notes and new versions of existing ones.
         waiting: Number of bytes that are still in the inbox.
-        reasons: Why they are still there, or why events were moved away; each a sentence.
+        reasons: Sentences that say why events are still in the inbox or were moved away.
     """
 
     sessions: int = 0
@@ -91,7 +91,7 @@ class Flushed(NamedTuple):
 
 
 def flush(home: str) -> Flushed:
-    """Store the inbox until no more events arrive; only one process at a time does this."""
+    """Store the inbox until no more events arrive. Only one process does this at a time."""
     if not os.path.isdir(os.path.join(home, files.INBOX)):
         return Flushed()
     flusher = _Flusher(home)
@@ -105,8 +105,8 @@ def flush(home: str) -> Flushed:
                     failed.add(name)
             session.prune(home)
             prune_progress(home)
-        # Check this after releasing the lock: the hooks of events that arrived before started no
-        # flusher.
+        # Check this after releasing the lock: while it was held, any flusher that a hook started
+        # for new events exited at once.
         if not set(inbox.names(home)) - failed:
             break
     return flusher.result()
@@ -131,7 +131,7 @@ class _Flusher:
         try:
             is_stored = self._store_events(name)
         except (SystemFault, ConfigError, OSError) as exc:
-            self._report(f"{name} waits: {exc}")  # keep it until the system works again
+            self._report(f"{name} waits: {exc}")  # keep the events until the system works again
             return False
         except Exception as exc:  # noqa: BLE001 - one session must not keep the others from being stored
             progress = Progress(self._home, name)  # the state before this attempt
@@ -200,8 +200,8 @@ class _Flusher:
             session.read(self._home, name),
         )
         quiet = config._replace(count_accesses=False, reinforce_on_retrieval=False)
-        # Turns are stored in this namespace only, but a fact that the session can read in `shared`
-        # is not news either.
+        # Turns are stored only in this namespace. But a fact that the session can read in `shared`
+        # isn't new either.
         with (
             Memories(config=quiet, channel="hook", shared=False) as memories,
             Memories(config=quiet, channel="hook", embedder=memories.embedder) as readable,
@@ -213,7 +213,7 @@ class _Flusher:
 
 
 def _skip_stored(events: Sequence[Event], last_event: str) -> Sequence[Event]:
-    """Leave out the events that a killed flusher stored but did not remove."""
+    """Return the events without those that a killed flusher stored but did not remove."""
     if last_event:
         for number, event in enumerate(events, 1):
             if event.get("id") == last_event:
@@ -266,7 +266,7 @@ def store_session(
         readable: All memories that the session may read, in the same store.
         source: The session.
         utterances: Its utterances, in order.
-        leaves_note: Whether to store a note: the session ends here, or its context is compacted.
+        leaves_note: Whether to store a note, because the session ends or its context is compacted.
     """
     turns = [said for said in utterances if said.role != TOOL and said.text]
     turn_ids: dict[Utterance, str] = {}
@@ -313,7 +313,7 @@ def write_note(turns: Sequence[tuple[str, str]], is_fit: Callable[[str], bool]) 
         is_fit: Returns whether a sentence may be in the note.
 
     Returns:
-        The note; empty without a request. It is extracted, not written by a model.
+        The note; empty if there is no request. Its text is extracted, not written by a model.
     """
     requests = [text for role, text in turns if role == USER]
     answers = [text for role, text in reversed(turns) if role == ASSISTANT]
@@ -324,7 +324,7 @@ def write_note(turns: Sequence[tuple[str, str]], is_fit: Callable[[str], bool]) 
 
 
 def _shorten_first(texts: Iterable[str], max_tokens: int, is_fit: Callable[[str], bool]) -> str:
-    """Shorten the first text that contains a suitable sentence; empty if none contains one."""
+    """Shorten the first text with a suitable sentence; return an empty text if there is none."""
     for text in texts:
         if short := _shorten(text, max_tokens, is_fit):
             return short
@@ -332,8 +332,9 @@ def _shorten_first(texts: Iterable[str], max_tokens: int, is_fit: Callable[[str]
 
 
 def _shorten(text: str, max_tokens: int, is_fit: Callable[[str], bool]) -> str:
-    """Return the first suitable sentences on one line, or the first words of one that is too
-    long.
+    """Return the first suitable sentences on one line.
+
+    If even the first one is too long, return its first words.
     """
     short = ""
     for sentence in split_sentences(text):
@@ -347,7 +348,7 @@ def _shorten(text: str, max_tokens: int, is_fit: Callable[[str], bool]) -> str:
 
 
 def _cut(sentence: str, max_tokens: int) -> str:
-    """Return the longest beginning of a sentence that fits, if possible up to the end of a word."""
+    """Return as much of a sentence's beginning as fits, if possible up to the end of a word."""
 
     def fits(length: int) -> bool:
         return estimate_tokens(f"{sentence[:length]}…") <= max_tokens

@@ -1,5 +1,5 @@
 """The gate of the prompt hook: decides whether a prompt needs a memory that the user did not ask
-for. It also scores vectors of the two local models.
+for. This module also scores the vectors of the two local models.
 
 A search always finds something, whether or not the prompt needs it. The gate estimates the log-odds
 that a prompt needs a text, in any language, and admits texts that reach a threshold:
@@ -11,23 +11,23 @@ that a prompt needs a text, in any language, and admits texts that reach a thres
     need        the log-odds that the prompt needs any memory; see `rate_need`. 0 if unknown.
     size        the length of the prompt in bytes of UTF-8, at most 100: "go on" needs nothing.
                 The length in bytes is comparable across scripts.
-    meaning     the log-odds of the calibrated similarity: slope × (cosine - middle). It is
+    meaning     the log-odds of the calibrated similarity: slope × (cosine - middle). These are
                 comparable across embedders. 0 if unknown.
-    behind      the meaning minus that of the most similar text of the project: 0 or negative
+    behind      this meaning minus the meaning of the project's most similar text: 0 or negative
     relation    the log-odds that prompts of this kind need texts of this kind, even if the two
                 aren't similar: "compile it" needs "The thesis is built with latexmk". See
                 `relation_rater`. 0 if unknown.
     words       the BM25 score of the words that the prompt and the text share
-    spelling    the fraction of the prompt's four-letter groups that also occur in the text. They
-                match parts of compounds and other forms of a word. In scripts without spaces, a
-                group has two characters.
+    spelling    the fraction of the prompt's four-letter groups that also occur in the text. Such
+                groups match parts of compounds and other forms of a word. In scripts without
+                spaces, a group has two characters.
     everywhere  1 for a memory that is valid in every project, else 0
 
 The coefficients are a logistic regression (L2 of 0.003 on standardized features) over all pairs of
 a prompt and a fact that is valid in its project. The prompts are the 155 of the development half of
 `bench/histories`. Each prompt's need was computed with weights that were fitted without its own
 history. The coefficient of the need is twice the fitted one, because recalling nothing for a prompt
-that needs nothing matters more than a single pair. The relation was fitted on `bench/needs.txt`
+that needs nothing matters more than any single pair. The relation was fitted on `bench/needs.txt`
 alone. All coefficients were fitted with MiniLM; e5 uses the same ones with its own need and
 relation. The longest of those prompts has 87 bytes, so size is capped at 100.
 docs/benchmarks.md has the results on both halves.
@@ -53,27 +53,28 @@ if TYPE_CHECKING:
 MAX_MEMORIES = 5  # maximum number of memories that a prompt recalls
 THRESHOLD = -2.75  # minimum relevance of the most relevant memory
 _RISE = 0.1  # increase of the threshold for each further memory
-# A memory of a project that the prompt doesn't name must have this relevance (odds of about three
-# to one), and exceed the best memory of the session's own project by this much.
+# If the prompt doesn't name a memory's project, the memory must have at least this relevance (odds
+# of about three to one), and be this much more relevant than the best memory of the session's own
+# project.
 CLEARLY_RELEVANT = 1.0
 CLEARLY_BETTER = 1.0
 
-BM25_OF_A_WORD = 2.5  # about the score of a word that one in ten texts of a larger store contains
+BM25_OF_A_WORD = 2.5  # approximate score of a word found in a tenth of a larger store's texts
 _INTERCEPT, _NEED, _SIZE = -4.06, 0.6, 0.385
 _MEANING, _BEHIND, _RELATION = 0.254, 0.129, 1.78
 _WORDS, _SPELLING, _EVERYWHERE = 0.158, 2.31, -1.857
-_MAX_SIZE = 100  # bytes
+_MAX_SIZE = 100  # maximum size, in bytes; a longer prompt counts as this long
 _LETTERS = 4  # length of a group of letters
 _CHARACTERS = 2  # length of a group in scripts without spaces
 _WORD = re.compile(r"\w{2,}")
-_MIN_NAME = 3  # minimum length of a project's name; prompts contain shorter ones by chance
+_MIN_NAME = 3  # minimum length of a project's name; shorter names occur in prompts by chance
 
 
 class Gate:
     """Rates texts for one prompt."""
 
     def __init__(self, prompt: str, need: float = 0.0) -> None:
-        """Prepare for a prompt; `need` is 0 if it is unknown."""
+        """Prepare to rate texts for a prompt; `need` is 0 if it is unknown."""
         size = min(_MAX_SIZE, len(prompt.encode()))
         self._base = _INTERCEPT + _NEED * need + _SIZE * math.log1p(size)
         self._groups = _groups(prompt)
@@ -94,14 +95,14 @@ class Gate:
             text: The text.
             meaning: The log-odds of the calibrated similarity of text and prompt; None if it is
                 unknown, or if the embedder does not know their language.
-            words: The BM25 score of the words that they share.
-            best: The meaning of the most similar text of the project, if there is one.
+            words: The BM25 score of the words that the text and the prompt share.
+            best: The meaning of the project's most similar text, if there is one.
             relation: See `relation_rater`; 0 if it is unknown.
             is_global: Whether the text is a memory that is valid in every project.
 
         Returns:
-            The log-odds that the prompt needs the text; minus infinity if they share no word and
-            the meaning is unknown.
+            The log-odds that the prompt needs the text; minus infinity if the two share no word
+            and the meaning is unknown.
         """
         if meaning is None and words <= 0:
             return -math.inf
@@ -154,12 +155,12 @@ def names_project(prompt: str, project: str) -> bool:
 # `worth` and `need` are linear in a vector: intercept + weights · vector. `relation` is bilinear:
 # both vectors are mapped to the same few dimensions and multiplied there. The JSON files contain
 # the weights of logistic regressions, which `tools/linear_scores.py` fits. Vectors of other models
-# have none of these scores.
+# can't be scored.
 
 Rate = Callable[[str], float]
 FOLDER = Path(__file__).parent
 WORTH, NEED, RELATION = "worth", "need", "relation"
-# The models whose vectors have scores, and the name of each one in its file names.
+# The models whose vectors can be scored, each with its name in the names of the weights' files.
 FITTED = {"all-MiniLM-L6-v2/int8/1": "minilm", "multilingual-e5-small/int8/1": "e5"}
 
 

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from memories.hooks.events import HookCall, Outcome
     from memories.hooks.recall_strategy import AskServer
 
-    # Called with its arguments and a function that sends an answer for the host in case no later
-    # one comes in time.
+    # A function that is called with its arguments and a function that sends an interim answer. The
+    # host gets the interim answer if no later answer comes in time.
     Work = Callable[..., Outcome]
 
 EVENTS = ("session-start", "user-prompt", "answer", "stop", "pre-compact", "session-end")
 HOSTS = ("claude-code", "codex", "gemini", "opencode", "openclaw", "cursor")
-SECONDS, MAX_SECONDS = 0.85, 30.0  # seconds since the start of the process
-# The limits on a busy machine: half of the timeout that `memory connect` sets; see hosts.toml.
+SECONDS, MAX_SECONDS = 0.85, 30.0  # default and maximum time, from the start of the process
+# The limits on a busy machine: half of the timeouts that `memory connect` sets; see hosts.toml.
 _LONGEST = {"session-start": 5.0, "user-prompt": 2.5, "session-end": 1.5}
 _LONGEST_OTHERS = 5.0
 _QUIET_START = 0.1  # seconds that a process takes to start on an idle machine
@@ -33,9 +33,9 @@ _MIN_SECONDS = 0.05
 _REPORT_SECONDS = 0.05  # how long the agent waits for the log line
 _MAX_REPORT_SECONDS = 5.0  # how long writing that line may take
 _MAX_LATE_SECONDS = 1.0  # maximum extra time for a hook that started late to read its event
-# The last byte that a child sends: success, or a failure whose reason the child has recorded.
+# The last byte that a child sends: it succeeded, or it failed and has recorded the reason.
 _SUCCEEDED, _FAILED = b"\1", b"\2"
-_INTERIM = b"\0"  # ends an interim answer; answers are JSON, so they have no such byte
+_INTERIM = b"\0"  # ends an interim answer; answers are JSON, so they never contain this byte
 _OPTIONS = {"--host": "host", "-n": "namespace", "--namespace": "namespace", "--seconds": "seconds"}
 _children: "list[int]" = []
 
@@ -109,7 +109,7 @@ def _run(
         if not _MIN_SECONDS <= seconds <= MAX_SECONDS:
             raise UsageError(f"--seconds must be a number from {_MIN_SECONDS} to {MAX_SECONDS:g}")
     except (UsageError, ValueError) as exc:
-        if os.isatty(0):  # a person; a host passes the event on a pipe
+        if os.isatty(0):  # a person runs this; a host passes the event on a pipe
             _write_all(2, f"error: {exc}\n".encode())
         _run_in_child(_record_failure, (None, str(exc)), SECONDS, kill_late=False)
         return
@@ -161,7 +161,7 @@ def _write_all(fd: int, data: bytes) -> None:
         data = data[os.write(fd, data) :]
 
 
-# These import `events` in the child, since that may take long on a busy machine.
+# These functions import `events` in the child, since that import may be slow on a busy machine.
 
 
 def _handle(call: "HookCall", send_interim: "Callable[[bytes], None]") -> "Outcome":
@@ -185,8 +185,9 @@ def _run_in_child(
     *,
     kill_late: bool = True,
 ) -> tuple[bytes, str]:
-    """Do some work in a child process; return its answer and an error to record, each empty if
-    there is none.
+    """Do some work in a child process; return its answer and an error to record.
+
+    Each is empty if there is none.
 
     The child sends the answer first; the host does not wait for the follow-up work after it. If
     there is no answer, the last interim answer takes its place.
@@ -195,9 +196,9 @@ def _run_in_child(
         work: The work.
         arguments: Its arguments.
         seconds: How long to wait for the answer.
-        late_seconds: How much longer to wait if no interim answer has arrived either.
-        kill_late: Whether to kill a child that takes longer; otherwise it may continue for a
-            moment.
+        late_seconds: How much longer to wait if not even an interim answer has arrived.
+        kill_late: Whether to kill a child that takes longer; otherwise the child may continue for
+            a moment.
     """
     if not hasattr(os, "fork"):
         return _run_with_timer(work, arguments, seconds)
@@ -260,8 +261,9 @@ def _work_as_child(work: "Work", arguments: "tuple[Any, ...]", target: int, seco
 def _run_with_timer(
     work: "Work", arguments: "tuple[Any, ...]", seconds: float
 ) -> tuple[bytes, str]:
-    """Do the work in this process, on systems that cannot fork; a timer ends the process when the
-    time is up.
+    """Do the work in this process, on systems that cannot fork.
+
+    A timer ends the process when the time is up.
     """
     import threading
 
@@ -285,8 +287,9 @@ def _run_with_timer(
 
 
 def _stop(*_: object) -> None:
-    """End this process and its child immediately; either nothing or the complete answer has been
-    printed.
+    """End this process and its child immediately.
+
+    By then, either nothing or the complete answer has been printed.
     """
     for child in _children:
         os.kill(child, signal.SIGKILL)

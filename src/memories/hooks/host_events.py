@@ -14,8 +14,8 @@ CURSOR = "cursor"
 CHECK = "memory_connect_check"  # a field of the events that `memory connect` sends
 # sources of prompts that no user typed
 SYSTEM_SOURCES = ("system", "loop_wakeup", "schedule_wakeup", "poll_event")
-_MAX_ID = 256  # characters
-# The hosts' own names for events, for hosts that do not send them; "" stands for all others.
+_MAX_ID = 256  # maximum length of an id, in characters
+# Hosts' own names for events, for hosts that do not send them; "" stands for all other hosts.
 _EVENT_NAMES = {
     "session-start": {"gemini": "SessionStart", "": "SessionStart"},
     "user-prompt": {"gemini": "BeforeAgent", "": "UserPromptSubmit"},
@@ -44,11 +44,11 @@ class HostEvent:
     """An event from a host.
 
     Attributes:
-        host: The host. Cursor also runs the hooks of Claude Code, with its own fields.
-        session_id: The id of the host's session; empty if it has none.
-        turn_id: The id of the turn in that session; empty if it has none.
+        host: The host. Cursor also runs the hooks of Claude Code, and sends them its own fields.
+        session_id: The id of the host's session; empty if the event names none.
+        turn_id: The id of the turn in that session; empty if the event names none.
         folder: The agent's working folder.
-        session_name: The name of the session's files, from host and session.
+        session_name: The name of the session's files, made from the host and the session's id.
         fields: All fields of the event.
     """
 
@@ -74,7 +74,7 @@ class HostEvent:
         self.session_name = files.session_name(self.host, session)
 
     def text(self, name: str) -> str:
-        """Return a text field; empty if there is none with this name."""
+        """Return a text field; empty if there is no text field with this name."""
         value = self.fields.get(name)
         return value if isinstance(value, str) else ""
 
@@ -152,7 +152,7 @@ def clean_prompt(text: str, source: str = "") -> str:
 
 
 def remove_frames(text: str) -> str:
-    """Remove text that hosts and hooks insert into prompts, even if an agent repeats it."""
+    """Remove text that hosts and hooks insert into prompts, even where an agent repeats it."""
     parts = []
     start = position = 0
     while (frame := text.find(_FRAME_START, position)) >= 0:

@@ -50,7 +50,7 @@ def add(home: str, name: str, event: "dict[str, object]") -> None:
                 view = view[os.write(fd, view) :]
             os.fsync(fd)
         except OSError:
-            os.ftruncate(fd, before)  # on a full disk, no partial line may remain
+            os.ftruncate(fd, before)  # the disk may be full; a partial line must not remain
             raise
     finally:
         os.close(fd)
@@ -62,8 +62,10 @@ def size(home: str) -> int:
 
 
 def oldest(home: str) -> float | None:
-    """Return when the longest-waiting file last changed, in seconds since 1970; None if no file
-    waits."""
+    """Return when the longest-waiting file last changed, in seconds since 1970.
+
+    Return None if no file is waiting.
+    """
     return min((status.st_mtime for _, status in _entries(home)), default=None)
 
 
@@ -82,7 +84,7 @@ def read(
     Args:
         home: The home folder.
         name: The session.
-        store: The mark of a store: stop before the first event for another store.
+        store: The mark of a store; reading stops before the first event for another store.
     """
     path = os.path.join(home, files.INBOX, name + SUFFIX)
     try:
@@ -109,7 +111,7 @@ def read(
 
 
 def remove(home: str, name: str, length: int) -> None:
-    """Remove the first bytes from a session's file, which have been stored."""
+    """Remove the first bytes of a session's file, whose events have been stored."""
     path = os.path.join(home, files.INBOX, name + SUFFIX)
     fd = _open_locked(path, os.O_RDONLY, create=False)
     with open(fd, "rb") as stream:
@@ -127,7 +129,7 @@ def remove(home: str, name: str, length: int) -> None:
 
 
 def put_aside(home: str, name: str) -> str:
-    """Move a session's events, which can't be stored, out of the way; return their new path."""
+    """Move a session's file of events that can't be stored out of the way; return its new path."""
     folder = files.private_folder(home, files.INBOX, REFUSED)
     source = os.path.join(home, files.INBOX, name + SUFFIX)
     target = os.path.join(folder, f"{name}.{os.urandom(4).hex()}")
@@ -147,7 +149,7 @@ def list_refused(home: str) -> list[str]:
 
 
 def _open_locked(path: str, flags: int, *, create: bool = True) -> int:
-    """Open a file and take its lock, which closing the file releases."""
+    """Open a file and take its lock; closing the file releases the lock."""
     for _ in range(_ATTEMPTS):
         if create:
             fd = files.open_private(path, flags)

@@ -2,10 +2,11 @@
 
 A sentence is proposed if it asks to be remembered, begins with a label such as `TODO:`, or has a
 phrase from `languages/phrases`: a standing instruction, a team habit, a decision, something about
-the user, a preference, a cause, a lesson. A user's English sentence is also rated by `gate`: it may
-need no phrase, or be left out in spite of one. A German, French or Spanish sentence without a
-phrase is rated by its gloss in English words. In all languages, questions, quotations, reports,
-suppositions, denials and instructions that concern only the current task are left out.
+the user, a preference, a cause, a lesson. A user's English sentence is also rated by `gate`: a
+high rating can replace a phrase, and a low one rules out even a sentence with one. A German, French
+or Spanish sentence without a phrase is rated by its gloss in English words. In all languages,
+questions, quotations, reports, suppositions, denials and instructions that concern only
+the current task are left out.
 """
 
 import functools
@@ -22,7 +23,7 @@ from memories.languages import gloss
 
 PREFERENCE, FACT, DECISION = "preference", "fact", "decision"
 MAX_CHARACTERS = 600  # maximum length of a sentence
-_MAX_SENTENCES = 500  # maximum number in a message; a longer one was pasted, not typed
+_MAX_SENTENCES = 500  # maximum number in a message; a message with more was pasted, not typed
 # The minimum length of a sentence in Latin letters; after "remember" it may be shorter.
 _MIN_CHARACTERS, _MIN_WORDS = 12, 3
 _MIN_REMEMBER_CHARACTERS, _MIN_REMEMBER_WORDS = 6, 2
@@ -33,9 +34,9 @@ _REMEMBER_CONFIDENCE = 0.95
 _REMEMBER = "remember"
 _OF_NOW = ("moment", "task")
 _QUOTATION = '"x"'  # stands for a quotation
-_STATEMENT = "statement"  # a sentence that is worth enough without a phrase
-# The minimum worth of a proposed sentence, the worth that a phrase adds, and the minimum worth of
-# the gloss of a proposed sentence in another language.
+_STATEMENT = "statement"  # a sentence that needs no phrase because it is rated highly enough
+# The minimum worth of a proposed English sentence, the worth that a phrase adds, and the minimum
+# worth of the gloss of a proposed sentence in another language.
 _MIN_WORTH, _WORTH_OF_PHRASE, _MIN_WORTH_OF_GLOSS = -0.6, 1.0, -0.7
 _WITHOUT_LABEL = ("preference:", "important")  # labels that don't become part of the memory
 # Words that connect "remember" with a fact that needs no verb.
@@ -66,10 +67,10 @@ class Label(NamedTuple):
     """A label from `labels.txt` that begins a sentence.
 
     Attributes:
-        name: Its name.
+        name: The name of the label.
         kind: The type of the memory.
-        roles: Who may use it: the first letters of the roles.
-        pattern: Its pattern.
+        roles: The roles that may use the label, by their first letters.
+        pattern: The pattern of the label.
     """
 
     name: str
@@ -83,8 +84,8 @@ class PhraseKind(NamedTuple):
 
     Attributes:
         kind: The type of the memory.
-        roles: Who may use it: the first letters of the roles.
-        may_be_momentary: Whether it may be meant for this moment only.
+        roles: The roles that may use such a phrase, by their first letters.
+        may_be_momentary: Whether such a phrase may be meant only for this moment.
     """
 
     kind: str
@@ -110,13 +111,14 @@ class Language(NamedTuple):
     """The patterns of a language, for folded text.
 
     Attributes:
-        patterns: The pattern of each kind of phrase, and of what makes phrases mean nothing.
+        patterns: The patterns of each kind of phrase, and of contexts in which a phrase means
+            nothing, by name.
     """
 
     patterns: dict[str, re.Pattern[str]]
 
     def pattern(self, name: str) -> re.Pattern[str]:
-        """Return the pattern with a name; if the language has none, one that never matches."""
+        """Return the pattern with a name, or one that never matches if the language has none."""
         return self.patterns.get(name, _NEVER)
 
     def denies(self, text: str) -> bool:
@@ -143,14 +145,15 @@ class Language(NamedTuple):
 
 
 def candidates(text: str, role: str, rate: Rate | None = None) -> list[Candidate]:
-    """Return the sentences of a message that may be worth remembering, in order, without
-    repetitions.
+    """Return the sentences of a message that may be worth remembering.
+
+    They are in order, without repetitions.
 
     Args:
         text: The message.
         role: Its author: `user`, `assistant` or `tool`.
-        rate: Returns the worth of an English sentence; see `gate.worth_rater`. Without it, phrases
-            decide.
+        rate: Returns the worth of an English sentence; see `gate.worth_rater`. Without it,
+            phrases alone decide.
     """
     by_content: dict[str, Candidate] = {}
     sentences = split_sentences(text)
@@ -169,7 +172,7 @@ def candidates(text: str, role: str, rate: Rate | None = None) -> list[Candidate
 
 
 def _find_request(sentence: str, following: str) -> Candidate | None:
-    """Return the fact that a user asks to remember, perhaps in the sentence after a colon."""
+    """Return the fact that a user wants remembered, perhaps in the sentence after a colon."""
     match = _pattern("remember_cjk").match(sentence)
     asking, verb, lead = "", "", ":"
     if match is None:
@@ -210,8 +213,9 @@ def _find_label(sentence: str, role: str) -> Candidate | None:
 
 
 def _find_phrase(sentence: str, role: str, message: str, rate: Rate | None) -> Candidate | None:
-    """Return the sentence if it has a phrase or is worth enough, except for some false alarms; see
-    the module.
+    """Return the sentence if it has a phrase or is rated highly enough, except for false alarms.
+
+    See the module's docstring.
     """
     if role != USER and _pattern("small_talk").match(sentence):
         return None
@@ -241,7 +245,7 @@ def _find_phrase(sentence: str, role: str, message: str, rate: Rate | None) -> C
 
 
 def _weigh(text: str, sentence: str, name: str | None, rate: Rate) -> str | None:
-    """Return the kind of phrase in an English sentence if the sentence is worth enough.
+    """Return the kind of phrase in an English sentence if its worth is high enough.
 
     Args:
         text: The sentence, folded and without quotations.
@@ -258,7 +262,7 @@ def _weigh(text: str, sentence: str, name: str | None, rate: Rate) -> str | None
 
 
 def _weigh_gloss(text: str, sentence: str, code: str, rate: Rate) -> str | None:
-    """Return the kind of a sentence in another language if its gloss is worth enough."""
+    """Return the kind of a sentence in another language if its gloss has enough worth."""
     if code not in gloss.LANGUAGES or _QUOTATION in text:
         return None
     language = read_language(code)
@@ -268,7 +272,7 @@ def _weigh_gloss(text: str, sentence: str, code: str, rate: Rate) -> str | None:
 
 
 def _find_in_languages(text: str, role: str, codes: Sequence[str]) -> str | None:
-    """Return the kind of phrase in a sentence in the first language that has one."""
+    """Return the kind of phrase in a sentence, from the first language that finds one."""
     for code in dict.fromkeys(codes):
         name = read_language(code).find(text, role)
         if name is not None:

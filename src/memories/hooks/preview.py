@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from memories.models import Memory
     from memories.scratchpad.entries import Entry
 
-SECONDS = 20.0  # how long a person may have to wait; a hook has less time
-NEAR = 1.5  # how far below the threshold a memory may be and still be listed
+SECONDS = 20.0  # maximum time that a person has to wait; a hook has less time
+NEAR = 1.5  # maximum distance below the threshold at which a memory is still listed
 MAX_LEFT_OUT = 10  # maximum number of listed memories that are not shown
 _NO_SESSION = ".preview"  # no session has this name
 
@@ -39,8 +39,8 @@ class Line(NamedTuple):
             `Block.omitted`, or `beyond`. For a prompt: `needed`, `correction`, `in_context`,
             `recall_off`, `corrected`, `below`, `other_project`, `beyond`, `no_room`, or a reason
             of `context.admission`.
-        relevance: The log-odds that the prompt needs it; None in the session block.
-        meaning: The part of meaning in the relevance; None if it is unknown.
+        relevance: The log-odds that the prompt needs the memory; None in the session block.
+        meaning: How much the meaning contributes to the relevance; None if it is unknown.
     """
 
     memory: "Entry | Memory"
@@ -51,7 +51,7 @@ class Line(NamedTuple):
 
 
 class QuotedTurn(NamedTuple):
-    """A turn that the text quotes, and its relevance; None for a neighbour of a relevant turn."""
+    """A turn that the text quotes, with its relevance: None for a neighbour of a relevant turn."""
 
     turn: "HistoryTurn"
     relevance: float | None
@@ -63,11 +63,13 @@ class Part(NamedTuple):
     Attributes:
         text: The text, exactly; may be empty.
         tokens: An upper bound on its tokens.
-        milliseconds: How long it took.
+        milliseconds: How long it took to produce the text.
         lines: The memories that were considered; the shown ones come first.
         turns: The recalled turns of conversations.
-        silence: Why hooks say nothing at all, as a key: `command`, `switch`, `empty`; else empty.
-        error: Why the store did not answer and the scratchpad was used; else empty.
+        silence: Why hooks say nothing at all, as a key: `command`, `switch` or `empty`. Empty if
+            they say something.
+        error: Why the store did not answer, so that the scratchpad was used; empty if the store
+            answered.
     """
 
     text: str

@@ -1,4 +1,4 @@
-"""Proposals: sentences from a session that may be worth remembering, stored to wait for review.
+"""Proposals: sentences from a session that may be worth remembering, stored for review.
 
 `phrases` finds the sentences; this module leaves out those that say nothing new.
 """
@@ -21,10 +21,10 @@ from memories.identity.project import Project
 from memories.memories import Memories
 from memories.models import SESSION
 
-WINDOW = "window"  # the tag used to count the memories of a time window
+WINDOW = "window"  # a tag for counting the memories proposed in a time window
 _SIMILAR = 5  # number of similar memories that a sentence is compared with
-_MAX_SEEN = 200  # maximum number of memories shown to the session that it is compared with
-_MAX_QUERY = 1_000  # maximum number of characters of a sentence that are searched for
+_MAX_SEEN = 200  # maximum number of memories shown to the session that a sentence is compared with
+_MAX_QUERY = 1_000  # maximum number of characters of a sentence that are used as a query
 
 _INSTRUCTION_FILES = (
     "CLAUDE.md", "CLAUDE.local.md", "AGENTS.md", "AGENTS.override.md", "GEMINI.md", "MEMORY.md",
@@ -44,7 +44,7 @@ class SessionSource(NamedTuple):
     """The session in which something was said.
 
     Attributes:
-        name: Host and session, as used in file names.
+        name: The host and the session, as used in file names.
         host: The host.
         folder: The working folder of the agent.
         project: The project of that folder, if it has one.
@@ -87,7 +87,7 @@ def propose(
         source: The session.
         utterances: The new utterances of the session.
         turn_ids: The ids of the turns made from them.
-        known: Texts that are not news.
+        known: Texts that are already known.
     """
     config = memories.config
     policy = MemoryPolicy(
@@ -129,7 +129,7 @@ def _count(memories: Memories, window: str) -> int:
 
 
 class KnownTexts:
-    """Texts that are not news: shown to the session, remembered, or in instruction files."""
+    """Texts that are already known: shown to the session, remembered, or in instruction files."""
 
     def __init__(self, memories: Memories, source: SessionSource) -> None:
         """Initialize for a session; files and memories are read when needed."""

@@ -1,8 +1,8 @@
 """The context that a hook gives a model: the session block, or the memories that a prompt recalls.
 
 A session starts with the block that `identity.prompt` renders. If the scratchpad is up to date, no
-store is opened for the block. `recall_prompt` recalls what a prompt needs. No context is longer
-than hosts accept.
+store is opened for the block. `recall_prompt` recalls what a prompt needs. Every context is
+short enough for hosts to accept.
 """
 
 import contextlib
@@ -114,8 +114,10 @@ def find_situation(request: RecallRequest) -> Situation:
 
 
 def read_settings(request: RecallRequest) -> Config:
-    """Return the working folder's settings, with call timeouts limited to the hook's remaining
-    time."""
+    """Return the working folder's settings.
+
+    The timeouts for calls are limited to the time that the hook has left.
+    """
     folder = Path(request.folder)
     flags = {"namespace": request.namespace} if request.namespace else {}
 
@@ -151,7 +153,7 @@ def recall_memories(
 ) -> HookContext:
     """Return the memories and turns that a prompt recalls.
 
-    For a probe, they don't count as read.
+    If the request is a probe, they don't count as read.
     """
     from memories.hooks.recall_prompt import recall_prompt
 
@@ -196,7 +198,7 @@ def context_of(block: blocks.Block, namespace: str) -> HookContext:
     text = block.text if len(block.text) <= MAX_CHARACTERS else ""
     context = HookContext(text, namespace)
     context.sentences = sorted(hash_sentences(text))
-    if text:  # the beginning of a long memory does not represent all of it
+    if text:  # a memory that was cut doesn't count as shown
         shown = (*block.entries, *block.sessions)
         context.shown = [entry.id for entry in shown if entry.cut is None]
     context.error = block.degraded or ""

@@ -1,9 +1,10 @@
-"""Memories and turns that a prompt recalls: those that pass the `gate` and are new to the session.
+"""Memories and turns that a prompt recalls: they pass the `gate` and are new to the session.
 
 The session's own project comes first: its memories, those for every project, and those without a
 project. A memory from another project is recalled if the prompt names that project, or if that
-memory is clearly the most relevant one. First the gate selects candidates by relevance. Then those
-that are already in the session's context are left out; less relevant ones never take their place.
+memory is clearly the most relevant one. First the gate selects candidates by relevance. Then
+candidates that are already in the session's context are left out; less relevant memories never take
+their place.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -56,7 +57,7 @@ class Rated(NamedTuple):
         relevance: Its relevance; see `gate`.
         meaning: The log-odds of the calibrated similarity; None if it is unknown.
         words: The BM25 score of the words that the memory shares with the prompt.
-        vectors: The vectors of its windows, shape (windows, dimension); None if there are none.
+        vectors: The vectors of the text's windows, shape (windows, dimension); None without any.
     """
 
     hit: Hit
@@ -72,14 +73,14 @@ class Rated(NamedTuple):
 
 
 class RecallTrace:
-    """Records why a prompt recalls some memories and not others. Hooks pass none.
+    """Records why a prompt recalls some memories and not others. Hooks don't use it.
 
     Attributes:
         in_context: The marks of memories to treat as already shown to the session.
         projects: All names of the session's project.
         rated: The memories that the searches considered, by id.
-        selected: The ids of those that passed the gate.
-        current: The ids of those memories or of their corrections, in order of relevance.
+        selected: The ids of the memories that passed the gate.
+        current: The ids of the selected memories or of their corrections, in order of relevance.
         left_out: Why a memory or turn that passed the gate may not be shown, by id.
         turns: The recalled turns, with their neighbours.
         turn_relevance: The relevance of the turns that passed the gate, by id.
@@ -129,9 +130,10 @@ def recall_prompt(
         memories: The open memories.
         request: The session and its prompt.
         config: The settings.
-        projects: All names of the session's project; empty for none, when all memories are its own.
+        projects: All names of the session's project. Empty if there is no project; all memories
+            then count as the session's own.
         limits: The maximum numbers of characters and of tokens in the text.
-        trace: Records the reasons, for the preview.
+        trace: Records the reasons for the preview.
     """
     in_context = session.read(request.home, request.session).in_context
     if trace is not None:
@@ -164,7 +166,7 @@ def recall_prompt(
 
 
 def _check_store(memories: Memories, seconds: float) -> str:
-    """Return why the store does not answer a cheap call; empty if it does.
+    """Return why the store does not answer a cheap call; empty if it answers.
 
     This runs before a model is loaded.
     """
@@ -185,7 +187,7 @@ def _build(
     projects: Sequence[str],
     limits: tuple[int, int],
 ) -> tuple[dict[str, Any], str]:
-    """Return a context that fits, and its text, which is empty if there is nothing new to show.
+    """Return a context that fits the limits, and its text: empty if there is nothing new to show.
 
     `limits` are the maximum numbers of characters and of tokens. The builder measures its own
     format, which is longer, so the first budget usually fits. Each retry searches again with a
@@ -249,7 +251,7 @@ class _GatedBackend(EngineBackend):
         Args:
             memories: The memories.
             projects: All names of the session's project.
-            offline: Why the store is not asked; empty if it is asked.
+            offline: Why the store must not be asked; empty if it may be.
             trace: Records the reasons.
         """
         super().__init__(memories)
@@ -294,8 +296,9 @@ class _GatedBackend(EngineBackend):
             return list(map(self._memory_with_owner, hits))
 
     def _search(self, query: str, k: int, min_confidence: float) -> list[SearchResult]:
-        """Search all memories, and separately those of the session's project, which may be crowded
-        out by other projects.
+        """Search all memories, and the memories of the session's project separately.
+
+        Without the second search, other projects could crowd out this project's memories.
         """
         everywhere = self.memories.find_candidates(query, limit=k, min_confidence=min_confidence)
         if not self.projects:
@@ -386,8 +389,9 @@ class _Rater:
         self._best = max((meaning for meaning in meanings if meaning is not None), default=None)
 
     def rate(self, result: SearchResult, ranked: Ranked, words: float) -> Rated:
-        """Return a candidate with its relevance; `words` is the BM25 score of the words that it
-        shares with the prompt.
+        """Return a candidate with its relevance.
+
+        `words` is the BM25 score of the words that the candidate shares with the prompt.
         """
         hit, ref = result.to_hit(ranked), result.candidates[ranked.row].record.ref
         meaning = _meaning(result, ranked.features)
@@ -408,7 +412,7 @@ class _Rater:
     def rate_memories(
         self, result: SearchResult, min_confidence: float, *, is_small: bool
     ) -> Iterable[Rated]:
-        """Yield the candidates of a search that are current enough, with their relevance.
+        """Yield those candidates of a search that are current enough, with their relevance.
 
         The gate replaces the search's own thresholds, which are meant for questions.
         """
@@ -433,8 +437,10 @@ def _meaning(result: SearchResult, features: Features) -> float | None:
 
 
 def is_own(memory: Memory, projects: Sequence[str]) -> bool:
-    """Return whether a memory is valid in the project with these names; if there are none, every
-    memory is."""
+    """Return whether a memory is valid in the project with these names.
+
+    Every memory is valid if there are no names.
+    """
     project = memory.tags.get("project")
     return not projects or project is None or project in projects or _is_global(memory)
 
@@ -490,10 +496,11 @@ def _put_corrections(
 def _put_newer(
     current: Iterable[Rated], candidates: Sequence[Rated], space: "Space | None"
 ) -> list[Rated]:
-    """Put each memory after a newer one that may replace it, or leave it out if that is certain.
+    """Put each memory after a newer one that may replace it.
 
-    A correction in other words isn't linked to the memory that it corrects, and a prompt often
-    resembles the older memory more; see `search.put_newer_first`.
+    A memory that is certainly replaced is left out. A correction in other words isn't linked to the
+    memory that it corrects, and a prompt often resembles the older memory more; see
+    `search.put_newer_first`.
     """
     ordered: dict[str, Rated] = {}
     for older in current:
@@ -510,9 +517,9 @@ def _put_newer(
 def _find_newer(
     older: Rated, candidates: Sequence[Rated], space: "Space | None"
 ) -> tuple[Rated | None, float]:
-    """Return the memory that most likely replaces an older one, if any, and its score.
+    """Return the memory that most likely replaces an older one, if there is one, and its score.
 
-    A memory replaces at most one other, the one with the highest score.
+    A memory replaces at most one other memory: the one for which its score is highest.
     """
     best, best_score = None, REPLACES
     for newer in candidates:
@@ -520,7 +527,7 @@ def _find_newer(
         if score < best_score or is_recall_off(newer.memory.tags):
             continue
         if not is_admitted(memory_document(newer.hit), Admission()):
-            continue  # the newer one isn't shown, so it replaces none
+            continue  # the newer memory isn't shown, so it can't replace this one
         if all(_score_replacement(newer, other, space) <= score for other in candidates):
             best, best_score = newer, score
     return best, best_score

@@ -1,9 +1,10 @@
 """Recall strategy of a hook: ask the server, else search in this process, else use the scratchpad.
 
 A session waits for an unresponsive store only once. Before a hook asks the store, it records in the
-session's file that the store is suspect from the hook's deadline on. It removes the suspicion after
-the store has answered, so a killed hook leaves it behind. While the store is suspect, the session's
-hooks answer from the scratchpad, and probe the store after the host has received their answer.
+session's file that the store is suspect from the hook's deadline on. Once the store has answered,
+the hook withdraws this suspicion, so a killed hook leaves it behind. While the store
+is suspect, the session's hooks answer from the scratchpad, and probe the store after the host has
+received their answer.
 
 Requests and contexts travel to the server and back as JSON.
 """
@@ -40,15 +41,15 @@ class RecallRequest:
     """What to recall, for which session, and until when.
 
     Attributes:
-        home: The home.
+        home: The home folder.
         folder: The working folder of the agent.
-        session: The session, as `files.session_name` writes it.
+        session: The session, in the form that `files.session_name` returns.
         namespace: The namespace named by the user, if any.
         prompt: The prompt of the user; None at the start of a session.
-        deadline: When the store must have answered, on the clock of `time.monotonic`; None to leave
-            the store alone and answer from the scratchpad.
+        deadline: When the store must have answered, in `time.monotonic` seconds; None to leave the
+            store alone and answer from the scratchpad.
         counts: Whether a memory that is shown counts as read.
-        started_at: When the hook's process started, on the clock of `time.monotonic`.
+        started_at: When the hook's process started, in `time.monotonic` seconds.
     """
 
     def __init__(
@@ -95,10 +96,11 @@ class HookContext:
 
     Attributes:
         text: The text; may be empty.
-        namespace: The namespace whose memories it shows.
-        shown: The ids of the memories and turns in it.
-        sentences: The hashes of its sentences; see `sentences.hash_sentences`.
-        error: Why the store did not answer and the text comes from the scratchpad; else empty.
+        namespace: The namespace whose memories the text shows.
+        shown: The ids of the memories and turns in the text.
+        sentences: The hashes of the text's sentences; see `sentences.hash_sentences`.
+        error: Why the store did not answer, so that the text comes from the scratchpad; empty if
+            the store answered.
         figures: Figures for `memory stats`; see `runs.figures`.
         is_noted: Whether the server has noted these figures already.
         wanted_store: The URL of the store for which the settings ask for a server; empty if none.
@@ -175,8 +177,9 @@ def probe(
     search_here: "SearchHere",
     seconds: float,
 ) -> None:
-    """Ask the store again after the answer. If the store replies, the session's next hook asks
-    it.
+    """Ask the store again, after the host has received its answer.
+
+    If the store replies, the session's next hook will ask it.
     """
     session.note(request.home, request.session, **{session.PROBED_AT: _now_ms()})
     trial = RecallRequest(request.place, request.prompt, time.monotonic() + seconds, counts=False)
@@ -206,12 +209,13 @@ def recall_from_store(
 
 
 def _record_shown(request: RecallRequest, context: HookContext, *, suspect_since: int) -> None:
-    """Record the texts that were shown and their namespace, so that they are neither shown nor
-    captured again.
+    """Record which texts were shown, and their namespace.
+
+    Recorded texts are neither shown nor captured again.
     """
     facts: dict[str, object] = {session.SUSPECT_SINCE: suspect_since}
     if context.error and _LATE not in context.error:
-        facts[session.MISS_REPORTED] = suspect_since  # the agent can't do anything about it
+        facts[session.MISS_REPORTED] = suspect_since  # the agent can't do anything about this error
     if context.shown or context.sentences:
         facts[session.SHOWN] = context.shown
         facts[session.SENTENCES] = context.sentences

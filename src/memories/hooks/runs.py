@@ -2,7 +2,7 @@
 
 There is a small file for each hook of each host, and a log of limited size. Neither contains text
 from a session. This module also provides the report for `memory doctor` and the figures for `memory
-stats`; it imports what they need only when they are called.
+stats`. What these two functions need is imported only when they are called.
 """
 
 import json
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from memories.settings import Config
     from memories.stores.records import Finding
 
-_MAX_REASON = 300  # characters
+_MAX_REASON = 300  # maximum length of a failure's reason, in characters
 _MAX_RUN_BYTES = 4_096
-_LONG_WAIT_SECONDS = 3_600  # doctor reports events that have waited longer
+_LONG_WAIT_SECONDS = 3_600  # doctor reports events that have waited longer than this
 
 
 class Run:
@@ -29,11 +29,11 @@ class Run:
     Attributes:
         host: The host.
         event: The event.
-        ran_ms: When it last ran, in milliseconds since 1970; 0 for never.
-        runs: How often it ran.
-        failures: How often it failed.
-        failed_ms: When it last failed; 0 for never.
-        error: The reason of its last failure; empty if it never failed.
+        ran_ms: When the hook last ran, in milliseconds since 1970; 0 if never.
+        runs: How many times the hook has run.
+        failures: How many times the hook has failed.
+        failed_ms: When the hook last failed, in milliseconds since 1970; 0 if never.
+        error: The reason for the last failure; empty if the hook has never failed.
     """
 
     def __init__(self, host: str, event: str, data: bytes) -> None:
@@ -98,7 +98,7 @@ def record_run(home: str, host: str, event: str, error: str = "") -> None:
 
 
 def log(home: str, message: str) -> None:
-    """Append a line to the log; a full log becomes the older one of two files.
+    """Append a line to the log. A full log is renamed, replacing the previous one.
 
     Raises:
         OSError: The log can't be written.
@@ -133,7 +133,7 @@ def read_runs(home: str) -> list[Run]:
 
 
 def describe_runs(home: str) -> "list[dict[str, Any]]":
-    """Return the last run of each hook in JSON form."""
+    """Describe the last run of each hook, in JSON form."""
     return [
         {
             "host": run.host,
@@ -238,7 +238,7 @@ def note(figures: "dict[str, Any]", event: str, host: str, outcome: str, ms: flo
 
 
 def figures_of_silence(folder: str, namespace: str | None) -> "dict[str, Any]":
-    """Return the figures of a run that gave a model nothing.
+    """Return the figures to record for a run that gave the model nothing.
 
     Args:
         folder: The working folder of the agent.

@@ -30,18 +30,18 @@ _WORD = re.compile(r"\w+")
 _NEGATIONS = re.compile(
     r"\b(?:not|no|never|none|without|cannot|nicht|kein\w*|nie|ne|pas|jamais|nunca|non|não)\b|n't\b"
 )
-# Words used to repeat known facts.
+# Words that people add when they repeat known facts.
 _REPEATING = (
     "user told tells said says remember remembered mentioned earlier previously noted recall "
     "recalled memory memories stored saved important decided learned discovered solved preference "
     "todo according know known please also still team project currently always usually already "
     "really actually indeed yes right chose chosen"
 )
-_QUERY_WORDS = 40  # words in one call of `stems`, which reads a limited length
+_QUERY_WORDS = 40  # maximum number of words in one call of `stems`, which reads only so much text
 
 
 def split_sentences(text: str) -> list[str]:
-    """Return a text's sentences in order, without emphasis and list marks."""
+    """Return a text's sentences in order, without marks for emphasis and lists."""
     sentences: list[str] = []
     for paragraph in _paragraphs(_CODE.sub("\n\n", text[:MAX_TEXT])):
         start = 0
@@ -86,7 +86,7 @@ def hash_sentences(text: str) -> set[str]:
 def repeats(sentence: str, texts: Iterable[str]) -> bool:
     """Return whether one of the texts contains every word of a sentence, except `_REPEATING` words.
 
-    A sentence with another number or another negation is new. Paraphrases are left to the store,
+    A sentence with a different number or negation is new. Paraphrases are left to the store,
     which compares meanings.
     """
     sentence = _ITEM.sub("", sentence)

@@ -1,4 +1,4 @@
-"""Session files: the namespace and switch of each host session, and the memories it was shown.
+"""Session files: each host session's namespace, its switch, and the memories it was shown.
 
 Lines are only ever appended to a session file, so simultaneous hooks lose nothing. A session file
 contains hashes instead of the text of memories.
@@ -12,7 +12,7 @@ from memories.hooks import files
 
 MAX_BYTES = 1_048_576
 KEEP_SECONDS = 30 * 86_400
-# Keys of the lines, with the names used by earlier versions.
+# Keys of the lines; they keep the names that earlier versions used.
 ONCE = "once"
 SHOWN, SENTENCES, RESET, OFF = "shown", "said", "reset", "off"
 NAMESPACE, FOLDER, ENDED = "namespace", "folder", "ended"
@@ -33,10 +33,10 @@ class Session:
     """A session's state, from the lines in its file.
 
     Attributes:
-        namespace: The namespace to which it switched; None if it did not.
-        off: Whether it switched memory off.
-        folder: Its working folder.
-        ended: Whether it has ended, and was not resumed.
+        namespace: The namespace that the session switched to; None if it did not switch.
+        off: Whether the session switched memory off.
+        folder: The session's working folder.
+        ended: Whether the session has ended and was not resumed.
         in_context: The marks of the memories and turns that are in its context now; see `mark`.
         seen: The marks of all memories and turns ever shown to it.
         sentences: The hashes of all sentences ever shown to it.
@@ -77,8 +77,8 @@ def mark(shown: str) -> str:
     """Return the form of an id in a session file.
 
     A memory's id is unchanged. A turn's id, `CONVERSATION#INDEX`, is hashed: users name their
-    conversations, and such a name must not outlive the conversation. Marking is idempotent, so
-    files from earlier versions, which contain the names, can be read in the same way.
+    conversations, and such a name must not outlive the conversation. Marking a mark doesn't change
+    it, so files from earlier versions, which contain the names, can be read in the same way.
     """
     if shown.rfind("#") <= 0:
         return shown
@@ -130,10 +130,10 @@ def claim(home: str, name: str, action: str, *, within: float | None) -> bool:
     """Record an action in a session; return False if another process has already recorded it.
 
     Args:
-        home: The home.
+        home: The home folder.
         name: The session.
         action: The action; it must not contain any text of the session.
-        within: For how many seconds a repetition counts as the same action; None for no limit.
+        within: How many seconds a repetition counts as the same action; None for no limit.
 
     Raises:
         OSError: The file can't be written.
@@ -150,7 +150,7 @@ def claim(home: str, name: str, action: str, *, within: float | None) -> bool:
             earlier_at = float(line.partition(b'"at": ')[2].partition(b"}")[0])
             if within is None or now - earlier_at < within:
                 return False
-        if len(data) <= MAX_BYTES:  # with a full file, an action is repeated rather than lost
+        if len(data) <= MAX_BYTES:  # if the file is full, an action is repeated rather than lost
             os.write(fd, b"\n" + start + f'"at": {now:.3f}}}\n'.encode())
     finally:
         os.close(fd)
@@ -161,7 +161,7 @@ def find_latest(home: str, folder: str, *, since: float = 0.0) -> str | None:
     """Return the name of the session last active in a folder; None if there is none.
 
     Args:
-        home: The home.
+        home: The home folder.
         folder: The folder.
         since: Ignore sessions that were last active before this time, in seconds since 1970.
     """

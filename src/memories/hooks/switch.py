@@ -1,4 +1,4 @@
-"""The hooks' switch: whether memory is on for a folder and session, and as which identity.
+"""The hooks' switch: whether memory is on for a folder and session, and for which identity.
 
 A file in a repository can only switch memory off. Only files in the user's home, which no
 repository can reach, can switch it on: a session's own file, and the setting `capture_projects`. A
@@ -20,7 +20,7 @@ EVERYWHERE = "*"
 PROJECT = "project "  # prefix of project lines among the folder lines
 _FALSE = ("", "0", "false", "no", "off")
 
-_MAX_WISH = 120  # characters
+_MAX_WISH = 120  # maximum length of such a prompt, in characters
 _NAME = r"[`\"'“]?(?P<name>[a-z0-9][a-z0-9._-]{0,62})[`\"'”]?"
 _ON = r"with (?:your |the |my )?memory(?: (?:enabled|on|turned on|switched on))?"
 _OFF = (
@@ -39,7 +39,7 @@ _START = (
     r"(?: (?:session|chat))?)"
 )
 _AS = rf"(?:{_START} as|as) {_NAME}"
-# Words that can stand in the place of a name, in sentences that do not name an identity.
+# Words that can stand where a name would, in sentences that do not name an identity.
 _NOT_NAMES = frozenset(
     "a an the usual always before expected planned is was well soon possible needed follows "
     "above below discussed agreed described requested root admin administrator daemon service "
@@ -53,15 +53,16 @@ _NOT_NAMES = frozenset(
 
 
 class State:
-    """Whether memory is on, and as which identity.
+    """Whether memory is on, and for which identity.
 
     Attributes:
         on: Whether anything may be stored or shown.
         capture: Whether the conversation may be captured, if the hook is called with `--capture`.
-        why: Why memory is off or captures nothing, as part of a sentence; empty if neither is so.
+        why: Why memory is off or captures nothing, as part of a sentence; empty if it is on and
+            captures.
         off_for_session: Whether memory is off only because this session switched it off, so that
             the session can switch it on again.
-        namespace: The namespace to which the session switched; None if it did not.
+        namespace: The namespace that the session switched to; None if it did not switch.
     """
 
     def __init__(
@@ -88,7 +89,8 @@ def read_state(folder: str, session_name: str | None) -> State:
 
     Args:
         folder: The working folder of the agent.
-        session_name: The agent's session, as `files.session_name` writes it; None for none.
+        session_name: The agent's session, in the form that `files.session_name` returns; None if
+            there is none.
 
     Raises:
         ValueError: The home or the user's `config.toml` can't be read.
@@ -135,7 +137,7 @@ def _why_off(folders: "Sequence[str]") -> str:
             return f"memory off was run in {folder}"
     if any(line.startswith(PROJECT) for line in off):
         return _why_project_off(off, folders[0])
-    return ""  # otherwise don't look up the project, which takes as long as all of this
+    return ""  # looking up the project would take as long as all the rest
 
 
 def _why_project_off(off: set[str], folder: str) -> str:
@@ -169,7 +171,7 @@ def read_off(home: str) -> set[str]:
 
 
 def lines_of(off: "Iterable[str]", name: str, home: "Path") -> set[str]:
-    """Return the lines that switch off a project, under any name that it has ever had.
+    """Return the lines that switch off a project under any name that it has ever had.
 
     Args:
         off: See `read_off`.

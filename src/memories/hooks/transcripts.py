@@ -1,7 +1,7 @@
 """A session's utterances, from its host's transcript and from captured events.
 
 A transcript is read only if it is in the host's transcript folder, and only lines of known kinds
-are used. The position reached in each session is stored in a folder of the inbox.
+are used. The position reached in each session's transcript is stored in a folder of the inbox.
 """
 
 import hashlib
@@ -24,20 +24,20 @@ from memories.hooks.host_events import SYSTEM_SOURCES, clean_prompt, remove_fram
 USER, ASSISTANT, TOOL = "user", "assistant", "tool"
 MAX_LINE_BYTES = 16 * 1_048_576
 MAX_TEXT = 200_000  # maximum number of characters of one line's text
-MAX_TOOL = 20_000  # the same for a tool's output
-# Where hosts keep transcripts: below the folder that a variable names, else below the home folder.
+MAX_TOOL = 20_000  # maximum number of characters of a tool's output
+# Where hosts keep transcripts: in a folder that a variable names, else in the home folder.
 _FOLDERS = {
     "claude-code": ("CLAUDE_CONFIG_DIR", "projects", ".claude/projects"),
     "codex": ("CODEX_HOME", "sessions", ".codex/sessions"),
     "gemini": ("GEMINI_CLI_HOME", ".gemini/tmp", ".gemini/tmp"),
 }
 HOSTS = tuple(_FOLDERS)  # hosts whose transcripts are read
-# fields that mark the lines of Claude Code that are left out
+# fields that mark those lines of Claude Code's transcripts that are left out
 _HIDDEN = ("isMeta", "isSidechain", "isCompactSummary", "isApiErrorMessage")
-_PROGRESS = "state"  # folder
+_PROGRESS = "state"  # the folder in which the positions are stored
 _KEEP_SECONDS = 180 * 86_400
 _RECENT = 20  # number of earlier prompts and answers that a new one is compared with
-_SAME_MS = 3_000  # within this time, an equal text without a turn id is the same utterance
+_SAME_MS = 3_000  # an identical text without a turn id is the same utterance within this time
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 Event = dict[str, Any]
@@ -50,7 +50,7 @@ class Utterance(NamedTuple):
         role: `user`, `assistant` or `tool`.
         text: The text.
         at: When it was said.
-        number: How often that role has said the same text so far.
+        number: How many times that role has said the same text so far, this time included.
     """
 
     role: str
@@ -91,20 +91,24 @@ class UnknownTranscript(Exception):
 
 
 class Progress:
-    """The position reached in reading a session.
+    """How far a session has been read and stored.
 
     Attributes:
         offset: Where the next line of the transcript starts.
         stopped: The size of the transcript when the agent last stopped; None if it never stopped.
-        counts: How often each role said each text, separately for `events` and for transcript
-            `lines`.
+        counts: How many times each role said each text, counted separately in `events` and in
+            transcript `lines`.
         recent: The last prompts and answers in events, each with turn, hash and time.
-        last_event: The id of the last event that was stored; all before it were stored too.
-        failures: How often the session could not be stored.
+        last_event: The id of the last event that was stored; all earlier ones were stored too.
+        failures: How many attempts to store the session have failed.
     """
 
     def __init__(self, home: str, name: str) -> None:
-        """Read the file; without a file, everything is read again and recognized in the store."""
+        """Read the file.
+
+        If there is none, everything is read again, and texts that are already stored are
+        recognized.
+        """
         self._file = Path(home, files.INBOX, _PROGRESS, f"{name}.json")
         try:
             fields = json.loads(read_file(self._file))
@@ -140,9 +144,9 @@ class Progress:
         return utterance._replace(number=counts[key])
 
     def is_new(self, event: Event, utterance: Utterance, key: str) -> bool:
-        """Return whether this event is the first to report an utterance, and remember that it did.
+        """Return whether this event is the first to report an utterance, and remember the event.
 
-        Events can occur twice, since both a plugin and the user may have installed the hooks.
+        An event can occur twice, since both a plugin and the user may have installed the hooks.
         """
         if not utterance.text:
             return False
@@ -162,7 +166,7 @@ def prune_progress(home: str) -> None:
 
 
 def read_utterances(run: Sequence[Event], progress: Progress, *, is_last: bool) -> list[Utterance]:
-    """Return the new utterances in a run of events and in the transcript they name, in order.
+    """Return the new utterances from a run of events and the transcript that they name, in order.
 
     Args:
         run: Consecutive events.
@@ -226,8 +230,9 @@ class _Sizes(NamedTuple):
         )
 
     def is_off_at(self, end: int, stopped: int | None) -> bool:
-        """Return whether a line that ends here lies between the agent's last stop and the first
-        prompt.
+        """Return whether a line was written while memory was off.
+
+        Such a line ends between the agent's last stop and the first prompt.
         """
         if stopped is None or self.prompt is None:
             return False
@@ -298,7 +303,7 @@ def read_lines(host: str, path: str, start: int) -> Iterator[Line]:
                 if not more:
                     return  # the host is still writing it
                 end += len(line)
-                line = more  # a line this long is skipped
+                line = more  # skip a line this long
             end += len(line)
             try:
                 fields = json.loads(line)

@@ -116,8 +116,8 @@ def names_of(project: str | None) -> tuple[str, ...]:
         identified = identify(Path.cwd())
         if identified is None:
             raise InvalidInput(
-                "the working folder is not in a git repository of yours; name the project instead "
-                "of ."
+                "the working folder is not in one of your git repositories; name the project "
+                "instead of ."
             )
         name = identified.name
     return tuple(registry.names_of(name, registry.aliases(registers())))

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from memories.core.disk import locked, make_folder, read_file, replacing
 from memories.errors import ConfigError, InvalidInput
 
-_FOLDER = ".projects"  # namespaces do not start with a dot; their folders may be next to it
+_FOLDER = ".projects"  # no namespace begins with a dot, so none has this folder
 _ALIASES = "aliases.json"
 
 

@@ -100,7 +100,9 @@ def create(
                 f'there is a token "{name}"; revoke it first, or choose another name'
             )
         if len(tokens) >= _MAX_TOKENS:
-            raise InvalidInput(f"there are {_MAX_TOKENS} tokens, the limit; revoke one")
+            raise InvalidInput(
+                f"there are already {_MAX_TOKENS} tokens, which is the limit; revoke one"
+            )
         tokens.append(token)
     return secret, token
 

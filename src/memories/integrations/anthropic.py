@@ -1,5 +1,5 @@
-"""Anthropic's memory tool on our stores: a file is a memory whose key is its path, and an edit is a
-version.
+"""Anthropic's memory tool, backed by our stores. A file is a memory whose key is the file's path,
+and an edit adds a version.
 
 runner = client.beta.messages.tool_runner(..., tools=[MemoriesTool(Memories(namespace="ann"))])
 """
@@ -37,8 +37,7 @@ class MemoriesTool(BetaAbstractMemoryTool):
         """Initialize.
 
         Args:
-            memories: The memories to read and write, in their own namespace. The caller closes
-                them.
+            memories: The `Memories` whose namespace is read and written. The caller closes it.
         """
         super().__init__()
         self._memories = memories
@@ -182,7 +181,7 @@ class MemoriesTool(BetaAbstractMemoryTool):
 
     def _write(self, path: str, text: str) -> None:
         content = text if any(map(str.isalnum, text)) else path
-        # content is normalized to one Unicode form, so the original text is stored next to it
+        # content is normalized to one Unicode form, so store the original text as well
         data = json.dumps({"text": text}, ensure_ascii=False)
         self._memories.create_many([Draft(content, _TAGS, key=path, data=data)], force=True)
 
@@ -233,7 +232,7 @@ def _find_files(files: Mapping[str, Memory], path: str, name: str) -> list[str]:
 
 
 def _text(memory: Memory) -> str:
-    """Return a file's text; if its memory was edited elsewhere, the memory's content."""
+    """Return a file's text. If its memory was edited elsewhere, return the memory's content."""
     text = None if memory.data is None else json.loads(memory.data).get("text")
     return text if isinstance(text, str) else memory.content
 

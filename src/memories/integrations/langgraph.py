@@ -1,11 +1,13 @@
-"""`MemoriesStore`: LangGraph's `BaseStore` on our stores. An item is a memory with a key.
+"""`MemoriesStore` implements LangGraph's `BaseStore` with our stores. An item is a memory with a
+key.
 
-The memory's `data` is the item's value; its content is the value's text, which is searched. So the
-command, the library and other agents find the items that a graph stored, and a user who edits the
-content changes the item.
+The memory's `data` is the item's value, and its content is the value's text, which is searched. So
+the command, the library and other agents find the items that a graph stored, and a user who edits
+the content changes the item.
 
-The namespace is stored as tags, one for each depth: `langgraph.1=users`, `langgraph.2=users.ann`.
-So a prefix is a single tag, and labels are never compared as strings.
+An item's namespace is stored as tags, one for each depth: `langgraph.1=users`,
+`langgraph.2=users.ann`. So a search below a prefix filters by one exact tag, and no string prefixes
+are compared.
 """
 
 import asyncio
@@ -39,11 +41,11 @@ if TYPE_CHECKING:
 Namespace = tuple[str, ...]
 
 _TAG = "langgraph."
-# tag of items that are read only by key, and that no query finds
+# tag of items that can be read by key but that no query finds
 _UNSEARCHED = {"langgraph.index": "none"}
 _BETWEEN = "."  # separates labels, so a namespace's labels can't contain it
 _PAGE = 1_000
-_MORE = 4  # how many times as many hits to fetch if a filter may drop some
+_MORE = 4  # factor by which more hits are fetched if a filter may drop some
 
 
 class MemoriesStore(BaseStore):
@@ -53,7 +55,7 @@ class MemoriesStore(BaseStore):
     Threads and processes may share a store. A batch runs its reads first, then its writes in one
     transaction; the later of two writes to the same key wins. Without a query, the newest items
     come first. With a query, its hits come first, followed by the items that were put with
-    `index=False`; other items are left out.
+    `index=False`. Other items are left out.
     """
 
     __slots__ = ("_fields", "_memories")
@@ -118,8 +120,8 @@ class MemoriesStore(BaseStore):
         drafts = [self._draft(op) for op in writes.values() if op.value is not None]
         results = [None if isinstance(op, PutOp) else self._read(op) for op in operations]
         deletions = [op for op in writes.values() if op.value is None]
-        # A single put is its own transaction; inside another one, it would block writers while the
-        # model runs.
+        # A single put has its own transaction; inside an outer one, it would block writers while
+        # the model runs.
         with self._memories.transaction() if deletions or len(drafts) > 1 else nullcontext():
             for op in deletions:
                 memory = self._find(op)
@@ -196,8 +198,8 @@ class MemoriesStore(BaseStore):
                 return
 
     def _hits(self, query: str, tags: dict[str, str], limit: int) -> Iterator[tuple[Memory, float]]:
-        """Yield a query's hits, without memories that no graph stored and items that are not
-        searched.
+        """Yield a query's hits, except memories that weren't stored by a graph and items that are
+        excluded from search.
         """
         seen = 0
         while True:
@@ -219,8 +221,8 @@ class MemoriesStore(BaseStore):
         return namespaces[op.offset : op.offset + op.limit]
 
     def _all_namespaces(self) -> Iterator[Namespace]:
-        """Yield the namespaces that directly contain items: those with more items than the
-        namespaces below them.
+        """Yield the namespaces that directly contain items. Such a namespace has more items than
+        all namespaces one level below it.
         """
         depth, counts = 1, self._memories.tags(f"{_TAG}1")
         while counts:
@@ -298,7 +300,7 @@ _OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 def _searched_text(value: dict[str, Any], paths: Sequence[str] | None) -> str:
-    """Return a value's searched text; empty if it contains no words there.
+    """Return the text of a value that is searched; empty if the text contains no words.
 
     Args:
         value: The value.
@@ -316,7 +318,7 @@ def _searched_text(value: dict[str, Any], paths: Sequence[str] | None) -> str:
 
 
 def _to_text(value: Any) -> str:
-    """Return a value as text: one line for each pair of an object, one line for all entries of a
+    """Return a value as text, with one line for each pair of an object and one line for an entire
     list.
     """
     if isinstance(value, dict):

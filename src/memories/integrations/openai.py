@@ -41,7 +41,7 @@ class MemoriesSession:
 
         Args:
             session_id: The conversation's id, at most 256 characters.
-            memories: The memories that store it, in their own namespace. The caller closes them.
+            memories: The `Memories` whose namespace stores it. The caller closes it.
             session_settings: The SDK's settings, such as the number of items for a run.
         """
         self.session_id = validate.one_line(session_id, "conversation id")

@@ -92,7 +92,7 @@ _FOLDS.update(dict.fromkeys(range(0x64B, 0x653), ""))  # vowels of Arabic
 
 
 def fold(text: str) -> str:
-    """Return a text in lower case without accents and points, and with the digits 0 to 9."""
+    """Return a text in lower case, without accents and vowel marks, and with digits as 0 to 9."""
     if text.isascii():
         return text.lower()
     return unicodedata.normalize("NFKC", text).lower().translate(_FOLDS)
@@ -102,9 +102,9 @@ def fold(text: str) -> str:
 def detect(text: str) -> Sequence[str]:
     """Return the codes of the languages that a text may be in, the most likely first.
 
-    The result is empty for English and for unknown languages. Languages in Latin letters share it
-    if the text has equally many words of each. Of the other scripts, it includes every language
-    with a letter in the text.
+    The result is empty for English and for unknown languages. It has several languages in Latin
+    letters if the text has equally many words of each. For other scripts, it includes every
+    language with a letter in the text.
     """
     text = text[:_MAX_READ]
     if text.isascii():

@@ -167,7 +167,7 @@ def overlap(text_spans: Sequence[Span], query_spans: Sequence[Span]) -> float:
     Returns:
         The best score of all pairs; 0 without pairs. A pair scores 1 if a short span of the text
         meets the question's, less if it is much wider than that, and less with their distance,
-        which counts more than in `closeness`.
+        which counts more here than in `closeness`.
     """
     best = 0.0
     for first, last in text_spans:

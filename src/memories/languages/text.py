@@ -9,7 +9,7 @@ from memories import languages
 
 MAX_QUERY_TERMS = 64
 _MAX_READ = 16_384  # maximum number of characters of a text that are read for its terms
-_LONGEST = 64  # maximum letters of a word that gets other forms; maximum words of a phrase
+_LONGEST = 64  # maximum number of letters of a word with other forms, and of words of a phrase
 _MAX_ENDINGS, _MIN_STEM = 2, 4  # maximum endings removed from a word; minimum letters that remain
 _MAX_PREFIXES, _MIN_BASE = 7, 3  # maximum prefixes added to a word; minimum letters after a prefix
 
@@ -25,8 +25,8 @@ _UNSPACED = (
     "\uac00-\ud7a3"  # Hangul
 )
 # Marks are parts of words too, though `\w` does not match them: accents, Hebrew points, Arabic
-# vowels, the Indic blocks. These patterns are for text without unspaced scripts: including those,
-# they would take 7 ms to compile.
+# vowels, the Indic blocks. These patterns are for text without unspaced scripts: with those
+# included, they would take 7 ms to compile.
 _LETTER = r"(?:[^\W_]|[\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u0dff])"
 _WORD = re.compile(f"{_LETTER}+")
 _COMPOUND = re.compile(rf"(?<!{_LETTER}){_LETTER}+(?:[.'/@:+_-]+{_LETTER}+)+")
@@ -186,11 +186,11 @@ def _pieces(indexed: str) -> set[str]:
 
 
 def tokens(text: str) -> set[str]:
-    """Return the words of a text without case and accents, with whole numbers.
+    """Return a text's words, ignoring case and accents and keeping numbers whole.
 
     `1.2` is not in `1.20`, nor `80` in `8080`. Versions, dates, IP addresses and identifiers such
-    as `k8s` are words too. Digits of all scripts are equal. For unspaced scripts, return the
-    characters, the pairs, and each number after a `=`.
+    as `k8s` are words too. Digits are treated alike in every script. For unspaced scripts, return
+    the characters, the pairs, and each number prefixed with `=`.
     """
     plain = normal_form(mark_raised(text))
     if not plain.isascii():

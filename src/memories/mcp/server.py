@@ -1,6 +1,7 @@
 """The MCP server: tools, resources and prompts for agents; `tools` implements the tools.
 
-Importing it loads the MCP SDK, which takes half a second, so only `memory mcp` and servers do.
+Importing this module loads the MCP SDK, which takes half a second. So only `memory mcp` and servers
+import it.
 """
 
 import json
@@ -65,7 +66,7 @@ TOOLS: Mapping[str, tuple[str, ToolAnnotations]] = {
     "restore_memory": ("Restore a memory", CHANGING),
     "add_turns": ("Add turns to a conversation", CREATING),
 }
-# Claude Code hides other tools until it searches for them.
+# Claude Code hides all other tools until it searches for them.
 ALWAYS_LOADED = {"search_memories", "create_memory", "get_context"}
 # Schema keywords to drop if their value has one of these types and is empty.
 _IDLE_KEYWORDS: Mapping[str, tuple[type, ...]] = {
@@ -86,7 +87,7 @@ class OurTool(Tool):
     ) -> Any:
         """Run the tool; see `Tool.run`.
 
-        Null counts as omitted, since some models fill in every argument.
+        A null argument counts as omitted, since some models fill in every argument.
         """
         arguments = {name: value for name, value in arguments.items() if value is not None}
         if UNREADABLE in arguments:
@@ -117,7 +118,7 @@ class OurTool(Tool):
 
 
 def _with_owner(answer: Any, namespace: str) -> Any:
-    """Return a result that names the namespace that the tool used, unless it is `shared`."""
+    """Return a result with the name of the namespace that the tool used, unless it is `shared`."""
     if namespace == SHARED or not isinstance(answer, CallToolResult):
         return answer
     [text] = [part.text for part in answer.content if isinstance(part, TextContent)]
@@ -129,7 +130,7 @@ def _with_owner(answer: Any, namespace: str) -> Any:
 
 
 def _with_damage(answer: Any, findings: Sequence[Finding]) -> Any:
-    """Return a result with a report of the damaged records that it leaves out."""
+    """Return a result with a report of the damaged records left out of it."""
     if not findings or not isinstance(answer, CallToolResult):
         return answer
     damage = answers.text({"damaged": store_shapes.describe_damage(findings)}, {})
@@ -148,7 +149,7 @@ def _sentence(exc: MemoriesError) -> str:
 
 
 def serve_tools(tools: Tools, *, read_only: bool = False) -> MCPServer:
-    """Return an MCP server with these tools; with `read_only`, without those that write."""
+    """Return an MCP server with these tools; `read_only` leaves out those that write."""
     offered: list[Tool] = []
     for name, (title, annotations) in TOOLS.items():
         if annotations.read_only_hint or not read_only:

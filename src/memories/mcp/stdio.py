@@ -1,5 +1,7 @@
-"""`memory mcp` on standard input and output: searches by words until the model is loaded, in the
-namespace of the host's session."""
+"""`memory mcp` on standard input and output, in the namespace of the host's session.
+
+Until the model is loaded, searches match words only.
+"""
 
 import functools
 import json
@@ -46,9 +48,9 @@ if TYPE_CHECKING:
 # In seconds:
 PATIENCE = 0.5  # how long to wait for the model before searching by words
 LONGER = 10.0  # how long to wait for the model if a search by words finds nothing
-AGAIN_SECONDS = 60.0  # how long to wait before loading a model again that failed to load
+AGAIN_SECONDS = 60.0  # how long to wait before trying again to load a model
 LEAVING_SECONDS = 60.0  # how long running calls may continue after the client has left
-LAST_SECONDS = 2.0  # how long refusing the remaining calls may take after that
+LAST_SECONDS = 2.0  # how long refusing the remaining calls may take after `LEAVING_SECONDS`
 STILL_LOADING = (
     "found by words only, the model is loading; ask again in a second to search by meaning too"
 )
@@ -56,22 +58,22 @@ NOT_LOADED = "found by words only: {}"
 
 _ONE_MESSAGE = "send one JSON-RPC message a line"
 _ENDLESS_METHODS = ("subscriptions/listen",)  # requests that are answered only when cancelled
-_DEEP = 100  # brackets in a line; with more, the SDK may fail to parse it
+_DEEP = 100  # a line with this many brackets may be too deeply nested for the SDK
 _LONE_SURROGATE = re.compile(
     r"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\)\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 )
-_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]')  # strings, even open ones, and brackets
+_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]')  # brackets, and strings, even unclosed ones
 _ID = re.compile(r'"id"\s*:\s*("(?:[^"\\]|\\["\\/bfnrt]){0,200}"|-?\d{1,18})\s*[,}]')
 _logger = logging.getLogger(__name__)
 
 
-# The variables in which hosts pass a session's id, and the host as hooks call it.
+# The variables in which hosts pass a session's id, each with the name that hooks use for the host.
 VARIABLES = {
     "CLAUDE_CODE_SESSION_ID": "claude-code",
     "CODEX_THREAD_ID": "codex",
     "GEMINI_SESSION_ID": "gemini",
 }
-EARLIER_SECONDS = 60.0  # how long before its server starts a session's first hook may run
+EARLIER_SECONDS = 60.0  # a session's first hook may start this long before the server
 
 
 class ServerSession(NamedTuple):
@@ -86,8 +88,8 @@ class ServerSession(NamedTuple):
     Attributes:
         home: The home with the session files.
         folder: The server's working folder, without links.
-        environment: Its environment variables.
-        since: When it started, minus `EARLIER_SECONDS`, in seconds since 1970.
+        environment: The server's environment variables.
+        since: When the server started, minus `EARLIER_SECONDS`, in seconds since 1970.
     """
 
     home: str
@@ -102,7 +104,7 @@ class ServerSession(NamedTuple):
         return cls(home, folder, os.environ, time.time() - EARLIER_SECONDS)
 
     def namespace(self) -> str | None:
-        """Return the namespace that the session switched to; None if it switched to none."""
+        """Return the namespace that the session switched to; None if it did not switch."""
         for variable, host in VARIABLES.items():
             session_id = self.environment.get(variable)
             if session_id:
@@ -134,7 +136,7 @@ def serve(config: Config, *, shared: bool = True, read_only: bool = False) -> No
         built = serve_tools(tools, read_only=read_only)
         failures: list[OSError] = []
         try:
-            anyio.run(_run, built)  # it waits for running calls, even on failure
+            anyio.run(_run, built)  # `_run` waits for running calls, even after a failure
         except* BrokenPipeError:
             pass  # the client has left
         except* OSError as exc:
@@ -144,7 +146,7 @@ def serve(config: Config, *, shared: bool = True, read_only: bool = False) -> No
 
 
 class SessionTools(Tools):
-    """The tools; each call uses the namespace that the host's session uses at that moment."""
+    """The tools; each call uses the current namespace of the host's session."""
 
     def __init__(
         self, open_namespace: "Callable[[str | None], Loading]", session: ServerSession
@@ -165,10 +167,10 @@ class SessionTools(Tools):
 
 
 class Waiting:
-    """The requests that were read and not answered yet.
+    """The requests that have been read but not yet answered.
 
     Attributes:
-        is_over: Whether every request is answered or refused; later answers are not sent.
+        is_over: Whether every request has been answered or refused; later answers are not sent.
     """
 
     def __init__(self) -> None:
@@ -219,7 +221,7 @@ class Answers:
         self._stream, self._waiting = stream, waiting
 
     async def send(self, item: SessionMessage) -> None:
-        """Write a message, unless all requests are answered."""
+        """Write a message, unless all requests have been answered or refused."""
         if self._waiting.is_over:
             return
         await self._stream.send(item)
@@ -243,8 +245,8 @@ class Loading:
         """Begin loading.
 
         Args:
-            memories: The memory that searches with the model.
-            words: A memory over the same store that searches without it.
+            memories: The `Memories` that search with the model.
+            words: The `Memories` over the same store that search without the model.
             embedder: The model.
         """
         self.memories, self._words, self._embedder = memories, words, embedder
@@ -254,10 +256,10 @@ class Loading:
         self._begin()
 
     def ready(self, longer: bool) -> tuple[Memories, str]:
-        """Return the memory that can search now, and a hint for the caller's model.
+        """Return the `Memories` that can search now, and a hint for the caller's model.
 
         Args:
-            longer: Wait `LONGER` for the model, not `PATIENCE`.
+            longer: Whether to wait `LONGER` for the model, rather than `PATIENCE`.
         """
         if not self._done.wait(LONGER if longer else PATIENCE):
             return self._words, STILL_LOADING
@@ -317,7 +319,7 @@ async def lines(
             yield message
         else:
             await refuse(message)
-    # The client has left, so the process ends even if a call still waits, for example for a lock.
+    # The client has left, so end the process even if a call is still waiting, perhaps for a lock.
     timer = threading.Timer(LEAVING_SECONDS + LAST_SECONDS, os._exit, (0,))
     timer.daemon = True
     timer.start()
@@ -328,8 +330,10 @@ async def lines(
 
 
 def answerable(line: str) -> str | JSONRPCError:
-    """Return a line that the SDK can parse: the line itself, a call that is refused, or an
-    error."""
+    """Return a line that the SDK can parse, or an error if there is none.
+
+    The line is the given one, or a call that the server will refuse.
+    """
     try:
         message = read_json(line)
     except InvalidInput as exc:
@@ -373,7 +377,7 @@ def _is_parsed(line: str, message: Any) -> bool:
 
 
 def id_of(line: str) -> int | str | None:
-    """Return the id of a request, even if the rest of it is malformed; None if it has none."""
+    """Return the id of a request, even if its rest is malformed; None if there is no id."""
     depth = 0
     for token in _TOKENS.finditer(line):
         if token[0] in "[{":
@@ -391,7 +395,7 @@ def _error(code: int, message: str, request_id: int | str | None) -> JSONRPCErro
 
 
 def _refused_call(line: str, reason: str) -> str | JSONRPCError:
-    """Return a call of the same tool with only a reason for refusal, else an error."""
+    """Return a call of the same tool with only the reason for its refusal, else an error."""
     try:
         message: Any = json.loads(_LONE_SURROGATE.sub("\\\\ufffd", line))
         params = message["params"]

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from memories.search.results import Explanation
     from memories.write.create import Created
 
-HINT_KNOWN = "nothing was stored: this memory already says the same"
-HINT_MERGED = "not stored again: this memory says the same"
+HINT_KNOWN = "nothing was stored: this memory already says the same thing"
+HINT_MERGED = "not stored again: this memory already says the same thing"
 HINT_REPLACED = "stored as the next version under this key; get_history shows the earlier ones"
 HINT_UNCHANGED = "nothing was changed: it already says this"
 HINT_DUPLICATE = (
@@ -47,12 +47,12 @@ HINT_CORRECTS = (
 )
 HINT_DELETED = "restore_memory brings it back"
 HINT_NOT_MERGED = "not_merged names what it says differently: to change that call update_memory"
-# fields in an answer to a create
+# fields in the answer to a create
 CREATED = ("id", "stored", "merged", "not_merged", "reinforced")
 CONTEXT_TOKENS = (200, 20_000)
 FACTS_TOKENS = 60  # tokens of a context reserved for the counts of omitted texts
 MAX_AGENT = 64
-MAX_SEEN = 20  # how many of the memories that a session's searches returned are remembered
+MAX_SEEN = 20  # maximum number of memories remembered from a session's searches
 MAX_RESULTS = 50
 MAX_VERSIONS = 20
 MAX_TURNS = 1_000
@@ -68,7 +68,7 @@ Ready = Callable[[bool], tuple[Memories, str]]
 Matching = Annotated[Tags, Field(description=FILTERS["tags"].hint)]
 Cursor = Annotated[str, Field(description="next_cursor")]
 Caller = Context[Any, Any]
-# The type of each kind of filter for the SDK, and its default.
+# For each kind of filter: its type, as the SDK needs it, and its default.
 _KINDS: Mapping[str, tuple[Any, Any]] = {
     "text": (str, ""),
     "time": (str, ""),
@@ -143,11 +143,12 @@ class Tools:
         """Prepare the tools; no store is opened yet.
 
         Args:
-            find_memories: Returns the memory to write, and to read once its model is loaded; it may
-                be another one for each call.
-            ready: Returns the memory that can search now (the same, or one over the same store that
-                searches by words only) and a hint for the model. True waits longer for the model.
-            max_seen: How many memories that searches returned are remembered.
+            find_memories: Returns the `Memories` for writing, and for reading once their model is
+                loaded. Each call may get a different object.
+            ready: Returns the `Memories` that can search now (the same object, or one over the same
+                store that searches by words only) and a hint for the caller's model. Its argument
+                says whether to wait longer for the embedding model.
+            max_seen: Maximum number of memories remembered from searches.
         """
         self._find_memories = find_memories
         self.ready = ready
@@ -171,7 +172,7 @@ class Tools:
         If a search by words alone finds nothing, wait for the model and read again.
 
         Args:
-            read: Returns its result, and whether it found anything.
+            read: Performs the read; returns its result, and whether it found anything.
         """
         memories, hint = self.ready(False)
         result, has_results = read(memories)
@@ -193,7 +194,7 @@ class Tools:
         return Own.of(self.memories)
 
     def _names_of(self, project: str) -> str | Collection[str] | None:
-        """Return a project as `Memories.search` takes it; `.` is the working folder's."""
+        """Return a project in the form for `Memories.search`; `.` is the working folder's."""
         if project != ".":
             return find_project(project)
         projects = self._own().projects
@@ -239,7 +240,7 @@ class Tools:
         limit: int = 10,
         cursor: Cursor = "",
     ) -> CallToolResult:
-        """List memories with their tags, newest first, without a question."""
+        """List memories with their tags, newest first; no query is needed."""
         _check_limit(limit)
         page = self.memories.list(
             tags=tags,
@@ -475,12 +476,12 @@ def _answer(facts: Mapping[str, Any], **groups: Sequence[str]) -> CallToolResult
 
 
 def _create_result(created: "Created", seen: Collection[str], remark: str) -> CallToolResult:
-    """Return the result of a create, with the memory if it differs from the given one.
+    """Return the result of a create, with the memory if it differs from what was given.
 
     Args:
         created: The result.
-        seen: The ids of memories that searches of this session returned.
-        remark: The hint if the result itself needs none.
+        seen: The ids of memories that this session's searches returned.
+        remark: The hint to give if the result itself calls for none.
     """
     shape = shapes.create_result(created)
     facts: dict[str, Any] = {name: shape[name] for name in CREATED if name in shape}
@@ -510,7 +511,7 @@ def _create_result(created: "Created", seen: Collection[str], remark: str) -> Ca
 
 
 def _hint_repeated(created: "Created") -> str:
-    """Describe the changes by a repetition, without values, since agents trust the hint as ours."""
+    """Describe what a repetition changed, without values, since agents trust our hints."""
     parts = [HINT_MERGED if created.merged or created.reinforced else HINT_KNOWN]
     if created.merged:
         parts.append(f"merged into it: {', '.join(created.merged)}")

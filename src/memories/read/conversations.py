@@ -1,4 +1,4 @@
-"""Conversations: titles, users, tags, turn counts, and listings. For turns see `turns`.
+"""Reads conversations: their titles, users, tags, turn counts, and listings. For turns see `turns`.
 
 A store keeps only records, so the title, the user and the tags of a conversation are fields of its
 first turn.
@@ -37,11 +37,11 @@ class Conversation:
         turn_count: The number of stored turns.
         first_at: The time of the first turn.
         last_at: The time of the last turn.
-        title: The title, if it has one.
+        title: The title, if the conversation has one.
         user: The user in the conversation, if recorded.
         tags: Free key-value pairs.
         waiting_count: The number of queued turns; see `Memories.waiting_turns`.
-        opening: The beginning of the first user turn, if there is one.
+        opening: The beginning of the user's first turn, if there is one.
     """
 
     id: str
@@ -67,7 +67,7 @@ class ConversationFilters(TypedDict, total=False):
     """Filters for a listing of conversations; all are optional.
 
     Attributes:
-        title: Only conversations whose title contains this text, ignoring case.
+        title: Only conversations whose title contains this text; case is ignored.
         user: Only conversations with this user.
         tags: Tags that each conversation must have.
         speaker: Only conversations with a turn by this speaker.
@@ -163,11 +163,11 @@ def page(
 ) -> ConversationPage:
     """Return a page of conversations, most recent first; see `Memories.list_conversations`.
 
-    It reads one turn of each conversation, and two of each one on the page.
+    This reads one turn of every conversation, and two turns of each conversation on the page.
     """
     _refuse_unknown(filters, ConversationFilters.__annotations__, "conversations")
     filters = {**filters, "tags": validate.tags(filters.get("tags") or {})}
-    # A conversation's tags are not its turns' tags.
+    # Tags of a conversation are different from tags of its turns.
     of_turns = {name: value for name, value in filters.items() if name != "tags"}
     where = narrow(Filter(Collection.HISTORY, tuple(namespaces)), of_turns, now)
     end = where.as_of
@@ -200,7 +200,9 @@ def narrow_turns(where: Filter, filters: TurnFilters, now: datetime) -> Filter:
 
 
 def _limit_to_past(where: Filter) -> Filter:
-    """Return a filter with `until` in place of `as_of`, equivalent because turns never change."""
+    """Return a filter with `until` in place of `as_of`. They are equivalent because turns never
+    change.
+    """
     end = where.as_of
     if end is None:
         return where
@@ -246,7 +248,7 @@ def _conversations(
     filters: ConversationFilters,
     end: datetime | None,
 ) -> Iterator[Conversation]:
-    """Yield the conversations that end with these turns and meet the filters."""
+    """Yield the conversations whose last turns are given and that meet the filters."""
     for last in last_turns:
         where = _all_turns(last.ref.namespace, last.ref.group, end)
         for first in store.scan(where, limit=1):  # empty if another process removed it
@@ -264,7 +266,7 @@ def _conversations(
 
 
 def _opening(store: Store, where: Filter, first: Record) -> str | None:
-    """Return the beginning of a user's first turn, on one line; it stands in for a title."""
+    """Return the beginning of the user's first turn on one line, shown in place of a title."""
     spoken: Sequence[Record] = [first]
     if first.labels.get(ROLE) != "user":
         spoken = store.scan(where._replace(labels={ROLE: "user"}), limit=1)
@@ -301,7 +303,7 @@ def describe(
 
     Raises:
         NotFound: There is no such conversation.
-        RequestError: Only a namespace that the caller merely reads has the conversation.
+        RequestError: The conversation exists only in a read-only namespace.
     """
     own = namespaces[0]
     with store.transaction():
@@ -317,8 +319,8 @@ def describe(
 
 
 def keep_about(store: Store, removed: Sequence[Ref]) -> None:
-    """Move the descriptions of conversations to their first remaining turns, before turns are
-    removed.
+    """Before turns are removed, move the descriptions of their conversations to the first turns
+    that will remain.
     """
     positions_of: dict[tuple[str, str], set[int]] = {}
     for ref in removed:

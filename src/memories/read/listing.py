@@ -1,4 +1,4 @@
-"""Listings: sorted pages of memories, counts by tag and day, and the store's status."""
+"""Reads listings: sorted pages of memories, counts by tag and day, and the status of the store."""
 
 import functools
 import heapq
@@ -38,14 +38,14 @@ Selects = Callable[[Record], bool]
 
 
 class Listing(NamedTuple):
-    """Filters and order of a list; see `Memories.list`.
+    """The filters and order of a list; see `Memories.list`.
 
     Attributes:
         filters: `tags`, `written_by`, `trust`, `since`, `until` and `as_of`.
         deleted: List deleted memories instead of current ones.
         pending: List memories that await review instead.
         selector: An expression that each memory must also meet.
-        project: List only memories of this project and global ones.
+        project: List only global memories and memories of this project.
         sort: The name of the order.
         reverse: Reverse the order.
     """
@@ -100,7 +100,8 @@ class Order(NamedTuple):
 
     Attributes:
         value: Returns the value that records are sorted by; None for the order of creation.
-        descending: Largest or newest first. Among equals the newest comes first.
+        descending: Largest or newest first. Among records with equal values, the newest comes
+            first.
     """
 
     value: Callable[[Record], Any] | None
@@ -112,7 +113,7 @@ class Order(NamedTuple):
         return (self.value(record), *_position(record))
 
     def puts_after(self, bound: tuple[Any, str, int, str], record: Record) -> bool:
-        """Return whether a record comes after a sort key."""
+        """Return whether a record comes after the record with this sort key."""
         key = self.key(record)
         return key != bound and (key < bound) is self.descending
 
@@ -129,7 +130,7 @@ def parse_order(
         sort: The name.
         confidence: Returns the confidence of a record.
         reverse: Reverse the order.
-        is_past: The listing shows a past time.
+        is_past: The listing shows a past state.
 
     Raises:
         InvalidInput: There is no such order, or it does not work for a past time.
@@ -181,8 +182,8 @@ def read_page(
         where: A filter, or several; a record must match one of them.
         limit: The maximum number of records.
         cursor: The cursor from the previous page.
-        selects: A further condition; as many records are read as it takes to fill the page.
-        order: The order. An order by a value reads every matching record.
+        selects: A further condition. As many records are read as are needed to fill the page.
+        order: The order. To sort by a value, every matching record is read.
     """
     filters = (where,) if isinstance(where, Filter) else tuple(where)
     after = None if cursor is None else _parse_cursor(lookup, cursor)
@@ -203,7 +204,7 @@ def _read_in_order_of_creation(
     selects: Selects | None,
     order: Order,
 ) -> list[Record]:
-    """Return at least `count` records in the order of creation; all if there are fewer."""
+    """Return at least `count` records in the order of creation, or all if there are fewer."""
     selected: list[Record] = []
     batch_size = count
     while len(selected) < count:
@@ -225,7 +226,7 @@ def _read_sorted(
     selects: Selects | None,
     order: Order,
 ) -> list[Record]:
-    """Return the first records in an order by value, keeping only `count` in memory.
+    """Return the first `count` records in an order by value, keeping only that many in memory.
 
     Raises:
         InvalidInput: The last record of the previous page is gone.
@@ -284,9 +285,10 @@ def _scan(
 def _read_copies(
     lookup: Lookup, where: Filter, start: tuple[str, int] | None, records: Sequence[Record]
 ) -> list[Record]:
-    """Return the first and last memories of a scan, with their copies in all namespaces.
+    """Return the records of the first and last memories of a scan, including copies in other
+    namespaces.
 
-    Scans of several namespaces may begin or end between the copies of one memory.
+    A scan of several namespaces may begin or end between two copies of the same memory.
     """
     ends = [_position(record)[:2] for record in records[-1:]]
     if start is not None:
@@ -368,7 +370,9 @@ def _count_namespace(lookup: Lookup, namespace: str, moment: datetime | None) ->
 
 
 def _find_pending_at(store: Store, where: Filter) -> Iterator[Record]:
-    """Yield the records that a past filter matches although they awaited review at that time."""
+    """Yield the records that a filter for a past time matches although they awaited review at that
+    time.
+    """
     assert where.as_of is not None
     moment = to_millis(where.as_of)
     for namespace in where.namespaces:  # namespaces may share ids
@@ -378,7 +382,7 @@ def _find_pending_at(store: Store, where: Filter) -> Iterator[Record]:
 
 
 def count_tags(lookup: Lookup, where: Filter, key: str | None) -> dict[str, int]:
-    """Return the tag keys in use, or one key's values, with the number of memories for each."""
+    """Return the tag keys in use, or the values of one key, each with its number of memories."""
     counts = Counter(lookup.store.labels(where, key))
     if where.as_of is not None:
         for record in _find_pending_at(lookup.store, where):
@@ -394,8 +398,8 @@ def count_tags(lookup: Lookup, where: Filter, key: str | None) -> dict[str, int]
 
 
 def count_days(lookup: Lookup) -> dict[date, int]:
-    """Return the number of versions written on each UTC day, oldest first, except unreviewed
-    memories.
+    """Return the number of versions written on each UTC day, oldest first. Memories that have
+    not been reviewed yet are not counted.
     """
     where = lookup.where()
     counts = Counter(lookup.store.days(where._replace(state="any")))

@@ -28,20 +28,20 @@ from memories.stores.protocol import Store, refuse_damaged
 from memories.stores.records import ROLE, ROLES, SEARCHED, SPEAKER, Collection, Filter, Record, Ref
 
 MAX_VERSIONS = 1_000_000  # more than any memory has
-MAX_PROJECTS = 200  # maximum number of projects searched for a key, to name them in an error
-MAX_MINUTES = 100  # maximum number of minutes whose ids are compared to shorten one
+MAX_PROJECTS = 200  # maximum number of projects searched for a key to name in an error
+MAX_MINUTES = 100  # maximum number of minutes whose ids are compared to shorten ids
 MAX_NEIGHBOURS = 1_000  # maximum number of ids compared per minute
-# A younger id gets a longer prefix, since new ids may follow in its minute.
+# Ids younger than this get a longer prefix, since more ids may be created in the same minute.
 RECENT = timedelta(minutes=5)
-_TIME_AND_RANDOM = 18  # characters of an id: the time and 12 random bits
-_MILLISECOND = 13  # characters of an id: its time, in milliseconds
+_TIME_AND_RANDOM = 18  # length of an id's first part: the time and 12 random bits
+_MILLISECOND = 13  # length of the time in an id, to the millisecond
 
 
 def check_namespace(namespace: str, store: Store, config: Config) -> str:
-    """Return a namespace, unless it has the name of one of our own files.
+    """Return a namespace, unless its name is reserved for one of our own files.
 
-    A namespace that an earlier version wrote to is accepted, so that its memories can be read,
-    exported and renamed.
+    Such a namespace is accepted if an earlier version of Memories wrote to it, so that its memories
+    can be read, exported and renamed.
 
     Raises:
         InvalidInput: The namespace has such a name and is empty.
@@ -97,8 +97,8 @@ class Lookup(NamedTuple):
         If several namespaces have the id, the caller's own takes precedence.
 
         Args:
-            memory_id: An id, or an unambiguous prefix of 8 or more characters. Ids assigned by
-                another program, as files may contain, are matched literally.
+            memory_id: An id, or an unambiguous prefix of 8 or more characters. Ids that another
+                program assigned, which may come from imported files, are matched literally.
             deleted: Find deleted memories too.
 
         Raises:
@@ -115,8 +115,8 @@ class Lookup(NamedTuple):
         raise NotFound("Memory not found")
 
     def find_own(self, memory_id: str, *, deleted: bool = False) -> Record:
-        """Return the latest version of a memory in the caller's own namespace, the only one that a
-        write may change.
+        """Return the latest version of a memory in the caller's own namespace, which is the only
+        namespace that a write may change.
 
         Raises:
             RequestError: Only another namespace has the memory.
@@ -190,8 +190,8 @@ class Lookup(NamedTuple):
     def short_ids(self, ids: Sequence[str], now: datetime) -> dict[str, str]:
         """Return the shortest unambiguous prefix of each id, at least 8 characters long.
 
-        Ids begin with the time, and more memories may follow in the current minute. So ids from the
-        last minutes get longer prefixes.
+        Ids begin with the time, and more memories may be created in the current minute. Therefore,
+        ids from the last few minutes get longer prefixes.
         """
         recent = id_prefix(now - RECENT)
         minutes = {memory_id[:MIN_PREFIX] for memory_id in ids if len(memory_id) == ID_LENGTH}
@@ -220,7 +220,7 @@ class Lookup(NamedTuple):
         """Return the latest version of a memory in one namespace.
 
         Raises:
-            StoreDamaged: A later version is damaged, so this one would be mistaken for the latest.
+            StoreDamaged: The latest version is damaged, so an earlier one would be mistaken for it.
         """
         mark = self.store.damaged.mark()
         records = self.store.scan(_all_versions(namespace, group), limit=1, newest_first=True)
@@ -241,7 +241,7 @@ class Lookup(NamedTuple):
         raise NotFound("Memory not found")
 
     def _complete(self, prefix: str) -> str:
-        """Return the only id with this prefix; ids of current memories are preferred."""
+        """Return the only id with this prefix, preferring ids of current memories."""
         for state in ("live", "any"):
             where = self.where(state=state, group=prefix, prefix=True)
             limit = 11 * len(self.readable)  # namespaces may share an id
@@ -283,13 +283,13 @@ class Lookup(NamedTuple):
 
         Args:
             key: The key.
-            project: The project that the memory belongs to. A global memory outside projects
-                matches too.
+            project: The project that the memory belongs to. A global memory that is outside
+                projects matches too.
 
         Raises:
-            NotFound: No memory has the key; the message names the projects where one has. Or a
-                shared memory has it, but its id belongs to another memory in the caller's own
-                namespace.
+            NotFound: No memory has the key; the message names projects in which a memory does. Or a
+                shared memory has the key, but in the caller's own namespace its id belongs to a
+                different memory.
             InvalidInput: The key or the project is invalid.
             StoreDamaged: The memory with the key is damaged.
         """
@@ -321,8 +321,9 @@ class Lookup(NamedTuple):
     def with_project(self, draft: Draft, place: Place | None) -> Draft:
         """Return a draft tagged with the project of its writer's working directory.
 
-        A draft that names a project, or is global, is unchanged. So is one whose key exists outside
-        projects but not in this project: it refers to that memory.
+        A draft that names a project or is global is returned unchanged. So is a draft whose key
+        exists outside projects but not in this project, since it refers to the memory with that
+        key.
         """
         if place is None:
             return draft
@@ -337,8 +338,8 @@ class Lookup(NamedTuple):
         return replace(draft, tags=tags)
 
     def _refuse_hidden(self, ref: Ref, key: str) -> None:
-        """Refuse a memory of another namespace whose id means a different memory in the caller's
-        own namespace.
+        """Refuse a memory of another namespace if its id belongs to a different memory in the
+        caller's own namespace.
         """
         if ref.namespace == self.namespace:
             return
@@ -346,13 +347,13 @@ class Lookup(NamedTuple):
         if self.store.groups(where, limit=1):
             raise NotFound(
                 f'Memory not found: none in namespace {self.namespace} has the key "{key}"; one in '
-                f"{ref.namespace} has it, with the same id as another memory of yours; name it "
+                f"{ref.namespace} has it, with the same id as one of your memories; name it "
                 f"from there (namespace {ref.namespace})"
             )
 
     def _describe_places(self, key: str, project: str | None) -> str:
-        """Return the end of the sentence "none has the key": where we searched, and which projects
-        have it.
+        """Return how the sentence "none has the key" continues: where the search looked, and which
+        projects have the key.
         """
         searched = " outside of projects"
         if project is not None:
@@ -373,10 +374,10 @@ class Lookup(NamedTuple):
     def versions(self, memory_id: str, moment: datetime | None = None) -> list[Record]:
         """Return every version of a memory, oldest first; deleted memories are found too.
 
-        At a past moment, these are the versions that existed then, each in its state at that time.
+        For a past moment, return the versions that existed then, each in its state at that time.
 
         Raises:
-            NotFound: There is no such memory; or at that moment it did not exist yet or awaited
+            NotFound: There is no such memory, or at that moment it did not exist yet or awaited
                 review.
         """
         if moment is not None:
@@ -385,8 +386,8 @@ class Lookup(NamedTuple):
         return self.store.scan(_all_versions(ref.namespace, ref.group), limit=MAX_VERSIONS)
 
     def find_at(self, memory_id: str, moment: datetime) -> Record:
-        """Return the version of a memory that was current at a given time. Its past reads are
-        unknown.
+        """Return the version of a memory that was current at a given time. How often it had been
+        read by then is unknown.
 
         Raises:
             NotFound: The memory did not exist yet, awaited review, or was deleted.
@@ -397,7 +398,9 @@ class Lookup(NamedTuple):
         raise NotFound(f"Memory not found at {to_iso(moment)}: it was deleted")
 
     def _copies_at(self, memory_id: str, moment: datetime) -> list[list[Record]]:
-        """Return the past versions in each namespace that had the memory, the caller's first."""
+        """Return the past versions in each namespace that contained the memory, the caller's own
+        first.
+        """
         records = self.versions(memory_id)
         ref = records[0].ref
         copies = [records]
@@ -431,7 +434,7 @@ def _explain_absence(records: Sequence[Record]) -> str:
 
 
 def _shorten(memory_id: str, neighbours: list[str] | None, min_length: int) -> str:
-    """Return the shortest prefix of an id that none of its neighbours shares.
+    """Return the shortest prefix of an id that no neighbouring id shares.
 
     Args:
         memory_id: The id.
@@ -456,7 +459,8 @@ def _shorten(memory_id: str, neighbours: list[str] | None, min_length: int) -> s
 
 
 def complete_project(project: str | Sequence[str] | None, names: Set[str]) -> Sequence[str] | None:
-    """Return the names of a project: a single one is completed, several are returned as they are.
+    """Return the names of a project. A single name is completed; several names are returned
+    unchanged.
 
     Raises:
         InvalidInput: See `complete_name`.
@@ -473,7 +477,8 @@ def complete_name(project: str, names: Set[str]) -> str:
         names: The names of projects in use.
 
     Raises:
-        InvalidInput: Several projects have names that end with it, or it can't be a tag value.
+        InvalidInput: Several projects have names that end with the given name, or the name can't be
+            a tag value.
     """
     name = validate.tags({"project": project})["project"]
     if name in names:
@@ -485,11 +490,11 @@ def complete_name(project: str, names: Set[str]) -> str:
 
 
 def with_global(where: Filter, names: Sequence[str] | None) -> tuple[Filter, ...]:
-    """Return filters for the memories of a project and the global ones.
+    """Return filters for the memories of a project and for global memories.
 
     Args:
-        where: The filter to extend. It is returned alone if there is no project, or if it already
-            names the project.
+        where: The filter to extend. It is the only one returned if there is no project, or if it
+            already names the project.
         names: The project's names. The last filter returned is for global memories.
 
     Raises:
@@ -515,7 +520,7 @@ def is_global(record: Record) -> bool:
 
 
 def only_pending(where: Filter) -> Filter:
-    """Return a filter for memories that await review; it uses a label that every store finds
+    """Return a filter for memories that await review. It uses a label that every store can find
     quickly.
     """
     return where._replace(state="ended", ended_by=PENDING, labels={**where.labels, HELD: "1"})
@@ -529,8 +534,8 @@ def refuse_pending(record: Record) -> None:
     """
     if record.ended_by == PENDING:
         raise RequestError(
-            f"Memory waits for review; first accept it: memory review accept {record.ref.group}, "
-            f"or accept it changed: memory review edit {record.ref.group} CONTENT"
+            f"Memory waits for review; accept it first: memory review accept {record.ref.group}, "
+            f"or edit and accept it: memory review edit {record.ref.group} CONTENT"
         )
 
 
@@ -547,7 +552,9 @@ def count_turns(store: Store, where: Filter) -> int:
 
 
 def select_accepted(records: Sequence[Record], moment: datetime | None) -> list[Record]:
-    """Return the records that did not await review at a given time; all of them without a time."""
+    """Return the records that did not await review at a given time; all records if no time is
+    given.
+    """
     if moment is None:
         return list(records)
     return [record for record in records if accepted_at(record) <= to_millis(moment)]
@@ -558,7 +565,8 @@ def with_past_reinforcement(
 ) -> list[Record]:
     """Return memories with their last reinforcement as of a given time.
 
-    Memories reinforced before the store kept all times have only the latest one.
+    For memories that were reinforced before stores kept all such times, only the latest one is
+    known.
     """
     return [_with_past_reinforcement(store, record, moment) for record in records]
 
@@ -567,7 +575,7 @@ def _with_past_reinforcement(store: Store, record: Record, moment: datetime) -> 
     latest = record.fields.get("reinforced_at")
     if latest is None or latest <= to_millis(moment):
         return record
-    from memories.stores.chain import reinforcements_of  # only questions about the past need it
+    from memories.stores.chain import reinforcements_of  # only needed for questions about the past
 
     times = reinforcements_of((record.ref.namespace,), record.ref.group)._replace(until=moment)
     if "aging_from" not in record.fields:  # if restated, earlier reinforcements no longer count

@@ -1,4 +1,6 @@
-"""Names in a `--where` expression: how each is compared, and its value in a record."""
+"""Defines the names in a `--where` expression: how each is compared, and how its value is read from
+a record.
+"""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -11,7 +13,7 @@ from memories.read import versions
 from memories.read.turns import start_of
 from memories.stores.records import ROLE, ROLES, SPEAKER, Collection, Record
 
-Reader = Callable[[Record], Any]  # returns the value of a name; None if a record lacks it
+Reader = Callable[[Record], Any]  # returns the value of a name in a record, or None
 
 _ORIGIN = ("by", "trust", "channel", "client", "user", "host", "identity")
 CHOICES: dict[str, Sequence[str]] = {
@@ -23,12 +25,12 @@ CHOICES: dict[str, Sequence[str]] = {
 
 
 class Name(NamedTuple):
-    """A name other than a tag's.
+    """A name other than that of a tag.
 
     Attributes:
         kind: `text`, `choice`, `number`, `time`, `id` or `source`.
-        read: Returns its value on a record; None for `confidence` and `verdict`, which depend on
-            the time.
+        read: Returns the name's value in a record. None for `confidence` and `verdict`, which
+            depend on the time.
     """
 
     kind: str
@@ -49,7 +51,7 @@ def conversation_of(source: str) -> str:
 
 
 def is_from(source: str, wanted: str) -> bool:
-    """Return whether a source is a turn, or any turn of a conversation."""
+    """Return whether a source is the wanted turn, or belongs to the wanted conversation."""
     return source == wanted or conversation_of(source) == wanted
 
 
@@ -64,7 +66,7 @@ def _origin_reader(name: str) -> Reader:
 
 
 def label_reader(label: str, default: str | None = None) -> Reader:
-    """Return the reader of a label."""
+    """Return a function that reads a label."""
 
     def read(record: Record) -> str | None:
         return record.labels.get(label, default)
@@ -82,7 +84,7 @@ def _read_conversation(record: Record) -> str | None:
 
 
 def _time_reader(field: str) -> Reader:
-    """Return the reader of a field that contains a time."""
+    """Return a function that reads a field that contains a time."""
 
     def read(record: Record) -> datetime | None:
         return versions.time_of(record.fields, field)

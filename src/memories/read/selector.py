@@ -62,12 +62,12 @@ class Selector(NamedTuple):
 
     Attributes:
         text: The expression.
-        node: Its tree.
-        states: The states that it names. Records that are not live are selected only if the
-            expression names their state.
+        node: The parsed tree of the expression.
+        states: The states that the expression names. Records that are not live are selected only if
+            the expression names their state.
         collection: The collection from which it selects: memories or turns.
         instant: The time for which records are evaluated.
-        fits: Returns whether a record meets the expression; for a memory, the latest version.
+        fits: Returns whether a record meets the expression. For a memory, pass the latest version.
     """
 
     text: str
@@ -180,8 +180,8 @@ def with_versions(selector: Selector, records: Iterable[Record]) -> Iterator[Rec
 
     Args:
         selector: The selector.
-        records: Records of its collection; a memory's versions are consecutive, the latest one
-            last.
+        records: Records of the selector's collection. A memory's versions are consecutive, with the
+            latest one last.
     """
     if selector.collection is Collection.HISTORY:
         for parts in group_parts(records):
@@ -198,7 +198,7 @@ def with_versions(selector: Selector, records: Iterable[Record]) -> Iterator[Rec
 
 
 def _compile(node: Node, collection: Collection, instant: Instant) -> Test:
-    """Return a tree of conditions as a function that tests a record."""
+    """Compile a tree of conditions into a function that tests a record."""
     if isinstance(node, Condition):
         return _compile_condition(node, collection, instant)
     if isinstance(node, Not):
@@ -232,7 +232,7 @@ def _compile_condition(condition: Condition, collection: Collection, instant: In
         read = name.read or functools.partial(
             versions.confidence, now=instant.now, half_life_hours=instant.half_life_hours
         )
-        # Values of names are stored in normal form, values of tags as the writer gave them.
+        # Names have values in Unicode normal form; tags have the values that their writer gave.
         condition = condition._replace(value=unicodedata.normalize("NFC", condition.value))
     if condition.operator == "exists":
 
@@ -265,7 +265,7 @@ def _find_name(condition: Condition, collection: Collection) -> Name | None:
     """Return the definition of a name; None for a tag.
 
     Raises:
-        InvalidInput: The name belongs to the other collection, or is one that takes no operator.
+        InvalidInput: The name belongs to the other collection, or doesn't take an operator.
     """
     if condition.quoted:
         return None
@@ -278,7 +278,7 @@ def _find_name(condition: Condition, collection: Collection) -> Name | None:
 
 
 def _verdict_reader(condition: Condition, instant: Instant) -> Reader:
-    """Return the reader of the current verdict.
+    """Return a function that reads the current verdict.
 
     Raises:
         InvalidInput: Verdicts can't be used here.
@@ -359,7 +359,9 @@ def _contains_words(condition: Condition, read: Reader) -> Test:
 
 
 def _compare_time(condition: Condition, read: Reader, instant: Instant) -> Test:
-    """Return a comparison with a time span: "before" a day means before it begins, and so on."""
+    """Return a test that compares with a time span: "before" a day means before the day begins, and
+    so on.
+    """
     sign = _BOUNDS.get(condition.name, condition.operator)
     first, last = _parse_span(condition, instant)
     bound = first if sign in ("<", ">=") else last
@@ -469,7 +471,9 @@ def _parse_id(condition: Condition) -> str:
 
 
 def _narrow(where: Filter, condition: Condition, selector: Selector) -> Filter:
-    """Return a filter with a required condition, if stores support it; `fits` still checks it."""
+    """Return a filter with a required condition added, if stores support the condition. `fits`
+    checks the condition in any case.
+    """
     name, label = condition.name.lower(), condition.name
     definition = None
     if not condition.quoted:

@@ -1,8 +1,8 @@
-"""Guesses whether one text may replace another: both are about the same subject, and only one can
-be current.
+"""Guesses whether one text may replace another, because both are about the same subject and only
+one of them can be current.
 
-A guess only decides which memories a writer sees and which of two near hits comes first.
-`write.compare` decides which texts are refused and which are linked as corrections.
+A guess only decides which memories are shown to a writer, and which of two close search results
+comes first. `write.compare` decides which texts are refused and which are linked as corrections.
 """
 
 import functools
@@ -16,7 +16,7 @@ from memories.languages.text import coverage, query_terms
 if TYPE_CHECKING:
     from memories.stores.records import Space
 
-# Fitted to the pairs of one half of tests/data/reworded_pairs.jsonl; see `bench.reworded`.
+# Fitted to one half of the pairs in tests/data/reworded_pairs.jsonl; see `bench.reworded`.
 SHARED_WORDS = 1.2
 CHANGE = 0.8
 REPLACES = 1.3  # minimum score of a text that may replace another
@@ -24,8 +24,8 @@ REPLACES = 1.3  # minimum score of a text that may replace another
 # half of `bench tidy`
 SURELY_REPLACES = 1.7
 UNRELATED = 0.25  # closeness below which texts are not about the same subject
-MIN_SHARED = 0.35  # share of the old text's words, if nothing announces a change
-MAX_CHARACTERS = 2_000  # a longer text replaces nothing
+MIN_SHARED = 0.35  # minimum share of the old text's words, if no change is announced
+MAX_CHARACTERS = 2_000  # maximum number of characters of a text that may replace another
 
 
 def score_replacement(new: str, old: str, similarity: float | None, space: "Space | None") -> float:

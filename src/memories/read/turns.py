@@ -1,6 +1,6 @@
-"""Turns of conversations: reads them from records, whole or in pages.
+"""Converts records to turns of conversations, and reads turns in pages.
 
-`versions` does the same for memories.
+For memories see `versions`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,8 +29,8 @@ class TurnDraft:
     """A turn to append to a conversation.
 
     Attributes:
-        content: The text, at most 4,000,000 characters. More than 100,000 are stored in parts that
-            form one turn.
+        content: The text, at most 4,000,000 characters. A text of more than 100,000 characters is
+            stored in parts that form one turn.
         role: `user` (the default), `assistant`, `system` or `tool`.
         speaker: The name of the person or agent who speaks, if known.
         created_at: When it was said; now by default.
@@ -75,8 +75,9 @@ class Turn:
         status: The result of `add_turns`: `stored`; `known` if the message id existed with the same
             content; `refused` if it existed with other content, in which case this is the existing
             turn. None otherwise.
-        reason: Why it was refused, in one sentence.
-        waiting: Whether it is still queued on disk; then its index is the one that it will get.
+        reason: Why the turn was refused, in one sentence.
+        waiting: Whether the turn is still queued on disk. If it is, `index` is the index that it
+            will get.
     """
 
     conversation_id: str
@@ -108,7 +109,7 @@ class Turn:
 
 
 def to_turn(record: Record) -> Turn:
-    """Return the turn in a record; for a long message, this part of it."""
+    """Return the turn in a record. For a long message, it contains only the part in this record."""
     labels = tags_of(record.labels)
     start, part_count = start_of(record), _part_count(record)
     message_id = record.fields.get(MESSAGE_ID)
@@ -163,7 +164,7 @@ def group_parts(records: Iterable[Record]) -> Iterator[list[Record]]:
 
 
 def join_parts(parts: Sequence[Record]) -> Record:
-    """Return the first part with the text of all parts; a notice replaces damaged ones."""
+    """Return the first part with the text of all parts. A notice replaces each damaged part."""
     first = parts[0]
     part_count = _part_count(first)
     if len(parts) == part_count == 1:
@@ -267,7 +268,7 @@ def in_conversation(store: Store, namespaces: Sequence[str], name: str) -> Filte
         for namespace in namespaces
     )
     if not others:
-        return own  # without reading anything
+        return own  # nothing needs to be read
     for where in (own, *others):
         if store.scan(where, limit=1):
             return where

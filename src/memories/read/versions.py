@@ -1,4 +1,4 @@
-"""Converts between memories and their records, one record for each version. Pure."""
+"""Converts between memories and their records, one record for each version, by pure functions."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -11,8 +11,8 @@ from memories.settings import HalfLife
 from memories.stores.records import Collection, Patch, Record, Ref
 
 LINK = ("corrects", "corrected_by", "corrected_at")  # fields of a correction; see `write.links`
-NOT_CORRECTED = "not_corrected"  # field: the ids of memories to which its link was removed
-_RESTORED = " (restored)"  # suffix of `ended_by` of a restored version
+NOT_CORRECTED = "not_corrected"  # field: the ids of memories whose link was removed
+_RESTORED = " (restored)"  # suffix of a restored version's `ended_by`
 _SCOPE = "\x1f"  # between project and key, neither of which can contain a control character
 # Fields for the proof that a memory cites; see `anchors`.
 ANCHORS = ("anchors", "anchored_at", "valid_until", "recheck_days")
@@ -49,7 +49,7 @@ def first_version(
 
 
 def hold_back(record: Record) -> Record:
-    """Return a record marked as awaiting review, so it was never current."""
+    """Return a record marked as awaiting review, so that it never counts as having been current."""
     return record._replace(
         ended_at=record.created_at, ended_by=PENDING, labels={**record.labels, HELD: "1"}
     )
@@ -65,8 +65,8 @@ def next_version(
         operation: `update` or `restore`.
         now: The time of writing.
         fresh: Restart the decay, since the memory was restated; otherwise it continues.
-        **changes: `text`, `labels`, or `fields` to set, where they differ from the latest version;
-            and `pinned`, which is otherwise unchanged.
+        **changes: `text`, `labels`, or `fields` to set, if they differ from the latest version's;
+            and `pinned`, which otherwise stays unchanged.
     """
     written_at = to_millis(latest.created_at)
     copied = list(_COPIED_FIELDS)
@@ -91,7 +91,7 @@ def next_version(
         labels = {**labels, PINNED: "1"}
     return latest._replace(
         ref=latest.ref._replace(position=latest.ref.position + 1),
-        # A clock that was set back must not make a version older than the one before it.
+        # Even if the clock was set back, a version must not be older than the previous one.
         created_at=max(now, latest.created_at, latest.ended_at or latest.created_at),
         ended_at=None,
         ended_by=None,
@@ -182,7 +182,7 @@ def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def to_memory(latest: Record, now: datetime, half_life_hours: float) -> Memory:
-    """Return the memory whose latest version is a record, as of `now`."""
+    """Return the memory whose latest version is the given record, as of `now`."""
     fields = latest.fields
     has_ended = latest.ended_at is not None and latest.ended_at <= now
     return Memory(
@@ -298,7 +298,7 @@ def known_at(records: Sequence[Record], moment: datetime) -> list[Record]:
 
 def _as_of(record: Record, moment: datetime, *, is_last: bool) -> Record:
     """Return a version without what happened to it after a given time: its end, or the undoing of
-    it.
+    its end.
     """
     if record.ended_at is None or record.ended_at > moment:
         return record._replace(ended_at=None, ended_by=None)
@@ -357,7 +357,7 @@ def compute_confidence(
 
     Args:
         policy: `stable` never decays.
-        reference_at: The time from which age counts, see `reference_time`.
+        reference_at: The time from which age is counted; see `reference_time`.
         now: The present, or another time of interest.
         half_life_hours: Hours until confidence is 0.0; greater than 0. A `HalfLife` may have
             another value for this policy.
@@ -374,8 +374,8 @@ def compute_confidence(
 def reference_time(
     policy: DecayPolicy, written_at: datetime, last_reinforced_at: datetime | None
 ) -> datetime:
-    """Return the time from which age counts: when the version was written, or last reinforced if
-    the policy allows that.
+    """Return the time from which age is counted: when the version was written or, if the policy
+    allows reinforcement, last reinforced.
     """
     if policy is DecayPolicy.REINFORCEABLE and last_reinforced_at is not None:
         return max(last_reinforced_at, written_at)
@@ -383,7 +383,7 @@ def reference_time(
 
 
 def base_confidence(record: Record) -> float:
-    """Return the declared confidence of a version, 0 to 1, which does not decay."""
+    """Return the declared confidence of a version, 0 to 1, before decay."""
     return float(record.fields.get("confidence", 1.0))
 
 

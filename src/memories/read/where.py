@@ -1,4 +1,4 @@
-"""Parses a `--where` expression into a tree of conditions. Pure. The grammar:
+"""Parses a `--where` expression into a tree of conditions, with pure functions. The grammar:
 
     either    = every ("or" every)*
     every     = term ("and" term)*
@@ -6,7 +6,8 @@
     condition = NAME OPERATOR VALUE | NAME "exists" | "has" "(" NAME ")" | STATE
               | ("since" | "until") VALUE
 
-Keywords ignore case. A quoted name is always a tag. `selector` knows what the names mean.
+The case of keywords is ignored. A quoted name is always a tag. `selector` defines what the names
+mean.
 """
 
 from collections.abc import Sequence
@@ -68,7 +69,7 @@ Node = Condition | Not | Every | Either
 
 
 class Names(NamedTuple):
-    """The names that an expression may contain, by the grammar of their values.
+    """The names that have a grammar of their own in expressions.
 
     Attributes:
         states: Names that stand alone, such as `deleted`.

@@ -477,7 +477,7 @@ def write_metadata(
 
 
 def read_created(folder: Path) -> datetime | None:
-    """Return when a namespace was created; None if its metadata are missing or damaged."""
+    """Return when a namespace was created; None if its metadata is missing or damaged."""
     with contextlib.suppress(InvalidInput, ValueError, KeyError, TypeError, RecursionError):
         metadata = json.loads(read_text(folder / METADATA) or "{}")
         created_at = datetime.fromisoformat(metadata["created_at"])

@@ -95,7 +95,7 @@ def find_matches(
     matches = matches[:limit]
     hits: list[Hit] = []
     for match in matches:
-        record = match.record._replace(accesses=0)  # a file counts reads too late to report them
+        record = match.record._replace(accesses=0)  # the file's counts of reads are out of date
         memory = versions.to_memory(record, now, rules.half_life_hours)
         hits.append(Hit(memory, round(match.score, 4), None, None))
     whole = sum(match.is_whole for match in matches)

@@ -288,7 +288,7 @@ class Scratchpads:
             must_refresh = hot_tier.needs_refresh(place, pad, self._clock())
             if not must_refresh:
                 return hot_tier.from_pad(place, pad)
-        # Frequently read memories get a place, so waiting reads are counted before choosing.
+        # Memories that are read often have a place in the file, so pending reads count first.
         self.flush_accesses()
         try:
             scratchpad = bring_up_to_date(place, self._editor(namespace), rules, rebuild=rebuild)

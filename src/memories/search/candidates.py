@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from memories.embedders import Embedder
 
-# Spans of this many days or more are not searched: what looks like a year may be any number.
+# Spans of this many days or more are not searched, because a number that looks like a year may not
+# be one.
 PRECISE_DAYS = 62
 _MAX_DIFFERENCE = 8  # maximum difference in length between spellings of one text
 _SAMPLE = 200  # characters read to recognize a text's script
@@ -35,7 +36,8 @@ class Query(NamedTuple):
     Attributes:
         text: The question.
         terms: The words in it.
-        now: When it is asked, in the asker's time zone: "yesterday" is relative to it.
+        now: When the question is asked, in the asker's time zone; "yesterday" is relative to this
+            time.
         judged_at: The time for which confidence and age are computed.
         half_life_hours: See `read.versions.compute_confidence`.
         embedder: Computes vectors; None to search by words only.
@@ -57,8 +59,8 @@ class Query(NamedTuple):
 
     def vector(self, text: str) -> "NDArray[np.float32] | None":
         """Return a text's vector, shape (dimension,); for a long text, the normalized sum of its
-        windows' vectors. It is computed once, because a project's memories, global memories and
-        turns are all searched with it.
+        windows' vectors. The vector is computed once and reused to search a project's memories,
+        global memories and turns.
         """
         if self.embedder is None:
             return None
@@ -93,7 +95,7 @@ class DateScore(NamedTuple):
 
     Attributes:
         closeness: To the nearest span of days.
-        precision: To the nearest span that is short enough to search by; see `PRECISE_DAYS`.
+        precision: To the nearest span that is short enough to count as precise; see `PRECISE_DAYS`.
     """
 
     closeness: float
@@ -149,7 +151,7 @@ def score_dates(query: Query, candidates: Sequence[Candidate]) -> list[DateScore
 
 
 def precise_spans(spans: Sequence[dates.Span]) -> list[dates.Span]:
-    """Return the spans that are short enough for a search."""
+    """Return the spans that are short enough to count as precise."""
     return [span for span in spans if (span[1] - span[0]).days < PRECISE_DAYS]
 
 

@@ -43,18 +43,20 @@ class SearchFilters(TypedDict, total=False):
         since: Only hits last written at this time or later: an aware datetime, or text such as
             "7d".
         until: Only hits last written at this time or earlier.
-        as_of: Search the records that were current at this time, with their confidence then.
-        now: Reference time for words like "yesterday"; the present by default. It filters nothing.
+        as_of: Search the records that were current at this time, with the confidence that they had
+            then.
+        now: Reference time for words like "yesterday"; the present by default. It doesn't filter
+            hits.
         min_confidence: The lowest confidence of a hit, 0 to 1; by default the setting of that name.
         min_similarity: The lowest similarity of a hit, 0 to 1 on the calibrated scale; needs an
             embedder.
         rank: `relevance`, which considers age and use of memories within bounds; `similarity`,
             which ignores them; or `formula`, the plain product of similarity, freshness and boost.
             By default the setting of that name.
-        include_corrected: Whether to show a hit corrected by another hit, after that one; true by
-            default.
-        tier: `deep` (the default) for the store, `hot` for the scratchpad only, or `auto` for the
-            store unless the scratchpad contains every word of the query.
+        include_corrected: Whether to show a hit that another hit corrects; it is shown after the
+            correction. True by default.
+        tier: `deep` (the default) to search the store, `hot` to search only the scratchpad, or
+            `auto` to search the scratchpad if it contains every word of the query, else the store.
         limit: The maximum number of hits, up to 1,000; by default the setting `default_limit`.
     """
 

@@ -12,21 +12,21 @@ from memories.stores.records import Candidate, Filter
 
 # A query in which the model knows more than this share of the words is a question, however strange.
 MIN_FAMILIARITY = 0.5
-# At this calibrated similarity, a match is beyond doubt. Nonsense reaches it only among texts that
-# are like nonsense.
+# At this calibrated similarity, a match is beyond doubt. A nonsense query reaches it only if the
+# store contains similar nonsense.
 SURE = 0.997
 # A query is meaningful if one text contains this share of its words.
 MIN_COVERAGE = 0.5
-# In units of calibration (a cosine times the slope of its curve), so they are the same for every
-# embedder.
-FAMILIAR_MARGIN = 1.65  # distance below the floor up to which a query of familiar words isn't noise
+# These are in units of calibration (a cosine times the slope of its curve), so they are the same
+# for every embedder.
+FAMILIAR_MARGIN = 1.65  # a query of familiar words isn't noise down to this far below the floor
 NEAR_BEST = 1.25  # for such a query, the largest distance between a hit and the best similarity
 MAX_EXAMINED = 10  # number of candidates whose texts are examined
 # characters examined of each text; after these, only the surroundings of the query's words are
 _EXAMINED = 20_000
 _AROUND = 100  # characters examined before and after such a word
-_NO_BOUNDS = (0.0, 1.0)  # `floor` and `near_best` of a query that means something
-_MAX_COUNT = 20_000  # maximum number of records counted; more would hardly raise the floor
+_NO_BOUNDS = (0.0, 1.0)  # `floor` and `near_best` for a meaningful query
+_MAX_COUNT = 20_000  # maximum number of records to count; more would hardly raise the floor
 
 
 class Sense(NamedTuple):
@@ -34,9 +34,9 @@ class Sense(NamedTuple):
 
     Attributes:
         similarity: The best cosine; None without vectors.
-        coverage: The largest share of the query's words found in one place, 0 to 1; the search for
-            it ends at a sufficient share. Texts are not examined if the query is pointed, or if the
-            similarity is beyond doubt.
+        coverage: The largest share of the query's words found in one place, 0 to 1. Texts are
+            examined only until the share is sufficient, and not at all if the query is pointed or
+            the similarity is beyond doubt.
         pointed: Whether the query names a speaker, or a day on which something was said.
     """
 
@@ -144,7 +144,9 @@ def _largest_coverage(candidates: Sequence[Candidate], terms: Sequence[str]) -> 
 
 
 def _excerpt(text: str, words: Sequence[str]) -> str:
-    """Return the beginning of a text and, from its rest, the first place of each word."""
+    """Return the beginning of a text and, from the rest, the surroundings of each word's first
+    occurrence.
+    """
     if len(text) <= _EXAMINED:
         return text
     tail = text[_EXAMINED - _AROUND :].casefold()

@@ -3,8 +3,8 @@
 Words and similarity are each a weighted mean over three scales: the text itself, a window around
 it, and its session (`surroundings`). A memory has no surroundings. If only memories are searched, a
 memory is *standalone*: its own words and similarity count on all scales. If turns are searched too
-(scope `all`), its window and session words are the share of the query's words that it has, as for
-turns. With the signs for and against a turn:
+(scope `all`), a memory's window and session words are the share of the query's words that it
+contains, as for turns. With the signs for and against a turn:
 
     words      = mean of own, best of session, window, session      own = BM25 / max(best BM25, 4)
     similarity = mean of own, window, session
@@ -13,8 +13,8 @@ turns. With the signs for and against a turn:
                  large for a standalone memory
     score      = fused × the factor for age and use of a memory; see `relevance`
 
-`Weights` has the weights of the means and of the signs, and the source of the numbers. The weight
-of similarity is a constant of the embedder (`Space.weight`).
+`Weights` holds the weights of the means and of the signs, and says where the numbers come from. The
+weight of similarity is a constant of the embedder (`Space.weight`).
 """
 
 import math
@@ -76,16 +76,17 @@ WEIGHTS = Weights()
 _WORDS, _SIMILARITY = WEIGHTS.words, WEIGHTS.similarity  # computed once, not per candidate
 # A word score above this share of the best one makes a stale memory a hit without similarity.
 OWN_WORDS = 0.5
-# The best word score counts fully only from this BM25 on, because a single common word in a small
-# store should not.
+# The best word score counts fully only if it is at least this BM25, because a single common word in
+# a small store should not count fully.
 FULL_WORDS = 4.0
-# Factor for the weight of similarity of a standalone memory, which no neighbour confirms by words.
+# Factor for the weight of similarity of a standalone memory, which has no neighbours whose words
+# could confirm the match.
 STANDALONE = 2.0
 FULL_LENGTH = 20  # a turn with this many words is not brief
-WORDS_ONLY_SIGNS = 0.4  # factor for the signs if nothing has a similarity: they could dominate
+WORDS_ONLY_SIGNS = 0.4  # factor for the signs if nothing has a similarity; else they could dominate
 # A text this close to a date in the query is a hit even without a shared word.
 ON_DATE = 0.5
-# In units of calibration: a text this near to a clear answer may also be an answer.
+# A text this near to a clear answer, in units of calibration, may also be an answer.
 NEAR_CLEAR = 1.25
 # The share of the best similarity that a text without a shared word must reach.
 WORDLESS_SHARE = 0.5
@@ -110,7 +111,7 @@ class Evidence(NamedTuple):
         tells_when: 1.0 if the query asks when and the text states a time.
         aside: 1.0 for a turn by an assistant, a system or a tool.
         question: 1.0 if it ends like a question.
-        brevity: 0 to 1, 0 from 20 words on.
+        brevity: 0 to 1; 0 for 20 words or more.
     """
 
     words: Any
@@ -146,13 +147,14 @@ class Features(NamedTuple):
     Attributes:
         evidence: The evidence that it answers the query.
         confidence: How current it is, 0 to 1.
-        decay_policy: Its policy, which decides whether its age counts.
+        decay_policy: Its decay policy, which decides whether its age counts.
         age_days: Its age since it was written, or last reinforced if its policy allows that.
         accesses: How often it was read.
-        pinned: Whether it is pinned: a pinned memory does not age, and counts as often used.
+        pinned: Whether it is pinned: a pinned memory does not age, and is treated as often used.
         readable: Whether the embedder knows its language, so that similarity alone can make it a
             hit.
-        on_date: Whether it is from a day or month in the query, so that it needs no shared word.
+        on_date: Whether it is from a day or month that the query names; if so, it needs no shared
+            word.
         verbatim: Whether it consists of the query's words; only a correction ranks higher.
         name: The id of the memory; empty for a turn.
         corrected_by: The id of the memory that corrects it and ranks before it; or empty.
@@ -178,9 +180,9 @@ class RankingRules(NamedTuple):
 
     Attributes:
         weight: The weight of similarity relative to words; a constant of the embedder.
-        floor: A query whose best candidate is less similar than this is noise; 0 if it surely isn't
-            noise.
-        near_best: The largest distance of a hit from the best similarity if the query may be noise.
+        floor: A query whose best candidate is less similar than this is noise; 0 if the query
+            certainly isn't noise.
+        near_best: How far a hit's similarity may be below the best one if the query may be noise.
         min_similarity: The lowest similarity of a hit, as a cosine.
         min_confidence: The lowest confidence of a hit.
         limit: The maximum number of hits.
@@ -232,12 +234,12 @@ def fuse(evidence: Evidence, best_words: float, weight: float) -> Any:
     Args:
         evidence: Evidence for one candidate, or arrays for many.
         best_words: The best BM25 of all candidates.
-        weight: The weight of similarity relative to words. Without a similarity, only words count,
-            and signs count no more than they do with one.
+        weight: The weight of similarity relative to words. Without a similarity, only words and
+            signs count, and signs count no more than they would with one.
     """
     full = max(best_words, FULL_WORDS)
     if evidence.similarity is None:
-        # Only words decide, so even a match on a few common words gets its full weight.
+        # Words alone decide, so even a match on a few common words gets its full weight.
         full = max(best_words, 1e-9)
     own = evidence.words / full
     window, session = evidence.window_words, evidence.session_words
@@ -393,7 +395,7 @@ def _score(row: int, candidate: Features, best_words: float, rules: RankingRules
 def _score_by_formula(row: int, candidate: Features, fused: float, relevance: Relevance) -> Ranked:
     """Score by the formula of Decision 5 in the identity specification: a product without bounds.
 
-    If there is no similarity, the fused score takes its place; words alone decide it then.
+    Without a similarity, the fused score, which then depends on words alone, is used instead.
     """
     similarity = candidate.evidence.similarity
     fresh = 1.0
@@ -406,8 +408,8 @@ def _score_by_formula(row: int, candidate: Features, fused: float, relevance: Re
 
 
 def _staleness(candidate: Features, relevance: Relevance) -> int:
-    """Return whether a candidate is fresh, normal or stale; only a decaying memory can be stale,
-    regardless of the rank.
+    """Return whether a candidate is fresh, normal or stale; whatever the rank, only a decaying
+    memory can be stale.
     """
     fresh = freshness(candidate.age_days, relevance.decay_rate, candidate.decay_policy)
     if candidate.pinned:
@@ -420,8 +422,8 @@ def _reason_to_drop(
 ) -> str:
     """Return why a candidate does not answer; empty if it may.
 
-    `weakest` is the minimum similarity of a candidate without a shared word, `min_if_noise` that of
-    any candidate if the query may be noise.
+    `weakest` is the minimum similarity of a candidate without a shared word. `min_if_noise` is the
+    minimum similarity of any candidate if the query may be noise.
     """
     evidence = candidate.evidence
     similarity = evidence.similarity

@@ -26,7 +26,7 @@ class Relevance(NamedTuple):
     Attributes:
         decay_rate: How fast freshness falls: it is one half after `1 / decay_rate` days.
         least_freshness: The lower bound of the factor for age, 0 to 1; 1 ignores age.
-        boost_rate: The increase of the factor for use per read.
+        boost_rate: How much each read increases the factor for use.
         most_boost: The upper bound of the factor for use, 1 or more; 1 ignores use.
         fresh: At or above this freshness, a memory that has been read is `fresh`, which lowers its
             threshold.
@@ -106,21 +106,21 @@ def staleness(fresh: float, accesses: int, relevance: Relevance) -> int:
 def calibrate(cosine: float, slope: float, middle: float) -> float:
     """Return a cosine's calibrated similarity, 0 to 1, which is comparable across embedders.
 
-    It is the probability that a text with this cosine belongs to a question, if half of all texts
-    belong: a logistic curve. Its two constants are measured for each embedder (`python -m bench
-    calibration`).
+    It is the probability that a text with this cosine answers a question, assuming that half of all
+    texts do. The curve is logistic, and its two constants are measured for each embedder (`python
+    -m bench calibration`).
 
     Args:
         cosine: The similarity.
         slope: The slope of the curve.
-        middle: The cosine at which both are equally likely.
+        middle: The cosine at which the probability is one half.
     """
     return 1 / (1 + math.exp(-slope * (cosine - middle)))
 
 
 def to_cosine(share: float, slope: float, middle: float) -> float:
-    """Return the cosine for a calibrated similarity: the inverse of `calibrate`. It is -1 for 0,
-    and more than 1 for 1.
+    """Return the cosine for a calibrated similarity: the inverse of `calibrate`. A similarity of 0
+    gives -1, and a similarity of 1 gives more than 1.
     """
     if share <= 0:
         return -1.0

@@ -38,9 +38,9 @@ class Hit:
 
     Attributes:
         found: The memory or the turn.
-        score: The ranking score, 0 to 1; comparable only within one search. Hits are in this order,
-            except that the newer of two near hits about one subject precedes the older, and a
-            memory whose anchors changed comes last.
+        score: The ranking score, 0 to 1; comparable only within one search. Hits are sorted by
+            score, except that the newer of two near hits about one subject precedes the older, and
+            a memory whose anchors changed comes last.
         similarity: The cosine between its embedding and the query's, 0 to 1; None in keyword-only
             mode.
         calibrated: The similarity on the scale of the thresholds, 0 to 1, comparable across
@@ -95,7 +95,9 @@ class Hit:
 
     @property
     def speaker(self) -> str | None:
-        """The speaker of a turn, or its role if unknown; for a memory, the agent in its tags."""
+        """The speaker of a turn, or the turn's role if the speaker is unknown; for a memory, the
+        agent in its tags.
+        """
         if isinstance(self.found, Memory):
             return self.found.tags.get("agent")
         return self.found.speaker or self.found.role

@@ -57,8 +57,8 @@ class Search(NamedTuple):
 
     Attributes:
         query: The question.
-        filters: Filters for the records to search; a record matches any of them. Those for memories
-            come first.
+        filters: Filters for the records to search; a record must match at least one of them.
+            Filters for memories come first.
         limit: The maximum number of hits.
         min_confidence: The lowest confidence of a hit.
         min_similarity: The lowest similarity of a hit, on the calibrated scale.
@@ -187,7 +187,7 @@ def _divide_by_collection(
 
 
 def _parse_rank(rank: str, config: Config) -> Relevance | None:
-    """Return how age and use influence a rank; None for `similarity`, which ignores both."""
+    """Return how age and use influence the ranking; None for `similarity`, which ignores both."""
     if rank not in RANKS:
         raise InvalidInput(f'"{validate.shown(str(rank))}" is not a rank; use {", ".join(RANKS)}')
     if rank == "similarity":
@@ -359,10 +359,9 @@ def _rules(search: Search, floor: float, near_best: float) -> RankingRules:
 
 
 # --- the newer of two near hits about one subject comes first
-#
-# A correction in other words isn't linked to the memory that it replaces (see
-# `write.compare.corrections`), and a question often resembles the older one more. Both stay hits;
-# only their order changes.
+# A correction in different words isn't linked to the memory that it replaces (see
+# `write.compare.corrections`), and a question often resembles the older memory more. Both stay
+# hits; only their order changes.
 
 
 def put_newer_first(

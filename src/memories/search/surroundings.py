@@ -38,17 +38,17 @@ from memories.stores.records import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-MATCHES = 100  # minimum number of turns, by words and by vector, that are measured
-MIN_READ = 24  # minimum number of measured turns whose texts are read
+MATCHES = 100  # minimum number of turns to measure, by words and by vector
+MIN_READ = 24  # minimum number of measured turns whose texts are also read
 YEARS_BACK = 4  # how many past years are tried for a date without a year
 # The words of this many neighbours count as a turn's own, because an answer follows its question.
 BEFORE, AFTER = 2, 1
 ASIDE = frozenset({"assistant", "system", "tool"})
-ASIDE_WORDS = 0.3  # factor for the words of these roles, whose long replies contain any word
-# The distance in days from a span at which closeness is about `ON_DATE`.
+ASIDE_WORDS = 0.3  # factor for the words of these roles, whose long replies contain almost any word
+# At this distance from a span, in days, closeness is about `ON_DATE`.
 _JUST_BEFORE, _JUST_AFTER = timedelta(days=1), timedelta(days=3)
-_DATES_READ = 2_000  # characters of a text that are searched for dates
-_WORD_LENGTH = 6  # average length of a word in characters, with its space
+_DATES_READ = 2_000  # maximum number of characters of a text that are searched for dates
+_WORD_LENGTH = 6  # average length of a word in characters, including the space after it
 _DAY_MILLIS = 86_400_000
 _EPOCH = date(1970, 1, 1).toordinal()
 
@@ -57,8 +57,8 @@ class _Columns(NamedTuple):
     """Properties of the matches that don't depend on their texts: arrays with one row per match.
 
     Attributes:
-        evidence: The evidence, as far as it doesn't depend on texts.
-        has_no_vector: Whether it has no similarity.
+        evidence: The part of the evidence that doesn't depend on texts.
+        has_no_vector: Whether the match has no similarity.
         precision: See `DateScore`.
         spans: The days in the question; not a column.
         asks_when: Whether the question asks for a time; not a column.
@@ -149,7 +149,7 @@ def _date_overlap(query: Query, record: Record, spans: Sequence[dates.Span]) -> 
 
 
 def _brevity(text: str) -> float:
-    """Return how brief a text is: 1 for one word, 0 from `FULL_LENGTH` words on, on a log scale."""
+    """Return how brief a text is on a log scale: 1 for one word, 0 for `FULL_LENGTH` or more."""
     words = max(1, len(text.split()), len(text) // _WORD_LENGTH)  # not every script separates words
     return 1 - math.log(min(words, FULL_LENGTH)) / math.log(FULL_LENGTH)
 
@@ -281,7 +281,7 @@ def _beside(
     """
     if not len(session):
         return []
-    # The keys of two sessions are so far apart that no window reaches from one into the other.
+    # The keys of two sessions are so far apart that no window can span both.
     keys = session * (int(position.max()) + BESIDE + 1) + position
     order = np.argsort(keys)
     ordered = keys[order]
@@ -317,7 +317,7 @@ def _best_of(session: "NDArray[np.int64]", values: "NDArray[np.float64]") -> "ND
 # turns, which are all about that person. So the question is embedded without the name. The words
 # keep it, and the named speaker's turns count more.
 
-_SHORT_NAME = 2  # letters; a name of this length needs its capital, and a shorter one is ignored
+_SHORT_NAME = 2  # letters; a name this short needs its capital, and a shorter one is ignored
 # Names that are also words: only a capital letter shows that a person is meant.
 _NAMES_THAT_ARE_WORDS = frozenset(
     "april art august bill dawn drew faith frank grace hope jack joy june mark may rose summer "

@@ -1,7 +1,7 @@
 """The server as one ASGI application: guard, API, MCP and sign-in; `serve` runs it in a process.
 
-MCP over HTTP at `/mcp` runs the tools of `memory mcp` for the sender of each request. Importing the
-SDK takes half a second, so a thread imports it while the server already answers other requests.
+MCP over HTTP, at `/mcp`, offers the tools of `memory mcp`. Each call acts for its sender. Importing
+the SDK takes half a second, so a thread imports it while the server already answers other requests.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ _logger = logging.getLogger(__name__)
 
 
 class _Caller(NamedTuple):
-    """A call's sender, and the memory that the tool uses."""
+    """The sender of a tool call, and the memory that the tool uses."""
 
     who: Principal
     namespace: str
@@ -73,13 +73,13 @@ def _application(*, read_only: bool) -> tuple[ASGIApp, Any]:
 
         def __init__(self) -> None:
             """Initialize without a memory, which each call provides."""
-            # The calls come from several clients, so no search is remembered.
+            # Calls come from several clients, so don't remember any client's searches.
             super().__init__(
                 lambda: _caller.get().memories, lambda _: (self.memories, ""), max_seen=0
             )
 
         def _written_by(self, caller: "Context[Any, Any]") -> Memories:
-            """Return the memory, with the token or the client as the writer."""
+            """Return the memory; the token or the client is recorded as the writer."""
             sender, client = _caller.get(), caller.session.client_params
             if client is None:
                 return sender.memories
@@ -87,7 +87,7 @@ def _application(*, read_only: bool) -> tuple[ASGIApp, Any]:
             return sender.memories.of_client(name, client.client_info.version)
 
     server = serve_tools(TokenTools(), read_only=read_only)
-    # The guard has already checked host and origin against the names of this server.
+    # The guard has already checked that the host and the origin name this server.
     unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
     app = server.streamable_http_app(
         streamable_http_path=PATH,
@@ -170,7 +170,7 @@ class McpOverHttp:
 
 
 async def _buffer_body(receive: Receive) -> Receive:
-    """Read the body now, so that a refusal is answered here; return a receiver that repeats it."""
+    """Read the body now, so that errors are answered here; return a receiver that replays it."""
     messages = [await receive()]
     while messages[-1].get("more_body", False):
         messages.append(await receive())
@@ -194,10 +194,10 @@ class Options(NamedTuple):
     """The application's options.
 
     Attributes:
-        port: The port of the TCP socket; part of the name of the page's cookie.
-        hosts: Host names that are accepted in addition to the loopback ones.
+        port: The port of the TCP socket. The name of the page's cookie contains it.
+        hosts: Host names that are accepted in addition to the loopback names.
         store: Used instead of the store in the settings; it is not closed.
-        embedder: The model of `store`; None searches by words only.
+        embedder: The model to use with `store`; None searches by words only.
         group_commit: Stores new memories in transactions that several requests share; by default,
             each request has its own transaction.
         routes: Additional routes, such as those of the page.
@@ -218,7 +218,7 @@ class Options(NamedTuple):
 
 
 def build(config: Config, options: Options = Options()) -> Starlette:  # noqa: B008 - it never changes
-    """Return the application; `app.state.server` is the state that its requests share.
+    """Return the application. All its requests share the state in `app.state.server`.
 
     Args:
         config: The settings.

@@ -1,12 +1,12 @@
 """Group commit: writes wait in a queue, and one thread commits many of them in one transaction.
 
-A disk flush takes as long for one write as for a hundred, so the writes that arrive during a commit
-go into the next transaction. Each write is acknowledged after its commit. A refused write fails
+A disk flush takes as long for one write as for a hundred, so writes that arrive during a commit
+share the next transaction. Each write is acknowledged after its commit. A refused write fails
 without affecting the others.
 
-New memories are added to the store together, at the end of the transaction or before the next read.
-If that fails for one of them, the transaction is rolled back and repeated with each write in its
-own savepoint.
+New memories are added to the store in one step, at the end of the transaction or before the next
+read. If one of them can't be added, the transaction is rolled back and run again with each write in
+its own savepoint.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from memories.stores.wrapper import BatchedStore
 from memories.write.create import Batch, Created
 
 MOST_WAITING = 2_000  # maximum number of writes in the queue
-# limits of one transaction: writes, bytes of text, and seconds, because other processes wait for it
+# limits of one transaction: its writes, its bytes of text, and its seconds, since others wait
 MOST_AT_ONCE = 256
 MOST_BYTES = 1_048_576
 _SECONDS = 0.1
@@ -48,7 +48,7 @@ class Ending(StoreBusy):
 
 
 class _Submitted(NamedTuple):
-    """A create that no thread waits for; its event is recorded when it completes."""
+    """A create operation that no thread waits for; its event is recorded when it completes."""
 
     memories: Memories
     drafts: Sequence[Draft]
@@ -69,7 +69,7 @@ class _Write(NamedTuple):
 
     @classmethod
     def of(cls, prepared: Batch, submitted: _Submitted | None = None) -> "_Write":
-        """Return the write for new memories, which runs in this thread's context."""
+        """Return a write that stores new memories; it will run in this thread's context."""
         size = sum(len(item.draft.content) for item in prepared.drafts)
         return cls(prepared, submitted, size, contextvars.copy_context(), Future())
 
@@ -86,7 +86,7 @@ class _Outcome(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """Committed writes through one store, and the reports about them."""
+    """Writes that were committed through one store, and the functions that report them."""
 
     outcomes: Sequence[_Outcome]
     reports: Sequence[Callable[[], None]]
@@ -95,8 +95,8 @@ class _Part(NamedTuple):
         """Report the changes, and save access counts; return each write's result or error.
 
         Args:
-            flushed: The homes whose access counts have been saved since the commit; others are
-                added.
+            flushed: The homes whose access counts have been saved since the commit. This method
+                adds the homes that it saves.
         """
         try:
             for report in self.reports:
@@ -130,7 +130,7 @@ def _answer(results: Sequence[tuple[_Write, Any]]) -> None:
 
 
 class _Apart(Exception):
-    """Writes that were made together must be repeated, each in its own savepoint."""
+    """Raised when writes that were made in one step must be repeated in savepoints of their own."""
 
 
 class GroupCommit:
@@ -143,8 +143,8 @@ class GroupCommit:
 
         Args:
             store: The store.
-            fits: Returns whether the store is still the one that was opened; called before each
-                transaction.
+            fits: Returns whether the store is still the one that was opened. It is called before
+                each transaction.
         """
         self._store, self._fits = store, fits
         self._waiting: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
@@ -173,7 +173,7 @@ class GroupCommit:
         Raises:
             Full: Too many writes are waiting.
             Ending: The server is stopping.
-            SystemFault: A transaction failed, and every write in it.
+            SystemFault: The transaction failed, and so did every write in it.
         """
         if len(drafts) == 1:
             return self.submit(memories, drafts[0], force, redact).result()
@@ -192,7 +192,7 @@ class GroupCommit:
     def submit(
         self, memories: Memories, draft: Draft, force: bool, redact: bool
     ) -> "Future[list[Created]]":
-        """Queue a draft that `create` would wait for; return a future for its result."""
+        """Queue a draft without waiting for it, unlike `create`; return a future for its result."""
         submitted = _Submitted(memories, [draft], time.perf_counter())
         try:
             [prepared] = memories.prepare(submitted.drafts, force=force, redact=redact)
@@ -202,7 +202,7 @@ class GroupCommit:
             raise
 
     def _enter(self, write: _Write) -> "Future[Any]":
-        write.future.set_running_or_notify_cancel()  # a caller that stops waiting cancels nothing
+        write.future.set_running_or_notify_cancel()  # a caller can't cancel it any more
         with self._entering:
             if self._closed:
                 raise Ending
@@ -215,8 +215,8 @@ class GroupCommit:
         return write.future
 
     def close(self, seconds: float = 3.0) -> bool:
-        """Accept no more writes, and complete the queued ones; refuse those that have not begun in
-        time. Return whether all were completed.
+        """Accept no more writes, and complete the queued ones; refuse those that have not begun
+        when the time is up. Return whether all were completed.
         """
         with self._entering:  # so that no write can follow the end marker
             if not self._closed:
@@ -239,7 +239,9 @@ class GroupCommit:
                 self._commit(writes)
 
     def _next(self) -> tuple[list[_Write], bool]:
-        """Wait for a write; return it, the writes behind it, and whether the queue was closed."""
+        """Wait for a write; return it with the writes queued behind it, and whether the queue was
+        closed.
+        """
         first = self._waiting.get()
         if first is None:
             return [], True
@@ -283,7 +285,8 @@ class GroupCommit:
 
         Args:
             writes: The writes.
-            together: Add all new memories in one step, else each in its own savepoint.
+            together: Whether to add all new memories in one step. If False, each write gets its own
+                savepoint.
 
         Raises:
             _Apart: A write that was made together with others failed and can't be undone
@@ -319,7 +322,7 @@ class GroupCommit:
         return parts
 
     def _defer(self, write: _Write, batch: BatchedStore, through: Store) -> "_Outcome":
-        """Run a write against a batch; a refused write is removed from the batch."""
+        """Run a write that adds to a batch; remove a refused write from the batch."""
         before = batch.mark()
         try:
             return _Outcome(write, write.context.run(write.prepared.through(through).write), None)
@@ -332,7 +335,7 @@ class GroupCommit:
         """Run one write in its own savepoint; a refused write rolls back only its savepoint.
 
         Raises:
-            StoreError: The store failed, and the entire transaction with it.
+            StoreError: The store failed, so the entire transaction failed.
         """
         try:
             return _Outcome(write, write.context.run(write.prepared.write), None)
@@ -354,7 +357,7 @@ class GroupCommit:
             raise type(self._broken)(str(self._broken))
 
     def _fail(self, writes: Sequence[_Write], error: Exception) -> None:
-        """Fail writes with an error; an error that reports a damaged file stops all writing."""
+        """Fail writes with an error. If the error reports a damaged file, all writing stops."""
         if isinstance(error, StoreDamaged) and self._broken is None:
             self._broken = error
         _answer([(write, error) for write in writes if not write.future.done()])

@@ -1,7 +1,8 @@
 """Serves the application over HTTP with uvicorn, on sockets that are already bound.
 
-uvicorn does not limit the size and the duration of a request's head, so this module does. It also
-refuses absolute URLs: only proxies receive them, and their host would override the Host header.
+uvicorn limits neither the size of a request's head nor the time that it may take, so this module
+does. It also refuses absolute URLs: clients send them only to proxies, and the host in such a URL
+would override the Host header.
 """
 
 import asyncio
@@ -38,14 +39,14 @@ HEAD_SECONDS = 10.0
 MAX_HEAD = 65_536
 MAX_HEADERS = 100
 MOST_REQUESTS = 256  # maximum number of requests answered concurrently
-# beyond this, a new connection closes the oldest one that is waiting for its client
+# with this many, a new connection closes the oldest one that is waiting for its client
 MOST_CONNECTIONS = 512
-_MOST_JOINED = 65_536  # maximum bytes held back until the end of an iteration
+_MOST_JOINED = 65_536  # maximum number of bytes held back until the end of an iteration
 
 
 class _Joined:
-    """A transport that joins the writes in one iteration of the event loop, such as a head and its
-    body.
+    """A transport that joins all writes in one iteration of the event loop, such as an answer's
+    head and its body.
 
     Otherwise each write would be a separate system call and would wake the client.
     """
@@ -59,8 +60,8 @@ class _Joined:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Send at the end of this iteration, or now if much data is waiting, so that the transport
-        can apply back pressure.
+        """Send at the end of this iteration. If much data is waiting, send now, so that the
+        transport can apply back pressure.
         """
         if not self._waiting:
             self._loop.call_soon(self._send)
@@ -194,8 +195,8 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.close()
 
 
-_GRACE_SECONDS = 3  # seconds for open requests to finish, and the same again for queued writes
-READY_SECONDS = 1.0  # seconds for which the answer of `/ready` is reused
+_GRACE_SECONDS = 3  # seconds that open requests get to finish; queued writes then get as many
+READY_SECONDS = 1.0  # how long the answer of `/ready` is reused
 
 
 class Process(Served, Protocol):
@@ -206,13 +207,13 @@ class Process(Served, Protocol):
 
 
 class Web:
-    """The part of a server's process that serves HTTP."""
+    """The part of the server process that handles HTTP."""
 
     def __init__(self, process: Process, options: ServeOptions, address: socket.socket) -> None:
         """Build the application.
 
         Args:
-            process: The process that runs it.
+            process: The server process.
             options: The server's options.
             address: The TCP socket.
         """
@@ -220,7 +221,7 @@ class Web:
         # systemd may have opened a different address
         self.check(process.config, host, loopback=is_loopback(host))
         self.url = _url(options, host, port)
-        # a name that the guard accepts
+        # use a name that the guard accepts
         name = host if is_loopback(host) else next(iter(options.names), "127.0.0.1")
         self.login = f"{(options.public_url or _url(options, name, port)).rstrip('/')}/login"
         self._process, self._tls = process, bool(options.tls)
@@ -289,7 +290,7 @@ class Web:
 
     @staticmethod
     def check(config: Config, host: str, *, loopback: bool) -> None:
-        """Refuse to listen on an address that other machines can reach if there are no tokens.
+        """If there are no tokens, refuse to listen on an address that other machines can reach.
 
         Raises:
             ConfigError: There are no tokens.
@@ -301,7 +302,7 @@ class Web:
             )
 
     def run(self, unix: socket.socket, address: socket.socket) -> None:
-        """Serve until `stop` is called; open requests then have some seconds to finish."""
+        """Serve until `stop` is called; open requests then get a few seconds to finish."""
         # a client of the Unix socket needs no encryption
         self._server.run(sockets=[address] if self._tls else [unix, address])
 
@@ -334,8 +335,8 @@ class Web:
         return ""
 
     async def _known_problem(self) -> str:
-        """Return the result of `_problem`, which requests within a second share, since any client
-        may ask.
+        """Return the result of `_problem`. Requests within a second share one result, since any
+        client may ask.
         """
         looking = self._looking
         age = time.monotonic() - self._looked_at
@@ -393,5 +394,5 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals to the process, which has more to stop."""
+        """Leave signals to the process, which must also stop its other parts."""
         yield

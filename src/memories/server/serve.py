@@ -1,4 +1,4 @@
-"""Runs the server's process, from start to end."""
+"""Runs the server process, from start to exit."""
 
 import contextlib
 import os
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from memories.server.http import Web
 
 LOOK_SECONDS = 5.0  # seconds between two checks of the store's file
-SIGNAL_SECONDS = 1.0  # maximum seconds until a signal is handled
+SIGNAL_SECONDS = 1.0  # maximum number of seconds until a signal is handled
 RESTART = 75  # exit code that asks a supervisor to restart the server
-_HANDOVER_SECONDS = 10.0  # seconds for a stopping server to complete its queued writes
+_HANDOVER_SECONDS = 10.0  # seconds that a stopping server gets to complete its queued writes
 _IDLE = "idle"
 ALREADY = "a server for this store is already running"
 
@@ -121,7 +121,7 @@ class Process:
         self.warm = Warm(sockets.command, self, run)
 
     def warm_up(self, preload: Callable[[], None]) -> None:
-        """Load everything that the first command would wait for."""
+        """Load everything that the first command would otherwise have to wait for."""
         preload()
         if self.embedder is not None and self.config.embedder in ("minilm", "e5"):
             self.embedder.embed("warm")
@@ -175,7 +175,8 @@ class Process:
         if web is None or address is None:
             self._ready("")
             while not self._ending.wait(SIGNAL_SECONDS):
-                # a signal that arrives just before a wait is handled after it, so waits are short
+                # a signal that arrives just before a wait is handled only after it, so waits are
+                # short
                 pass
         else:
             serving = web(self, self._options, address)
@@ -233,14 +234,14 @@ class Process:
         self.warm.close()
         drained = self.group_commit.close()
         if drained:
-            # a thread may still be reading; the system then closes the rest
+            # a thread may still be reading; if so, the system closes the files at exit
             with contextlib.suppress(MemoriesError):
                 self.store.close()
 
 
 def _file_identity(file: str | None) -> tuple[int, int] | None:
-    """Return a file's device and inode without opening it; None if it is missing, or the store is
-    not a file.
+    """Return a file's device and inode without opening it. Return None if the file is missing or
+    the store is not a file.
     """
     if file is None:
         return None

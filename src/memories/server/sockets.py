@@ -21,9 +21,9 @@ class ServeOptions(NamedTuple):
     Attributes:
         host: The address for HTTP.
         port: The port for HTTP; 0 for any free one.
-        http: Whether to serve HTTP, and not only commands.
+        http: Whether to serve HTTP as well as commands.
         names: Host names that browsers and proxies may use for the server.
-        tls: The certificate file and its key file; empty without TLS.
+        tls: The paths of the certificate and its key; empty for no TLS.
         issuer: The URL of an OAuth issuer whose tokens are accepted too.
         public_url: The URL at which remote clients reach the server.
         idle_seconds: How long the server runs without a request; None for no limit.
@@ -44,7 +44,7 @@ class AlreadyRunning(Exception):
 
 
 class Listening(NamedTuple):
-    """A server's Unix sockets, while it holds the lock.
+    """The Unix sockets of a server that holds the lock.
 
     Attributes:
         path: The path of the socket for commands.
@@ -71,11 +71,11 @@ def socket_paths(config: Config) -> list[str]:
 
 @contextlib.contextmanager
 def listen(config: Config) -> Iterator[Listening]:
-    """Listen for a store's clients inside the context; leave no socket behind.
+    """Listen for a store's clients inside the context; remove the sockets afterwards.
 
     Raises:
         AlreadyRunning: Another process serves the store.
-        ConfigError: Other users may write to the sockets' folder.
+        ConfigError: Other users can write to the sockets' folder.
     """
     main, *others = socket_paths(config)
     folder = Path(main).parent
@@ -103,7 +103,7 @@ def listen(config: Config) -> Iterator[Listening]:
 @contextlib.contextmanager
 def _listen_at(path: str) -> Iterator[socket.socket]:
     """Listen on a socket at a path. The socket is bound under a temporary name and then renamed, so
-    that a client never finds one that doesn't answer.
+    that a client never finds a socket that doesn't answer.
     """
     scratch = f"{path}.{os.getpid()}"
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -141,10 +141,10 @@ def _link(path: Path, target: str) -> Iterator[None]:
 
 
 def bind_address(options: ServeOptions) -> socket.socket:
-    """Return the TCP socket that systemd opened, else a new one.
+    """Return the TCP socket that systemd opened; if there is none, open one.
 
     Raises:
-        ConfigError: The server can't listen there.
+        ConfigError: The server can't listen on the address.
     """
     if (activated := socket_from_systemd()) is not None:
         return activated

@@ -1,9 +1,9 @@
-"""The command over a Unix socket: runs each request in a thread, and returns its output and exit
-code.
+"""Runs commands for clients of a Unix socket, each in a thread, and returns their output and exit
+codes.
 
-`memories.warm` is the other side and describes the messages. A command reads `sys.stdin`,
-`os.environ` and relative paths as in its own process: `install_stand_ins` replaces the standard
-streams and `os.environ` with objects that look up the caller, and each thread has its own working
+`memories.warm` is the client and describes the messages. A command uses `sys.stdin`, `os.environ`
+and relative paths as if it ran in its own process: `install_stand_ins` replaces the standard
+streams and `os.environ` with objects that look up the caller. Each thread has its own working
 folder if the system supports that.
 """
 
@@ -39,7 +39,7 @@ from memories.write.create import Created
 
 STOPPED = "stopped by a request"  # why `memory serve --stop` ended the server
 _CLONE_FS = 0x200  # flag of unshare(2): the thread gets its own working folder and umask
-# if threads can't have their own folder, commands run one after the other
+# if threads can't have working folders of their own, commands run one at a time
 _folder_lock = threading.Lock()
 
 
@@ -54,8 +54,8 @@ class Caller(NamedTuple):
 
     Attributes:
         environment: The environment variables that were sent.
-        is_carried: Returns whether clients send a variable. If they don't, the server's own value
-            applies.
+        is_carried: Returns whether clients send a given variable. For other variables, the server's
+            own values apply.
         terminals: Whether each of the three standard streams is a terminal.
         input: Standard input; None if it was not sent.
         folder: The working folder.
@@ -76,8 +76,8 @@ _caller: ContextVar[Caller | None] = ContextVar("caller", default=None)
 
 
 def install_stand_ins() -> None:
-    """Replace `sys.stdin`, `sys.stdout`, `sys.stderr` and `os.environ` with objects that stand in
-    for the caller's while there is a caller.
+    """Replace `sys.stdin`, `sys.stdout`, `sys.stderr` and `os.environ` with objects that act as the
+    caller's while a thread serves a caller.
     """
     sys.stdin = _Input(0, sys.stdin)
     sys.stdout, sys.stderr = _Output(1, sys.stdout), _Output(2, sys.stderr)
@@ -118,7 +118,7 @@ def standing_for(caller: Caller, *, apart: bool) -> Iterator[None]:
 
 
 class _Stream:
-    """One of the caller's three standard streams, or else the server's own."""
+    """One of the three standard streams: the caller's or, if there is no caller, the server's."""
 
     encoding, closed = "utf-8", False
 
@@ -151,8 +151,8 @@ class _Output(_Stream):
 
 
 class _Bytes(_Stream):
-    """The binary stream of `_Output`. It looks up the caller each time, because click keeps a
-    reference.
+    """The binary stream of `_Output`. It looks up the caller on each use, because click keeps a
+    reference to the stream.
     """
 
     def write(self, data: bytes) -> int:
@@ -196,8 +196,8 @@ class _Input(_Stream):
 
 
 class _Environment(MutableMapping[str, str]):
-    """The caller's environment. Setting a variable also sets it for the server, as libraries
-    expect.
+    """The caller's environment. Setting a variable also sets it in the server's environment, as
+    libraries expect.
     """
 
     def __init__(self, own: Any) -> None:
@@ -210,8 +210,8 @@ class _Environment(MutableMapping[str, str]):
         return name in self._of(str(name))
 
     def _of(self, name: str) -> Mapping[str, str]:
-        """Return the environment that has a variable: the caller's if clients send the variable,
-        else the server's.
+        """Return the environment to look a variable up in: the caller's if clients send the
+        variable, else the server's.
         """
         caller = _caller.get()
         own: Mapping[str, str] = self._own
@@ -248,13 +248,13 @@ class _Environment(MutableMapping[str, str]):
 
 _THREADS = 16
 _MOST_OPEN = 256
-_MOST_LINE = 4 << 20  # bytes of arguments and variables; more than a process can be started with
+_MOST_LINE = 4 << 20  # maximum bytes in a request's line; no process can start with so many
 _READ_SECONDS = 10.0
 _DOT_SECONDS = 1.0
 _MAX_INPUT = 64 << 20
 
-# Runs a command. Arguments: its arguments, a function that opens the memory, and the id for a new
-# memory. Returns the exit code and the changes.
+# Runs a command. It takes the command's arguments, a function that opens the memory, and the id for
+# a new memory. It returns the exit code and the changes.
 Run = Callable[[Sequence[str], Callable[[Config, bool], Memories], str], tuple[int, str]]
 
 
@@ -264,7 +264,7 @@ class Served(Protocol):
     Attributes:
         config: The settings that the server was started with.
         store: The open store.
-        embedder: Its model; None to search by words only.
+        embedder: The store's model; None to search by words only.
         group_commit: The store's write queue.
     """
 
@@ -277,14 +277,16 @@ class Served(Protocol):
         """Return whether the store is still the one that was opened."""
 
     def end(self, why: str) -> None:
-        """End the server, for a reason."""
+        """End the server; the reason is logged."""
 
     def status(self) -> Mapping[str, Any]:
         """Return the state of the server."""
 
 
 class _Grouped(Memories):
-    """One command's memory. Its new memories share transactions with other commands' memories."""
+    """The `Memories` of one command. Its new memories share transactions with those of other
+    commands.
+    """
 
     group_commit: GroupCommit
 
@@ -460,7 +462,7 @@ class Warm:
             with standing_for(caller, apart=self._thread.apart):
                 folder = os.stat(".")  # noqa: PTH116
                 if [folder.st_dev, folder.st_ino] != request["folder"]:
-                    return DIRECT  # another folder with the same name, as in a container
+                    return DIRECT  # a different folder with the same path, as in a container
                 DEADLINE.set(self._deadline)
                 code, changed = self._run(
                     request["argv"], self._opener(request["argv"]), request["once"]
@@ -477,7 +479,7 @@ class Warm:
     def _opener(self, arguments: Sequence[str]) -> Callable[[Config, bool], Memories]:
         def open_memories(config: Config, shared: bool) -> Memories:
             served = self._served
-            # a command that writes its own log can't do that in the server
+            # in the server, a command can't write its own log
             is_context = arguments[0] == "context" and config.sources["log_level"] != "default"
             if is_context or config.log_level == "DEBUG" or not self._is_served(config):
                 raise Direct
@@ -507,7 +509,8 @@ class Warm:
         return config.home == own.home or config.home.resolve() == own.home.resolve()
 
 
-# Settings of the open store and model; a client with other settings runs its command itself.
+# The settings that determine the store and the model. A client whose values differ from the
+# server's runs its command itself.
 _OF_STORE = (
     "embedder", "embedder_url", "embedder_dimensions", "embedder_timeout", "embedder_fallback",
     "embedder_plain_http", "embedder_cache_mb", "embedder_calibration", "collection_name",
@@ -523,7 +526,7 @@ def _reveal(secret: Any) -> str:
 
 
 def _encode(code: int, changed: str, written: Sequence[tuple[int, bytes]]) -> bytes:
-    """Return an answer: a line with the exit code and the length of each part, then the parts."""
+    """Encode an answer: a line with the exit code and each part's length, then the parts."""
     parts: list[tuple[int, bytes]] = []
     if changed:
         parts.append((3, changed.encode("utf-8", "surrogateescape")))
@@ -541,7 +544,7 @@ def _number(version: str) -> tuple[int, ...]:
 
 
 def _is_own(connection: socket.socket) -> bool:
-    """Return whether a client runs as this user, if the system can tell."""
+    """Return whether a client runs as this user; True if the system can't tell."""
     if not hasattr(socket, "SO_PEERCRED"):
         return True  # the folder's permissions keep other users out
     _, uid, _ = struct.unpack(

@@ -1,10 +1,10 @@
-"""Stores keep records; `open_store` opens the one at a URL.
+"""Stores keep records; `open_store` opens a store by its URL.
 
 To add a store for a SQL database, create a folder whose files are named like those of `postgres`.
 For a document server, write a driver for `documents`, as `chroma` does. A store imports no other
-store; code that two stores need belongs in this folder. Add the URL's scheme to `_STORES`;
-`open_store` itself changes only if the URL or the constructor is unusual. CONTRIBUTING.md lists the
-other places to change.
+store; code that two stores need belongs in this folder. Add the URL's scheme to `_STORES`. Change
+`open_store` itself only if the URL or the constructor is unusual. CONTRIBUTING.md lists the other
+places to change.
 """
 
 import importlib
@@ -38,10 +38,10 @@ def open_store(url: str, space: Space | None, config: Config | None = None) -> S
         url: `sqlite:///path` or `files:///folder`, with three slashes before a relative path and
             four before an absolute one; `postgresql://…`; `chroma://host:port/collection`;
             `qdrant://host:port/collection` or `qdrant:///folder`; `http://host:port` or
-            `https://host` of a server.
+            `https://host` for a Memories server.
         space: The space of the vectors to write and search; None in keyword-only mode.
-        config: Settings that a URL leaves open: the collection's name, the store to which files
-            move and when, and whether vectors are compact.
+        config: Settings that a URL doesn't contain: the collection's name, when a folder of files
+            moves and to which store, and whether vectors are compact.
 
     Raises:
         ConfigError: The URL is invalid, no store has this scheme, or a package is missing.

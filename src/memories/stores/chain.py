@@ -1,13 +1,12 @@
 """The audit log as records: a hash chain of entries for each namespace. Pure functions.
 
-An entry is a record of the collection `log`, in the group `CHAIN`, at the position after the last
-entry. Its text is a JSON array: number, actor, changes and hash, and in the first entry of a chain
-the salt of its conversation digests. A change is an action and its items. An item is the name of a
-memory with its versions, or the digest of a conversation with its turns: see `Item`. An entry
-never contains content, tags, keys or conversation names.
+An entry is a record in the collection `log`, in the group `CHAIN`, at the position after the
+previous entry. Its text is a JSON array: number, actor, changes and hash. In the first entry of a
+chain, the array also contains the salt for conversation digests. A change is an action and its
+items. An item is a memory's id with a range of versions, or a conversation's digest with a range of
+turns: see `Item`. An entry never contains content, tags, keys or conversation names.
 
-In groups named after memories, the same collection keeps the times of their reinforcements: see
-`reinforcements_of`.
+The same collection also records when each memory was reinforced: see `reinforcements_of`.
 """
 
 import binascii  # base64 takes as long to import as the rest of this module
@@ -23,14 +22,14 @@ from memories.models import Actor
 from memories.stores.records import Collection, Filter, Record, Ref
 
 CHAIN = "\x1f"  # can't be the id of a memory
-MAX_ITEMS = 500  # items in one entry; more items go into the next entry
+MAX_ITEMS = 500  # maximum number of items in one entry; the rest go into further entries
 _TURNS = "~"  # prefix of a conversation's digest
 _NAMED = "="  # prefix of a memory's id that isn't a UUID
 _DIGEST_BYTES = 12
 
 Changes = tuple[tuple[str, ...], ...]  # each is an action followed by its items
 
-# Created once, because an entry is written with each change.
+# Created only once, because every change writes an entry.
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -43,7 +42,8 @@ class Link(NamedTuple):
         at: The time at which it was written.
         actor: Who made the changes.
         changes: The changes.
-        salt: In the first entry of a chain, the key for its conversation digests; else empty.
+        salt: In the first entry of a chain, the key for conversation digests; empty in other
+            entries.
         hash: See `hash_of`.
     """
 
@@ -77,7 +77,7 @@ def hash_of(link: Link, previous: str) -> str:
 
     The array is: previous hash (empty at the beginning of a chain), namespace, number, milliseconds
     since 1970, an array of the actor's channel, user, host and program, changes (arrays of an
-    action and its items), salt. It contains no spaces.
+    action and its items), salt. The JSON contains no spaces between values.
 
     Args:
         link: The entry; its own hash is ignored.
@@ -183,7 +183,7 @@ def chain_of(namespace: str) -> Filter:
 
 
 def reinforcements_of(namespaces: Sequence[str], memory_id: str) -> Filter:
-    """Return the filter that selects a memory's reinforcements: one record with each one's time."""
+    """Return the filter for a memory's reinforcements; each is a record with its time."""
     return Filter(Collection.LOG, tuple(namespaces), state="any", group=memory_id)
 
 
@@ -200,7 +200,7 @@ def conversation_digest(salt: str, name: str) -> str:
 
 
 def item_of(ref: Ref, last: int, salt: str) -> str:
-    """Return the item for the records from a ref to a last position in its group."""
+    """Return the item for a group's records, from a ref's position to a last position."""
     first = ref.position
     positions = f".{first}" if first == last else f".{first}-{last}"
     if ref.collection is Collection.HISTORY:
@@ -241,7 +241,7 @@ def to_ranges(positions: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def split_into_entries(items_by_action: Mapping[str, Sequence[str]]) -> list[Changes]:
-    """Return the changes of each entry, at most `MAX_ITEMS` items in each."""
+    """Return the changes for each entry; an entry has at most `MAX_ITEMS` items."""
     pairs: list[tuple[str, str]] = []
     for action, items in items_by_action.items():
         pairs += [(action, item) for item in items]

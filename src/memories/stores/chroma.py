@@ -48,13 +48,13 @@ _SEARCHED_FIELDS = frozenset((*FIELDS, _WORDS, _LONG, _OF))
 _PREFIX_LENGTH = 4  # number of first letters by which a word can be found
 _BATCH_BYTES = 16_000_000  # maximum size of a request; the server accepts 40 MB
 
-# For a recall@10 of 0.99. On 100,000 sentences, Chroma's defaults don't reach it, nor does an ef of
-# 128.
+# These settings are for a recall@10 of 0.99. On 100,000 sentences, Chroma's defaults don't reach
+# that, and neither does an ef of 128.
 _VECTORS = {
     "hnsw": {"space": "cosine", "ef_construction": 200, "ef_search": 300, "max_neighbors": 24}
 }
-# Records are found by their metadata. The server requires a vector: one number, which is never
-# searched.
+# Records are found by their metadata. Since the server requires vectors, each record gets one with
+# a single number, which is never searched.
 _RECORDS = {"hnsw": {"space": "l2", "ef_construction": 4, "ef_search": 4, "max_neighbors": 4}}
 
 _RELATIONS = {
@@ -278,7 +278,7 @@ class ChromaDriver:
             answer = self._client.ask("POST", path, body, writes=True)
             if not _is_missing(answer):
                 break
-            self._ids.pop(self._collection_name(part, contents), None)  # it was removed
+            self._ids.pop(self._collection_name(part, contents), None)  # the collection was removed
         self._value(answer, "a write")
 
     def _batch_size(self, count: int) -> int:
@@ -361,7 +361,7 @@ class ChromaDriver:
             answer = self._client.ask(method, path, body, writes=action == "delete")
             if not _is_missing(answer):
                 return self._value(answer, "a request")
-            # It was removed, and perhaps created again.
+            # The collection was removed, and perhaps created again.
             self._ids.pop(self._collection_name(part, contents), None)
         return None
 
@@ -428,7 +428,9 @@ def _to_points(scope: str, answer: Any) -> list[Point]:
 def _has_term(scope: str, term: "Term") -> dict[str, Any]:
     """Return the condition that a record contains the words of a term.
 
-    A long record's words are in several points, so one of them is enough.
+    The words of a long record are spread over several points, so perhaps no single point contains
+    all words of the term. Each of these points therefore matches if it contains any of them; the
+    caller checks the records.
     """
     *words, last = term.tokens
     words += _prefix(last) if term.open_ended else [last]
@@ -447,7 +449,7 @@ def _has_term(scope: str, term: "Term") -> dict[str, Any]:
 def _prefix(word: str) -> list[str]:
     """Return the entry in the word list that finds a word by its first letters, if it has one.
 
-    Only queries in other scripts than Latin search for the beginnings of words.
+    Only queries in scripts other than Latin search for the beginnings of words.
     """
     if len(word) < _PREFIX_LENGTH or is_latin(word):
         return []

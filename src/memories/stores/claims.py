@@ -15,9 +15,9 @@ class Claim(NamedTuple):
 
     Attributes:
         name: A hash of the key and the sender.
-        number: 1 for a new request, a higher number if a server has begun it before.
-        begun_at: When it was first begun, by the clock of the server that began it.
-        summary: The saved summary of its answer; None until a server has saved one.
+        number: 1 for a new request; higher if a server has begun the request before.
+        begun_at: When a server first began the request, according to that server's clock.
+        summary: The saved summary of the answer; None until a server has saved one.
     """
 
     name: str
@@ -30,7 +30,8 @@ class Taken(Exception):
     """The request can't be processed now.
 
     Attributes:
-        other: Whether its key was used for a different request. If not, a server is processing it.
+        other: Whether the key was used for a different request. If not, a server is still
+            processing this one.
     """
 
     def __init__(self, *, other: bool) -> None:
@@ -53,7 +54,7 @@ class Claims(Protocol):
             sync: Whether the claim must survive a power failure, as the write that follows it does.
 
         Raises:
-            Taken: A server is processing it, or the key belongs to a different request.
+            Taken: A server is processing the request, or the key belongs to a different request.
         """
         ...
 

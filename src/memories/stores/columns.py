@@ -13,7 +13,7 @@ from memories.stores.words import WordHits, WordScores
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_LEADING = 20  # number of best records, by words and by vector, that are returned with neighbours
+_LEADING = 20  # number of best records by words, and by vector, whose neighbours are also returned
 MAX_OF_A_DAY = 100  # maximum number of turns returned because of one time span in the query
 
 Id = TypeVar("Id")
@@ -48,7 +48,7 @@ def places_of(
     """Build `Places` from the columns of a query's result.
 
     Args:
-        columns: Seq, namespace, group, position, session, time of creation and labels, in the
+        columns: Seq, namespace, group, position, session, creation time and labels, in the
             store's own encoding.
         group_of: Decodes a namespace and a group.
         labels_of: Decodes sets of labels.
@@ -71,12 +71,12 @@ def places_of(
 def matches_at(
     places: Places, words: WordHits, similarity: "NDArray[np.float64]", searched: int
 ) -> Matches:
-    """Return the records at these places in the form of `Store.matches`; see `matches_of`."""
+    """Return the records at these places as `Store.matches` does; see `matches_of`."""
     order = np.argsort(places.seqs)
     ordered = places.seqs[order]
 
     def rows_of(seqs: Iterable[int]) -> "tuple[NDArray[np.int64], NDArray[np.bool_]]":
-        """Return the rows of these seqs, and a mask that shows which seqs have one."""
+        """Return the rows with these seqs, and a mask of the seqs that have a row."""
         wanted = np.fromiter(seqs, dtype=np.int64)
         index = np.searchsorted(ordered, wanted)
         has_row = index < len(ordered)
@@ -100,7 +100,7 @@ def matches_of(
     *,
     searched: int,
 ) -> Matches:
-    """Return records in the form of `Store.matches`.
+    """Convert records to the form that `Store.matches` returns.
 
     Args:
         records: The records, shape (n,).

@@ -1,7 +1,7 @@
 """Damaged records: the rules for sound records, and the damage that a store's reads have found.
 
 A user can edit a file, a server has other clients, and an export may come from anyone. So every
-record that was read or imported is checked here before it is used. Unknown fields are accepted: a
+record that is read or imported is checked here before it is used. Unknown fields are accepted: a
 newer version of this program may have written them.
 """
 
@@ -33,16 +33,16 @@ _SCOPE = "\x1f"  # separates a key from the project or conversation that it belo
 _MAX_KEY = 2 * _MAX_NAME + 1
 _MAX_LABELS = validate.MAX_TAGS + 12  # a turn's role, speaker, part and origins are labels too
 _MAX_VALUE = 4 * validate.MAX_TAG_VALUE
-_MAX_CACHED_LABEL = 128  # characters
+_MAX_CACHED_LABEL = 128  # maximum length of a label value whose check is cached
 _WORD = re.compile(r"[a-z][a-z _-]{0,63}(?: \(restored\)){0,99}")
 _OPERATIONS = ("create", "update", "confirm", "restore", "rollback", "merge")
 _ENDS = ("update", "delete", "supersede", "pending", "rollback")
 
 
 class Damaged:
-    """The damaged parts of a store that its reads have found; threads may share it.
+    """Collects the damaged parts that a store's reads have found; threads may share it.
 
-    It contains only damage that reads happened to find. `Store.check` checks everything.
+    Reads find damage only in what they read. `Store.check` looks for all damage.
     """
 
     def __init__(self, max_findings: int = _MAX_FINDINGS) -> None:
@@ -69,7 +69,7 @@ class Damaged:
         return self._count
 
     def since(self, mark: int = 0) -> tuple[Finding, ...]:
-        """Return the findings after a mark, by default all, including other threads' findings."""
+        """Return the findings that any thread noted after a mark; by default all findings."""
         with self._lock:
             return tuple(finding for number, finding in self._findings.values() if number > mark)
 
@@ -119,9 +119,7 @@ def refusal(finding: Finding) -> StoreDamaged:
 
 
 def find_problem(record: Record) -> str | None:
-    """Return the defect of a record, as the end of a sentence about it; None if it is
-    sound.
-    """
+    """Return a record's defect, such as "has a content that is not text"; None if it is sound."""
     if record.ref.collection is Collection.LOG:
         return None  # `chain` checks log entries
     return (
@@ -133,7 +131,7 @@ def find_problem(record: Record) -> str | None:
 
 
 def find_import_problem(record: Record) -> str | None:
-    """Return why this program can't have written a record that is otherwise sound; else None.
+    """Return why this program can't have written a sound record; None if it may have.
 
     This is stricter than `find_problem`: imported records must stay within the limits for records
     written here.
@@ -297,7 +295,7 @@ def _is_json_object(field: object) -> bool:
         return False
 
 
-# For each known field, a test for its value and a description of the right value.
+# For each known field, a test for its value and a description of valid values.
 _FIELD_RULES: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "decay": (tuple(DecayPolicy).__contains__, f"one of {', '.join(DecayPolicy)}"),
     "confidence": (_is_share, "a number from 0 to 1"),

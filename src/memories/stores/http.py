@@ -1,4 +1,4 @@
-"""The store of a memory server, used over HTTP: each method is one request."""
+"""The store of a memory server, used over HTTP; each method is one request."""
 
 import contextlib
 import json
@@ -20,8 +20,8 @@ from memories.stores.protocol import Store
 from memories.stores.records import Filter, Record, Ref, Space, StoreInfo
 from memories.stores.wire import KINDS, from_wire, to_wire
 
-# Maximum size of the texts and vectors in one request; more are split into several requests in one
-# transaction.
+# Maximum size of the texts and vectors in one request; a larger write is split into several
+# requests in one transaction.
 BATCH_BYTES = 16_777_216
 MAX_ANSWER_BYTES = 268_435_456
 SECONDS = 120.0
@@ -254,7 +254,8 @@ def _parse_address(parts: SplitResult, config: Config | None) -> Address:
 
 
 def _find_token(config: Config | None, host: str) -> str:
-    """Return the token in the settings or, on this machine, that of the server's own user.
+    """Return the token in the settings or, for a server on this machine, the one in its file
+    `server.token`.
 
     Raises:
         ConfigError: The token is missing.

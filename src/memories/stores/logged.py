@@ -35,7 +35,7 @@ def ref_of(change: Change) -> Ref:
     return change if isinstance(change, Ref) else change.ref
 
 
-# The action to log for a memory's next version, by how the previous one ended.
+# The action to log for a memory's next version, by how the previous version ended.
 _NEXT_ACTIONS = {
     "update": "update",
     "delete (restored)": "restore",
@@ -60,16 +60,16 @@ class _Note(NamedTuple):
 
 
 class LoggedStore(StoreWrapper):
-    """Forwards everything, and logs each change of records in the transaction that makes it.
+    """Forwards every call, and logs each change to records in the transaction that makes it.
 
     When the outermost transaction ends, an entry is added for each changed namespace. A removal
-    can't be part of a transaction, so its entry comes first, in its own transaction. After a crash,
-    the log may contain a removal that didn't happen, but never lacks one that did.
+    can't be part of a transaction, so its entry is written first, in a separate transaction. After
+    a crash, the log may contain a removal that didn't happen, but never lacks one that did.
 
     Attributes:
-        on_change: Receives the changes of each transaction after its commit, and the records to
-            remove before their removal; see `collect_reports` for a transaction that is part of
-            another one.
+        on_change: Called with the changes of each transaction after its commit, and with the
+            records to remove before they are removed. For a transaction that is part of another
+            one, see `collect_reports`.
         backups: Returns the backups of the store, which still contain removed records.
     """
 
@@ -89,9 +89,9 @@ class LoggedStore(StoreWrapper):
             store: The store that contains the records and the log.
             channel: The channel that changes come through; see `Actor`.
             clock: Returns the current time, with its time zone.
-            origin: Returns the origin of an added record, regardless of the record's own; None if
-                records keep theirs, as copies do. It is called for each record.
-            action: The action logged for all additions and removals, instead of their own.
+            origin: Called for each added record; returns the origin that replaces the record's own.
+                None if records keep their origins, as copies do.
+            action: The action to log for all additions and removals, instead of the usual ones.
             quota: Limits on the size of a namespace; see the setting `namespace_quota`.
         """
         super().__init__(store)
@@ -101,7 +101,7 @@ class LoggedStore(StoreWrapper):
         self.backups: Callable[[], tuple[str, ...]] = tuple
         self._local = threading.local()
         self._salts: dict[str, str] = {}
-        # The last entries read or written, by namespace.
+        # The last entry that was read or written in each namespace.
         self._heads: dict[str, tuple[Record, Link]] = {}
         self._batch: BatchedStore | None = None
 
@@ -144,7 +144,7 @@ class LoggedStore(StoreWrapper):
     def _within_transaction(self) -> AbstractContextManager[None]:
         """Join the running transaction or begin one.
 
-        A nested transaction would cost two requests to a server.
+        On a server, a nested transaction would cost two requests.
         """
         return contextlib.nullcontext() if self._is_in_transaction else self.transaction()
 
@@ -153,7 +153,7 @@ class LoggedStore(StoreWrapper):
         self.append_stamped([self.stamp_origin(record) for record in records])
 
     def append_stamped(self, records: Sequence[Record]) -> None:
-        """Add records that already have their origins; see the module's `append_stamped`."""
+        """Add records that already have their origins; see the function `append_stamped`."""
         with self._within_transaction():
             if self._quota is not None:
                 _check_quota(self.wrapped, records, self._quota)
@@ -162,7 +162,7 @@ class LoggedStore(StoreWrapper):
             self._local.changes += records
 
     def stamp_origin(self, record: Record) -> Record:
-        """Return a record stamped with its origin; see the module's `stamp_origin`."""
+        """Return a record stamped with its origin; see the function `stamp_origin`."""
         if self._origin is None or record.ref.collection not in SEARCHED:
             return record
         return record._replace(labels=stamp_labels(record.labels, self._origin()))
@@ -181,7 +181,7 @@ class LoggedStore(StoreWrapper):
             with self.transaction():
                 self._note(_Note(self._action or "forget", ref) for ref in refs)
                 self._local.changes += refs
-        backups = self.backups()  # first, since only the store may fail once records are erased
+        backups = self.backups()  # first, so that only the store can fail after the erasure
         try:
             return tuple(dict.fromkeys((*self.wrapped.remove(refs), *backups)))
         except ErasureUnfinished:
@@ -196,7 +196,8 @@ class LoggedStore(StoreWrapper):
         self, refs: Sequence[Ref], exc: StoreError
     ) -> ErasureUnfinished | None:
         """Return the error that reports how far a failed erasure got; None if nothing was
-        removed."""
+        removed.
+        """
         groups = dict.fromkeys((ref.collection, ref.namespace, ref.group) for ref in refs)
         remaining: set[Ref] = set()
         try:
@@ -215,7 +216,8 @@ class LoggedStore(StoreWrapper):
         """Return a copy of this store in which added records keep their origins.
 
         Args:
-            action: The action that the copy logs for additions and removals, instead of their own.
+            action: The action that the copy logs for additions and removals, instead of the usual
+                ones.
         """
         twin = copy.copy(self)
         twin._origin, twin._action = None, action
@@ -224,8 +226,8 @@ class LoggedStore(StoreWrapper):
     def with_batch(self, batch: "BatchedStore") -> "LoggedStore":
         """Return a copy of this store that appends through a batch of the wrapped store.
 
-        The copy shares the notes of this store's transaction. The batch is in a transaction of the
-        wrapped store; several stores may share it.
+        The copy shares the notes of this store's transaction. The batch belongs to a transaction of
+        the wrapped store; several stores may share the batch.
         """
         twin = copy.copy(self)
         twin.wrapped = twin._batch = batch
@@ -239,7 +241,7 @@ class LoggedStore(StoreWrapper):
     def _write_entries(self, notes: Sequence[_Note]) -> None:
         """Add entries for the noted actions.
 
-        Namespaces come in a fixed order, since a store may lock each of them.
+        Namespaces are processed in a fixed order, because a store may lock each of them.
         """
         distinct = set(notes)
         by_namespace: dict[str, list[_Note]] = {}
@@ -277,14 +279,14 @@ class LoggedStore(StoreWrapper):
         return entries
 
     def _head(self, namespace: str) -> "tuple[int, Link | None]":
-        """Return a chain's last entry and its position."""
+        """Return the position of a chain's last entry, and the entry; 0 and None if it has none."""
         from memories.stores import chain
 
         if self._batch is not None and namespace in self._batch.heads:
             return self._batch.heads[namespace]
         where, mark = chain.chain_of(namespace), self.wrapped.damaged.mark()
         with contextlib.suppress(StoreDamaged, ValueError):
-            # Two look-ups by address take a third of the time of a search for the end.
+            # Looking up two addresses takes a third of the time of searching for the end.
             if namespace in self._heads:
                 entry, link = self._heads[namespace]
                 if self._is_last(entry) and not self._has_met_damage(namespace, mark):
@@ -295,7 +297,7 @@ class LoggedStore(StoreWrapper):
                     return 0, None
                 return entries[0].ref.position, chain.link_of(entries[0])
         # The chain can't be continued, which `memory log --verify` reports. Writing must not wait
-        # until it is repaired.
+        # for a repair.
         position = max((ref.position for ref in self.wrapped.refs(where)), default=0)
         link = chain.Link(position, namespace, self._clock(), actor(self._channel), (), "", "")
         return position, link
@@ -307,9 +309,9 @@ class LoggedStore(StoreWrapper):
         return [(record.ref, record.text) for record in records] == [(entry.ref, entry.text)]
 
     def _has_met_damage(self, namespace: str, mark: int) -> bool:
-        """Return whether reads since a mark have skipped a damaged entry of a namespace.
+        """Return whether reads since a mark have skipped a damaged entry in a namespace.
 
-        A damaged entry still occupies its position, so no new entry can have it.
+        A damaged entry still occupies its position, so no new entry can take that position.
         """
         for finding in self.wrapped.damaged.since(mark):
             ref = finding.ref
@@ -340,7 +342,7 @@ def stamp_origin(store: "Store", record: Record) -> Record:
 
 
 def append_stamped(store: "Store", records: Sequence[Record]) -> None:
-    """Add records that already have their origins; `Store.append` would stamp new ones."""
+    """Add records that already have their origins, which `LoggedStore.append` would replace."""
     if isinstance(store, LoggedStore):
         store.append_stamped(records)
     else:
@@ -351,7 +353,7 @@ def append_stamped(store: "Store", records: Sequence[Record]) -> None:
 def batched_transaction(store: "Store") -> "Iterator[Store]":
     """Run a transaction of a store; yield the store to use inside it.
 
-    That store collects appended records, and adds them together at the end or before the next read.
+    That store collects appended records, and adds them all at once: at the end or before a read.
     """
     from memories.stores.wrapper import BatchedStore
 
@@ -371,8 +373,8 @@ _collected = threading.local()
 def collect_reports() -> "Iterator[list[Callable[[], None]]]":
     """Collect the reports about this thread's transactions instead of sending them.
 
-    Such transactions are part of another one that may still be rolled back. The caller sends the
-    reports after its commit.
+    These transactions are part of an outer one, which may still be rolled back. The caller sends
+    the reports after the outer one has committed.
     """
     before = getattr(_collected, "reports", None)
     reports: list[Callable[[], None]] = []
@@ -398,7 +400,7 @@ def actor(channel: str) -> Actor:
 
 
 def _items_by_action(notes: Sequence[_Note], salt: str) -> Mapping[str, Sequence[str]]:
-    """Return the items of a log entry by action, with a group's positions as ranges."""
+    """Return a log entry's items by action; consecutive positions in a group form one item."""
     from memories.stores import chain
 
     positions: dict[str, dict[Ref, list[int]]] = {}
@@ -416,7 +418,7 @@ def _items_by_action(notes: Sequence[_Note], salt: str) -> Mapping[str, Sequence
 
 
 def _is_implied(note: _Note, notes: set[_Note]) -> bool:
-    """Return whether the note of the next version implies this one."""
+    """Return whether a note about the next version implies this note."""
     if not note.implied_by:
         return False
     next_ref = note.ref._replace(position=note.ref.position + 1)
@@ -495,12 +497,12 @@ def _refuse_excess(store: "Store", namespace: str, kind: str, count: int, limit:
 
 
 def _adds_to_count(store: "Store", record: Record) -> bool:
-    """Return whether a record makes the namespace larger; later versions of a memory do not."""
+    """Return whether a record counts toward a quota; later versions of a memory don't."""
     if record.ended_at is not None and record.ended_by != PENDING:
         return False
     if record.ref.collection is Collection.HISTORY or record.ref.position == 1:
         return True
-    # A restored memory counts again; but a rollback only undoes changes, so no limit prevents it.
+    # A restored memory counts again. A rollback only undoes changes, so no quota prevents it.
     if record.fields.get("operation") == "restore":
         return True
     where = Filter(Collection.MEMORY, (record.ref.namespace,), group=record.ref.group, state="any")

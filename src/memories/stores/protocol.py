@@ -1,4 +1,4 @@
-"""The store protocol, with every rule for a backend.
+"""The store protocol, with all rules for backends.
 
 A store keeps complete records and finds candidates. The layers above it make all decisions.
 """
@@ -35,30 +35,30 @@ class Store(Protocol):
     """Stores records in the collections `memory` and `history`, each divided into namespaces.
 
     A third collection, `log`, holds the audit log: see `chain`. Its records are read and scanned
-    like others, but have no words and no vectors; searches, statistics and changes of the space
-    leave them out.
+    like others, but have no words and no vectors; searches, statistics and changes of the
+    embedding space leave them out.
 
     Rules for every backend, checked by `tests/stores/contract/`:
 
-    - *Isolation.* Filters and refs name their namespaces, and nothing in any other is read,
-      counted, changed or revealed. No filter selects every namespace; only `namespaces`, which is
-      for moving an entire store, lists them.
+    - *Isolation.* Filters and refs name their namespaces, and nothing in any other namespace is
+      read, counted, changed or revealed. No filter selects every namespace; only the method
+      `namespaces` lists them all, for work on an entire store.
     - *Durability.* Once a writing method has returned, or the transaction around it has ended, no
       crash of the process or the machine and no power failure undoes it.
     - *Atomicity.* A writing method takes effect completely or not at all.
     - *Order.* Positions in a group are unique: the second writer of a position gets `Conflict`, and
-      so does the second live record with the same key.
+      so does the writer of a second live record with the same key.
     - *Collections* don't affect each other: turns don't make the words of memories more common, or
       searches of memories slower.
     - *Scores.* A similarity is a cosine, within 0.01 of the exact one. A word score is BM25 over
       the terms of `memories.languages.text`; larger is better, 0 if no term matches. A turn's words
       include the name of its speaker.
-    - *Vectors* of two models are never compared: the store remembers the space of its first vector
-      and raises `EmbedderMismatch` for any other, on writes and on searches.
+    - *Vectors* of different models are never compared: the store remembers the space of its first
+      vector and raises `EmbedderMismatch` for any other, on writes and on searches.
     - *Threads and processes* may share a store; there are no exceptions.
     - *Opening* is cheap and writes nothing; a store that doesn't exist yet reads as empty.
-    - *Damage.* Damage affects only its own record: a store that can detect damage leaves the record
-      out of its results and notes it in `damaged`. `patch` refuses to change it; `refs` and
+    - *Damage* in one record doesn't affect others: a store that can detect damage leaves the record
+      out of its results and notes it in `damaged`. `patch` refuses to change the record; `refs` and
       `remove` only need its address.
     - *Errors* come from `memories.errors`: `Conflict`, `StoreBusy`, `StoreDamaged`, `SchemaTooNew`,
       `EmbedderMismatch`, else `StoreError`. No driver's exception reaches the caller.
@@ -75,11 +75,11 @@ class Store(Protocol):
 
         The transaction commits completely or undoes everything. Transactions nest: the outermost
         one commits, and a failed write inside undoes its own part even if the failure is caught. A
-        backend without transactions says so in its docstring, and the service compensates for it on
-        reading: see `documents.store.RemoteStore`.
+        backend without transactions says so in its docstring, and `Memories` compensates for it:
+        see `documents.store.RemoteStore`.
 
         Raises:
-            StoreBusy: Another process held the store for too long.
+            StoreBusy: Another process kept the store locked for too long.
         """
 
     def append(self, records: Sequence[Record]) -> None:
@@ -99,27 +99,30 @@ class Store(Protocol):
         """
 
     def touch(self, refs: Sequence[Ref], batch: str = "") -> bool:
-        """Count one access for each occurrence of a ref: a statistic that no caller waits for.
+        """Count one access for each occurrence of a ref.
+
+        The counts are only a statistic, so no caller waits for them.
 
         Args:
             refs: The records; those that don't exist are ignored.
-            batch: A name for these accesses. A store that supports this stores the last name with
-                the counts, and doesn't count the same batch again.
+            batch: A name for these accesses. A store that supports batches stores the name of the
+                last one with the counts, and doesn't count that batch again.
 
         Returns:
-            Whether they were counted; a busy or read-only store doesn't count.
+            Whether the accesses were counted; a busy or read-only store doesn't count them.
         """
 
     def used(self, where: Filter) -> list[tuple[Ref, int]]:
-        """Return the records that have been read and how often, the most read first."""
+        """Return the records that have been read, each with its access count, the highest first."""
 
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """Remove records so that the files contain no byte of their text, words or vectors.
 
-        Not allowed inside a transaction: it rewrites files.
+        Not allowed inside a transaction, because it rewrites files.
 
         Returns:
-            Other files that may still contain them, such as snapshots taken before a migration.
+            Other files that may still contain the records, such as snapshots taken before a
+            migration.
 
         Raises:
             StoreError: If the failure came after the records were removed, no reader sees them,
@@ -140,14 +143,14 @@ class Store(Protocol):
 
         Args:
             where: Selects the records.
-            limit: The maximum number.
+            limit: The maximum number of records.
             after: Continue after this group and position, in the direction of the scan; if
                 namespaces share a group, after that position in all of them.
             newest_first: Scan backwards.
         """
 
     def groups(self, where: Filter, *, limit: int) -> list[tuple[str, str]]:
-        """Return the distinct (namespace, group) of the records, at most `limit`, in order."""
+        """Return the records' distinct (namespace, group) pairs, at most `limit`, in order."""
 
     def candidates(
         self, where: Filter, *, vector: "NDArray[np.float32] | None", terms: Sequence[str], k: int
@@ -158,23 +161,23 @@ class Store(Protocol):
             where: Selects the records.
             vector: The query, shape (dimension,), unit length; None to search by words only.
             terms: From `languages.text.query_terms`: words, phrases of several words, and
-                beginnings of words, which end in `*`; any of them may match.
-            k: How many to return by vector, and how many by words: at most 2k in all.
+                beginnings of words, which end in `*`; one match is enough.
+            k: How many records to return by vector, and how many by words; at most 2k in total.
 
         Returns:
-            Each with its similarity (also if it was found by words) and its word score, in no
-            particular order.
+            Each record with its similarity (even if it was found by words) and its word score, in
+            no particular order.
 
         Raises:
             EmbedderMismatch: The store's vectors are in another space.
         """
 
     def matches(self, where: Filter, query: "TurnQuery") -> "Matches":
-        """Return the matches of a query as columns, since turns are ranked with their neighbours.
+        """Return a query's matches as columns, because turns are ranked with their neighbours.
 
-        A store should return all of up to a few thousand records. Of more records, it returns at
-        least the best by vector and by words, the turns beside the very best in their sessions, and
-        turns from the days in the query.
+        If the filter selects up to a few thousand records, a store should return all of them. If it
+        selects more, the store returns at least the best by vector and by words, the turns next to
+        the very best ones in the same session, and turns from the days in the query.
 
         Args:
             where: Selects the records.
@@ -201,7 +204,10 @@ class Store(Protocol):
         """Return how many records have each label key or, given a key, each of its values."""
 
     def days(self, where: Filter) -> Mapping[int, int]:
-        """Return how many records were written on each UTC day, counted from 1970, in order."""
+        """Return the number of records written on each UTC day.
+
+        The days are in order, and numbered from 1970.
+        """
 
     def namespaces(self, collection: Collection) -> list[str]:
         """Return the namespaces that contain records, ended ones included, in order.
@@ -210,48 +216,49 @@ class Store(Protocol):
         """
 
     def vectors(self, refs: Sequence[Ref]) -> "dict[Ref, NDArray[np.float32]]":
-        """Return stored vectors, each of shape (windows, dimension), float32 and unit length.
+        """Return each record's stored vectors: shape (windows, dimension), float32, unit length.
 
         These are the vectors in use, even if the store was opened with another space. A store may
-        store vectors in a coarser form than it received, so a cosine is within 0.01 of the exact
-        one, even after they are copied to another store and read there. Records without a vector,
-        and refs that don't exist, are left out.
+        store vectors in a coarser form than it received. A cosine is still within 0.01 of the exact
+        one, even after the vectors were copied to another store and read there. Records without a
+        vector, and refs that don't exist, are left out.
         """
 
     def unstaged(self, space: Space, collection: Collection, *, limit: int) -> list[Record]:
-        """Return records without vectors in this space, neither staged nor in use.
+        """Return records that have no vectors in this space, staged or in use.
 
-        They are from all namespaces, ended ones included, in no particular order, and include
-        records that were added after others were staged.
+        The records come from all namespaces, in no particular order. They include ended records,
+        and records that were added after others were staged.
 
         Args:
-            space: The space in use, to complete it, or a different one, to switch to it.
+            space: The space in use, to complete its vectors, or a different one, to switch to it.
             collection: Memories or turns.
-            limit: The maximum number. Staged records aren't returned again, so repeated calls make
-                progress.
+            limit: The maximum number of records. Staged records aren't returned again, so repeated
+                calls make progress.
         """
 
     def stage(self, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
         """Store vectors in a space alongside those in use; searches ignore them until `switch`.
 
-        Vectors in the space in use are searched immediately, as is the first space of a store that
-        never had vectors. Vectors staged for a third space are dropped. Refs that don't exist are
-        ignored; if none of them exists, nothing changes. Previously staged vectors are replaced.
-        Staged vectors outlive `close`, and are removed with their record.
+        Vectors in the space in use are searched immediately, as are the first vectors of a store
+        that never had any. Vectors staged for a third space are dropped. Refs that don't exist are
+        ignored; if no ref exists, nothing changes. Vectors that were staged earlier for the same
+        record are replaced. Staged vectors outlive `close`, and are removed with their record.
 
         Args:
-            space: Their space; not necessarily the one with which the store was opened.
-            vectors: For each ref, shape (windows, dimension), unit length.
+            space: The vectors' space; not necessarily the one with which the store was opened.
+            vectors: The vectors of each ref: shape (windows, dimension), unit length.
         """
 
     def switch(self, space: Space) -> None:
         """Search by the staged vectors in this space from now on, and remove the previous ones.
 
-        The switch is atomic. From then on a store opened with another space raises
-        `EmbedderMismatch`, and one opened with this space searches by it. A store without records
-        changes immediately. If this space is already in use, nothing changes. No record may be
-        added unnoticed between the last `unstaged` and this: both may share a transaction, and a
-        backend without transactions checks again before and after the change.
+        The switch is atomic. From then on, a store opened with another space raises
+        `EmbedderMismatch`, and one opened with this space searches by its vectors. A store without
+        records switches immediately. If this space is already in use, nothing changes. No record
+        may be added unnoticed between the last call to `unstaged` and the switch: both calls may
+        share a transaction, and a backend without transactions checks again before and after the
+        switch.
 
         Args:
             space: The space; not necessarily the one with which the store was opened.
@@ -264,7 +271,7 @@ class Store(Protocol):
         """Use this space for writes and searches, instead of the one with which the store was
         opened.
 
-        Stored vectors don't change. No thread may use the store in the meantime.
+        Stored vectors don't change. No thread may use the store during the call.
         """
 
     def info(self, where: Filter) -> StoreInfo:
@@ -303,7 +310,7 @@ class OnThisDisk(Protocol):
     """A store whose files this process writes; it can test whether a write would succeed."""
 
     def rehearse(self) -> None:
-        """Make a small write up to its commit, and undo it; readers never see it.
+        """Make a small write, but undo it instead of committing it; readers never see it.
 
         It doesn't wait for other writers: if one is writing, writes evidently succeed.
 
@@ -322,7 +329,7 @@ UNSURE = "it may or may not be forgotten"
 
 @contextlib.contextmanager
 def once_erased(state: str = GONE) -> Iterator[None]:
-    """Report a failure inside the context as one that came after an erasure."""
+    """Report a failure inside the context as an unfinished erasure."""
     try:
         yield
     except ErasureUnfinished:
@@ -332,7 +339,7 @@ def once_erased(state: str = GONE) -> Iterator[None]:
 
 
 def erasure_unfinished(state: str, exc: StoreError) -> ErasureUnfinished:
-    """Return the error for an erasure that failed, and how far it got."""
+    """Return the error for a failed erasure; it says how far the erasure got."""
     why = str(exc).partition(";")[0]  # the rest says that nothing was written
     return ErasureUnfinished(f"{state} ({why}); forget it again")
 
@@ -346,7 +353,7 @@ def refuse_damaged(store: Store, where: Filter, mark: int) -> None:
     Args:
         store: The store in which a read found nothing.
         where: The filter of that read, such as a key.
-        mark: A mark of `store.damaged` before the read.
+        mark: A mark of `store.damaged`, taken before the read.
 
     Raises:
         StoreDamaged: A damaged record matches the filter.
@@ -362,7 +369,7 @@ def refuse_damaged(store: Store, where: Filter, mark: int) -> None:
 
 
 def refuse_other_model(store: Store, space: Space, where: Filter) -> None:
-    """Check the model of a store's vectors, for callers without a vector to pass.
+    """Check the model of a store's vectors, for callers that have no vector to search with.
 
     Raises:
         EmbedderMismatch: Another model made the store's vectors.
@@ -373,7 +380,7 @@ def refuse_other_model(store: Store, space: Space, where: Filter) -> None:
 
 
 def other_space(model: str, dimension: int, space: Space) -> EmbedderMismatch:
-    """Return the error for vectors in a space that differs from the store's model and dimension."""
+    """Return the error for a space that differs from the store's model or dimension."""
     return other_embedder(f"{model} ({dimension} dimensions)", f"{space.model} ({space.dimension})")
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-SPEAKER, ROLE = "speaker", "role"  # a turn's labels
+SPEAKER, ROLE = "speaker", "role"  # the keys of labels of a turn
 ROLES = ("user", "assistant", "system", "tool")
 # the highest index that a caller may give a turn; later turns may exceed it
 MAX_INDEX = 2**31 - 1
@@ -55,17 +55,17 @@ def by_namespace(refs: Iterable[Ref]) -> dict[tuple[Collection, str], list[Ref]]
 
 
 class Record(NamedTuple):
-    """A memory's version, or a turn in a conversation.
+    """A version of a memory, a turn in a conversation, or an entry in the audit log.
 
     Attributes:
         ref: Its address.
         text: Its content.
         created_at: When it was written.
         ended_at: When it stopped being current; None while it is live.
-        ended_by: The action that ended it: `update`, `delete` or `supersede`.
+        ended_by: The action that ended it, such as `update`, `delete` or `supersede`.
         key: A name that is unique among the live records of a collection and namespace.
-        labels: Pairs that filters can select and stores can count.
-        fields: Other values, JSON scalars only; filters can't select them.
+        labels: Pairs that filters can select by and stores can count.
+        fields: Other values, JSON scalars only; filters can't select by them.
         vectors: Shape (windows, dimension), float32, unit length; None if not embedded yet.
             Write-only: a store may store them in a coarser form, and only `Store.vectors` returns
             them.
@@ -104,11 +104,11 @@ class Filter(NamedTuple):
         collection: Memories, turns or the log.
         namespaces: At least one. Records in other namespaces are never read or changed.
         labels: Pairs that a record must have.
-        since: Written at this time or later.
-        until: Written at this time or earlier.
+        since: Only records written at this time or later.
+        until: Only records written at this time or earlier.
         state: `live` records, `ended` records, or `any`.
         ended_by: Only records that this action ended.
-        as_of: Records that were live at this time; `state` is then ignored.
+        as_of: Only records that were live at this time; `state` is then ignored.
         group: One memory or conversation, by its full name or, with `prefix`, by the beginning of
             its name.
         prefix: Whether `group` is only the beginning of a name.
@@ -166,10 +166,10 @@ class Candidate(NamedTuple):
 
     Attributes:
         record: The record, without its vectors.
-        similarity: The cosine of its best window and the query, -1 to 1; None without a query
-            vector or a vector of the record.
-        words: BM25 of its words, larger is better; 0.0 if no term matches or, in some stores, if it
-            isn't among the best by words.
+        similarity: The cosine between the query and the record's best window, -1 to 1; None if the
+            query or the record has no vector.
+        words: The record's BM25 score, larger is better; 0.0 if no term matches or, in some stores,
+            if the record isn't among the best by words.
     """
 
     record: Record
@@ -178,13 +178,13 @@ class Candidate(NamedTuple):
 
 
 class TurnQuery(NamedTuple):
-    """A turn search.
+    """A search for turns.
 
     Attributes:
         vector: Shape (dimension,), unit length; None to search by words only.
         terms: See `Store.candidates`.
-        k: The number of results by vector, and by words.
-        days: Spans of time in the query, each with its first and last moment.
+        k: How many results to find by vector, and how many by words.
+        days: The time spans that the query names, each as its first and last moment.
     """
 
     vector: "NDArray[np.float32] | None"
@@ -199,13 +199,14 @@ class Matches(NamedTuple):
     Attributes:
         groups: The distinct groups, each as (namespace, group).
         group: The index of the record's group in `groups`.
-        position: Its position in the group.
-        session: The position at which its session begins; -1 outside sessions.
-        created_at: When it was written, in milliseconds since 1970.
+        position: The record's position in its group.
+        session: The position at which the record's session begins; -1 outside sessions.
+        created_at: When the record was written, in milliseconds since 1970.
         labels: The distinct sets of labels.
-        label: The index of its set in `labels`.
+        label: The index of the record's label set in `labels`.
         words: BM25 of all terms, larger is better; 0.0 if none matches.
-        similarity: The cosine of its best window and the query, -1 to 1; NaN if it has no vector.
+        similarity: The cosine between the query and the record's best window, -1 to 1; NaN if it
+            has no vector.
         terms: The terms of the search; a store may leave out very common ones.
         holds: Whether a record contains a term, shape (len(terms), n), bool.
         searched: Approximately how many records were searched.
@@ -247,15 +248,16 @@ class StoreInfo(NamedTuple):
     Attributes:
         schema_version: None if the store doesn't exist yet.
         model: The model of its vectors; None without vectors.
-        without_vector_count: How many records only words can find.
+        without_vector_count: How many records have no vector, so that only words can find them.
         size_bytes: Its size on disk; None if unknown.
-        erasing: Whether a removal was interrupted: bytes of removed records may be in its files.
+        erasing: Whether a removal was interrupted: bytes of removed records may still be in
+            its files.
         collection: Its name on the server, if it has one.
-        log_bytes: The size of the write-ahead log that isn't in the file yet; None without a log.
+        log_bytes: The size of the write-ahead log on disk; None if the store has no such log.
         missing_commits: The number of acknowledged commits that were lost, because a log was
             truncated or removed, or because an older copy replaced the file.
         read_only: Whether the caller may only read it.
-        compact: Whether its vectors are stored in less space: see the setting `compact`.
+        compact: Whether its vectors are stored in the smaller form: see the setting `compact`.
     """
 
     url: str
@@ -276,7 +278,7 @@ class Finding(NamedTuple):
 
     Attributes:
         what: The problem and its place, as part of a sentence.
-        remedy: Advice to the user, as a sentence.
+        remedy: Advice to the user, such as a command to run.
         derived: Whether `Store.repair` can rebuild the damaged part from the records.
         ref: The damaged record's address, by which it can be forgotten; None if the problem isn't
             in a record.
@@ -300,13 +302,14 @@ class Space(NamedTuple):
             unrelated texts.
         noise_spread: See `noise_mean`.
         weight: The weight of similarity relative to words in a score; it compensates for a model
-            with a narrow range.
+            whose similarities span a narrow range.
         calibration: Slope and midpoint of the curve that maps a cosine to a similarity with the
             same meaning for every embedder: see `ranking.calibrated`.
-        duplicate: The similarity above which two statements may say the same, measured per model.
-        familiar_noise: Whether a query that consists of words known to the model may be noise.
-            False for a model that sees nothing in common between a question and its answer in
-            another language.
+        duplicate: The similarity above which two statements may say the same thing, as
+            measured for the model.
+        familiar_noise: Whether a query may count as noise even if the model knows its words. False
+            for a model that finds no similarity between a question and its answer in another
+            language.
         latin_only: Whether the model knows only languages in Latin script; its vectors for other
             scripts mean little.
     """
@@ -336,7 +339,7 @@ def require_space(space: Space | None) -> Space:
 def plain_conditions(where: Filter) -> list[tuple[str, tuple[Any, ...]]]:
     """Return a filter's conditions on single columns of `record r`, each with its SQL values.
 
-    The first condition concerns a record's state. Each store adds its own conditions for
+    The first condition is on the record's state. Each store adds its own conditions for
     namespaces, groups and labels.
     """
     conditions: list[tuple[str, tuple[Any, ...]]] = [_state_condition(where)]
@@ -376,7 +379,10 @@ def immutable_parts(record: Record) -> tuple[Any, ...]:
 
 
 def mutable_parts(record: Record) -> tuple[Any, ...]:
-    """Return the parts of a record that may change, except the access count, a mere statistic."""
+    """Return the parts of a record that may change.
+
+    The access count is left out, because it is only a statistic.
+    """
     ended_at = None
     if record.ended_at is not None:
         ended_at = to_millis(record.ended_at)
@@ -385,8 +391,9 @@ def mutable_parts(record: Record) -> tuple[Any, ...]:
 
 
 def plain_number(value: Any) -> Any:
-    """Return a whole float as an int, other values unchanged, because some stores have only
-    floats.
+    """Return a whole float as an int, because some stores have only floats.
+
+    Other values are returned unchanged.
     """
     is_whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
     return int(value) if is_whole else value
@@ -402,6 +409,9 @@ def patch_for_copy(record: Record, copy: Record) -> Patch | None:
 
 
 def split_ends_first(patches: Sequence[Patch]) -> tuple[list[Patch], list[Patch]]:
-    """Return the patches that end records, then the others: ending a record frees its key."""
+    """Return the patches that end records, and the others.
+
+    Apply the former first, because ending a record frees its key.
+    """
     ends = [patch for patch in patches if patch.ended_at is not None]
     return ends, [patch for patch in patches if patch.ended_at is None]

@@ -1,4 +1,4 @@
-"""The values of the store protocol as JSON, for both ends of the HTTP store.
+"""Converts the store protocol's values to and from JSON, for both ends of the HTTP store.
 
 Only the types named here can be created from JSON.
 """
@@ -94,9 +94,7 @@ def _create(kind: str, members: Any) -> Any:
 
 
 def _has_valid_address(part: Any) -> bool:
-    """Return whether a value's namespaces have the right types, because access rights depend on
-    them.
-    """
+    """Return whether a value's address has the right types; access rights depend on it."""
     if isinstance(part, Ref):
         has_names = isinstance(part.namespace, str) and isinstance(part.group, str)
         return (
@@ -128,7 +126,7 @@ def _array_from_wire(name: str, shape: list[int], data: str) -> "np.ndarray[Any,
 
 
 def namespaces_of(argument: Any) -> set[str]:
-    """Return all namespaces that the arguments of a call name."""
+    """Return all namespaces that are named in the arguments of a call."""
     if isinstance(argument, Ref):
         return {argument.namespace}
     if isinstance(argument, Filter):

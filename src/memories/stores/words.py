@@ -1,4 +1,4 @@
-"""Tokens and BM25 scores of texts, computed in the same way for every store."""
+"""Tokens and BM25 scores of texts, computed the same way for every store."""
 
 import functools
 import heapq
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-# The tokenizer that the SQLite store's schema names.
+# The FTS5 tokenizer that splits texts, and its arguments.
 TOKENIZER = ("porter", "unicode61", "remove_diacritics", "2", "categories", "L* N* Co So M*")
 K1, B = 1.2, 0.75  # FTS5's parameters
 _MAX_SORTED = 20  # up to this many scores per requested result, sorting all is faster than a heap
@@ -63,7 +63,7 @@ class WordScores(NamedTuple):
 
 
 class WordHits(NamedTuple):
-    """The hits of a word index: BM25 of each record with a term, and the records of each term."""
+    """The hits in a word index: each record's BM25 score, and each term's records."""
 
     scores: dict[int, float]
     holders: dict[str, list[int]]
@@ -71,7 +71,7 @@ class WordHits(NamedTuple):
 
 def tokens(text: str) -> list[str]:
     """Return the tokens of a text in order: normalized, without accents, English words stemmed."""
-    # Its patterns take 4 ms to compile, and reading doesn't need them.
+    # Imported here because its patterns take 4 ms to compile, and reading doesn't need them.
     from memories.languages.text import index_text
 
     with _lock:
@@ -93,7 +93,7 @@ def indexed_text(record: Record) -> str:
 
 
 def parse(term: str) -> Term | None:
-    """Split a term of `memories.languages.text.query_terms` into tokens; return None if it has
+    """Split a term from `memories.languages.text.query_terms` into tokens; return None if it has
     none.
     """
     text = term.removesuffix("*")
@@ -107,12 +107,12 @@ def parse(term: str) -> Term | None:
 def score(
     documents: Sequence[Sequence[str]], terms: Sequence[str], corpus: Corpus | None = None
 ) -> WordScores:
-    """Return BM25 as FTS5 computes it (Robertson and Zaragoza, 2009), with k1 = 1.2 and b = 0.75.
+    """Return BM25 scores (Robertson and Zaragoza, 2009), with FTS5's k1 = 1.2 and b = 0.75.
 
     Args:
         documents: The tokens of each document.
         terms: From `memories.languages.text.query_terms`.
-        corpus: Statistics about all documents, if these are only a part of them.
+        corpus: Statistics about all documents, if `documents` is only a part of them.
     """
     import numpy as np
 
@@ -143,7 +143,7 @@ def score(
 def rarity(documents: int, holders: int) -> float:
     """Return the inverse document frequency of a term that this many documents contain.
 
-    As in Lucene, adding one keeps it above 0 for a word in most records of a small namespace.
+    As in Lucene, adding one keeps the result above 0 even for a term that most documents contain.
     """
     holders = min(holders, documents)
     return math.log(1 + (documents - holders + 0.5) / (holders + 0.5))
@@ -174,7 +174,7 @@ def best(scores: Mapping[_Id, float], k: int) -> dict[_Id, float]:
 
 @functools.cache
 def _tokenizer() -> Callable[[str], list[str]]:
-    """Return SQLite's own tokenizer, so that every store sees the same words."""
+    """Return SQLite's own tokenizer, so that every store splits texts into the same words."""
     import apsw
 
     db = apsw.Connection(":memory:")

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 class StoreWrapper(Store):
-    """Forwards every method to another store; see `Store` for each of them."""
+    """Forwards every call to another store; see `Store` for the methods."""
 
     def __init__(self, store: Store) -> None:
-        """Wrap a store, which `wrapped` then names."""
+        """Wrap a store, which is then available as `wrapped`."""
         self.wrapped = store
 
     def _target(self) -> Store:
@@ -157,8 +157,8 @@ class StoreWrapper(Store):
         self._target().close()
 
 
-# Maximum number of collected records. A caller that limits the duration of a transaction can only
-# see the time that passes when records are added.
+# Maximum number of collected records. Time passes only when they are added to the store, and a
+# caller that limits the duration of a transaction must notice it soon.
 MOST_WAITING = 512
 
 
@@ -170,14 +170,14 @@ class Mark(NamedTuple):
 
 
 class BatchedStore(StoreWrapper):
-    """A store inside a transaction that collects appended records and adds them together.
+    """Collects records appended in a transaction, and adds them all at once.
 
     Any other method first adds the collected records, so it sees them. A nested transaction can't
-    be rolled back separately; `take_back` undoes the records that are still collected.
+    be rolled back separately, but `take_back` can drop records that weren't added yet.
 
     Attributes:
         heads: The position and the content of the last log entry that was added through this batch,
-            for each namespace. No other writer adds entries in the meantime.
+            for each namespace. No other writer adds entries during the transaction.
     """
 
     def __init__(self, store: "Store") -> None:
@@ -200,7 +200,7 @@ class BatchedStore(StoreWrapper):
         yield
 
     def append(self, records: "Sequence[Record]") -> None:
-        """Add records later; `flush` raises the errors of `Store.append`."""
+        """Collect records to add later; `flush` raises the errors of `Store.append`."""
         self._waiting += records
         if len(self._waiting) > MOST_WAITING:
             self.flush()

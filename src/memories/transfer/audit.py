@@ -1,4 +1,4 @@
-"""Reads and verifies the audit log of changes, their authors and times."""
+"""Reads and verifies the audit log, which records who changed what and when."""
 
 import heapq
 import re
@@ -47,7 +47,7 @@ _WRITING = ("create", "update", "restore", "confirm", "rollback", "turns", "impo
 _MAX_CONVERSATIONS = 100_000  # maximum number of conversations whose names are looked up
 _MAX_POSITIONS = 1_000_000  # maximum number of positions read from one item
 _HASH = re.compile(r"[0-9a-f]{64}")
-_ANY = -1  # stands for every position of a memory or a conversation
+_ANY = -1  # stands for any position of a memory or a conversation
 
 
 class LogFilters(TypedDict, total=False):
@@ -72,8 +72,9 @@ class LogQuery(NamedTuple):
     """A parsed query of the audit log; see `LogFilters`.
 
     Attributes:
-        memory: The beginning of the memory's id.
-        is_whole_id: Whether `memory` is the whole id, which another program chose.
+        memory: The id of the memory, or its beginning.
+        is_whole_id: Whether `memory` is a complete id, which must match exactly. This is true for
+            ids that another program chose.
     """
 
     memory: str | None
@@ -109,10 +110,10 @@ def parse_query(memory_id: str | None, filters: LogFilters, now: datetime) -> Lo
     """Parse the conditions of a query.
 
     Args:
-        memory_id: The id of a memory, or its beginning. An id that isn't one of ours is taken
-            literally.
+        memory_id: The id of a memory, or its beginning. An id that another program chose must
+            match exactly.
         filters: Further conditions.
-        now: The time from which "7d" counts back.
+        now: The current time, from which "7d" counts back.
 
     Raises:
         InvalidInput: A value is invalid.
@@ -231,7 +232,7 @@ def _previous_hash(link: Link, predecessor: Link | None) -> str | None:
 def _names(
     store: Store, links: Sequence[Link], conversation: str | None
 ) -> dict[tuple[str, str], str]:
-    """Return names of conversations by namespace and digest.
+    """Return the names of conversations by namespace and digest.
 
     Only existing conversations, and the requested one, can be named.
     """
@@ -273,7 +274,7 @@ def verify(store: Store, namespaces: Sequence[str], against: str | None) -> list
         against = str(against).strip().lower()
         if not _HASH.fullmatch(against):
             raise InvalidInput(
-                "against takes a hash that memory log --verify printed as head: 64 hexadecimal "
+                "against takes the hash that memory log --verify prints as head: 64 hexadecimal "
                 "digits"
             )
     chains = [_verify_chain(store, namespace) for namespace in namespaces]
@@ -376,13 +377,13 @@ class _ChainCheck:
                     self._written.add(_hash_address(item.memory, item.digest, position))
 
     def compare(self, addresses: Iterable[_Address]) -> None:
-        """Check that the log names every record written since it began."""
+        """Check that the log names every record written since the log began."""
         has_forks = bool(self._forks())
         for collection, group, position, created_at in addresses:
             if self._since is None or created_at < self._since:
                 continue
-            # A merge moves versions whose position both sides claimed, so a merged log can only be
-            # searched for the memory, not for a version.
+            # If both sides of a merge used the same position for a version, the merge moved one of
+            # them. So a merged log shows that a memory was written, but not which version.
             logged_position = _ANY if has_forks else position
             if collection is Collection.MEMORY:
                 hashes = [_hash_address(group, "", logged_position)]

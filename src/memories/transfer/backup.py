@@ -1,4 +1,4 @@
-"""Backup and restore: a verified copy of a whole store in one file, and a store from such a file.
+"""Backs up a whole store to one verified file, and restores a store from such a file.
 
 A SQLite store is copied as a SQLite file, any other store as an export of all its namespaces with
 their vectors.
@@ -45,8 +45,8 @@ class BackedUp(NamedTuple):
         file: The file.
         kind: `sqlite` or `export`.
         records: The number of versions and turns.
-        size_bytes: Its size.
-        sha256: Its hash, which identifies copies.
+        size_bytes: The size of the file.
+        sha256: The hash of the file, which identifies copies of it.
         removed: Older backups of this store that were removed.
     """
 
@@ -65,9 +65,9 @@ class Restored(NamedTuple):
         records: The number of versions and turns now in the store.
         made_at: When the backup was made, in ISO 8601, if recorded.
         kept: Where the replaced store is now, if there was one.
-        without_vector: How many records only words can find.
-        unchecked: Whether the export's version has no last line, so that an incomplete one can't be
-            recognized.
+        without_vector: The number of records without a vector, which only a word search can find.
+        unchecked: Whether the export is in the version without a last line, in which an incomplete
+            file can't be recognized.
     """
 
     records: int
@@ -104,7 +104,7 @@ def back_up(
         progress: Called after each step.
 
     Raises:
-        RequestError: There is no store yet, or the target is a file other than a backup of it.
+        RequestError: There is no store yet, or the target is a file that isn't a backup of it.
         StoreDamaged: The store or the copy is damaged.
         StoreError: The file could not be written.
     """
@@ -192,7 +192,7 @@ def _choose_file(
 
 
 def _name(url: str) -> str:
-    """Return the name of a new backup file for a store."""
+    """Return the text with which the names of a store's backup files begin."""
     path = sqlite_file(url)
     if path is not None:
         return _UNSAFE.sub("-", path.stem).strip("-.") or "memories"
@@ -249,7 +249,7 @@ def backups_of(config: Config) -> tuple[str, ...]:
 
 
 def _remove_oldest(folder: Path, newest: Path, store: str, keep: int) -> tuple[Path, ...]:
-    """Remove a store's oldest backups that this module named; the newest one always stays."""
+    """Remove the oldest of a store's backups with automatic names, but never the newest one."""
     stem = re.escape(re.sub(r"-[0-9]{8}T.*", "", newest.name))
     named_here = re.compile(rf"{stem}-\d{{8}}T\d{{6}}Z(-\d+)?\.(db|jsonl)")
     backups: list[tuple[str, Path]] = []
@@ -323,15 +323,15 @@ def restore(
 ) -> Restored:
     """Restore the configured store from a backup, an upgrade's snapshot, or an export.
 
-    A SQLite store is replaced in one step, after everything was read and checked, so the old store
-    or the new one exists at any moment. Any other store must be empty.
+    A SQLite store is replaced in one step, after everything was read and checked, so at any
+    moment either the old store or the new one exists. Any other store must be empty.
 
     Args:
         config: The settings.
         source: The file; it is not changed.
         embedder: Makes the vectors missing from an export.
         replace: Rename an existing SQLite store, and put the restored one in its place.
-        now: The time, which becomes part of the old store's new name.
+        now: The current time, which becomes part of the old store's new name.
         progress: Called with the progress so far.
 
     Raises:
@@ -350,7 +350,7 @@ def restore(
         raise InvalidInput(f"{source} is the store itself; name a backup of it")
     from memories.stores.sqlite.backup import occupied_error, put_back, refuse_logs
 
-    # A store whose file was lost may still have its log.
+    # The write-ahead log may remain even if the store's file was lost.
     if not replace and any(os.path.lexists(f"{path}{suffix}") for suffix in ("", "-wal")):
         raise occupied_error(path)
     refuse_logs(source, path)
@@ -377,7 +377,7 @@ def restore(
 def _build(
     config: Config, source: Path, scratch: Path, embedder: Embedder | None, progress: Progress
 ) -> Restored:
-    """Make a checked store file from a backup, at `scratch`."""
+    """Write a store file to `scratch` from a backup, and check it."""
     from memories.stores.sqlite.backup import copy_in, is_database, records_in
 
     if is_database(source):
@@ -410,7 +410,7 @@ def _import_whole(
     url = without_password(config.store)
     if is_database(source):
         raise InvalidInput(
-            f"{source} is a SQLite file and the store is {url}; restore it with --store "
+            f"{source} is a SQLite file, but the store is {url}; restore it with --store "
             "sqlite:///NEW, then run memory migrate"
         )
     if replace:

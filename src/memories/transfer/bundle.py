@@ -1,9 +1,9 @@
 """Writes each memory as a Markdown file, and reads the files back.
 
-The folder is a bundle in the Open Knowledge Format 0.2. Below its frontmatter, a file has the
-current text of a memory. The frontmatter lists all versions as lines of an export, the last one
-without its text. So the folder can be turned back into the same export. A digest shows whether
-someone edited the text.
+The folder is a bundle in the Open Knowledge Format 0.2. Each file has frontmatter and, below it,
+the current text of a memory. The frontmatter contains a line of an export for each version;
+the last line omits the text. So the folder can be turned back into the same export. A digest shows
+whether someone edited the text.
 """
 
 import hashlib
@@ -256,7 +256,7 @@ def read(folder: Path) -> Bundle:
     """Read a folder that `write` wrote, and that people may have edited.
 
     Raises:
-        InvalidInput: A file doesn't have the format of `write`; the message says which and why.
+        InvalidInput: A file isn't in the format of `write`; the message says which one, and why.
     """
     memories: list[tuple[tuple[str, str], list[str]]] = []
     edits: list[Edit] = []
@@ -293,7 +293,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _parse(file: Path) -> tuple[dict[str, Any], str]:
-    """Return the frontmatter of a file, and the text after it without links."""
+    """Return a file's frontmatter, and the text below it without the links at its end."""
     import yaml
 
     if file.stat().st_size > _MAX_FILE_BYTES:

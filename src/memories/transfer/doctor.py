@@ -30,7 +30,7 @@ from memories.transfer.backup import back_up, scratch_beside, sqlite_file, write
 from memories.transfer.export import Lines
 from memories.transfer.pages import Place, Progress, count_records, pages, places
 
-SMALL = 2_000  # records: a store of this size is always examined completely, in half a second
+SMALL = 2_000  # a store with up to this many records is always examined completely (0.5 s)
 _MIN_FREE_BYTES = 67_108_864
 _LEFTOVER_SECONDS = 3_600  # a newer scratch file may be in use
 _RESTORE = (
@@ -64,7 +64,7 @@ class Salvaged(NamedTuple):
 
     Attributes:
         saved: The number of records that were written.
-        lost: A sentence about each of the others, with its address if known.
+        lost: A sentence about each lost record, with the record's address if known.
     """
 
     saved: int
@@ -94,7 +94,7 @@ def examine(config: Config, *, deep: bool) -> Examined:
     if config.events != events.OFF:
         problem = events.problem(config.home)
         if problem:
-            remedy = "move away what is in its place, or set MEMORY_EVENTS=off"
+            remedy = "move whatever is in its place out of the way, or set MEMORY_EVENTS=off"
             findings.append(Finding(f"operations can't be recorded: {problem}", remedy))
     if path is not None and not os.path.lexists(path):
         examined.facts["records"] = 0
@@ -248,7 +248,7 @@ def _examine_leftovers(place: Path, examined: Examined) -> None:
 def _examine_outdated(path: Path, examined: Examined) -> bool:
     """Check a store with an older schema; return whether the schema is older.
 
-    Opening it would upgrade it, so only SQLite's own check is run.
+    Opening the store would upgrade it, so only SQLite's own check is run.
     """
     import apsw
 
@@ -264,7 +264,7 @@ def _examine_outdated(path: Path, examined: Examined) -> bool:
                     return False
                 messages = [str(row[0]) for row in db.execute("PRAGMA integrity_check(5)")]
         except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.NotADBError):
-            return False  # opening the file as a store reports why
+            return False  # the error is reported when the file is opened as a store
     examined.facts["schema_version"] = version
     examined.facts["upgrade"] = f"to {SCHEMA_VERSION}, when it is next used"
     for message in messages:
@@ -279,7 +279,7 @@ def _examine_outdated(path: Path, examined: Examined) -> bool:
 def fix(config: Config, findings: list[Finding], *, now: datetime, progress: Progress) -> Fixed:
     """Copy the store, then rebuild its indexes and other derived data; no record is changed.
 
-    If acknowledged commits are missing, the store continues without them.
+    If acknowledged commits are missing, accept their loss, so that the store can be used again.
 
     Raises:
         StoreDamaged: No copy could be made; nothing was changed.
@@ -371,7 +371,7 @@ def _salvage_file(path: Path, lost: list[tuple[str, Ref | None]]) -> Iterator[An
 
 def _salvage_store(config: Config, lost: list[tuple[str, Ref | None]]) -> Iterator[Any]:
     with contextlib.closing(open_store(config.store, None, config)) as store:
-        with store.transaction():  # outside of one, unreadable parts may look empty
+        with store.transaction():  # without one, unreadable parts may look empty
             for place in places(store):
                 try:
                     for page in pages(store, place):
@@ -395,8 +395,9 @@ def find_secrets(
     """Find secrets in all versions of memories, in turns, and in the queues of captured turns.
 
     Args:
-        config: The settings, whose redaction defines a secret; `secrets` if redaction is off.
-        waiting: The lines of the queues: the file, the number, and the line.
+        config: The settings. The setting `redact` determines what counts as a secret; if it is
+            `off`, the search uses `secrets`.
+        waiting: The lines of the queues, each with its file and its line number.
         progress: Called with the number of records searched.
     """
     if config.redact == "off":
@@ -433,7 +434,7 @@ def _search_store(config: Config, redactor: Redactor, progress: Progress) -> Ite
 
 
 def _erased_unit(record: Record) -> tuple[str, int]:
-    """Return the unit of erasure: a memory with its versions, or a single turn."""
+    """Return what would be erased with a record: a memory with its versions, or a single turn."""
     if record.ref.collection is Collection.MEMORY:
         return record.ref.group, 0
     return record.ref.group, record.ref.position
@@ -451,7 +452,7 @@ def kinds_in(record: Record, redactor: Redactor) -> list[str]:
 
 
 def _removable_kinds(text: str, redactor: Redactor) -> tuple[str, ...]:
-    """Return the kinds of the secrets that a redaction would remove from a text."""
+    """Return the kinds of secrets that redaction would remove from a text."""
     redacted = redactor.secrets(text)
     return redacted.kinds if redacted.text is not text else ()
 

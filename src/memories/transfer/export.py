@@ -36,7 +36,7 @@ class Lines:
 
         Args:
             write: Receives each line with its line break.
-            model: The model of the vectors that will be written; None for none.
+            model: The model of the vectors that will be written; None if there will be none.
             backup: The description of a backup.
         """
         self._write = write
@@ -107,12 +107,12 @@ def export(  # noqa: PLR0913 - these are the properties of an export
     Args:
         store: The store.
         write: Receives each line with its line break.
-        namespaces: Only these; None for all.
+        namespaces: The namespaces to export; None for all.
         with_vectors: Also write the store's vectors.
         backup: The description of a backup.
         prove: Returns the key that authenticates the export's writer; called only if there is a
             record.
-        select: Yields the records of a collection to export; None for all.
+        select: Given a collection and its records, yields those to export; None for all.
         progress: Called with the progress so far.
 
     Returns:
@@ -145,7 +145,10 @@ def export(  # noqa: PLR0913 - these are the properties of an export
 
 
 def _in_order(store: Store, place: Place) -> Iterator[Record]:
-    """Yield records ordered by group name; some stores keep ids separate from other names."""
+    """Yield records in the order of their groups' names.
+
+    Some stores return groups that are named by ids separately from the others.
+    """
     if place.collection is Collection.MEMORY:  # all groups are ids
         return (record for page in pages(store, place) for record in page)
 
@@ -171,7 +174,7 @@ def own_key(folder: Path, *, make: bool = False) -> bytes | None:
     """Return the key for this user's exports; None if there is none yet.
 
     Args:
-        folder: The key's folder, next to the user's `config.toml`, which no `.env` can change.
+        folder: The folder of the key and of the user's `config.toml`; no `.env` can change it.
         make: Whether to create a missing key.
 
     Raises:
@@ -188,7 +191,7 @@ def own_key(folder: Path, *, make: bool = False) -> bytes | None:
         fd = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | CREATING & ~os.O_CREAT)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except OSError as exc:  # for example a link, which could lead anywhere
+    except OSError as exc:  # for example, a link is refused, since it could lead anywhere
         raise ConfigError(f"cannot read {file}: {exc.strerror}; {_REMEDY}") from exc
     try:
         problem = _find_problem(file, os.fstat(fd))

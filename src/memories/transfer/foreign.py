@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 _BATCH = 200  # maximum number of messages or statements stored in one transaction
 _BATCH_CHARACTERS = 2_000_000
-_MAX_NAMES = 1_000_000  # maximum number of items kept to recognize repetitions; they take 100 MB
+_MAX_NAMES = 1_000_000  # maximum number of names kept to recognize repetitions; they take 100 MB
 _MAX_REASONS = 20
-_STEP = timedelta(milliseconds=1)  # from a message to the next one, if that has no time
+_STEP = timedelta(milliseconds=1)  # time from the previous message to one without a time
 _DAY = timedelta(days=1)
 _INFERRED = {"time": "inferred"}
 
@@ -48,10 +48,10 @@ class Terms(NamedTuple):
     Attributes:
         source: The name of the source.
         namespace: The namespace to which everything is written.
-        origin: The writer of everything, with the id of the import.
+        origin: The origin of all imported records, which contains the id of the import.
         trusted: Whether the user vouches for the statements, so that none waits for review.
         redactor: Removes secrets; None to keep them.
-        now: The time of statements without one. Later times in the source are ignored.
+        now: The current time, used for statements without a time. Times in the future are ignored.
         dry_run: Store nothing; only count the new items.
     """
 
@@ -78,7 +78,7 @@ class Counts:
         redacted: The number of secrets removed, by kind.
         without_vector: New turns and statements without a vector, since there is no embedder.
         first: The earliest time of a message or statement in the source, new or known.
-        last: The latest one.
+        last: The latest such time.
     """
 
     turns: int = 0
@@ -93,10 +93,10 @@ class Counts:
     last: datetime | None = None
 
     def accept_time(self, at: datetime | None, now: datetime) -> datetime | None:
-        """Include a time of the source in `first` and `last`, and return it.
+        """Include a time from the source in `first` and `last`, and return it.
 
         Returns:
-            None if the time is missing or in the future.
+            The time; None if it is missing or in the future.
         """
         if at is None or at > now + _DAY:
             return None
@@ -154,7 +154,7 @@ class Importer:
         self._begin: Callable[[], None] | None = begin
         self._names: set[int] = set()  # hashes
         self._previous = "", terms.now  # conversation and time of the last message
-        self._redacted: dict[str | None, tuple[str, ...]] = {}  # kinds of secrets, by draft
+        self._redacted: dict[str | None, tuple[str, ...]] = {}  # kinds of secrets removed, by draft
         self._terms, self._embedder = terms, embedder
         self._store = store
         statement_origin = terms.origin._replace(trust=USER) if terms.trusted else terms.origin
@@ -214,7 +214,7 @@ class Importer:
     # --- messages
 
     def _with_time(self, item: Message) -> Message:
-        """Return a message in acceptable form; one without a time is dated after the previous."""
+        """Return a message in a form that can be stored, with an inferred time if it has none."""
         turn = item.turn
         tags: dict[str, str] = {"source": self._terms.source}
         for key, value in {**turn.tags, "project": item.project}.items():
@@ -255,7 +255,7 @@ class Importer:
         key = scoped_key(message.conversation, turn.message_id)
         if self._is_repeated(key, "repeated messages"):
             return False
-        # The same as in `Utterance.message_id` of `hooks.transcripts`.
+        # Hooks use the same digest; see `Utterance.message_id` in `hooks.transcripts`.
         digest = hashlib.blake2b(turn.content.encode(), digest_size=12).hexdigest()
         session = message.session or message.conversation
         captured_key = scoped_key(session, f"{turn.role}:{digest}:1")
@@ -346,7 +346,7 @@ class Importer:
         return self.counts
 
     def _is_unknown(self, draft: Draft) -> bool:
-        """Return whether a statement was not imported before; it may have been rejected since."""
+        """Return whether a statement was never imported; rejected statements count as imported."""
         if self._is_repeated(draft.imported_as, "repeated statements"):
             return False
         is_known = self._is_imported(draft)
@@ -406,7 +406,7 @@ class Importer:
     def _store_each(
         self, drafts: Sequence[Any], run: Callable[[Sequence[Any]], None], error: InvalidInput
     ) -> None:
-        """Store drafts one by one after their batch was refused; count a single one as refused."""
+        """Store a refused batch's drafts one by one; a batch of one draft counts as refused."""
         if len(drafts) > 1:
             for draft in drafts:
                 run([draft])

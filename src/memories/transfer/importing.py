@@ -36,7 +36,7 @@ from memories.write.suspicion import mark_record
 if TYPE_CHECKING:
     from memories.guard.redactor import Redactor
 
-MAX_BATCH = 2_000  # maximum number of records stored in one step, even of one memory
+MAX_BATCH = 2_000  # maximum number of records stored in one step, even if one memory has more
 MAX_BATCH_CHARACTERS = 33_554_432
 MAX_SHOWN = 100  # maximum number of conflicts listed; all are counted
 _ADDS = (
@@ -63,9 +63,9 @@ class Imported:
         conflict_count: How many were not stored.
         without_vector: How many were stored without a vector, since there is no embedder.
         redacted: How many secrets of each kind were removed.
-        unchecked: Whether the export's version has no last line, so that an incomplete one can't be
-            recognized.
-        pending: How many memories wait for review, by their namespace.
+        unchecked: Whether the export is in the version without a last line, in which an incomplete
+            file can't be recognized.
+        pending: How many memories wait for review, by namespace.
     """
 
     imported: int = 0
@@ -97,10 +97,10 @@ class Terms(NamedTuple):
         writer: The origin of the records if nothing proves that they are the user's.
         key: The key of the user's own exports, if it counts as proof; see `export.own_key`.
         namespaces: Only these may be written; None for all.
-        into: The namespace for all records; None keeps theirs.
+        into: The namespace to which all records are moved; None to keep their own.
         redactor: Removes secrets; None to keep them.
         trusted: Whether unproven records are stored without review.
-        by_person: Whether a person trusts them, so that they keep their own origins.
+        by_person: Whether a person trusts the records, so that they keep their own origins.
     """
 
     writer: Origin
@@ -120,7 +120,7 @@ def examine(lines: Iterable[bytes], terms: Terms) -> tuple[Intake, Origin | None
         terms: The terms.
 
     Returns:
-        How the records are changed, and the origin that they get; None if they keep theirs.
+        How the records are changed, and the origin that they get; None if they keep their own.
 
     Raises:
         InvalidInput: A line is invalid, or the export is incomplete.
@@ -148,7 +148,7 @@ def log_import(store: Store, channel: str, writer: Origin | None, quota: str | N
     Args:
         store: The store.
         channel: The channel through which the import was requested.
-        writer: The origin that records get; None if they keep theirs.
+        writer: The origin that records get; None if they keep their own.
         quota: The setting `namespace_quota`.
     """
     return LoggedStore(
@@ -185,8 +185,8 @@ def import_(
 
     Raises:
         InvalidInput: A line is invalid, or the export is incomplete. Earlier batches were
-            stored; correct the file and import it again. `check` finds this before anything is
-            stored.
+            stored; correct the file and import it again. `check` finds such errors before anything
+            is stored.
     """
     importer = _Importer(store, embedder, intake.foreign, dry_run=dry_run)
     records: Iterator[Line] = read_lines(lines, importer.begin, namespaces, own=intake.own)
@@ -240,7 +240,7 @@ def check(
 def _batches(lines: Iterable[Line]) -> Iterator[list[Line]]:
     """Yield batches of lines that end between two memories, so that no memory is stored partially.
 
-    Only the lines of a very large memory are divided.
+    Only a very large memory is split between batches.
     """
     batch: list[Line] = []
     size = 0
@@ -283,7 +283,7 @@ class _Importer:
         self.model, self.result.unchecked = header.model, not header.ends
 
     def store_batch(self, batch: Sequence[Line]) -> None:
-        """Store a batch's new records: of each memory or conversation, either all or none."""
+        """Store a batch's new records; skip memories and conversations that have a conflict."""
         new = self._select_new(batch)
         if self._dry_run:
             self._check_readable(batch)
@@ -307,7 +307,10 @@ class _Importer:
         self._count(new, refused)
 
     def _check_readable(self, batch: Sequence[Line]) -> None:
-        """Raise if a place of the batch is damaged; a transaction would create the store."""
+        """Raise an error if a place of the batch is damaged.
+
+        No transaction is begun, since that would create the store.
+        """
         refs = [line.record.ref for line in batch]
         batch_places = {Place(ref.collection, ref.namespace) for ref in refs}
         for place in batch_places - self._checked:
@@ -336,7 +339,7 @@ class _Importer:
         return self._reject_blocked(new, "belongs to a memory or conversation with a conflict")
 
     def _reject_additions(self, lines: Sequence[Line]) -> list[Line]:
-        """Reject the lines of a foreign file that would add to a memory or conversation of ours."""
+        """Reject a foreign file's lines that would add to one of our memories or conversations."""
         owners = {owner_of(line.record.ref) for line in lines}
         for line in lines:
             if line.record.ref.collection is Collection.MEMORY and line.record.ref.position == 1:
@@ -370,7 +373,7 @@ class _Importer:
         return accepted
 
     def _append(self, lines: Sequence[Line]) -> set[Ref]:
-        """Append records; return the memories and conversations whose key is taken."""
+        """Append records; return the memories and conversations refused because a key is taken."""
         try:
             self._store.append([line.record for line in lines])
         except Conflict:  # only some of them can be stored

@@ -1,7 +1,7 @@
 """Reads the lines of an export, and changes its records on their way into a store.
 
 Nothing proves who wrote a foreign file, so its records get the origin `imported` instead of their
-own, and its memories wait for review.
+own, and the memories among them wait for review.
 """
 
 from collections.abc import Callable, Container, Generator, Iterable, Iterator, Sequence
@@ -26,7 +26,7 @@ from memories.transfer.lines import (
 if TYPE_CHECKING:
     from memories.guard.redactor import Redactor
 
-_HASH = "line_hash"  # hash of a foreign record, by which it is recognized later
+_HASH = "line_hash"  # the hash by which a foreign record is recognized later
 _ACCEPTANCE = ("accepted_at", "accepted_by")
 # Fields that a foreign file can't set.
 _OURS = (
@@ -47,7 +47,7 @@ class Line(NamedTuple):
     Attributes:
         number: The number of the line.
         record: The record.
-        original: The record before secrets were removed, if there were any.
+        original: The record with its secrets; None if none were removed.
     """
 
     number: int
@@ -61,12 +61,13 @@ class Intake(NamedTuple):
     Attributes:
         foreign: The id of this import if nothing proves that the file is ours. Then the origins in
             the file don't count, its memories wait for review, and it adds nothing to existing
-            memories and conversations. None stores records as they are; a `LoggedStore` decides
-            about their origins.
+            memories and conversations. If this is None, records are stored as they are, and a
+            `LoggedStore` determines their origins.
         redactor: Removes secrets; None to keep them.
         own: Whether the file is a backup; see `lines.read_line`.
-        into: The namespace for all records, which must share one now. None keeps theirs.
-        accepted: Whether to keep who accepted a record.
+        into: The namespace to which all records are moved; in the file, they must share one. None
+            to keep their own.
+        accepted: Whether records keep the fields that say who accepted them.
     """
 
     foreign: str | None = None
@@ -84,7 +85,7 @@ def read_lines(
     *,
     own: bool,
 ) -> Generator[Line, None, bool]:
-    """Yield the records of an export; `begin` gets its header.
+    """Yield the records of an export; `begin` is called with its header.
 
     Returns:
         Whether the export was written with the key.
@@ -267,7 +268,7 @@ def _as_foreign(record: Record, import_id: str, *, is_latest: bool) -> Record:
 
 
 def is_same(existing: Record, record: Record) -> bool:
-    """Return whether a record already exists, even if it has been accepted or refused since."""
+    """Return whether a stored record is the same, even if it was accepted or rejected since."""
     existing_hash = existing.fields.get(_HASH, _statement_hash(existing))
     if existing_hash == record.fields.get(_HASH, _statement_hash(record)):
         return True

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FORMAT, VERSION = "memories", 2
-WITHOUT_LAST_LINE = 1  # the earlier version, in which an incomplete export can't be recognized
+WITHOUT_LAST_LINE = 1  # the first version, in which an incomplete export can't be recognized
 MAX_LINE_BYTES = 16_777_216
 _REQUIRED = ("collection", "namespace", "group", "position", "text", "created_at")
 _OPTIONAL = ("ended_at", "ended_by", "key", "session", "labels", "fields", "accesses", "vectors")
-# In addition to tags: role, speaker and part of a turn, origin, review, import, pin.
+# Besides tags, labels hold a turn's role, speaker and part; and the origin, review, import and pin.
 _MAX_LABELS = validate.MAX_TAGS + 12
 _MAX_KEY = 2 * validate.MAX_KEY + 1  # a key with its project or conversation
 _MAX_FIELDS = 100
@@ -61,7 +61,7 @@ def split_lines(stream: IO[bytes], name: str) -> Iterator[bytes]:
     """Yield the lines of an export from its beginning.
 
     Args:
-        stream: The export; it can seek.
+        stream: The export, which must be seekable.
         name: The name of the export, for messages.
 
     Raises:
@@ -77,7 +77,7 @@ def split_lines(stream: IO[bytes], name: str) -> Iterator[bytes]:
 
 
 def refuse_other_files(start: bytes) -> None:
-    """Refuse data that begins like a file of another kind; nothing is ever unpacked or run.
+    """Reject data that begins like a file of another kind; nothing is ever unpacked or run.
 
     Raises:
         InvalidInput: The data is a file of another kind, which the message names.
@@ -98,7 +98,7 @@ class Header(NamedTuple):
 
     Attributes:
         model: The model of the vectors that follow; None if there are none.
-        ends: Whether a last line follows.
+        ends: Whether the export has a last line.
         backup: The description of a backup; None if it isn't one.
     """
 
@@ -108,9 +108,9 @@ class Header(NamedTuple):
 
 
 class Tally:
-    """Counts an export's records and hashes its lines; the last line states both.
+    """Counts an export's records and hashes its lines; the last line has the count and the hash.
 
-    Line ends and a byte-order mark are not part of the hash: a transfer as text may change them.
+    Line ends and a byte-order mark are not hashed, since a transfer as text may change them.
 
     Attributes:
         records: The number of records.
@@ -148,7 +148,7 @@ class Tally:
             raise InvalidInput(f"is not the last line of an export, {self.last_line()}")
         if shape["records"] != self.records:
             raise InvalidInput(
-                f"says that the export has {shown(str(shape['records']))} records, and there are "
+                f"says that the export has {shown(str(shape['records']))} records, but it has "
                 f"{self.records}: the export is incomplete or was changed; use another copy"
             )
         if shape["sha256"] != self._hash.hexdigest():
@@ -174,7 +174,7 @@ def header_line(model: str | None, backup: Mapping[str, str] | None = None) -> s
     """Return the first line of an export.
 
     Args:
-        model: The model of its vectors; None if it has none.
+        model: The model of the export's vectors; None if it has none.
         backup: The description of a backup.
     """
     shape: dict[str, Any] = {"format": FORMAT, "version": VERSION}
@@ -213,11 +213,11 @@ def is_last(line: str) -> bool:
 
 
 def to_line(record: Record, vectors: "NDArray[np.float32] | None" = None) -> str:
-    """Return a record as a line without its end; values that are None, empty or 0 are left out.
+    """Return a record as a line without a line end; values that are None, empty or 0 are left out.
 
     Args:
         record: The record.
-        vectors: Shape (windows, dimension); kept exactly.
+        vectors: Its vectors, of shape (windows, dimension), which are written without loss.
     """
     shape: dict[str, Any] = {
         "collection": str(record.ref.collection),
@@ -256,7 +256,7 @@ def content_hash(record: Record) -> int:
 
 
 def is_id(group: str) -> bool:
-    """Return whether a group's name is an id, as for memories."""
+    """Return whether a group's name has the form of a memory's id."""
     return len(group) == ID_LENGTH and bool(_ID.fullmatch(group))
 
 
@@ -265,8 +265,8 @@ def read_line(line: str, *, own: bool = False) -> Record:
 
     Args:
         line: The line, without its end.
-        own: Whether it is from a backup, so that anything once stored may be stored again; see
-            `damage.find_import_problem`.
+        own: Whether the line is from a backup, which may contain anything that was ever stored;
+            see `damage.find_import_problem`.
 
     Raises:
         InvalidInput: The line isn't a record, or a value is invalid; the message says which.
@@ -280,7 +280,7 @@ def read_line(line: str, *, own: bool = False) -> Record:
         raise InvalidInput(
             f'has an unknown key "{shown(unknown[0])}"; a newer program may have written it'
         )
-    # The text is checked but not normalized: it was accepted in this form before.
+    # The text is checked but not normalized, since it was stored in this form before.
     validate.content(shape["text"])
     record = Record(
         ref=_ref(shape),

@@ -1,7 +1,7 @@
-"""Copies a whole store into another one, and changes the embedder of a store.
+"""Copies a whole store to another one, and changes the embedder of a store.
 
-The store stays in use in the meantime. Both operations can be interrupted at any moment; run again,
-they continue where they stopped.
+The store can be used in the meantime. Both operations can be interrupted at any moment, and
+continue where they stopped when they are run again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,10 +36,10 @@ from memories.transfer.pages import (
 )
 
 MAX_PASSES = 20
-FEW_CHANGES = 100  # maximum number of records left for the last step, when other writers wait
+FEW_CHANGES = 100  # after a pass that copies no more records than this, the last step begins
 MAX_TOUCHES = 100
-PATIENCE = 10  # passes of `reembed`; after that, the last records are embedded while writers wait
-FEW_LEFT = 10  # maximum number of records embedded while writers wait: an embedder may be slow
+PATIENCE = 10  # number of passes after which `reembed` makes other writers wait
+FEW_LEFT = 10  # maximum number of records embedded while writers wait, as an embedder may be slow
 
 
 # --- migrate
@@ -62,11 +62,12 @@ class Migrated:
     """Result of a migration.
 
     Attributes:
-        copied: Memories and turns that were copied; log entries are copied with them.
-        changed: Records that were copied in an earlier run and have changed since.
-        removed: Records that were copied and then forgotten in the original.
-        without_vector: Records of the copy that only words can find.
-        contents: The contents of each place, equal in the original and the copy.
+        copied: The number of memories and turns that were copied. Log entries are copied too, but
+            not counted.
+        changed: The number of updates to records that changed after they were copied.
+        removed: The number of records that were forgotten in the original after they were copied.
+        without_vector: The number of records in the copy that only a word search can find.
+        contents: The contents of each place, which are the same in the original and the copy.
     """
 
     copied: int = 0
@@ -81,15 +82,15 @@ def migrate(
 ) -> Migrated:
     """Copy a whole store into another one while the original stays in use, and verify the copy.
 
-    Other writers of the original wait during the last step, so the copy has everything that was
-    written until then. The original is not changed. Its damaged records are left out; its `damaged`
-    names them.
+    During the last step, programs that write to the original wait, so the copy has everything that
+    was written until then. The original is not changed. Its damaged records are left out; the
+    original's `damaged` names them.
 
     Args:
         source: The original.
         target: The other store: empty, or an incomplete copy.
-        embedder: The embedder with which the target was opened. Vectors in its space are copied,
-            others are recomputed.
+        embedder: The embedder with which the target was opened. Vectors in its space are
+            copied, and others are recomputed.
         progress: Called with the progress so far.
 
     Raises:
@@ -118,7 +119,7 @@ def migrate(
         if migration.written - written_before <= FEW_CHANGES:
             break
     with source.transaction():
-        # Places seen earlier are finished too: their records may have been forgotten.
+        # Places seen earlier are included, since all their records may have been forgotten.
         for place in sorted(all_seen.union(all_places(source))):
             migration.result.contents[place] = migration.finish(place)
     migration.remove_surplus()
@@ -135,20 +136,20 @@ class _Migration:
         self.result = Migrated()
         self._source, self._target, self._embedder = source, target, embedder
         self._same_space = embedder is not None and embedder.space.model == model
-        self._copied: set[int] = set()  # hashes of addresses: 1,000,000 of them take 60 MB
+        self._copied: set[int] = set()  # hashes of addresses; 1,000,000 take 60 MB
         self._surplus: list[Ref] = []
-        self._damaged_in_source: set[Ref | None] = set()  # only the copy has complete contents
+        self._damaged_in_source: set[Ref | None] = set()  # intact only in the copy
 
     @property
     def written(self) -> int:
-        """How many records the copy has written so far."""
+        """How many records have been written to the copy so far."""
         return self.result.copied + self.result.changed
 
     def check_target(self, place: Place) -> None:
-        """Check that the target has no records of its own.
+        """Check that the target has only records that the original has.
 
         Raises:
-            RequestError: The target has such a record, so it isn't a copy of the original.
+            RequestError: The target has a record that the original lacks, so it isn't a copy.
         """
         if not self._target.count(place.everything(), at_most=1):
             return
@@ -156,21 +157,21 @@ class _Migration:
             raise _not_a_copy(ref)
 
     def copy(self, page: Sequence[Record]) -> None:
-        """Copy new records, and changes of copied ones."""
+        """Copy new records, and changes to records that were copied earlier."""
         missing, changed = self._compare(page)
         self._update(changed)
         try:
             self._append(missing)
         except Conflict:
-            # A key has moved to another memory since its first holder was copied. `finish` sees
-            # both memories at once.
+            # After a memory was copied, its key has moved to another one. `finish` handles this,
+            # since it sees both memories at once.
             return
 
     def finish(self, place: Place) -> Contents:
         """Copy the rest of a place while other writers wait, and return the original's contents.
 
-        Ended records are updated before new ones are added, since a key may have moved from one
-        memory to another.
+        Existing records are updated before new ones are added, since a new memory may have taken
+        the key of a memory that has ended.
         """
         missing: list[Record] = []
         changed: list[tuple[Record, Record]] = []
@@ -236,7 +237,7 @@ class _Migration:
         """Compare records of the original with the target.
 
         Returns:
-            The records that the target lacks; and those that changed, each with the target's.
+            The records that the target lacks; and each changed record with its outdated copy.
 
         Raises:
             RequestError: The target has a different record at one of the addresses.
@@ -263,7 +264,7 @@ class _Migration:
             for batch in by_count(group, PAGE):
                 self._target.patch(batch)
         self.result.changed += len(patches)
-        # Read counts are only statistics: copying more reads than this isn't worth the time.
+        # Read counts are only statistics, so at most this many reads of a record are copied.
         for number in range(MAX_TOUCHES):
             behind = [
                 record.ref for record, copy in pairs if record.accesses > copy.accesses + number
@@ -324,10 +325,10 @@ class Reembedded(NamedTuple):
 
 
 def reembed(store: Store, embedder: Embedder, *, progress: Progress) -> Reembedded:
-    """Give every record vectors of this embedder, then search by them.
+    """Embed every record with this embedder, then switch searches to the new vectors.
 
-    Until then searches use the old vectors. An interrupted run is continued. With the embedder in
-    use, records without vectors get them.
+    Searches use the old vectors until then. If an earlier run was interrupted, this one continues
+    it. If the store already uses this embedder, only missing vectors are computed.
 
     Raises:
         StoreError: Other programs write faster than the embedder embeds, or the store does not keep
@@ -367,17 +368,17 @@ class _Reembedding:
         self._last_refs: set[Ref] = set()
 
     def embed_most(self) -> None:
-        """Embed page by page; later writes may be left to the next pass."""
+        """Embed page by page; records written in the meantime may be left to the next pass."""
         for collection in SEARCHED:
             for _ in range(self._total // PAGE + 1):
                 if self._embed(collection, PAGE) < PAGE:
                     break
 
     def switch(self, max_left: int) -> bool:
-        """Embed the last records and search by the new vectors, if few enough are left.
+        """If few enough records are left, embed them and switch searches to the new vectors.
 
         Returns:
-            Whether it was done.
+            Whether searches were switched.
         """
         space = self._embedder.space
         with self._store.transaction():

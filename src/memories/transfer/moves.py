@@ -51,7 +51,7 @@ def move(
     them there before they are erased.
 
     Args:
-        lookup: The namespace that they are in. Its store keeps the origins of added records.
+        lookup: The namespace that they are in. Its store leaves the origins of records unchanged.
         embedder: The embedder with which the store was opened; without one, copies get no vectors.
         memory_ids: Their ids.
         to: The other namespace.
@@ -119,7 +119,7 @@ def _read(store: Store, where: Filter) -> list[Record]:
 
 
 def _hash_of_copy(record: Record) -> int:
-    """Return a hash of a memory that stays the same in its copy, until the copy changes."""
+    """Return a hash that a memory shares with its copy as long as the copy is unchanged."""
     return content_hash(without_links(record)._replace(ended_at=None, ended_by=None))
 
 
@@ -146,7 +146,7 @@ def find_copies(
 
 
 def describe_taken_keys(store: Store, records: Sequence[Record], into: str) -> Iterator[str]:
-    """Describe the keys of current memories that also exist in the other namespace."""
+    """Describe the keys of current memories that are already taken in the other namespace."""
     for record in records:
         if record.key is None or record.ended_at is not None:
             continue

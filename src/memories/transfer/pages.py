@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-Progress = Callable[[str, int, int], None]  # the step, its progress, and the total
+Progress = Callable[[str, int, int], None]  # receives the step, its progress, and the total
 PAGE = 250  # number of records read or written in one step
 
 
 class Place(NamedTuple):
-    """A namespace of a collection."""
+    """One namespace of one collection."""
 
     collection: Collection
     namespace: str

@@ -58,13 +58,13 @@ class Stats(NamedTuple):
         noted_since: The time of the oldest counted operation.
         namespaces: The namespaces whose memories and operations are counted.
         operations: The operations, most frequent first.
-        agents: The number of operations by agent; empty for an unknown one.
-        projects: The same by project.
-        by_namespace: The same by namespace.
+        agents: The number of operations by agent; the name of an unknown agent is empty.
+        projects: The number of operations by project.
+        by_namespace: The number of operations by namespace.
         per_day: How many of the current memories were first written on each day in UTC, oldest
             first.
         memory_count: How many memories are current.
-        never_used_count: How many of these were never read.
+        never_used_count: How many current memories were never read.
         most_used: The memories that were read most.
         never_used: The oldest memories that were never read.
     """
@@ -156,7 +156,10 @@ def _sum(own_events: Iterable[Event], name: str) -> int:
 
 
 def _percentile(values: Sequence[float], share: float) -> float | None:
-    """Return the smallest value that is not exceeded by at least this share of sorted values."""
+    """Return a percentile of sorted values.
+
+    This is the smallest value that is at least as large as this share of the values.
+    """
     return values[max(0, math.ceil(share * len(values)) - 1)] if values else None
 
 
@@ -166,7 +169,7 @@ def _count_by(own_events: Iterable[Event], name: str) -> dict[str, int]:
 
 
 def _count_per_day(memory_ids: Iterable[str], since: datetime | None) -> dict[str, int]:
-    """Count memories by their day of creation, which ids contain; days in between count 0."""
+    """Count memories by day of creation, which their ids contain; include empty days in between."""
     days: Counter[int] = Counter()
     first_day = 0 if since is None else int(since.timestamp() // _DAY_SECONDS)
     for memory_id in memory_ids:

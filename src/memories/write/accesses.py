@@ -1,11 +1,11 @@
 """Counts reads in batches: a read appends a line to a file in the home folder, and a later write
 adds the lines to the store.
 
-So no read waits for the store's lock, however long a writer holds it. A batch is renamed, counted
-in the same transaction as a mark that names it, and then removed. After an interruption at any
-point, the next flush finds the batch, and the store knows whether it was counted. Only stores
-without such a mark (all except SQLite and files) may count the last batch twice after a kill. On a
-full or read-only disk, reads are not counted.
+A read therefore never waits for the store's lock, however long a writer holds it. A batch is
+renamed, then counted in a transaction that also stores a mark with the name of the batch, and then
+removed. After an interruption at any point, the next flush finds the batch, and the store knows
+whether it was counted. Only stores without such a mark (all except SQLite and files) may count the
+last batch twice after a kill. On a full or read-only disk, reads are not counted.
 """
 
 import contextlib
@@ -28,12 +28,12 @@ try:
 except ImportError:  # Windows, where an open file can't be renamed
     fcntl = None  # type: ignore[assignment]
 
-# bytes for a few hundred searches; above this, a read also tries to have them counted
+# size of the file, reached after a few hundred searches, above which a read also tries a flush
 FLUSH_BYTES = 65_536
 MAX_BYTES = 1_048_576  # bytes above which reads are not counted
-_HEAD = 128  # bytes at the beginning of a file that identify it
-_LOCK = "accesses.lock"  # one for all stores; if it is held, the reads are counted later
-_ATTEMPTS = 3  # attempts to append to the file while other processes rename it
+_HEAD = 128  # number of bytes at the beginning of a file that identify it
+_LOCK = "accesses.lock"  # one lock for all stores; while it is held, a flush is put off
+_ATTEMPTS = 3  # maximum attempts to append while other processes rename the file
 
 
 class _CountedFile(NamedTuple):
@@ -46,7 +46,7 @@ class _CountedFile(NamedTuple):
 
 
 class Accesses:
-    """One store's reads that are not counted yet, in one home folder."""
+    """Reads of one store that are recorded in a home folder but not yet counted in the store."""
 
     def __init__(self, home: Path, place: str) -> None:
         """Initialize; no file is opened yet.
@@ -61,13 +61,13 @@ class Accesses:
         self._counted: dict[Path, _CountedFile] = {}
 
     def add(self, refs: Sequence[Ref]) -> bool:
-        """Record one read of each record; return whether there are enough to count."""
+        """Record one read of each record; return whether enough have accumulated to be counted."""
         entries = [[ref.namespace, ref.group, ref.position] for ref in refs]
         line = json.dumps(entries, separators=(",", ":"))
         try:
             return self._append(line.encode() + b"\n") > FLUSH_BYTES
         except OSError:
-            # A read does not fail because it can't be counted; `memory doctor` reports a read-only
+            # Failing to count a read must not fail the read; `memory doctor` reports a read-only
             # home.
             return False
 
@@ -88,9 +88,7 @@ class Accesses:
         ]
 
     def _count(self, path: Path) -> Counter[tuple[str, str]]:
-        """Return the number of reads of each record in a file; after the first call, only new lines
-        are read.
-        """
+        """Return the number of reads of each memory in a file. Later calls read only new lines."""
         with self._lock, open_file(path) as stream:
             inode, head = os.fstat(stream.fileno()).st_ino, stream.read(_HEAD)
             counted = self._counted.get(path)
@@ -128,7 +126,7 @@ class Accesses:
                 self._taken.unlink()
 
     def _remove_former_locks(self) -> None:
-        """Remove the lock files of earlier versions, which left one behind for each store."""
+        """Remove the lock files that earlier versions left behind, one for each store."""
         for lock in self._waiting.parent.glob("accesses-*.lock"):
             with try_lock(lock, 0) as held:
                 if held:

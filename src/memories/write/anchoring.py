@@ -1,4 +1,4 @@
-"""Gives memories their anchors: those that the writer gave, else those found in the text."""
+"""Gives memories their anchors: those that the writer gave, or else those found in the text."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +28,7 @@ class Anchoring(NamedTuple):
     """Finds and checks the anchors of drafts and new versions.
 
     Attributes:
-        judge: Checks them; None where there can be no working tree.
+        judge: Checks anchors; None where there can't be a working tree.
         redactor: Removes secrets from given anchors; None to keep them.
         now: The time of writing.
     """
@@ -39,7 +39,7 @@ class Anchoring(NamedTuple):
 
     def settle(self, draft: Draft) -> tuple[Draft, tuple[str, ...]]:
         """Return a draft with its anchors in their stored form, and the kinds of secrets that were
-        removed from them.
+        removed from the anchors.
 
         Raises:
             InvalidInput: A value is invalid, or a given anchor does not hold.
@@ -82,7 +82,7 @@ class Anchoring(NamedTuple):
         return self._anchored(draft, found) if found else draft
 
     def of_version(self, latest: "Record", draft: Draft, found: Sequence[str]) -> Draft:
-        """Return a draft of a memory's next version, with the anchors that it keeps.
+        """Return a draft of a memory's next version, with the anchors that the memory keeps.
 
         Anchors that the new text no longer names, or that no longer hold, are dropped.
         """
@@ -110,7 +110,7 @@ class Anchoring(NamedTuple):
         """Return the fields for the anchors of a memory whose text or tags change.
 
         Args:
-            latest: Its latest version.
+            latest: The latest version of the memory.
             text: The new text.
             tags: The new tags.
             declared: The fields that the writer gave.
@@ -161,11 +161,11 @@ def _write(anchors: Iterable[grammar.Anchor]) -> tuple[str, ...]:
 
 
 def parse_valid_until(moment: Moment | None, now: datetime) -> Moment | None:
-    """Return the time until which a memory holds: to the end of a date, or `90d` from now; "" means
-    no end.
+    """Return the time until which a memory holds: the end of a given date, or a span such as `90d`
+    from now; "" means that it has no end.
 
     Raises:
-        InvalidInput: It is not a time.
+        InvalidInput: The text is not a time.
     """
     if isinstance(moment, str) and not moment.strip():
         return ""
@@ -175,12 +175,12 @@ def parse_valid_until(moment: Moment | None, now: datetime) -> Moment | None:
 
 
 def parse_recheck(span: str | int | None) -> int | None:
-    """Return after how many days a memory should be confirmed.
+    """Return the number of days after which a memory should be confirmed again.
 
     The text is `90d`, `12w`, `3mo` or `1y`; "" or 0 means never, and returns 0.
 
     Raises:
-        InvalidInput: It is not a time span.
+        InvalidInput: The text is not a time span.
     """
     if span is None:
         return None

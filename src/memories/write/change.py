@@ -160,8 +160,8 @@ def append_confirmation(
     fields: Mapping[str, Any],
     now: datetime,
 ) -> Record:
-    """Append a version that confirms that a memory is still true, with the same text and new
-    fields; return it.
+    """Append a version with the same text and new fields, which confirms that a memory is still
+    true; return that version.
     """
     vectors = _embed(embedder, lookup.find_current(memory_id).text)
     with lookup.store.transaction():
@@ -178,7 +178,7 @@ def _remove_link(lookup: Lookup, memory_id: str, older_id: str) -> Record:
     """Remove a memory's link to an older one that it corrects; return its latest version.
 
     Raises:
-        RequestError: The memory does not correct that one.
+        RequestError: The memory does not correct the older one.
     """
     with lookup.store.transaction():
         latest, older = lookup.find_current(memory_id), lookup.own.resolve_id(older_id)
@@ -236,8 +236,8 @@ def reset_decay(store: Store, records: Sequence[Record], now: datetime) -> None:
 
 
 def _reinforcement_records(store: Store, live: Record, now: datetime) -> list[Record]:
-    """Return records of a memory's reinforcements: the previous one, unless it is recorded, and the
-    current one.
+    """Return the records to add for a memory's reinforcements: the current one, and the previous
+    one unless it is already recorded.
     """
     where = reinforcements_of((live.ref.namespace,), live.ref.group)
     recorded = find_first(store, where, newest_first=True)
@@ -254,8 +254,8 @@ def _reinforcement_records(store: Store, live: Record, now: datetime) -> list[Re
 
 
 def delete(lookup: Lookup, memory_id: str, now: datetime) -> Record:
-    """Soft-delete a memory; return its latest version, now ended. A memory that awaits review is
-    rejected.
+    """Soft-delete a memory; return its latest version, which has now ended. Deleting a memory that
+    awaits review rejects it.
     """
     with lookup.store.transaction():
         latest = lookup.find_own(memory_id)
@@ -286,7 +286,7 @@ def pin(
         where = Filter(Collection.MEMORY, (latest.ref.namespace,), labels={PINNED: "1"})
         if pinned and lookup.store.count(where, at_most=MOST_PINNED) >= MOST_PINNED:
             raise RequestError(
-                f"{MOST_PINNED} memories are pinned, the limit; unpin one first: "
+                f"{MOST_PINNED} memories are already pinned, which is the limit; unpin one first: "
                 "memory scratchpad show"
             )
         new = versions.next_version(latest, "update", now, fresh=False, pinned=pinned)
@@ -311,7 +311,8 @@ def _append_same(store: Store, latest: Record, new: Record, vectors: Any) -> Rec
 
 
 def restore(lookup: Lookup, embedder: "Embedder | None", memory_id: str, now: datetime) -> Record:
-    """Restore a deleted or superseded memory by adding a version with the same text; return it.
+    """Restore a deleted or superseded memory by adding a version with the same text; return
+    that version.
 
     A rejected memory awaits review again.
     """

@@ -1,5 +1,5 @@
-"""Turns drafts into memories: stores a memory or a version under its key, merges a draft into the
-memory with the same text, or refuses a duplicate.
+"""Turns drafts into memories: stores a draft as a new memory or as a version of the memory with its
+key, merges it into the memory with the same text, or refuses it as a duplicate.
 
 A draft passes through these steps:
 
@@ -9,9 +9,8 @@ A draft passes through these steps:
 3. A retried draft is recognized, and the memory that it supersedes is looked up.
 4. `Writer.compare` finds the stored memories that resemble it: a `Comparison`.
 5. One of `_store_new`, `_store_version`, `_store_pending` and `_merge` writes it with its origin,
-   or it is refused. `link_correction` links it to a memory that it corrects. The result is a
-   `Created`.
-6. `stores.logged` adds the entry of the audit log, and the store commits.
+   or it is refused. `link_correction` links the memory to one that it corrects. The result is a
+`Created`. 6. `stores.logged` adds the entry of the audit log, and the store commits.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,8 +36,8 @@ if TYPE_CHECKING:
     from memories.guard.redactor import Redactor
     from memories.write.repetitions import MergeResult
 
-BATCH = 500  # drafts in one transaction: one disk flush for all of them
-BATCH_COMPARED = 25  # comparing takes time, and other writers should wait only briefly
+BATCH = 500  # maximum number of drafts in one transaction, which needs one disk flush
+BATCH_COMPARED = 25  # the same if drafts are compared, so that other writers wait only briefly
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +47,14 @@ class Created:
     Attributes:
         stored: Whether anything was stored.
         memory: The stored or updated memory; None if the draft was refused.
-        duplicates: The memories that say the same thing, if it was refused as a duplicate.
-        similar_to: At most three current memories that are closest in subject. If this one replaces
-            one of them, create it again with `supersedes`.
-        corrects: The id of the memory that it corrects: a search that finds both shows that one
-            after it. See `write.compare.corrections`.
-        redacted: The kinds of the secrets that were replaced in it, in order.
-        note: Why it was stored without a vector although there is an embedder, why it was not
-            merged, or why it was refused without being a duplicate (its id is taken). Usually
+        duplicates: The memories that say the same thing, if the draft was refused as a duplicate.
+        similar_to: At most three current memories that are closest in subject. If the new memory
+            replaces one of them, create it again with `supersedes`.
+        corrects: The id of the memory that the new one corrects. A search that finds both shows the
+            corrected one after the new one. See `write.compare.corrections`.
+        redacted: The kinds of the secrets that were replaced in the draft, in order.
+        note: Why the draft was stored without a vector although there is an embedder, why it was
+            not merged, or why it was refused without being a duplicate (its id is taken). Usually
             empty.
         merged: If the same text was stored before, the names of the fields that a version of that
             memory took from this draft: `tags`, `decay`, `confidence`, `source`; `supersedes` for
@@ -90,8 +89,8 @@ class Prepared(NamedTuple):
         draft: The draft: redacted, checked, and in its stored form.
         redacted: The kinds of the secrets that were removed.
         vectors: The vectors of its content; None without a model.
-        superseded: The memory that it replaces, looked up in the transaction.
-        anchors: The anchors that its text names.
+        superseded: The memory that the draft replaces, looked up in the transaction.
+        anchors: The anchors that the draft's text names.
     """
 
     draft: Draft
@@ -130,7 +129,7 @@ def _redact_and_check(writer: Writer, draft: Draft) -> Prepared:
 
 
 def _redact(draft: Draft, redactor: "Redactor") -> tuple[Draft, list[str]]:
-    """Return a draft without secrets, and the kinds of those that were removed."""
+    """Return a draft without secrets, and the kinds of the secrets that were removed."""
     content, kinds = redactor.text(draft.content)
     tags, tag_kinds = redactor.pairs(draft.tags)
     all_kinds = [*kinds, *tag_kinds]
@@ -185,7 +184,7 @@ class Batch(NamedTuple):
     Attributes:
         writer: Writes them to its namespace.
         drafts: The drafts, in order.
-        note: Why they have no vectors although there is an embedder; usually empty.
+        note: Why the drafts have no vectors although there is an embedder; usually empty.
     """
 
     writer: Writer
@@ -259,8 +258,8 @@ def _find_retry(writer: Writer, draft: Draft) -> Created | None:
 
 
 def _look_up_superseded(writer: Writer, prepared: Prepared) -> Prepared:
-    """Look up the memory that a draft replaces. It must be in the same namespace, so that a memory
-    that others can read is not replaced by one that they can't read.
+    """Look up the memory that a draft replaces. It must be in the draft's namespace, since a memory
+    that others can read must not be replaced by one that they can't.
     """
     memory_id = prepared.draft.supersedes
     if memory_id is None:
@@ -274,7 +273,7 @@ def _look_up_superseded(writer: Writer, prepared: Prepared) -> Prepared:
             f"be in {writer.lookup.namespace}; write the new one there"
         ) from None
     draft = replace(prepared.draft, supersedes=superseded.ref.group)
-    # A draft that awaits review replaces nothing before it is accepted.
+    # A draft that awaits review doesn't replace anything until it is accepted.
     return prepared._replace(draft=draft, superseded=None if draft.pending else superseded)
 
 
@@ -296,13 +295,13 @@ def _store_new(writer: Writer, prepared: Prepared, comparison: Comparison) -> Cr
 
 
 def _store_version(writer: Writer, prepared: Prepared, latest: Record) -> Created:
-    """Store a draft as the next version of the memory with its key; fields that the draft doesn't
-    set are kept.
+    """Store a draft as the next version of the memory with its key. Fields that the draft doesn't
+    set keep their values.
     """
     superseded = prepared.superseded
     draft = writer.anchoring.of_version(latest, prepared.draft, prepared.anchors)
     if superseded is not None and superseded.ref.group == latest.ref.group:
-        superseded = None  # it can't replace itself
+        superseded = None  # a memory can't replace itself
     fields: dict[str, Any] = {"redacted": " ".join(prepared.redacted) or None}
     fields |= versions.declared_fields(draft)
     if superseded is not None:
@@ -314,7 +313,7 @@ def _store_version(writer: Writer, prepared: Prepared, latest: Record) -> Create
 
     has_same_fields = all(latest.fields.get(name) == value for name, value in fields.items())
     is_unchanged = draft.content == latest.text and labels == tags and has_same_fields
-    # Repeating a memory that decays says something new: it is still true.
+    # Repeating a memory that decays does say something new: that it is still true.
     if is_unchanged and versions.decay_policy(latest) is DecayPolicy.STABLE:
         draft = replace(draft, supersedes=None)
         return _report_merged(writer, writer.repetition(latest, draft, prepared.vectors).merge())
@@ -332,14 +331,16 @@ def _merge(writer: Writer, prepared: Prepared, same: Record) -> Created:
     """Merge a draft into the memory with the same text."""
     writer.retire(prepared.superseded, same.ref.group, writer.now)
     if prepared.superseded is not None:
-        # Read again, since it may have been linked with the retired memory.
+        # Read the memory again, since it may have been linked with the retired one.
         same = writer.lookup.own.find(same.ref.group)
     repetition = writer.repetition(same, prepared.draft, prepared.vectors, prepared.redacted)
     return _report_merged(writer, repetition.merge())
 
 
 def _store_pending(writer: Writer, prepared: Prepared) -> Created:
-    """Store a draft for review, unless it is known, already awaits review, or was rejected."""
+    """Store a draft for review, unless the same text is already known, awaits review, or was
+    rejected.
+    """
     draft = prepared.draft
     if writer.force:
         return _store_new(writer, prepared, Comparison())

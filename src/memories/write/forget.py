@@ -24,7 +24,7 @@ from memories.write.many import Affected, Tally, in_batches, select
 if TYPE_CHECKING:
     from memories.write.turn_queue import RetryQueue
 
-_BATCH = 2_000  # memories or turns per removal
+_BATCH = 2_000  # maximum number of memories or turns per removal
 
 
 def memory(store: Store, where: Filter) -> Forgotten:
@@ -54,7 +54,7 @@ class Turns(NamedTuple):
     """Turns to erase: an entire conversation, or one of its turns.
 
     Attributes:
-        store: Their store.
+        store: The store that contains the turns.
         namespaces: The namespaces to read; the first one is the caller's own, and only its turns
             are erased.
         conversation: The id of the conversation.
@@ -74,7 +74,7 @@ class Turns(NamedTuple):
         return name if self.place is None else f"{name}#{validate.index(self.place)}"
 
     def forget(self, queue: "RetryQueue", *, dry_run: bool = False) -> Forgotten:
-        """Erase the turns; for an entire conversation, also its queued turns.
+        """Erase the turns, and if they are an entire conversation, its queued turns as well.
 
         Raises:
             NotFound: There are no such turns.
@@ -109,7 +109,8 @@ class Turns(NamedTuple):
     def _stored_name(self) -> str:
         """Return the conversation's name.
 
-        A name that another program stored is not checked, so that it can be removed.
+        The name is not validated if such a conversation is stored, so that conversations named by
+        other programs can be removed too.
         """
         name = self.conversation
         can_be_stored = isinstance(name, str) and bool(name) and storable(name)
@@ -150,8 +151,7 @@ def forget_selected(
     Args:
         lookup: The namespace.
         selectors: Memories in any state, or turns.
-        discard: Removes the turns that are queued for a conversation, and returns how many there
-            were.
+        discard: Removes the queued turns of a conversation, and returns their number.
         dry_run: Only return what would be erased.
     """
     tally = Tally()
@@ -170,7 +170,8 @@ def forget_with_turns(
 ) -> Forgotten:
     """Erase turns and the memories that were made from them; see `Memories.forget_turns`.
 
-    Memories are erased first, so that after an interruption the turns still identify the rest.
+    Memories are erased first, so that after an interruption the turns still identify the memories
+    that are left.
 
     Raises:
         NotFound: There are neither turns nor memories.
@@ -255,8 +256,8 @@ def _remove(
     find: Callable[[], Sequence[Ref]],
     count: Callable[[Sequence[Ref]], int],
 ) -> Forgotten:
-    """Erase the records that `find` returns, without reading them, until it returns none:
-    more may be added in the meantime.
+    """Erase the records that `find` returns, without reading them. Repeat until it returns none,
+    since more may be added in the meantime.
     """
     forgotten = Forgotten(name, 0, ())
     with contextlib.ExitStack() as erased:

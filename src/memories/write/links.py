@@ -26,17 +26,17 @@ def link_correction(
     superseded: Record | None = None,
     at: datetime | None = None,
 ) -> Record:
-    """Link a memory that is about to become current to the newest one that it corrects.
+    """Link a memory that is about to become current to the newest memory that it corrects.
 
     If port 8080 was corrected by port 9090, and port 7070 supersedes port 9090, then port 7070
     takes over its link to port 8080. It doesn't if port 9090 had itself been corrected.
 
     Args:
         store: The store of the older memory, which is marked.
-        newer: The memory.
-        corrected: Current memories that it corrects, as they were before `superseded` ended.
-        superseded: The memory that it replaces.
-        at: When it becomes current; by default, when it was written.
+        newer: The memory that is about to become current.
+        corrected: Current memories that `newer` corrects, as they were before `superseded` ended.
+        superseded: The memory that `newer` replaces.
+        at: When `newer` becomes current; by default, when it was written.
 
     Returns:
         The memory with its link.
@@ -58,11 +58,12 @@ def link_correction(
 
 
 def leave_chains(store: Store, records: Iterable[Record]) -> None:
-    """Take memories that are about to end out of their chains, linking the neighbours of each.
+    """Take memories that are about to end out of their chains, and link the neighbours of each
+    memory to each other.
 
     Args:
         store: Their store, in a transaction.
-        records: Any version of each.
+        records: Any one version of each memory.
     """
     seen: set[str] = set()
     for record in records:
@@ -70,7 +71,7 @@ def leave_chains(store: Store, records: Iterable[Record]) -> None:
         if record.ref.group in seen or (is_current and not _has_link(record)):
             continue
         seen.add(record.ref.group)
-        # Read it again, since the previous memory may have been its neighbour.
+        # Read the memory again: the previous one may have been its neighbour and changed its links.
         live = _find_live(store, record, record.ref.group)
         if live is None:
             continue
@@ -89,12 +90,12 @@ def without_links(record: Record) -> Record:
 
 
 def restore_links(store: Store, record: Record, former: Record) -> Record:
-    """Restore the links of a memory that was added without them, where they still hold.
+    """Restore the links of a memory that was added without links, where they still hold.
 
     Args:
         store: Its store, in a transaction.
         record: The memory.
-        former: An earlier version of it, which has the links.
+        former: An earlier version of the memory, which has the links.
 
     Returns:
         The memory with its links.
@@ -125,8 +126,8 @@ def restore_links(store: Store, record: Record, former: Record) -> Record:
 
 
 def _find_at_end(store: Store, neighbour: Record, former: Record) -> Record:
-    """Return the version that a linked memory had when another one ended; the current one if that
-    has not ended.
+    """Return the version of a linked memory at the time when another memory ended; the current
+    version if that memory has not ended.
     """
     if former.ended_at is None:
         return neighbour
@@ -138,7 +139,7 @@ def _find_at_end(store: Store, neighbour: Record, former: Record) -> Record:
 
 
 def remove_link(store: Store, record: Record, older_id: str) -> Record | None:
-    """Remove a memory's link to one that it corrects, for good.
+    """Permanently remove a memory's link to an older memory that it corrects.
 
     Returns:
         The memory without the link; None if there is no such link.
@@ -172,8 +173,8 @@ def drop_outdated_links(store: Store, latest: Record, new: Record) -> Record:
 
 
 def find_last_correction(store: Store, record: Record) -> Record | None:
-    """Return the last memory in the chain of corrections of a memory; None if nothing corrects it
-    now.
+    """Return the last memory in the chain of corrections of a memory; None if nothing corrects that
+    memory now.
     """
     last, seen = _find_live(store, record, record.ref.group), {record.ref.group}
     while last is not None:
@@ -188,7 +189,7 @@ def find_last_correction(store: Store, record: Record) -> Record | None:
 
 
 def link_restated(store: Store, latest: Record, new: Record, correction: Record) -> Record:
-    """Return the next version of a repeated memory, linked as a correction of the one that had
+    """Return the next version of a repeated memory, linked as a correction of the memory that had
     corrected it.
 
     Args:
@@ -204,8 +205,8 @@ def link_restated(store: Store, latest: Record, new: Record, correction: Record)
 
 
 def _neighbours(store: Store, record: Record) -> tuple[Record | None, Record | None]:
-    """Return the memory that a memory corrects and the one that corrects it, if they have the same
-    link.
+    """Return the memory that a memory corrects, and the memory that corrects it; None for a
+    neighbour that does not store the same link.
     """
     older = _find_live(store, record, record.fields.get("corrects"))
     newer = _find_live(store, record, record.fields.get("corrected_by"))
@@ -219,10 +220,11 @@ def _neighbours(store: Store, record: Record) -> tuple[Record | None, Record | N
 def _still_corrects(
     newer: Record, older: Record, newer_before: Record, older_before: Record
 ) -> bool:
-    """Return whether a link still holds for two memories, given their versions when it held.
+    """Return whether a link between two memories still holds, given the versions for which it was
+    made.
 
-    A change of a text ends only links that the words show. A link between texts in other words was
-    accepted by a person, and remains.
+    Changing a text ends only a link that can be derived from the words. A link between texts in
+    different words was accepted by a person, and remains.
     """
     if newer.labels.get("project") != older.labels.get("project"):
         return False

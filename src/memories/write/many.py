@@ -27,12 +27,12 @@ from memories.write.links import leave_chains, restore_links, without_links
 if TYPE_CHECKING:
     from memories.embedders import Embedder
 
-BATCH = 10_000  # maximum number of changes in one transaction, which makes all of them or none
-MAX_BATCH_CHARACTERS = 64 * 1_048_576  # characters, in total, for the texts in a batch
+BATCH = 10_000  # maximum number of changes in one transaction
+MAX_BATCH_CHARACTERS = 64 * 1_048_576  # maximum number of characters in a batch's texts
 PAGE = 250
 MAX_STEPS = 1_000  # maximum number of steps in a result
-MAX_EXCERPT = 200  # characters of the content shown in a step
-CLOCKS = timedelta(minutes=1)  # how far the clocks of two machines may differ
+MAX_EXCERPT = 200  # maximum number of characters of the content shown in a step
+CLOCKS = timedelta(minutes=1)  # maximum difference between the clocks of two machines
 
 
 class Step(NamedTuple):
@@ -40,10 +40,10 @@ class Step(NamedTuple):
 
     Attributes:
         id: The memory, or the conversation and the index of the turn.
-        action: `delete`, `forget`, `tag`; of a rollback `delete`, `restore`, `update`, `pend` or
-            `reject`; or `left`.
-        content: The beginning of its previous content.
-        reason: Why it was left unchanged.
+        action: `delete`, `forget` or `tag`; in a rollback `delete`, `restore`, `update`, `pend` or
+            `reject`; in either case, `left` if nothing was done.
+        content: The beginning of the content before the action.
+        reason: Why the memory or turn was left unchanged.
     """
 
     id: str
@@ -53,11 +53,11 @@ class Step(NamedTuple):
 
 
 class Affected(NamedTuple):
-    """The result of a bulk change of memories or turns or, with `dry_run`, of its preview.
+    """The result of a bulk change to memories or turns or, with `dry_run`, of a preview.
 
     Attributes:
         counts: The number of memories or turns by action; see `Step`.
-        steps: The first 1,000 of them.
+        steps: The first 1,000 actions.
         dry_run: Whether nothing was changed.
         undo_to: The moment before the change; `Memories.rollback` to it undoes the change. None if
             the change can't be undone, or if there was nothing to do.
@@ -105,7 +105,7 @@ class Tally:
         self, *, dry_run: bool, at: datetime | None = None, also_in: tuple[str, ...] = ()
     ) -> Affected:
         """Return the result of the bulk change; `at` is when it was made, if it can be undone."""
-        # No rollback undoes a rejection: `Memories.restore` does.
+        # A rollback can't undo a rejection, but `Memories.restore` can.
         without_undo = ("left", "reject")
         has_changes = any(
             count for action, count in self._counts.items() if action not in without_undo
@@ -118,8 +118,8 @@ class Tally:
 
 
 def moment_after(store: Store, namespace: str, now: datetime) -> datetime:
-    """Return a moment that identifies a change: `now`, or later if the last change to the namespace
-    has a later time.
+    """Return a moment that identifies a change: `now`, or a later moment if the namespace's last
+    change is dated at `now` or up to a minute later.
     """
     entry = find_first(store, chain_of(namespace), newest_first=True)
     if entry is None:
@@ -131,7 +131,7 @@ def moment_after(store: Store, namespace: str, now: datetime) -> datetime:
 
 
 def refuse_states(selector: Selector, action: str) -> None:
-    """Refuse an expression that names memories that are not current.
+    """Refuse an expression that selects memories by a state other than current.
 
     Args:
         selector: The expression.
@@ -326,7 +326,7 @@ def vectors_of(
 def select(
     store: Store, selector: Selector, namespace: str, fits: Callable[[Record], bool] | None = None
 ) -> Iterator[Record]:
-    """Yield the selected records in one namespace; a long message as one record with its complete
+    """Yield the selected records in one namespace. A long message is one record with its complete
     text.
     """
     where = selector.narrow(selector.include_states(Filter(selector.collection, (namespace,))))

@@ -1,5 +1,5 @@
-"""Merges a repeated text into its memory: new tags, a more lasting policy and a higher confidence
-become a version.
+"""Merges a repeated text into its memory: new tags, a more durable decay policy or a higher
+confidence are stored as a new version.
 
 Contradictory values are not merged, and a repetition never changes what a more trusted writer
 wrote.
@@ -28,8 +28,8 @@ NOTE_TRUST = "a more trusted writer stored it, so a repetition does not change i
 NOTE_TAGS = f"with these tags it would have more than {MAX_TAGS}"
 NOTE_WAITS = "a draft that awaits review does not change stored memories"
 _LASTING = (DecayPolicy.CONTEXTUAL, DecayPolicy.REINFORCEABLE, DecayPolicy.STABLE)
-_RANKS = {USER: 2, AGENT: 1}  # others rank 0: no one decided to store them
-_UNKNOWN_RANK = 1  # for memories older than origins
+_RANKS = {USER: 2, AGENT: 1}  # other writers rank 0: nobody decided to store their texts
+_UNKNOWN_RANK = 1  # for memories stored before origins were recorded
 
 
 class Additions(NamedTuple):
@@ -48,7 +48,7 @@ class Additions(NamedTuple):
     other_fields: Mapping[str, Any]
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of the tags and fields that the memory lacks, so they can be merged."""
+        """Return the names of the tags and fields that the memory lacks and that can be merged."""
         names = list(self.fields)
         if self.tags:
             names.insert(0, "tags")
@@ -89,7 +89,7 @@ class MergeResult(NamedTuple):
 
 
 def find_additions(record: Record, draft: Draft) -> Additions:
-    """Compare a draft with a memory with the same text; fields that the draft leaves open are
+    """Compare a draft with the memory that has the same text. Fields that the draft doesn't set are
     ignored.
     """
     record_tags = tags_of(record.labels)
@@ -143,9 +143,9 @@ class Repetition(NamedTuple):
         store: The store of the memory, in a transaction.
         record: The memory.
         draft: The draft.
-        vectors: Its vectors; None without a model.
-        redacted: The kinds of the secrets that were removed from it.
-        at: When it was repeated.
+        vectors: The draft's vectors; None without a model.
+        redacted: The kinds of the secrets that were removed from the draft.
+        at: The time of the repetition.
     """
 
     store: Store
@@ -169,7 +169,7 @@ class Repetition(NamedTuple):
         return len(additions.other_tags) + len(additions.other_fields)
 
     def leave_out(self) -> MergeResult:
-        """Merge nothing, since the draft awaits review."""
+        """Return a result in which nothing is merged, since the draft awaits review."""
         not_merged = find_additions(self.record, self.draft).everything()
         if self.draft.supersedes is not None:
             not_merged["supersedes"] = self.draft.supersedes

@@ -27,9 +27,10 @@ from memories.write.suspicion import mark_record
 from memories.write.writer import Comparison, Similar, Writer
 
 _WORD = re.compile(r"\w+")
-# Programs use these channels and would approve anything; only a person's own command may decide.
+# Programs use these channels, and a program would approve anything. Only a command that a person
+# runs may decide.
 _PROGRAMS = ("mcp", "hook", "import", "chat")
-# Their callers check who decides, since in a server the environment is not the user's.
+# The callers on these channels check who decides, since a server's environment is not the user's.
 _SERVED = ("http", "page")
 
 
@@ -37,7 +38,7 @@ class Waiting(TypedDict, total=False):
     """Filters for memories that await review; an omitted filter does not restrict the result.
 
     Attributes:
-        tags: Tags that each must have.
+        tags: Tags that each memory must have.
         trust: Only memories with this trust: see `Origin`.
         written_by: Only memories by this writer: see `Origin.by`.
         since: Only memories from this time or later: an aware datetime, or text such as "7d".
@@ -61,15 +62,16 @@ class Reviewed(NamedTuple):
     """The result of accepting or rejecting one memory.
 
     Attributes:
-        id: Its id.
-        done: Whether it was accepted or rejected, so that it no longer awaits review.
-        memory: The resulting memory; a different one if that already had its key or its text.
-        duplicates: Current memories that say nearly the same thing, if it was left waiting because
-            of them. If it was left waiting and this is empty, it is suspicious.
-        similar_to: Similar current memories that differ from it; it may correct one of them: see
-            `memory`.
-        not_merged: Tags and fields that differ from the memory with the same text, which keeps its
-            own.
+        id: The id of the reviewed memory.
+        done: Whether the memory was accepted or rejected, so that it no longer awaits review.
+        memory: The resulting memory. It is a different memory if that one already had the key or
+            the text.
+        duplicates: Current memories that say nearly the same thing, if the memory was left waiting
+            because of them. If it was left waiting and this is empty, it is suspicious.
+        similar_to: Similar current memories with a difference. The accepted memory may correct one
+            of them; see `memory`.
+        not_merged: Tags and fields that differ from those of the memory with the same text, which
+            keeps its own values.
     """
 
     id: str
@@ -84,9 +86,9 @@ class Rivals(NamedTuple):
     """The current memories that resemble one that awaits review.
 
     Attributes:
-        import_id: The import that added it; None if it was not imported.
+        import_id: The import that added the memory; None if it was not imported.
         duplicates: Memories that say the same thing.
-        similar_to: Memories that are alike but differ, so one of the two may be wrong.
+        similar_to: Similar memories with a difference, so that one of the two may be wrong.
     """
 
     import_id: str | None
@@ -121,7 +123,7 @@ class Review:
         """Return a page of the memories that await review, newest first.
 
         Args:
-            limit: The maximum number, up to 1,000.
+            limit: The maximum number of memories, up to 1,000.
             cursor: `next_cursor` of the previous page.
             **which: See `Waiting`.
         """
@@ -136,7 +138,7 @@ class Review:
         return Page(tuple(map(self._writer.to_memory, records)), cursor)
 
     def count(self) -> int:
-        """Return how many versions await review."""
+        """Return the number of versions that await review."""
         return self._lookup.store.count(self._where({}))
 
     def compare(self, memories: Sequence[Memory]) -> list[Rivals]:
@@ -152,7 +154,7 @@ class Review:
         vectors = self._writer.stored_vectors(list(records.values()))
         rivals: list[Rivals] = []
         for ref in refs:
-            if ref not in records:  # another person has decided in the meantime
+            if ref not in records:  # another person has reviewed it in the meantime
                 rivals.append(Rivals(None, (), ()))
                 continue
             record = records[ref]
@@ -183,18 +185,18 @@ class Review:
         force: bool = False,
         dry_run: bool = False,
     ) -> list[Reviewed]:
-        """Accept memories that await review; each is compared with current ones, as a new memory
-        is.
+        """Accept memories that await review. Each is first compared with current memories, just as
+        a new memory is.
 
-        Even after an interruption, each of them either still awaits review or was accepted. Its
-        origin and trust stay the same.
+        Even after an interruption, each memory has either been accepted or still awaits review.
+        Accepting a memory doesn't change its origin or trust.
 
         Args:
-            ids: Their ids, or unambiguous prefixes of 8 or more characters.
+            ids: The ids, or unambiguous prefixes of 8 or more characters.
             content: Accept a single memory with this content instead, as a version by the person
                 who accepts it.
             suspicious: Also accept memories that are marked as suspicious.
-            force: Do not compare them with current memories.
+            force: Do not compare the memories with current ones.
             dry_run: Change nothing; only return what would happen.
 
         Raises:
@@ -243,10 +245,11 @@ class Review:
         return results
 
     def reject(self, ids: Sequence[str], *, dry_run: bool = False) -> list[Reviewed]:
-        """Delete memories that await review; after `Memories.restore` they await review again.
+        """Reject memories that await review by deleting them. If restored by `Memories.restore`,
+        they await review again.
 
         Args:
-            ids: Their ids, or unambiguous prefixes of 8 or more characters.
+            ids: The ids, or unambiguous prefixes of 8 or more characters.
             dry_run: Change nothing; only return what would happen.
 
         Raises:
@@ -363,7 +366,9 @@ class Review:
         return Reviewed(record.ref.group, True, memory, similar_to=comparison.similar)
 
     def _find_superseded(self, draft: Draft, record: Record) -> Record | None:
-        """Find the memory that an accepted one will replace; None if it ended in the meantime."""
+        """Find the memory that an accepted memory will replace; None if it has ended in the
+        meantime.
+        """
         if draft.supersedes is None:
             return None
         where = Filter(record.ref.collection, (record.ref.namespace,), group=draft.supersedes)
@@ -400,8 +405,8 @@ class Review:
         return new._replace(ended_at=None, ended_by=None, fields={**new.fields, **acceptance})
 
     def _add_version(self, latest: Record, record: Record, draft: Draft, vectors: Any) -> Reviewed:
-        """Accept a memory as the next version of the current memory with its key, keeping its
-        writer.
+        """Accept a memory as the next version of the current memory with the same key. The version
+        keeps the accepted memory's writer.
         """
         store, now = self._lookup.store, self._writer.now
         labels = {**tags_of(latest.labels), **draft.tags}
@@ -433,7 +438,9 @@ class Review:
         self._lookup.store.patch([*self._end_older_versions(record), patch])
 
     def _end_older_versions(self, record: Record) -> list[Patch]:
-        """Return patches that end older versions, which an import may have left pending."""
+        """Return patches that end older versions of a record, which an import may have left
+        pending.
+        """
         where = self._lookup.where_pending(group=record.ref.group)
         return [
             Patch(older.ref, older.ended_at, "update", {})
@@ -450,7 +457,7 @@ class Review:
 
 
 def _draft_of(record: Record, content: str | None) -> Draft:
-    """Return a record that awaits review as a new draft."""
+    """Return a draft made from a record that awaits review."""
     fields = record.fields
     is_same_text = content in (None, record.text)
     return Draft(

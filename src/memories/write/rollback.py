@@ -1,9 +1,9 @@
-"""Restores a namespace to its state at a given time by adding versions and deleting memories, so
-nothing is lost.
+"""Restores a namespace to its state at a given time. It only adds versions and soft-deletes
+memories, so nothing is lost.
 
-A memory's state at a time follows from its versions: which of them existed, and whether it was
-current. The audit log identifies versions that were written later with an earlier date, such as
-imports.
+The state of a memory at a given time follows from its versions: which of them existed, and whether
+the memory was current. The audit log identifies versions, such as imports, that were written later
+than their date says.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,9 +37,9 @@ from memories.write.many import (
 if TYPE_CHECKING:
     from memories.embedders import Embedder
 
-_MOST_VERSIONS = 1_000_000  # more versions than any memory has
+_MOST_VERSIONS = 1_000_000  # more than any memory has
 _RESTORED = " (restored)"
-# Actions that may write versions with an earlier date; a rollback never does.
+# Actions that may write versions with an earlier date. A rollback is not one of them.
 _WRITING = ("create", "update", "restore", "confirm", "import", "move")
 _ENDING = ("delete", "pend", "update")
 _ACCEPTED = ("accepted_at", "accepted_by")
@@ -58,11 +58,12 @@ class Change(NamedTuple):
     """The change that restores one memory.
 
     Attributes:
-        action: `delete`, `restore`, `update`, `pend` (it awaits review again), `reject` (it no
-            longer does), or `left`.
-        latest: Its latest version.
-        then: The latest version at that time; None if the memory did not exist or was not current.
-        reason: Why it is left unchanged.
+        action: `delete`, `restore`, `update`, `pend` (the memory awaits review again), `reject` (it
+            no longer awaits review), or `left`.
+        latest: The latest version of the memory.
+        then: The version that was the latest at the time to restore; None if the memory did not
+            exist or was not current.
+        reason: Why the memory is left unchanged.
     """
 
     action: str
@@ -83,13 +84,13 @@ class Rollback(NamedTuple):
     """A rollback of one namespace.
 
     Attributes:
-        lookup: The namespace, with a store that keeps the origin of added records, since they
-            repeat other writers' versions.
+        lookup: The namespace. Its store keeps the origin of added records, since these repeat
+            versions by other writers.
         to: The time to restore.
-        at: The time of the rollback: after every change that it undoes.
-        selector: The memories; None for all.
-        late: When versions that may carry an earlier date were actually written, by their hashes;
-            see `_find_written_after`.
+        at: The time of the rollback, which is after every change that it undoes.
+        selector: Selects the memories; None for all.
+        late: For versions that may have an earlier date, the time at which each was actually
+            written, by hash; see `_find_written_after`.
     """
 
     lookup: Lookup
@@ -100,7 +101,7 @@ class Rollback(NamedTuple):
 
     @classmethod
     def of(cls, lookup: Lookup, to: Moment, now: datetime, selector: Selector | None) -> "Rollback":
-        """Prepare a rollback: read the audit log.
+        """Prepare a rollback by reading the audit log.
 
         Raises:
             InvalidInput: The time can't be read, or is in the future.
@@ -114,7 +115,7 @@ class Rollback(NamedTuple):
         return cls(lookup, to, moment_after(lookup.store, lookup.namespace, now), selector, late)
 
     def run(self, embedder: "Embedder | None", *, dry_run: bool) -> Affected:
-        """Roll back in batches, each in a transaction; see `Memories.rollback`."""
+        """Roll back in batches, each in a transaction of its own; see `Memories.rollback`."""
         tally, store = Tally(), self.lookup.store
         changes = filter(None, map(self._find_change, self._scan_memories()))
         weigh = attrgetter("weight")
@@ -145,7 +146,9 @@ class Rollback(NamedTuple):
             yield records
 
     def _read_versions(self, group: str) -> list[Record]:
-        """Return all versions of a memory as they are now; none if one of them is damaged."""
+        """Return all versions of a memory in their current state; an empty list if any of them is
+        damaged.
+        """
         store = self.lookup.store
         where = Filter(Collection.MEMORY, (self.lookup.namespace,), state="any", group=group)
         mark = store.damaged.mark()
@@ -159,10 +162,10 @@ class Rollback(NamedTuple):
         """Return the change that restores a memory.
 
         Args:
-            records: All of its versions.
+            records: All versions of the memory.
 
         Returns:
-            None if it is unchanged or not selected.
+            The change; None if the memory is unchanged or not selected.
         """
         latest = records[-1]
         count = 0
@@ -181,7 +184,7 @@ class Rollback(NamedTuple):
     def _compare(self, latest: Record, then: Record | None) -> Change | None:
         is_live = latest.ended_at is None
         if then is None and latest.ended_by == PENDING:
-            return Change("reject", latest)  # it did not wait for review then
+            return Change("reject", latest)  # it did not await review then
         state = ""
         if then is not None:
             state = self._state(then, latest)
@@ -195,8 +198,8 @@ class Rollback(NamedTuple):
         return None if is_same else Change("update", latest, then)
 
     def _state(self, then: Record, latest: Record) -> str:
-        """Return the state of the latest version at that time: `live`, `pending`, `delete` or
-        `supersede`.
+        """Return the state that the latest version had at the time to roll back to: `live`,
+        `pending`, `delete` or `supersede`.
         """
         ended_by, fields = (then.ended_by or "").removesuffix(_RESTORED), then.fields
         accepted_at = fields.get("accepted_at")
@@ -215,8 +218,8 @@ class Rollback(NamedTuple):
         return ended_by
 
     def _existed(self, record: Record) -> bool:
-        """Return whether a version existed then. One that was written later with an earlier date
-        did not, if the difference is more than that between two clocks.
+        """Return whether a version existed at the time to restore. A version that was written later
+        with an earlier date did not, unless a difference between two clocks explains it.
         """
         if record.created_at > self.to:
             return False
@@ -275,7 +278,7 @@ class Rollback(NamedTuple):
             store.append(records)
         for group, change in changes.items():
             if change.action in ("restore", "update"):
-                # Keep the links of the current version, else those that it had then.
+                # Keep the links of the current version, or else those that the memory had then.
                 then_fields = {} if change.then is None else change.then.fields
                 former = change.latest._replace(fields={**then_fields, **change.latest.fields})
                 restore_links(store, new[group]._replace(vectors=None), former)
@@ -286,8 +289,8 @@ class Rollback(NamedTuple):
         return self._find_change(records) if records else None
 
     def _resolve_keys(self, changes: dict[str, Change]) -> None:
-        """Add the memories whose key a change needs. If one of them keeps its key, drop the
-        change.
+        """Add changes for the memories that hold a key that another change needs. If one of them
+        keeps its key, drop the change that needs it.
         """
         while True:
             blocked = [change for change in changes.values() if self._is_blocked(change, changes)]
@@ -348,8 +351,8 @@ class Rollback(NamedTuple):
         )
 
     def _end_latest(self, change: Change, new: Record | None) -> Patch:
-        """Return the patch for the latest version, which ends because a new one follows, or in the
-        way in which it had ended then.
+        """Return the patch that ends the latest version: because a new version follows, or in the
+        way in which the memory had ended at that time.
         """
         latest, then = change.latest, change.then
         if new is not None and latest.ended_at is None:
@@ -370,11 +373,12 @@ class Rollback(NamedTuple):
 def _find_written_after(
     store: Store, namespace: str, to: datetime
 ) -> Iterator[tuple[int, datetime]]:
-    """Yield the hash and the time of each version that was written after a given time, according to
-    the audit log.
+    """Yield the hash and the time of writing of each version that, according to the audit log, was
+    written after a given time.
 
-    Versions older than the log are as old as their records say. A first version is left out if its
-    id shows about the same time as its record, since there may be a million of them.
+    For versions older than the log, the dates in their records are trusted. A first version is left
+    out if its id contains about the same time as its record, since there may be a million such
+    versions.
     """
     where = chain.chain_of(namespace)._replace(since=to)
     for page in scan_pages(store, where):

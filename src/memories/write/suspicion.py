@@ -1,9 +1,9 @@
-"""Marks texts that contain instructions to a model, by the rules in suspicion.txt; never refuses
-them.
+"""Marks texts that contain instructions to a model, according to the rules in suspicion.txt. It
+never refuses a text.
 
 Before the rules are tried, a text is folded, so that case, spacing, look-alike letters and
-invisible characters can't disguise it. Most texts contain none of the words that rules require, so
-no pattern is compiled for them.
+invisible characters can't disguise it. Most texts don't contain any of the words that the rules
+require, so no pattern has to be compiled for them.
 """
 
 import binascii
@@ -30,7 +30,8 @@ _PUNCTUATION = {
     for sign in "'!\"#%&()*+,./:;<=>?@[\\]^_`{|}~-\n\r\t\0“”„«»‘’、。，！？：；（）【】「」—–…¿¡"
 }
 _EMPHASIS = {ord(sign): " " for sign in "*`\0"}
-# Letters in other scripts that look like these; a folded text contains no capitals and no accents.
+# Maps letters of other scripts to the Latin letters that they look like. A folded text has no
+# capitals or accents.
 _LOOKS = {
     "a": "аαᴀɑ", "b": "вʙƅ", "c": "сᴄϲ", "d": "ԁᴅ", "e": "еҽᴇε", "f": "ꜰ", "g": "ɢɡց",
     "h": "нһʜհ", "i": "іιɪıӏ", "j": "јᴊ", "k": "кκᴋ", "l": "ʟⅼ", "m": "мᴍ", "n": "ᴎɴпո",
@@ -45,13 +46,13 @@ _LOOK_ALIKE = {ord(sign): letter for letter, signs in _LOOKS.items() for sign in
 _LEET = str.maketrans("013457@$!|", "oieastasii")
 _LEETED = frozenset("013457@$")
 _BETWEEN = ".-_*|/~+,"
-_SIGNS = "<[{#:!\x1b"  # a text without any of these has no structure
-_DATA = ("{", "[", "<", "%PDF")  # how data begins, which is not marked just because it is encoded
+_SIGNS = "<[{#:!\x1b"  # a text without any of these can't match a structure
+_DATA = ("{", "[", "<", "%PDF")  # beginnings of data, which is not marked just for being encoded
 _BACKWARDS = ("snoitcurtsni", "tpmorp metsys")
 _ROT13 = ("vafgehpgvbaf", "flfgrz cebzcg")
 _ROTATED = str.maketrans("abcdefghijklmnopqrstuvwxyz", "nopqrstuvwxyzabcdefghijklm")
-# Invisible characters that can only be a hidden message: consecutive tags, variation selectors or
-# joiners, or a forced direction.
+# Invisible characters that can only be a hidden message: runs of tags, variation selectors or
+# joiners, or an override of the text direction.
 _UNSEEN_RUN = (
     "[\U000e0020-\U000e007e]{3}|[\ufe00-\ufe0f\U000e0100-\U000e01ef]{3}|[\u202d\u202e]"
     "|[\u200b-\u200f\u2060-\u2064\ufeff\u00ad\u034f\u180e\u3164\uffa0\u115f\u1160\u2800]{4}"
@@ -76,7 +77,7 @@ _ESCAPED = r"(?:\\u00[0-9a-f]{2}|\\x[0-9a-f]{2}|&#x?[0-9a-f]{2,4};|%[0-9a-f]{2})
 _CODE = r"(?:\\u00|\\x|%|&#x)([0-9a-f]{2});?|&#([0-9]{2,4});"
 _CODES = ("%2", "%4", "%5", "%6", "%7", "&#", "\\u00", "\\x")
 _CODED = ("\\x", "0x", "&#", "%2", "%6", "%7", " 6")
-# Prefixes of keys, checksums and files, which are not messages.
+# Prefixes of keys, checksums and encoded files, which are not messages.
 _KEYS = (
     "ssh-rsa ", "ssh-ed25519 ", "ssh-dss ", "ecdsa-sha2", "-----BEGIN ", "sha256-", "sha384-",
     "sha512-", "data:image/", "data:font/", "data:audio/", "data:video/", "data:application/", "ey",
@@ -103,7 +104,7 @@ class Rules(NamedTuple):
     Attributes:
         orders: The rules for a folded text.
         structures: The rules for a text in its original form.
-        by_word: The indexes of the orders that require a word, by that word.
+        by_word: For each word, the indexes of the orders that require it.
         wordless: The indexes of the orders that don't require any word.
         constants: The texts that rules refer to, by name.
     """
@@ -172,7 +173,7 @@ def find_marks(text: str) -> tuple[str, ...]:
     """Return the marks of the rules that a text matches, in order; for nearly every text, none.
 
     Args:
-        text: Text of any length. The time is linear in its length.
+        text: Text of any length. The time taken is linear in its length.
     """
     plain, has_unseen = text, False
     if not text.isascii():
@@ -187,7 +188,7 @@ def find_marks(text: str) -> tuple[str, ...]:
         orders = list(_match_orders(_with_words(revealed)))
         if orders:
             marks |= dict.fromkeys([*orders, "disguised"])
-    # Codes for single characters, which disguise part of a word.
+    # Look for codes of single characters, which may disguise part of a word.
     if _contains(plain, _CODES):
         unescaped = _compile(_CODE, re.I).sub(lambda code: chr(_number_of(code)), plain)
         if unescaped != plain:
@@ -264,11 +265,11 @@ def _gives_order(folded: str, rule: Rule) -> bool:
 
 
 def _contains(text: str, pieces: Iterable[str]) -> bool:
-    return any(map(text.__contains__, pieces))  # a generator takes twice as long
+    return any(map(text.__contains__, pieces))  # a generator expression takes twice as long
 
 
 def _is_reported(folded: str, match: re.Match[str]) -> bool:
-    """Return whether a text about attacks only quotes an instruction, or reports one."""
+    """Return whether a text about attacks only quotes or reports an instruction."""
     start, end = match.span()
     around = folded[max(0, start - 400) : start] + folded[end : end + 400]
     if not _compile(load_rules().constants["TALK"]).search(around):
@@ -374,7 +375,7 @@ def _is_sentence(text: str) -> bool:
 
 
 def _is_blob(part: str) -> bool:
-    """Return whether a part is long, and contains digits, small letters and capitals."""
+    """Return whether a part is long and contains digits, lower-case letters and capitals."""
     if len(part) <= _BLOB or "//" in part:
         return False
     return all(any(map(kind, part)) for kind in (str.isdigit, str.islower, str.isupper))

@@ -1,11 +1,12 @@
-"""Proposals to tidy a namespace: `Truth.tidy`. Each waits for review, and nothing is done before a
-person accepts it.
+"""Proposals to tidy a namespace, for `Truth.tidy`. Each proposal awaits review, and nothing is done
+until a person accepts it.
 
-A proposal is a memory that awaits review, whose field `tidy` says what accepting it does. Foreign
-files can't bring that field. Its text never varies, so a rejected one is not made again.
+A proposal is a memory that awaits review; its field `tidy` says what accepting it does. That field
+can't be imported from a file. The same proposal always has the same text, so one that was rejected
+is not made again.
 
-`consult` lets a command of the user decide which suggestions to leave out. Only `memory tidy` calls
-it.
+`consult` runs a command that the user configured, which decides which suggestions to leave out.
+Only `memory tidy` calls it.
 """
 
 import contextlib
@@ -41,12 +42,12 @@ if TYPE_CHECKING:
 FIELD = "tidy"
 TYPE = "tidy"  # the tag `type` of proposals to change a memory
 MAX_PROPOSALS = 20
-_MAX_CONSULTED = 60  # suggestions that a second opinion gets, so that it can drop some of them
+_MAX_CONSULTED = 60  # maximum number of suggestions given for a second opinion
 _OPINION_SECONDS = 120.0
 _MAX_OPINION_BYTES = 65_536
 _POLL_SECONDS = 0.02
 _KEEP, _DROP = "keep", "drop"
-_MAX_COMPARED = 2_000  # how many of the newest memories are compared with the others
+_MAX_COMPARED = 2_000  # number of the newest memories that are compared with the others
 _UNREAD_FOR = timedelta(days=365)
 _LEAST_REPEATS = 3  # minimum number of conversations in which a user says the same thing
 _STATEMENT_WORDS = (4, 40)
@@ -64,7 +65,7 @@ class Suggestion(NamedTuple):
         certainty: From 0 to 1.
         action: What happens when it is accepted: `delete` or `link`, with ids and versions; empty
             to keep the text as a memory.
-        source: The turn from which a memory is proposed.
+        source: The turn from which the proposed memory was made.
     """
 
     kind: str
@@ -129,7 +130,7 @@ def _store(writer: Writer, suggestion: Suggestion) -> str:
 
 
 def apply(writer: Writer, record: Record) -> str | None:
-    """Carry out a proposal in a transaction, unless its memory has changed since.
+    """Carry out a proposal in a transaction, unless the memory that it is about has changed since.
 
     Returns:
         The id of the memory that the proposal is about; None if the record only proposes a memory
@@ -158,13 +159,13 @@ def apply(writer: Writer, record: Record) -> str | None:
 
 
 def consult(command: str, suggestions: Sequence[Suggestion]) -> list[Suggestion]:
-    """Return the suggestions that a user's command decides to keep.
+    """Return the suggestions that the user's command decides to keep.
 
     The command reads them as JSON from standard input. It prints `keep` or `drop` for each, one per
     line, or a JSON object with the ids of those to drop, such as `{"2": "drop"}`.
 
     Raises:
-        SystemFault: It failed, took too long, or printed anything else.
+        SystemFault: The command failed, took too long, or printed anything else.
     """
     rows = [
         {"id": number, "kind": kind, "content": text, "certainty": certainty, "action": action}
@@ -228,7 +229,7 @@ def _run(command: str, text: bytes) -> bytes:
 
 
 def _kill_group(process: "subprocess.Popen[bytes]") -> None:
-    """Kill a process and those that it started."""
+    """Kill a process and the processes that it started."""
     if os.name == "posix":
         os.killpg(process.pid, signal.SIGKILL)
     else:
@@ -252,7 +253,7 @@ def _current(writer: Writer) -> list[Record]:
 
 
 def _find_doubtful(writer: Writer, records: Sequence[Record]) -> Iterator[Suggestion]:
-    """Yield the memories whose anchors changed, or whose time has passed."""
+    """Yield suggestions about memories whose anchors changed, or whose time has passed."""
     judge = writer.lookup.judge
     if judge is None:
         return
@@ -271,7 +272,7 @@ def _find_doubtful(writer: Writer, records: Sequence[Record]) -> Iterator[Sugges
 
 
 def _find_alike(writer: Writer, records: Sequence[Record]) -> Iterator[Suggestion]:
-    """Yield memories that repeat older ones or may correct them."""
+    """Yield suggestions about memories that repeat older ones or may correct them."""
     for page in by_count(records, PAGE_SIZE):
         vectors = writer.stored_vectors(page)
         for record in page:
@@ -295,10 +296,12 @@ def _find_alike(writer: Writer, records: Sequence[Record]) -> Iterator[Suggestio
 
 
 def _find_reworded(writer: Writer, record: Record, rivals: Sequence[Candidate]) -> Sequence[Record]:
-    """Return the older memory that a memory replaces in other words, if it reports a change.
+    """Return the older memory, if any, that a memory replaces in different words by reporting a
+    change.
 
-    Texts with the same words and a different value are left to `write.compare.corrections`: usually
-    both are true, such as the ports of two services. So are two reports of changes.
+    Texts with the same words but a different value are left to `write.compare.corrections`, since
+    usually both are true, such as the ports of two services. Two texts that both report changes are
+    skipped as well.
     """
     if not reports_change(record.text):
         return ()
@@ -316,7 +319,7 @@ def _find_reworded(writer: Writer, record: Record, rivals: Sequence[Candidate]) 
 
 
 def _find_contradictions(memory: Memory, rivals: Sequence[Record]) -> Iterator[Suggestion]:
-    """Yield the newest older memory that a memory contradicts."""
+    """Yield a suggestion about the newest of the older memories that a memory contradicts."""
     older = [
         rival
         for rival in rivals
@@ -332,7 +335,7 @@ def _find_contradictions(memory: Memory, rivals: Sequence[Record]) -> Iterator[S
 
 
 def _find_unread(writer: Writer, records: Sequence[Record]) -> Iterator[Suggestion]:
-    """Yield the memories that have not been read for a year."""
+    """Yield suggestions about memories that have not been read for a year."""
     for record in records:
         memory = writer.to_memory(record)
         is_lasting = memory.pinned or memory.key or memory.tags.get("type") == "preference"
@@ -343,7 +346,7 @@ def _find_unread(writer: Writer, records: Sequence[Record]) -> Iterator[Suggesti
 
 
 def _find_repeated(writer: Writer) -> Iterator[Suggestion]:
-    """Yield the statements that a user made in several conversations."""
+    """Yield suggestions to keep statements that a user made in several conversations."""
     places: dict[str, dict[str, str]] = defaultdict(dict)
     texts: dict[str, str] = {}
     where = Filter(Collection.HISTORY, (writer.lookup.namespace,))

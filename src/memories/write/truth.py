@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 
 
 class Verification(NamedTuple):
-    """Result of checking the anchors of memories.
+    """The result of checking the anchors of memories.
 
     Attributes:
-        counts: How many memories have each verdict.
-        doubtful: The memories that are no longer true, those that changed first.
+        counts: The number of memories with each verdict.
+        doubtful: The memories that may no longer be true, starting with those whose anchors
+            changed.
         unverified: The memories that could not be checked, or that need to be confirmed.
     """
 
@@ -50,7 +51,7 @@ class Truth:
         self._writer, self._judge = writer, judge
 
     def verify(self, *, project: str | Sequence[str] | None = None) -> Verification:
-        """Check the anchors of all readable memories whose project is at hand.
+        """Check the anchors of all readable memories whose project is available here.
 
         Args:
             project: Only memories of this project, under any of its names.
@@ -87,16 +88,16 @@ class Truth:
     def tidy(
         self, *, dry_run: bool = False, choose: "Choose | None" = None
     ) -> "list[tuple[Suggestion, str]]":
-        """Propose how to tidy your own namespace; the proposals wait for `review`.
+        """Propose how to tidy the caller's own namespace. The proposals await `review`.
 
-        At most 20 wait at a time, and a rejected proposal is not made again.
+        At most 20 proposals wait at a time, and a rejected proposal is not made again.
 
         Args:
             dry_run: Store nothing; only return what would be proposed.
-            choose: Gets up to 60 suggestions, most certain first, and returns those to propose.
+            choose: Receives up to 60 suggestions, most certain first, and returns those to propose.
 
         Returns:
-            The new proposals, most certain first, each with the id under which it waits.
+            The new proposals, most certain first, each with the id under which it awaits review.
         """
         from memories.write.tidy import propose
 
@@ -113,9 +114,10 @@ class Truth:
 
         Args:
             memory_id: The id, or an unambiguous prefix of 8 or more characters.
-            anchors: What makes it true now; None keeps the anchors that hold, and adds those that
-                its content names.
-            valid_until: A new time until which it holds; None removes one that has passed.
+            anchors: The anchors that now make the memory true. None keeps the anchors that still
+                hold, and adds those that its content names.
+            valid_until: A new time until which the memory holds. None removes a time that has
+                passed.
 
         Raises:
             NotFound: There is no such memory, or it was deleted.

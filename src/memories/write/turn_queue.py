@@ -33,9 +33,9 @@ from memories.stores.protocol import Store, find_first
 from memories.stores.records import ROLE, SPEAKER, Collection, Filter
 
 MAX_BYTES = 256 * 1_048_576
-MAX_FAILED = 3  # once this many groups have failed, their entries aren't the cause
-DRAIN_SECONDS = 1.0  # seconds that a caller that only adds an entry spends on other groups,
-GROUP_SECONDS = 5.0  # and on the earlier entries of its own group
+MAX_FAILED = 3  # once this many groups have failed, the cause can't be their entries
+DRAIN_SECONDS = 1.0  # seconds spent on other groups by a caller that only adds an entry
+GROUP_SECONDS = 5.0  # seconds that such a caller spends on earlier entries of its own group
 _log = logging.getLogger(__name__)
 _CHANNEL = "channel"
 _TEXTS = ("conversation_id", "role", "text", "ts")
@@ -51,8 +51,8 @@ class Drained(NamedTuple):
     """The result of draining a queue.
 
     Attributes:
-        done: How many entries were processed.
-        failed: The groups whose first entry could not be processed now, and why.
+        done: The number of entries that were processed.
+        failed: The groups whose first entry could not be processed now, each with the reason.
     """
 
     done: int
@@ -62,9 +62,9 @@ class Drained(NamedTuple):
 def files_of(config: Config, namespace: str) -> tuple[Path, str]:
     """Return the folder for a namespace's files next to the store, and the prefix of their names.
 
-    It is the store's folder if the store is one file, else the home folder. A server is identified
-    by its address and by the database or collection, since the user and the password may change
-    while entries are queued.
+    The folder is the store's own if the store is a single file, and the home folder otherwise. A
+    server is identified by its address and by the database or collection, since the user and the
+    password may change while entries are queued.
     """
     kind, file = config.store.partition("://")[0], local_path(config.store)
     if kind == "sqlite" and file is not None:
@@ -82,13 +82,13 @@ def files_of(config: Config, namespace: str) -> tuple[Path, str]:
 
 
 def count_waiting(config: Config) -> int:
-    """Return how many turns in all namespaces are waiting to be stored."""
+    """Return the number of turns, in all namespaces, that are waiting to be stored."""
     folder, name = files_of(config, "")
     return sum(len(_read(path)[0]) for path in folder.glob(f"{glob.escape(name)}*.turns.jsonl"))
 
 
 def count_refused(config: Config) -> dict[Path, int]:
-    """Return the files of refused turns in all namespaces, and how many turns each contains."""
+    """Return the files of refused turns in all namespaces, each with the number of turns in it."""
     folder, name = files_of(config, "")
     paths = sorted(folder.glob(f"{glob.escape(name)}*.turns.jsonl.refused"))
     return {path: _count_lines(path) for path in paths}
@@ -108,9 +108,10 @@ def lines_of(config: Config) -> Iterator[tuple[Path, int, str]]:
 class RetryQueue:
     """A queue in a file that several processes share.
 
-    An entry is on disk before `add` returns, and is removed only after it was processed. After a
-    crash in between it is processed again, so processing must be idempotent. A group's entries are
-    processed in order, by one process at a time; others may add entries at the same time.
+    An entry is on disk before `add` returns, and is removed only after it has been processed. After
+    a crash between processing and removal, the entry is processed again, so processing must be
+    idempotent. A group's entries are processed in order, by one process at a time; others may add
+    entries at the same time.
     """
 
     def __init__(self, path: Path, group: str = "conversation_id") -> None:
@@ -156,7 +157,7 @@ class RetryQueue:
         return [entry for entry in entries if self._group_of(entry) == group]
 
     def refused_count(self) -> int:
-        """Return how many lines were refused."""
+        """Return the number of refused lines."""
         return _count_lines(self.refused)
 
     def drain(self, process: Callable[[Entry], object], *, before: str | None = None) -> Drained:
@@ -202,10 +203,10 @@ class RetryQueue:
         return count
 
     def move_to(self, other: "RetryQueue") -> int:
-        """Add all entries, refused ones included, to another queue; return how many were queued.
+        """Move all entries, including refused ones, to another queue; return how many were queued.
 
-        A crash in between leaves some entries in both queues, which is harmless: a repeated turn is
-        stored once.
+        A crash during the move leaves some entries in both queues. This is harmless, since a
+        repeated turn is stored only once.
         """
         if not (self.path.exists() or self.refused.exists()):
             return 0
@@ -341,7 +342,7 @@ def _end_of_last_line(fd: int, size: int) -> int:
     return 0
 
 
-# --- its turns, as readers see them
+# --- queued turns, as readers see them
 
 
 def waiting_turns(queue: RetryQueue, namespace: str, conversation: str | None = None) -> list[Turn]:
@@ -354,8 +355,8 @@ def waiting_turns(queue: RetryQueue, namespace: str, conversation: str | None = 
 
 
 def select_unstored(store: Store, turns: Iterable[Turn]) -> list[Turn]:
-    """Return the turns that are not stored yet. A stored turn may remain in the queue for a moment,
-    or after a crash.
+    """Return the turns that are not stored yet. A turn that is already stored may remain in the
+    queue for a moment, or after a crash.
     """
     unstored: list[Turn] = []
     for turn in turns:
@@ -422,7 +423,7 @@ def _new_conversation(turns: Sequence[Turn]) -> Conversation:
 
 
 def _to_turns(entries: Sequence[dict[str, Any]], namespace: str) -> Iterator[Turn]:
-    """Yield entries as turns, numbered in each conversation as if none of its turns were stored."""
+    """Yield entries as turns, numbered in each conversation as if none of them were stored."""
     last: dict[str, int] = {}
     for entry in entries:
         if not all(isinstance(entry.get(name), str) for name in _TEXTS):

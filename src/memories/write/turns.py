@@ -47,12 +47,13 @@ if TYPE_CHECKING:
     from memories.guard.redactor import Redactor
 
 SESSION_PAUSE = timedelta(hours=1)  # a longer pause begins a new session
-SESSION_TURNS = 64  # so does a session's reaching this many turns, which limits its growth
+SESSION_TURNS = 64  # a new session also begins after this many turns
 # maximum number of characters of a message that a model is shown at a time; a part that ends with
 # a paragraph may be shorter
 PART_CHARACTERS = 4_000
 _MIN_PART_CHARACTERS = PART_CHARACTERS // 2
-# Where to split: the ends of paragraphs, lines, sentences, clauses and words, the best first.
+# Places to split a message, the best first: the ends of paragraphs, lines, sentences, clauses and
+# words.
 _BORDERS = (
     re.compile(r"\n\s*\n"),
     re.compile(r"\n"),
@@ -61,7 +62,7 @@ _BORDERS = (
     re.compile(r"\s"),
 )
 _JOINERS = (
-    # characters that combine with the previous one; no text begins with one
+    # characters that combine with the previous one, so no part may begin with them
     "\u200d\ufe0e\ufe0f\ufeff"
 )
 
@@ -73,8 +74,8 @@ class _Prepared(NamedTuple):
         draft: The draft, without secrets.
         parts: Its content in parts; usually one.
         kinds: The kinds of the secrets that were removed.
-        original: The content with its secrets, to recognize a turn that was stored before secrets
-            were removed.
+        original: The content with its secrets, to recognize a turn that was stored at a time when
+            secrets were not removed.
     """
 
     draft: TurnDraft
@@ -208,7 +209,9 @@ def _check(draft: TurnDraft, now: datetime) -> TurnDraft:
     tags = validate.tags(draft.tags)
     for name in (ROLE, SPEAKER):
         if name in tags:
-            raise InvalidInput(f'a turn can\'t have the tag "{name}"; pass it as {name}')
+            raise InvalidInput(
+                f'a turn can\'t have the tag "{name}"; use the argument {name} instead'
+            )
     said_at = now if draft.created_at is None else draft.created_at
     speaker, message_id = draft.speaker, draft.message_id
     return replace(
@@ -216,7 +219,7 @@ def _check(draft: TurnDraft, now: datetime) -> TurnDraft:
         content=content,
         speaker=None if speaker is None else validate.one_line(speaker, "speaker"),
         message_id=None if message_id is None else validate.one_line(message_id, "message id"),
-        # In its own time zone, which is stored too.
+        # Keep the time zone that the writer gave, since it is stored too.
         created_at=to_stored_time(said_at, "created_at").astimezone(said_at.tzinfo),
         tags=tags,
     )
@@ -299,7 +302,7 @@ def _next_record(first: Ref, last: Record | None, draft: TurnDraft, text: str) -
 
 
 def _session_of(index: int, created_at: datetime, last: Record | None) -> int:
-    """Return the index of the first turn of a turn's session."""
+    """Return the index of the first turn in the session that a turn belongs to."""
     if last is None or last.session is None:
         return index
     is_after_pause = abs(created_at - last.created_at) > SESSION_PAUSE
@@ -329,11 +332,11 @@ def split(text: str) -> list[str]:
     """Split a long message into searchable parts, at the ends of paragraphs, sentences or words.
 
     Returns:
-        The parts: joined, they are the text, and each contains visible characters.
+        The parts. Joined, they are the text again, and each contains visible characters.
 
     Raises:
-        InvalidInput: The message has so many consecutive invisible characters that they would fill
-            a part.
+        InvalidInput: The message contains so many consecutive invisible characters that they would
+            fill a part.
     """
     parts: list[str] = []
     start = 0
@@ -356,12 +359,12 @@ def split(text: str) -> list[str]:
 
 
 def _end_of_part(text: str, start: int, visible: int) -> int:
-    """Return where a part ends: at the last of the best borders in its second half.
+    """Return the end of a part: the last border of the best kind that occurs in its second half.
 
     Args:
         text: The complete text.
         start: Where the part begins.
-        visible: Where its first visible character is.
+        visible: The position of the part's first visible character.
     """
     last = min(len(text), max(start, visible + 1 - _MIN_PART_CHARACTERS) + PART_CHARACTERS)
     first = last - _MIN_PART_CHARACTERS
@@ -436,7 +439,7 @@ class Naming(NamedTuple):
 
 
 def _check_name(value: str | None, name: str, redactor: "Redactor | None") -> str | None:
-    """Return a title or user in its stored form; an empty one removes the current one."""
+    """Return a title or user in its stored form. An empty value removes the current one."""
     if value is None:
         return None
     if isinstance(value, str) and not value.strip():

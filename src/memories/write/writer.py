@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 
 MAX_SIMILAR = 3
 _NEAR_BEST = 0.4  # a memory is shown if its score is at most this far below the best one
-_EXAMINED = 12  # how many rivals are examined, the most similar first
+_EXAMINED = 12  # maximum number of rivals examined, the most similar first
 _SEEN = 0.4  # added to the score of a memory that the writer has just read
 _COMPARED = 16  # maximum number of candidates that are compared with a draft
-# the same, if candidates of other projects were dropped; only a draft without a project finds any
+# the same limit if candidates from other projects were dropped, as happens only for a draft without
+# a project
 _COMPARED_LOOSE = 64
 
 
@@ -42,7 +43,7 @@ class Similar:
         agent: The agent in its tags, if any.
         difference: How its text differs, if at all.
         namespace: The namespace that contains it.
-        origin: Who wrote it; None if it is older than origins.
+        origin: Who wrote it; None if it was stored before origins were recorded.
         suspicious: Why it may contain instructions to a model; see `Memory`.
         corrected_by: The memory that corrects it, if there is one.
     """
@@ -64,7 +65,7 @@ class Repeat(NamedTuple):
 
     Attributes:
         memory: The newer memory.
-        of: The older ones, most similar first.
+        of: The older memories, most similar first.
     """
 
     memory: Memory
@@ -77,10 +78,10 @@ class Comparison(NamedTuple):
     Attributes:
         same: The memory with the same text.
         duplicates: Memories that say the same thing.
-        similar: Memories that are alike but differ.
-        corrected: Memories that give the same subject a different value; `link_correction` links
-            the draft to one of them.
-        rivals: All memories that it was compared with, most similar first.
+        similar: Similar memories with a difference.
+        corrected: Memories that give a different value for the same subject. `link_correction`
+            links the draft to one of them.
+        rivals: All memories that the draft was compared with, most similar first.
     """
 
     same: Record | None = None
@@ -98,7 +99,7 @@ class Writer(NamedTuple):
         embedder: Computes the vectors; None to compare by words only.
         now: The time for drafts without one.
         config: The settings. A search does not find memories below `min_confidence`, so a draft
-            never repeats one.
+            repeats such a memory only if the draft's own confidence is no higher.
         force: Whether to store drafts without comparing them.
         redactor: Removes secrets; None to keep drafts unchanged.
         within: Keys of tags that distinguish memories, as `project` does: a draft does not repeat
@@ -128,7 +129,7 @@ class Writer(NamedTuple):
         return versions.to_memory(record, self.now, self.config.decay_half_life_hours)
 
     def retire(self, superseded: Record | None, successor: str, at: datetime) -> None:
-        """End the memory, if any, that another one replaces."""
+        """End the memory, if any, that another memory replaces."""
         if superseded is not None:
             leave_chains(self.store, [superseded])
             patch = versions.end_version(superseded, at, "supersede", superseded_by=successor)
@@ -149,7 +150,7 @@ class Writer(NamedTuple):
 
         Args:
             draft: The draft.
-            vectors: Its vectors.
+            vectors: The draft's vectors.
             where: The memories to compare it with; by default, all current ones.
         """
         # These modules read word lists, which only a comparison needs.
@@ -211,7 +212,7 @@ class Writer(NamedTuple):
         return self.store.vectors([record.ref for record in records])
 
     def find_replaceable(self, draft: Draft, comparison: Comparison) -> tuple[Similar, ...]:
-        """Return the closest memories about the draft's subject; it may replace one of them.
+        """Return the memories closest to the draft's subject. The draft may replace one of them.
 
         Memories that differ in a value come first, then those that `read.subjects` rates highest.
         """
@@ -275,7 +276,7 @@ class Writer(NamedTuple):
             if project is not None or len(rivals) == len(candidates):
                 break
         if vectors is not None and len(vectors) > 1:
-            # The first window of a long text says little about the entire text.
+            # The vector of a long text's first window says little about the entire text.
             rivals = [rival._replace(similarity=None) for rival in rivals]
         return sorted(rivals, key=lambda rival: rival.similarity or 0.0, reverse=True)
 
@@ -285,14 +286,16 @@ class Writer(NamedTuple):
         if record.ref.group == draft.supersedes:
             return False
         if is_session_note(record.labels, versions.plain_key(record.key)):
-            return False  # a session note only quotes, so a draft with its text does not repeat it
+            return False  # it only quotes the conversation, so the same text is no repetition
         # Would a search show the record, or at least rank it no lower than the draft?
         declared = 1.0 if draft.confidence is None else draft.confidence
         confidence = versions.confidence(record, self.now, self.config.decay_half_life_hours)
         return confidence >= min(self.config.min_confidence, declared)
 
     def _choose_repeated(self, same: Sequence[Record], draft: Draft, vectors: Any) -> Record | None:
-        """Return the memory that a draft repeats: of several, the one that it contradicts least."""
+        """Return the memory that a draft repeats. If there are several, return the one that it
+        contradicts least.
+        """
         if not same:
             return None
         if len(same) == 1 and "corrected_by" not in same[0].fields:
@@ -300,8 +303,8 @@ class Writer(NamedTuple):
         allowed: list[Repetition] = []
         for record in same:
             repetition = self.repetition(record, draft, vectors)
-            # A correction by a more trusted writer keeps its effect: the old text becomes a new
-            # memory.
+            # A correction by a more trusted writer stays in effect, so the old text is stored as a
+            # new memory.
             if not (repetition.was_corrected() and repetition.is_less_trusted()):
                 allowed.append(repetition)
         if not allowed:

@@ -65,7 +65,7 @@ class ServiceClient:
 
         Raises:
             EmbedderUnavailable: The service can't be used at present.
-            EmbedderError: The service refused the request, or its answer holds no vectors.
+            EmbedderError: The service refused the request, or its answer contains no vectors.
         """
         try:
             answer = self._retry.run(

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 MAX_WINDOWS = 32  # maximum number of windows of a text; all words of a longer one are indexed
 MAX_REQUEST_BYTES = 200_000  # about half of the services' limit
-# If search may use only words instead: the time limit of the only try, for up to this many texts.
+# If keyword search may be used instead, there is only one try. This is its time limit in seconds
+# for up to this many texts; more texts get proportionally more time.
 FALLBACK_SECONDS, FALLBACK_TEXTS = 3.0, 16
 # Time limits for each try and for all tries, in units of EMBEDDER_TIMEOUT: for a search, for one
 # statement, and for many.
@@ -44,7 +45,8 @@ _SEARCH, _ONE, _MANY = Patience(1, 2), Patience(1, 4), Patience(3, 12)
 class HTTPEmbedder:
     """A model behind an HTTP service: OpenAI or a compatible one, Ollama, Voyage or Cohere.
 
-    For the same text, a service returns nearly the same numbers, and the cache exactly the same.
+    For the same text, a service returns nearly the same numbers; the cache returns exactly the same
+    ones.
     """
 
     def __init__(
@@ -123,7 +125,7 @@ class HTTPEmbedder:
         import numpy as np
 
         model, batch_size = self._chosen.model, self._chosen.provider.batch
-        if question:  # a single request limits the time of a search
+        if question:  # a search sends only one request, to limit its time
             kind, prefix, max_windows = "question", model.question, min(MAX_WINDOWS, batch_size)
         else:
             kind, prefix, max_windows = "statement", model.statement, MAX_WINDOWS
@@ -189,7 +191,7 @@ class HTTPEmbedder:
         """Return the vectors in an answer, scaled to unit length.
 
         Raises:
-            EmbedderError: Their number, their length or their values are wrong.
+            EmbedderError: The number, length or values of the vectors are wrong.
         """
         import numpy as np
 
@@ -242,11 +244,11 @@ _CLOSE = 2  # a failure applies to callers who would wait at most this many time
 
 
 class Rest:
-    """The pause in requests after a service failed, recorded in a file that all processes with one
-    home share. Losing the file costs one attempt.
+    """The pause in requests after a service failed, recorded in a file that all processes with the
+    same home share. Losing the file costs one attempt.
 
-    A failure applies only to callers who would not wait much longer than the one who met it: a hook
-    gives up after a fraction of a second, which says little about the service.
+    A failure applies only to callers who would not wait much longer than the caller who met it: a
+    hook gives up after a fraction of a second, which says little about the service.
     """
 
     def __init__(self, home: Path, service: str, clock: Callable[[], float]) -> None:
@@ -266,7 +268,7 @@ class Rest:
         """Return why a caller with this time limit should not send a request now; empty if it
         should.
         """
-        with contextlib.suppress(OSError, ValueError):  # there is none, or it is damaged
+        with contextlib.suppress(OSError, ValueError):  # the file is missing or damaged
             self._failure = json.loads(self.path.read_bytes())
         try:
             remaining = self._failure["until"] - self._clock()
@@ -283,7 +285,7 @@ class Rest:
         Args:
             why: The message for later callers.
             waited: How long the caller would have waited.
-            after_seconds: How long the service asks to wait; 0 if it does not say.
+            after_seconds: How long the service asks us to wait; 0 if it does not say.
         """
         until = self._clock() + min(MAX_SECONDS, max(MIN_SECONDS, after_seconds))
         self._failure = {"until": until, "waited": waited, "why": why}
@@ -352,12 +354,12 @@ _CHECK_BYTES = 16
 class VectorCache:
     """Disk cache of a service's vectors, so that no text is paid for twice. Losing it is harmless.
 
-    It is a file of rows of equal size. The hash of a text is the number of its row, which a later
-    text may overwrite. So the file has a fixed size and needs no lock, and many processes may share
-    it: a checksum rejects rows that are half written, damaged, or belong to another text.
+    It is a file of rows of equal size. The hash of a text determines its row, which a later text
+    may overwrite. So the file has a fixed size and needs no lock, and many processes may share it:
+    a checksum rejects rows that are half written, damaged, or belong to another text.
 
     The file contains no text, and each vector is masked with bytes derived from its text. Without
-    the text it can't be read, so nothing has to be removed when a memory is forgotten.
+    the text, its vector can't be read, so nothing has to be removed when a memory is forgotten.
     """
 
     def __init__(self, folder: Path, model: str, dimension: int, max_bytes: int) -> None:

@@ -16,7 +16,7 @@ from memories.stores.records import Space
 
 # about 1,000 tokens of English; a vector of more text says little about any part of it
 MAX_WINDOW_BYTES = 4_000
-# bytes of UTF-8, the lowest in practice: English has 4, German 4, Chinese 2.5, code 3
+# bytes of UTF-8; the lowest average in practice: English and German have 4, code 3, Chinese 2.5
 BYTES_PER_TOKEN = 2.5
 
 
@@ -66,8 +66,8 @@ def find_model(name: str) -> Model | None:
     return models().get(name.rpartition("/")[2].lower().removesuffix(":latest"))
 
 
-# A model that we have not measured hides and refuses nothing: no query counts as noise, and only
-# texts that are nearly equal count as duplicates.
+# With a model that we have not measured, no query counts as noise, and only texts that are nearly
+# equal count as duplicates. So nothing is hidden or refused by mistake.
 _UNMEASURED = {
     "noise_mean": 0.0,
     "noise_spread": 0.0,
@@ -87,7 +87,8 @@ _MINILM = {
 _CONSTANTS: Mapping[str, Mapping[str, float]] = {
     "all-minilm": _MINILM,
     "all-minilm-l6-v2": _MINILM,
-    # Its cosines lie between 0.7 and 1, so a small difference between two of them means more.
+    # This model's cosines lie between 0.7 and 1, so a small difference between two of them means
+    # more.
     "text-embedding-ada-002": {
         **_UNMEASURED,
         "weight": 5.0,
@@ -104,7 +105,7 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
     "slope": (0.1, 1000),
     "middle": (-1, 1),
 }
-_TREATMENT = 1  # version of the way texts are split and prefixed, on which the vectors depend
+_TREATMENT = 1  # version of how texts are split and prefixed, on which the vectors depend
 
 
 class Patience(NamedTuple):
@@ -127,7 +128,7 @@ class Service(NamedTuple):
         title: Its name in messages.
         url: The URL of requests.
         key: The API key, if there is one.
-        key_from: The setting that holds the key or should hold it.
+        key_from: The setting that contains the key, or should contain it.
         model: The model, for messages.
     """
 
@@ -139,7 +140,7 @@ class Service(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """The service with its address, for messages."""
+        """The service's name and address, for messages."""
         parts = urlsplit(self.url)
         return f"{self.title} ({parts.scheme}://{parts.netloc}{parts.path})"
 
@@ -151,17 +152,17 @@ class Provider:
     Attributes:
         name: The part before the colon in EMBEDDER.
         title: Its name in messages.
-        url: The URL of its maker's service.
+        url: The URL of the service that its maker runs.
         path: The endpoint below the URL.
         model: The default model.
-        batch: The largest number of texts in a request.
-        keys: The settings that hold its key; empty if it needs none.
+        batch: The maximum number of texts in a request.
+        keys: The settings that may contain its key; empty if it needs none.
         body: The constant part of a request's body.
-        texts: The key of the texts in the body.
+        texts: The key in the body for the texts.
         kinds: The values of the key `input_type` for statements and questions; empty if there is no
             such key.
-        dimension: The key of the length of vectors, if not the model's own; empty if it can't be
-            chosen.
+        dimension: The key in the body for a length of vectors other than the model's own; empty if
+            the length can't be chosen.
         vectors: Extracts the vectors from an answer, in the order of the texts; raises LookupError,
             TypeError or ValueError if they are missing.
     """
@@ -233,8 +234,8 @@ class Chosen:
         service: The service that offers it.
         model: The model.
         space: The space of its vectors.
-        shorter: The length of vectors to request, if not the model's own.
-        key_missing: The error to raise, if a key is needed and there is none; else empty.
+        shorter: The length of vectors to request, if it isn't the model's own.
+        key_missing: The error message if a key is needed and there is none; else empty.
     """
 
     provider: Provider
@@ -264,7 +265,7 @@ def choose(name: str, config: Config) -> Chosen:
     size, shorter = _find_size(model, config.embedder_dimensions)
     title, key_missing = provider.title, ""
     if not _belongs(url, provider):
-        if provider is OPENAI:  # a compatible one
+        if provider is OPENAI:  # a compatible service
             title = "the embedder's server"
     elif provider.keys and not key:
         key_missing = (
@@ -310,7 +311,7 @@ def _url(text: str, provider: Provider, config: Config) -> SplitResult:
 
 
 def _key(provider: Provider, url: SplitResult, config: Config) -> tuple[Secret | None, str]:
-    """Return the key to send, or None, and the setting that holds it or should hold it.
+    """Return the key to send, or None, and the setting that contains it or should contain it.
 
     A maker's key is sent only to the maker's host. EMBEDDER_API_KEY is sent wherever EMBEDDER_URL
     points, unless the URL comes from a `.env` in the working folder and the key does not.

@@ -2,7 +2,7 @@
 functions.
 
 `await mount(coordinator, config)` mounts a module and returns a function that unmounts it.
-`amplifier_core` is installed wherever that happens; nothing else imports it.
+`amplifier_core` is installed wherever modules are mounted; no other part of Memories imports it.
 """
 
 import logging
@@ -141,8 +141,8 @@ def _prompt_block(memories: "Memories", folder: Path, budget: int) -> tuple[str,
 
 
 async def _mount_for_context(coordinator: Any, settings: Settings) -> "Mounted | None":
-    """Return a session's memory; None if it is off or unusable, since every session needs a
-    context.
+    """Return a session's memory. Return None if memory is off or unusable, instead of failing,
+    since every session needs a context.
     """
 
     try:

@@ -1,9 +1,9 @@
 """Hooks that capture a conversation. Like the command's hooks, they append to the inbox and change
 nothing.
 
-The user's text comes with `prompt:submit`, a tool's result with `tool:post`. No event contains the
-agent's complete answer (`prompt:complete` contains 200 characters), so `Capture` reads it from the
-context manager at `orchestrator:complete`.
+The event `prompt:submit` contains the user's text, and `tool:post` contains a tool's result. No
+event contains the agent's complete answer (`prompt:complete` contains 200 characters), so `Capture`
+reads it from the context manager at `orchestrator:complete`.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class Capture:
         """
         self._coordinator, self._mounted, self._settings = coordinator, mounted, settings
         self._name = files.session_name(HOST, coordinator.session_id)
-        self._seen = 0  # number of context messages that were read
+        self._seen = 0  # number of context messages already read
 
     def register(self) -> list[Callable[[], None]]:
         """Register the hooks; return the functions that unregister them."""
@@ -127,8 +127,8 @@ class Capture:
         }
 
     async def _run(self, work: Callable[[str], None]) -> "HookResult":
-        """Run work on the home off the event loop; the session waits briefly, then continues in any
-        case.
+        """Run work on the home outside the event loop. The session waits briefly, then continues
+        even if the work is not done.
         """
         running = asyncio.ensure_future(asyncio.to_thread(work, str(self._mounted.config.home)))
         running.add_done_callback(_log_failure)

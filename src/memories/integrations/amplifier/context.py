@@ -1,10 +1,10 @@
 """The context manager: keeps a session's messages, adds the agent's memory, and selects the
 messages that fit.
 
-If not everything fits into a request, it leaves out, in this order: the text of old tool results,
-old messages, the text of newer tool results, and the steps since the user's last message. It always
-includes instructions, the user's last message and the newest messages. A tool call and its results
-are included or left out together. The conversation itself never changes.
+If not everything fits into a request, the context manager leaves out, in this order: the text of
+old tool results, old messages, the text of newer tool results, and the steps since the user's last
+message. It always includes instructions, the user's last message and the newest messages. A tool
+call and its results are included or left out together. The conversation itself never changes.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from memories.context.tokens import estimate_tokens
 
 Message = Mapping[str, Any]
-# share of the budget that is used after a compaction, so that the next one is not needed soon
+# share of the budget that a compaction leaves in use, so that the next one is not needed soon
 TARGET = 0.7
 RECENT_RESULTS = 5  # number of the newest tool results whose text is kept as long as possible
 SHORTENED = 250  # characters of a shortened tool result that are kept
@@ -27,12 +27,12 @@ NOTICE = {
     "results shortened.",
 }
 _WORTH_IT = 50  # minimum number of characters that shortening must save
-_PER_MESSAGE = 4  # tokens for a message in addition to its content
+_PER_MESSAGE = 4  # number of tokens that a message takes in addition to its content
 
 
 class Cut(NamedTuple):
-    """The part of the conversation that a view leaves out. It only grows, so that a session's
-    requests keep the same beginning for long.
+    """The part of the conversation that a view leaves out. This part only grows, so that the
+    beginning of a session's requests rarely changes.
 
     Attributes:
         start: The index of the first included message.
@@ -44,7 +44,7 @@ class Cut(NamedTuple):
 
 
 class Size(NamedTuple):
-    """A message's token counts: complete, and with its tool results shortened."""
+    """A message's token counts: in full, and with its tool results shortened."""
 
     whole: int
     shortened: int
@@ -123,7 +123,7 @@ def size_of(message: Message) -> Size:
 
 
 def tokens_of(message: Message) -> int:
-    """Return an upper bound for a message's tokens."""
+    """Return an upper bound for the number of tokens in a message."""
     content = message.get("content")
     text = content if isinstance(content, str) else _to_json(content)
     tokens = _PER_MESSAGE + estimate_tokens(text)
@@ -138,7 +138,7 @@ def _to_json(value: object) -> str:
 
 def _shown_indices(messages: Sequence[Message], cut: Cut) -> Iterator[int]:
     """Yield the indices of the included messages: instructions, the user's last message, and all
-    from the cut on.
+    messages from the cut's `start` on.
     """
     users = [index for index, message in enumerate(messages) if _is_from_user(message)]
     last_user = users[-1] if users else -1
@@ -236,8 +236,8 @@ Block = Callable[[], Awaitable[str]]
 
 
 class MemoriesContext:
-    """Context manager that keeps every message; a request that can't include them all gets a view
-    and the prompt block.
+    """Context manager that keeps every message. A request gets the prompt block and all messages,
+    or a view of the messages if not all fit.
 
     The block is read before the first request, and again after `clear`. So the start of the prompt
     stays the same during a session, and a provider can cache it. The block is never one of the
@@ -264,7 +264,7 @@ class MemoriesContext:
         self._max_tokens, self._delay_seconds = max_tokens, delay_seconds
         self._messages: list[dict[str, Any]] = []
         self._cut = Cut()
-        self._sizes: dict[int, Size] = {}  # by `id`: messages are kept and never changed
+        self._sizes: dict[int, Size] = {}  # by `id()`, since messages are kept and never changed
         self._factory: Callable[[], Awaitable[str]] | None = None
         self._reading: asyncio.Task[str] | None = None
 
@@ -381,7 +381,7 @@ def _limit_of(provider: Any) -> int | None:
 
 
 def _limit(window: object, output: object) -> int | None:
-    """Return the limit that results from a context window and the maximum output length."""
+    """Return the token limit for a context window and a maximum output length."""
     if not isinstance(window, int) or not isinstance(output, int) or window <= 0:
         return None
     return int(window - OUTPUT_SHARE * output) - MARGIN

@@ -20,7 +20,7 @@ class Settings(NamedTuple):
     """A module's settings in one session.
 
     Attributes:
-        enabled: Whether memory is on. None counts as off, but the user can switch memory on.
+        enabled: Whether memory is on. None counts as off, but then the user can switch memory on.
         capture: Whether conversations are captured; off by default, and if memory is off.
         agent_identity: The agent's namespace; None for the namespace in the settings of Memories.
         mode: `autonomous`: the agent decides when to use its memory, and its prompt includes the
@@ -63,7 +63,7 @@ def read_settings(plan: Mapping[str, Any] | None, config: Mapping[str, Any] | No
         for name, value in values.items():
             if name in _CHECKS:
                 checked[name] = _CHECKS[name](value, f"{where}.{name}")
-            else:  # bundles are merged, so settings of other modules may be here too
+            else:  # bundles are merged, so other modules' settings may be here too
                 names = ", ".join(_CHECKS)
                 _log.warning("%s.%s is not a setting of memory; use %s", where, name, names)
     settings = Settings(**checked)

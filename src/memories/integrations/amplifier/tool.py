@@ -1,4 +1,4 @@
-"""The tool `memory`, whose `operation` is a method of the library. Users can switch it on and
+"""The tool `memory`; its `operation` names a method of the library. Users can switch memory on and
 off.
 """
 
@@ -256,8 +256,8 @@ PRIORITY = 10  # before hooks that look at the session's identity
 def listen(
     coordinator: Any, mounted: Mounted, settings: Settings, mount: Callable[[], Awaitable[None]]
 ) -> Callable[[], None]:
-    """Switch memory on or off when a prompt asks for nothing else; return a function that stops
-    listening.
+    """Switch memory on or off when a prompt asks for that and nothing else; return a function that
+    stops listening.
 
     Args:
         coordinator: The session's coordinator.

@@ -3,8 +3,7 @@ classes: 1.5 seconds.
 
 The steps of a turn are written to the session one by one, but the turn counts only when it is
 complete. An interrupted turn is finished at the next start; a failed or stopped turn is dropped. So
-a session never contains half a turn, because of which the model's API would refuse every later
-request.
+a session never contains half a turn, which would make the model's API refuse every later request.
 """
 
 import json
@@ -42,7 +41,7 @@ still matter in other conversations: durable facts, preferences and constraints 
 stated. Skip passing requests, small talk, guesses, and what is already known. If you are not \
 sure, do not store."""
 MAX_STEPS = 12
-_REQUESTS = 3  # model requests for one answer: the first, and two retries
+_REQUESTS = 3  # maximum number of requests to the model for one answer: the first, and two retries
 Recall = Callable[[str], list[Fact]]
 Show = Callable[[str], None]
 _log = logging.getLogger("memories.chat")
@@ -195,7 +194,7 @@ class Agent:
         return {"messages": [_with_one_call(message_chunk_to_message(answer))]}
 
     def _instructions(self, question: str) -> str:
-        """Return the rules, with the facts about the user for a question."""
+        """Return the rules, and the facts about the user that are recalled for a question."""
         try:
             facts = self._recall(question)
         except Exception as exc:  # noqa: BLE001 - the chat goes on without its memory

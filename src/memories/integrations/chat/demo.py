@@ -173,7 +173,7 @@ def _handler(kimi: FakeKimi) -> type[BaseHTTPRequestHandler]:
 
 
 def _pieces(reply: dict[str, Any], model: str, number: int) -> Iterator[str]:
-    """Yield the events of a streamed answer: the model's thoughts, then words or a call in
+    """Yield the events of a streamed answer: the model's thoughts, then its text or a tool call in
     pieces.
     """
     deltas: list[dict[str, Any]] = [

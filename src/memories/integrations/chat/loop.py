@@ -213,7 +213,7 @@ class Chat:
 
 
 def _load_error(exc: Exception) -> MemoriesError:
-    """Return the reason why the chat can't start, as one of our errors."""
+    """Return one of our errors that says why the chat can't start."""
     if isinstance(exc, MemoriesError):
         return exc
     if isinstance(exc, ImportError):
@@ -251,7 +251,7 @@ def _to_stderr(line: str) -> None:
 
 
 class _Notes(logging.Handler):
-    """Prints warnings as one line to standard error."""
+    """Prints each warning as one line on standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
         _to_stderr(f"warning: {record.getMessage()}")

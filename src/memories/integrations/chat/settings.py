@@ -18,7 +18,7 @@ DEFAULT_MODEL = "kimi-k3"
 KEY, BASE = "MOONSHOT_API_KEY", "MOONSHOT_API_BASE"
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _HARMLESS = ("MEMCLI_USER_ID", "MEMCLI_THREAD_ID")
-_FOR_TRACING = ("LANGSMITH_", "LANGCHAIN_")  # prefixes of LangSmith's variables
+_FOR_TRACING = ("LANGSMITH_", "LANGCHAIN_")  # prefixes of the names of LangSmith's variables
 _RECALLS = ("recency", "search")
 _DEFAULT_SECONDS = "60"
 
@@ -34,8 +34,9 @@ class Settings(NamedTuple):
         base: The API's URL, if it is not Moonshot's.
         model: The model's name.
         seconds: The time limit for a request.
-        recall: `recency` for the last facts, or `search` for the facts that match the message.
-        tracing: LangSmith variables that the `.env` sets.
+        recall: `recency` to recall the latest facts, or `search` to recall those that match the
+            message.
+        tracing: The LangSmith variables that the `.env` file sets.
     """
 
     root: Path
@@ -60,8 +61,8 @@ def read(
     """Read the settings.
 
     Args:
-        root: The folder in which `data` is written and `.env` is read; never the `.env` of a parent
-            folder.
+        root: The folder in which `data` is written and `.env` is read. The `.env` of a parent
+            folder is never read.
         env_file: A file to read instead.
         environment: Used instead of the process environment.
 
@@ -125,8 +126,8 @@ def _id(variables: Mapping[str, str], name: str, default: str) -> str:
     value = variables.get(name, default)
     if not _ID.fullmatch(value):
         raise ConfigError(
-            f"{name} must be 1 to 63 letters, digits and . _ - after a letter or digit, "
-            f'not "{shown(value)}"'
+            f"{name} must have 1 to 63 letters, digits, . _ or -, and begin with a letter or "
+            f'digit, not "{shown(value)}"'
         )
     return value
 

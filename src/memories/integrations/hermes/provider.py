@@ -1,6 +1,6 @@
 """`MemoriesProvider`: the memory of a Hermes agent (`memory.provider: memories` in its settings).
 
-Hermes calls a provider around each turn: before it, to recall; after it, to store what was said.
+Hermes calls a provider before each turn, to recall memories, and after it, to store what was said.
 Recall follows the same rules as the hooks of other hosts, see `hooks.recall_prompt`. A turn is
 stored as captured, so it is never shown unasked. docs/hermes.md shows how to install the plugin.
 """
@@ -58,7 +58,7 @@ TOOLS: tuple[dict[str, Any], ...] = (
 
 
 class MemoriesProvider(MemoryProvider):  # type: ignore[misc]  # Hermes has no types
-    """Recalls before each turn, stores each turn, and offers two tools."""
+    """Recalls memories before each turn, stores each turn, and offers two tools."""
 
     def __init__(self) -> None:
         """Create a provider; nothing is opened before `initialize`."""
@@ -74,7 +74,7 @@ class MemoriesProvider(MemoryProvider):  # type: ignore[misc]  # Hermes has no t
         return NAME
 
     def is_available(self) -> bool:
-        """Return True: the memory needs no service and no key."""
+        """Return True, since the memory needs neither a service nor a key."""
         return True
 
     # --- lifecycle ---
@@ -123,7 +123,9 @@ class MemoriesProvider(MemoryProvider):  # type: ignore[misc]  # Hermes has no t
         return block(self._memories, project=None, budget=RECALL_TOKENS, client="mcp")
 
     def prefetch(self, query: str, *, session_id: str = "") -> str:
-        """Return the memories that a message needs, fenced as data; empty if it needs none."""
+        """Return the memories that are relevant to a message, fenced as data; empty if there are
+        none.
+        """
         if self._memories is None or self._config is None:
             return ""
         home, name = str(self._config.home), self._session_name(session_id)
@@ -148,9 +150,10 @@ class MemoriesProvider(MemoryProvider):  # type: ignore[misc]  # Hermes has no t
             self._captured.add_turns(self._session_name(session_id), drafts)
 
     def on_pre_compress(self, messages: list[dict[str, Any]]) -> str:  # noqa: ARG002
-        """Forget which memories the session was shown; compression removes them from its context.
+        """Forget which memories the session was shown, since compression removes them from its
+        context.
 
-        So they may be recalled again. Nothing is added to the summary.
+        The memories can then be recalled again. Nothing is added to the summary.
         """
         if self._config is not None:
             session.note(str(self._config.home), self._session_name(""), **{session.RESET: True})

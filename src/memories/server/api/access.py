@@ -69,7 +69,7 @@ class Principal(NamedTuple):
         """Return the namespace for requests that don't name one.
 
         Args:
-            default: The server's own namespace, used if the sender may read it.
+            default: The server's own namespace, which is returned if the sender may read it.
         """
         named = [name for name in self.grants if name != tokens.ALL]
 
@@ -80,10 +80,10 @@ class Principal(NamedTuple):
         return best if self.level(best) else default
 
     def require(self, scope: str, namespace: str | None = None) -> None:
-        """Check that the sender has a right.
+        """Raise an error unless the sender has a right.
 
         Args:
-            scope: `read`, `write`, `admin`, or `unredacted` (write without redaction).
+            scope: `read`, `write`, `admin`, or `unredacted` (the right to write without redaction).
             namespace: The namespace; None for the entire store.
 
         Raises:
@@ -106,8 +106,8 @@ OWNER = Principal("owner", "owner", {tokens.ALL: "admin"})
 
 
 class Access:
-    """Identifies senders by the token or the cookie of a request. Changes to the token file take
-    effect immediately.
+    """Identifies senders by the token or the cookie in their requests. Changes to the token file
+    take effect immediately.
     """
 
     def __init__(self, home: Path, port: int, issuer: "Issuer | None") -> None:
@@ -117,7 +117,7 @@ class Access:
             home: The folder that contains the tokens.
             port: The server's port. It is part of the cookie's name, because browsers send a cookie
                 to every port of a host.
-            issuer: Identifies senders whose tokens we did not issue.
+            issuer: Identifies senders whose tokens this server did not issue.
         """
         self.cookie = f"memories_{port}"
         self._home, self._issuer = home, issuer
@@ -141,8 +141,8 @@ class Access:
         server.
 
         Raises:
-            Refused: 401 if the sender is unknown, 403 for a browser that sends no origin, 429 after
-                too many requests.
+            Refused: 401 if the sender is unknown, 403 if a browser sends no origin, 429 after too
+                many requests.
         """
         principal = self._identify(scope)
         if principal is None:
@@ -261,8 +261,8 @@ class Access:
         return None
 
     def end_session(self, scope: Scope) -> None:
-        """Invalidate the session cookie of a request, and every copy of it; do nothing if there is
-        no valid one.
+        """Invalidate the session cookie of a request, including every copy of the cookie; do
+        nothing if the request has no valid cookie.
         """
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         cookie = _read_cookie(headers.get(b"cookie", ""), self.cookie)
@@ -317,8 +317,8 @@ class Access:
 
 
 def _read_cookie(header: str, name: str) -> str | None:
-    """Return a cookie's value; None if it is missing or occurs twice, because another service may
-    have set the second.
+    """Return a cookie's value. Return None if the cookie is missing, or occurs twice, because
+    another service may have set one of the two.
     """
     pairs = (part.strip().partition("=") for part in header.split(";"))
     values = [value for key, _, value in pairs if key == name]
@@ -335,12 +335,12 @@ def _from_base64(text: str) -> bytes:
 
 OAUTH_SCOPES = {"memory:read": "r", "memory:write": "rw", "memory:admin": "admin"}
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
-# no algorithm with a shared secret
+# the accepted algorithms; none of them uses a shared secret
 _ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "ES256", "ES384", "EdDSA")
 _LEEWAY_SECONDS = 30
-# shortest time between two requests for the issuer's keys, however many unknown tokens arrive
+# minimum seconds between requests for the issuer's keys, however many unknown tokens arrive
 _AGAIN_SECONDS = 30.0
-_SILENT_SECONDS = 5.0  # the same, while the issuer does not answer
+_SILENT_SECONDS = 5.0  # minimum seconds between requests while the issuer does not answer
 _KEPT_SECONDS = 3600.0  # how long the issuer's keys are used before they are fetched again
 _SECONDS = 5.0
 _MAX_BYTES = 262_144
@@ -350,8 +350,8 @@ _DOCUMENTS = ("/.well-known/oauth-authorization-server", "/.well-known/openid-co
 class Issuer:
     """Identifies senders by the JWTs of an OAuth issuer, so that remote MCP clients can sign in.
 
-    Tokens are checked against the issuer's keys. Call the issuer in a thread, since it may have to
-    fetch the keys. The server is a protected resource (RFC 9728), never an issuer.
+    Tokens are checked against the issuer's keys. Call the methods in a thread, since they may have
+    to fetch the keys. This server is a protected resource (RFC 9728), never an issuer.
     """
 
     def __init__(self, url: str, resource: str, namespace: str) -> None:
@@ -392,8 +392,8 @@ class Issuer:
         return f'resource_metadata="{url}", scope="memory:read"'
 
     def identify(self, token: str) -> Principal | None:
-        """Return a token's owner; None if the token has expired, or is for another resource or
-        issuer.
+        """Return a token's owner. Return None if the token has expired, is for another resource, or
+        comes from another issuer.
 
         Raises:
             Refused: 503, the issuer's keys are unavailable.

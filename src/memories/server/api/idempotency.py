@@ -1,9 +1,9 @@
 """Idempotency keys: a retried write is applied once, even if the server was killed in between.
 
-The servers of one store share a table of requests. The table is in the store if the store supports
-that (see `stores.claims`), else in a small SQLite file. The table contains neither content nor
-keys. If an answer is no longer in memory, it is rebuilt from ids, or the write runs again. That is
-safe, because a write recognizes its own earlier result.
+All servers of a store share a table of requests. It is in the store if the store supports that (see
+`stores.claims`), else in a small SQLite file. The table contains neither content nor keys. If an
+answer is no longer in memory, it is rebuilt from ids, or the write runs again. Running it again is
+safe, because a write recognizes what it has already stored.
 """
 
 import contextlib
@@ -58,8 +58,8 @@ DELETE FROM request WHERE begun_at < ? OR name IN (
 
 
 def file_of(config: Config) -> Path:
-    """Return the path of a store's file: next to a SQLite store, so that all servers share it, else
-    in the server's home.
+    """Return the path of the file for a store's requests. It is next to a SQLite store, so that all
+    servers share it; for other stores, it is in the server's home.
     """
     path = local_path(config.store)
     if path is not None and config.store.startswith("sqlite:"):
@@ -94,15 +94,15 @@ class FileClaims:
             for path in file.parent.glob(f"{glob.escape(file.name)}.*"):
                 # This deletes the lock file if its process was killed.
                 self._is_alive(path.suffix[1:])
-            # Lock the file before it gets its name; otherwise another process might take its
-            # process for dead.
+            # Lock the file before giving it its final name; otherwise another process might think
+            # that this one has exited.
             unnamed = file.with_name(f"{file.name}-{self._holder}")
             self._life = os.open(unnamed, CREATING | os.O_RDWR, 0o600)
             fcntl.flock(self._life, fcntl.LOCK_EX)
             unnamed.rename(self._life_file(self._holder))
         try:
             self._database = self._open()
-        except StoreDamaged:  # losing the keys of a day is better than refusing every write
+        except StoreDamaged:  # losing a day's keys is better than refusing every write
             for suffix in ("", "-wal", "-shm"):
                 file.with_name(f"{file.name}{suffix}").unlink(missing_ok=True)
             self._database = self._open()
@@ -113,7 +113,7 @@ class FileClaims:
         with sqlite_errors(self._file):
             database = apsw.Connection(str(self._file))
             database.set_busy_timeout(_BUSY_MS)
-            database.execute("PRAGMA page_size = 1024")  # a row takes a tenth of a typical page
+            database.execute("PRAGMA page_size = 1024")  # small: a row is a tenth of a usual page
             database.execute("PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = NORMAL")
             database.execute(_SCHEMA)
@@ -138,7 +138,7 @@ class FileClaims:
             else:
                 claim = self._take_over(database, name, digest, now)
         if sync and claim.number == 1:
-            os.fsync(self._log)  # outside the lock, so that several threads can wait together
+            os.fsync(self._log)  # outside the lock, so that several threads can wait at once
         return claim
 
     def _take_over(self, database: apsw.Connection, name: str, digest: str, now: float) -> Claim:
@@ -190,7 +190,9 @@ class FileClaims:
         return self._file.with_name(f"{self._file.name}.{holder}")
 
     def _is_alive(self, holder: str) -> bool:
-        """Return whether a process is alive; the system unlocks its lock file when it exits."""
+        """Return whether a process is alive; the system unlocks the lock file of a process that
+        exits.
+        """
         if holder == self._holder:
             return True
         if not holder.isalnum():  # the holder becomes part of a file name
@@ -215,7 +217,7 @@ def _json(summary: dict[str, Any] | None) -> str | None:
 
 
 _MAX_KEY = 255
-_MAX_BYTES = 33_554_432  # bytes of answers in memory
+_MAX_BYTES = 33_554_432  # maximum number of bytes of answers kept in memory
 _MAX_ANSWERS = 10_000
 _logger = logging.getLogger(__name__)
 
@@ -224,9 +226,9 @@ class _Answer(NamedTuple):
     """An answer that this process gave.
 
     Attributes:
-        begun_at: When its request began, which distinguishes the request from an earlier one with
-            the same key.
-        size: Its size in bytes.
+        begun_at: When the request began; this distinguishes it from an earlier request with the
+            same key.
+        size: The answer's size in bytes.
     """
 
     begun_at: float
@@ -239,10 +241,10 @@ class Keyed:
 
     Attributes:
         begun_at: When the write was first begun.
-        again: Whether an earlier attempt may have run, because a server was stopped or the answer
-            can't be rebuilt.
-        answer: The answer, if this process has it.
-        summary: The summary of the answer, if the write was answered before; see `end`.
+        again: Whether an earlier attempt may already have run: its server was stopped, or its
+            answer can't be rebuilt.
+        answer: The answer, if this process still has it.
+        summary: A summary of the answer, if the write has already been answered; see `end`.
     """
 
     def __init__(self, claim: Claim, answer: Any | None) -> None:
@@ -291,7 +293,8 @@ class Once:
             key: The idempotency key of the request.
             sender: The sender's id; each sender has its own keys.
             request: The request as JSON.
-            sync: Flush the record of the start to disk, to survive a power failure.
+            sync: Whether the table's entry for the write is flushed to disk first, so that it
+                survives a power failure.
 
         Raises:
             Refused: 400, the key is invalid; 409, the same request is in progress; 422, the key was
@@ -309,7 +312,7 @@ class Once:
             yield keyed
             if keyed.new_summary is not None:
                 self._save_answer(claim, keyed.answer, keyed.size)
-        except (RequestError, Refused):  # nothing was changed; after other errors that is unknown
+        except (RequestError, Refused):  # nothing was changed; other errors leave that open
             keyed.failed = claim.number == 1
             raise
         finally:

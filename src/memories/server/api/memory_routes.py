@@ -26,7 +26,7 @@ from memories.server.api.routes import (
 )
 from memories.write.create import BATCH, BATCH_COMPARED, Created
 
-_KINDS = {"time": "text", "share": "number"}  # other kinds of filters have the same name here
+_KINDS = {"time": "text", "share": "number"}  # the other kinds of filters have the same names here
 
 
 FILTERED: Fields = {
@@ -193,7 +193,7 @@ def submit(call: Call) -> Later:
 
 
 def _read_draft(call: Call) -> tuple[Draft, bool, bool]:
-    """Return the draft, whether to store duplicates, and whether to redact."""
+    """Return the draft, whether to store it even if it is a duplicate, and whether to redact it."""
     arguments = dict(call.arguments)
     force, redact = arguments.pop("force", False), arguments.pop("redact", True)
     return Draft(**arguments), force, redact
@@ -208,7 +208,7 @@ def _created_answer(created: Created) -> Answer:
 def _store(
     call: Call, drafts: Sequence[Draft], force: bool, redact: bool, first: int = 0
 ) -> Sequence[Created]:
-    """Store drafts. With an idempotency key, a repeated request gets the same ids."""
+    """Store drafts. When a request with an idempotency key is repeated, the ids stay the same."""
     if call.key is not None and call.begun_at is not None:
         seed = f"{call.who.id}/{call.key}"
         ids = (same_id(call.begun_at, seed, number) for number in range(first, first + len(drafts)))
@@ -278,7 +278,7 @@ def _allowed_versions(call: Call) -> list[int] | None:
 
 @contextlib.contextmanager
 def _if_match(call: Call) -> Iterator[None]:
-    """Require a version that If-Match allows, and block other writers inside the context."""
+    """Check that If-Match allows the current version; block other writers inside the context."""
     allowed = _allowed_versions(call)
     if allowed is None:
         yield
@@ -291,9 +291,7 @@ def _if_match(call: Call) -> Iterator[None]:
 
 
 def _find_logged(call: Call, action: str) -> Change | None:
-    """Return the change that an earlier attempt at this request logged before its server
-    stopped.
-    """
+    """Return the change that an earlier attempt at this request logged before it was cut short."""
     if not call.again:
         return None
     for entry in call.own.log(call.id, since=call.begun_at):
@@ -304,8 +302,8 @@ def _find_logged(call: Call, action: str) -> Change | None:
 
 
 def _is_updated(call: Call) -> bool:
-    """Return whether an earlier attempt at this request added its version; others may have added
-    more later.
+    """Return whether an earlier attempt at this request added its version. Other requests may have
+    added later versions.
     """
     arguments, begun_at = call.arguments, call.begun_at
     if not call.again or begun_at is None:

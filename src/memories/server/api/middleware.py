@@ -1,4 +1,4 @@
-"""ASGI middleware: a guard that checks each request before it is routed, the request log and the
+"""ASGI middleware: a guard that checks each request before it is routed, the request log, and the
 request counts.
 """
 
@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from memories.server.api.problems import Refused, error_response, stopping_response
 
-# scope key for values that routes add to the log: the path and the token's id
+# key in the scope for the values that routes add to the log: the path and the token's id
 LOG = "memories.log"
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)  # seconds
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
@@ -47,7 +47,8 @@ class Metrics:
         self._gauges, self._on_request = gauges, on_request
         self._lock = threading.Lock()
         self._counts: dict[tuple[str, str, int], int] = {}
-        # by route: the number of requests within each bound, the total, and the sum of seconds
+        # for each route: the number of requests within each bound, the total number, and total
+        # seconds
         self._seconds: dict[str, list[float]] = {}
 
     def note(self, method: str, route: str, status: int, seconds: float) -> None:
@@ -91,9 +92,9 @@ class Metrics:
 
 
 class _Lines:
-    """Writes lines to standard error, once per iteration of the event loop, since each write lets
-    other threads run. At a terminal it writes none, because they would push the link to the page
-    out of sight.
+    """Writes lines to standard error. It writes only once per iteration of the event loop, since
+    each write lets other threads run. At a terminal it writes nothing, because the lines would push
+    the link to the page out of sight.
     """
 
     def __init__(self) -> None:
@@ -152,7 +153,7 @@ class Logged:
 
 
 class Named(Route):
-    """A route that the log and the counts identify by its path."""
+    """A route that appears under its path in the log and the counts."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -226,8 +227,8 @@ def _check_request(scope: Scope, hosts: Container[str]) -> None:
 
 
 def _single(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, str]:
-    """Return the headers that are checked here; refuse a header that occurs twice, since it is
-    ambiguous.
+    """Return the headers that are checked here. Refuse a request in which one occurs twice, since
+    that is ambiguous.
     """
     single: dict[bytes, str] = {}
     for name, value in headers:
@@ -275,15 +276,17 @@ def _too_large(limit: int) -> Refused:
 
 
 class Guard:
-    """Passes valid requests on, limits the size and duration of bodies, and adds headers to every
-    answer.
+    """Passes valid requests on, limits how large and how slow bodies may be, and adds headers to
+    every answer.
 
     The guard covers the pages, the API and MCP. It leaves the path percent-encoded, so that a `/`
-    in an id does not separate segments. `access` checks rights.
+    in an id does not separate segments. The module `access` checks rights.
     """
 
     def __init__(self, app: ASGIApp, hosts: Iterable[str]) -> None:
-        """Wrap an application; it answers to the loopback names and to `hosts`, without ports."""
+        """Wrap an application; accept the loopback names and `hosts`, which are given without
+        ports.
+        """
         self._app = app
         self._hosts = frozenset({*LOOPBACK, *map(str.lower, hosts)})
 
@@ -309,7 +312,7 @@ class Guard:
             scope = {**scope, "path": _path(scope)}
             _check_request(scope, self._hosts)
             await self._app(scope, _bound_body(receive, scope), answer)
-        except asyncio.CancelledError:  # the server is stopping and does not wait any longer
+        except asyncio.CancelledError:  # the server is stopping and no longer waits
             if not started:
                 await stopping_response(in_doubt=not _is_read(scope))(scope, receive, answer)
         except Exception as exc:  # noqa: BLE001 - every error becomes an answer; unexpected ones are also logged
@@ -345,7 +348,7 @@ def _bound_body(receive: Receive, scope: Scope) -> Receive:
     async def receive_piece() -> Message:
         nonlocal size, is_complete, until
         until = until or asyncio.get_running_loop().time() + BODY_SECONDS
-        if is_complete:  # the only message left is that the client disconnected
+        if is_complete:  # the only message that can follow is that the client disconnected
             return await receive()
         try:
             async with asyncio.timeout(BODY_SECONDS) if is_streamed else asyncio.timeout_at(until):

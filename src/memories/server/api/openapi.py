@@ -1,4 +1,4 @@
-"""The table of routes as an OpenAPI 3.1 document, with the JSON schemas of the answers."""
+"""Generates the OpenAPI 3.1 document from the routes, and defines the answers' JSON schemas."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -26,7 +26,9 @@ _TYPES: dict[str, Schema] = {
 
 
 def _type(name: str) -> Schema:
-    """Return the schema for a type or an object; `[Memory]` is a list, and `text?` may be null."""
+    """Return the schema for a type's or an object's name: `[Memory]` is a list, `text?` may be
+    null.
+    """
     if name.startswith("["):
         return {"type": "array", "items": _type(name[1:-1])}
     if name.endswith("?"):
@@ -53,7 +55,7 @@ def _object(always: str, sometimes: str = "", base: str = "") -> Schema:
 
 
 def _shape(*fields: Field, sometimes: str = "") -> Schema:
-    """Return the schema of an object with these fields, plus optional ones as in `_object`."""
+    """Return the schema of an object with these fields; `sometimes` is as in `_object`."""
     always: list[str] = []
     optional = [sometimes]
     for field in fields:

@@ -1,5 +1,5 @@
-"""Errors as HTTP answers: the command's messages as problem details (RFC 9457), with one status for
-each error.
+"""Turns errors into HTTP answers: problem details (RFC 9457) with the command's messages, and a
+status for each kind of error.
 """
 
 import errno
@@ -19,8 +19,8 @@ from memories.guard.redactor import redact
 _logger = logging.getLogger(__name__)
 _json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
-# The HTTP status for each error, and the command's exit code for it. The first matching class
-# applies. 500 is only for bugs.
+# The HTTP status and the command's exit code for each error. The first matching class applies.
+# Status 500 is only for bugs.
 STATUS: tuple[tuple[type[Exception], int, int], ...] = (
     (errors.InvalidInput, 400, 2),
     (errors.ConfigError, 503, 2),
@@ -29,7 +29,7 @@ STATUS: tuple[tuple[type[Exception], int, int], ...] = (
     (errors.StoreFull, 507, 1),
     (errors.SystemFault, 503, 1),
 )
-# a retry helps without an operator
+# errors that a retry can get past without an operator
 _TEMPORARY = (errors.StoreBusy, errors.StoreUnreachable, errors.EmbedderError)
 TITLES = {
     400: "Bad request",
@@ -55,7 +55,7 @@ TITLES = {
 
 
 class Refused(Exception):
-    """A request that is refused before it reaches the memory.
+    """Raised when a request is refused before it reaches the memory.
 
     Attributes:
         status: The status of the answer.
@@ -108,8 +108,8 @@ def problem(
 
 
 def error_response(exc: Exception) -> Response:
-    """Return the answer to a request that raised an error. Unexpected errors are logged by their
-    location, never with content.
+    """Return the answer to a request that raised an error. The log says where an unexpected error
+    was raised, but never contains content.
     """
     if isinstance(exc, Refused):
         return problem(exc.status, str(exc), None, **exc.headers)

@@ -1,8 +1,8 @@
-"""The store itself over HTTP, for commands and libraries on other machines: `POST
+"""Offers the store itself over HTTP to commands and libraries on other machines, at `POST
 /store/v1/METHOD`; see `stores.http`.
 
-Reading requires the right to read each namespace in the request. Writing requires admin, since
-records contain their origin, which a writer could forge.
+Reading requires the right to read each namespace in the request. Writing requires the right
+`admin`, since a writer could forge the origins that records contain.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ from memories.stores.wire import from_wire, namespaces_of, to_wire
 
 IDLE_SECONDS = 10.0  # seconds without a request after which a transaction is rolled back
 MAX_OPEN = 16
-MAX_SPACES = 8  # each space has its own store, which stays open as long as the server runs
+MAX_SPACES = 8  # maximum number of vector spaces; each keeps a store open
 _WRITES = frozenset("append patch touch remove".split())
 _CHANGES = frozenset("append patch remove".split())
 _WHOLE = frozenset("namespaces unstaged stage switch check repair".split())
@@ -66,7 +66,7 @@ class _Rollback(Exception):
 
 
 class _Transaction:
-    """A client's transaction. It runs in its own thread, since a transaction belongs to a
+    """A client's transaction. It runs in its own thread, because a store ties each transaction to a
     thread.
     """
 
@@ -85,8 +85,8 @@ class _Transaction:
         self._begun.result()
 
     def end(self) -> None:
-        """Roll back after the current step, or keep the transaction from beginning; return
-        immediately.
+        """Roll back after the current step; if the transaction has not begun, prevent it from
+        beginning. Return immediately.
         """
         self.rollback_error = StoreBusy(_STOPPING)
         with contextlib.suppress(InvalidStateError):
@@ -107,7 +107,7 @@ class _Transaction:
         last: Future[Any] | None = None
         try:
             with self.store.transaction():
-                # raises an error if the transaction was kept from beginning
+                # raises an error if the transaction was prevented from beginning
                 self._begun.set_result(None)
                 result, last = self._until_the_end()
         except _Rollback as exc:
@@ -124,7 +124,8 @@ class _Transaction:
             last.set_result(result)
 
     def _until_the_end(self) -> tuple[Any, "Future[Any]"]:
-        """Run the steps in order until one ends the transaction; return its result and its future.
+        """Run the steps in order until one ends the transaction; return that step's result and
+        future.
 
         Raises:
             _Rollback: The transaction must be rolled back.
@@ -190,8 +191,8 @@ class _Inner(Exception):
 class Records:
     """The stores that remote clients use, one for each vector space, and their open transactions.
 
-    Every change updates the scratchpads in the server's home; a removal updates them before the
-    records are removed.
+    Every change updates the scratchpads in the server's home. Before records are removed, they are
+    deleted from the scratchpads.
     """
 
     def __init__(self, server: Server) -> None:
@@ -208,7 +209,7 @@ class Records:
         self._answers: OrderedDict[str, Future[bytes]] = OrderedDict()
 
     def _update_scratchpads(self, changes: Sequence[Change]) -> None:
-        """Delete changed and removed records from the scratchpads; new ones appear at the next
+        """Delete changed and removed records from the scratchpads; new records appear at the next
         refresh.
 
         Raises:
@@ -240,8 +241,8 @@ class Records:
     def answer(self, who: Principal, request: _StoreRequest) -> bytes:
         """Handle a request; return the answer's JSON.
 
-        After a broken connection, a client sends its request again, perhaps before the first one
-        has been handled. The second request then waits for the answer to the first.
+        When a connection breaks, the client sends its request again, perhaps before the first
+        request has been handled. The second request then waits for the answer to the first.
         """
         if request.method not in _WRITES | _STEPS:
             return self._carry_out(who, request)
@@ -369,8 +370,8 @@ class Records:
 
 
 def _changes(request: _StoreRequest) -> list[Change]:
-    """Return the changes in a request, without those in invalid namespaces, which have no
-    scratchpad.
+    """Return the changes in a request, except those in invalid namespaces, which have no
+    scratchpads.
     """
     if request.method not in _CHANGES:
         return []
@@ -442,7 +443,7 @@ def _parse_request(method: str, data: bytes) -> _StoreRequest:
 
 
 def route() -> Named:
-    """Return the single route for all store methods."""
+    """Return the route that serves all methods of the store."""
 
     async def answer(request: Request) -> Response:
         server: Server = request.app.state.server

@@ -1,7 +1,7 @@
-"""A route of the API: its parameters, and how a request is read, authorized and answered.
+"""Defines what a route of the API is, and reads, authorizes and answers its requests.
 
 Each route calls one verb of `Memories`. Starlette's routes, the OpenAPI document and tests are
-generated from the tables `ROUTES` in the modules of routes.
+generated from the tables named `ROUTES` in the modules that define routes.
 """
 
 import asyncio
@@ -46,12 +46,12 @@ class Field(NamedTuple):
     """A parameter of a route.
 
     Attributes:
-        kind: `text`, `whole`, `number`, `flag`, `tags`, `texts` or `objects`. In a query, tags are
-            `KEY=VALUE`; tags and texts repeat the name for each value.
+        kind: `text`, `whole`, `number`, `flag`, `tags`, `texts` or `objects`. In a query, each tag
+            is written `KEY=VALUE`, and the name is repeated for each tag or text.
         about: The description.
         required: Whether the value is required.
         choices: The allowed values; empty for any.
-        of: The fields of each object in a list.
+        of: The fields of each object, if the parameter is a list of objects.
     """
 
     kind: str
@@ -214,8 +214,8 @@ class Call(NamedTuple):
 
     @property
     def own(self) -> Memories:
-        """The `Memories` without the namespace `shared`, which may contain other memories with the
-        same ids.
+        """The `Memories` of the request's namespace alone; the namespace `shared` may contain
+        different memories with the same ids.
         """
         return self.server.handles.of(self.who, self.memories.namespace, shared=False)
 
@@ -258,10 +258,10 @@ class Route(NamedTuple):
         schema: The schema of successful answers; see `openapi`.
         scope: The right required in the request's namespace: `read`, `write` or `admin`. `store` is
             `admin` for the entire store, and `signed` accepts any token.
-        kind: The limit that the request counts against; see `Server.limits`.
-        statuses: The statuses of answers with this schema.
-        submit: Handler that doesn't wait for the result; used if the server has a write queue and
-            the request has no idempotency key.
+        kind: The kind of request, which has its own limit; see `Server.limits`.
+        statuses: The statuses of successful answers.
+        submit: A handler that doesn't wait for the result. It is used if the server has a write
+            queue and the request has no idempotency key.
     """
 
     method: str
@@ -339,8 +339,8 @@ async def _answer(route: Route, request: Request) -> Response:
         if can_submit and "idempotency-key" not in request.headers:
             submit = functools.partial(_submit, server, route, request, arguments)
             return json_response(*await _await_later(server, submit))
-        # Use one thread if authorizing never blocks: starting a second one takes a fifth of a
-        # create's time.
+        # If authorizing never blocks, do everything in one thread: starting a second one takes a
+        # fifth of the time of a create.
         if not route.streams and server.access.is_quick and limiter.available_tokens:
 
             def authorize_and_run() -> Response:
@@ -456,8 +456,9 @@ def _run(route: Route, call: Call) -> Response:
 
 
 def _handle_once(route: Route, call: Call, key: str) -> Answer:
-    """Return the answer to a request with a key; process the request only if that has not happened
-    yet."""
+    """Return the answer to a request with a key; process the request only if it has not been
+    processed.
+    """
     request = [route.method, route.path, call.memories.namespace, call.arguments]
     call = call._replace(arguments=dict(call.arguments), key=key)
     sync = bool(call.arguments.get("force"))
@@ -482,7 +483,7 @@ def _handle(route: Route, call: Call) -> Answer:
 
 
 def _with_damage(call: Call, answer: Answer, mark: int) -> Answer:
-    """Return an answer that includes the damage found since a mark."""
+    """Return an answer that reports the damage found since a mark was taken."""
     findings = [
         finding
         for finding in call.memories.damaged.since(mark)
@@ -494,7 +495,9 @@ def _with_damage(call: Call, answer: Answer, mark: int) -> Answer:
 
 
 def _without_content(schema: str, shape: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of an answer that may be saved: ids and counts, without content or names."""
+    """Return the part of an answer that may be saved: ids and counts, but neither content nor
+    names.
+    """
     if schema in _WITHOUT_CONTENT:
         return {"shape": {name: value for name, value in shape.items() if name not in _CONTENT}}
     if schema in ("Memory", "Created"):

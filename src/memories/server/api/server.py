@@ -25,7 +25,7 @@ from memories.stores import Store, open_store
 
 
 class Handles:
-    """The memory of each namespace for each principal; threads may share them."""
+    """Keeps one `Memories` for each principal and namespace; threads may share them."""
 
     def __init__(
         self, config: Config, *, store: Store | None = None, embedder: Embedder | None = None
@@ -49,7 +49,7 @@ class Handles:
     def of(
         self, who: Principal, namespace: str, *, shared: bool = True, channel: str = ""
     ) -> Memories:
-        """Return the memory of a namespace for a sender whose rights have been checked.
+        """Return a namespace's `Memories` for a sender whose rights have already been checked.
 
         Args:
             who: The sender.
@@ -79,7 +79,7 @@ class Handles:
         return memories.judge_in(remembered_root)  # only the owner may learn what files contain
 
     def open(self, config: Config, *, shared: bool) -> Memories:
-        """Return the memory that a hook with other settings would use.
+        """Return the `Memories` that a hook with other settings would use.
 
         Args:
             config: The settings; their store must be the server's.
@@ -105,8 +105,8 @@ PING_SECONDS = 15.0
 
 
 class Feed:
-    """Wakes a server's streams after a write: immediately if the store reports writes, else the
-    streams poll.
+    """Wakes a server's streams after a write. If the store reports writes, streams wake
+    immediately; otherwise they poll.
 
     Call the methods on the event loop.
     """
@@ -115,7 +115,7 @@ class Feed:
         """Initialize; listening starts with the first stream.
 
         Args:
-            store: The store. If it has a method `listen`, as PostgreSQL does, that reports the
+            store: The store. Its method `listen`, if it has one as PostgreSQL does, reports the
                 writes of other processes.
         """
         self._listen = getattr(store, "listen", None)
@@ -167,7 +167,7 @@ _AT_ONCE = {
     "transfer": 1,
     "store": 64,
 }
-# many threads, so that even with a slow model, many drafts are ready for the same transaction
+# many, so that many drafts are ready for the same transaction even if the model is slow
 _PREPARERS = 32
 
 
@@ -175,8 +175,8 @@ class Server:
     """The state of a server.
 
     Attributes:
-        limits: The number of requests of each kind that may run concurrently. For streams, the
-            number of open ones.
+        limits: The maximum number of concurrent requests of each kind; for streams, the maximum
+            number of open streams.
         group_commit: The queue for new memories; None to store each request's memories in their own
             transaction.
         preparers: The threads that prepare submitted drafts.
@@ -193,7 +193,7 @@ class Server:
         self.config, self.access, self.handles = config, access, handles
         self.group_commit = group_commit
         self.preparers = ThreadPoolExecutor(_PREPARERS, "prepare")
-        # A store that servers on several machines share contains the table of requests itself.
+        # A store that servers on several machines share has its own table of requests.
         shared_claims = getattr(handles.store, "claims", None)
         self.once = Once(shared_claims or (lambda: FileClaims(file_of(config))))
         self.feed = Feed(handles.store)
@@ -209,7 +209,7 @@ class Server:
 
     @asynccontextmanager
     async def limit(self, kind: str) -> AsyncIterator[anyio.CapacityLimiter]:
-        """Count a request while it runs; yield the limiter of its kind.
+        """Count a request while it runs; yield the limiter for requests of its kind.
 
         Raises:
             Refused: 503, too many requests of the kind are waiting.

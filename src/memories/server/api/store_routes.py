@@ -166,10 +166,10 @@ def _import(call: Call, spool: IO[bytes]) -> Response:
 def _store(
     call: Call, spool: IO[bytes], names: tuple[str, ...] | None, *, trusted: bool, dry_run: bool
 ) -> tuple[Imported, str | None]:
-    """Check an export and store it; return the result, and the import's id if its records wait for
-    review.
+    """Check an export and store it. Return the result, and the import's id if the imported records
+    wait for review.
 
-    A token belongs to a program; only on the page can a person decide to trust a file.
+    A token belongs to a program; only a person, on the page, can decide to trust a file.
     """
     config, into = call.server.config, call.arguments.get("as")
     terms = Terms(
@@ -189,14 +189,15 @@ def _store(
         return import_(
             store, lines, handles.embedder, namespaces=names, dry_run=dry_run, intake=intake
         ), intake.foreign
-    finally:  # an import that fails halfway keeps its earlier batches
+    finally:  # an import that fails halfway keeps the batches that it has stored
         mark_all_stale(config.home)
 
 
 def _namespaces_to_import(call: Call, *, trusted: bool) -> tuple[str, ...] | None:
     """Return the namespaces to import from an export.
 
-    None means all: either the records move to one namespace, or the sender manages the store.
+    None means all namespaces: either all records are moved to one namespace, or the sender manages
+    the store.
 
     Raises:
         Refused: 403.
@@ -239,7 +240,7 @@ async def changes(call: Call) -> Response:
 
 
 class _Stream(StreamingResponse):
-    """A stream that is counted before it begins, so that a stream over the limit is refused."""
+    """A stream that counts against the limit before it begins, so that it can still be refused."""
 
     def __init__(self, server: Server, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -257,7 +258,7 @@ async def _events(call: Call, seen: Seen, first: list[str]) -> AsyncIterator[str
     for event in first:
         yield event
     while not server.closing.is_set():
-        news = feed.news  # taken first, so that a change while reading starts the next round
+        news = feed.news  # read first, so that a change during this round starts another
         events = await _to_thread(server, _new_events, call, seen)
         if not events and anyio.current_time() - sent_at >= PING_SECONDS:
             events = [": ping\n\n"]
@@ -275,8 +276,8 @@ async def _to_thread(server: Server, run: Any, *arguments: Any) -> Any:
 
 
 def position(server: Server, readable: Sequence[str]) -> str:
-    """Return the position at which a stream of namespaces would begin now: the id of its first
-    event.
+    """Return the position at which a stream of these namespaces would begin now, as its first
+    event's id.
     """
     return _format_position(_last_entries(server, readable))
 
@@ -320,8 +321,8 @@ def _new_events(call: Call, seen: Seen) -> list[str]:
 
 
 def _entries_since(call: Call, namespace: str, after: int) -> tuple[list[LogEntry] | None, int]:
-    """Return the log entries after a number, newest first, and their count; None for the entries if
-    there are too many.
+    """Return the log entries after a given number, newest first, and their count. If there are too
+    many, return None instead of the entries.
     """
     memories = call.server.handles.of(call.who, namespace, shared=False)
     while True:
@@ -336,7 +337,7 @@ def _entries_since(call: Call, namespace: str, after: int) -> tuple[list[LogEntr
 
 
 def _is_still_allowed(call: Call) -> bool:
-    """Return whether the token that opened the stream is still valid for it."""
+    """Return whether the token that opened the stream still allows it."""
     try:
         who = call.server.access.principal(call.request.scope)
         for namespace in call.readable:
@@ -351,7 +352,9 @@ def _event(name: str, seen: Seen, data: Any) -> str:
 
 
 def _parse(text: str, now: Seen) -> Seen:
-    """Parse `Last-Event-ID`, the client's position; namespaces that it doesn't name start now."""
+    """Parse `Last-Event-ID`, the client's position. Namespaces that are missing from it start at
+    the present.
+    """
     seen = dict(now)
     for part in text.split(","):
         namespace, _, position = part.strip().rpartition(":")

@@ -1,4 +1,4 @@
-"""The view of agents: what an agent sees and why, which agents are connected, and their hooks."""
+"""The agents page: what an agent sees and why, which agents are connected, and their hooks."""
 
 import math
 import os
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from memories.hooks.recall import Situation
     from memories.memories import Memories
 
-_MAX_MESSAGE = 4_000  # maximum characters, since the message is part of the address
+_MAX_MESSAGE = 4_000  # maximum number of characters, since the message is part of the address
 _PROJECTS = 100  # maximum number of projects offered for completion
 _IN_BLOCK = {
     "pinned": "Pinned: it always comes first.",
@@ -87,7 +87,7 @@ class Chosen(NamedTuple):
             return ""
         try:
             return str(Path(self.project).expanduser().absolute())
-        except RuntimeError:  # the home of a user that this machine doesn't know
+        except RuntimeError:  # the folder names the home of an unknown user
             return ""
 
 
@@ -136,7 +136,8 @@ def _read_choice(request: PageRequest) -> Chosen:
 
 
 def _find_situation(memories: "Memories", request: PageRequest, chosen: Chosen) -> "Situation":
-    """Return a hook's settings and project, as the reader chose them.
+    """Return the settings and project that a hook would have in the situation that the reader
+    chose.
 
     Raises:
         InvalidInput: The settings of the folder name another store.
@@ -162,7 +163,7 @@ def _find_situation(memories: "Memories", request: PageRequest, chosen: Chosen) 
 
 
 def _shape_part(part: Part, message: str) -> dict[str, Any]:
-    """Return a text that an agent gets, with the reasons, as JSON."""
+    """Return, as JSON, a text that an agent gets and the reasons for its contents."""
     terms = query_terms(message) if message else []
     shape: dict[str, Any] = {
         "text": part.text,
@@ -213,7 +214,7 @@ def _shape_line(line: Line, terms: Sequence[str]) -> dict[str, Any]:
 
 
 def _explain(line: Line, terms: Sequence[str]) -> list[str]:
-    """Return why a memory is shown or left out, in sentences."""
+    """Return sentences that say why a memory is shown or left out."""
     if line.relevance is None:
         return [(_IN_BLOCK if line.is_shown else _LEFT_OUT)[line.reason]]
     sentences = [] if line.is_shown else [_LEFT_OUT[line.reason]]
@@ -230,8 +231,8 @@ def _chance(log_odds: float) -> float:
 
 
 def _captured_today(memories: "Memories") -> dict[str, Any]:
-    """Return the number of today's proposals, and the conversations with turns from today, in
-    UTC.
+    """Return the number of today's proposals, and some conversations with turns from today (in
+    UTC).
     """
     day = f"{datetime.now(UTC):%Y-%m-%d}"
     page = memories.list_conversations(since=f"{day}T00:00:00Z", limit=6)
@@ -276,7 +277,7 @@ def _describe_hosts(memories: "Memories", host: str) -> dict[str, Any]:
 
 
 def _runs_by_host(home: str) -> dict[str, list[dict[str, Any]]]:
-    """Return the last runs of each host's hooks, named for readers."""
+    """Return the last runs of each host's hooks, with human-readable names."""
     runs_of: dict[str, list[dict[str, Any]]] = {}
     for run in runs.describe_runs(home):
         name = _HOOKS.get(run["event"], run["event"])

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from memories.memories import Memories
     from memories.models import Memory
 
-MAX_MEMORIES = 3_000  # the newest ones; one picture could not show more
+MAX_MEMORIES = 3_000  # maximum number of memories shown; a picture would not be readable with more
 _PAGE = 1_000
 _ROWS, _COLUMNS, _TICKS = 10, 60, 6
 _MAX_ARROWS = 80
-# In units of the picture.
+# Sizes and positions, in the picture's units.
 WIDTH, _LEFT, _RIGHT, _TOP, _ROW_HEIGHT = 1_000, 170, 24, 44, 46
 _SMALLEST, _LARGEST = 3.0, 17.0
 _NONE, _OTHERS = "", "\0others"
@@ -225,7 +225,7 @@ def _draw_arrows(
 
 
 def _draw_ticks(timeline: _Timeline) -> list[tuple[float, str]]:
-    """Return the places and names of some days."""
+    """Return the positions and labels of some days."""
     step = max(1, math.ceil(timeline.span_count / _TICKS))
     return [
         (timeline.x_of(span), f"{timeline.begin_of(span):%d %b %Y}".lstrip("0"))

@@ -24,7 +24,7 @@ class Past(NamedTuple):
 
     Attributes:
         moment: The time; for a day, its last millisecond.
-        name: Its name for readers: the day, or a time to the second.
+        name: How the page shows it: the day, or a time to the second.
         is_over: Whether the time is past; the day may be today or in the future.
     """
 
@@ -51,7 +51,7 @@ class Past(NamedTuple):
 
 
 class NotThen(NotFound):
-    """The requested item did not exist yet at the time that is shown.
+    """Raised when the requested item did not exist yet at the time that is shown.
 
     Attributes:
         error: The API's error.
@@ -68,8 +68,8 @@ class NotThen(NotFound):
 
 
 def end_of(day: str) -> str:
-    """Return the end of a UTC day in an address's format: just the day, if that is the same in
-    local time.
+    """Return the end of a UTC day as it is written in addresses: just the day, if it ends at the
+    same moment in local time.
     """
     end = f"{day}T23:59:59.999Z"
     moment = to_moment(day, datetime.now(UTC), end_of_day=True)
@@ -143,7 +143,7 @@ class PageRequest(NamedTuple):
         return tags
 
     def filters(self) -> dict[str, Any]:
-        """Return the filters that searches and listings share, without those that are empty."""
+        """Return the filters that searches and listings share, except empty ones."""
         names = ("since", "until", "as_of", "trust", "written_by", "where", "project")
         filters: dict[str, Any] = {name: self.text(name) for name in names if self.text(name)}
         if "project" in filters:
@@ -164,21 +164,21 @@ class PageRequest(NamedTuple):
 
     @property
     def cursor(self) -> str | None:
-        """Where the page begins in a long list; None for its beginning."""
+        """Where in a long list this page begins; None for the beginning of the list."""
         return self.text("cursor") or None
 
     @property
     def as_of(self) -> str | None:
-        """The time that is shown, as the methods of `Memories` accept it."""
+        """The time that is shown, in the form that the methods of `Memories` accept."""
         return self.text("as_of") or None
 
     def address(self, path: str, name: str = "", **query: str | int | None) -> str:
-        """Return the address of another page with the same time and namespace.
+        """Return the address of another page, with this page's time and namespace.
 
         Args:
-            path: Its path.
+            path: The page's path.
             name: The name at the end of the path.
-            **query: Its parameters; None removes a parameter.
+            **query: The query's parameters; None removes a parameter.
         """
         pairs = {key: value for key, value in query.items() if value is not None}
         for key in _IN_EVERY_LINK:
@@ -188,7 +188,7 @@ class PageRequest(NamedTuple):
         return f"{address}?{urlencode(pairs)}" if pairs else address
 
     def call(self, path: str) -> str:
-        """Return the address of a route of the API in the same namespace, at the present time."""
+        """Return the address of an API route in the same namespace, without this page's time."""
         return self.address(path, as_of=None)
 
     def link(self, **changes: str | None) -> str:
@@ -232,7 +232,7 @@ class View(NamedTuple):
 HEIGHT = 40  # height of a plot, in its own units; bars are 8 wide and 10 apart
 
 _MAX_BARS = 100
-_MAX_CHARACTERS, _MAX_LINES = 600, 12  # limits of a text in a list
+_MAX_CHARACTERS, _MAX_LINES = 600, 12  # maximum length of a text in a list
 
 
 class Bar(NamedTuple):
@@ -279,7 +279,7 @@ def plot(
         title: Its title.
         values: Each bar's label and value, 0 or more.
         unit: The unit of the values.
-        link: Returns a bar's address from its label.
+        link: Returns the address for a bar, given the bar's label.
         chosen: The highlighted bar's label.
     """
     largest = max((value for _, value in values), default=0) or 1
@@ -305,7 +305,7 @@ def short_project(name: str) -> str:
 
 
 def excerpt(text: str, start: int = 0) -> str:
-    """Return a text for a list; a long one is truncated to the part around a position."""
+    """Return a text as a list shows it; a long text is truncated to the part around a position."""
     begin = 0
     if start >= _MAX_CHARACTERS // 2 and len(text) > _MAX_CHARACTERS:
         begin = start - _MAX_CHARACTERS // 4
@@ -318,7 +318,7 @@ def excerpt(text: str, start: int = 0) -> str:
 
 
 def count_by_label(times: Sequence[str], labels: Sequence[str]) -> list[tuple[str, int]]:
-    """Count times by the spans that `spans` returned.
+    """Count how many times are in each of the spans that `spans` returned.
 
     Args:
         times: The times, ISO 8601 in UTC.
@@ -333,8 +333,8 @@ def count_by_label(times: Sequence[str], labels: Sequence[str]) -> list[tuple[st
 
 
 def spans(days: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Group counts into equal spans without gaps, oldest first, each named by its last day. Up to
-    100 days are not grouped.
+    """Group counts into equal spans without gaps, oldest first. Each span is named after its last
+    day. Up to 100 days are not grouped.
 
     Args:
         days: Counts by day, such as `2026-05-31`.

@@ -21,7 +21,7 @@ _SCOPES: Mapping[str, "Scope"] = {"memory": "memories", "turn": "history"}
 _WORD = re.compile(r"\w+")
 _MIN_STEM = 4  # minimum length of a search word that also marks words that start with it
 _MEANINGS = ((0.9, "very strong"), (0.75, "strong"), (0.5, "fair"), (0.0, "weak"))
-_NUMBERS = {  # parts of the score that a reader may want to know exactly
+_NUMBERS = {  # labels of the parts of a score that a reader may want to know exactly
     "words": "weight of the shared words",
     "date": "nearness to the date in the question",
     "freshness": "factor for its age",
@@ -96,7 +96,7 @@ def _explain(hit: "Hit", candidate: "Considered | None", terms: Sequence[str]) -
 
 
 def describe_meaning(similarity: float) -> str:
-    """Return a sentence on a calibrated similarity."""
+    """Return a sentence that describes a calibrated similarity."""
     strength = next(name for least, name in _MEANINGS if similarity >= least)
     return f"A {strength} match of meaning."
 
@@ -123,7 +123,7 @@ def _words(terms: Sequence[str]) -> set[str]:
 
 
 def mark(text: str, terms: Sequence[str]) -> list[tuple[str, bool]]:
-    """Split a text into pieces; return each with whether it is a search word."""
+    """Split a text into pieces; return each piece, and whether it is a search word."""
     words = _words(terms)
     stems = tuple(word for word in words if len(word) >= _MIN_STEM)
     pieces: list[tuple[str, bool]] = []

@@ -1,4 +1,4 @@
-"""The pages as routes of the application. Each answers with HTML or, for `format=json`, with the
+"""The application's routes for the pages. Each answers with HTML or, for `format=json`, with the
 API's JSON.
 """
 
@@ -62,7 +62,7 @@ _STATIC = {"page.css": "text/css; charset=utf-8", "page.js": _SCRIPT, "work.js":
 
 
 class Page(NamedTuple):
-    """A page: its path, its view, and the limit that it counts against."""
+    """A page: its path, its view, and the limit that its requests count against."""
 
     path: str
     view: Callable[[Memories, PageRequest], View]
@@ -145,7 +145,7 @@ def _render(server: Server, page: Page, request: Request) -> Response:
         accepted.append("as_of")
         shared = who.level(SHARED) > 0
         memories = server.handles.of(who, namespace, shared=shared)
-        # Taken before anything else is read, so that the page notices every later change.
+        # Read the position before anything else, so that the page notices every later change.
         seen = position(server, readable_namespaces(namespace, shared=shared))
         view = page.view(memories, page_request)
         waiting = 0 if past else memories.review.count()

@@ -31,7 +31,7 @@ _PAGE = 30
 
 
 def home(memories: "Memories", request: PageRequest) -> View:
-    """Show the results of a search or, without a question, everything by day, newest first."""
+    """Show the results of a search or, without a query, everything by day, newest first."""
     view = show_results(memories, request) if request.text("q") else _timeline(memories, request)
     filters = {"narrowed": list(_narrowing(request))}
     day = _shown_day(memories, request, view.more.get("written"))
@@ -49,7 +49,7 @@ def _narrowing(request: PageRequest) -> Iterator[tuple[str, str]]:
 
 
 def _timeline(memories: "Memories", request: PageRequest) -> View:
-    """Show memories and conversations by day, newest first, as they are or as they were on a
+    """Show memories and conversations by day, newest first, as they are now or were on an earlier
     day.
     """
     limit = request.limit(_PAGE)
@@ -78,7 +78,7 @@ def _conversations(
     memories: "Memories", request: PageRequest, since: datetime | None, limit: int
 ) -> "tuple[list[Conversation], str | None]":
     """Return the conversations from the same period as the memories shown, and the address of a
-    list with more.
+    longer list.
     """
     ends = request.text("before") or request.text("until")
     span = {}
@@ -110,12 +110,12 @@ def _by_day(
 def _shown_day(
     memories: "Memories", request: PageRequest, results: Sequence[str] | None
 ) -> dict[str, Any]:
-    """Return the plot of days, and the label of the day that is shown if that is not now.
+    """Return the plot of days, and the label of the day that is shown, unless the page shows now.
 
     Args:
         memories: The memories.
         request: The request.
-        results: When a search's results were written; None without a search.
+        results: The times at which a search's results were written; None without a search.
     """
     days = spans({day.isoformat(): count for day, count in memories.days().items()})
     times = {day: end_of(day) for day, _ in days}
@@ -198,7 +198,9 @@ def _visible_since(memories: "Memories", history: "History") -> str | None:
 
 
 def _today(then: "History", now: "History") -> dict[str, str]:
-    """Describe what has become of a memory since then, with its present text if that differs."""
+    """Describe what has become of a memory since then, and include its present text if that
+    differs.
+    """
     was, last = then.versions[-1], now.versions[-1]
     if now.pending:
         return {"sentence": "Today it waits for review."}
@@ -227,7 +229,7 @@ def _shape(memories: "Memories", past: "History", as_of: str | None) -> dict[str
 
 
 def _other(memories: "Memories", memory_id: str | None, as_of: str | None) -> dict[str, Any] | None:
-    """Return another memory, or only its id if it was deleted or erased."""
+    """Return a related memory, or only its id if it was deleted or erased."""
     if memory_id is None:
         return None
     try:
@@ -237,7 +239,7 @@ def _other(memories: "Memories", memory_id: str | None, as_of: str | None) -> di
 
 
 def _came_from(source: str | None) -> dict[str, str] | None:
-    """Return the conversation and turn that a memory was made from, if its writer named them."""
+    """Return the conversation and turn that a memory comes from, if its writer named them."""
     if source is None:
         return None
     name, mark, index = source.rpartition("#")
@@ -260,7 +262,7 @@ def conversation(memories: "Memories", request: PageRequest) -> View:
 
 
 def _about(memories: "Memories", request: PageRequest) -> "Conversation":
-    """Return a conversation as it is or was.
+    """Return a conversation as it is now, or as it was at the time that is shown.
 
     Raises:
         NotThen: The conversation had not begun at the time that is shown.
@@ -410,7 +412,7 @@ def explain_present(
     """Return a page that says why a view shows only the present, although a past day was chosen.
 
     Raises:
-        InvalidInput: The request asks for JSON, where the API accepts no time either.
+        InvalidInput: The request asks for JSON; the API accepts no time here either.
     """
     if request.text("format") == "json":
         raise InvalidInput("as_of can't be used here, because this page shows only the present")

@@ -1,5 +1,6 @@
 """Store for any server that stores documents. Chroma and Qdrant each add a `Driver`.
 
-A version of a memory, or a turn, is a document (`schema`). `RemoteStore.append` (`store`) buffers
-it until its transaction ends and writes it (`changes`). `query` reads, `search` searches.
+Each version of a memory and each turn is a document (`schema`). `RemoteStore.append` (`store`)
+buffers the document until the transaction ends, and then writes it (`changes`). `query` reads,
+`search` searches.
 """

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_DEAD_AFTER_SECONDS = 60  # a transaction that was pending for this long counts as dead
+_DEAD_AFTER_SECONDS = 60  # a transaction that has been pending this long counts as dead
 _MAX_CLOCK_DIFFERENCE = 86_400  # seconds by which the clocks of two machines may differ
 _SINCE, _MACHINE = "pending.since", "pending.machine"
 _BUSY_SECONDS = 30
@@ -48,9 +48,9 @@ _BUSY_SECONDS = 30
 class WriterLock:
     """Excludes this machine's other writers; while held, it knows which pending writes are dead.
 
-    The clocks of two machines may differ by hours. So a record that another machine has begun
-    counts as dead after it was pending for a minute by this machine's clock. A file next to the
-    lock tells the next process when the record was first seen.
+    The clocks of two machines may differ by hours. So a record that another machine has begun to
+    write counts as dead once it has been pending for a minute by this machine's clock. A file next
+    to the lock tells the next process when the record was first seen.
     """
 
     def __init__(self, machine: str, seen: Path) -> None:
@@ -96,7 +96,9 @@ class WriterLock:
         return self._seen[write_id]
 
     def _read(self, now: float) -> dict[str, float]:
-        """Return when each pending write was first seen, without writes too old to matter."""
+        """Return when each pending write was first seen, leaving out writes that are too old to
+        matter.
+        """
         try:
             seen = json.loads(read_file(self._file))
             return {
@@ -106,7 +108,7 @@ class WriterLock:
             }
         except FileNotFoundError:
             return {}
-        except (ValueError, TypeError, AttributeError):  # torn by a crash: the minute starts again
+        except (ValueError, TypeError, AttributeError):  # a crash tore it: the minute starts again
             return {}
 
 
@@ -222,7 +224,7 @@ class Flush:
     writer wrote first. Then one update completes the transaction: pending records become live, and
     other records end. An interruption before that leaves pending records behind, which the next
     writer of these refs removes. Finally the labels are added again, since another machine may have
-    removed them in the meantime. After a removal, that machine also checks again.
+    removed them in the meantime. That machine also checks again after its removal.
     """
 
     def __init__(

@@ -35,7 +35,7 @@ FIELDS: Mapping[str, type] = {
 
 
 class Kind(StrEnum):
-    """The kind of the points in a part: records, windows of vectors, or labels that records had."""
+    """The kind of the points in a part: records, windows of vectors, or labels of records."""
 
     RECORDS = "records"
     VECTORS = "vectors"
@@ -66,7 +66,7 @@ class Point(NamedTuple):
     """A document on a server.
 
     Attributes:
-        id: Its name in its part: any text, up to some thousand characters. If a server takes only
+        id: Its name in its part: any text, up to a few thousand characters. If a server takes only
             numbers or UUIDs, its driver derives one from part and name and keeps the name in the
             payload.
         payload: Its content; never empty for records, empty for vectors and labels. In addition to
@@ -74,7 +74,7 @@ class Point(NamedTuple):
             unchanged.
         vector: For vectors, a window of unit length, shape (dimension,); None for other kinds.
         words: For records, the tokens of the text in order (see `words.tokens_of`), for searches;
-            write only.
+            never returned.
     """
 
     id: str
@@ -88,8 +88,8 @@ class Condition(NamedTuple):
 
     Attributes:
         field: One of `FIELDS`.
-        relation: How it compares to the value; `has`: the list contains this text; `in`: the text
-            is one of these.
+        relation: How the field compares to the value. `has`: the field's list contains this text.
+            `in`: the field's text is one of these.
         value: The value to compare with; a list of texts for `in`.
     """
 
@@ -104,18 +104,19 @@ Where = Sequence[Condition]  # all must be met; if empty, every point in the par
 class Driver(Protocol):
     """Sends one server requests about the parts of one store.
 
-    Rules for every driver; `tests/stores/test_documents.py` has one that keeps everything in
-    memory:
+    Rules for every driver (`tests/stores/test_documents.py` contains a driver that keeps everything
+    in memory):
 
     - *Reading* creates nothing: a part or a store that doesn't exist reads as empty.
     - *Writing* creates the part if it is missing. Once a call has returned, what it wrote survives
       a crash of the server, and every later request, from anywhere, sees it.
     - *One step.* `add` and `update` are done completely or not at all, up to `max_batch` points and
       `MAX_TEXT` characters, even if this process or the server is killed; a driver that can't
-      guarantee this says in the docstring of its class what may happen. The driver splits more
-      points into several requests, in their order; reads may be split as the server needs it.
+      guarantee this says in the docstring of its class what may happen. If there are more points,
+      the driver splits them into several requests, in their order; reads may be split as the server
+      requires.
     - *Complete answers.* Without a limit, an answer is complete, however long it is.
-    - *Threads* may share it.
+    - *Threads* may share a driver.
     - *Errors* are `StoreError` and `StoreDamaged` of `memories.errors`, each with one sentence that
       says which server and what to do, never a password or a key. A request that may have been
       carried out is sent again only if sending it twice does no harm; all of these methods can
@@ -166,8 +167,8 @@ class Driver(Protocol):
     def add(self, part: Part, points: Sequence[Point]) -> None:
         """Add points. A point whose id exists is silently skipped, and the existing one is kept.
 
-        To find out which write made it, read it back: a record's payload contains the id of its
-        write.
+        To find out which write added a point, read the point back: a record's payload contains the
+        id of its write.
         """
 
     def update(self, part: Part, changes: Mapping[str, Mapping[str, Value | None]]) -> None:
@@ -204,7 +205,8 @@ class Driver(Protocol):
     def nearest(
         self, part: Part, vector: "NDArray[np.float32]", *, k: int
     ) -> list[tuple[str, float]]:
-        """Return the ids and cosines of the `k` nearest windows; 99 of 100 must be correct.
+        """Return the ids and cosines of the `k` nearest windows; at least 99 of 100 must be
+        correct.
 
         Args:
             part: The part of the windows.
@@ -261,7 +263,7 @@ class StoreClient:
             seconds = _WRITE_SECONDS if writes else _READ_SECONDS
             answer = self._client.ask(method, path, body, seconds=seconds)
         except NoAnswer as exc:
-            if isinstance(exc, TimedOut):  # the next requests don't have to wait
+            if isinstance(exc, TimedOut):  # the next requests fail at once
                 self._silent_until = time.monotonic() + _SILENT_SECONDS
             raise StoreUnreachable(self._explain(exc, writes=writes)) from exc
         self._silent_until = 0.0

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-# A record's namespace and id; smaller than a `Ref`, since there are thousands for each record that
-# is read.
+# A record's namespace and id; smaller than a `Ref`, since a server lists thousands of places for
+# each record that is read.
 Place = tuple[str, str]
 
 _FIX = "run: memory doctor --fix"
@@ -111,7 +111,7 @@ class View:
     def _overlay(
         self, where: Filter, points_by_part: Iterable[tuple[Part, list[Point]]]
     ) -> list[Stored]:
-        """Return the records in points that match, as the transaction sees them."""
+        """Return the matching records among these points, as the transaction sees them."""
         records: list[Stored] = []
         for part, points in points_by_part:
             decoded = decode(part, points, self.damaged)
@@ -205,7 +205,7 @@ def check(view: View, space: str) -> Iterator[Finding]:
 
 
 def repair(driver: Driver) -> list[str]:
-    """List the labels that are not listed; return a description of the repair."""
+    """Add missing labels to the list of labels; return a description of the repair."""
     count = 0
     for part in _record_parts(driver):
         labels = sorted(_unlisted_labels(driver, part, _read_all(driver, part, Damaged())))

@@ -10,8 +10,8 @@ from memories.stores.damage import Damaged, damaged_record, find_problem
 from memories.stores.documents.driver import Condition, Kind, Part, Point, Value
 from memories.stores.records import Filter, Finding, Patch, Record, Ref
 
-# A record's state is one number, so that every filter is a plain conjunction: the time in
-# milliseconds at which the record ended, or one of these two values, which are later than any time.
+# A record's state is a single number: the time in milliseconds at which the record ended, or one of
+# these two values, which are later than any time. So every filter is a plain conjunction.
 LIVE = 2**53 - 2
 PENDING = 2**53 - 1  # written by a transaction that has not ended, so not visible yet
 
@@ -264,7 +264,7 @@ def conditions(where: Filter) -> list[Condition]:
 
 
 def is_narrow(where: Filter) -> bool:
-    """Return whether a filter selects fewer than all records or all live records."""
+    """Return whether a filter selects neither all records nor all live records."""
     has_prefix = where.prefix and bool(where.group)
     return has_prefix or where.state == "ended" or len(conditions(where)) > 1
 

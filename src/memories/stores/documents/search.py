@@ -246,7 +246,7 @@ class Search:
         """Return how many records contain each very common word, which isn't searched for.
 
         The list of these records would be long, and such words say little about a record. If all
-        words are very common, the rarest one is left out here, and so is searched for.
+        words are very common, the rarest one is left out of the result, so it is searched for.
         """
         if self._total <= _ALL_TERMS:
             return {}
@@ -264,7 +264,9 @@ class Search:
         return common
 
     def _order_by_rarity(self, corpus: Corpus, holders: dict[str, set[Place]]) -> list[Place]:
-        """Return the places of matching records that contain a term, those with rare ones first."""
+        """Return the places of matching records that contain any of the terms, ordered by the sum
+        of these terms' rarities, highest first.
+        """
         weights: dict[Place, float] = {}
         for places in holders.values():
             rarity = math.log1p((corpus.documents - len(places) + 0.5) / (len(places) + 0.5))

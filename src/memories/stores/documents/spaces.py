@@ -37,9 +37,9 @@ _BATCH = 500  # number of records checked for vectors in one step
 class Spaces:
     """The space in use and the staged space, as the store's state describes them.
 
-    The state contains the model, the dimension and an id for each. Each new space gets a new id, so
-    that it is never confused with the remains of an earlier one. A record lists the spaces in which
-    it has vectors.
+    For each of the two, the state contains the model, the dimension and an id. Each new space gets
+    a new id, so that it is never confused with the remains of an earlier one. A record lists the
+    spaces in which it has vectors.
     """
 
     def __init__(self, driver: Driver, space: Space | None, damaged: Damaged) -> None:
@@ -107,7 +107,7 @@ class Spaces:
         return state["space"]
 
     def unstaged(self, space: Space, collection: Collection, limit: int) -> list[Record]:
-        """See `Store.unstaged`; the refs still to be checked are kept from call to call."""
+        """See `Store.unstaged`; the refs still to be checked are kept between calls."""
         space_id = _find_id(self.state(), space, _USED, _STAGED)
         waiting = self._waiting.get((space_id, collection), [])
         records: list[Record] = []

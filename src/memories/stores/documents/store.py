@@ -55,9 +55,9 @@ if TYPE_CHECKING:
     from memories.stores.records import Matches, TurnQuery
 
 _DAY_MILLIS = 86_400_000
-_PAGE = 1_000  # records in one request
+_PAGE = 1_000  # maximum number of records in one request
 _LOG_ATTEMPTS = 20
-# Step sizes of a search for a chain's end from a known position: nearby, or anywhere.
+# Distances from a known position at which a chain's end is looked for: first nearby, then anywhere.
 _NEAR = (0, 1, 2)
 _FAR = tuple(digit * 8**power for power in range(8) for digit in range(1, 8))
 
@@ -140,9 +140,9 @@ class RemoteStore:
       ends. A file lock excludes the user's other writers on the same machine, but not those on
       other machines. If two machines write the same position or key at the same time, one or both
       get `Conflict`, and no acknowledged write is lost. But a machine may change a record that a
-      transaction on another one has read, and of two patches of one field the last one wins. The
-      service protects a memory that it has read by appending its next version, whose position only
-      one writer can take.
+      transaction on another one has read, and if two patches change the same field, the last one
+      wins. The service protects a memory that it has read by appending its next version, whose
+      position only one writer can take.
     - The changes of a transaction become visible in one step if they are in one namespace of one
       collection and fit into one request (`Driver.max_batch`). Otherwise readers may see a part of
       them for a moment, or permanently after a crash between two requests. `Memories` writes to one
@@ -152,9 +152,9 @@ class RemoteStore:
     - `remove` hides records from every read. Its result says where the server may keep their bytes
       until it rewrites its files.
     - The rarity of a word and the length of a text are estimated from all records of the namespaces
-      that are read, including ended ones. If very many records contain a term, those with the
-      rarest terms are ranked. With more than 2,000 records, a word that a fifth of them contain is
-      not searched for together with rarer words.
+      that are read, including ended ones. If very many records contain a term, only those with the
+      rarest terms are ranked. Among more than 2,000 records, a word that a fifth of them contain is
+      not searched for if the query also has rarer words.
     - `scan` and `groups` list the ids of all matching records before they read a page, which takes
       a few ms for a thousand records.
     """
@@ -273,7 +273,9 @@ class RemoteStore:
         return used_among(self, where)
 
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
-        """See `Store.remove`; the result also names the bytes that only the server can erase."""
+        """See `Store.remove`; the result also says where bytes remain that only the server can
+        erase.
+        """
         if self._changes is not None:
             raise StoreError(
                 "permanent removal can't be undone, so it can't be part of a transaction"
@@ -324,7 +326,8 @@ class RemoteStore:
     def _delete_unused_labels(self, part: Part, labels: Iterable[str]) -> None:
         """Remove labels that no record uses.
 
-        A writer on another machine adds its labels before and after its record.
+        This is safe, because a writer on another machine adds its labels both before and after its
+        record.
         """
         unused = [label for label in labels if not self._is_used(part, label)]
         if not unused:

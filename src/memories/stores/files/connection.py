@@ -21,7 +21,8 @@ INNER = ".memories"  # the subfolder for the index, the journal and scratch file
 MARKER = "moved.json"  # file that names the larger store that the folder has moved to; see `move`
 _JOURNAL, _LOCK, _SCRATCH = "journal", "lock", ".new"
 _OPEN_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-_LEFTOVERS = (_SCRATCH, ".vectors", ".accesses")  # file name endings: crashes, the first format
+# Endings of the names of files that crashes or the first format left behind.
+_LEFTOVERS = (_SCRATCH, ".vectors", ".accesses")
 _TAIL_BYTES = 512
 _REHEARSED_BYTES = 16_384
 
@@ -41,8 +42,8 @@ class Folder:
     """The files of one store.
 
     Files are appended to or replaced. A commit of more than one line writes a journal first. The
-    lines count as soon as the journal is complete: if the process crashes, the next process that
-    locks the folder finishes the commit.
+    lines are committed as soon as the journal is complete: if the process crashes, the next process
+    that locks the folder finishes the commit.
     """
 
     def __init__(self, path: Path) -> None:
@@ -103,7 +104,7 @@ class Folder:
         flush_folder(self.inner)
 
     def exists(self) -> bool:
-        """Return whether the store was ever written to."""
+        """Return whether the store has ever been written to."""
         names = self.list_names()
         return MARKER in names or any(name.endswith((".jsonl", ".moved")) for name in names)
 
@@ -167,7 +168,7 @@ class Folder:
                 write_all(fd, lines if ends_with_newline else b"\n" + lines)
                 os.fsync(fd)
             except BaseException:
-                os.ftruncate(fd, size)  # a full disk may have accepted a part
+                os.ftruncate(fd, size)  # a full disk may have accepted a part of the lines
                 raise
             finally:
                 os.close(fd)
@@ -254,7 +255,7 @@ class Folder:
                 files, but not the reverse.
         """
         ordered = sorted(lines, key=lambda name: name not in first)
-        # A single line is atomic by itself.
+        # Writing a single line is atomic by itself.
         line_count = sum(lines[name].count(b"\n") for name in lines if name not in first)
         needs_journal = line_count != 1
         written: list[str] = []

@@ -39,7 +39,7 @@ class FileState(NamedTuple):
 
     Attributes:
         stamp: Its stamp; None if the file didn't exist.
-        size: The number of its bytes that count; see `Parsed`.
+        size: The number of its valid bytes; see `Parsed`.
         last: The time of its last event.
         damage: Why it can't be read.
     """
@@ -123,7 +123,7 @@ class Index(SQLiteStore):
             db.executemany("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", rows)
 
     def replace_file(self, collection: Collection, namespace: str, folded: Folded) -> None:
-        """Replace a file's records; records with unchanged text keep vectors and counts."""
+        """Replace a file's records; records with unchanged text keep vectors and read counts."""
         with self._file.write() as db:
             where = Filter(collection, (namespace,), state="any")
             before = {record.ref: record for record in self.scan(where, limit=NO_LIMIT)}

@@ -85,7 +85,7 @@ class LocalFiles:
             space: The space of the vectors that will be written and searched.
             after_commit: Called under the lock with the namespaces that were written to; it may use
                 `working`.
-            damaged: Records the parts that are left out because they can't be read.
+            damaged: Collects the parts that are left out because they can't be read.
         """
         self._damaged = damaged
         self.folder = folder
@@ -135,9 +135,10 @@ class LocalFiles:
 
         Inside another transaction, a failure undoes only the inner one.
 
-        First the index is changed and marks the files as changed, then the lines are written, then
-        the index gets the new states of the files. Only the lines count, so a crash in between
-        loses nothing: the next reader removes from the index whatever the lines lack.
+        First the index is updated, with the files marked as changed. Then the lines are written.
+        Finally the index gets the new states of the files. Only the lines are authoritative, so a
+        crash in between loses nothing: the next reader removes from the index whatever the lines
+        lack.
         """
         outer = self.work
         if outer is not None:

@@ -1,8 +1,9 @@
-"""The files: events as lines of readable JSON, and the records that result from them. Pure.
+"""Pure functions for the files' contents: events as lines of readable JSON, and the records that
+result from them.
 
-Each line describes an event: `op` names its kind, and the other fields, those of the chat agent's
-contract, contain the version or the turn after the event. A line without `op`, from another program
-or written by hand, creates its record.
+Each line describes an event. `op` names its kind. The other fields are those of the chat agent's
+contract, and contain the version or the turn as it is after the event. A line without `op`, from
+another program or written by hand, creates its record.
 
 Events are applied by time, then by id, not in the order of the lines. So merging the lines of two
 branches, in any order, always gives the same result:
@@ -46,8 +47,8 @@ class Event(NamedTuple):
     Attributes:
         time: A timestamp that sorts as text; the later of two events wins.
         id: Unique; of two events with the same time, the one with the greater id wins.
-        op: `create`, `end` (the end was set or undone), `change` (of fields), or `remove`
-            (permanent).
+        op: `create`, `end` (sets or undoes the end), `change` (changes fields), or `remove`
+            (removes permanently).
         of: The id of the event that created the record.
         record: The record after the event.
         names: For a change, the names of the changed fields. For a removal, the ids of the events
@@ -94,7 +95,7 @@ def stem(namespace: str) -> str:
 
 
 def namespace_of(name: str, collection: Collection) -> str | None:
-    """Return a file's namespace; None if it isn't a file of this collection."""
+    """Return a file's namespace; None if the file doesn't belong to this collection."""
     ending = f"{_SUFFIXES[collection]}.jsonl"
     escaped = name.removesuffix(ending)
     if escaped == name:
@@ -338,7 +339,7 @@ class Parsed(NamedTuple):
 
     Attributes:
         events: The events, in the order of the lines.
-        size: The number of bytes that count, without a last line that a crash cut off.
+        size: The number of valid bytes, not counting a last line that a crash cut off.
         damage: Why the file can't be read; if so, there are no events.
     """
 
@@ -463,14 +464,14 @@ class _Fold:
 
     def __init__(self) -> None:
         self.records: dict[Address, Record] = {}
-        self.addresses: dict[str, Address] = {}  # by the id of the event that created the record
+        self.addresses: dict[str, Address] = {}  # by the id of the creating event
         self._positions: dict[Address, int] = {}  # the position that each claimed address got
         self._last_positions: dict[str, int] = {}
         self._key_holders: dict[str, Address] = {}
 
     def apply(self, event: Event) -> None:
         address = self.addresses.get(event.of)
-        if address is None:  # also for a change whose creating line was deleted
+        if address is None:  # even for a change, if the line that created its record was deleted
             self._create(event.of, event.record)
         elif event.op != CREATE:
             self._change(event, address)

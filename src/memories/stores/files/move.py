@@ -4,12 +4,12 @@ The folder moves only to a store without memories in its namespaces. So everythi
 comes from the move: nothing is mixed with other records, and no leftovers from an earlier move
 reappear.
 
-Every step can be interrupted. Until the marker is written, the files count, and the next attempt
-removes the copies of the previous one and starts again. From then on the larger store counts, in
-every process, and the next writer renames the files.
+Every step can be interrupted. Until the marker is written, the files stay in use, and the next
+attempt removes the copies that the previous one made and starts again. After that, every process
+uses the larger store, and the next writer renames the files.
 
-Earlier versions moved each namespace separately. A folder that such a version moved partly is
-refused, with the stores that contain the parts.
+Earlier versions moved each namespace separately. A folder that such a version moved only partly is
+refused, with an error that names the stores that contain the parts.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ _PLAUSIBLE_URL = re.compile(r"sqlite:///.|(postgres|postgresql|chroma|qdrant)://
 # The placeholder that `without_password` puts in place of a password.
 _MASKED = re.compile(r"[:/]\*\*\*@|[?&]([^=&#]*=)?\*\*\*(?=[&#]|$)")
 _BATCH = 500
-_PAUSE_SECONDS = 60.0  # seconds from a failed attempt to the next one
+_PAUSE_SECONDS = 60.0  # pause between a failed attempt and the next one
 
 _log = logging.getLogger(__name__)
 
@@ -94,7 +94,8 @@ class Mover:
             folder: The folder that contains the files.
             files: The records in the files.
             space: The space in which vectors are searched.
-            config: When the folder moves, and to which store; without this the folder doesn't move.
+            config: Says when the folder moves, and to which store; without it, the folder doesn't
+                move.
             open_store: Opens the store at a URL.
 
         Raises:
@@ -199,10 +200,10 @@ class Mover:
         return self._open_store(url, space, self._config)
 
     def find_copies(self, refs: Sequence[Ref]) -> list[str]:
-        """Return other places with copies of records: kept files, and stores from which the user
-        went back.
+        """Return other places with copies of records: kept files, and stores of moves that the user
+        undid.
         """
-        # The log contains no texts.
+        # Files of the audit log are not listed, since they contain no texts.
         files: set[str] = set()
         for collection in SEARCHED:
             files.update(file_name(collection, ref.namespace) for ref in refs)
@@ -285,7 +286,7 @@ class Mover:
     def _choose_file(self) -> str:
         """Return the name of a new or empty SQLite file in the folder.
 
-        The file of a move that was undone still contains its records.
+        The SQLite file of a move that was undone still contains the records.
         """
         for number in range(1, 1_000):
             name = "memories.db" if number == 1 else f"memories-{number}.db"
@@ -385,7 +386,8 @@ class Mover:
                 target.remove(copies)
 
     def _read_copies(self, name: str) -> tuple[str, list[Ref]]:
-        """Return the store to which an interrupted move went, and the records that it may contain.
+        """Return the store to which an interrupted move copied, and the records that the store may
+        contain.
 
         Raises:
             StoreDamaged: The list of the copies can't be read.

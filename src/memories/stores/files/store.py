@@ -54,7 +54,7 @@ class FilesStore(Store):
     If a write makes a namespace too large, the folder moves to a larger store while it is still
     locked. From then on, this store has the guarantees of the larger one.
 
-    Vectors and read counts are only in the index. After the index is deleted, or a line is edited
+    Vectors and read counts are only in the index. If the index is deleted, or a line is edited
     manually, the vectors must be computed again; `without_vector_count` counts the missing ones.
     """
 
@@ -71,7 +71,8 @@ class FilesStore(Store):
             folder: The folder that contains the files.
             space: The space of the vectors that will be written and searched; None in keyword-only
                 mode.
-            config: When the folder moves, and to which store; without this the folder doesn't move.
+            config: Says when the folder moves, and to which store; without it, the folder doesn't
+                move.
             open_store: Opens the larger store.
 
         Raises:
@@ -85,7 +86,7 @@ class FilesStore(Store):
         self._opening = threading.Lock()
 
     def _larger_store(self) -> Store | None:
-        """Return the store to which the folder has moved; None if the files count."""
+        """Return the store to which the folder has moved; None if the files are still in use."""
         marker = self._mover.marker()
         if marker is None:
             return None
@@ -168,7 +169,8 @@ class FilesStore(Store):
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """See `Store.remove`.
 
-        The places include the files from before the move, and stores from which the user went back.
+        The places include the files from before the move, and the stores of moves that the user
+        undid.
         """
         if refs:
             self._mover.remove_copies(refs)

@@ -1,6 +1,6 @@
-"""The server of the PostgreSQL store: its connections, transactions, locks and migrations.
+"""Connections to the PostgreSQL server, with their transactions, locks and migrations.
 
-It knows nothing about records.
+This module knows nothing about records.
 """
 
 import contextlib
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from memories.stores.postgres.patience import Connection
 
 BUSY_SECONDS = 30.0
-READ_SECONDS = 60.0  # maximum silence of the server during a read
+READ_SECONDS = 60.0  # how long the server may send nothing during a read
 WRITE_SECONDS = 120.0
-MAX_CONNECTIONS = 10  # maximum number of connections of one process; other threads wait
-OLDEST = 150_000  # PostgreSQL 15
+MAX_CONNECTIONS = 10  # maximum number of connections per process; further threads wait
+OLDEST = 150_000  # the oldest supported version: PostgreSQL 15
 PARTITIONS = 4  # default number of partitions of a new store
 MANY = 100  # after this many added records, the planner's statistics may be outdated
 _INSPECT = """
@@ -39,9 +39,9 @@ SELECT current_setting('server_version_num')::int, current_setting('server_encod
          JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'vector'
        )
 """
-# Every transaction makes these settings, because behind a pooler the next one may run in another
-# session. Sequential scans are off, because computing the words of every row takes longer than the
-# planner expects. A scan of the vector index continues until enough rows match.
+# Every transaction applies these settings, because behind a pooler the next transaction may run in
+# a different session. Sequential scans are off, because computing the words of every row takes
+# longer than the planner expects. A scan of the vector index continues until enough rows match.
 _SETTINGS = """
 SET LOCAL enable_seqscan = off; SET LOCAL enable_partitionwise_join = on; SET LOCAL jit = off;
 SET LOCAL idle_in_transaction_session_timeout = '300s';
@@ -57,8 +57,8 @@ AND pg_has_role(relowner, 'USAGE')
 AND pg_relation_size(oid) / current_setting('block_size')::int > 2 * greatest(relpages, 64)
 """
 LISTENED_SECONDS = 60  # how long a listener's entry in `meta` is valid unless it is renewed
-# Notifies only if there is a listener, because commits that notify wait for each other in the whole
-# server.
+# Notifies only if there is a listener, because commits that send notifications wait for each other
+# across the whole server.
 _NOTIFY = """
 SELECT pg_notify('{channel}', '') FROM meta
 WHERE name = 'listened' AND value::bigint > extract(epoch FROM clock_timestamp());
@@ -69,8 +69,8 @@ _log = logging.getLogger(__name__)
 
 _BEGIN_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _BEGIN_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED"
-# The lock must precede the first snapshot: a table may be replaced with a copy, in which an older
-# snapshot would see no rows.
+# Take the lock before the first snapshot: a table may be replaced with a copy, and an older
+# snapshot would see no rows in that copy.
 _READ_STORE = f"LOCK TABLE ONLY record IN ACCESS SHARE MODE; {READ_META}"
 # The server function that sends a warning if its wait for a replica was canceled.
 _REPLICA_WAIT = "SyncRepWaitForLSN"
@@ -118,9 +118,9 @@ class Server:
         A store that doesn't exist yet reads as empty.
 
         Args:
-            namespaces: The namespaces that are read. Inside `write`, this excludes their other
-                writers from now on.
-            whole: Whether the entire store is read. Inside `write`, this excludes all other writers
+            namespaces: The namespaces that are read. Inside `write`, other writers of these
+                namespaces are excluded from now on.
+            whole: Whether the entire store is read. Inside `write`, all other writers are excluded
                 from now on.
         """
         with translate_errors(self.masked_url):
@@ -152,7 +152,7 @@ class Server:
             durable: Whether to wait until the write is on disk, and on synchronous replicas.
 
         Raises:
-            StoreBusy: Another writer held a lock for that time.
+            StoreBusy: Another writer held a lock for longer than that.
         """
         with translate_errors(self.masked_url):
             if (current := self._current()) is not None:
@@ -160,7 +160,7 @@ class Server:
                 with current.savepoint():
                     yield current
                 return
-            if not self._exists:  # checking costs less than the lock for creating it
+            if not self._exists:  # checking is cheaper than the lock to create it
                 with self._begin("") as transaction:
                     self._open_store(transaction)
             if not self._exists:
@@ -239,8 +239,8 @@ class Server:
         """Begin a transaction, yield it, and end it; one that only reads is rolled back.
 
         Args:
-            first: The first statements, run in the same step. If they end with `READ_META`, the
-                settings needn't be read later.
+            first: The first statements, which are sent in the same step. If they end with
+                `READ_META`, the store's settings needn't be read later.
             to_write: Whether to commit.
         """
         import psycopg
@@ -271,13 +271,14 @@ class Server:
         from psycopg.pq import TransactionStatus
 
         sql = "COMMIT"
-        # The notification is sent in one step with the commit, and only if that can succeed.
+        # Send the notification in one step with the commit, and only if the commit can succeed.
         if notify and connection.info.transaction_status == TransactionStatus.INTRANS:
             sql = f"{_NOTIFY.format(channel=self.channel)}COMMIT"
         warnings: list[str] = []
 
         def note(notice: psycopg.errors.Diagnostic) -> None:
-            # The text is in the server's language, and can only be read in this handler.
+            # A notice must be read in this handler. Its text is in the server's language, so we
+            # recognize it by the function that sent it.
             if notice.source_function == _REPLICA_WAIT:
                 warnings.append(notice.message_primary or "")
 
@@ -334,8 +335,8 @@ class Server:
                         connection.close()
                     else:
                         self._idle.append(connection)
-                    # Notify waiters even if it was closed, because the server now has room for a
-                    # new connection.
+                    # Notify waiting threads even if the connection was closed, because the server
+                    # now has room for a new one.
                     self._returned.notify()
         finally:
             self._free.release()
@@ -345,8 +346,9 @@ class Server:
     ) -> tuple["Connection", "psycopg.Cursor"]:
         """Return a connection with a begun transaction, and the cursor of its first statements.
 
-        If the server has closed an idle connection, nothing was executed, and a new one is opened.
-        If the server has no room for a new one, this waits until a connection is returned.
+        If the server has closed an idle connection, nothing was executed on it, and a new
+        connection is opened. If the server has no room for a new one, this waits until a connection
+        is returned.
         """
         deadline, pause = time.monotonic() + BUSY_SECONDS, _FIRST_PAUSE
         while True:
@@ -382,7 +384,7 @@ class Server:
         try:
             return connection, _run_begin(connection, first, to_write=to_write)
         except StoreUnreachable:
-            self._close_idle()  # the other connections may have stopped, too
+            self._close_idle()  # the other connections may have stopped working, too
             raise
         except BaseException as exc:
             is_lost = connection.broken and isinstance(exc, psycopg.OperationalError)
@@ -450,7 +452,7 @@ class Server:
             f"SET LOCAL lock_timeout = '{BUSY_SECONDS * 1000:.0f}ms'; "
             f"SET LOCAL synchronous_commit = {commit}; {_SETTINGS}"
         )
-        # A replica would refuse READ WRITE even without a write.
+        # Set only if needed: a replica refuses READ WRITE even if nothing is written.
         connection.access = " READ WRITE" if is_read_only else ""
 
     def _analyze_grown(self) -> None:

@@ -1,7 +1,7 @@
-"""Counts of records, tokens, vectors and labels for each namespace, with their check and repair.
+"""Counts of records, tokens, vectors and labels per namespace; checks and repairs these counts.
 
-Every writing transaction updates the counts, so a status or a list of tags takes no longer in a
-larger store.
+Every writing transaction updates the counts, so showing a status or listing the tags takes no
+longer in a larger store.
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ SELECT sum(pg_total_relation_size(oid))::bigint,
   AND has_table_privilege('record', 'INSERT')
 FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'
 """
-MANY_VECTORS = 1_000  # a namespace with this many live records with vectors needs an index
+MANY_VECTORS = 1_000  # a namespace needs an index if this many of its live records have vectors
 
 Place = tuple[str, str]  # collection, namespace
 
@@ -75,7 +75,7 @@ class Counted(NamedTuple):
 
 
 def read_counted(db: Transaction, refs: Iterable[Ref]) -> dict[Ref, tuple[int, Counted]]:
-    """Return the seq and the counted properties of records, as if they had no vectors."""
+    """Return the seq and the counted properties of records; `embedded` is always False."""
     columns = (
         "r.seq, r.collection, r.namespace, r.grp, r.position, "
         "r.ended_at IS NOT NULL, r.ended_by, r.length, r.labels"
@@ -182,7 +182,7 @@ def labels(db: Transaction, selected: Selection, key: str | None) -> dict[str, i
 
 
 _FIX = "run: memory doctor --fix"
-_PAGE = 1_000  # records that are read at a time
+_PAGE = 1_000  # number of records read at a time
 _NEXT_PAGE = "(r.namespace, r.seq) > (%s, %s) ORDER BY r.namespace, r.seq"
 
 

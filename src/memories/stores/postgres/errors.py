@@ -17,7 +17,8 @@ from memories.errors import (
 if TYPE_CHECKING:
     import psycopg
 
-# Parts of libpq's messages for failed connections, and their meaning; there are no error codes.
+# Parts of libpq's messages about failed connections, with our explanations; libpq gives no error
+# codes.
 _REFUSED = (
     (
         ("could not translate host name", "name or service not known", "failed to resolve host"),
@@ -213,9 +214,10 @@ def translation(exc: "psycopg.Error", masked_url: str) -> StoreError | Conflict:
     return StoreError(f"{masked_url} failed ({detail}); nothing was written")
 
 
-# Error codes of lost connections; a broken socket has no code. The server crashed, is starting or
-# stopping, or an administrator ended the session (57P); the session was idle for too long (25P);
-# connecting failed, or a pooler lost the connection (08); no connection is free (53300).
+# Error codes of lost connections; a broken socket has no code. They mean that the server crashed,
+# is starting or stopping, or an administrator ended the session (57P); that the session was idle
+# for too long (25P); that connecting failed, or a pooler lost the connection (08); or that no
+# connection is free (53300).
 _LOST = ("57P", "25P03", "25P04", "08", "53300")
 
 

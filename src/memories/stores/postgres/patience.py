@@ -14,11 +14,12 @@ _R = TypeVar("_R")
 class Connection(psycopg.Connection[tuple[Any, ...]]):
     """Closes itself if the server sends nothing for too long.
 
-    A deadline on the server, such as `statement_timeout`, would stop with the server.
+    A deadline that the server enforces, such as `statement_timeout`, is useless if the server
+    itself has stopped.
 
     Attributes:
         masked_url: The URL without its password.
-        patience: How many seconds the server may send nothing; None for no limit.
+        patience: For how many seconds the server may send nothing; None for no limit.
         settings: The statements that set up each transaction.
         access: The access mode of transactions that write, if it isn't the server's default.
     """
@@ -41,8 +42,8 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
             raise
 
     def _limit_silence(self, gen: Generator[Any, Any, _R]) -> Generator[Any, Any, _R]:
-        """Pass on the events that psycopg waits for; without an event, it sends 0 ten times a
-        second.
+        """Pass on the events that psycopg waits for. While there is none, psycopg sends 0 ten times
+        a second.
         """
         try:
             request = next(gen)

@@ -1,6 +1,7 @@
 """A transaction in the PostgreSQL store, filters and refs as SQL conditions, and record counts.
 
-The transaction runs statements, and knows its savepoints, its locks, and the settings of the store.
+The transaction runs statements. It keeps track of its savepoints and locks, and of the store's
+settings.
 """
 
 import contextlib
@@ -63,8 +64,8 @@ class Meta(NamedTuple):
 
 
 LockKey = Callable[..., int]
-# Names that are locked like namespaces: the vector tables, and the list of tables to rewrite. No
-# namespace has such a name.
+# Lock names for the vector tables and for the list of tables to rewrite. They are used like the
+# names of namespaces, but no namespace has such a name.
 SPACES, ERASING = "\0spaces", "\0erasing"
 READ_META = "SELECT name, value FROM meta"
 NOTHING = Meta(0, 0, None, None, ())
@@ -116,7 +117,9 @@ class Transaction:
                 copy.write_row(row)
 
     def lock(self, namespaces: Iterable[str], *, whole: bool = False) -> None:
-        """Exclude other writers of these namespaces, or of the entire store, until the end."""
+        """Exclude other writers of these namespaces, or of the entire store, until the transaction
+        ends.
+        """
         if whole:
             self._take(self._lock_key())
         new = frozenset(namespaces) - self._locked
@@ -222,7 +225,7 @@ RECORDS = (
     "LEFT JOIN access a ON a.namespace = r.namespace AND a.seq = r.seq"
 )
 
-FEW = 4_000  # up to this many records, all are searched, so the matching ones needn't be counted
+FEW = 4_000  # up to this many records are all searched, so matches needn't be counted
 COUNTED = 8_000  # matching records are counted up to this number
 
 
@@ -292,10 +295,10 @@ class Extent(NamedTuple):
     Attributes:
         corpora: The numbers of documents and tokens, for the live records (False) and the ended
             ones (True), if these may match.
-        documents: The number of documents of both.
+        documents: The number of documents in these corpora together.
         live: The number of live records in each namespace.
-        matching: How many records match, counted only up to `COUNTED`. If there are few records in
-            total, it is the number of documents.
+        matching: How many records match, counted only up to `COUNTED`. If there are few documents,
+            they aren't counted, and this is the number of all documents.
     """
 
     corpora: Mapping[bool, tuple[int, int]]
@@ -329,7 +332,7 @@ def read_extent(db: Transaction, selected: Selection) -> Extent:
 
 
 def records_of(rows: Iterable[Sequence[Any]], damaged: Damaged) -> dict[int, Record]:
-    """Return the records for rows of `RECORDS` by their seq, in the same order.
+    """Return the records in rows of `RECORDS`, by their seq and in the order of the rows.
 
     Damaged records are left out and noted. The server's checksums detect damaged pages, but other
     programs may write to its tables.

@@ -2,7 +2,7 @@
 
 A copy contains only the remaining rows, in new files; the old files are dropped with the old table.
 All this is one transaction, so a crash leaves everything unchanged. Other processes keep reading
-and writing. A trigger records their changes, which are repeated in the copy at the end, while the
+and writing. A trigger records their changes, which are replayed on the copy at the end, while the
 other processes wait briefly.
 
 Deleting rows would not be enough: the server only marks their space as free, and keeps their bytes.
@@ -21,8 +21,8 @@ from memories.stores.postgres.connection import Server
 from memories.stores.postgres.query import ERASING, Transaction
 from memories.stores.records import Ref, by_namespace
 
-LOCK_SECONDS = 2.0  # maximum time that others wait behind our wait for a lock
-PATIENCE_SECONDS = 120.0  # maximum time for all attempts to get a lock
+LOCK_SECONDS = 2.0  # how long others may queue behind our request for a lock
+PATIENCE_SECONDS = 120.0  # maximum total time for the attempts to get a lock
 _PAUSE_SECONDS = 0.5
 _REWRITING = "\0rewriting"  # locked like a namespace while tables are replaced
 
@@ -136,7 +136,9 @@ def is_watched(db: Transaction, tables: Sequence[str]) -> bool:
 
 @contextlib.contextmanager
 def rewriting(server: Server) -> Iterator[Transaction]:
-    """Yield a transaction for replacing tables, without a deadline, to one process at a time."""
+    """Yield a transaction for replacing tables. It has no deadline, and only one process at a time
+    gets it.
+    """
     with server.alone() as db:
         db.run(
             "SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = 0; "
@@ -172,7 +174,7 @@ def replace(
 
     def swap() -> None:
         db.lock((), whole=True)
-        db.run("LOCK TABLE ONLY record IN ACCESS EXCLUSIVE MODE")  # every reader locks it
+        db.run("LOCK TABLE ONLY record IN ACCESS EXCLUSIVE MODE")  # readers lock it, so they wait
         for copy in copies:
             db.run(f"LOCK TABLE {copy.old} IN ACCESS EXCLUSIVE MODE")
         for copy in copies:
@@ -188,8 +190,8 @@ def replace(
 def _run_locking(server: Server, db: Transaction, action: Callable[[], None]) -> None:
     """Run an action that takes locks.
 
-    Until the locks are granted, the action is interrupted from time to time, so that processes that
-    wait behind it can continue.
+    Until the locks are granted, the action is interrupted from time to time, so that processes
+    queued behind it can continue.
 
     Raises:
         StoreBusy: The locks were not granted for a long time.
@@ -235,7 +237,7 @@ def _create(db: Transaction, copy: Copy) -> None:
 
 
 def _storage_changes(db: Transaction, leaf: str) -> str:
-    """Return the changes that give another table the storage modes of a table's columns."""
+    """Return the clauses of an ALTER TABLE that copies the storage modes of a table's columns."""
     changes = [
         f"ALTER COLUMN {column} SET STORAGE {storage}"
         for column, storage in db.rows(_STORAGE, (leaf,))
@@ -255,7 +257,7 @@ def _make_indexes(db: Transaction, old: str, new: str) -> None:
 
 
 def _repeat_changes(db: Transaction, copy: Copy) -> bool:
-    """Repeat the changes to a table since it was copied, in the copy; return whether rows were
+    """Replay on the copy what has changed in a table since it was copied; return whether rows were
     removed.
     """
     key, is_same = "r.namespace, r.seq", "c.namespace = r.namespace AND c.seq = r.seq"
@@ -290,7 +292,8 @@ def _replace_table(db: Transaction, copy: Copy) -> None:
             db.run(f"ALTER INDEX {name} RENAME TO {copy.old}{name.removeprefix(copy.new)}")
         db.run(f"ALTER TABLE {table} RENAME TO {copy.old}{table.removeprefix(copy.new)}")
     if not copy.parts:
-        # The server checks every row, which takes longest: about a second for a million.
+        # The server checks every row here. This is the slowest step: about a second for a million
+        # rows.
         db.run(f"ALTER TABLE {parent} ATTACH PARTITION {copy.old} {bounds}")
 
 
@@ -303,10 +306,10 @@ def repartition(server: Server, partitions: int) -> int:
 
     Args:
         server: The server.
-        partitions: The new number.
+        partitions: The new number of partitions.
 
     Returns:
-        The previous number.
+        The previous number of partitions.
 
     Raises:
         StoreError: Parts of the store are on other nodes, or belong to another user.
@@ -427,7 +430,7 @@ def _erase(server: Server, table: str, parts: Sequence[Leaf]) -> None:
     with rewriting(server) as db:
         if table not in db.meta.erasing:
             return
-        # A switch of the space, or a repartition, has dropped the table and its files.
+        # Switching spaces or repartitioning may have dropped the table with its files.
         is_dropped = not leaves(db, table)
         if not is_dropped and not is_watched(db, [table]):
             return

@@ -22,8 +22,9 @@ from memories.stores.records import Collection, Record, Ref
 if TYPE_CHECKING:
     from psycopg.types.json import Jsonb
 
-# The words that find a record: its tokens, each prefixed with six digits for its namespace, its
-# collection and whether it has ended. So looking up a word reads only the selected namespaces.
+# The words by which a record is found: its tokens, each prefixed with six digits that stand for the
+# record's namespace, its collection, and whether it has ended. So looking up a word reads only the
+# selected namespaces.
 PREFIX_DIGITS = 6
 _PREFIX = (
     "left(md5({r}namespace || '/' || {r}collection || CASE WHEN {r}ended_at IS NULL THEN '/live' ELSE '/ended' END), "
@@ -33,9 +34,7 @@ _WORDS = "array_to_tsvector(string_to_array({prefix} || replace(btrim({r}tokens)
 
 
 def words(alias: str = "") -> str:
-    """Return the SQL expression for a record's words that is indexed; `alias` is a prefix such as
-    `r.`.
-    """
+    """Return the indexed SQL expression for a record's words; `alias` is a prefix like `r.`."""
     return _WORDS.format(r=alias, prefix=_PREFIX.format(r=alias))
 
 
@@ -122,8 +121,8 @@ CREATE TABLE request (
 CREATE INDEX request_at ON request (at);
 """
 
-# No statistics, because they would contain samples of texts, words, labels and names, which no
-# removal reaches.
+# PostgreSQL keeps no statistics of these columns, because they would contain samples of texts,
+# words, labels and names that a removal can't erase.
 _UNSAMPLED = "ALTER TABLE {part} " + ", ".join(
     f"ALTER COLUMN {column} SET STATISTICS 0"
     for column in ("text", "tokens", "labels", "fields", "key", "grp")
@@ -184,7 +183,9 @@ def _all_tables(partitions: int) -> str:
 
 
 def vector_script(table: str, dimension: int, partitions: int) -> str:
-    """Return the script that creates the tables for a space's vectors, without `hnsw_script`."""
+    """Return the script that creates the tables for a space's vectors, but not their vector
+    indexes.
+    """
     part = _VECTOR_PART
     if dimension <= _PLAIN_DIMENSIONS:
         part += _STORAGE_PLAIN
@@ -225,7 +226,7 @@ ROW = (
 ROW_TYPES = "text int8 text text int8 int8 int8 text text int8 int4 jsonb jsonb text text".split()
 
 # From this value on, Python writes floats with an exponent, and PostgreSQL returns them without a
-# point.
+# decimal point.
 _MIN_EXPONENT = 1e16
 _MARKED = re.compile(r'"\\u0000(-?\d+\.0)"')
 

@@ -22,8 +22,8 @@ from memories.stores.words import best as highest
 
 Scores = dict[int, float]
 
-# Among more records than this, only some are ranked, because reading each match takes time, and
-# very common words are the least informative.
+# If there are more records than this, only some are ranked, because reading each match takes time,
+# and very common words say the least about a record.
 _RANK_ALL = FEW
 _RANK_AT_MOST = 1_500
 _TOKEN_BYTES = 512  # maximum size of a token; an index would allow 2,046
@@ -61,14 +61,15 @@ def candidates(
         selected: The filter.
         probe: The query's vector; None to search by words only.
         terms: The terms.
-        k: The number of records by vector, and by words.
+        k: The number of records to find by vector, and to find by words.
 
     Returns:
         Cosines and word scores by seq.
     """
     extent = read_extent(db, selected)
     cosines = vectors.best(db, probe, selected, extent, k)
-    # The best by words, and the best by vector as far as they contain some of the words.
+    # These are the scores of the best records by words, and of those records in `cosines` that
+    # contain any of the words.
     scores = _rank(db, selected, extent, terms, list(cosines)).scores
     words = highest(scores, k) | {seq: scores[seq] for seq in cosines if seq in scores}
     lacking = [seq for seq in words if seq not in cosines]
@@ -192,8 +193,8 @@ def _documents(
     """Return the records that contain one of the terms.
 
     Without counts, these are all such records in the namespaces, so that they can be counted. With
-    counts, they are the matching ones; for a single, very common term, only those with the highest
-    scores and those in `also`.
+    counts, only matching records are returned; for a single, very common term, only those with the
+    highest scores and those in `also`.
     """
     if counts is not None:
         terms = {term: parsed for term, parsed in terms.items() if counts[term]}
@@ -238,7 +239,9 @@ def _score(
     corpus: _Corpus,
     holding: int,
 ) -> None:
-    """Add a term's score to the records that contain it, given the number of all that do."""
+    """Add a term's score to the records that contain it; `holding` is the number of all such
+    records.
+    """
     idf = rarity(corpus.documents, holding)
     holders = result.holders.setdefault(term, [])
     for document, count in occurrences:
@@ -279,7 +282,7 @@ def _shorten(token: str) -> str:
     return f"{token[:64]}{hashlib.blake2b(token.encode(), digest_size=16).hexdigest()}"
 
 
-_FEW = 4_096  # up to this many turns are all returned
+_FEW = 4_096  # if there are no more turns than this, all are returned
 _PLACE = (
     "SELECT r.seq, r.namespace, r.grp, r.position, coalesce(r.session, -1), r.created_at, "
     "r.labels::text FROM record r"

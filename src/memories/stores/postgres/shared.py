@@ -25,12 +25,13 @@ _log = logging.getLogger(__name__)
 # A request counts as abandoned if its server doesn't renew it for this long.
 LEASE_SECONDS = 30.0
 RENEW_SECONDS = 10.0
-_SWEPT = 500  # old requests are removed once in this many claims
+_SWEPT = 500  # old requests are removed once every this many claims
 
-# These statements don't wait for the disk. A claim precedes its request's write in the log of the
-# database, and that write is flushed, so it never survives without its claim. If only the end of a
-# request is lost, the request is processed again. A statement, its settings and its transaction are
-# sent in one step, because a pooler may give the session to a different client afterwards.
+# These statements don't wait for the disk. In the database's log, a claim precedes the write of its
+# request, and flushing that write also flushes the claim. So the write never survives without its
+# claim. If only the end of a request is lost, the request is processed again. A statement, its
+# settings and its transaction are sent in one step, because a pooler may give the session to a
+# different client afterwards.
 _STEP = """
 BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL synchronous_commit = off;
 {statement}; COMMIT
@@ -169,7 +170,7 @@ class PostgresClaims:
         try:
             cursor.execute(step, {"lease": f"{LEASE_SECONDS} s", **values})
         except BaseException:
-            with contextlib.suppress(psycopg.Error):  # it is closed
+            with contextlib.suppress(psycopg.Error):  # the connection may be closed
                 connection.execute("ROLLBACK")
             raise
         rows: list[tuple[Any, ...]] = []
@@ -203,11 +204,12 @@ ON CONFLICT (name) DO UPDATE SET value = excluded.value
 
 
 class Listener:
-    """Calls a function after each transaction that wrote the log, until it is closed.
+    """Calls a function after each transaction that wrote the log, until the listener is closed.
 
     Attributes:
-        hearing: Whether it receives notifications. False while the server is down, and behind a
-            pooler that shares sessions, where PostgreSQL delivers none. The caller must then poll.
+        hearing: Whether the listener receives notifications. False while the server is down, and
+            behind a pooler that shares sessions, where PostgreSQL delivers none. The caller must
+            then poll.
     """
 
     def __init__(self, server: Server, callback: Callable[[], None]) -> None:

@@ -85,28 +85,30 @@ def _repeat_if_interrupted(
 class PostgresStore:
     """Implements `Store` on PostgreSQL 15 or newer; vectors need pgvector 0.8 or newer.
 
-    It follows every rule of the protocol, for many processes and machines. Specific to PostgreSQL:
+    It follows every rule of the protocol, even with many processes and machines. Specific to
+    PostgreSQL:
 
     - *Transactions* wait for each other only if they touch the same namespaces: each locks a
       namespace when it first reads or writes it. Two transactions that lock namespaces in opposite
       orders get `StoreBusy`. `namespaces` and `unstaged` lock the whole store, so a transaction
       should begin with them.
-    - *Durability* depends on the server. `synchronous_commit` is switched on if it is off, and a
-      server with `fsync = off` is only read. With `synchronous_standby_names` set, acknowledged
-      writes are on the replicas too.
-    - *A lost connection*: a read is repeated once, a write never. If the connection was lost during
-      the commit, the error says that the write may or may not be stored. A server that sends
-      nothing for a minute during a read, or two during a write, counts as unreachable, and nothing
-      is repeated; erasing and migrating have no limit.
-    - *Word scores*: among more than 4,000 records, very common words don't count if a query has
-      rarer ones.
+    - *Durability* depends on the server. `synchronous_commit` is switched on if it is off, and
+      nothing is written to a server with `fsync = off`. With `synchronous_standby_names` set,
+      acknowledged writes are on the replicas too.
+    - *A lost connection*: a read is repeated once, and a write is never repeated. If the connection
+      was lost during the commit, the error says that the write may or may not be stored. A server
+      that sends nothing for a minute during a read, or two during a write, counts as unreachable,
+      and nothing is repeated; erasing and migrating have no limit.
+    - *Word scores*: among more than 4,000 records, very common words are ignored if the query also
+      contains rarer ones.
     - *Removal* replaces the partitions that contained the records with copies, which takes a while.
-      Others read and write in the meantime, and wait briefly at the end. It doesn't reach the
-      server's write-ahead log before that is recycled, archives, backups, or a log of statements.
+      Others read and write in the meantime, and wait briefly at the end. Removed data remains in
+      archives, backups and statement logs, and in the server's write-ahead log until that is
+      recycled.
     - *Partitions on other nodes* (foreign tables of postgres_fdw): such nodes commit one after the
-      other. After a crash between two commits, `corpus` and `label`, which provide counts and
-      speakers, may lack a record that was never acknowledged. Removed records stay in the files of
-      such a node until VACUUM FULL is run there.
+      other. After a crash between two commits, the tables `corpus` and `label`, which provide
+      counts and speakers, may lack a record that was never acknowledged. Removed records stay in
+      the files of such a node until VACUUM FULL is run there.
     """
 
     def __init__(self, url: str, space: Space | None) -> None:
@@ -221,7 +223,7 @@ class PostgresStore:
                         values += after
                     order = f"ORDER BY r.grp {direction}, r.position {direction} LIMIT %s"
                     rows += db.rows(f"{RECORDS} WHERE {sql} {order}", (*values, size))
-                # By group, position and namespace.
+                # Sort by group, position and namespace.
                 rows.sort(key=itemgetter(3, 4, 2), reverse=newest_first)
                 records = list(records_of(rows[:size], self.damaged).values())
                 if len(records) >= limit or len(rows) < size:
@@ -435,7 +437,8 @@ class PostgresStore:
         self._server.close()
 
     def _index_later(self, db: Transaction, large: Sequence[Place], *, loading: bool) -> None:
-        """Have missing vector indexes created after this write or, in a load, on closing.
+        """Arrange for missing vector indexes to be created after this write or, in a load, on
+        closing.
 
         A load is several times as fast without them. Without an index, searches score every vector.
         """

@@ -102,7 +102,7 @@ def best(
         nearest: Scores = {}
         if extent.live.get(namespace, 0) > EXACT_ROWS:
             nearest = _nearest(db, probe, selected, namespace, k)
-        if len(nearest) < k:  # also if very many vectors are equal; the index finds only some
+        if len(nearest) < k:  # or if very many vectors are equal: the index finds only some
             nearest = _score_all(db, probe, selected, (namespace,), k)
         scores |= nearest
     return highest(scores, k)
@@ -157,7 +157,7 @@ def _score_all(
     if selected.broad:
         sql += " AND v.live"
     else:
-        # A list is looked up in the vector index; a join took half as long again.
+        # A list is looked up in the vector table's index; a join took half as long again.
         sql += f" AND v.seq = ANY(ARRAY(SELECT r.seq FROM record r WHERE {selected.sql}))"
         values += selected.values
     sql += " GROUP BY v.seq ORDER BY 2 DESC LIMIT %s"
@@ -213,8 +213,8 @@ SELECT DISTINCT part, collection FROM corpus CROSS JOIN generate_series(0, %s - 
 WHERE NOT ended AND embedded >= %s
 AND CASE %s WHEN 1 THEN true ELSE satisfies_hash_partition(%s::regclass, %s, part, namespace) END
 """
-# Whether the index is complete or being created, NULL if it doesn't exist; whether we may create
-# it.
+# Whether the index is complete or being created (NULL if it doesn't exist), and whether we may
+# create it.
 _INDEX_STATE = """
 SELECT (
   SELECT i.indisvalid
@@ -305,7 +305,7 @@ def stage(db: Transaction, space: Space, vectors: "Mapping[Ref, NDArray[np.float
 def switch(db: Transaction, space: Space, damaged: Damaged) -> None:
     """Switch to the staged vectors of a space, in a transaction that excludes all other writers.
 
-    Damaged records may lack vectors.
+    Only damaged records may lack vectors.
 
     Raises:
         Conflict: There are records without vectors in this space.

@@ -34,7 +34,8 @@ _MAX_PARTS = 1_000_000
 _TRIES = 20
 
 # Our fields in a payload: the part, the name in the part, a revision that every change renews, and
-# the tokens. The tokens include prefixes of words, marked by a "^"; no token begins with one.
+# the tokens. The tokens include prefixes of words, marked by a "^"; no token itself begins with a
+# "^".
 PART, NAME, _REVISION, _WORDS, _PREFIX_MARK = "_part", "_id", "_rev", "_words", "^"
 _STATE = "state"
 _WITHOUT_WORDS = {"exclude": [_WORDS]}
@@ -113,7 +114,7 @@ class QdrantDriver:
     The collection with the given name contains the records, the labels and the state as points
     without vectors. It has one shard, so each write is one entry in one log, and is made completely
     or not at all. Every vector space has a collection with its dimension and the server's default
-    number of shards. Every request is limited to `_part`, which the server indexes as its tenant.
+    number of shards. Every request is limited to `_part`, which the server indexes as the tenant.
 
     A keyword index over the tokens, which are the same in all stores, finds words. A term that is
     only the beginning of a word is looked up by its first characters.
@@ -123,7 +124,8 @@ class QdrantDriver:
     - More than about 24 MB of points in one call are split into several requests; after an
       interruption, only some of them may be stored.
     - If two writers change one point at the same moment, both changes are made, one after the
-      other. Then a call with different changes to several points may become visible in parts.
+      other. In that case, a call that makes different changes to several points may become visible
+      in parts.
     - Vectors on several shards are not written in one step; nothing refers to them before all are
       written.
     - If the server keeps replicas, reads see every acknowledged write only if its
@@ -326,7 +328,9 @@ class QdrantDriver:
     def nearest(
         self, part: Part, vector: "NDArray[np.float32]", *, k: int
     ) -> list[tuple[str, float]]:
-        """See `Driver.nearest`; the server rescores twice as many windows found by 8-bit codes."""
+        """See `Driver.nearest`; the server finds twice as many windows by their 8-bit codes, and
+        rescores them.
+        """
         if k < 1:
             return []
         body = {
@@ -419,7 +423,7 @@ class QdrantDriver:
             body["offset"] = answer["next_page_offset"]
 
     def _complete_collection(self, name: str, dimension: int) -> None:
-        """Create a collection, or the parts of it that a crash or an older program left out."""
+        """Create a collection, or add what a crash or an older program left out of it."""
         if name in self._complete:
             return
         info = self._read(Verb.INFO, name)
@@ -491,7 +495,7 @@ def _to_entry(part: Part, point: Point) -> dict[str, Any]:
         payload[_WORDS] = sorted(words.union(*map(_prefixes, words)))
     vector: Any = {}
     if point.vector is not None:
-        # Rounding halves the digits, and is still more precise than a float32.
+        # Rounding halves the number of digits; the result is still more precise than a float32.
         vector = point.vector.astype(float).round(8).tolist()
     return {"id": _point_id(_part_name(part), point.id), "vector": vector, "payload": payload}
 

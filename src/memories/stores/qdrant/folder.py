@@ -53,7 +53,7 @@ class FolderTransport:
 
     @property
     def remains(self) -> tuple[str, ...]:
-        """See `Transport.remains`; nowhere if SQLite is built to overwrite deleted data."""
+        """See `Transport.remains`; empty if SQLite is built to overwrite deleted data."""
         return () if _overwrites_deleted() else (f"the files in {self._folder}",)
 
     def ask(self, verb: Verb, collection: str = "", body: Body | None = None) -> Any:
@@ -120,7 +120,7 @@ class _OpenFolder:
                 file.write(json.dumps([verb, collection, body]).encode())
             try:
                 result = self._run(verb, collection, body)
-            except ValueError:  # the client refused it, and wrote nothing
+            except ValueError:  # the client refused the request, and wrote nothing
                 pending.unlink()
                 raise
             pending.unlink()

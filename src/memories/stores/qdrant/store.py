@@ -88,7 +88,7 @@ def _open_server(url: str) -> tuple[Transport, str]:
 
 # --- a server
 
-_DONE = "wait=true&ordering=strong"  # answer after the shard's leader has flushed and applied it
+_DONE = "wait=true&ordering=strong"  # answer once the shard's leader has flushed and applied it
 _ROUTES: Mapping[Verb, tuple[str, str]] = {
     Verb.VERSION: ("GET", "/"),
     Verb.COLLECTIONS: ("GET", "/collections"),

@@ -1,6 +1,6 @@
 """The default store: one SQLite file, shared by the processes on one machine.
 
-A version of a memory, or a turn, is a row of the table `record` (`schema`), added by
-`SQLiteStore.append` (`store`). FTS5 indexes its words (`words`). Its vectors are stored as codes
-and blocks (`vectors`, `quantize`). `turns` searches turns.
+Each version of a memory and each turn is a row of the table `record`, which `schema` creates and
+`SQLiteStore.append` in `store` writes to. `words` indexes the words with FTS5. `vectors` and
+`quantize` store the vectors as codes and blocks. `turns` searches for turns.
 """

@@ -23,7 +23,7 @@ from memories.stores.sqlite.query import READ, labels_of
 from memories.stores.sqlite.rows import fetch, fetch_value, record_of
 from memories.stores.sqlite.wal import ForeignLog, continues, refuse_foreign_log
 
-MARK = "backup"  # the key in `meta`
+MARK = "backup"  # the mark's key in `meta`
 _PAGE = 500
 _COUNT = (
     "SELECT count(*) FROM record r JOIN pool p ON p.id = r.pool "
@@ -148,7 +148,7 @@ def mark_of(path: Path) -> Mark | None:
         return None
 
 
-# --- restoring one
+# --- restoring a copy
 
 
 def copy_in(source: Path, target: Path) -> int:
@@ -231,12 +231,12 @@ def put_back(scratch: Path, path: Path, aside: Path | None, *, records: int, mar
         aside: The new name of the existing store, which keeps its log; None to refuse if there is a
             store.
         records: The number of records in the file.
-        mark: The file's mark. A log of the old store that can't be emptied is next to the new file
-            for a moment; the mark shows that it belongs to another file. The first commit removes
-            the mark.
+        mark: The file's mark. If the old store's log can't be emptied, it is next to the new file
+            for a moment; the mark shows that this log belongs to another file. The first commit
+            removes the mark.
 
     Raises:
-        RequestError: There is a store, and no name to keep it under.
+        RequestError: There is a store, but no name to keep it under was given.
         StoreBusy: Another process holds the write lock.
     """
     with sqlite_errors(scratch), open_apart(scratch, write=True) as db:
@@ -283,7 +283,7 @@ def _empty_log_of_store(file: SQLiteFile) -> bool:
 
 
 def _keep(path: Path, aside: Path) -> None:
-    """Link the store and its log to second names, so that they survive when the first ones are
+    """Give the store and its log second names, so that they survive when the first names are
     reused.
     """
     for suffix in ("", "-wal"):

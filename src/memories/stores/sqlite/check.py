@@ -1,8 +1,8 @@
 """Checks a SQLite store file, and repairs the parts that are derived from the records: see `PARTS`.
 
 Checksums reveal damage in a record and its vectors; everything else is compared with the records.
-A page that was replaced with an older version of itself is not detected, because the checksums in
-it match.
+A page that was replaced with an older version of itself is not detected, because its
+checksums match.
 """
 
 import contextlib
@@ -38,8 +38,8 @@ from memories.stores.sqlite.schema import RECREATE_WORDS
 from memories.stores.sqlite.spaces import StoredVectors
 
 SMALL = 400  # stores with up to this many records are read completely by the cheap check
-SOME = 200  # number of records that the cheap check reads in a larger store: a few milliseconds
-SMALL_BYTES = 2_097_152  # only a deep check reads all of a larger file
+SOME = 200  # number of records that the cheap check reads in a larger store, in a few ms
+SMALL_BYTES = 2_097_152  # only a deep check reads all pages of a file larger than this
 _UNREADABLE = (
     apsw.CorruptError,
     apsw.SQLError,
@@ -47,7 +47,7 @@ _UNREADABLE = (
     StoreDamaged,
     *NEVER_WRITTEN,
 )
-_PAGE = 500  # records in memory at a time
+_PAGE = 500  # maximum number of records in memory at a time
 _ALL = 2**62
 
 
@@ -59,7 +59,7 @@ class Part(NamedTuple):
         check: Yields its problems.
         rebuild: Rebuilds it.
         is_cheap: Whether the cheap check of a small store includes it.
-        rows: A pattern that matches its tables in a message from SQLite's check.
+        rows: A pattern for the names of its tables in messages from SQLite's check.
     """
 
     what: str
@@ -165,7 +165,7 @@ def _check_pages(db: apsw.Connection, *, deep: bool) -> Iterator[Finding]:
 
 
 def _run_sqlite_check(db: apsw.Connection, check: str) -> list[str]:
-    """Run SQLite's check; return its messages, without tables that it can't open."""
+    """Run SQLite's check, without tables that it can't open; return its messages."""
     _find_words_damage(db, None)  # refreshes SQLite's view of an index that another process rebuilt
     try:
         rows: list[Any] = db.execute(f"PRAGMA {check}").fetchall()
@@ -300,7 +300,7 @@ def _find_unusable_words(inspection: Inspection, check: str | None = None) -> It
 
 
 def _check_rows_of_words(inspection: Inspection) -> Iterator[Finding]:
-    """Yield word rows without a record or in the wrong table, and records without words."""
+    """Yield findings about word rows without a record or in the wrong table, and missing rows."""
     for finding in _find_unusable_words(inspection, "quick_check"):
         inspection.has_bad_words = True
         yield finding
@@ -335,7 +335,7 @@ def _check_rows_of_words(inspection: Inspection) -> Iterator[Finding]:
 
 
 def _check_words(inspection: Inspection) -> Iterator[Finding]:
-    """Yield damage in the word index, or its differences from the texts."""
+    """Yield findings about a damaged word index or, if it is intact, about incorrect words."""
     if inspection.has_bad_words:
         return  # `_check_rows_of_words` has reported it
     findings = list(_find_unusable_words(inspection, "integrity_check"))
@@ -343,7 +343,7 @@ def _check_words(inspection: Inspection) -> Iterator[Finding]:
 
 
 def _compare_words(inspection: Inspection) -> Iterator[Finding]:
-    """Yield how many records' words differ from their text, compared with a fresh index."""
+    """Yield a finding if the words of some records differ from those in a new index."""
     wrong: set[int] = set()
     with contextlib.closing(scratch()) as fresh, fresh:
         for table in _TABLES_OF_WORDS.values():

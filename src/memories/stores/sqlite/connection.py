@@ -30,11 +30,11 @@ BUSY_SECONDS = 30.0
 _PARTS = ("", "-wal", "-shm")
 # Suffixes of the copies that migrations, restores and repairs leave next to the file.
 COPIES = ("v*.backup", "replaced-*", "before-fix-*")
-# how long one attempt to erase, and thus every other writer, waits for readers
+# how long one attempt to erase waits for readers; other writers have to wait as long
 _ATTEMPT_MILLIS = 100
-_BETWEEN_ATTEMPTS = 0.05  # seconds to wait for other writers
+_BETWEEN_ATTEMPTS = 0.05  # seconds between two attempts, in which others can write
 
-# Logged warnings: each file with the number of commits that it lacks.
+# The warnings that were logged: each a file and the number of commits that it lacks.
 _reported: set[tuple[Path, int]] = set()
 
 
@@ -107,7 +107,7 @@ class SQLiteFile:
                 commit may lose it, but nothing that was flushed earlier.
 
         Raises:
-            StoreBusy: Another writer held the lock for that time.
+            StoreBusy: The lock wasn't available within that time.
             CommitsMissing: The file lacks acknowledged commits; see `accept_loss`.
         """
         with sqlite_errors(self.path):
@@ -178,7 +178,7 @@ class SQLiteFile:
         bytes is rewritten completely, once.
 
         Raises:
-            StoreBusy: A reader kept using the earlier state.
+            StoreBusy: A reader kept using an earlier state of the file.
         """
         deadline = time.monotonic() + BUSY_SECONDS
         with sqlite_errors(self.path):
@@ -214,7 +214,7 @@ class SQLiteFile:
             return engine.count_missing_commits(connection, commit_note)
 
     def accept_loss(self) -> int:
-        """Continue without missing commits and with a new history; return how many are missing."""
+        """Continue without missing commits, in a new history; return how many are missing."""
         with sqlite_errors(self.path), self._exclusive(BUSY_SECONDS) as side:
             connection = self._connection()
             _, commit_note = engine.read_open_side(side)
@@ -257,7 +257,7 @@ class SQLiteFile:
             is_replaced = any(before is not None and before != now for before, now in parts)
             for thread, connection in self._opened:
                 try:
-                    if is_replaced:  # don't write to or remove the files in place of the open ones
+                    if is_replaced:  # don't write to or remove the files that replaced ours
                         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
                     connection.close()
                 except apsw.ThreadingViolationError:
@@ -290,7 +290,7 @@ class SQLiteFile:
     # --- connections
 
     def _connection(self) -> apsw.Connection:
-        """Return this thread's connection; to an empty store if there is no file."""
+        """Return this thread's connection, or one to an empty store if there is no file."""
         if self._guard.forked:
             self._disinherit()
         if self._seen[0] is None and identity(self._parts[0]) is None:
@@ -434,7 +434,8 @@ class SQLiteFile:
     def _refuse_foreign_log(self) -> None:
         """Refuse another file's log.
 
-        The log of a commit in progress may look like one, so this checks again under the lock.
+        The log of a commit in progress may look like another file's, so this checks again under the
+        lock.
         """
         from memories.stores.sqlite import wal
 
@@ -518,8 +519,9 @@ class SQLiteFile:
                 self._local.exclusive = False
 
     def _next_marker(self, connection: apsw.Connection, side: int) -> Marker:
-        """Return the state after the transaction that has just begun; refuse it if commits are
-        missing.
+        """Return the state after the transaction that has just begun.
+
+        The transaction is refused if commits are missing.
         """
         _, commit_note = engine.read_open_side(side)
         missing = engine.count_missing_commits(connection, commit_note)
@@ -531,7 +533,7 @@ class SQLiteFile:
         return next_marker(marker, forked=is_restored)
 
     def _note(self, side: int, marker: Marker) -> None:
-        """Note a commit as acknowledged; if that fails, its later loss may go unnoticed."""
+        """Write the note of an acknowledged commit; if that fails, its loss may go unnoticed."""
         with contextlib.suppress(OSError, apsw.Error):  # the commit itself succeeded
             status = self.path.stat()
             own = os.fstat(side).st_ino

@@ -1,6 +1,6 @@
-"""The parts of the SQLite file that are derived from its records: finding and repairing wrong ones.
+"""Checks and repairs the parts of the SQLite file that are derived from its records.
 
-For words see `check`.
+The word index is in `check`.
 """
 
 import math
@@ -75,7 +75,7 @@ def derived_finding(what: str) -> Finding:
 
 
 def _count_differences(db: apsw.Connection, expected: str, stored: str) -> int:
-    """Return how many rows only one of two queries returns."""
+    """Return the number of rows that only one of two queries returns."""
     sql = (
         f"SELECT * FROM (SELECT * FROM ({expected}) EXCEPT SELECT * FROM ({stored})) "
         f"UNION ALL SELECT * FROM (SELECT * FROM ({stored}) EXCEPT SELECT * FROM ({expected}))"
@@ -167,7 +167,7 @@ def rebuild_last_seq(inspection: Inspection) -> None:
 
 
 def find_wrong_counts(inspection: Inspection) -> list[Finding]:
-    """Return the counts that differ from the records; change nothing."""
+    """Return findings about counts that differ from the records; change nothing."""
     comparisons = (
         (
             "the counts of a namespace",
@@ -194,7 +194,7 @@ def find_wrong_counts(inspection: Inspection) -> list[Finding]:
 
 
 def find_wrong_triggers(inspection: Inspection) -> list[Finding]:
-    """Return the triggers that differ from the ones that maintain the counts."""
+    """Return findings about triggers that differ from those that maintain the counts."""
     expected: dict[str, str] = {}
     for statement in schema.CREATE_TRIGGERS.replace("END;", "END\0").split("\0"):
         sql = statement.strip()
@@ -319,7 +319,7 @@ def _count_code_lengths(db: apsw.Connection, tables: Mapping[Collection, str]) -
 
 
 def _possible_forms(space: StoredSpace, lengths: Counter[int]) -> list[tuple[int, bool]]:
-    """Return the stored form, then those that match codes of these lengths."""
+    """Return the stored form, then the forms that codes of these lengths may have."""
     forms: list[tuple[int, bool]] = []
     if space.dimension:
         forms += [space.form, (space.dimension, not space.compact)]
@@ -335,7 +335,7 @@ def _possible_forms(space: StoredSpace, lengths: Counter[int]) -> list[tuple[int
 
 
 def find_damaged_vectors(inspection: Inspection) -> Iterator[Finding]:
-    """Yield the tables with vectors that don't match their checksum or belong to no record."""
+    """Yield a finding for each table with vectors that are damaged or belong to no record."""
     db = inspection.db
     space = read_space(db)
     if space is not None and not space.dimension:
@@ -351,7 +351,7 @@ def find_damaged_vectors(inspection: Inspection) -> Iterator[Finding]:
 
 
 def drop_damaged_vectors(inspection: Inspection) -> None:
-    """Remove damaged vectors; until their records are embedded again, only words find them."""
+    """Remove damaged vectors; only words find their records until they are embedded again."""
     db = inspection.db
     space = read_space(db)
     for collection, table in _vector_tables():
@@ -388,7 +388,7 @@ def _damaged_seqs(
 
 
 def find_wrong_blocks(inspection: Inspection) -> Iterator[Finding]:
-    """Yield the tables whose blocks differ from the blocks for their vectors."""
+    """Yield a finding for each table whose blocks don't match the vectors."""
     db = inspection.db
     space = read_space(db)
     if space is not None and not space.dimension:

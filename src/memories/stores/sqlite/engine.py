@@ -2,8 +2,8 @@
 
 `whole_file` creates and migrates store files.
 
-Nothing else opens store files: closing one in any other way, even as a plain file, would cancel
-this process's locks.
+A store file in use is opened only through apsw: closing it in any other way, even as a plain file,
+would cancel this process's locks.
 """
 
 import contextlib
@@ -27,11 +27,11 @@ SCHEMA_VERSION = 5  # the newest schema: the number of `schema.MIGRATIONS`
 # Marks a file in which every deletion since the first write has been overwritten; see
 # `SQLiteFile.erase_free_pages`.
 SECURE = "INSERT INTO meta (name, value) VALUES ('secure', 1)"
-# kibibytes of pages in memory, because searches read rows from all over the file
+# size of the page cache; large, because searches read rows from all over the file
 _CACHE_KIB = 16_384
 BUSY_MILLIS = 30_000
 SUFFIXES = ("", "-wal", "-shm", "-journal")
-_SIGNATURE_BYTES = 20  # bytes at the start: which process holds the lock, and since when
+_SIGNATURE_BYTES = 20  # length of the first part: which process holds the lock, and since when
 _MAX_BYTES = 400
 _LOG_HEADER_BYTES = 32
 LOG_MAGIC = (0x377F0682, 0x377F0683)  # a SQLite log starts with one of them
@@ -43,8 +43,9 @@ Identity = tuple[int, int]  # device and inode
 
 # --- the side file: a store's lock, the lock's holder, and the last acknowledged commit
 #
-# It reveals that a log was truncated, or belongs to another file. A store works without it. It is
-# never flushed, so after a power failure it may name an earlier commit, but never a later one.
+# The side file reveals whether a log was truncated or belongs to another file. A store works
+# without it. The side file is never flushed, so after a power failure it may name an earlier
+# commit, but never a later one.
 
 
 class Marker(NamedTuple):
@@ -94,14 +95,14 @@ def _link(marker: Marker) -> str:
 
 
 class CommitNote(NamedTuple):
-    """The note of the side file about the last acknowledged commit.
+    """The note in the side file about the last acknowledged commit.
 
     Attributes:
         marker: The state after the commit.
         log: Distinguishes the log from earlier logs; empty without a log.
         inode: The inode of the database.
         changed: When the database itself was last changed, in nanoseconds.
-        own: The side file's inode, which differs in a copy.
+        own: The side file's inode, which is different in a copy of the folder.
     """
 
     marker: Marker
@@ -225,8 +226,9 @@ def busy_error(path: Path, lock: Path, waited: float, before: CommitNote | None)
 
 
 def salt_of(log: Path) -> str:
-    """Return a value that distinguishes a log from earlier ones; empty without a log or its
-    header.
+    """Return a value that distinguishes a log from earlier ones.
+
+    It is empty if there is no log or the log has no valid header.
     """
     try:
         fd = os.open(log, os.O_RDONLY | _OPEN)
@@ -245,7 +247,7 @@ def salt_of(log: Path) -> str:
 
 
 def engine_is_safe(version: str) -> bool:
-    """Return whether a SQLite is free of the WAL-reset bug, which silently loses commits."""
+    """Return whether a SQLite version lacks the WAL-reset bug, which silently loses commits."""
     number = tuple(int(part) for part in version.split("."))
     return (
         number >= (3, 51, 3)
@@ -350,8 +352,9 @@ def use_log(connection: apsw.Connection, path: Path) -> None:
 
 
 def undo(connection: apsw.Connection, statement: str) -> None:
-    """Roll back after an error, hiding failures of the rollback, because the first error is being
-    raised.
+    """Roll back after an error.
+
+    A failure of the rollback is hidden, because the first error is being raised.
     """
     if connection.in_transaction:
         with contextlib.suppress(apsw.Error):
@@ -399,7 +402,7 @@ def scratch() -> apsw.Connection:
 
 # File systems shared by machines that don't see each other's locks and shared memory, which
 # SQLite's log needs. Folders that a virtual machine shares with its host belong here too: their
-# locks end at the machine's border.
+# locks apply only inside the virtual machine.
 _NETWORK = frozenset(
     "nfs nfs3 nfs4 nfsd cifs smb smb2 smb3 smbfs ncpfs ncp afs afpfs coda ceph cephfs "
     "glusterfs lustre beegfs fhgfs gpfs mmfs ocfs2 gfs gfs2 orangefs pvfs2 panfs wekafs "
@@ -469,14 +472,14 @@ def refuse_network(folder: Path) -> None:
 
 
 def is_network(kind: str) -> bool:
-    """Return whether several machines share, or may share, a kind of file system."""
+    """Return whether file systems of this kind are, or may be, shared by several machines."""
     if kind == "fuse" or kind.startswith("fuse."):
         return kind.removeprefix("fuse.") not in _LOCAL_FUSE
     return kind.lower() in _NETWORK
 
 
 def filesystem_of(resolved: str, mounts: str) -> str:
-    """Return a path's kind of file system, given the text of /proc/self/mounts."""
+    """Return the kind of file system that a path is on, given the text of /proc/self/mounts."""
     best, best_kind = "", ""
     for line in mounts.splitlines():
         _, mount, kind, *_ = line.split(" ")
@@ -502,12 +505,12 @@ def state(db: apsw.Connection) -> tuple[Marker, bool]:
 
 
 def set_state(db: apsw.Connection, marker: Marker) -> None:
-    """Write the state after the current transaction."""
+    """Write the state that the store has after the current transaction."""
     db.execute("UPDATE store SET id = ?, commits = ?", (marker.store, f"{marker.commits:020d}"))
 
 
 def count_missing_commits(connection: apsw.Connection, commit_note: CommitNote | None) -> int:
-    """Return how many commits up to a noted one are missing from the file."""
+    """Return how many commits, up to the noted one, are missing from the file."""
     if commit_note is None:
         return 0
     marker, is_restored = state(connection)

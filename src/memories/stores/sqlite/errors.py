@@ -15,9 +15,9 @@ from memories.core.disk import FULL
 from memories.errors import StoreBusy, StoreDamaged, StoreError, StoreFull
 from memories.stores.records import Finding
 
-_DESCRIPTORS = 4  # descriptors for a file, its log, its shared memory, and one more
+_DESCRIPTORS = 4  # number of descriptors for a file, its log, its shared memory, and one more
 _MAX_PATH_BYTES = 490  # SQLite allows 512, and the files next to the store have longer names
-_MIN_FREE_BYTES = 32_768  # size of the pieces of shared memory
+_MIN_FREE_BYTES = 32_768  # SQLite allocates shared memory in pieces of this size
 _DAMAGED = "{path} is damaged ({exc}); stop writing to it and restore a backup"
 _FULL = "the disk of {path} is full; nothing was written; free some space and try again"
 FIX = "run: memory doctor --fix"
@@ -27,7 +27,7 @@ SALVAGE = (
 )
 # Raised when invalid values are decoded; see `rows.describe_damage`.
 NEVER_WRITTEN = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
-# The first match counts, so general errors come last.
+# The first matching class counts, so general errors come last.
 _TRANSLATIONS: tuple[tuple[type[apsw.Error], type[StoreError], str], ...] = (
     (apsw.FullError, StoreFull, _FULL),
     (apsw.NotADBError, StoreDamaged, "{path} is not a SQLite database; it was not touched"),
@@ -92,8 +92,9 @@ def sqlite_errors(path: Path) -> Iterator[None]:
 
 
 def _translate(path: Path, exc: apsw.Error) -> StoreError:
-    """Translate a SQLite error by its class and, because it doesn't mention files, by their
-    state.
+    """Translate a SQLite error according to its class and the state of the files.
+
+    SQLite's messages don't mention files.
     """
     kind, message = next(
         (kind, message) for theirs, kind, message in _TRANSLATIONS if isinstance(exc, theirs)
@@ -118,7 +119,7 @@ def _extended_code(exc: Exception) -> int:
 def _is_of_words(exc: apsw.Error) -> bool:
     """Return whether FTS5 found damage; some damage only appears when a transaction ends."""
     if isinstance(exc, apsw.ConstraintError):
-        return str(exc) == "constraint failed"  # SQLite would name one of our tables
+        return str(exc) == "constraint failed"  # in our own tables, SQLite names the table
     if isinstance(exc, apsw.CorruptError):
         return _extended_code(exc) == apsw.SQLITE_CORRUPT_VTAB or "fts5" in str(exc)
     return isinstance(exc, apsw.SQLError) and "fts5" in str(exc)
@@ -151,7 +152,7 @@ def filesystem_errors(path: Path, what: str = "") -> Iterator[None]:
 
 @contextlib.contextmanager
 def decoding_errors(file: str = "the store") -> Iterator[None]:
-    """Report undecodable values as damage; use this only around their decoding."""
+    """Report undecodable values as damage; use this only around code that decodes."""
     try:
         yield
     except NEVER_WRITTEN as exc:
@@ -176,8 +177,9 @@ def refuse_full(path: Path) -> None:
 
 
 def _find_folder_in_the_way(path: Path) -> str:
-    """Return a sentence about a folder with the name of one of the store's files; empty if there is
-    none.
+    """Return a sentence about a folder that has the name of one of the store's files.
+
+    The result is empty if there is no such folder.
     """
     for suffix in ("-wal", "-shm", "-journal"):
         part = Path(f"{path}{suffix}")
@@ -210,7 +212,7 @@ def _is_out_of_descriptors() -> bool:
     opened: list[int] = []
     try:
         for _ in range(_DESCRIPTORS):
-            opened.append(os.open(os.devnull, os.O_RDONLY))  # noqa: PERF401 - so that each is closed
+            opened.append(os.open(os.devnull, os.O_RDONLY))  # noqa: PERF401 - so each is closed
     except OSError as exc:
         return exc.errno in (errno.EMFILE, errno.ENFILE)
     finally:

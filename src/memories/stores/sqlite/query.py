@@ -1,7 +1,7 @@
 """Queries for records: filters as SQL conditions, and the records and counts that they find.
 
-Damage affects only its own record: a row that can't be decoded or doesn't match its checksum is
-left out and noted.
+Damage in one record doesn't affect others: a row that can't be decoded or doesn't match its
+checksum is left out and noted.
 """
 
 import json
@@ -34,8 +34,8 @@ _ignored_changes: weakref.WeakKeyDictionary[apsw.Connection, int] = weakref.Weak
 class ReadCache(Generic[_Name, _Value]):
     """Per-connection cache of read values, invalidated by any commit.
 
-    `data_version` changes with commits by others, the count of changes with those by the connection
-    itself.
+    SQLite's `data_version` changes when another connection commits; the count of changes grows when
+    this connection writes.
     """
 
     def __init__(self, max_values: int) -> None:
@@ -93,11 +93,11 @@ _FIND = """
 SELECT r.seq FROM pool p JOIN record r ON r.pool = p.id
 WHERE p.collection = ? AND p.namespace = ? AND r.grp = ? AND r.position = ?
 """
-# The name that stands for a record's group if the group can't be passed as an argument, because of
-# damage in it or in its namespace.
+# The name that stands for a record's group if the group can't be passed as an argument, because the
+# group or the namespace is damaged.
 _STAND_IN = re.compile(rf"{UNREADABLE}(\d{{1,18}})")
 _LABELLED = "r.seq IN (SELECT seq FROM record_label WHERE label = {})"
-# if a label is this many times rarer than the namespace, starting at the label is faster
+# if the namespaces have this many times more records than a label, start at the label
 _RARER = 4
 _LABELS: ReadCache[str, tuple[str, str]] = ReadCache(4_000)
 _LOWEST_UUID = "00000000-0000-0000-0000-000000000000"
@@ -154,7 +154,7 @@ def records_of(
 
 
 def ref_of(db: apsw.Connection, row: Sequence[Any]) -> Ref:
-    """Return the address at which a row's record can be found although it is damaged."""
+    """Return the address at which a row's record can be found even though it is damaged."""
     seq, collection, namespace, group, position = row[:5]
     kind = Collection.HISTORY if collection == Collection.HISTORY else Collection.MEMORY
     is_named = isinstance(namespace, str)
@@ -184,9 +184,9 @@ def is_group(group: Any) -> bool:
 
 
 def find_stand_in(db: apsw.Connection, where: Filter) -> Ref | None:
-    """Return the damaged record to which a filter's group refers; None if there is none.
+    """Return the damaged record that a filter's group stands for; None if there is none.
 
-    A record whose namespace can't be read belongs to every namespace.
+    A record whose namespace can't be read counts as part of every namespace.
     """
     match = _STAND_IN.fullmatch(where.group or "")
     if not match or where.prefix:
@@ -205,9 +205,9 @@ def find_stand_in(db: apsw.Connection, where: Filter) -> Ref | None:
 
 
 def labels_of(db: apsw.Connection, label_sets: Iterable[Any]) -> Mapping[str, tuple[str, str]]:
-    """Return the labels whose ids are in these sets, written as '3,17', possibly with others.
+    """Return the labels for the ids in these sets, each written like '3,17'.
 
-    Damaged labels are left out.
+    The result may contain other labels, too. Damaged labels are left out.
     """
     labels = _LABELS.current(db)
     new_ids: set[int] = set()
@@ -232,7 +232,7 @@ class Selection(NamedTuple):
     """A filter as SQL conditions on `record r`.
 
     Attributes:
-        find: The condition for finding all matching records; it starts at the rarest part.
+        find: The condition for finding all matching records; it starts at a rare label if possible.
         check: The same condition for checking given records individually.
         values: The SQL values for either condition.
         labels: The labels' ids, each with its number of live records in the namespaces, the rarest
@@ -258,7 +258,7 @@ class Selection(NamedTuple):
 
     @property
     def rarest(self) -> int:
-        """How many live records can match at most: the count of the rarest label."""
+        """The maximum number of live records that can match: the count of the rarest label."""
         if self.labels:
             return self.labels[0][1]
         return self.live
@@ -266,8 +266,8 @@ class Selection(NamedTuple):
     def in_order(self, count: int) -> str:
         """Return the condition for finding the first `count` records in index order.
 
-        If many records have the label, walking along the namespace index is faster than sorting the
-        label's records.
+        If many records have the rarest label, walking along the namespace index is faster than
+        sorting the label's records.
         """
         if count * self.live < self.rarest**2:
             return self.check
@@ -367,7 +367,7 @@ def _group_condition(group: str, *, is_prefix: bool) -> tuple[str, tuple[Any, ..
     first = encode_group(group + _LOWEST_UUID[len(group) :])
     last = encode_group(group + _HIGHEST_UUID[len(group) :])
     if isinstance(first, str) or isinstance(last, str):
-        return text_condition, text_values  # no UUID starts with it
+        return text_condition, text_values  # no UUID starts with this text
     return f"(r.grp BETWEEN ? AND ? OR ({text_condition}))", (first, last, *text_values)
 
 
@@ -389,7 +389,7 @@ def live_labels(db: apsw.Connection, pools: Sequence[int], key: str | None) -> d
 
 
 def count_matching(db: apsw.Connection, where: Filter, at_most: int | None) -> int:
-    """Return how many records match a filter; counting may stop at a number."""
+    """Return how many records match a filter; with `at_most`, stop counting there."""
     everything = Filter(where.collection, where.namespaces)
     selected = selection(db, where)
     count: int | None = None
@@ -417,6 +417,6 @@ def count_without_vector(db: apsw.Connection, where: Filter) -> int:
 
 
 def _total(db: apsw.Connection, pools: Sequence[int], column: str) -> int:
-    """Return the sum of one count over the namespaces."""
+    """Return the sum of one of the counts over the namespaces."""
     ids = ",".join(map(str, pools))
     return int(fetch_value(db, f"SELECT coalesce(sum({column}), 0) FROM pool WHERE id IN ({ids})"))

@@ -1,4 +1,4 @@
-"""The rows of the SQLite file: reads, adds and deletes them, and converts records."""
+"""Reads, adds and deletes rows of the SQLite file, and converts records to and from rows."""
 
 import contextlib
 import json
@@ -13,8 +13,8 @@ from memories.errors import Conflict
 from memories.stores.records import Collection, Record, Ref
 
 _MISMATCH = "it does not match its checksum"
-SCALE_BYTES = 4  # of a vector's code
-COMPACT_BITS = 5  # for each dimension
+SCALE_BYTES = 4  # length of the scale in a vector's code
+COMPACT_BITS = 5  # number of bits per dimension in a compact code
 
 # --- tables
 
@@ -51,7 +51,7 @@ def view_of(table: str, kind: str) -> str:
 
 
 def own_tokens(pool: int, tokens: Sequence[str]) -> str:
-    """Return tokens as the word index stores them, each with its namespace's id."""
+    """Return tokens as the word index stores them, each after its namespace's id."""
     return " ".join([f"{pool}z{token}" for token in tokens])
 
 
@@ -116,7 +116,7 @@ def fetch_value(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> An
 
 # --- a record as a row
 
-# A look-up is faster than a call of the enum.
+# Looking up a value is faster than calling the enum.
 _COLLECTIONS: Mapping[Any, Collection] = {kind.value: kind for kind in Collection}
 
 ROW = (
@@ -214,7 +214,7 @@ def decode_group(group: bytes | str) -> str:
 def state_crc(
     crc: int, ended_at: int | None, ended_by: str | None, fields: str | None, session: int | None
 ) -> int:
-    """Return the checksum of a record's changing columns, bound to the others by `crc`."""
+    """Return the checksum of a record's changing columns and of `crc`, which covers the others."""
     content = f"{crc}\0{ended_at}\0{ended_by}\0{fields}\0{session}"
     return zlib.crc32(content.encode("utf-8", "surrogateescape"))
 
@@ -273,7 +273,7 @@ def insert_rows(db: apsw.Connection, records: Sequence[Record]) -> list[AddedRow
         labels.append([id_of("label", ("key", "value"), label) for label in record.labels.items()])
     rows = [row_of(*parts) for parts in zip(records, pools, labels, strict=True)]
     _insert_records(db, records, rows)
-    # AUTOINCREMENT numbers each row after the highest number that was ever used, and no other
+    # AUTOINCREMENT gives each row the number after the highest one ever used, and no other
     # connection writes in the meantime.
     last = db.last_insert_rowid()
     seqs = range(last - len(records) + 1, last + 1)

@@ -1,4 +1,4 @@
-"""Reads the readable records in a damaged store file, row by row, around the lost pages.
+"""Reads the sound records in a damaged store file, row by row, skipping the lost pages.
 
 Nothing in the file is trusted: every record is compared with its checksum. The file is never
 written to.
@@ -48,7 +48,9 @@ class Lost(NamedTuple):
 
 
 def salvage(path: Path) -> Iterator[Record | Lost]:
-    """Yield every memory and turn in a store, but not the audit log, which no other store can use.
+    """Yield every memory and turn in a store, or a `Lost` for one that can't be read.
+
+    The audit log is left out, because no other store can use it.
 
     Args:
         path: The store; no other process may use it. Its write-ahead log is included as far as
@@ -144,8 +146,9 @@ class _Names(NamedTuple):
 
 
 def _find_in_pages(path: Path) -> Iterator[tuple[int, Record]]:
-    """Yield the sound records in any page, with their seqs; an ended state comes after a live
-    one.
+    """Yield the sound records in all pages, with their seqs.
+
+    A record may be found twice, live and ended; its ended state is yielded last.
     """
     columns = _record_columns()
     names = _find_names_in_pages(path)
@@ -172,14 +175,14 @@ def _find_names_in_pages(path: Path) -> _Names:
         if not values or values[0] is not None:
             continue
         if len(values) > 2 and isinstance(values[1], str) and isinstance(values[2], str):
-            if values[1] in _KINDS and len(values) in (3, 6):  # counts were added later
+            if values[1] in _KINDS and len(values) in (3, 6):  # newer schemas add counts
                 pools.setdefault(number, values[1:3])
             else:
                 labels.setdefault(str(number), (values[1], values[2]))
         elif len(values) == 2 and isinstance(values[1], int):
             accesses[number] = values[1]
     for number, (collection, namespace) in pools.items():
-        # this may be a label with that name
+        # this row may be a label whose key is the name of a collection
         labels.setdefault(str(number), (collection, namespace))
     return _Names(pools, labels, accesses)
 
@@ -281,7 +284,7 @@ class _Tables:
         return last or size // 16
 
     def _read_small(self, table: str, columns: str) -> Iterator[Row]:
-        """Yield the rows of a small table, and the rows of the index that contains all of them."""
+        """Yield the rows of a small table, read from the table and then from its index."""
         for source in ("NOT INDEXED", f"INDEXED BY sqlite_autoindex_{table}_1"):
             yield from self._try(f"SELECT {columns} FROM {table} {source}")
 
@@ -342,7 +345,7 @@ class PageRow(NamedTuple):
 
 
 def page_rows(path: Path) -> Iterator[PageRow]:
-    """Yield every readable row in a leaf; the process must not have the file open."""
+    """Yield every readable row in any leaf page; this process must not have the file open."""
     fd = os.open(path, os.O_RDONLY | (CREATING & ~os.O_CREAT))
     try:
         pages = _Pages(fd)
@@ -362,7 +365,7 @@ class _Pages:
         self.count = -(-self._length // self._size)
 
     def rows(self, number: int) -> Iterator[PageRow]:
-        """Yield the rows in a page, counted from 0, if it is a table leaf."""
+        """Yield the rows in the page with this number, counted from 0, if it is a table leaf."""
         page = self._read(number)
         start = 0 if number else _HEADER
         if len(page) < self._size or page[start] != _LEAF:
@@ -386,9 +389,7 @@ class _Pages:
         return PageRow(number, _values(self._payload(page, offset, length)))
 
     def _payload(self, page: bytes, offset: int, length: int) -> bytes:
-        """Return a row's content; the part that doesn't fit into its page is in a chain of
-        pages.
-        """
+        """Return a row's content; a part that doesn't fit into its page is in overflow pages."""
         if length > self._length:
             raise ValueError
         most, least = self._size - 35, (self._size - 12) * 32 // 255 - 23

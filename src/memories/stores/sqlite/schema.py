@@ -1,8 +1,8 @@
 """The tables of the SQLite store, and the numbered migrations that create them.
 
-A migration is a script, or a function of the connection if it has to compute rows. It runs in the
-transaction that also writes its number to `user_version`. Released migrations never change; to
-change the schema, add one, and raise `engine.SCHEMA_VERSION`.
+A migration is a SQL script or, if it has to compute rows, a function that takes the connection. It
+runs in the transaction that also writes its number to `user_version`. Released migrations never
+change; to change the schema, add a migration, and raise `engine.SCHEMA_VERSION`.
 """
 
 import contextlib
@@ -143,10 +143,10 @@ ALTER TABLE turn_block ADD COLUMN pools BLOB NOT NULL DEFAULT x'';
 """
 
 # --- row counts
-# With them, `memory tags` and `memory status` are as fast in a large store as in a small one. Triggers update them in the
-# transaction of each change, even if another program makes the change. They count live records by
-# namespace, label and label key, deleted records, and live records without a vector. All counts can
-# be rebuilt from the records.
+# With these counts, `memory tags` and `memory status` are as fast in a large store as in a small
+# one. Triggers update the counts in the transaction of each change, even if another program makes
+# the change. There are counts of live records by namespace, label and label key, of deleted
+# records, and of live records without a vector. All of them can be rebuilt from the records.
 
 _COLUMNS = """
 -- The numbers of live records, of deleted ones, and of live ones without a vector.
@@ -163,8 +163,8 @@ CREATE TABLE key_pool (
 CREATE INDEX record_deleted ON record (pool, grp, position) WHERE ended_by = 'delete';
 """
 
-# The ids of a record's labels, '3,17', as rows; no rows for damaged labels, so that the record can
-# be removed.
+# The ids of a record's labels, which are stored like '3,17', as rows. Damaged ids give no rows, so
+# that the record can still be removed.
 _LABELS = (
     "json_each(iif(json_valid('[' || {row}.labels || ']'), '[' || {row}.labels || ']', '[]')) j"
 )
@@ -174,7 +174,7 @@ _DELETED = "({row}.ended_at IS NOT NULL AND {row}.ended_by IS 'delete')"
 _NO_VECTOR = (
     "NOT EXISTS (SELECT 1 FROM vector WHERE seq = {row}.seq)"
     " AND NOT EXISTS (SELECT 1 FROM turn_vector WHERE seq = {row}.seq)"
-    " AND (SELECT collection FROM pool WHERE id = {row}.pool) <> 'log'"  # records without vectors
+    " AND (SELECT collection FROM pool WHERE id = {row}.pool) <> 'log'"  # entries lack vectors
 )
 
 
@@ -297,8 +297,8 @@ def suspend_counts(db: apsw.Connection) -> Iterator[None]:
 
 # --- migrations that compute rows
 
-# Recreates one of these tables. FTS5 can't even drop a table whose settings it can't read, so they
-# are rewritten first.
+# Recreates a table of the word index. FTS5 can't even drop a table whose settings it can't read, so
+# the settings are rewritten first.
 RECREATE_WORDS = """
 CREATE TABLE IF NOT EXISTS {table}_config (k PRIMARY KEY, v) WITHOUT ROWID;
 DELETE FROM {table}_config;
@@ -314,7 +314,7 @@ INSERT INTO {table} ({table}, rank) VALUES ('secure-delete', 1);  -- a removed w
 
 
 def _make_words_erasable(db: apsw.Connection) -> None:
-    """Rebuild the word index so that FTS5 can erase a word without rewriting all of it."""
+    """Rebuild the word index so that FTS5 can erase a word without rewriting the entire index."""
     for table in WORD_TABLES:
         db.execute(RECREATE_WORDS.format(table=table))
     db.execute("DELETE FROM corpus")
@@ -394,7 +394,7 @@ def _decode(text: bytes | None) -> str | None:
 
 
 def _add_checksums(db: apsw.Connection) -> None:
-    """Add checksums for the changing parts of records and for vector codes, also to old rows."""
+    """Add checksums for the changing parts of records and for vector codes, in old rows too."""
 
     def codes_crc(*columns: Any) -> int:
         [codes] = columns

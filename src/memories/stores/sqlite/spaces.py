@@ -41,11 +41,11 @@ class StoredSpace(NamedTuple):
 
     @property
     def form(self) -> tuple[int, bool]:
-        """The codes' dimension, and whether they are compact."""
+        """The vectors' dimension, and whether their codes are compact."""
         return self.dimension, self.compact
 
 
-IN_USE, STAGED_PREFIX = "", "staged_"  # prefix of names in `meta`
+IN_USE, STAGED_PREFIX = "", "staged_"  # prefixes of names in `meta`
 NO_MODEL = "the model of its vectors can't be read"
 _NO_DIMENSION = "the length of its vectors can't be read"
 REEMBED = "embed again with: memory reembed"
@@ -53,7 +53,7 @@ _MAX_DIMENSION = 1_000_000
 
 
 def storage_space(space: Space, *, compact: bool) -> StoredSpace:
-    """Return the part of a space that the store records: no constants for searching."""
+    """Return the part of a space that the store records, without constants for searching."""
     return StoredSpace(space.model, space.dimension, compact)
 
 
@@ -86,7 +86,9 @@ def space_in_use(db: apsw.Connection) -> StoredSpace | None:
 
 
 def form_in_use(db: apsw.Connection) -> StoredSpace | None:
-    """Return the space in use for decoding its vectors, which doesn't require the model.
+    """Return the space in use, for decoding its vectors.
+
+    Unlike `space_in_use`, this doesn't require that the model's name can be read.
 
     Raises:
         StoreDamaged: The dimension can't be read.
@@ -98,7 +100,7 @@ def form_in_use(db: apsw.Connection) -> StoredSpace | None:
 
 
 def claim(db: apsw.Connection, space: Space, *, compact: bool) -> None:
-    """Check that vectors in this space may be added; the store's first vector decides its space.
+    """Check that vectors in this space may be added; the first vector determines the space.
 
     Raises:
         EmbedderMismatch: The store's vectors are from another space.
@@ -137,7 +139,7 @@ class StoredVectors:
         self._indexes: dict[tuple[Collection, int, bool], VectorIndex] = {}
 
     def insert(self, db: apsw.Connection, rows: Sequence[AddedRow]) -> None:
-        """Add the vectors for records that were just added."""
+        """Add the vectors of records that were just added."""
         embedded: dict[Collection, list[tuple[int, NDArray[np.float32]]]] = {}
         for seq, _, record in rows:
             if record.vectors is not None:
@@ -150,7 +152,7 @@ class StoredVectors:
             index.seal(db, added=len(rows))
 
     def read(self, db: apsw.Connection, refs: Sequence[Ref]) -> "dict[Ref, NDArray[np.float32]]":
-        """Return the vectors for those records that have sound ones; see `Store.vectors`."""
+        """Return the vectors of those records whose vectors are sound; see `Store.vectors`."""
         vectors: dict[Ref, NDArray[np.float32]] = {}
         space = read_space(db)
         if space is None or not space.model or not space.dimension:
@@ -180,7 +182,7 @@ class StoredVectors:
         return self._index_of(stored, collection)
 
     def index(self, db: apsw.Connection, collection: Collection) -> "VectorIndex":
-        """Return the index of the vectors in use, even if the store was opened for another
+        """Return the index of the vectors in use, even if the store was opened with another
         space.
         """
         space = form_in_use(db)
@@ -207,7 +209,7 @@ def find_without(
     *,
     after: int = 0,
 ) -> dict[int, Record]:
-    """Return records that lack vectors in this space, staged or in use, by seq and in order.
+    """Return records without vectors in this space, staged or in use, keyed by seq in order.
 
     Args:
         db: A connection inside a transaction.
@@ -243,11 +245,11 @@ def stage(
 ) -> None:
     """Add record vectors, either staged or in use.
 
-    They are used immediately if the store's vectors are from this space, or if it has none.
+    They are used immediately if the store's vectors are from this space, or if the store has none.
 
     Args:
         db: A connection inside a transaction that writes.
-        space: The space.
+        space: The vectors' space.
         vectors: The vectors of each seq, for each collection.
     """
     if read_space(db) is None:

@@ -78,7 +78,7 @@ class _RollBack(Exception):
 
 
 class SQLiteStore:
-    """Implements all rules of `Store` on one SQLite file, also for several processes."""
+    """Implements all rules of `Store` on one SQLite file, which several processes may share."""
 
     def __init__(self, path: Path, space: Space | None, *, compact: bool = False) -> None:
         """Initialize; nothing is opened or written yet.
@@ -86,8 +86,8 @@ class SQLiteStore:
         Args:
             path: The file.
             space: The space of the vectors to write and search; None in keyword-only mode.
-            compact: Whether vectors are compact if they are the store's first ones, or replace all
-                others.
+            compact: Whether to store vectors in the compact form if they are the store's first
+                ones or replace all others.
         """
         self.damaged = Damaged()
         self._file = SQLiteFile(path)
@@ -110,11 +110,11 @@ class SQLiteStore:
         if not self._file.path.exists():
             refuse_full(self._file.path)
             return  # the first write creates it
-        # Only a new connection would notice it, and this thread may already have one.
+        # Only a new connection would notice such a folder, and this thread may already have one.
         refuse_folder_in_the_way(self._file.path)
         # SQLite writes at the end of a transaction. Pages flushed earlier go into the log at the
         # next commit's position, and that commit overwrites them. No reader sees them, and no other
-        # cache is dropped.
+        # connection's cache is dropped.
         with contextlib.suppress(StoreBusy, _RollBack), self._file.write(wait_seconds=0) as db:
             db.execute("INSERT INTO meta VALUES ('rehearsal', zeroblob(?))", (_REHEARSAL_BYTES,))
             db.cache_flush()
@@ -172,11 +172,11 @@ class SQLiteStore:
             # The caches contain no access counts, so they stay valid.
             ignore_changes(db, db.total_changes() - before)
         except CommitsMissing:
-            return False  # the rest can be read; writes and the status report it
+            return False  # the rest can be read; writes and the status report the loss
         except StoreDamaged:
             raise
         except StoreError:
-            return False  # busy, full or read-only: no search fails because of its statistics
+            return False  # busy, full or read-only; a search must not fail because of a statistic
         return True
 
     def _count_accesses(self, db: apsw.Connection, refs: Sequence[Ref]) -> None:
@@ -229,7 +229,7 @@ class SQLiteStore:
         index.remove(db, ((seq, sound.get(seq)) for seq in seqs))
         spaces.drop_staged_vectors(db, seqs)
         delete_rows(db, seqs)
-        # Each erasure has its own number, so that none clears another's mark.
+        # Each erasure has its own number, so that it can't clear the mark of another one.
         count_epoch(db, "erasing")
 
     # --- changing the space
@@ -294,7 +294,7 @@ class SQLiteStore:
                 records = list(records_of(db, rows[:wanted], self.damaged).values())
                 if len(records) >= limit or len(rows) < wanted:
                     return records[:limit]
-                wanted *= 2  # damaged records are left out
+                wanted *= 2  # damaged records were left out, so read more
 
     def groups(self, where: Filter, *, limit: int) -> list[tuple[str, str]]:
         """See `Store.groups`."""

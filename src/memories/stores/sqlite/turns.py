@@ -25,7 +25,7 @@ from memories.stores.words import WordHits
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_MAX_CACHED_BYTES = 8_388_608  # bytes of vector codes
+_MAX_CACHED_BYTES = 8_388_608  # maximum number of cached bytes of vector codes
 _PLACE = "r.seq, r.pool, r.grp, r.position, coalesce(r.session, -1), r.created_at, r.labels"
 
 Row = tuple[Any, ...]
@@ -58,9 +58,9 @@ class RowCache:
     ) -> _Rows:
         """Return a query's rows, from the cache if nothing has been written in the meantime.
 
-        `data_version` changes with commits by others, the count of changes with those by this
-        connection. A transaction that has written neither uses nor fills the cache, because its
-        changes may be rolled back.
+        SQLite's `data_version` changes when another connection commits; the count of changes grows
+        when this connection writes. A transaction that has written neither uses nor fills the
+        cache, because its changes may be rolled back.
         """
         state = fetch_value(db, "PRAGMA data_version"), db.total_changes(), sql, tuple(values)
         is_writing = has_written(db)

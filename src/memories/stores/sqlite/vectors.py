@@ -1,7 +1,6 @@
 """Vector search in the SQLite store: exact for few rows, in two steps for many.
 
-For many rows, the sign bits in the blocks find candidates, and the int8 codes score the best of
-them.
+For many rows, the sign bits in the blocks find candidates, and the codes score the best of them.
 """
 
 import json
@@ -28,20 +27,21 @@ if TYPE_CHECKING:
     Vector = NDArray[np.float32]
 
 BLOCK_ROWS = 1024
-_LOOK_EVERY = 64  # average number of vectors between two checks whether a block is full
-# Multiples of this, modulo 2**32, are spread evenly, whatever the pattern of writes.
+_LOOK_EVERY = 64  # average number of vectors between two checks for a full block
+# Multiples of this number, modulo 2**32, are spread evenly, whatever the pattern of writes.
 _SCRAMBLE = 2_654_435_761
 EXACT_ROWS = 4096  # up to this many rows are scored individually; for more, the blocks are used
 MIN_MATCHING = 200  # if fewer candidates than this match the filter, more are scored
-# If fewer than one in this many candidates matches, the filter's rows are scored instead.
+# If fewer than one in this many candidates matches, all rows of the filter are scored instead.
 RARE = 50
-# This number and the share below include 99.8 % of the true ten best among 100,000 or more rows.
+# Scoring this many candidates and the share below finds 99.8 % of the true ten best among 100,000
+# or more rows.
 MIN_RESCORED = 300
-RESCORED_SHARE = 2000  # one more candidate for this many rows
+RESCORED_SHARE = 2000  # one more candidate is scored per this many rows
 
 # minimum number of nearest windows to score coarsely for each wanted record
 _WINDOWS_PER_RECORD = 20
-_MAX_LABELLED = 2_000_000  # maximum number of cached indexes of labelled windows
+_MAX_LABELLED = 2_000_000  # maximum number of window indexes cached for labels
 
 Scores = dict[int, float]
 
@@ -87,7 +87,7 @@ class _Blocks(NamedTuple):
     labelled: "dict[int, tuple[int, NDArray[np.int64]]]"
 
     def count_label_indexes(self) -> int:
-        """Return the number of cached indexes of labelled windows."""
+        """Return the number of window indexes cached for labels."""
         return sum(len(indexes) for _, indexes in self.labelled.values())
 
 
@@ -118,7 +118,7 @@ class VectorIndex:
     # --- writing
 
     def insert(self, db: apsw.Connection, vectors: "Sequence[tuple[int, Vector]]") -> None:
-        """Add record vectors, each with its seq, shape (windows, dimension)."""
+        """Add the vectors of records, each a seq and an array of shape (windows, dimension)."""
         sql = f"INSERT INTO {self.table} (seq, codes, crc) VALUES (?, ?, ?)"
         db.executemany(sql, self._encode(vectors))
 
@@ -148,8 +148,8 @@ class VectorIndex:
         Args:
             db: A connection inside a transaction.
             added: How many vectors were just inserted. After only a few, the check is usually
-                skipped, so that an append costs the same whether few or many vectors wait for their
-                block. A batch causes as many checks as its vectors would individually.
+                skipped, so that an append costs the same whether few or many vectors are waiting
+                for a block. The larger the batch, the more likely the check.
         """
         while True:
             hi = int(fetch_value(db, f"SELECT coalesce(max(hi), 0) FROM {self._block_table}"))
@@ -173,8 +173,9 @@ class VectorIndex:
     def pack_block(
         self, db: apsw.Connection, rows: Sequence[tuple[int, bytes]]
     ) -> tuple[bytes, bytes, bytes]:
-        """Return the seqs, bits and namespaces for a block of these rows, each a seq and its
-        codes.
+        """Return the seqs, bits and namespaces for a block, given its rows.
+
+        Each row is a seq and its codes.
         """
         if not rows:
             return b"", b"", b""
@@ -189,7 +190,7 @@ class VectorIndex:
         )
 
     def _windows_of(self, db: apsw.Connection, rows: Sequence[tuple[int, bytes]]) -> _Windows:
-        """Return the windows of rows, each a seq and its codes."""
+        """Return the windows of rows; each row is a seq and its codes."""
         seqs, codes = self._unpack(rows)
         sql = (  # one row per window, even of a damaged or removed record
             "SELECT iif(typeof(r.pool) = 'integer', r.pool, 0) FROM json_each(?) wanted "
@@ -276,10 +277,10 @@ class VectorIndex:
     def _best_by_blocks(
         self, db: apsw.Connection, selected: Selection, query: "Vector", k: int
     ) -> Scores | None:
-        """Return the `k` best by the blocks; None if so few match that scoring all is faster.
+        """Return the `k` best found in the blocks; None if so few match that scoring all is faster.
 
         The candidates and their order depend only on the selected namespaces, so the contents of
-        others can't change a result.
+        other namespaces can't change a result.
         """
         least = _WINDOWS_PER_RECORD * k if selected.is_plain else None
         seqs, coarse, window_count = self._score_coarsely(db, selected, query, least)
@@ -308,10 +309,10 @@ class VectorIndex:
     def _score_selected_records(
         self, db: apsw.Connection, selected: Selection, seqs: Sequence[int], query: "Vector", k: int
     ) -> Scores:
-        """Return the scores of the selected records among these, by their int8 codes.
+        """Return the scores of the selected records among these, computed from their codes.
 
-        If nearly all match because their namespaces and labels were already checked, only the `k`
-        best are returned.
+        If the filter has only namespaces and labels, which were already checked, nearly all records
+        match. In that case only the `k` best are looked up and returned.
         """
         if not selected.is_plain:
             # CROSS keeps the order: first the seqs, then each record. Otherwise SQLite would read
@@ -524,7 +525,7 @@ def _is_of_pools(
 
 
 def _find_indexes(seqs: "NDArray[np.int64]", wanted: "NDArray[np.int64]") -> "NDArray[np.int64]":
-    """Return the indexes of the wanted values in ascending seqs, which may repeat or lack them."""
+    """Return where the wanted values are in ascending seqs, which may repeat or lack some."""
     first = np.searchsorted(seqs, wanted, "left")
     counts = np.searchsorted(seqs, wanted, "right") - first
     if (counts == 1).all():
@@ -536,7 +537,7 @@ def _find_indexes(seqs: "NDArray[np.int64]", wanted: "NDArray[np.int64]") -> "ND
 
 
 def _should_look(newest: int, added: int) -> bool:
-    """Return whether one of the seqs just added, up to the newest, is one in `_LOOK_EVERY`.
+    """Return whether to check for a full block; one in `_LOOK_EVERY` seqs causes a check.
 
     The high bits of the product decide, because the low bits repeat those of the seq. Memories that
     are written one by one have only odd seqs, because log entries come in between.

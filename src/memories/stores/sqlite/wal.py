@@ -1,10 +1,10 @@
 """Checks whether a log next to a store file belongs to it.
 
-SQLite doesn't check this: it replays any log into any file. Only the contents prove it, because
-copying and moving files change their times and inodes. Each commit writes the row of the table
-`store`, whose id follows from the previous one. So the database file must contain one of the states
-in its log, or the state just before the first. The pages that the log changes must also be at the
-same positions in the database.
+SQLite doesn't check this: it replays any log into any file. Only the files' contents prove it,
+because copying and moving files change their times and inodes. Each commit writes the row of the
+table `store`, whose id follows from the previous one. So the database file must contain one of the
+states in its log, or the state just before the first of them. The pages that the log changes must
+also be at the same positions in the database.
 """
 
 import os
@@ -48,8 +48,8 @@ class Log(NamedTuple):
         page_size: The size of a page.
         page_count: The number of pages in the database after the replay.
         markers: The states that the log leads to, each with the number of its page.
-        pages: The first content of each page, by page number.
-        first_pages: Each content of page 1.
+        pages: The first version of each page in the log, by page number.
+        first_pages: All versions of page 1 in the log.
     """
 
     page_size: int
@@ -65,10 +65,10 @@ class _Database(NamedTuple):
     Attributes:
         is_restored: Whether it is marked as a backup.
         marker: Its state; None in older schemas.
-        has_moved: Whether its state is on another page than in the log.
+        has_moved: Whether its state is on a different page than in the log.
         is_unreadable: Whether SQLite can't read its state, because it is damaged or contains only a
             part of the log.
-        pages: Its contents for the pages in the log.
+        pages: Its own versions of the pages in the log, by page number.
     """
 
     is_restored: bool
@@ -158,7 +158,7 @@ def _checksum(
 
 
 def marker_in(page: bytes | None) -> Marker | None:
-    """Return the state in a page of the table `store`; None if it is another page."""
+    """Return the state in a page of the table `store`; None if the page is of another table."""
     if not page or page[0] != _LEAF or page[_CELLS] != b"\0\1":
         return None
     row = page[int.from_bytes(page[_FIRST_CELL], "big") :]
@@ -171,7 +171,7 @@ def marker_in(page: bytes | None) -> Marker | None:
     return None
 
 
-# --- comparing it with its database
+# --- comparing a log with its database
 
 
 def refuse_foreign_log(path: Path, commit_note: CommitNote | None) -> None:
@@ -221,11 +221,11 @@ def continues(log_path: Path, path: Path) -> bool:
 
 
 def _leads_on(database: _Database, log: Log) -> bool:
-    """Return whether a log begins where a database ends, or is already partly copied into it."""
+    """Return whether a log begins where a database ends, or has partly been copied into it."""
     if not _has_layout(database, log):
         return False
     first, marker = next(iter(log.markers), None), database.marker
-    if marker is None:  # an older schema: the log of its migration adds the row
+    if marker is None:  # an older schema has no state; its migration, in the log, adds one
         return first is None or first.commits <= 1
     if first is None:
         return False

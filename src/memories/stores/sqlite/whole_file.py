@@ -1,6 +1,6 @@
 """Work on a whole store file: creating it, migrating it, and overwriting erased bytes.
 
-A search and a write to a file of this schema need none of it.
+Searches and writes in a file with the current schema don't need this module.
 """
 
 import contextlib
@@ -38,8 +38,8 @@ def read_pages(path: Path, page_size: int, numbers: Iterable[int]) -> dict[int, 
 def create(path: Path, empty: apsw.Connection) -> None:
     """Create a store file under another name and rename it, so that it is never incomplete.
 
-    The file is written without a log, so that the renamed file is complete, and SQLite syncs it;
-    only then is a log added. After a failure the incomplete file is removed, at the latest by the
+    First the file is written without a log, and SQLite syncs it; only then is a log added. So the
+    renamed file is complete. After a failure, the incomplete file is removed, at the latest by the
     next attempt.
     """
     scratch = path.with_name(f".{path.name}.new")
@@ -73,12 +73,12 @@ def _remove(scratch: Path) -> None:
 def migrate(
     connection: apsw.Connection, path: Path, apply: Callable[[apsw.Connection, int], None]
 ) -> None:
-    """Migrate an older schema after a snapshot of the file; the caller holds the lock.
+    """Take a snapshot of a file, then migrate its older schema; the caller holds the lock.
 
     Args:
         connection: A connection to the file.
         path: The file.
-        apply: Applies the migration with a number.
+        apply: Applies the migration with the given number.
     """
     version = connection.pragma("user_version")
     if version < engine.SCHEMA_VERSION:  # otherwise another process has migrated it
@@ -99,7 +99,7 @@ def migrate(
 
 def _take_snapshot(connection: apsw.Connection, target: Path) -> None:
     if target.exists():
-        return  # kept from an interrupted migration, and better than a new one
+        return  # left by an interrupted migration, and better than a new one
     scratch = target.with_name(f".{target.name}.new")
     scratch.unlink(missing_ok=True)
     # Otherwise VACUUM INTO would create it with mode 0644.
@@ -116,7 +116,7 @@ def _take_snapshot(connection: apsw.Connection, target: Path) -> None:
 
 
 def rewrite(db: apsw.Connection) -> None:
-    """Rewrite a file from before deletions were overwritten."""
+    """Rewrite a file from a version that didn't overwrite deleted bytes."""
     db.execute("PRAGMA temp_store=FILE")  # the copy may be too large for memory
     try:
         db.execute("VACUUM")
@@ -129,14 +129,14 @@ def overwrite_gaps(db: apsw.Connection, path: Path) -> None:
     """Overwrite the unused bytes between the cell list and the cells of each page.
 
     SQLite leaves copies of cells there when it moves them to other pages, and `secure_delete`
-    doesn't reach them. Only unused bytes are written, so readers don't have to wait. The next
-    commit drops the pages in their caches.
+    doesn't reach them. Only unused bytes are written, so readers don't have to wait. At the
+    next commit, they drop the pages in their caches.
 
     Args:
         db: A connection to the file; its page cache is dropped.
-        path: The file, whose log is empty.
+        path: The file; its log must be empty.
     """
-    db.execute("BEGIN IMMEDIATE")  # keeps other programs from writing meanwhile
+    db.execute("BEGIN IMMEDIATE")  # keeps other programs from writing
     file = apsw.VFSFile("", str(path), [apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READWRITE, 0])
     try:
         page_size, size = int(db.pragma("page_size")), file.xFileSize()
@@ -157,7 +157,7 @@ def overwrite_gaps(db: apsw.Connection, path: Path) -> None:
 
 
 def _find_gap(pages: bytes, offset: int, page_size: int, *, header: int) -> tuple[int, int]:
-    """Return the start and end of a page's unused middle; empty if it isn't a tree page."""
+    """Return where a page's unused middle starts and ends; they are equal if it has none."""
     start = offset + header
     kind = pages[start]
     if kind not in _TREE_HEADER_BYTES:

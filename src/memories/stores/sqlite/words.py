@@ -37,8 +37,8 @@ from memories.stores.words import K1, B, Term, WordHits, parse, rarity, tokens_o
 from memories.stores.words import best as highest
 
 _MAX_TOKENS = 2**32
-_MAX_COUNTS = 2_000  # number of terms cached for each connection
-# a larger distance between seqs is checked, because it is probably damage
+_MAX_COUNTS = 2_000  # maximum number of term counts cached for each connection
+# a seq this far beyond the known ones is checked, because it is probably damaged
 _MAX_GAP = 1_000_000
 # In namespaces with more records than this, a search leaves out words that very many records
 # contain. Ranking takes time for every matching record, and such words are the least informative.
@@ -61,9 +61,9 @@ Scores = dict[int, float]
 class Postings:
     """Cache for one store file: how many records contain a term, and how many tokens a record has.
 
-    Term counts are valid until any commit. A record's number of tokens never changes, except by a
-    repair. A transaction that has written doesn't fill the cache, because its changes may be rolled
-    back.
+    Term counts are valid until the next commit by any connection. A record's number of tokens never
+    changes, except by a repair. A transaction that has written doesn't fill the cache, because its
+    changes may be rolled back.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Postings:
         self._sizes: tuple[int | None, array.array[int]] = None, array.array("I")
 
     def snapshot(self, db: apsw.Connection) -> "Snapshot":
-        """Return the index in a connection's transaction, with its cached values."""
+        """Return the index as a connection's transaction sees it, with its cached values."""
         cached_epoch, sizes = self._sizes
         epoch = fetch_value(db, "SELECT value FROM meta WHERE name = ?", (WORDS_EPOCH,))
         is_writing = has_written(db)
@@ -101,8 +101,8 @@ class Snapshot(NamedTuple):
         Args:
             table: The index.
             match: The term's FTS5 query.
-            tokens: For a term of one complete token, the token in each namespace; counting all of
-                them takes half the time.
+            tokens: For a term that is one complete token, the token as each namespace stores it;
+                counting these takes half the time. Empty for other terms.
             limit: Stop counting at this number; -1 for no limit.
         """
         key = table, match, limit
@@ -122,14 +122,14 @@ class Snapshot(NamedTuple):
     ) -> dict[int, int]:
         """Return how often records contain a token, by seq and in seq order.
 
-        FTS5's instance table contains one row for each occurrence, and is walked without calling
-        Python.
+        FTS5's instance table contains one row for each occurrence, and SQLite reads it without
+        calling Python.
 
         Args:
             table: The index.
-            tokens: The token in each namespace.
+            tokens: The token as each namespace stores it.
             condition: The end of a SQL condition on `doc`, the seq.
-            values: Its SQL values.
+            values: The condition's SQL values.
         """
         sql = (
             f"SELECT group_concat(doc) FROM (SELECT doc FROM {view_of(table, 'instance')} "
@@ -181,7 +181,7 @@ def varints_in(block: bytes) -> Iterator[int]:
     number = length = 0
     for byte in block:
         length += 1
-        is_ninth = length == 9  # the ninth byte counts with all its bits
+        is_ninth = length == 9  # all eight bits of a ninth byte count
         number = number << 8 | byte if is_ninth else number << 7 | byte & 0x7F
         if is_ninth or byte < 0x80:
             yield number
@@ -190,7 +190,7 @@ def varints_in(block: bytes) -> Iterator[int]:
 
 @functools.lru_cache(4096)
 def count_tokens(size: bytes) -> int:
-    """Return the number of tokens in a row, from FTS5's size table; 0 if that is damaged."""
+    """Return a row's number of tokens, given its entry in FTS5's size table; 0 if damaged."""
     if type(size) is not bytes:
         return 0
     count = next(varints_in(size), 0)
@@ -199,7 +199,7 @@ def count_tokens(size: bytes) -> int:
 
 @contextlib.contextmanager
 def _words_errors(db: apsw.Connection) -> Iterator[None]:
-    """Report SQLite's errors as index damage; use this only around the index's statements."""
+    """Report SQLite's errors as index damage; use this only around statements on the index."""
     try:
         yield
     except (apsw.CorruptError, apsw.SQLError, apsw.ConstraintError) as exc:
@@ -234,8 +234,8 @@ def remove(db: apsw.Connection, rows: Iterable[tuple[int, Record | None]]) -> No
 
     Args:
         db: A connection in a transaction.
-        rows: The seq and record for each; None for a damaged record, whose words are collected from
-            the entire index.
+        rows: The seq and the record of each. The record is None if it is damaged; its words are
+            then collected from the entire index.
     """
     rows = list(rows)
     with _words_errors(db):
@@ -268,8 +268,9 @@ def _remove_row(db: apsw.Connection, table: str, seq: int, record: Record | None
 def _has_words(
     db: apsw.Connection, table: str, seq: int, tokens: Sequence[str], count: int
 ) -> bool:
-    """Return whether a row consists of exactly these tokens; other Unicode versions split
-    differently.
+    """Return whether a row consists of exactly these tokens.
+
+    It doesn't if it was written with another Unicode version, which split the text differently.
     """
     if len(tokens) != count:
         return False
@@ -315,7 +316,7 @@ def _erase_copies(db: apsw.Connection, table: str, tokens: Iterable[str]) -> Non
 def _first_token(page: bytes) -> bytes:
     """Return a page's first token.
 
-    The header contains the footer's offset, and the footer's first number is the token's offset.
+    The page header contains the footer's offset. The footer's first number is the token's offset.
     """
     footer = int.from_bytes(page[2:4], "big")
     text = page[next(varints_in(page[footer:])) :]
@@ -327,9 +328,10 @@ def _first_token(page: bytes) -> bytes:
 def read_segments(db: apsw.Connection, table: str) -> dict[int, int]:
     """Return the first page of each segment in an index, 0 for a segment that a merge has used up.
 
-    They are in the structure record, row 10 of the data table: a cookie of 4 bytes, then numbers of
-    seven bits a byte: levels, segments, writes; for each level how many segments are merged, how
-    many there are, and for each of these its number, first page and last page.
+    The structure record, row 10 of the data table, lists the segments. After a cookie of 4 bytes
+    come variable-length numbers. The first three count the levels, segments and writes. Then each
+    level has the number of segments being merged, the number of all its segments, and for each
+    segment its number, first page and last page.
     """
     structure = fetch_value(db, f"SELECT block FROM {table}_data WHERE id = 10")
     numbers = varints_in(structure[4:] if type(structure) is bytes else b"")
@@ -373,8 +375,8 @@ def best(
         k: The number of records.
     """
     scores = rank(db, postings, selected, terms).scores
-    # A filter must look up the record of each match. For all matches, that takes as long again as
-    # ranking them.
+    # To apply a filter, the record of each match must be looked up. For all matches, that would
+    # take as long as ranking them.
     count = k if selected.is_broad else _SURPLUS * k
     while True:
         candidates = highest(scores, count)
@@ -391,11 +393,11 @@ def rank(
     terms: Sequence[str],
     among: Sequence[int] | None = None,
 ) -> WordHits:
-    """Return the terms' hits in the selected namespaces and labels.
+    """Return the terms' hits among records with the selected namespaces and labels.
 
     The filter's other conditions are ignored.
 
-    Among many records, only the rarer terms are looked for; if no term is rare, see
+    Among many records, only the rarer terms are searched for; if no term is rare, see
     `_score_common`.
 
     Args:
@@ -429,7 +431,7 @@ def rank(
 
 
 def document_count(db: apsw.Connection, selected: Selection) -> int:
-    """Return how many records in the selected namespaces are searched."""
+    """Return the number of records that a search covers in the selected namespaces."""
     return sum(corpus.documents for corpus in _read_corpora(db, selected))
 
 
@@ -443,8 +445,8 @@ class _Corpus(NamedTuple):
 
 
 class _Scope(NamedTuple):
-    """The records that a search considers: a SQL condition on `{seq}`, its values, and their
-    maximum number.
+    """Limits of a search: a SQL condition on `{seq}`, the condition's values, and the maximum
+    number of records.
     """
 
     condition: str
@@ -458,7 +460,8 @@ class _TermQuery(NamedTuple):
     Attributes:
         term: The term.
         match: Its FTS5 query.
-        tokens: The token in each namespace if the term is a single complete token, else empty.
+        tokens: For a term that is one complete token, the token as each namespace stores it; else
+            empty.
         holders: How many records contain it.
     """
 
@@ -469,9 +472,9 @@ class _TermQuery(NamedTuple):
 
 
 def _make_scope(selected: Selection, among: Sequence[int] | None) -> _Scope:
-    """Return the records to consider.
+    """Return the limits of a search.
 
-    SQLite collects the values of an IN once per term; after that, a record takes 0.1 µs.
+    SQLite reads the values of an IN list once per term; after that, checking a record takes 0.1 µs.
     """
     if among is not None:
         first, last = (min(among), max(among)) if among else (0, -1)
@@ -510,7 +513,7 @@ def _make_queries(
 ) -> list[_TermQuery]:
     """Return queries for the terms that occur in any record, the rarest first.
 
-    In a large corpus, counting a term stops just above `max_rows`.
+    In a large corpus, counting a term's records stops just above `max_rows`.
     """
     limit = -1 if corpus.documents <= _RANK_ALL_ROWS else max_rows + 1
     queries: list[_TermQuery] = []
@@ -560,7 +563,7 @@ def _score(
         occurrences = dict(fetch(snapshot.db, sql, (query.match, *scope.values)))
     snapshot.load_sizes(table, occurrences)
     gain, scores, sizes = _make_gain(corpus, query), hits.scores, snapshot.sizes
-    # the size is missing, so the index is damaged
+    # records without a size are left out: the index is damaged
     holders = [seq for seq in occurrences if sizes[seq]]
     for seq in holders:
         scores[seq] = scores.get(seq, 0.0) + gain(occurrences[seq], sizes[seq])
@@ -570,9 +573,9 @@ def _score(
 def _score_common(
     snapshot: Snapshot, corpus: _Corpus, queries: list[_TermQuery], scope: _Scope, hits: WordHits
 ) -> None:
-    """Score the newest records that contain all given common terms, the two rarest, or the rarest.
+    """Score the newest records that contain all common terms, or the two rarest, or the rarest.
 
-    Ranking every record that contains such a term would take a second among a million records.
+    With a million records, ranking every record that contains such a term would take a second.
     """
     table, pool_count = corpus.table, len(corpus.pools)
     exact = [
@@ -589,7 +592,7 @@ def _score_common(
             continue  # the index is damaged
         hits.scores[seq] = 0.0
         for number, (term, gain) in enumerate(gains):
-            # One for each namespace, because a record contains only its own namespace's words.
+            # The term's frequency in each namespace's form; only the record's own can exceed 0.
             own = frequencies[number * pool_count : (number + 1) * pool_count]
             occurrences = max(own)
             if occurrences:
@@ -600,7 +603,7 @@ def _score_common(
 def _find_newest(
     db: apsw.Connection, corpus: _Corpus, queries: Sequence[_TermQuery], scope: _Scope
 ) -> dict[int, bytes]:
-    """Return the newest records that contain all terms, the two rarest or the rarest, up to a
+    """Return the newest records that contain all terms, or the two rarest, or the rarest, up to a
     limit.
 
     Each record comes with the frequencies of all terms, one byte for each term in each namespace.

@@ -82,12 +82,12 @@ def locate(home: Path) -> Iterator[tuple[str, Path]]:
 
 
 class Reading:
-    """Reads the files of a source, each time from the beginning.
+    """Reads the files of a source, from the beginning each time.
 
     Attributes:
         source: The name of the source.
         paths: Its files or folders.
-        skipped: The number of items that the last reading left out, by reason.
+        skipped: The number of items left out when the source was last read, by reason.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Reading:
         Args:
             source: The name of the source.
             paths: Its files or folders, or the URL of a server.
-            include: Names of `INCLUDE`.
+            include: Names from `INCLUDE`.
             project_of: Returns the name of the project in a local folder.
 
         Raises:

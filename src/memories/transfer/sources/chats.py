@@ -67,7 +67,7 @@ def read_cursor(reader: Reader, file: Path) -> Iterator[Item]:
 
 
 def _read_chat(reader: Reader, database: Database, chat: Mapping[str, Any]) -> Iterator[Item]:
-    """Yield the messages that a chat lists, in that order; unlisted ones were edited away."""
+    """Yield the messages that a chat lists, in order; the others were removed by an edit."""
     chat_id = one_line(chat.get("composerId"))
     if not chat_id:
         return
@@ -109,7 +109,7 @@ def _read_transcript(reader: Reader, file: Path) -> Iterator[Item]:
             continue
         title = title or one_line(text, 100)
         name = name_of(role, text)
-        counts[name] = counts.get(name, 0) + 1  # the lines have neither ids nor times
+        counts[name] = counts.get(name, 0) + 1  # the lines have no ids, so count repetitions
         at, message_id = moment(line.get("timestamp")), f"cursor:{name}:{counts[name]}"
         turn = TurnDraft(text, role, created_at=at, message_id=message_id)
         yield Message(f"cursor:{file.stem}", turn, title)
@@ -188,8 +188,8 @@ def _messages_in(database: Database, session_id: str) -> Iterator[_Message]:
 
 
 def _read_files(reader: Reader, file: Path) -> Iterator[Item]:
-    """Yield the messages of a session stored as one file, with further files for its messages and
-    their parts.
+    """Yield the messages of a session from JSON files: one for the session, one for each message,
+    and one for each part of a message.
     """
     fields = parse_object(reader.text(file))
     directory, parent = fields.get("directory"), fields.get("parentID")
@@ -240,7 +240,7 @@ def _turns(reader: Reader, session: _Session, messages: Iterable[_Message]) -> I
 
 
 def _has_ended(data: Mapping[str, Any]) -> bool:
-    """Return whether an answer, or a part of one, is complete and no longer changes."""
+    """Return whether an answer, or a part of one, is complete and will not change again."""
     times = data.get("time")
     if not isinstance(times, dict) or "error" in data:
         return True

@@ -1,4 +1,4 @@
-"""Memories in ChromaDB, one document each with metadata: from a server, or from its folder.
+"""Memories in ChromaDB, each a document with metadata; read from a server or from its folder.
 
 The collection is `memories`, or the one that `COLLECTION_NAME` names. A document has the metadata
 `agent`, `personality`, `project`, `type`, `global`, `decay_policy`, `created_at` and `deleted`;
@@ -43,7 +43,7 @@ def recognize(sample: Sample) -> bool:
 
 
 def read(reader: Reader) -> Iterator[Item]:
-    """Yield the memory of each document that was not deleted."""
+    """Yield a memory for each document that was not deleted."""
     name = os.environ.get("COLLECTION_NAME") or "memories"
     documents = _ask(reader.address, name) if reader.address else _read_files(reader, name)
     for their_id, text, metadata in documents:

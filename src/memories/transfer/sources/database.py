@@ -54,7 +54,7 @@ class Database:
             needed: The columns without which the table can't be read.
             optional: Further columns, which some versions of the program don't have.
             rest: SQL after the name of the table, such as an ORDER BY.
-            *values: The values for the question marks in it.
+            *values: The values for the question marks in `rest`.
 
         Raises:
             InvalidInput: The table or a needed column is missing.
@@ -122,7 +122,7 @@ def open_copy(file: Path) -> Iterator[Database]:
 
 
 def _remove_names(connection: Any, folder: Path) -> None:
-    """Remove the files of an open copy, so that it vanishes with this process, even a killed one.
+    """Remove the files of an open copy, so that it vanishes even if this process is killed.
 
     The copy may contain secrets of the other program. Windows can't remove open files.
     """
@@ -137,7 +137,7 @@ def _remove_names(connection: Any, folder: Path) -> None:
 
 
 def _copy(file: Path, copy: Path) -> None:
-    """Copy a database and its log; copy them again if its program wrote in the meantime."""
+    """Copy a database and its log; copy them again if a program wrote to them in the meantime."""
     if not file.is_file():
         raise InvalidInput(f"{shown(file.name)} is not a regular file")
     with file.open("rb") as stream:

@@ -16,7 +16,7 @@ from memories.guard import validate
 from memories.models import DecayPolicy, Draft
 from memories.read.turns import TurnDraft
 
-_EARLIEST = datetime(1990, 1, 1, tzinfo=UTC)  # an earlier number is a zero or a count of days
+_EARLIEST = datetime(1990, 1, 1, tzinfo=UTC)  # an earlier time comes from 0 or a count of days
 _MICROSECONDS, _MILLISECONDS = 1e14, 1e11  # timestamps at least this large are in these units
 # Characters that no store accepts: most control characters, and surrogates.
 _UNSTORABLE = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)))
@@ -72,10 +72,10 @@ def one_line(text: object, longest: int = 256) -> str:
 
 
 def moment(*values: object) -> datetime | None:
-    """Return the first value that is a time: in ISO 8601, or a number counted from 1970.
+    """Return the first value that is a time: a text in ISO 8601, or a number that counts from 1970.
 
     The size of a number shows whether it counts seconds, milliseconds or microseconds. A time
-    without a zone is in UTC.
+    without a zone is taken as UTC.
 
     Returns:
         None if no value is a time in 1990 or later.
@@ -105,7 +105,7 @@ def _to_seconds(value: object) -> float:
 
 
 def name_of(*parts: object) -> str:
-    """Return an id derived from the content, for a message without an id."""
+    """Return an id derived from the content, for a message or conversation without an id."""
     text = "\x1f".join("" if part is None else str(part) for part in parts)
     return f"sha:{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:16]}"
 
@@ -158,7 +158,7 @@ def strings(value: object) -> list[str]:
 
 
 def to_draft(fields: Mapping[str, Any]) -> Draft | None:
-    """Make a draft from the fields of a row or line; None if none of them has a text.
+    """Make a draft from the fields of a row or line; None if no field contains text.
 
     Args:
         fields: The values by name; the case of names doesn't matter.
@@ -215,7 +215,7 @@ def make_tags(words: Iterable[object] = (), **values: object) -> dict[str, str]:
 
 
 def add_tag(tags: dict[str, str], key: object, value: object) -> None:
-    """Add a tag, unless its key exists, the tag is invalid or empty, or there are many tags."""
+    """Add a tag, unless its key exists, it is invalid or empty, or there are too many tags."""
     name = "-".join(str(key).split())
     text = one_line("" if value is None else str(value), validate.MAX_TAG_VALUE)
     if name in tags or not text or len(tags) >= validate.MAX_TAGS // 2:
@@ -223,4 +223,4 @@ def add_tag(tags: dict[str, str], key: object, value: object) -> None:
     try:
         tags |= validate.tags({name: text})
     except InvalidInput:
-        return  # other programs allow keys that are invalid here
+        return  # other programs allow keys that we don't

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from markdown_it.token import Token
 
 FILES = ("*.md", "*.mdc", "*.markdown", ".windsurfrules", ".cursorrules")
-# In a repository, where most Markdown is documentation, only these are read.
+# In a repository, where most Markdown is documentation, only these files are read.
 INSTRUCTIONS = (
     "CLAUDE.md", "CLAUDE.local.md", "AGENTS.md", "AGENTS.override.md", "GEMINI.md", "MEMORY.md",
     "USER.md", ".windsurfrules", ".cursorrules", ".claude/rules/*.md", ".cursor/rules/*.mdc",
@@ -41,12 +41,12 @@ _IN_HOME = (
     ".hermes/USER.md",
 )  # fmt: skip
 _LEFT_OUT = (".obsidian/*", ".trash/*", "*.excalidraw.md", "Templates/*", "templates/*")
-_SHORT = 60  # characters; a shorter statement begins with its headings
+_SHORT = 60  # characters; a shorter statement is stored with its headings before it
 _MAX_FRONTMATTER_LINES = 64
 _MAX_FRONTMATTER = 65_536  # characters; longer YAML takes seconds to parse
 _MAX_BRACKETS = 1_000  # parsing nested brackets takes quadratic time
 _BULLET = re.compile(r"^\s*(?:[-*+]|\d{1,9}[.)])\s+(?:\[(?P<box>[ xX])\]\s+)?")
-_QUOTE = re.compile(r"^ {0,3}> ?(?:\[![\w-]+\][+-]? ?)?", re.MULTILINE)  # and Obsidian's callouts
+_QUOTE = re.compile(r"^ {0,3}> ?(?:\[![\w-]+\][+-]? ?)?", re.MULTILINE)  # also Obsidian's callouts
 _BOLD_LINE = re.compile(r"(\*\*|__)[^*_\n]+\1:?")
 _LINK = re.compile(r"!?\[[^\[\]]*\]\([^()]*\)|!?\[\[[^\[\]]*\]\]|<?https?://\S+")
 _LOCAL_LINK = re.compile(r"\[[^\]]*\]\((?!\w+:)[^)]*\.md\)")
@@ -71,7 +71,7 @@ class Page(NamedTuple):
 
 
 def locate(home: Path) -> Iterable[Path]:
-    """Yield the instructions and memories of agents, in the home and in the current folder."""
+    """Yield agents' files of instructions and memories, in the home and in the current folder."""
     for pattern in _IN_HOME:
         yield from sorted(home.glob(pattern))
     for pattern in INSTRUCTIONS:
@@ -104,7 +104,7 @@ def read_file(reader: Reader, file: Path) -> Iterator[Item]:
     if text is None:
         return
     is_vault = (reader.path / ".obsidian").is_dir()
-    if is_vault:  # without the notation of Obsidian, which means nothing elsewhere
+    if is_vault:  # remove Obsidian's notation, which means nothing elsewhere
         text = _BLOCK_ID.sub("", _NOTE_LINK.sub(r"\1", _EMBED.sub("", text)))
     page = parse(text)
     time = find_time(page.fields, file)
@@ -216,7 +216,7 @@ def _is_introduction(passage: Passage) -> bool:
 
 
 def _blocks(tokens: "Sequence[Token]") -> "Iterator[Token]":
-    """Yield the outermost blocks, and the items of outermost lists in place of the lists."""
+    """Yield the outermost blocks, but the items of a list instead of the list itself."""
     lists = ("bullet_list_open", "ordered_list_open")
     for token in tokens:
         is_item = token.level == 1 and token.type == "list_item_open"
@@ -241,7 +241,7 @@ def split_frontmatter(text: str) -> tuple[Mapping[str, Any], str]:
 
 
 def _parse_yaml(text: str) -> Mapping[str, Any]:
-    """Return the fields in a YAML text by lower-case name; empty if it can't be read safely."""
+    """Return a YAML text's fields by lower-case name; empty if it can't be read safely."""
     import yaml
 
     if len(text) > _MAX_FRONTMATTER or text.count("[") + text.count("{") > _MAX_BRACKETS:
@@ -252,14 +252,14 @@ def _parse_yaml(text: str) -> Mapping[str, Any]:
                 return {}
         fields = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, RecursionError):
-        return {}  # the library raises most of them for values such as `!!bool x`
+        return {}  # the library raises most of these errors for values such as `!!bool x`
     if not isinstance(fields, dict):
         return {}
     return {str(name).lower(): value for name, value in fields.items()}
 
 
 def _dedent(source: str) -> str:
-    """Return a paragraph or list item without its bullet, box and indentation."""
+    """Return a paragraph or list item without its bullet, checkbox and indentation."""
     first, _, rest = source.partition("\n")
     match = _BULLET.match(first)
     if match is None:
@@ -285,7 +285,7 @@ def _find_reason_to_skip(text: str) -> str:
 
 
 def recognize_anthropic(sample: Sample) -> bool:
-    """Return whether a path is a folder of text files called `memories`, as the tool writes it."""
+    """Return whether a path is a folder called `memories` of text files, as the tool writes it."""
     if not sample.is_folder or sample.path.name != "memories" or ".obsidian" in sample.names:
         return False
     is_other = sample.path.parent.name in (".serena", ".codex")

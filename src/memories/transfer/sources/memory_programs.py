@@ -38,20 +38,20 @@ from memories.transfer.sources.sample import Sample, Source, below
 
 
 def locate_graph(home: Path) -> Iterable[Path]:  # noqa: ARG001 - it has no usual place
-    """Return the file that the server's variable names; by default it is inside its package."""
+    """Return the file that the server's environment variable names, if it is set."""
     file = os.environ.get("MEMORY_FILE_PATH")
     return (Path(file),) if file else ()
 
 
 def is_graph(sample: Sample) -> bool:
-    """Return whether the first line is an entity or a relation of a graph."""
+    """Return whether a file's first line is an entity or a relation of a graph."""
     kind = sample.first.get("type")
     is_entity = kind == "entity" and sample.has("name", "entityType", "observations")
     return is_entity or (kind == "relation" and sample.has("from", "to", "relationType"))
 
 
 def read_graph(reader: Reader, file: Path) -> Iterator[Item]:
-    """Yield each observation of an entity, and each relation, as a sentence.
+    """Yield each observation about an entity, and each relation, as a sentence.
 
     The file contains no times, so every statement gets the time of the file's last change.
     """
@@ -79,7 +79,7 @@ _OWNERS = ("user_id", "agent_id", "run_id", "actor_id")
 
 
 def is_mem0(sample: Sample) -> bool:
-    """Return whether a path is the database, or JSON of memories with an owner or a hash."""
+    """Return whether a path is the database, or JSON with memories that have an owner or a hash."""
     if sample.has_columns("history", "memory_id", "new_memory"):
         return True
     if sample.has("results"):
@@ -209,7 +209,7 @@ def is_palace(sample: Sample) -> bool:
 
 
 def read_palace(reader: Reader, file: Path) -> Iterator[Item]:
-    """Yield the drawers, and the facts of the graph that still hold, as sentences."""
+    """Yield the drawers, and those facts of the graph that still hold, as sentences."""
     with open_copy(file) as database:
         if file.name == "knowledge_graph.sqlite3":
             yield from _read_facts(reader, database)
@@ -313,7 +313,7 @@ def read_engram(reader: Reader, file: Path) -> Iterator[Item]:
 
 
 def _read_chunk(reader: Reader, file: Path) -> Iterator[Item]:
-    """Read a packed file of one JSON object."""
+    """Read a gzip file that contains one JSON object."""
     with reader.open(file) as stream, gzip.GzipFile(fileobj=stream) as unpacked:
         try:
             content = unpacked.read(MAX_VALUE_BYTES + 1)

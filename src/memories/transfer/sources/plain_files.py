@@ -16,12 +16,12 @@ from memories.transfer.sources.sample import Sample, Source
 
 _DELIMITERS = ",;\t|"
 _MAX_FIELD = 1_048_576
-_MAX_HEADER = 65_536  # maximum number of characters read as the names of columns
+_MAX_HEADER = 65_536  # maximum number of characters read from the line of column names
 _OLD_LINE_END = re.compile(r"(?<=\r)(?=[^\n])")
 
 
 def recognize_csv(sample: Sample) -> bool:
-    """Return whether a file is called `.csv` or `.tsv`, or has a column for the text."""
+    """Return whether a file's name ends in .csv or .tsv, or its first line names a text column."""
     if sample.path.suffix.lower() in (".csv", ".tsv"):
         return True
     try:
@@ -107,7 +107,7 @@ _BULLETS = ("- ", "* ", "• ", "+ ")
 
 
 def recognize_lines(sample: Sample) -> bool:
-    """Return whether a file is called `.txt` and has no NUL bytes; any text can be read."""
+    """Return whether a file's name ends in `.txt` and it contains no NUL bytes."""
     return sample.path.suffix.lower() == ".txt" and b"\0" not in sample.start
 
 

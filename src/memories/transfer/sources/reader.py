@@ -22,10 +22,10 @@ _EVENT_BYTES = 64  # approximate memory for a number or a key of a JSON value
 MAX_TEXT_BYTES = 16_777_216  # maximum size of a text file
 MAX_DEPTH = 200
 MAX_FILES = 1_000_000
-MAX_RATIO = 200  # maximum ratio of an archive's unpacked and packed size; text reaches about 20
+MAX_RATIO = 200  # maximum ratio of an archive's unpacked size to its packed size; about 20 for text
 _ZSTANDARD = b"\x28\xb5\x2f\xfd"  # the first bytes of a file compressed with Zstandard
-_PACKED_CHUNK = 512  # bytes unpacked in one step; they can expand to 20 MB
-_RATIO_FROM = 104_857_600  # the ratio is not limited below this many unpacked bytes
+_PACKED_CHUNK = 512  # packed bytes read in one step; they can expand to 20 MB
+_RATIO_FROM = 104_857_600  # the ratio is limited only above this many unpacked bytes
 _CHUNK = 65_536
 _IN_MEMORY_BYTES = 16_777_216
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -129,7 +129,7 @@ class Reader:
     def _is_inside(self, file: Path) -> bool:
         """Return whether a path is a regular file.
 
-        A link is not followed. If it leads to a file in the folder, that file is read anyway.
+        Links are not followed. A file in the folder is read anyway, even if a link leads to it.
         """
         if file.is_symlink():
             if not file.resolve().is_relative_to(self.path):
@@ -138,7 +138,7 @@ class Reader:
         return stat.S_ISREG(file.lstat().st_mode)
 
     def below(self, file: Path) -> str:
-        """Return the path of a file inside the folder; only its name if no folder is read."""
+        """Return a file's path relative to the folder; its name if a single file is read."""
         return file.relative_to(self.path).as_posix() if self.path.is_dir() else file.name
 
     @contextlib.contextmanager
@@ -146,7 +146,7 @@ class Reader:
         """Open a regular file for reading.
 
         Raises:
-            InvalidInput: It can't be read, or is a pipe or a device.
+            InvalidInput: The file can't be read, or it is a pipe or a device.
         """
         try:
             fd = os.open(file, os.O_RDONLY | _NOFOLLOW | getattr(os, "O_BINARY", 0))
@@ -175,7 +175,7 @@ class Reader:
                     self._advance(len(line))
 
     def json_lines(self, file: Path) -> Iterator[dict[str, Any]]:
-        """Yield the JSON objects of a file, one a line; other lines are skipped."""
+        """Yield the JSON objects of a file, one per line; other lines are skipped."""
         for line in self.lines(file):
             if not line.strip():
                 continue
@@ -251,7 +251,7 @@ class Reader:
             ) from exc
         except (ijson.JSONError, ValueError) as exc:
             raise InvalidInput(
-                f"{shown(name)} is not JSON, at about byte {counted.total}; use another copy"
+                f"{shown(name)} is not valid JSON near byte {counted.total}; use another copy"
             ) from exc
 
     def values(self, file: Path) -> Iterator[Any]:
@@ -290,7 +290,7 @@ class Reader:
             *patterns: Patterns for file names, or, if they contain a slash, for the ends of paths.
 
         Raises:
-            InvalidInput: An archive is damaged, encrypted, or would unpack to far too much.
+            InvalidInput: An archive is damaged or encrypted, or its unpacked size is far too large.
         """
         for file in self.files(*patterns, "*.zip"):
             with self.open(file) as stream:
@@ -334,7 +334,7 @@ class _Element:
     """Builds a JSON value from the events of a parser, unless it becomes too large.
 
     Attributes:
-        builder: Has the value; None if the value is too large or too deeply nested.
+        builder: Builds the value; None if the value is too large or too deeply nested.
         depth: How many arrays and objects are open.
     """
 
@@ -378,7 +378,7 @@ class _Counted:
         if self.since_event > MAX_VALUE_BYTES:
             raise InvalidInput(
                 f"{shown(self._name)} has a single value of more than "
-                f"{MAX_VALUE_BYTES // 1_048_576} MiB, at about byte {self.total}; "
+                f"{MAX_VALUE_BYTES // 1_048_576} MiB, near byte {self.total}; "
                 "remove it and try again"
             )
         is_start = self.total == len(data)
@@ -407,7 +407,7 @@ class _Unpacked(io.RawIOBase):
         """Read into a buffer; see `io.RawIOBase.readinto`.
 
         Raises:
-            InvalidInput: The file is damaged or truncated, or would unpack to far too much.
+            InvalidInput: The file is damaged or truncated, or its unpacked size is far too large.
         """
         while not self._text:
             packed = self._frame.unused_data or self._packed.read(_PACKED_CHUNK)
@@ -431,7 +431,7 @@ class _Unpacked(io.RawIOBase):
 
 
 def unpack(stream: io.BufferedReader, name: str) -> io.BufferedReader:
-    """Return a file's stream; the unpacked one if the file is compressed with Zstandard.
+    """Return a file's stream, unpacked if the file is compressed with Zstandard.
 
     Args:
         stream: The file, at its beginning.
@@ -451,7 +451,7 @@ def unreadable(file: Path, exc: Exception) -> InvalidInput:
 
 
 def refuse_utf16(start: bytes, name: str) -> None:
-    """Refuse a file that looks like UTF-16.
+    """Reject a file that looks like UTF-16.
 
     Raises:
         InvalidInput: The file begins with the byte order mark of UTF-16.
@@ -480,7 +480,7 @@ def _refuse_bomb(unpacked: int, packed: int, name: str) -> None:
 
 @contextlib.contextmanager
 def _explained(name: str) -> Iterator[None]:
-    """Translate the errors of a damaged archive to `InvalidInput`."""
+    """Translate the errors that a damaged archive causes into `InvalidInput`."""
     import zipfile
     import zlib
 

@@ -44,7 +44,7 @@ class Sample:
 
     @cached_property
     def start(self) -> bytes:
-        """As much of the beginning of the file as can be read; empty for a folder."""
+        """As much of the file's beginning as is readable, up to a limit; empty for a folder."""
         start = bytearray()
         with contextlib.suppress(OSError, MemoriesError):
             if self.path.is_file():
@@ -114,7 +114,7 @@ class Sample:
 
     @cached_property
     def lines(self) -> Sequence[Mapping[str, Any]]:
-        """The first objects of a file with JSON lines, or of the first such file in the folder."""
+        """The first objects of a JSON lines file, or of the first such file in the folder."""
         if self.is_folder:
             files = (file for file in _json_files(self.path) if file.suffix == ".jsonl")
             samples = map(Sample, islice(files, _MAX_FILES))
@@ -205,7 +205,7 @@ def _first_object(start: bytes) -> Mapping[str, Any]:
 
 
 def _parse(line: bytes) -> Any:
-    """Return the value of a line of JSON; None if it isn't JSON, or is too long to be parsed."""
+    """Return the value of a line of JSON; None if the line isn't JSON, or is too long to parse."""
     if len(line) > _MAX_LINE_BYTES:
         return None
     try:
@@ -232,7 +232,7 @@ def _first_keys(start: bytes) -> Mapping[str, Any]:
 
 
 def _events(start: bytes) -> Iterator[tuple[int, str, Any]]:
-    """Yield the events of a JSON parser with their depth of nesting; stop where it is too deep."""
+    """Yield a JSON parser's events with their nesting depth; stop if the depth is too great."""
     import ijson
 
     depth = 0

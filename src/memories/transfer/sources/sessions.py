@@ -43,8 +43,8 @@ def recognize_claude_code(sample: Sample) -> bool:
 def read_claude_code(reader: Reader, file: Path) -> Iterator[Item]:
     """Yield the prompts and answers of a session, in the order of the file.
 
-    A forked or resumed session repeats the lines of the session before it, with their ids. A
-    conversation is named after its first line, so all these sessions become one conversation.
+    A forked or resumed session repeats the lines of the earlier session, with the same ids. A
+    conversation is named after the id of its first line, so all these sessions become one.
     """
     conversation, title, speaker = "", "", None
     if file.parent.name == "subagents":
@@ -192,8 +192,8 @@ def recognize_gemini(sample: Sample) -> bool:
 def read_gemini(reader: Reader, file: Path) -> Iterator[Item]:
     """Yield the prompts and answers of a chat.
 
-    A resumed chat is continued in its file and also in a new file with the same chat id; messages
-    keep their ids.
+    When a chat is resumed, it continues in its own file and also in a new file, which has the same
+    chat id. Messages keep their ids.
     """
     session, messages = _read_gemini_chat(reader, file)
     root = reader.beginning(file.parent.parent / ".project_root", _MAX_ROOT_BYTES)
@@ -213,9 +213,9 @@ def read_gemini(reader: Reader, file: Path) -> Iterator[Item]:
 
 
 def _read_gemini_chat(reader: Reader, file: Path) -> tuple[str, list[Mapping[str, Any]]]:
-    """Return the id of a chat, and its prompts and answers after all patches.
+    """Return the id of a chat, and its prompts and answers with all patches applied.
 
-    A message may be repeated with its tool calls, and a patch replaces all messages.
+    A message may appear again with its tool calls, and a patch replaces all messages.
     """
     session = file.stem
     messages: dict[object, Mapping[str, Any]] = {}

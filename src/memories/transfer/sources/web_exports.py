@@ -1,4 +1,4 @@
-"""Exports of the web chats of ChatGPT and Claude, as ZIP archives or unpacked."""
+"""Chats exported from the web sites of ChatGPT and Claude, as ZIP archives or unpacked."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ from memories.transfer.sources.sample import Sample, Source
 
 
 def _find_path(leaf: object, parents: Mapping[str, object]) -> list[str]:
-    """Return the ids of the messages from the first one to a leaf."""
+    """Return the ids of the messages on the path from the first one to a leaf."""
     path: dict[str, None] = {}
     while isinstance(leaf, str) and leaf in parents and leaf not in path:
         path[leaf] = None
@@ -108,12 +108,12 @@ def _read_message(
     content, at = mapping(message.get("content")), moment(message.get("create_time"))
     kind = content.get("content_type")
     if metadata.get("is_user_system_message") or kind == "user_editable_context":
-        for name in _INSTRUCTIONS:  # the user wrote them for all conversations
+        for name in _INSTRUCTIONS:  # which the user wrote for all conversations
             if text := clean(content.get(name)):
                 yield Draft(text, tags={"type": "preference"}, key=name, created_at=at)
         return
     if message.get("recipient") == "bio" and (text := _chatgpt_text(reader, content)):
-        # With this call, the model saves a memory about the user.
+        # The model sends a message to `bio` to save a memory about the user.
         yield Draft(text, created_at=at)
         return
     if author.get("role") not in _CHATGPT_ROLES or _is_hidden(message, metadata, content):
@@ -135,7 +135,7 @@ def _read_message(
 def _is_hidden(
     message: Mapping[str, Any], metadata: Mapping[str, Any], content: Mapping[str, Any]
 ) -> bool:
-    """Return whether the user never saw a message, such as thoughts and calls of tools."""
+    """Return whether a message was never shown to the user, such as a thought or a tool call."""
     if metadata.get("is_visually_hidden_from_conversation") or message.get("weight") == 0:
         return True
     if message.get("recipient") not in (None, "all"):
@@ -260,7 +260,7 @@ def _claude_branch(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[st
 def _claude_text(message: Mapping[str, Any]) -> str:
     """Return the text of a message.
 
-    The field `text`, which is read only if no block has a text, contains placeholders.
+    The field `text` contains placeholders, so it is read only if no block has a text.
     """
     blocks = dicts(message.get("content"))
     texts = [clean(block.get("text")) for block in blocks if block.get("type") == "text"]

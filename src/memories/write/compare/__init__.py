@@ -1,1 +1,1 @@
-"""Decides whether two statements say the same, or whether one corrects the other."""
+"""Decides whether two statements say the same thing, or whether one corrects the other."""

@@ -2,16 +2,17 @@
 
 A correction gives a different value for the same subject in the same place: "the port is 8080",
 "the port is 9090". Facts about two subjects don't contradict each other ("Ann's birthday is",
-"Bob's birthday is"), nor do two events, or two of many values ("likes tea", "likes coffee"). In
-doubtful cases nothing is linked, and the old fact is shown unmarked.
+"Bob's birthday is"). Neither do two events, nor two values of an attribute that can have many
+("likes tea", "likes coffee"). In doubtful cases nothing is linked, and the old fact is shown
+without a mark.
 
 `corrects` decides by these rules:
 
 - `_announces_change`: "Ann lives in Oslo", "Ann moved from Oslo to Bergen".
 - `_differs_by_denial`: "gates open", "gates never open".
 - `_is_role`: "Ann is the lead", "Bob is the lead".
-- `_is_other_value`, if the texts differ in one place after a subject. The value must be of the same
-  kind (`_changes_kind`: not "runs on node 22", "runs on Linux") and one of these:
+- `_is_other_value`, for texts that differ in only one place, after a subject. The value must be of
+  the same kind (`_changes_kind`: not "runs on node 22", "runs on Linux") and one of these:
   - `_is_one_value`, numbers or dates: "the limit is 5", "the limit is 6".
   - `_has_one_object`, after a verb: "Ann lives in Rome", "Ann lives in Bonn".
   - `_is_one_predicate`, after "is": "the editor is vim", "the editor is emacs". By `_is_one_thing`,
@@ -52,12 +53,12 @@ from memories.write.compare.vocabulary import (
     keys_of,
 )
 
-_MAX_CHARACTERS = 400  # longer texts make several statements
-_MIN_SHARED = 0.45  # share of the longer text's words that both must have
-# share of the duplicate threshold; less similar texts are about different things
+_MAX_CHARACTERS = 400  # a longer text usually makes several statements
+_MIN_SHARED = 0.45  # minimum share of the longer text's words that both contain
+# fraction of the duplicate threshold; texts less similar than this are about different things
 _MIN_SIMILARITY = 0.4
 _ARTICLES = frozenset("the a an , do does we".split())
-# Words that may stand between two changed words, and between the parts of dates: 31 de marzo.
+# Words that may stand between two changed words or between the parts of a date: 31 de marzo.
 _LIGHT = SOFT | _ARTICLES | CUES | BE | DATES | frozenset("not no t s is are".split())
 _LIGHT |= frozenset("de du di da do del .".split())
 _LIGHT_SENSES = frozenset("live is a the in with".split())
@@ -81,8 +82,8 @@ _CASE = {"zh": "(?!)", "ja": "は|が|を", "ko": r"(?:은|는|이|가|을|를)\
 
 
 class _Change(NamedTuple):
-    """The only place where two texts differ: the words before it, the removed words, the added
-    words, and the words after it.
+    """The only place where two texts differ: the words before that place, the removed words, the
+    added words, and the words after it.
     """
 
     head: Sequence[Word]
@@ -129,13 +130,13 @@ def _tokens(text: str) -> Sequence[str]:
 def _share_words(new: Sequence[str], old: Sequence[str]) -> bool:
     new_words, old_words = {*new}, {*old}
     count = max(len(new_words), len(old_words))
-    if new_words & {"from", "instead"}:  # a text that announces a change contains additional words
+    if new_words & {"from", "instead"}:  # announcing a change takes additional words
         count = min(len(new_words), len(old_words))
     return len(new_words & old_words) >= _MIN_SHARED * count
 
 
 def _differ_twice(new: Sequence[str], old: Sequence[str]) -> bool:
-    """Return whether texts differ in two places, with a word between them that carries meaning."""
+    """Return whether texts differ in two places that are separated by a meaningful word."""
     if "from" in new or "instead" in new:
         return False
     start, shorter = 0, min(len(new), len(old))
@@ -159,7 +160,7 @@ def _differ_twice(new: Sequence[str], old: Sequence[str]) -> bool:
 
 
 def _replaces_signs(new: str, old: str) -> bool:
-    """Return whether characters after the subject were replaced, or a negation was added."""
+    """Return whether the characters after the subject were replaced, or a negation was added."""
     blocks = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
     changed = [block for block in blocks if block[0] != "equal"]
     if not changed:
@@ -196,8 +197,8 @@ def _contains(text: str, entries: Sequence[str]) -> bool:
 
 
 def _frame(words: Sequence[Word]) -> list[Word]:
-    """Return the words that form a text's frame, without articles. Forms of "is" and colons become
-    one word.
+    """Return the words that form a text's frame, without articles. A colon and any form of "is"
+    become the same word.
     """
     frame: list[Word] = []
     definite = False
@@ -263,8 +264,8 @@ def _is_soft(word: Word) -> bool:
 
 
 def _announces_change(new: Sequence[Word], old: Sequence[Word]) -> bool:
-    """Return whether a text announces a change to what the old one says: moved from A to B, uses B
-    instead of A.
+    """Return whether a new text announces a change to what the old text says: moved from A to B,
+    uses B instead of A.
     """
     spelled = [word.shown.lower() for word in new]
     old_words = {part for word in old for part in word.shown.lower().split()}
@@ -298,7 +299,9 @@ def _differs_by_denial(new: Sequence[Word], old: Sequence[Word]) -> bool:
 
 
 def _split_by_other(words: Sequence[Word], other: Sequence[Word]) -> tuple[list[str], list[Word]]:
-    """Return the keys of the words that both texts have, and the words that only this text has."""
+    """Return the keys of the words that both texts contain, and the words that only the first
+    contains.
+    """
     other_keys = {*keys_of(other)}
     shared = [word.key for word in words if word.key in other_keys]
     return shared, [word for word in words if word.key not in other_keys]
@@ -349,8 +352,8 @@ def _preposition_senses(words: Sequence[Word]) -> list[str]:
 
 
 def _changes_direction(change: _Change) -> bool:
-    """Return whether only one text joins two values, as in "to A and B", "from B"; or one goes to a
-    place and the other comes from a different one. Both may be true.
+    """Return whether only one text joins two values ("to A and B", "from B"), or one text is about
+    going to a place and the other about coming from a different place. Both texts may be true.
     """
     removed, added = keys_of(change.removed), keys_of(change.added)
     if ("and" in removed) != ("and" in added):
@@ -365,7 +368,7 @@ def _changes_kind(change: _Change) -> bool:
     removed, added = _find_kinds(change.removed), _find_kinds(change.added)
     if removed and added:
         return removed.isdisjoint(added)
-    # Without a preposition, the words before the value say what it is: the database is Redis 7.
+    # Without a preposition, the words before the value name its kind: the database is Redis 7.
     if not any(map(_is_soft, (change.head[-1], change.removed[0], change.added[0]))):
         return False
     shapes = {_find_shape(change.removed), _find_shape(change.added)}
@@ -373,14 +376,14 @@ def _changes_kind(change: _Change) -> bool:
 
 
 def _find_kinds(words: Sequence[Word]) -> set[str]:
-    """Return the kinds of the values that are known, such as operating systems."""
+    """Return the known kinds, such as operating system, of the values among these words."""
     parts = [part for word in words for part in word.shown.lower().split()]
     return {KINDS[part] for part in parts if part in KINDS}
 
 
 def _find_shape(words: Sequence[Word]) -> str:
     """Return whether words are a `value` such as a date, a `numbered` thing, a `name` or a `noun`;
-    empty if they are several of these.
+    empty if they are a mixture of these.
     """
     weighty = [word for word in words if not _is_soft(word)]
     values = [word for word in weighty if is_value(word) or word.key.removesuffix("s") in DATES]
@@ -407,13 +410,13 @@ def _is_role(change: _Change) -> bool:
 
 
 def _is_event(change: _Change) -> bool:
-    """Return whether a text reports a single event; there may be many such events."""
+    """Return whether a text reports one event of which there may be many."""
     words = (*change.head, *change.tail)
     if any(word.sense in {"today", "yesterday", "was"} for word in words):
         return True
     for word in words:
         verb, shown = _verb(word), word.shown.lower()
-        if verb and not (word.definite and shown == verb):  # in "the build" it is a noun
+        if verb and not (word.definite and shown == verb):  # "the build" is a noun, not a verb
             is_past = word.form == "past" or shown in {"was", "were"}
             return is_past and not _has_verb(change.head, ONCE)
     return any(word.form == "past" for word in words)
@@ -428,15 +431,15 @@ def _is_one_value(change: _Change, verb: int | None) -> bool:
         return False
     if verb is None:
         if len(head) == 1 or any(map(_verb, tail)):
-            return False  # it belongs to the subject
+            return False  # this word belongs to the subject
         return not _begins_with_verb(tail)
     base = _verb(head[verb])
     return base not in MANY or bool(tail if base == "has" else head[verb + 1 :])
 
 
 def _begins_with_verb(words: Sequence[Word]) -> bool:
-    """Return whether words may be an unlisted verb and its object, as in "(robot arm 4) welds
-    doors".
+    """Return whether words may be a verb that is not listed and its object, as in "(robot arm 4)
+    welds doors".
     """
     if len(words) < 2:
         return False
@@ -446,7 +449,7 @@ def _begins_with_verb(words: Sequence[Word]) -> bool:
 
 
 def _has_one_object(change: _Change, verb: int) -> bool:
-    """Return whether a verb has one object at a time: is called, lives in, uses … for CI."""
+    """Return whether a verb can have only one object at once: is called, lives in, uses … for."""
     head, removed, added, tail = change
     base, behind = _verb(head[verb]), head[verb + 1 :]
     keys = keys_of(head[:verb])
@@ -483,8 +486,8 @@ def _is_one_predicate(change: _Change, verb: int) -> bool:
 def _is_one_thing(
     subject: Sequence[Word], behind: Sequence[Word], removed: Sequence[Word], added: Sequence[Word]
 ) -> bool:
-    """Return whether a subject can "be" only one thing, or in one place: the editor, Ann's manager,
-    A's port.
+    """Return whether a subject can "be" only one thing, or be in only one place: the editor, Ann's
+    manager, A's port.
     """
     if not subject:
         return False

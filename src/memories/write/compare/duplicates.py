@@ -1,9 +1,9 @@
 """Decides by words whether a new text repeats an old one; `corrections` decides the rest.
 
 Vectors can't tell a correction from a repetition ("port 8080", "port 9090": cosine 0.98). So a text
-is a duplicate only if every word of either text has a counterpart in the other, in an order that
-means the same and with the same capitals. A word that is not in vocabulary.txt counts as a
-difference: storing a repetition costs a line, but dropping a correction loses a fact.
+is a duplicate only if every word of either text has a counterpart in the other, in an order with
+the same meaning, and with the same capitals. A changed word that is not in vocabulary.txt counts as
+a difference, since storing a repetition costs only a line, but dropping a correction loses a fact.
 """
 
 import functools
@@ -52,27 +52,28 @@ class Relation(StrEnum):
 
     SAME = "same"
     DUPLICATE = "duplicate"
-    DIFFERS = "differs"  # alike, with a difference that may be a correction
+    DIFFERS = "differs"  # similar, with a difference that may be a correction
     DIFFERENT = "different"  # unrelated
 
 
 class TextComparison(NamedTuple):
-    """A relation, and the difference: `numbers: 8080 -> 9090`, `negation: + not`, or nothing."""
+    """A relation, and a difference such as `numbers: 8080 -> 9090` or `negation: + not`, if any."""
 
     relation: Relation
     difference: str = ""
 
 
 _T = TypeVar("_T")
-MAX_COMPARED = 2_000  # maximum number of characters of a compared text
-# Vectors of texts with an abbreviation in one of them may be less similar than the threshold.
-_SURELY_DIFFERENT = 0.75  # share of the threshold
-_LONGEST_ACRONYM = 5  # letters
+MAX_COMPARED = 2_000  # maximum number of characters in a text that is compared word by word
+# If one text contains an abbreviation, texts that say the same thing may be less similar than the
+# threshold.
+_SURELY_DIFFERENT = 0.75  # fraction of the threshold
+_LONGEST_ACRONYM = 5  # maximum number of letters
 _DATE = re.compile(r"\d{4}-\d\d(-\d\d)?|q[1-4]|\d{1,2}:\d\d")
 _VERSION = re.compile(r"v\d+|v?\d+\.\d+[\w.-]*")
 _MARKS = frozenset(".,")
-_SYNONYMS = frozenset({"use", "prefer"})  # equal senses in two languages
-# Kinds of words in a difference, the most important first.
+_SYNONYMS = frozenset({"use", "prefer"})  # treated as one sense across languages
+# Kinds of words that a difference may consist of, the most important first.
 _KINDS = ("negation", "date", "version", "numbers", "path", "name")
 _VALUE_KINDS = frozenset(_KINDS[1:5])
 
@@ -92,9 +93,9 @@ def compare_texts(
     Returns:
         `SAME` for texts that differ only in spaces, quotes, final stops and the case of first
         letters; `DUPLICATE` for similar texts without a difference; `DIFFERS` for similar texts
-        with one, which `difference` names; `DIFFERENT` for all others. Without a similarity no text
-        `DIFFERS`, and texts without a difference are duplicates. Long texts are only `SAME` or
-        `DIFFERENT`.
+        with a difference, which `difference` describes; `DIFFERENT` for all others. Without a
+        similarity, the result is never `DIFFERS`, and any texts without a difference are
+        duplicates. Texts longer than `MAX_COMPARED` are either `SAME` or `DIFFERENT`.
     """
     if max(len(new), len(old)) > MAX_COMPARED:
         return TextComparison(Relation.SAME if same_lines(new, old) else Relation.DIFFERENT)
@@ -104,10 +105,12 @@ def compare_texts(
 def compare_words(
     new: str, old: str, similarity: float | None, *, threshold: float, explain: bool = True
 ) -> TextComparison:
-    """Compare the words of texts of any length, as `compare_texts` does; long ones take seconds."""
+    """Compare the words of texts as `compare_texts` does, whatever their length. Long texts take
+    seconds.
+    """
     are_alike = bare(new) == bare(old)
     if not are_alike and similarity is not None and similarity < _SURELY_DIFFERENT * threshold:
-        # The usual case: parsing words would take a hundred times as long.
+        # This is the usual case, and parsing the words would take a hundred times as long.
         return TextComparison(Relation.DIFFERENT)
     codes = tongues(new, old)
     is_far = similarity is not None and similarity < threshold
@@ -137,8 +140,8 @@ def compare_words(
 
 
 def _reconsider(difference: str, new: Sequence[Word], old: Sequence[Word]) -> str:
-    """Return the given difference between two texts, unless it disappears when constructions are
-    rewritten. Without one, return "mood" if only one text is an instruction.
+    """Return the given difference between two texts; empty if it disappears when constructions are
+    rewritten. If no difference is given, return "mood" if only one text is an instruction.
     """
     if difference:
         return _describe_difference(*align_words(new, old)) and difference
@@ -148,8 +151,8 @@ def _reconsider(difference: str, new: Sequence[Word], old: Sequence[Word]) -> st
 
 
 def _instructs(words: Sequence[Word], other: Sequence[Word]) -> bool:
-    """Return whether only the first text is an instruction, as in "sign commits", "commits are
-    signed".
+    """Return whether the first text is an instruction and the other a statement: "sign commits",
+    "commits are signed".
     """
     other_keys = keys_of(other)
     is_statement = "must" not in other_keys and "by" not in other_keys
@@ -181,7 +184,7 @@ def _spell(words: Sequence[Word]) -> list[str]:
     return [word.key for word in words if word.key not in _MARKS]
 
 
-# --- differences of marks: case, lines, spaces
+# --- differences in case, lines and spaces
 
 
 def _describe_case(new: Sequence[Word], old: Sequence[Word]) -> str:
@@ -250,8 +253,8 @@ def _describe_spacing(new: str, old: str) -> str:
 
 
 def _share_script_pairs(new: str, old: str) -> bool:
-    """Return whether texts in scripts that an English model can't read share a third of their
-    bigrams.
+    """Return whether two texts, in scripts that an English model can't read, have at least a third
+    of their bigrams in common.
     """
     new, old = bare(new), bare(old)
     if sum(character.isascii() for character in new + old) * 2 > len(new + old):
@@ -264,13 +267,13 @@ def _share_script_pairs(new: str, old: str) -> bool:
 
 
 class _Weighed(NamedTuple):
-    """The words of a text without their order, for a quick comparison.
+    """The words of a text, regardless of their order, for a quick comparison.
 
     Attributes:
         counts: How often each significant word occurs, by its key.
         meanings: What each word may mean, by its key.
-        keys: The keys of the words that may have a meaning.
-        compounds: The known compounds among them, which the other text may write as two words.
+        keys: The keys of the words that may have each meaning, by that meaning.
+        compounds: The known compounds among the words, which the other text may write as two words.
         acronyms: The words that may be initials, in lower case.
         initials: The first letters of all words, in order.
     """
@@ -305,11 +308,11 @@ def _weigh(text: str, codes: Sequence[str], is_rewritten: bool) -> _Weighed:
 
 
 def _surely_differ(new: _Weighed, old: _Weighed) -> bool:
-    """Return whether a word of one text clearly has no counterpart in the other, without alignment;
-    if False, one may still be missing.
+    """Return whether, even before alignment, some word of one text clearly has no counterpart in
+    the other. False doesn't mean that every word has one.
 
-    A word has no counterpart if no other word in either text shares a meaning with it:
-    `align_words` would not change it.
+    A word that only one text contains has no counterpart if no other word in either text shares a
+    meaning with it, since `align_words` would then not change it.
     """
     if new.compounds != old.compounds:
         return False
@@ -369,7 +372,7 @@ def _shorten_names(words: Sequence[Word], other: Sequence[Word]) -> list[Word]:
 
 @functools.lru_cache(maxsize=1)  # `corrections` calls it right after `compare_texts`
 def align_texts(new: str, old: str) -> tuple[Sequence[Word], Sequence[Word]]:
-    """Return the words of two texts as `align_words` does."""
+    """Return the words of two texts, aligned by `align_words`."""
     codes = tongues(new, old)
     return align_words(read(new, codes)[1], read(old, codes)[1])
 
@@ -392,9 +395,9 @@ def align_words(new: Sequence[Word], old: Sequence[Word]) -> tuple[list[Word], l
     return words[: len(new)], words[len(new) :]
 
 
-@functools.lru_cache(maxsize=4_096)  # nearly equal texts share most of their words
+@functools.lru_cache(maxsize=4_096)  # similar texts share most of their words
 def _meanings(word: Word) -> Sequence[str]:
-    """Return the word, its possible base forms and their groups."""
+    """Return the word, its possible base forms, and the groups of synonyms that they belong to."""
     if word.key in LIGHT or word.key in SOFT or word.literal:
         return (word.key,)
     forms = [word.key] if word.exact else forms_of(word.key)
@@ -433,7 +436,9 @@ def _describe_difference(new: Sequence[Word], old: Sequence[Word]) -> str:
 
 
 def _equate_never(words: Sequence[Word], other: Sequence[Word]) -> Sequence[Word]:
-    """Write "never" as "not" if the other text has only "not": "never push", "don't ever push"."""
+    """Write "never" as "not" if the other text contains only "not": "never push", "don't ever
+    push".
+    """
     keys, other_keys = {*keys_of(words)}, {*keys_of(other)}
     if "never" not in keys or "not" in keys or "never" in other_keys or "not" not in other_keys:
         return words
@@ -441,7 +446,7 @@ def _equate_never(words: Sequence[Word], other: Sequence[Word]) -> Sequence[Word
 
 
 def _find_unmatched(words: Sequence[Word], other: Sequence[Word]) -> list[Word]:
-    """Return the meaningful words that the other text lacks, or contains less often."""
+    """Return the meaningful words that the other text lacks or contains fewer times."""
     spare = Counter(keys_of(other))
     missing = []
     for word in filter(_has_weight, words):
@@ -457,7 +462,7 @@ def _has_weight(word: Word) -> bool:
 
 
 def _describe_words(removed: Sequence[Word], added: Sequence[Word]) -> str:
-    """Describe the most important kind of difference, with its words."""
+    """Describe the most important kind of difference, with the words that differ."""
     for kind in _KINDS:
         removed_of_kind = [word for word in removed if kind in _kinds_of(word)]
         added_of_kind = [word for word in added if kind in _kinds_of(word)]
@@ -467,7 +472,7 @@ def _describe_words(removed: Sequence[Word], added: Sequence[Word]) -> str:
 
 
 def _kinds_of(word: Word) -> set[str]:
-    """Return the kinds that a word may belong to, of those in `_KINDS`."""
+    """Return those of the `_KINDS` that a word may belong to."""
     key, kinds = word.key, set()
     if key in NEGATIONS or word.sense == "not":
         kinds.add("negation")

@@ -1,8 +1,8 @@
-"""Differences of grammar between texts with the same words: tense, number, articles, commas; and
-constructions that mean the same ("Dana's manager is Max", "Max is the manager of Dana"), rewritten
-into one form.
+"""Finds differences of grammar between texts with the same words (tense, number, articles, commas),
+and rewrites constructions that mean the same thing ("Dana's manager is Max", "Max is the manager of
+Dana") into one form.
 
-`constructions.txt` has the constructions, and explains how they are written.
+`constructions.txt` lists the constructions and explains their notation.
 """
 
 import functools
@@ -40,13 +40,13 @@ from memories.write.compare.vocabulary import (
 _T = TypeVar("_T")
 _MARKS = frozenset(".,")
 _END = Word(".", ".")
-_ADJUNCTS = PLACES | {"@when", "during"}  # a comma before one of these means nothing
+_ADJUNCTS = PLACES | {"@when", "during"}  # a comma before one of these makes no difference
 _ARTICLES = (["a"], ["an"])
 _DUTIES = frozenset("must shall should can has".split())
 _PARTICIPLE = re.compile(r"ge(\w{3,}t)|(\w{3,})ée?s?")  # German and French participles
 _JOINING = BOUNDARIES - {".", ","} | {"not", "nor", "instead"}
 _SECONDS = {"minute": 60, "hour": 3_600, "day": 86_400, "week": 604_800}
-_LONG = 60  # number of words; longer texts aren't rewritten
+_LONG = 60  # maximum number of words in a text that is rewritten
 _VERBS = COMMON_VERBS | ACTIONS
 _VERBS |= {GROUP[verb] for verb in _VERBS if verb in GROUP}
 _SPLITTING = BE | BOUNDARIES | NEGATIONS | MODALS | {"?", "@has"}
@@ -54,7 +54,9 @@ _PREPOSITIONS = (SOFT | PLACES | {"to", "by", "from", "using", "@when", "@there"
 
 
 def pair_words(new: Sequence[_T], old: Sequence[_T]) -> Iterable[tuple[_T, _T]]:
-    """Return the pairs in the same places of two lists, or every pair if one is longer."""
+    """Return the pairs of items at the same positions in two lists; every possible pair if the
+    lengths differ.
+    """
     if len(new) == len(old):
         return zip(new, old, strict=True)
     return product(dict.fromkeys(new), dict.fromkeys(old))
@@ -96,8 +98,8 @@ def _singulars(key: str) -> list[str]:
 
 
 def differ_in_tense(new: Sequence[Word], old: Sequence[Word]) -> bool:
-    """Return whether one text is in the past tense and the other in the present; participles fit
-    either.
+    """Return whether one text is in the past tense and the other in the present. A participle is
+    compatible with either.
     """
     new_pasts, old_pasts = _keys_with_form(new, "past"), _keys_with_form(old, "past")
     new_is_past = not PAST_MARKS.isdisjoint(keys_of(new))
@@ -115,7 +117,7 @@ def _keys_with_form(words: Sequence[Word], form: str) -> set[str]:
 
 
 def _by_key(words: Sequence[Word]) -> dict[str, list[tuple[str, int]]]:
-    """Return the spelling and position of each meaningful word, by its key."""
+    """Return the spellings and positions of the meaningful words, by key."""
     written: dict[str, list[tuple[str, int]]] = {}
     for i, word in enumerate(words):
         is_free = word.form == FREE or word.key in LIGHT or word.key in SOFT
@@ -125,8 +127,8 @@ def _by_key(words: Sequence[Word]) -> dict[str, list[tuple[str, int]]]:
 
 
 def describe_form(new: Sequence[Word], old: Sequence[Word]) -> str:
-    """Return a participle that is an adjective or a noun in one text only: a trusted client, the
-    running pod.
+    """Describe a participle that is an adjective or a noun in only one of the texts: a trusted
+    client, the running pod.
     """
     for words, other in ((new, old), (old, new)):
         other_written = _by_key(other)
@@ -146,11 +148,11 @@ def describe_form(new: Sequence[Word], old: Sequence[Word]) -> str:
 
 
 def describe_number(new: Sequence[Word], old: Sequence[Word]) -> str:
-    """Return a word that is plural in one text and singular in the other, unless that makes no
+    """Describe a word that is plural in one text and singular in the other, unless that makes no
     difference.
 
-    It makes none in a subject without a determiner whose verb changes with it (requests are, a
-    request is; a user needs, users need), nor after "all" and "every".
+    It makes no difference if the word is a subject without a determiner and the verb changes too
+    (requests are, a request is; a user needs, users need), or after "all" and "every".
     """
     new_written, old_written = _by_key(new), _by_key(old)
     for key, new_places in new_written.items():
@@ -166,7 +168,7 @@ def describe_number(new: Sequence[Word], old: Sequence[Word]) -> str:
 
 
 class _Neighbours(NamedTuple):
-    """The neighbours of a word: those before it in its sentence, and the one after it."""
+    """The neighbours of a word: all words before it in its sentence, and the next word after it."""
 
     before: Sequence[Word]
     after: Word
@@ -179,7 +181,7 @@ def _neighbours(words: Sequence[Word], i: int) -> _Neighbours:
 
 
 def _is_general(plural: _Neighbours, single: _Neighbours) -> bool:
-    """Return whether a plural and a singular are both generic between these neighbours."""
+    """Return whether a plural and a singular with these neighbours are both generic."""
     every = GROUP["all"]
     plural_keys, keys = keys_of(plural.before), keys_of(single.before)
     many, one = plural_keys[-2:], keys[-2:]
@@ -194,7 +196,9 @@ def _is_general(plural: _Neighbours, single: _Neighbours) -> bool:
 
 
 def _agrees(plural: _Neighbours, single: _Neighbours) -> bool:
-    """Return whether these are forms of a verb after its subject: "a user needs", "users need"."""
+    """Return whether these are the neighbours of a verb that agrees with its subject: "a user
+    needs", "users need".
+    """
     if not (plural.before and single.before):
         return False
     subject, subjects = plural.before[-1], single.before[-1]
@@ -202,7 +206,7 @@ def _agrees(plural: _Neighbours, single: _Neighbours) -> bool:
 
 
 def describe_determiner(new: Sequence[Word], old: Sequence[Word]) -> str:
-    """Return a demonstrative that was replaced, or a predicate's article: "a manager", "the
+    """Describe a replaced demonstrative, or a changed article in a predicate: "a manager", "the
     manager".
     """
     for near, far in (("this", "that"), ("these", "those")):
@@ -222,7 +226,9 @@ def _articles_after_be(words: Sequence[Word]) -> set[str]:
 
 
 def find_breaks(words: Sequence[Word], other: Sequence[Word]) -> set[tuple[str, str]]:
-    """Return the commas and stops that only the first text has, each by the words around it."""
+    """Return the commas and stops that only the first text contains, each as the pair of words
+    around it.
+    """
     keys = keys_of(words)
     first = keys[0] if keys else "."
     comma = keys.index(",") if "," in keys else 0
@@ -235,8 +241,8 @@ def find_breaks(words: Sequence[Word], other: Sequence[Word]) -> set[tuple[str, 
 
 
 def _around(words: Sequence[Word], marks: frozenset[str] | set[str]) -> set[tuple[str, str]]:
-    """Return the meaningful words before and after each mark, unless a conjunction or nothing
-    follows it.
+    """Return the meaningful words before and after each mark. A mark at the end or before a
+    conjunction is left out.
     """
     pairs = set()
     left = ""
@@ -251,16 +257,16 @@ def _around(words: Sequence[Word], marks: frozenset[str] | set[str]) -> set[tupl
     return pairs
 
 
-# --- constructions that mean the same
+# --- constructions that mean the same thing
 
 
 class _Construction(NamedTuple):
     """A construction: the pattern that recognizes it, and the form that replaces it.
 
     Attributes:
-        parts: The left side of its line in the file.
-        needed: Sets of words; a text with the construction contains a word of each set.
-        form: The right side.
+        parts: The left side of the construction's line in the file.
+        needed: Sets of words; a text with the construction contains at least one word of each set.
+        form: The right side of that line.
     """
 
     parts: Sequence[str]
@@ -270,7 +276,9 @@ class _Construction(NamedTuple):
 
 @functools.lru_cache(maxsize=256)  # the same text is compared often
 def rewrite(words: Sequence[Word]) -> Sequence[Word]:
-    """Return the words of a text with each known construction, and each time span, in one form."""
+    """Return the words of a text with each known construction and each time span rewritten into its
+    standard form.
+    """
     if len(words) > _LONG:
         return words
     words = _convert_units(words)
@@ -283,7 +291,7 @@ def rewrite(words: Sequence[Word]) -> Sequence[Word]:
 
 
 def _convert_units(words: Sequence[Word]) -> Sequence[Word]:
-    """Write time spans in seconds: "two weeks", "14 days"."""
+    """Convert time spans such as "two weeks" and "14 days" to seconds."""
     if _SECONDS.keys().isdisjoint(word.key.removesuffix("s") for word in words):
         return words
     converted = list(words)

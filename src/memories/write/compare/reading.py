@@ -1,4 +1,4 @@
-"""Parses texts for comparison: their words as written, and as understood."""
+"""Parses texts for comparison: the words as written, and the words as understood."""
 
 import functools
 import re
@@ -55,10 +55,10 @@ _QUANTITY = re.compile(r"(\d+(?:[.,]\d+)?)(GiB|GB|MiB|MB|KB|TB|ms|s|h|min|am|pm|
 _STRAIGHT = str.maketrans("‘’“”„।۔؟،؛", '\'\'"""..?,;')
 _ELIDED = r"(?i)\b((?:[cdjlmnst]|qu|all|dall|dell|nell|sull|un)')(?=\w)"  # in French and Italian
 _DECIMAL = re.compile(r"(\d+),(\d{1,2})")
-_SHOWS = 150  # how many characters are read to detect a text's language
+_SHOWS = 150  # number of characters from which a text's language is detected
 _DASH = "\ue000"  # represents the dash that joins two clauses
 _ENDING = re.compile(r"(?<=[\w)\]}\"'»”」』+#%`])[.!。…]+$")
-_LONGEST = 64  # maximum letters; the pattern's time is quadratic in it
+_LONGEST = 64  # maximum number of letters; the pattern takes quadratic time
 _SENTENCE = re.compile(
     r"(?!(?:\w\.){2,}|(?:etc|vs|cf|no|dr|mr|mrs|approx)\.).*\w\W*[.!?…。]\W*", re.I
 )
@@ -86,11 +86,11 @@ _STOP = Word(".", ".")
 _QUESTION = Word("?", "?", exact=True)
 
 
-@functools.lru_cache(maxsize=2_048)  # new texts are compared with the same old ones
+@functools.lru_cache(maxsize=2_048)  # many new texts are compared with the same old ones
 def bare(text: str) -> str:
-    """Return the normalized form of a text, for a test of equality.
+    """Return the normalized form of a text, which is used to test texts for equality.
 
-    It is not case-folded, which would turn "ß" into "ss".
+    The text is not case-folded, since that would turn "ß" into "ss".
     """
     spelled = unicodedata.normalize("NFKC", text).translate(_STRAIGHT).lower()
     return _ENDING.sub("", " ".join(spelled.split()))
@@ -102,19 +102,21 @@ def read(text: str, codes: Sequence[str] = ()) -> tuple[Sequence[Word], Sequence
 
     Args:
         text: The text.
-        codes: The languages that it may be in, if it is not English; see `tongues`.
+        codes: The languages that the text may be in, other than English; see `tongues`.
     """
     words = _split(text, codes)
     return tuple(words), tuple(_understand(words))
 
 
 def tongues(new: str, old: str) -> Sequence[str]:
-    """Return the languages of two texts, if not English; together they are easier to recognize."""
+    """Return the languages of two texts, other than English. They are easier to recognize from both
+    texts together.
+    """
     return languages.detect(f"{new[:_SHOWS]} {old[:_SHOWS]}")
 
 
 def is_shouted(words: Sequence[Word]) -> bool:
-    """Return whether a text is three or more words in capitals."""
+    """Return whether a text consists of three or more words, all in capitals."""
     spelled = [word.shown for word in words if word.shown[:1].isalpha()]
     return len(spelled) > 2 and " ".join(spelled).isupper()
 
@@ -161,8 +163,8 @@ def _spell_out(text: str, codes: Sequence[str]) -> str:
 
 
 def _with_sense(word: Word, codes: Sequence[str]) -> Word:
-    """Return a word in another language with its sense. If it looks like an English stop word, it
-    is given weight.
+    """Return a word of another language with its sense. A word that looks like an English stop word
+    is marked, so that it is not ignored.
     """
     if word.key in _MARKS:
         return word
@@ -186,7 +188,9 @@ def _with_weight(key: str) -> str:
 
 
 def _split_chunk(chunk: str) -> Iterator[Word]:
-    """Yield the words between two spaces; a comma or stop after them is a separate word."""
+    """Yield the words in a chunk of text without spaces. A comma or stop at its end is a separate
+    word.
+    """
     if chunk == "'s":
         yield Word("'s", chunk)
         return
@@ -272,8 +276,8 @@ def _word_after(words: Sequence[Word], i: int) -> Word:
 
 
 def _mark_acronyms(words: list[Word]) -> list[Word]:
-    """Distinguish "US" and "IT" from "us" and "it", "3 am" from "I am", and "turn it on" from "on
-    it".
+    """Distinguish "US" and "IT" from "us" and "it", "3 am" from "I am", and the "on" in "turn it
+    on" from the one in "on it".
     """
     shouted = is_shouted(words)
     marked = []
@@ -293,7 +297,7 @@ def _mark_acronyms(words: list[Word]) -> list[Word]:
 
 
 def _mark_literals(words: list[Word]) -> list[Word]:
-    """Mark words that are taken literally: quotations, commands, and single values."""
+    """Mark words that are to be taken literally: quotations, commands, and single values."""
     marked, zone = [], ""
     for i, word in enumerate(words):
         if word.key in _MARKS or (zone == "command" and _ends_command(word)):
@@ -330,8 +334,8 @@ def _begins_clause(keys: Sequence[str]) -> bool:
 
 
 def _is_bare_value(words: Sequence[Word], i: int) -> bool:
-    """Return whether a subject is, or is set to, one word: "the verb is delete", "NODE_ENV must be
-    prod".
+    """Return whether a word stands alone as the value that a subject is or must be: "the verb is
+    delete", "NODE_ENV must be prod".
     """
     start = i
     while start > 0 and words[start - 1].key not in {".", ","}:
@@ -392,7 +396,7 @@ def _mark_questions(words: list[Word]) -> list[Word]:
 
 
 def _mark_having(words: list[Word]) -> list[Word]:
-    """Mark "has" where it is a main verb ("has locks"), not an auxiliary ("has locked")."""
+    """Mark "has" where it is a main verb ("has locks") rather than an auxiliary ("has locked")."""
     marked = []
     for i, word in enumerate(words):
         if word.key in {"has", "have"}:
@@ -407,8 +411,8 @@ def _mark_having(words: list[Word]) -> list[Word]:
 
 
 def _mark_names(words: list[Word]) -> list[Word]:
-    """Mark possible names: capitalised within a sentence, or next to a word that announces a name
-    or value.
+    """Mark possible names: words that are capitalised within a sentence, or that are next to a word
+    that announces a name or value.
     """
     marked = []
     for i, word in enumerate(words):
@@ -423,8 +427,8 @@ def _mark_names(words: list[Word]) -> list[Word]:
 
 
 def _is_bare_verb(words: Sequence[Word], i: int) -> bool:
-    """Return whether a verb's base form is in a place where no sentence has one: a command or a
-    name.
+    """Return whether the base form of a verb is in a place where a sentence can't have one, so that
+    it must be a command or a name.
     """
     word = words[i]
     if word.key not in VERBS_ALIKE:
@@ -458,8 +462,8 @@ def _is_participle(key: str) -> bool:
 
 
 def _mark_places(words: list[Word]) -> list[Word]:
-    """Mark prepositions of time, which are optional, and those before an address, which are all
-    equivalent.
+    """Mark prepositions of time, which are optional, and prepositions before an address, which are
+    all equivalent.
     """
     marked = []
     for i, word in enumerate(words):

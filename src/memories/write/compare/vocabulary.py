@@ -1,5 +1,5 @@
-"""The words of compared texts, with one form for numbers, dates and times that can be written in
-several ways; and the lists of vocabulary.txt as sets and tables.
+"""Defines the words of compared texts, writes numbers, dates and times in one standard form, and
+provides the lists of vocabulary.txt as sets and tables.
 
 Importing this module reads the file, so only code that compares texts imports it.
 """
@@ -96,7 +96,7 @@ MODALS = _words("modals")
 FOCUSING = _words("focusing")
 _INFLECTED_DATES = WEEKDAYS | {"week", "month", "year", "day", "hour", "minute", "night"}
 WHOLE = (DATES - _INFLECTED_DATES) | _words("whole")
-FREE_CASE = STOP_WORDS | {"pm"}  # words whose case means nothing
+FREE_CASE = STOP_WORDS | {"pm"}  # words whose case makes no difference
 ACRONYMS = LIGHT | SOFT | _words("acronyms")
 
 # Classes of words for `corrections`.
@@ -146,8 +146,9 @@ class Word(NamedTuple):
     Attributes:
         key: The form used in comparisons.
         shown: The word as it was written.
-        exact: Whether inflections and synonyms do not match it.
-        opens: Whether it opens a sentence, so that the case of its first letter means nothing.
+        exact: Whether the word matches only itself, and not its inflections and synonyms.
+        opens: Whether it opens a sentence, so that the case of its first letter makes no
+            difference.
         definite: Whether it follows "the", "my" or a similar word; see `corrections`.
         literal: Whether it is part of a code, a command or a value, so that it matches only itself.
         form: `past`, `passive`, `adjective` for other participles, `plain`, or `FREE`.
@@ -165,7 +166,7 @@ class Word(NamedTuple):
     sense: str = ""
 
 
-FREE = "free"  # the form of words in a rewritten construction, where it has no meaning
+FREE = "free"  # the `form` of words in a rewritten construction, where forms mean nothing
 
 
 def keys_of(words: Sequence[Word]) -> list[str]:
@@ -197,7 +198,7 @@ def _is_spelled(word: Word) -> bool:
 
 
 def _add_numbers(left: int, right: int) -> int:
-    """Return the number that two words form, such as "twenty five"; 0 if they form none."""
+    """Return the number that two words such as "twenty five" form; 0 if they don't form one."""
     if right in _POWERS:
         return left * right if left < right else 0
     is_sum = (left >= _FIRST_SUM and left % 10 == 0 and right < 10) or (
@@ -207,7 +208,8 @@ def _add_numbers(left: int, right: int) -> int:
 
 
 def order_dates(words: Sequence[Word]) -> list[Word]:
-    """Write dates in one order, with the day after the month: "31 December 2026", "March 3rd".
+    """Write dates such as "31 December 2026" and "March 3rd" in one order, with the month before
+    the day.
 
     The comma before the year and the ending of the day are removed.
     """
@@ -240,7 +242,7 @@ def _without_ending(day: Word) -> Word:
 
 
 def write_clock(words: Sequence[Word]) -> list[Word]:
-    """Write times such as "2 am", "2:30 pm" and "half past 9" as on a 24-hour clock."""
+    """Write times such as "2 am", "2:30 pm" and "half past 9" in 24-hour format."""
     written: list[Word] = []
     for word in words:
         start = len(written) - 1

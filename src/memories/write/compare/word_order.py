@@ -1,4 +1,6 @@
-"""Compares the order of words: two orders may mean the same, such as active and passive voice."""
+"""Compares the order of words. Two orders may mean the same thing, as in the active and passive
+voice.
+"""
 
 from collections.abc import Sequence, Set
 from itertools import product
@@ -23,8 +25,8 @@ from memories.write.compare.vocabulary import (
     keys_of,
 )
 
-_LONG = 300  # words; comparing the orders of longer texts takes seconds
-_ADJUNCT = 5  # maximum number of words in an adjunct, or in a subject behind its verb
+_LONG = 300  # maximum number of words; comparing the orders of longer texts takes seconds
+_ADJUNCT = 5  # maximum number of words in an adjunct, or in a subject after its verb
 _LIST = 3  # minimum number of names in a list
 _NAME = 3  # maximum number of words in a name
 _REFLEXIVE = frozenset({"se", "si", "sich"})
@@ -32,7 +34,7 @@ _BETWEEN = frozenset({"not", "also", "still"})
 _OF = frozenset("of for with in on".split())
 _HELPING = BE | MODALS | {"not", "never", "always", "also"}
 _ADJUNCT_STARTS = PLACES | frozenset("for with as from to via through @when @on".split())
-_SHORTEST_MANNER = 5  # letters
+_SHORTEST_MANNER = 5  # minimum number of letters
 _DATES = DATES | frozenset("second sec min hr wk mth yr".split())
 _LISTING = BE | PLACES | frozenset("of for with from @when".split())  # words before a list
 _ORDERED = frozenset("order steps sequence first then priority stages ranked phases".split())
@@ -40,8 +42,8 @@ _STARTING = frozenset("we user all every each".split())
 
 
 def orders_of(words: Sequence[Word]) -> set[tuple[str, ...]]:
-    """Return a text's equivalent orders: active, without a fronted adjunct, and with its "is"
-    reversed.
+    """Return equivalent orders of a text's words: in the active voice, without a fronted adjunct,
+    and with the sides of "is" swapped.
     """
     if len(words) > _LONG:
         weighty = [word for word in words if word.key not in LIGHT]
@@ -63,10 +65,10 @@ def orders_of(words: Sequence[Word]) -> set[tuple[str, ...]]:
 
 
 def have_same_parts(new: Sequence[Word], old: Sequence[Word]) -> bool:
-    """Return whether two texts have the same parts in another order that means the same.
+    """Return whether two texts have the same parts in different but equivalent orders.
 
-    These may move: an adjunct from the start to the end, however long; the names in a list; an
-    owner: the customer's contract, the contract of the customer.
+    These parts may move: an adjunct of any length, from the start to the end; the names in a list;
+    and an owner (the customer's contract, the contract of the customer).
     """
     if max(len(new), len(old)) > _LONG or "?" in keys_of([*new, *old]):
         return False
@@ -87,7 +89,7 @@ def _passives(words: Sequence[Word]) -> set[str]:
 
 
 def _parts(words: Sequence[Word]) -> list[Word]:
-    """Return a text's meaningful words, and the "is" between two things."""
+    """Return a text's meaningful words, including any "is" that equates two things."""
     parts: list[Word] = []
     for i, word in enumerate(words):
         if word.key in {"is", "are"}:
@@ -100,8 +102,8 @@ def _parts(words: Sequence[Word]) -> list[Word]:
 
 
 def _is_fronted(fronted: Sequence[Word], plain: Sequence[Word]) -> bool:
-    """Return whether a text has an adjunct at its start that another text has at its end, or, in
-    languages that then put the verb first, anywhere.
+    """Return whether one text starts with an adjunct that the other has at its end, or anywhere, in
+    languages that put the verb first after such an adjunct.
     """
     if len(fronted) != len(plain) or not fronted or not _may_move(fronted):
         return False
@@ -133,7 +135,7 @@ def _without(keys: Sequence[str], part: Sequence[str]) -> Sequence[str]:
 
 
 def _has_verb_first(inverted: Sequence[str], plain: Sequence[str]) -> bool:
-    """Return whether texts are the same, or would be with the first word moved after a subject."""
+    """Return whether texts are equal, or would be if the first word were moved after a subject."""
     if inverted == plain:
         return bool(plain)
     length = 1
@@ -163,7 +165,7 @@ def _resolve_owner(words: Sequence[Word], other: Sequence[Word]) -> list[Word]:
 def join_nouns(words: Sequence[Word], other: Sequence[Word]) -> Sequence[Word]:
     """Write "the meeting with the client" as "the client meeting" if the other text does."""
     keys = keys_of(words)
-    # A word whose form means nothing replaces a verb, so it ends a noun.
+    # A word with the form `FREE` replaces a verb, so it ends a noun.
     other_keys = " ".join(word.key if word.form != FREE else f"{word.key} ." for word in other)
     other_keys = f" {other_keys} "
     for at in range(1, len(words) - 1):
@@ -178,7 +180,7 @@ def join_nouns(words: Sequence[Word], other: Sequence[Word]) -> Sequence[Word]:
 
 
 def sort_lists(words: Sequence[Word]) -> list[Word]:
-    """Sort the names in lists alphabetically: English, French and Dutch."""
+    """Sort the names in lists alphabetically, such as "French and Dutch" to "Dutch and French"."""
     words = list(words)
     if "respectively" in keys_of(words):
         return words
@@ -211,8 +213,8 @@ def _is_name_with_role(name: Sequence[Word], role: Sequence[Word]) -> bool:
 
 
 def _sort_pair(words: Sequence[Word]) -> list[Word]:
-    """Sort the words of the only "A and B" alphabetically: names that are a whole subject or
-    object, and other words at the end of a sentence, behind "is" or a preposition.
+    """If a text contains "A and B" once, sort the two alphabetically. They must be names that form
+    a whole subject or object, or other words at the end of a sentence, after "is" or a preposition.
     """
     words = list(words)
     ands = [i for i, word in enumerate(words) if word.key == "and"]
@@ -282,8 +284,8 @@ def _end_of_adjunct(keys: Sequence[str]) -> int:
 
 
 def _make_active(words: Sequence[Word]) -> list[Word]:
-    """Put passives into the active voice: "A is managed by B" becomes "B manages A", so that "A
-    manages" and "A is managed" differ.
+    """Put passives into the active voice: "A is managed by B" becomes "B manages A". As a result,
+    "A manages" and "A is managed" differ.
     """
     words = list(words)
     while True:
@@ -314,7 +316,7 @@ def _make_active(words: Sequence[Word]) -> list[Word]:
 
 
 def _joins_names(words: Sequence[Word], at: int) -> bool:
-    """Return whether a word is the "and" or "or" of two names."""
+    """Return whether a word is an "and" or "or" between two names."""
     pair = words[at - 1 : at + 2 : 2]
     return words[at].key in {"and", "or"} and all(word.shown[:1].isupper() for word in pair)
 
@@ -333,8 +335,8 @@ def _ends_clause(words: Sequence[Word], at: int) -> bool:
 
 
 def _find_word(words: Sequence[Word], start: int, keys: Set[str]) -> int:
-    """Return the position of the first of some words, starting at a position; the end if none
-    occurs.
+    """Return the position of the first of these words at or after a start position; the end if none
+    of them occurs.
     """
     for i in range(start, len(words)):
         if words[i].key in keys:
