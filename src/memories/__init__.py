@@ -9,10 +9,11 @@
         memories.update(created.memory.id, "The user prefers Rust for CLI tools")
         memories.history(created.memory.id)
 
-Importing this package loads nothing heavy: each name is imported on first use.
+Importing this package loads nothing heavy, since each name is imported when it is first used.
 """
 
-# As in `typing`, but importing that takes longer than a whole command answered by a server.
+# The same as `typing.TYPE_CHECKING`. Importing `typing` takes longer than a whole command that a
+# server answers.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from memories.config import load_config

@@ -4,7 +4,7 @@ import gc
 import os
 import sys
 
-TYPE_CHECKING = False  # as in `typing`, whose import costs 3 ms
+TYPE_CHECKING = False  # the same as `typing.TYPE_CHECKING`; importing `typing` takes 3 ms
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
@@ -13,15 +13,16 @@ if TYPE_CHECKING:
     from memories.memories import Memories
     from memories.settings import Config
 
-# Imports create many permanent objects; garbage-collecting them costs a tenth of a command.
+# Imports create many permanent objects. Collecting garbage among them takes a tenth of a command's
+# time.
 _GC_THRESHOLD = 100_000
 
 
 def main() -> None:
-    """Run the command; exit with one of the codes that its help lists."""
+    """Run the command, and exit with one of the codes that its help lists."""
     arguments = sys.argv[1:]
     is_help = "-h" in arguments or "--help" in arguments
-    if arguments[:1] == ["hook"] and not is_help:  # an agent waits for it
+    if arguments[:1] == ["hook"] and not is_help:  # an agent is waiting for the hook
         from memories.hooks.hook import main as run_hook
 
         run_hook(arguments[1:], _recall, _start_server)
@@ -32,7 +33,7 @@ def main() -> None:
     except KeyboardInterrupt:  # at any moment, also during imports
         import signal
 
-        # An impatient second Ctrl-C must not cut off the message.
+        # A second Ctrl-C must not cut off the message.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         from memories.cli import output
 
@@ -41,21 +42,21 @@ def main() -> None:
         try:
             stream.flush()
         except OSError:
-            continue  # the error was reported, or the reader closed the pipe
+            continue  # the error has been reported, or the reader has closed the pipe
     _start_wanted_server(arguments)
-    # The store is closed; shutting down the interpreter would cost another 15 ms.
+    # The store is already closed. Shutting down the interpreter would take another 15 ms.
     os._exit(code)
 
 
 def _recall(request: bytes) -> bytes | None:
-    """Ask the store's server to answer a hook; None if the hook has to answer by itself."""
+    """Ask the store's server to answer a hook. Return None if the hook must answer by itself."""
     from memories import __version__, warm
 
     return warm.recall(request, __version__)
 
 
 def ask(arguments: list[str]) -> int:
-    """Ask the store's server to run the command, else run it here; return the exit code."""
+    """Let the store's server run the command, or run it here; return the exit code."""
     from memories import __version__, warm
 
     if not warm.is_warm(arguments):  # only the commands that a server can run
@@ -65,7 +66,7 @@ def ask(arguments: list[str]) -> int:
     try:
         code = warm.ask(arguments, __version__)
     except warm.AnswerLost as lost:
-        if lost.create_id:  # the id prevents a second copy
+        if lost.create_id:  # with this id, the memory can't be stored twice
             return answer(arguments, None, lost.create_id)[0]
         from memories.cli import output
 
@@ -103,17 +104,17 @@ def answer(
     open_memory: "Callable[[Config, bool], Memories] | None" = None,
     create_id: str = "",
 ) -> tuple[int, str]:
-    """Run the command for a server's client, or again after the connection to a server was lost.
+    """Run a command for a client of a server, or once more if the connection to a server was lost.
 
     Args:
         arguments: The arguments of the command.
-        open_memory: Opens its memory.
-        create_id: The id of the memory that it creates.
+        open_memory: Opens the memory for the command.
+        create_id: The id of the memory that the command creates.
 
     Returns:
-        The exit code, and the change that it made, as part of a sentence.
+        The exit code, and the change that the command made, as part of a sentence.
     """
-    if arguments[:1] == ["hook"]:  # a hook's request, not a command
+    if arguments[:1] == ["hook"]:  # a request of a hook, not a command
         from memories.hooks.recall import answer_as_server
 
         sys.stdout.write(answer_as_server(sys.stdin.buffer.read(), open_memory))
@@ -127,14 +128,14 @@ def answer(
 
 
 def run(arguments: "Sequence[str]") -> int:
-    """Run the command in this process and print its answer or its error; return the exit code."""
+    """Run the command in this process, print its output or error, and return the exit code."""
     from memories.cli import output
     from memories.errors import MemoriesError
 
     output.begin_run()
     try:
         code = _run(arguments)
-        sys.stdout.flush()  # flush here, to notice a closed pipe
+        sys.stdout.flush()  # flushed here so that a closed pipe is noticed
     except (MemoriesError, OSError, MemoryError) as exc:
         return output.report_error(exc)
     except ImportError as exc:
@@ -145,7 +146,7 @@ def run(arguments: "Sequence[str]") -> int:
 
 
 def _run(arguments: "Sequence[str]") -> object:
-    """Run the command; return the exit code, where any value that is not a number means 0."""
+    """Run the command, and return the exit code. Any value that isn't a number means 0."""
     if "_MEMORY_COMPLETE" not in os.environ:
         page = _page(arguments[0] if arguments else "help")
         if page:
@@ -167,7 +168,10 @@ def _run(arguments: "Sequence[str]") -> object:
 
 
 def _page(first: str) -> str:
-    """Return the help page that the first argument asks for; empty if it is a command."""
+    """Return the text that the first argument asks for (a help page or the version).
+
+    The text is empty if the argument is a command.
+    """
     if first == "--version":
         from memories import __version__
 
@@ -195,7 +199,7 @@ def load_commands() -> None:
 
 
 def _serve(config: "Config", options: "Mapping[str, Any]") -> int:
-    """Start the server. It is imported by name, since its folder may be deleted."""
+    """Start the server. The server is imported by name, since its folder may be deleted."""
     from importlib import import_module
 
     if sys.platform == "win32":
@@ -216,7 +220,7 @@ def _serve_mcp(config: "Config", shared: bool, read_only: bool) -> None:
 
     from memories.cli.output import note
 
-    # The SDK creates many permanent objects; without garbage collection it loads 70 ms faster.
+    # The SDK creates many permanent objects. It loads 70 ms faster without garbage collection.
     gc.disable()
     from memories.mcp.stdio import serve
 
@@ -224,13 +228,13 @@ def _serve_mcp(config: "Config", shared: bool, read_only: bool) -> None:
     gc.enable()
     if sys.stdin.isatty():
         note("This command speaks MCP; a client should start it. Press Ctrl-D to end it.")
-    # The SDK would wait for another line first; nothing is lost by ending at once.
+    # The SDK would wait for another line before it ends. Nothing is lost by ending immediately.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     serve(config, shared=shared, read_only=read_only)
 
 
 def _chat(config: "Config", root: "Path", env_file: "Path | None", demo: bool, live: bool) -> int:
-    """Start the chat."""
+    """Start the chat application."""
     from importlib import import_module
 
     start: Callable[..., int] = import_module("memories.integrations.chat").start
@@ -241,17 +245,18 @@ def _chat(config: "Config", root: "Path", env_file: "Path | None", demo: bool, l
 
 
 def _open_missing_streams() -> None:
-    """Open an empty stream for each closed one, before a file gets its descriptor.
+    """Open an empty stream for each closed standard stream, before a file gets its descriptor.
 
-    Writing to a closed standard output still fails, so that a command reports what it changed.
+    Writing to a closed standard output still fails, so that a command reports what it has changed.
     """
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
             fd = os.open(os.devnull, os.O_RDWR if name == "stderr" else os.O_RDONLY)
-            if fd != number:  # an earlier stream is closed too
+            if fd != number:  # a stream with a lower number is closed too
                 os.dup2(fd, number)
                 os.close(fd)
-            setattr(sys, name, open(number, mode, encoding="utf-8"))  # noqa: SIM115, PTH123 - until the end
+            # The stream stays open until the process ends.
+            setattr(sys, name, open(number, mode, encoding="utf-8"))  # noqa: SIM115, PTH123
 
 
 if __name__ == "__main__":

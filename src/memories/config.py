@@ -1,5 +1,5 @@
-"""Loads the settings from, in order of precedence: options, environment, `.env`, `config.toml`,
-defaults.
+"""Loads the settings. The sources are, in order of precedence: options, the environment, `.env`,
+`config.toml`, and the defaults.
 """
 
 import os
@@ -19,10 +19,10 @@ from memories.settings import namespace as parse_namespace
 if TYPE_CHECKING:
     from memories.guard.rules import Rule
 
-Layer = tuple[str, Mapping[str, Any]]  # a source of settings and its values by name
+Layer = tuple[str, Mapping[str, Any]]  # a source of settings, and the source's values by name
 _HOME = SETTINGS[0]
 _REDACT_RULES = "[[redact]]"
-# Suffixes of the files next to a store.
+# What the names of files next to a store add to the store's own name.
 _STORE_FILE_ENDS = ("-wal", "-shm", "-journal", "-requests", ".")
 _XDG = {
     "data": ("XDG_DATA_HOME", ".local/share"),
@@ -41,11 +41,11 @@ def load_config(
     """Load the settings.
 
     Args:
-        flags: Settings by name, as text; None values count as not given.
-        environment: Used instead of the process's own.
-        folder: The folder of `.env`, by default the working directory; parent folders are not
-            searched. Settings that could do harm require `memory trust`.
-        tell: Called with a sentence about ignored settings, if there are any.
+        flags: The settings given as options, by name, as text. None means that one wasn't given.
+        environment: The environment variables; by default those of this process.
+        folder: The folder of `.env`, by default the working directory. Parent folders are not
+            searched. Settings in it that could do harm require `memory trust`.
+        tell: A function that is called with a sentence about ignored settings, if there are any.
 
     Raises:
         ConfigError: A setting is invalid; the message names it and its source.
@@ -95,7 +95,7 @@ def _by_name(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def _find_value(setting: Setting, layers: Sequence[Layer]) -> tuple[Any, str]:
-    """Return the value of a setting from the first source that has it, and the source's name."""
+    """Return a setting's value from the first source that has one, and the name of that source."""
     for source, layer in layers:
         if setting.name not in layer:
             continue
@@ -113,7 +113,10 @@ def _find_value(setting: Setting, layers: Sequence[Layer]) -> tuple[Any, str]:
 
 
 def _default_store(settings: Mapping[str, Any], sources: Mapping[str, str]) -> tuple[str, str]:
-    """Return the store implied by other settings: Chroma if its host or port is set, or a file."""
+    """Return the store that other settings imply, and its source.
+
+    It is a Chroma server if the server's host or port is set, else a file.
+    """
     for name in ("chromadb_host", "chromadb_port"):
         if sources[name] != "default":
             url = f"chroma://{settings['chromadb_host']}:{settings['chromadb_port']}"
@@ -122,9 +125,9 @@ def _default_store(settings: Mapping[str, Any], sources: Mapping[str, str]) -> t
 
 
 def _find_identity(namespace: str, source: str, layers: Sequence[Layer]) -> str | None:
-    """Return the namespace set by any source except a flag.
+    """Return the namespace that is set by the environment or a file, even if a flag overrides it.
 
-    A value that a flag overrides may be invalid.
+    Return None if there is none, or if the value that the flag overrides is invalid.
     """
     if source == "default":
         return None
@@ -140,7 +143,7 @@ def _find_identity(namespace: str, source: str, layers: Sequence[Layer]) -> str 
 
 
 def variables_of(variables: Mapping[str, str]) -> list[str]:
-    """Return the variables that are settings."""
+    """Return the names of those variables that are settings."""
     return [setting.variable for setting in SETTINGS if setting.variable in variables]
 
 
@@ -155,7 +158,7 @@ class _DotEnv(NamedTuple):
     Attributes:
         allowed: The settings that take effect, by name.
         ignored: The names of the settings that are ignored.
-        reason: Why they are ignored.
+        reason: Why these settings are ignored.
     """
 
     allowed: Mapping[str, str] = {}
@@ -164,7 +167,7 @@ class _DotEnv(NamedTuple):
 
 
 def _read_dotenv(folder: Path | None, registers: Path) -> _DotEnv:
-    """Return the settings in the `.env` of a folder."""
+    """Return the settings in a folder's `.env`."""
     file = folder and folder / ".env"
     if not (file and file.exists()):
         return _DotEnv()
@@ -189,8 +192,9 @@ def _read_dotenv(folder: Path | None, registers: Path) -> _DotEnv:
 
 
 def _is_acceptable(setting: Setting, settings: Mapping[str, str]) -> bool:
-    """Return whether the value is set and acceptable: other programs may use the name
-    differently."""
+    """Return whether a setting has a valid value. Other programs may use the same variable with
+    values that are invalid here.
+    """
     if setting.name not in settings:
         return False
     try:
@@ -202,7 +206,8 @@ def _is_acceptable(setting: Setting, settings: Mapping[str, str]) -> bool:
 
 def _describe_ignored(dotenv: _DotEnv, embedder: str) -> str:
     """Return a sentence about the ignored settings in a `.env`, or an empty string."""
-    # Many projects keep their own programs' keys in that file; a local embedder doesn't need one.
+    # Many projects keep API keys for their own programs in `.env`. With a local embedder, Memories
+    # needs no key, so an ignored key isn't worth a warning.
     needs_no_key = embedder in ("minilm", "e5", "none", "fake")
     names: list[str] = []
     remedy = ""
@@ -249,7 +254,7 @@ def _read_toml(file: Path) -> dict[str, Any]:
 
 
 def save_setting(name: str, value: str) -> Path:
-    """Write a setting into the user's `config.toml`; all other lines keep their bytes.
+    """Write a setting to the user's `config.toml`. All other lines stay byte for byte the same.
 
     Returns:
         The file.
@@ -316,7 +321,7 @@ def registers(environment: Mapping[str, str] | None = None) -> Path:
 
 
 def cache_folder() -> Path:
-    """Return the folder for files that can be lost without harm."""
+    """Return the cache folder, for files that can be deleted without harm."""
     return _platform_folder("cache")
 
 
@@ -324,13 +329,14 @@ def _working_folder() -> Path | None:
     try:
         return Path.cwd()
     except FileNotFoundError:
-        return None  # another process removed it
+        return None  # another process has removed the folder
 
 
 def _platform_folder(kind: str) -> Path:
-    """Return the platform's folder for data, configuration or cache, with platformdirs' names.
+    """Return the platform's folder for data, configuration or cache.
 
-    Importing platformdirs would cost every command 15 ms.
+    The folder is the one that platformdirs would return. Importing platformdirs would make every
+    command 15 ms slower.
     """
     user = Path.home()
     if sys.platform == "win32":
@@ -348,8 +354,8 @@ def _platform_folder(kind: str) -> Path:
 
 
 def is_own_name(namespace: str, config: Config) -> bool:
-    """Return whether a namespace's folder would have the name of a file of the program or its
-    store.
+    """Return whether a namespace's name is reserved, because its folder would have the name of one
+    of the program's or the store's own files.
     """
     file = local_path(config.store)
     if file is not None and file.parent == config.home:

@@ -1,4 +1,4 @@
-"""All exceptions. Each message is one sentence: the problem, its place, and the remedy.
+"""All exceptions. Each message is one sentence, which names the problem, its place, and the remedy.
 
 MemoriesError
 ├── RequestError             the request was wrong; nothing was changed
@@ -78,8 +78,8 @@ class StoreBusy(StoreError):
 
 
 class ErasureUnfinished(StoreBusy):
-    """A memory may have been erased, but some bytes may still be on disk; forget it again to
-    finish.
+    """A memory may have been erased, but some of its bytes may still be on disk. Forgetting it
+    again finishes the erasure.
     """
 
 

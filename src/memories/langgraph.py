@@ -1,4 +1,4 @@
-"""Memories inside LangGraph: a store for graphs and agents, and tools for any agent.
+"""Memories for LangGraph: a store for graphs and agents, and tools for any agent.
 
 from memories.langgraph import MemoriesStore
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 @contextmanager
 def _naming_extra() -> Iterator[None]:
-    """Name the extra to install if a package is missing."""
+    """If a package is missing, name the extra of this package that installs it."""
     try:
         yield
     except ModuleNotFoundError as exc:
@@ -35,7 +35,7 @@ __all__ = ["MemoriesStore", "memory_tools"]
 
 
 def __getattr__(name: str) -> object:
-    if name == "memory_tools":  # its base class takes as long again to import
+    if name == "memory_tools":  # importing its base class takes as long as everything above
         with _naming_extra():
             from memories.integrations.langchain import memory_tools
         return memory_tools

@@ -1,4 +1,7 @@
-"""The class `Memories`: one method per verb, over any store. Each method delegates to a package."""
+"""The class `Memories`, with one method for each operation on a memory, in any store.
+
+Each method delegates to a package.
+"""
 
 import contextlib
 import copy
@@ -95,7 +98,7 @@ class Memories:
 
         Args:
             store: A URL or a `Store`. `close` does not close a store that was passed in.
-            namespace: The namespace to write to and to read from.
+            namespace: The namespace to write to and read from.
             shared: Also read the namespace `shared`.
             embedder: The name of an embedder, or an `Embedder`; `none` searches by words only.
             config: Settings to use instead of those in the environment and the files.
@@ -103,9 +106,10 @@ class Memories:
             channel: The channel of changes, for origins and the audit log: see `Origin`. An unknown
                 name marks the writer as an agent.
             client: The name and version of the MCP client that writes.
-            place: Returns where the caller works; called for each write. Its project is the default
-                project of new memories, origins record its branch, and anchors are checked in its
-                working tree. Without it, memories get no verdicts. See `memories.identity.place`.
+            place: A function that returns where the caller works; it is called for each write. The
+                place's project is the default project of new memories, origins record its branch,
+                and anchors are checked in its working tree. Without a place, memories get no
+                verdicts. See `memories.identity.place`.
 
         Raises:
             ConfigError: A setting is invalid.
@@ -159,16 +163,16 @@ class Memories:
             version: The version that the client reports.
         """
         if self._scratchpads.is_home:
-            _ = self._scratchpads.mirror  # created now, so that all twins share it
+            _ = self._scratchpads.mirror  # created here, so that all copies share it
         twin = self._twin()
         twin._write_as((name, version))
         return twin
 
     def judge_in(self, root_of: "RootOf", seconds: float | None = None) -> Self:
-        """Check anchors in these working trees from now on; return this object.
+        """Check anchors in the given working trees from now on, and return this object.
 
         Args:
-            root_of: Returns the top folder of a project's working tree, if it is at hand.
+            root_of: Returns the top folder of a project's working tree; None if there is none here.
             seconds: How long the checks of one answer may take; None for no limit.
         """
         judge = Judge(root_of, cache_of(self.config.home, self.namespace), seconds)
@@ -191,8 +195,8 @@ class Memories:
         return twin
 
     def _twin(self) -> Self:
-        """Return another object over the same open store, without ownership of it."""
-        _ = self._store  # created now, so that its changes reach the scratchpads of this memory
+        """Return another object that uses the same open store, but doesn't close it."""
+        _ = self._store  # created here, so that its changes reach this object's scratchpads
         twin = copy.copy(self)
         twin._scratchpads = copy.copy(self._scratchpads)
         twin._owns_store = twin._scratchpads.owns_store = False
@@ -226,36 +230,37 @@ class Memories:
             tags: Free key-value pairs; `agent`, `personality`, `project`, `type` and `global` have
                 a meaning.
             decay: `stable` (the default), `contextual` or `reinforceable`.
-            key: A stable key such as `user/editor`, unique within a project. If a memory has the
-                key, it gets a new version, which keeps any tags, decay and confidence not given.
+            key: A stable key such as `user/editor`, unique within a project. If a memory already
+                has the key, it gets a new version, which keeps any tags, decay and confidence that
+                are not given.
             supersedes: The id of a memory in the same namespace that this one replaces.
             confidence: The writer's confidence, 0 to 1; 1.0 by default.
             created_at: When it was first written, for imports; now by default.
-            pending: Wait for review (see `review`); the key and `supersedes` take effect when the
-                memory is accepted. Memories from the channel `hook` always wait, except session
-                notes: their type is `session` and their key begins with `session/`. Contexts leave
-                those out too.
+            pending: Keep the memory for review (see `review`). The key and `supersedes` take effect
+                when it is accepted. Memories from the channel `hook` must always be reviewed,
+                except session notes, whose type is `session` and whose key begins with `session/`.
+                Contexts leave out session notes too.
             source: The conversation, or the turn such as `standup#3`, from which it was made.
-                `forget_turns` can erase the memory together with that source.
+                `forget_turns` can erase the memory together with this source.
             force: Skip the duplicate check.
             redact: Remove secrets and the text in `<private>` tags; see the setting `redact`.
-            within: Keys of tags that distinguish memories, as `project` always does: the same text
-                with a different value of such a tag is stored.
+            within: Keys of tags that distinguish memories, as `project` always does. The same text
+                is stored again if such a tag has a different value.
             anchors: The evidence that makes it true, such as `docker-compose.yml::5433`; see
-                `anchors.grammar`. Each must hold now in the project's working tree. None finds
-                anchors in the content; an empty list adds none.
-            valid_until: The time until which it holds; a date means its end.
+                `anchors.grammar`. Each anchor must hold now in the project's working tree. If None,
+                anchors are found in the content; an empty list adds none.
+            valid_until: The time until which it holds; a date means the end of that day.
             recheck: The time span after which it should be confirmed, such as "90d".
 
         Returns:
-            The result. The same text in the same namespace and project is not stored again: its
-            additions are merged into the existing memory, see `merged` and `reinforced`. A very
-            similar text is refused unless it differs in a number, a date, a name or a negation: see
-            `duplicates`.
+            The result. The same text in the same namespace and project is not stored again.
+            Instead, anything new, such as tags, is merged into the existing memory: see `merged`
+            and `reinforced`. A very similar text is refused unless it differs in a number, a date,
+            a name or a negation: see `duplicates`.
 
         Raises:
             InvalidInput: A value is invalid; nothing was stored.
-            NotFound: There is no memory with the id `supersedes`.
+            NotFound: There is no memory with the id given as `supersedes`.
         """
         draft = Draft(
             content, tags or {}, decay, key, supersedes, confidence, created_at, pending, source
@@ -271,7 +276,7 @@ class Memories:
         redact: bool = True,
         within: Sequence[str] = (),
     ) -> "list[Created]":
-        """Store many memories as `create` does, but faster, in shared transactions.
+        """Store many memories as `create` does, but faster, since they share transactions.
 
         Args:
             drafts: Drafts, or texts.
@@ -318,8 +323,8 @@ class Memories:
 
     @property
     def review(self) -> "Review":
-        """The memories in your own namespace that await review, with methods to accept or reject
-        them.
+        """Access to the memories in your own namespace that await review, and to the methods that
+        accept or reject them.
         """
         from memories.write.review import Review
 
@@ -352,14 +357,14 @@ class Memories:
             tags: Tags to add or change.
             remove_tags: Keys of tags to remove; unknown keys are ignored.
             redact: Remove secrets from the arguments; see `create`.
-            not_corrects: The id of a memory that this one was wrongly assumed to correct: both are
-                true. This adds no version.
-            if_version: Update only if this is still the latest version.
+            not_corrects: The id of a memory that this one was wrongly assumed to correct. Both are
+                then taken as true. This adds no version.
+            if_version: Update only if the latest version still has this number.
             decay: A new decay policy.
             confidence: The writer's new confidence, 0 to 1.
             anchors: New anchors, which replace the old ones; see `create`. If None and the content
-                changes, the memory keeps the anchors that still fit and gets those that the new
-                content names.
+                changes, the memory keeps the anchors that still fit, and anchors named in the new
+                content are added.
             valid_until: The new time until which it holds; "" for no end.
             recheck: The new time span after which it should be confirmed; "" for never.
 
@@ -392,7 +397,7 @@ class Memories:
 
     @property
     def truth(self) -> "Truth":
-        """Whether memories are still true, with methods to verify and confirm them."""
+        """Methods that verify whether memories are still true, and confirm them."""
         from memories.write.truth import Truth
 
         return Truth(self._writer(), self.judge)
@@ -424,8 +429,8 @@ class Memories:
 
         Args:
             memory_id: The id, or an unambiguous prefix of 8 or more characters.
-            version: For a current memory: the version whose text, tags, decay and confidence to
-                bring back.
+            version: The version whose text, tags, decay and confidence to bring back, if the memory
+                is current.
 
         Raises:
             NotFound: There is no such memory or version.
@@ -471,18 +476,19 @@ class Memories:
     def move(self, memory_ids: Sequence[str], to: str) -> "MovedMemories":
         """Move memories from your own namespace to another one.
 
-        They keep their ids, versions, keys and times. They are copied in one transaction, and only
-        then erased here. If the move is interrupted, they are in both namespaces, but deleted in
-        your own; moving them again finishes the move. Moving them back undoes it.
+        The memories keep their ids, versions, keys and times. They are copied in one transaction,
+        and only then erased in your namespace. If the move is interrupted, they are in both
+        namespaces, but deleted in your own; moving them again finishes the move. Moving them back
+        undoes it.
 
         Args:
             memory_ids: Ids, or unambiguous prefixes of 8 or more characters, in any state.
             to: The target namespace.
 
         Raises:
-            NotFound: A memory isn't there; none was moved.
-            RequestError: Only another namespace has a memory, or the target namespace has a
-                different memory with its id or key; none was moved.
+            NotFound: One of the memories doesn't exist; none was moved.
+            RequestError: One of the memories is in a different namespace, or the target namespace
+                has a different memory with its id or key; none was moved.
             InvalidInput: The target namespace is invalid, or is your own.
         """
         from memories.transfer.moves import move
@@ -495,8 +501,8 @@ class Memories:
     def transaction(self) -> Iterator[None]:
         """Run a block as one transaction: all its writes are stored, or none.
 
-        Other writers wait until it ends. In stores without transactions (Chroma, Qdrant) only each
-        single write is atomic.
+        Other writers wait until the transaction ends. In stores without transactions (Chroma,
+        Qdrant), only single writes are atomic.
         """
         self._open_transactions += 1
         try:
@@ -511,9 +517,9 @@ class Memories:
     def delete_where(self, where: str, *, dry_run: bool = False) -> "Affected":
         """Delete all memories in your own namespace that match an expression.
 
-        All are deleted at the same moment, so the rollback named in the result restores exactly
-        these. Up to 10,000 memories are deleted in one transaction. If a larger run is interrupted,
-        some are deleted; run it again for the rest.
+        All memories get the same time of deletion, so the rollback that the result names restores
+        exactly these. Up to 10,000 memories are deleted in one transaction. If a larger run is
+        interrupted, only some are deleted; run it again to delete the rest.
 
         Args:
             where: The expression, such as "by = claude-code and updated > 7d". Only current
@@ -534,9 +540,9 @@ class Memories:
         undone.
 
         Args:
-            where: The expression. It is applied to the latest version of a memory in any state; all
-                versions are erased. If it is just "conversation = NAME", that conversation's queued
-                turns are erased too.
+            where: The expression. It is applied to the latest version of each memory, in any state.
+                All versions of a matching memory are erased. If the expression is just
+                "conversation = NAME", that conversation's queued turns are erased too.
             scope: `memories`, `history` (turns) or `all`.
             dry_run: Change nothing; only return what would change.
 
@@ -568,8 +574,8 @@ class Memories:
             where: The expression; None for all memories.
             tags: Tags to set.
             remove_tags: Keys of tags to remove.
-            rename_tags: New keys by old keys, or new `key=value` by old `key=value`. A memory that
-                already has the new key keeps its value.
+            rename_tags: The new key for each old key, or the new `key=value` for each old one. If a
+                memory already has the new key, it keeps that key's value.
             dry_run: Change nothing; only return what would change.
 
         Raises:
@@ -587,15 +593,15 @@ class Memories:
         """Roll back the memories in your own namespace to a given time, with new versions and
         deletions.
 
-        Memories created later are deleted, changed ones get a version with the old content, and
-        deleted or replaced ones are restored. Turns never change, so they are kept. The result
+        Memories created later are deleted, changed memories get a version with the old content, and
+        deleted or replaced memories are restored. Turns never change, so they are kept. The result
         names the rollback that undoes this one. Up to 10,000 memories change in one transaction. If
-        a larger run is interrupted, some are rolled back; run it again for the rest.
+        a larger run is interrupted, only some are rolled back; run it again for the rest.
 
         Args:
-            to: The time, not in the future; a date means its beginning.
-            where: Only memories with a version since then (or, if none, the latest) that meets this
-                expression.
+            to: The time, not in the future; a date means the beginning of that day.
+            where: Only memories that match this expression in a version written since then. If a
+                memory has no such version, its latest version must match.
             dry_run: Change nothing; only return what would change.
 
         Raises:
@@ -622,13 +628,14 @@ class Memories:
             redact: Remove secrets; see `create`.
 
         Returns:
-            The turns, each with a `status`. If a `message_id` exists in the conversation, the
-            stored turn is returned: as `known` if it has the same content. Otherwise the new
-            message is `refused`, and `reason` says why; the other turns are stored.
+            The turns, each with a `status`. If the conversation already has a turn with the same
+            `message_id`, that turn is returned. Its status is `known` if the content is the same.
+            If it isn't, the new message is `refused`, and `reason` says why; the other turns are
+            stored.
 
         Raises:
             InvalidInput: A value is invalid; nothing was stored.
-            RequestError: Only another namespace has the conversation; nothing was stored.
+            RequestError: The conversation is in a different namespace; nothing was stored.
         """
         from memories.read.turns import TurnDraft
         from memories.write.turns import append
@@ -760,10 +767,9 @@ class Memories:
         return [*stored, *(turn for turn in waiting if turn.index >= start)][:limit]
 
     def waiting_turns(self, conversation_id: str | None = None) -> "list[Turn]":
-        """Return the queued turns, oldest first: turns that agents added while the store did not
-        answer.
+        """Return the queued turns, oldest first. Agents added them while the store did not answer.
 
-        It reads only the queue on disk (see `MemoryGateway`), so it works even while the store is
+        This reads only the queue on disk (see `MemoryGateway`), so it works even while the store is
         down.
 
         Args:
@@ -780,7 +786,7 @@ class Memories:
         cursor: str | None = None,
         **filters: "Unpack[ConversationFilters]",
     ) -> "list[Conversation]":
-        """Return the conversations on one page of `list_conversations`.
+        """Return the conversations on a page of `list_conversations`, without the next cursor.
 
         Args:
             limit: The maximum number, up to 1,000; by default the setting `default_limit`.
@@ -842,8 +848,8 @@ class Memories:
 
         Args:
             memory_id: The id, or an unambiguous prefix of 8 or more characters.
-            as_of: Return it as it was at this time: an aware datetime, or text such as
-                "2026-05-01", which means its end.
+            as_of: Return it as it was at this time: a datetime with a time zone, or text such as
+                "2026-05-01", which means the end of that day.
 
         Raises:
             NotFound: There is no such memory, or it was deleted; with `as_of`, at that time.
@@ -861,8 +867,8 @@ class Memories:
 
         Args:
             key: The key, such as `user/editor`.
-            project: The memory's project; each project has its own keys. By default your current
-                project, then no project.
+            project: The memory's project, since each project has its own keys. By default, first
+                your current project is searched, and then the memories without a project.
 
         Raises:
             NotFound: No readable memory has the key. Your own namespace takes precedence over
@@ -870,7 +876,7 @@ class Memories:
         """
         place = None if project is not None else self._place()
         if place is not None:
-            with contextlib.suppress(NotFound):  # then search outside projects
+            with contextlib.suppress(NotFound):  # in that case, search outside projects below
                 return self._reader.id_of_key(key, place.project)
         return self._reader.id_of_key(key, *(self._reader.names_of_project(project) or ()))
 
@@ -879,22 +885,23 @@ class Memories:
         return self._reader.short_ids(ids, self._now())
 
     def ids(self, prefix: str, *, limit: int | None = None) -> "list[str]":
-        """Return ids with a prefix, of memories in any state, in the order of creation.
+        """Return the ids that begin with a prefix, of memories in any state, in order of creation.
 
         Args:
             prefix: The prefix, 8 or more characters.
             limit: The maximum number, up to 1,000; by default the setting `default_limit`.
 
         Raises:
-            InvalidInput: The prefix can't begin an id.
+            InvalidInput: No id can begin with this prefix.
         """
         return self._reader.ids(prefix, self._limit(limit))
 
     def namespaces(self, *, as_of: Moment | None = None) -> "tuple[NamespaceCounts, ...]":
-        """Return all namespaces in the store, sorted, with the size of each; never any content.
+        """Return all namespaces in the store, sorted, with the size of each but without content.
 
         Args:
-            as_of: Only the namespaces that were not empty at this time, with their sizes then.
+            as_of: Return only the namespaces that were not empty at this time, with the sizes that
+                they had then.
         """
         from memories.read.listing import count_namespaces
 
@@ -939,8 +946,8 @@ class Memories:
             written_by: Only memories whose latest version was written by this client or
                 operating-system user: a name as in `Origin.by`.
             trust: Only memories whose latest version has this trust; see `Origin`.
-            since: Only memories last written at this time or later: an aware datetime, or text such
-                as "7d".
+            since: Only memories last written at this time or later: a datetime with a time zone, or
+                text such as "7d".
             until: Only memories last written at this time or earlier.
             as_of: List the memories that were current at this time.
             deleted: List deleted memories instead.
@@ -949,8 +956,8 @@ class Memories:
             project: Only memories of this project (under any of its names), and global ones, which
                 have the tag `global`.
             sort: `created` (the default), `updated`, `reinforced`, `confidence`, `accesses` or
-                `version`, newest or largest first; or `key`, in alphabetical order. All orders
-                except `created` read every memory.
+                `version`, newest or largest first; or `key`, in alphabetical order. Every order
+                except `created` requires reading all memories.
             reverse: Reverse the order.
             limit: The maximum number, up to 1,000.
             cursor: `next_cursor` of the previous page.
@@ -992,22 +999,24 @@ class Memories:
         Args:
             query: The question, in any script, at most 4,096 characters.
             offline: If the store can't be reached, or takes longer than the setting
-                `memory_timeout_seconds`, answer from the scratchpad; `explain` returns which of
-                them answered.
+                `memory_timeout_seconds`, answer from the scratchpad. `explain` reports whether the
+                store or the scratchpad answered.
             **filters: See `SearchFilters`.
 
         Raises:
             InvalidInput: A value is invalid.
             EmbedderMismatch: The store's vectors come from another model.
-            StoreError: The store can't be reached, and the scratchpad can't answer or wasn't
-                allowed to.
+            StoreError: The store can't be reached, and the scratchpad can't answer or may not be
+                used.
         """
         return self._search_or_fall_back(query, filters, offline=offline).hits
 
     def explain(
         self, query: str, *, offline: bool = False, **filters: "Unpack[SearchFilters]"
     ) -> "Explanation":
-        """Search; return every candidate with its numbers and, if dropped, why; see `search`."""
+        """Search as `search` does, but return every candidate, with the numbers behind its score
+        and, if it was dropped, the reason.
+        """
         return self._search_or_fall_back(query, filters, offline=offline)
 
     def judge(self, memories: "Sequence[Memory]") -> "tuple[Memory, ...]":
@@ -1016,7 +1025,7 @@ class Memories:
         return tuple(memories if judge is None else judge.judge(memories, self._now()))
 
     def _judge_hits(self, explanation: "Explanation", filters: "SearchFilters") -> "Explanation":
-        """Return a search with the verdicts of its hits; doubtful ones come last."""
+        """Return the result of a search with verdicts on its hits. Doubtful hits come last."""
         if self._reader.judge is None or filters.get("as_of") is not None:
             return explanation
         from memories.search.results import with_verdicts
@@ -1047,7 +1056,7 @@ class Memories:
         return self._search_store(query, filters).explanation()._replace(tier=tier)
 
     def _search_offline(self, query: str, filters: "SearchFilters") -> "Explanation | None":
-        """Search the files of the scratchpads; return None if only the store can answer."""
+        """Search the scratchpads' files; return None if only the store can answer."""
         try:
             return self._scratchpads.search(query, filters, offline=True).found
         except InvalidInput:
@@ -1065,14 +1074,14 @@ class Memories:
         return result
 
     def find_candidates(self, query: str, **filters: "Unpack[SearchFilters]") -> "SearchResult":
-        """Search the store, and return all candidates with their features; none is counted as read.
+        """Search the store, and return all candidates with their features, without counting reads.
 
-        Callers decide themselves which candidates are hits, and then call `count_reads`.
+        The caller decides which candidates are hits, and then calls `count_reads`.
         """
         return self._search_store(query, filters, counts=False)
 
     def count_reads(self, records: "Sequence[Record]") -> None:
-        """Count memories as read now."""
+        """Count each of these memories as read once more."""
         self._count_access(records)
         if records and self.config.count_accesses:
             records = self._accesses.include_waiting(records)
@@ -1088,10 +1097,10 @@ class Memories:
         """Yield memories in your own namespace that repeat older ones, so that `create` would
         refuse them.
 
-        Every memory is compared, which takes a few milliseconds each. Nothing is changed.
+        Every memory is compared, at a few milliseconds each. Nothing is changed.
 
         Args:
-            where: Only memories that match this expression; they are compared with all.
+            where: Only memories that match this expression. They are compared with all memories.
             limit: The maximum number, up to 1,000; by default the setting `default_limit`.
         """
         from memories.write.writer import find_repeats
@@ -1105,12 +1114,12 @@ class Memories:
     # --- the scratchpad ---
 
     def pin(self, memory_id: str) -> Memory:
-        """Pin a memory to the scratchpad, through a new version with the same content.
+        """Pin a memory to the scratchpad. This adds a version with the same content.
 
         Raises:
             NotFound: There is no such memory, or it was deleted.
-            RequestError: Another memory has replaced this one, only another namespace has it, or 50
-                are already pinned.
+            RequestError: Another memory has replaced this one, it is in a different namespace, or
+                50 memories are already pinned.
         """
         return self._pin(memory_id, pinned=True)
 
@@ -1125,15 +1134,15 @@ class Memories:
         return self._memory(change.pin(self._lookup, self.embedder, memory_id, now, pinned=pinned))
 
     def scratchpad(self, *, refresh: bool = False, rebuild: bool = False) -> "Scratchpad":
-        """Return the hot tier: the pinned, recent and often used memories of your own namespace and
-        `shared`.
+        """Return the hot tier: the pinned, recent and frequently used memories of your own
+        namespace and `shared`.
 
         Edits to the file are applied first. The store is opened only if a file is out of date.
 
         Args:
             refresh: Update the file of your namespace even if it seems up to date.
-            rebuild: Choose again from all of the namespace's memories, including any removed from
-                the file.
+            rebuild: Choose again from all of the namespace's memories, including those that a
+                person has removed from the file.
 
         Raises:
             InvalidInput: With `rebuild`, the file isn't safe to read, for example a symbolic link.
@@ -1141,7 +1150,7 @@ class Memories:
         return self._scratchpads.show(refresh=refresh, rebuild=rebuild)
 
     def scratchpad_at_hand(self) -> "Scratchpad | None":
-        """Return the hot tier if the store isn't needed for it; else None."""
+        """Return the hot tier, or None if the store is needed to bring it up to date."""
         return self._scratchpads.at_hand()
 
     def search_scratchpad(
@@ -1164,23 +1173,23 @@ class Memories:
     def apply_edits(self) -> tuple[str, ...]:
         """Apply the edits made to the scratchpad's file; return a sentence for each that failed.
 
-        Without edits it costs one stat of the file. If the store is read-only, the edits stay for
-        later.
+        If nothing was edited, only the file is read. If the store is read-only, the edits are
+        applied later.
         """
         return self._scratchpads.apply_edits()
 
     def offline(self) -> "Scratchpad | None":
-        """Return the contents of the scratchpads' files, whichever store they mirror; None without
-        files.
+        """Return the contents of the scratchpads' files, whichever store they mirror. Return None
+        if there are no files.
 
-        If an older program wrote the file, decaying memories are left out, since the fields needed
-        for their confidence are missing.
+        If an older program wrote a file, its decaying memories are left out, since the fields from
+        which confidence is computed are missing.
         """
         return self._scratchpads.offline()
 
     def missing(self) -> str | None:
-        """Return a sentence if the store's file is missing but its scratchpad isn't empty; else
-        None.
+        """Return a sentence if the store's file is missing although its scratchpad isn't empty.
+        Return None otherwise.
         """
         return self._scratchpads.missing()
 
@@ -1194,11 +1203,11 @@ class Memories:
     ) -> "tuple[Answer, str | None]":
         """Return the store's answer and None, or a fallback and why the store can't be reached.
 
-        If there is a scratchpad, the store gets the time in the setting `memory_timeout_seconds`.
+        If there is a scratchpad, the store must answer within the setting `memory_timeout_seconds`.
 
         Args:
             ask: Asks the store.
-            fallback: Answers from the scratchpad; returns None if it can't.
+            fallback: Answers from the scratchpad, or returns None if the scratchpad can't answer.
 
         Raises:
             StoreError: The store can't be reached, and there is no fallback.
@@ -1214,7 +1223,7 @@ class Memories:
             return answer, str(exc)
 
     def _run_in_time(self, ask: "Callable[[], Answer]") -> "Answer":
-        """Return the answer of a call that uses the store, within `memory_timeout_seconds`."""
+        """Return the answer to a call that uses the store, within `memory_timeout_seconds`."""
         from memories.core.deadline import MemoryTimeout, run_within
 
         missing = self.missing()
@@ -1227,11 +1236,11 @@ class Memories:
             raise StoreUnreachable(str(exc)) from exc
 
     def abandon(self) -> None:
-        """Leave the store open on `close`, because an abandoned call still uses it."""
+        """Make `close` leave the store open, because an abandoned call is still using it."""
         self._owns_store = self._scratchpads.is_home = self._scratchpads.owns_store = False
 
     def at_home(self) -> Self:
-        """Enable scratchpads for a store that was passed in, as it is the one in the settings."""
+        """Enable scratchpads for a store that was passed in but is the one in the settings."""
         self._scratchpads.is_home = True
         return self
 
@@ -1244,8 +1253,8 @@ class Memories:
         content.
 
         Args:
-            memory_id: Only changes to this memory, which may have been forgotten: its id, or a
-                prefix of 8 or more characters.
+            memory_id: Only changes to the memory with this id, or with this prefix of 8 or more
+                characters. The memory may have been forgotten.
             **filters: See `LogFilters`.
 
         Raises:
@@ -1262,8 +1271,8 @@ class Memories:
 
         Args:
             against: A hash that an earlier check returned as `head`. Anyone who can write to the
-                store can compute valid hashes; this one proves that nothing before it was changed,
-                and that the end was not cut off.
+                store can compute valid hashes for a changed log. An earlier hash proves that no
+                entry up to it was changed, and that the end of the log was not cut off before it.
 
         Raises:
             InvalidInput: `against` isn't a hash.
@@ -1296,11 +1305,11 @@ class Memories:
         return count_tags(self._reader, where, key)
 
     def stats(self, *, since: Moment | None = None) -> "Stats":
-        """Return usage figures: operations, times and the memories read; see `Stats`.
+        """Return usage statistics on operations, their times, and the memories read; see `Stats`.
 
         Args:
-            since: Count only operations and writes at this time or later: an aware datetime, or
-                text such as "7d".
+            since: Count only operations and writes at this time or later: a datetime with a time
+                zone, or text such as "7d".
         """
         from memories.transfer.stats import stats
 
@@ -1308,15 +1317,17 @@ class Memories:
         return stats(self._reader, self.config, to_moment(since, self._now()))
 
     def days(self) -> "dict[date, int]":
-        """Return the number of versions written on each UTC day, oldest first, except unreviewed
-        memories.
+        """Return the number of versions written on each UTC day, oldest first. Memories that await
+        review are not counted.
         """
         from memories.read.listing import count_days
 
         return count_days(self._reader)
 
     def status(self) -> "Status":
-        """Return where memories are stored, how many there are, and damage from a quick check."""
+        """Return where memories are stored, how many there are, and any damage that a quick check
+        has found.
+        """
         from memories.read.listing import status
 
         return status(self._reader, self.config, self.embedder)
@@ -1327,7 +1338,7 @@ class Memories:
         return self._raw_store.damaged
 
     def close(self) -> None:
-        """Close the store, unless it was passed in; waiting reads are counted first."""
+        """Count the pending reads, and close the store unless it was passed in."""
         if "_accesses" in vars(self) and self._channel not in ("cli", "hook"):
             self.flush_accesses()
         self._scratchpads.flush()
@@ -1344,7 +1355,7 @@ class Memories:
 
     @functools.cached_property
     def _store(self) -> "LoggedStore":
-        """The store through which everything is written; created by the first write."""
+        """The store through which everything is written. The first write creates it."""
         from memories.stores.logged import LoggedStore
 
         quota = self.config.namespace_quota
@@ -1361,18 +1372,19 @@ class Memories:
 
     @property
     def embedder(self) -> "Embedder | None":
-        """The embedder that was passed or that a setting names, else that of the store's vectors.
+        """The embedder that was passed in or that a setting names; else the embedder with which the
+        store's vectors were made.
 
         Raises:
-            ConfigError: The package with the store's model is missing.
+            ConfigError: The package that contains this embedder's model is missing.
         """
         return self._embedders.of(self._raw_store)
 
     def event_figures(self) -> dict[str, str | None]:
         """Return the writer, the channel and the last known project, for `core.events`.
 
-        The project is the program's own, never that of a memory or query, which may be forgotten
-        later.
+        The project is always the program's own. The project of a memory or a query is never
+        recorded, since the memory may be forgotten later.
         """
         return {
             "namespace": self.namespace,
@@ -1386,7 +1398,7 @@ class Memories:
         return self._last_place
 
     def _origin(self) -> "Origin":
-        """Return the origin of a write at this moment."""
+        """Return the origin of a write that is made now."""
         place = self._place()
         branch = place.branch if place else None
         if branch not in self._origins:
@@ -1419,8 +1431,8 @@ class Memories:
         now: datetime | None = None,
         verdicts: bool = False,
     ) -> "Selector":
-        """Return the selector for an expression, in which `verdict` may occur only if allowed: no
-        verdict decides what is deleted or forgotten.
+        """Return the selector for an expression. The name `verdict` may occur in it only if that is
+        allowed, since a verdict must not decide what is deleted or forgotten.
         """
         from memories.read import selector
 
@@ -1449,12 +1461,12 @@ class Memories:
     # Reads are counted in batches; see `write.accesses`.
 
     def flush_accesses(self) -> None:
-        """Count waiting reads, unless a transaction is open; writes and `status` do this too."""
+        """Count the pending reads, unless a transaction is open. Writes and `status` do so too."""
         if self.config.count_accesses and not self._open_transactions:
             self._accesses.flush(self._raw_store)
 
     def _flush_before(self, where: str | None) -> None:
-        """Count the waiting reads if an expression uses access counts."""
+        """Count the pending reads if an expression uses access counts."""
         if where is not None and "access_count" in where:
             self.flush_accesses()
 
@@ -1471,7 +1483,7 @@ class Memories:
         url = self._url or self._raw_store.info(self._reader.where()).url
         return Accesses(self.config.home, str(local_path(url) or url))
 
-    # Turns that could not be stored wait in a queue; see `write.turn_queue`.
+    # Turns that could not be stored are kept in a queue; see `write.turn_queue`.
 
     def _queue(self) -> "RetryQueue":
         from memories.write.turn_queue import RetryQueue, files_of
@@ -1487,7 +1499,9 @@ class Memories:
         return narrow_turns(where, filters, self._now())
 
     def _waiting_in(self, where: Filter, conversation_id: str) -> "Sequence[Turn]":
-        """Return a conversation's queued turns that match a filter, numbered after stored ones."""
+        """Return a conversation's queued turns that match a filter. Their numbers follow those of
+        the stored turns.
+        """
         from memories.write.turn_queue import number_turns
 
         return number_turns(self._raw_store, self.waiting_turns(conversation_id), where)

@@ -1,8 +1,9 @@
-"""Memories, versions and other values that users see. For the stores' own records see
+"""Memories, versions and other values that users see. The stores' own records are in
 `stores.records`.
 
-Only values that nearly every command needs are here, since each dataclass costs a millisecond at
-import: turns are in `read.turns`, hits in `search.results`, results of a create in `write.create`.
+Only values that nearly every command needs are here, since each dataclass makes the import a
+millisecond slower. Turns are in `read.turns`, hits in `search.results`, and the results of
+`create` in `write.create`.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -16,14 +17,14 @@ from memories.guard.origin import Origin
 Moment = datetime | str
 
 SHARED = "shared"
-PENDING = "pending"  # `ended_by` of a memory that awaits review: it was never current
+PENDING = "pending"  # `ended_by` of a memory that awaits review, since it has never been current
 SESSION = "session"  # the type of a session note
 SESSION_KEY = "session/"  # the key prefix of session notes, which hooks write
-OFTEN = 3  # number of reads from which the scratchpad counts a memory as frequently used
+OFTEN = 3  # minimum number of reads for the scratchpad to treat a memory as frequently used
 KNOWN_TAGS = ("agent", "personality", "project", "type", "global")
-# Section 5.1 of the conversation specification; a longer message is stored in parts.
+# The limit in section 5.1 of the conversation specification. A longer message is stored in parts.
 MAX_TURN_CHARACTERS = 100_000
-MAX_MESSAGE_CHARACTERS = 4_000_000  # as much text as the redactor searches
+MAX_MESSAGE_CHARACTERS = 4_000_000  # the maximum length of a text that the redactor searches
 
 
 VERIFIED, CHANGED, UNVERIFIED, EXPIRED = "verified", "changed", "unverified", "expired"
@@ -31,7 +32,7 @@ VERDICTS = (VERIFIED, CHANGED, UNVERIFIED, EXPIRED)
 
 
 class Verdict(NamedTuple):
-    """Whether a memory is still true, by its anchors and dates; see `anchors.judge`.
+    """Whether a memory is still true, judging by its anchors and dates; see `anchors.judge`.
 
     Attributes:
         word: `verified`, `changed`, `unverified` or `expired`.
@@ -59,7 +60,7 @@ class Verdict(NamedTuple):
 
 
 class Cited(NamedTuple):
-    """The proof that a memory cites, for `anchors.judge`; see `Memory` for the attributes."""
+    """The evidence that a memory cites, for `anchors.judge`; see `Memory` for the attributes."""
 
     anchors: tuple[str, ...]
     tags: Mapping[str, str]
@@ -114,12 +115,14 @@ class Memory:
         updated_at: When its latest version was written.
         last_reinforced_at: When it was last reinforced, if ever.
         version: The number of its latest version, which is also the number of versions.
-        key: Its stable key, if it has one: creating with the same key adds a version.
+        key: Its stable key, if it has one. Creating a memory with the same key adds a version to
+            this one.
         supersedes: The id of the memory that it replaced.
         superseded_by: The id of the memory that replaced it; a search no longer finds it.
         deleted: Whether it was deleted (it can be restored).
         access_count: How often it was read; approximate.
-        source: The conversation from which it was made, or a turn such as `standup#3`, if recorded.
+        source: The conversation, or the turn such as `standup#3`, from which it was made, if that
+            was recorded.
         origin: Who wrote its latest version; None for versions older than origins.
         pending: Whether it awaits review. Searches, lists and contexts leave it out, unless asked
             for pending memories.
@@ -130,15 +133,16 @@ class Memory:
             `write.suspicion`. Usually empty.
         corrects: The id of the memory that it corrects, which stays unchanged.
         corrected_by: The id of the memory that corrects it, which a search shows first.
-        data: A JSON object that a program stores with it, as text. It is removed if the content
-            changes without new data.
+        data: A JSON object that a program stores with it, as text. The object is removed if the
+            content changes and no new object is given.
         pinned: Whether it stays in the scratchpad of its namespace.
         anchors: The evidence that makes it true: paths, symbols, literals, commits and URLs; see
             `anchors.grammar`.
         valid_until: The time until which it holds.
         recheck_days: The number of days after which it should be confirmed.
-        anchored_at: When its anchors were last known to hold, by a writer that could check them.
-        verdict: Whether it still holds; None if it has no anchor, or its project isn't at hand.
+        anchored_at: When a writer that could check its anchors last found that they hold.
+        verdict: Whether it still holds; None if it has nothing to check, or if its project's
+            working tree isn't at hand.
     """
 
     id: str
@@ -176,12 +180,12 @@ class Memory:
 
 
 def is_doubtful(memory: Memory) -> bool:
-    """Return whether a memory changed or expired, by its verdict."""
+    """Return whether a memory's verdict says that it changed or expired."""
     return memory.verdict is not None and memory.verdict.is_doubtful
 
 
 def cited_by(memory: Memory) -> Cited:
-    """Return the proof that a memory cites; none if it awaits review or was deleted."""
+    """Return the evidence that a memory cites; none if it awaits review or was deleted."""
     if memory.pending or memory.deleted:
         return Cited((), memory.tags, memory.updated_at)
     return Cited(
@@ -201,8 +205,8 @@ class Version(NamedTuple):
         operation: The operation that wrote it: `create`, `update`, `confirm`, `restore` or
             `rollback`.
         ended_at: When it stopped being current, if it did.
-        ended_by: The operation that ended it: `update`, `delete` or `supersede`; a deletion or
-            a replacement that was undone is marked. `pending` if it awaits review.
+        ended_by: The operation that ended it: `update`, `delete` or `supersede`. If a deletion or
+            replacement was undone, ` (restored)` follows. `pending` if it awaits review.
         origin: Who wrote it; None for versions older than origins.
         accepted_at: When it was accepted, if it was reviewed.
         accepted_by: Who accepted it.
@@ -248,15 +252,16 @@ class Draft:
     """A memory to create; see `Memories.create` for the fields.
 
     Attributes:
-        pending: Wait for review; the key and `supersedes` take effect when it is accepted.
+        pending: Whether it must be reviewed first. The key and `supersedes` take effect only when
+            it is accepted.
         data: A JSON object that a program stores with it, as text; "" removes an existing one.
-        id: The id of the new memory, a unique UUIDv7. Writing the same draft again, when the first
-            result is unknown, stores nothing twice. If the memory with this id began with another
-            text, the draft is refused.
-        fresh: Whether the id is new, so it need not be looked up.
+        id: The id of the new memory, a unique UUIDv7. If the result of writing a draft is unknown,
+            the same draft can be written again without storing the memory twice. The draft is
+            refused if the first version of the memory with this id has a different text.
+        fresh: Whether the id is known to be new, so that it need not be looked up.
         imported_as: The hash by which a later import of the same statement recognizes it.
-        seen: Ids of memories that the writer has just read. If they are about the same subject,
-            `Created.similar_to` names them more readily.
+        seen: Ids of memories that the writer has just read. `Created.similar_to` is more likely to
+            name these memories if they are about the same subject.
         anchors: The evidence that makes it true; None to find anchors in the content, empty for
             none.
         valid_until: The time until which it holds.
@@ -318,8 +323,8 @@ class Forgotten(NamedTuple):
     Attributes:
         id: The memory, or the conversation.
         versions: The number of its versions or turns; 0 if only their bytes were left to erase.
-        also_in: Files that may still contain it: backups, and snapshots from before an upgrade.
-        memories: The number of memories erased because they were made from these turns.
+        also_in: Files that may still contain it: backups, and snapshots taken before an upgrade.
+        memories: The number of memories that were erased because they were made from these turns.
     """
 
     id: str
@@ -352,10 +357,10 @@ class Change(NamedTuple):
             `accept`, `rollback`, `turns`, `forget`, `import`, `move`, `undone` (the change of the
             entry `first` was not stored after all) or `change`.
         id: The memory; None for turns.
-        conversation: The conversation of turns, if it still exists and is readable; else its
-            digest, after a `#`.
-        first: The first version or turn index.
-        last: The last version or turn index.
+        conversation: The conversation to which turns belong, if it still exists and is readable;
+            else `#` and its digest. None for a memory.
+        first: The number of the first version, or the index of the first turn.
+        last: The number of the last version, or the index of the last turn.
     """
 
     action: str
@@ -374,8 +379,8 @@ class LogEntry(NamedTuple):
         namespace: The changed namespace.
         actor: The author of the changes.
         changes: The changes.
-        previous: The previous entry's hash, empty for the first one; None if the chain is broken
-            here.
+        previous: The hash of the previous entry; empty for the first entry, None if the chain is
+            broken here.
         hash: Its own hash, SHA-256 in hexadecimal digits.
     """
 
@@ -398,9 +403,9 @@ class LogCheck(NamedTuple):
         until: When the last one was written.
         head: The hash of the last entry. Keep it elsewhere: it later proves that nothing before it
             was changed or removed.
-        forks: Numbers that two entries share because two copies of the store were written and then
-            merged.
-        unlogged: The number of records written after the log began that are missing from it.
+        forks: Numbers that two entries share, because two copies of the store were both written to
+            and then merged.
+        unlogged: The number of records that were written after the log began but are not in it.
         problem: The first problem; None if there is none.
     """
 

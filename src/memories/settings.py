@@ -19,14 +19,14 @@ RANKS = ("relevance", "similarity", "formula")
 
 
 class HalfLife(float):
-    """A half life in hours, with a separate one for reinforceable memories."""
+    """A half-life in hours, with a separate half-life for reinforceable memories."""
 
     __slots__ = ("reinforceable",)
     reinforceable: float
 
     def __new__(cls, hours: float, reinforceable: float) -> Self:
-        """Create from two half-lives in hours: that of decaying memories, and that of reinforceable
-        ones.
+        """Create from two half-lives in hours: one for memories that decay from their writing, and
+        one for reinforceable memories.
         """
         half_life = super().__new__(cls, hours)
         half_life.reinforceable = reinforceable
@@ -40,12 +40,13 @@ class Setting(NamedTuple):
         name: The name in `Config` and `config.toml`.
         variable: The environment variable.
         default: The default value.
-        parse: Returns the value of a text, or raises ValueError with the end of an error sentence.
+        parse: Parses a text and returns the value, or raises ValueError with the end of an error
+            sentence.
         purpose: The purpose, in a phrase.
-        secret: Whether it is never shown. Other programs use the same variables, so an empty one
-            counts as unset.
-        harmless: Whether any folder's `.env` may set it. All other settings would let the folder
-            choose where texts go, and which files are read and written.
+        secret: Whether the value is never shown. Other programs use the same variables for secrets,
+            so an empty variable counts as unset.
+        harmless: Whether the `.env` in any folder may set it. With other settings, a folder could
+            choose where texts are sent, and which files are read and written.
         trustable: Whether a `.env` that the user trusts may set it.
     """
 
@@ -81,8 +82,8 @@ class Config(NamedTuple):
     Attributes:
         sources: The source of each setting: `flag`, `environment`, `.env`, the path of
             `config.toml`, or `default`.
-        identity: The namespace set by any source except a flag, which identifies the writer in
-            every namespace; None if unset.
+        identity: The namespace that is set by the environment or a file, even if a flag overrides
+            it. It identifies the writer in every namespace. None if unset.
         redact_rules: The user's own rules for `redact`, from `[[redact]]` in `config.toml`.
     """
 
@@ -154,7 +155,7 @@ class Config(NamedTuple):
     redact_rules: "tuple[Rule, ...]" = ()
 
     def redactor(self) -> "Redactor":
-        """Return the redactor of these settings, which removes secrets from texts."""
+        """Return the redactor for these settings, which removes secrets from texts."""
         from memories.guard.redactor import Redactor  # only needed for writing
 
         return Redactor(self.redact, self.redact_rules)
@@ -260,7 +261,7 @@ def _quota(text: str) -> str | None:
 
 
 def _log_level(text: str) -> str:
-    """Return our nearest log level, since other programs use other level names in this variable."""
+    """Return our nearest log level. Other programs use this variable with other names of levels."""
     level = text.upper()
     nearest = {"WARNING": "WARN", "CRITICAL": "ERROR", "FATAL": "ERROR", "TRACE": "DEBUG"}
     if level in ("DEBUG", "INFO", "WARN", "ERROR"):
@@ -292,7 +293,7 @@ def _collection(text: str) -> str:
 
 
 def _name(text: str) -> str:
-    """Return a name that only another system can validate, such as a host name."""
+    """Return a name that only a different system can check completely, such as a host name."""
     if any(unicodedata.category(character) in ("Cc", "Cs") for character in text):
         raise ValueError("must be Unicode text without control characters")
     return text
@@ -306,8 +307,8 @@ def _folder(text: str) -> Path:
 
 
 def _patterns(text: str) -> str:
-    """Return folder patterns. A pattern that allows a folder must be a full path, since anyone can
-    choose a folder's name.
+    """Return folder patterns. A pattern that allows folders must be a full path, since anyone could
+    give a folder a name that matches.
     """
     for pattern in map(str.strip, _name(text).split(",")):
         is_path = pattern.startswith(("/", "~")) or Path(pattern).is_absolute()
@@ -320,8 +321,10 @@ def _patterns(text: str) -> str:
 
 
 def _command(text: str) -> str:
-    """Return a command whose program is a name or a full path, so no folder can choose it."""
-    import shlex  # almost no command line needs it
+    """Return a command. Its program must be a name or a full path, so that the working folder can't
+    determine which program runs.
+    """
+    import shlex  # few commands need it
 
     try:
         program = shlex.split(_name(text))[0]

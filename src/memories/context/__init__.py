@@ -1,1 +1,3 @@
-"""Context for a model: conversations, contexts within a budget, and a policy for memories."""
+"""Builds a model's context from conversations and memories, within a token budget, and decides
+which memories an agent stores.
+"""

@@ -1,4 +1,6 @@
-"""Admission: which turns and memories may enter a context unasked, and why others may not. Pure."""
+"""Pure functions that decide which turns and memories may enter a context unasked, and say why the
+others may not.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -23,11 +25,11 @@ class Admission(NamedTuple):
     """Rules for what enters a context.
 
     Attributes:
-        suspicious: Admit texts that may be instructions to a model; they are marked.
-        tool_turns: Admit turns with the roles `tool` and `system`, which no person said.
-        per_writer: The maximum number of memories, and of recalled turns, by any one other writer;
-            None for no limit.
-        memory_characters: The maximum number of characters of all memories in total.
+        suspicious: Whether to admit texts that may be instructions to a model. They are marked.
+        tool_turns: Whether to admit turns with the roles `tool` and `system`, which no person said.
+        per_writer: The maximum number of memories, and of recalled turns, by any one writer other
+            than the reader's own agents; None for no limit.
+        memory_characters: The maximum length of all memories together, in characters.
     """
 
     suspicious: bool = False
@@ -37,7 +39,7 @@ class Admission(NamedTuple):
 
 
 class Admitted(NamedTuple):
-    """The admitted documents, in order, and the reason and id of each omitted one."""
+    """The admitted documents, in order, and a reason and an id for each document left out."""
 
     documents: list[Document]
     left_out: list[tuple[str, str]]
@@ -71,7 +73,7 @@ def admit_turns(
 
 
 def is_admitted(document: Document, rules: Admission) -> bool:
-    """Return whether a memory may be shown, regardless of how many others are."""
+    """Return whether a memory may be shown, regardless of how many others are shown."""
     return not _find_reason(_mark(document), rules)
 
 
@@ -80,13 +82,13 @@ def select_recalled(
 ) -> Admitted:
     """Return the best admitted turns within the limit, so that no writer crowds out the others.
 
-    Space is divided among writers as for memories. The writer is taken from the origin: role,
-    speaker and conversation are only claims.
+    Space is divided among writers in the same way as for memories. The writer is taken from the
+    origin, since role, speaker and conversation are only claims.
 
     Args:
         turns: Admitted turns, best first.
         rules: The rules.
-        limit: The maximum number.
+        limit: The maximum number of turns.
         named: Whether the caller named the conversation; if so, every writer in it may use the
             remaining space.
     """
@@ -98,13 +100,13 @@ def select_recalled(
 def admit_memories(documents: Sequence[Document], rules: Admission, limit: int) -> Admitted:
     """Return the memories that may be shown, best first.
 
-    No writer gets more than `per_writer` of them before all others have had as many. After that,
-    the remaining space is divided in the same way among the reader's own agents only.
+    First, each writer gets up to `per_writer` memories. The remaining space is then divided in the
+    same way, but only among the reader's own agents.
 
     Args:
         documents: The memories, best first; more than `limit` if there are more.
         rules: The rules.
-        limit: The maximum number.
+        limit: The maximum number of memories.
     """
     left_out: list[tuple[str, str]] = []
     safe: list[Document] = []
@@ -129,7 +131,7 @@ def admit_memories(documents: Sequence[Document], rules: Admission, limit: int) 
 
 
 def summarize(left_out: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """Return for each reason how many documents were left out, and the first ids."""
+    """Return, for each reason, the number of documents left out and the ids of the first few."""
     summary: dict[str, Any] = {}
     for reason, count in Counter(reason for reason, _ in left_out).items():
         ids = [document_id for why, document_id in left_out if why == reason]
@@ -138,9 +140,10 @@ def summarize(left_out: Sequence[tuple[str, str]]) -> dict[str, Any]:
 
 
 def _divide(documents: Sequence[Document], per_writer: int | None, limit: int) -> list[int]:
-    """Return the admitted rows, chosen in rounds: in each, every writer gets its best `per_writer`.
+    """Return the positions of the admitted documents, which are chosen in rounds.
 
-    After the first round only the reader's own agents take part.
+    In each round, every writer gets its best `per_writer` documents. After the first round, only
+    the reader's own agents take part.
     """
     if per_writer is None:
         return list(range(min(limit, len(documents))))
@@ -173,22 +176,22 @@ def _crowded_out(
 
 
 def _find_reason(document: Document, rules: Admission) -> str:
-    """Return why a marked memory may not be shown; empty if it may."""
+    """Return the reason why a memory with marks may not be shown; empty if it may be."""
     if document["suspicious"] and not rules.suspicious:
         return SUSPICIOUS
     return CAPTURED if _is_captured(document) else ""
 
 
 def _is_captured(document: Document) -> bool:
-    """Return whether a hook wrote a document that no review has accepted."""
+    """Return whether a document was captured by a hook and has not been accepted in a review."""
     origin: Origin | None = document.get("origin")
     return origin is not None and origin.trust == CAPTURED and not document.get("accepted")
 
 
 def _mark(document: Document) -> Document:
-    """Return a document with the suspicion marks of its text, which older documents lack."""
+    """Return a document with the suspicion marks for its text, which older documents lack."""
     if not isinstance(document.get("text"), str):
-        return {**document, "suspicious": ()}  # a malformed document isn't shown either
+        return {**document, "suspicious": ()}  # malformed, so it is left out later in any case
     return {**document, "suspicious": document.get("suspicious") or find_marks(document["text"])}
 
 

@@ -1,5 +1,7 @@
-"""`MemoryGateway` backend that keeps turns and memories on a Chroma server, through a `chroma-mcp`
-process, which any thread may call. The MCP SDK is imported when the process is started.
+"""`MemoryGateway` backend that keeps turns and memories on a Chroma server.
+
+It talks to the server through a `chroma-mcp` process, which any thread may call. The MCP SDK is
+imported only when the process is started.
 """
 
 import asyncio
@@ -48,19 +50,19 @@ if TYPE_CHECKING:
     from memories.guard.redactor import Redactor
 
 NAME = "chroma-mcp"
-COMMAND = "CHROMA_MCP_COMMAND"  # the environment variable that contains the command to start it
-MAX_OUTPUT = 500  # maximum number of characters of a program's output shown in an error
+COMMAND = "CHROMA_MCP_COMMAND"  # the environment variable with the command that starts the process
+MAX_OUTPUT = 500  # maximum number of characters of the process's output shown in an error
 
 _SERVER_DOWN = re.compile(
     r"(?:'|collections): "
     r"(could not connect|connect|timed out|server disconnected|all connection|\[errno)"
 )
-# chroma-mcp 0.2.6 keeps running when its standard input ends. So the kernel is asked to end it when
-# the thread that started it ends.
+# chroma-mcp 0.2.6 keeps running after its standard input is closed. So the kernel is asked to kill
+# it when the thread that started it ends.
 _DIE_WITH_PARENT = (
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15); os.execv(sys.argv[1], sys.argv[1:])"
 )
-_CLOSED = {-32000, -32001}  # MCP's codes: connection closed, request timed out
+_CLOSED = {-32000, -32001}  # MCP's error codes for "connection closed" and "request timed out"
 
 Connect = Callable[[], AbstractAsyncContextManager["Client"]]
 
@@ -70,7 +72,7 @@ class NotInstalled(UnsupportedEndpoint):
 
 
 class Unreachable(ConnectionError):
-    """The process ended or does not answer."""
+    """The process has ended or does not answer."""
 
     timed_out = False
 
@@ -79,9 +81,9 @@ class Patience(NamedTuple):
     """Timeouts, in seconds.
 
     Attributes:
-        start: For the process to start and complete the handshake.
-        call: For an answer.
-        stop: For the process to end.
+        start: How long the process may take to start and complete the handshake.
+        call: How long the process may take to answer a call.
+        stop: How long the process may take to end.
     """
 
     start: float = 60.0
@@ -172,7 +174,7 @@ async def process(host: str, port: int) -> AsyncIterator["Client"]:
 
     from mcp import Client, StdioServerParameters
 
-    # The SDK would log, with a trace, each line that chroma-mcp prints among its answers.
+    # chroma-mcp prints other lines between its answers. The SDK would log each with a traceback.
     logging.getLogger("mcp.client.stdio").addFilter(_is_about_messages)
     program = shutil.which(command)
     if program is None:
@@ -199,7 +201,7 @@ async def process(host: str, port: int) -> AsyncIterator["Client"]:
 
 
 def _is_about_messages(record: logging.LogRecord) -> bool:
-    """Return False for a log record about a line that isn't an MCP message."""
+    """Return False for a log record that reports a line which isn't an MCP message."""
     return not str(record.msg).startswith("Failed to parse JSONRPC")
 
 
@@ -240,11 +242,11 @@ def _texts_of(answer: "CallToolResult") -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """Return a program's output on one line, without control characters."""
+    """Return a program's output as one line, without control characters."""
     return make_visible(text[:MAX_OUTPUT], lambda _: " ")
 
 
-PAGE = 256  # number of turns read at a time
+PAGE = 256  # maximum number of turns read at a time
 MAX_CONVERSATIONS = 10_000  # maximum number of conversations whose last index is remembered
 
 _WINDOW = "window"
@@ -255,16 +257,16 @@ Value = TypeVar("Value")
 class ChromaMcpBackend:
     """Keeps turns in the collection `history` and memories in `memory` on a Chroma server.
 
-    The first call starts the process, and a later call restarts it if it has died. A call that the
-    process did not answer is repeated, which is harmless: a document's id is a hash of its content.
-    Threads may share a backend.
+    The first call starts the process. If the process dies, it is restarted, and the call is
+    repeated. This is harmless, since a document's id is a hash of its content. Threads may share a
+    backend.
 
-    Chroma has no transactions. These are the guarantees without them:
+    Chroma has no transactions. Without them, the backend guarantees the following:
 
-    - A turn is stored once for each `message_id` of its conversation, whoever stores it.
+    - Only one turn is stored for each `message_id` in a conversation, whoever stores it.
     - Threads, and processes that share a home (and so its lock), never give two turns of a
-      conversation the same index. Writers with other homes, such as on other machines, may: both
-      turns are kept, ordered by time.
+      conversation the same index. Writers with different homes, for example on other machines, may
+      do so; then both turns are kept, ordered by time.
     - `hold_windows` works only among processes that share the home.
     """
 
@@ -275,15 +277,15 @@ class ChromaMcpBackend:
 
         Args:
             connect: Starts a process and yields its client; called in a separate thread.
-            folder: The folder for locks and the gateway's queue.
-            name: The prefix of their names.
-            patience: How long to wait.
+            folder: The folder for lock files and the gateway's queue.
+            name: The prefix of these files' names.
+            patience: The timeouts.
         """
         self._connect, self._files = connect, (folder, name)
         self._patience = patience or Patience()
         self._opening, self._appending = threading.Lock(), threading.Lock()
         self._session: Session | None = None
-        self._last_indexes: dict[str, int] = {}  # lower bounds, by conversation
+        self._last_indexes: dict[str, int] = {}  # each conversation's last index is at least this
 
     @classmethod
     def at(cls, endpoint: str, host: str, port: int, home: Path) -> Self:
@@ -291,9 +293,9 @@ class ChromaMcpBackend:
 
         Args:
             endpoint: The endpoint.
-            host: The Chroma server's host, if the endpoint doesn't name one.
-            port: Its port, if the endpoint doesn't name one.
-            home: The folder for files.
+            host: The Chroma server's host, used if the endpoint doesn't name one.
+            port: The Chroma server's port, used if the endpoint doesn't name one.
+            home: The folder for the backend's files.
 
         Raises:
             InvalidInput: The endpoint is invalid.
@@ -310,7 +312,7 @@ class ChromaMcpBackend:
 
     @functools.cached_property
     def timeout_seconds(self) -> float | None:
-        """The maximum duration of a call, from the settings."""
+        """How long a call may take, from the settings."""
         return load_config().memory_timeout_seconds
 
     @functools.cached_property
@@ -323,10 +325,10 @@ class ChromaMcpBackend:
         self._call_with(lambda session: _create_collections(session, names))
 
     def append(self, turn: HistoryTurn) -> str:
-        """Store a turn after the last one; its id is a hash of conversation and message id."""
+        """Store a turn after the last one, with a hash of conversation and message id as its id."""
         message_id = turn.message_id or os.urandom(16).hex()
         document_id = f"turn-{digest(turn.conversation_id, message_id)}"
-        # No other thread, and no other process with this home, may number turns in the meantime.
+        # Until the block ends, no other thread, and no other process with this home, numbers turns.
         with self._appending, contextlib.ExitStack() as stack:
             if os.name != "nt":
                 stack.enter_context(self._lock("history"))
@@ -337,8 +339,8 @@ class ChromaMcpBackend:
         return document_id
 
     def tail(self, conversation_id: str, n: int) -> list[Document]:
-        """Return the last turns. Chroma does not sort, so we read the highest indexes and sort
-        them.
+        """Return the last turns. Chroma does not sort, so the turns with the highest indexes are
+        read and sorted here.
         """
         last, width = self._last_index(conversation_id), n
         while last >= 0:
@@ -346,15 +348,16 @@ class ChromaMcpBackend:
             turns = self._read(_turns_from(conversation_id, first))
             if len(turns) >= n or first <= 0:
                 return turns[-n:]
-            width *= 4  # another writer left gaps
+            width *= 4  # another writer left gaps between the indexes
         return []
 
     def write(self, item: MemoryItem, window: str | None) -> str:
-        """Store a memory, unless exactly the same one is already stored; similar ones are not
-        compared."""
+        """Store a memory, unless an identical one is already stored. Similar memories are not
+        detected.
+        """
         metadata: dict[str, Any] = {
             "type": item.memory_type,
-            "confidence": float(item.confidence),  # Chroma doesn't compare floats with integers
+            "confidence": float(item.confidence),  # Chroma can't compare a float with an integer
             _WINDOW: window,
         }
         for name in ("ts", "conversation_id", "entities", "source", "tags"):
@@ -385,7 +388,7 @@ class ChromaMcpBackend:
         return self._search(Collection.HISTORY, query_text, k, where)
 
     def read_turns(self, conversation_id: str, start: int, n: int) -> list[Document]:
-        """Return up to `n` turns from an index on, sorted here because Chroma does not sort."""
+        """Return up to `n` turns, starting at an index. Chroma does not sort, so we do it here."""
         where = _turns_from(conversation_id, start)
         where["$and"].append({"turn_index": {"$lt": start + n}})
         return self._read(where)[:n]
@@ -414,14 +417,14 @@ class ChromaMcpBackend:
     # --- indexes of turns ---
 
     def _last_index(self, conversation_id: str) -> int:
-        """Return the highest index of a conversation, or -1.
+        """Return the highest index in a conversation, or -1 if it has no turns.
 
-        One call is enough if a close lower bound is known.
+        This takes only one call if a lower bound close to it is known.
         """
         known = self._last_indexes.get(conversation_id, -1)
         indexes = self._read_indexes(conversation_id, known + 1)
         if known >= 0 and conversation_id not in self._last_indexes:
-            # The process was restarted in the meantime, and the server may have fewer turns now.
+            # The process has been restarted since, and the server may now have fewer turns.
             return self._last_index(conversation_id)
         if len(indexes) == PAGE:
             known = self._find_last_page(conversation_id, max(indexes))
@@ -432,7 +435,9 @@ class ChromaMcpBackend:
         return last
 
     def _find_last_page(self, conversation_id: str, known: int) -> int:
-        """Return an index at most half a page below the highest, by doubling and bisection."""
+        """Return an index that is at most half a page below the highest one. It is found by
+        doubling and bisection.
+        """
         step = PAGE
         while self._read_indexes(conversation_id, known + step, 1):
             known += step
@@ -457,7 +462,7 @@ class ChromaMcpBackend:
     # --- calls ---
 
     def _read(self, where: Mapping[str, Any]) -> list[Document]:
-        """Return the turns that match, sorted."""
+        """Return the turns that match a condition, sorted."""
         include = ["documents", "metadatas"]
         answer = self._ask("get_documents", Collection.HISTORY, where=where, include=include)
         with _translate_malformed():
@@ -503,7 +508,7 @@ class ChromaMcpBackend:
         return self._call_with(lambda session: session.call(tool, arguments))
 
     def _call_with(self, work: Callable[[Session], Value], *, retry: bool = True) -> Value:
-        """Run a call on the process; repeat it if the process has died."""
+        """Make a call to the process; repeat it once if the process has died."""
         session = self._open_session()
         try:
             return work(session)
@@ -517,7 +522,7 @@ class ChromaMcpBackend:
         return self._call_with(work, retry=False)
 
     def _open_session(self) -> Session:
-        """Return the process, started if necessary, once its collections exist."""
+        """Start the process if necessary, make sure that its collections exist, and return it."""
         with self._opening:
             if self._session is None:
                 session = Session(self._connect, self._patience)

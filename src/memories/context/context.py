@@ -32,11 +32,11 @@ __all__ = [
 ]
 
 _log = logging.getLogger(__name__)
-RECALLED = 20  # number of turns to recall without a budget, or with a small one
-MAX_RECALLED = 200  # maximum number of turns to recall with a large budget
-TOKENS_PER_HIT = 30  # tokens of budget for each additional recalled turn
+RECALLED = 20  # default number of turns to recall if there is no budget or a small one
+MAX_RECALLED = 200  # maximum number of turns to recall if there is a large budget
+TOKENS_PER_HIT = 30  # a large budget recalls one turn for each of this many tokens
 MAX_REFITS = 3  # maximum number of attempts to fill unused space
-WORTH_REFITTING = 50  # unused space is filled if it exceeds the budget divided by this
+WORTH_REFITTING = 50  # unused space is filled if it is at least this fraction (1/50) of the budget
 
 
 class ContextBuildError(InvalidInput):
@@ -44,7 +44,7 @@ class ContextBuildError(InvalidInput):
 
 
 class ContextBuilder:
-    """Builds contexts within a budget. A failing memory never prevents an answer."""
+    """Builds contexts within a budget. Even if the memory fails, the agent can answer."""
 
     def __init__(  # noqa: PLR0913 - these are the settings of a context
         self,
@@ -63,18 +63,18 @@ class ContextBuilder:
 
         Args:
             gateway: The source of turns and memories.
-            history_tail_n: The number of last turns, 1 to 1,000.
+            history_tail_n: The maximum number of last turns, 1 to 1,000.
             memory_top_k: The maximum number of memories, 1 to 1,000.
-            min_confidence: The lowest confidence of a memory, 0 to 1.
+            min_confidence: The minimum confidence of a memory, 0 to 1.
             token_budget: The maximum number of tokens in the formatted context; None for no limit.
-            count_tokens: Returns the number of tokens in a text for the model that reads it.
+            count_tokens: Returns the number of tokens that a text has for the model that reads it.
                 [default: an upper bound for today's tokenizers; see `estimate_tokens`]
             admission: What may enter a context unasked. [default: no texts that may be instructions
                 to a model, no tool turns, at most 3 memories and 3 recalled turns by any one other
                 writer]
-            recall_n: The number of earlier turns to recall, 0 to 200; 0 for none. A large budget
-                recalls more.
-            shares: The shares of the budget for the last turns, the recalled turns, and the
+            recall_n: The number of earlier turns to recall, 0 to 200; 0 for none. More are recalled
+                if the budget is large.
+            shares: How the budget is divided among the last turns, the recalled turns, and the
                 memories.
 
         Raises:
@@ -108,8 +108,8 @@ class ContextBuilder:
         Args:
             gateway: The source of turns and memories.
             config: The settings.
-            token_budget: A budget that replaces the one in the settings.
-            include_suspicious: Include texts that may be instructions to a model; they are marked.
+            token_budget: A budget to use instead of the one in the settings.
+            include_suspicious: Include texts that may be instructions to a model. They are marked.
             include_tool_turns: Include turns with the roles `tool` and `system`, regardless of the
                 setting.
         """
@@ -135,14 +135,14 @@ class ContextBuilder:
     def build_context(self, conversation_id: str, latest_user_text: str) -> dict[str, Any]:
         """Build the context for a message.
 
-        If the gateway fails, the context lacks those parts, in the worst case all but the message,
-        and its metadata says why. A gateway without `recall_history` and `read_history` gives no
-        earlier turns.
+        If the gateway can't provide a part, the context lacks that part and its metadata says why.
+        In the worst case, the context consists of the message only. If the gateway has no methods
+        `recall_history` and `read_history`, there are no earlier turns.
 
         Args:
             conversation_id: The conversation.
             latest_user_text: The message to answer. If it is already stored as the conversation's
-                last turn, the history leaves it out.
+                last turn, it is left out of the history.
 
         Returns:
             The fields of a `ContextPackage`:
@@ -151,14 +151,14 @@ class ContextBuilder:
             - `memories`: pairs of a `MemoryItem` and its similarity, most relevant first.
             - `latest_message`: the message.
             - `recalled`: earlier turns that answer the message and the turns next to them, oldest
-              first; long ones as a passage.
+              first; a long turn is shortened to a passage.
             - `metadata`: `conversation_id`, `built_at`, `query_latency_ms`, `degraded` and `errors`
               (part and message), `token_budget`, `token_counts` of the formatted text (`history`,
               `recalled`, `memories`, `latest_message`, `total`), `truncated`, `dropped_turns`,
               `dropped_memories`, `shortened_turns`, `latest_message_cut` (characters),
-              `repeated_memories` (left out because a shown turn says the same), `boundary` (the
-              number of the marks), and `left_out`: for each reason `suspicious`, `tool_turn`,
-              `captured`, `one_writer` and `no_room`, the `count` and the first `ids`.
+              `repeated_memories` (left out because a shown turn contains the same text), `boundary`
+              (the number in the marks), and `left_out`: for each reason (`suspicious`, `tool_turn`,
+              `captured`, `one_writer` or `no_room`) the `count` and the first few `ids`.
 
         Raises:
             ContextBuildError: The id of the conversation is invalid, or the message is not
@@ -182,8 +182,8 @@ class ContextBuilder:
         return self._build(conversation, query, "")
 
     def build_everywhere(self, latest_user_text: str) -> dict[str, Any]:
-        """Build the context for a message outside conversations: turns of all conversations are
-        recalled.
+        """Build the context for a message that belongs to no conversation. Turns of all
+        conversations are recalled.
 
         Raises:
             ContextBuildError: The message is not text.
@@ -212,7 +212,7 @@ class ContextBuilder:
     def _build(self, conversation: str | None, query: str, message: str) -> dict[str, Any]:
         start = time.perf_counter()
         hit_count = self.recall_n
-        if hit_count and self.token_budget is not None:  # which limits how many are useful
+        if hit_count and self.token_budget is not None:  # recall more turns for a large budget
             hit_count = max(hit_count, min(MAX_RECALLED, self.token_budget // TOKENS_PER_HIT))
         request = Request(
             self.history_tail_n,
@@ -240,7 +240,7 @@ class ContextBuilder:
         return context
 
     def _note(self, config: "Config", context: Mapping[str, Any], seconds: float) -> None:
-        """Record in `core.events` how many tokens a model gets in addition to the message."""
+        """Record in `core.events` how many tokens the context adds to the message."""
         metadata = context["metadata"]
         counts = metadata["token_counts"]
         note(
@@ -258,11 +258,10 @@ class ContextBuilder:
     # --- the budget ---
 
     def _truncate_to_budget(self, context: dict[str, Any]) -> dict[str, Any]:
-        """Return a context that fits the budget: the message, then the newest turns, then
-        memories.
+        """Return a context that fits the budget.
 
-        The rest of the budget after the message is divided; see `fitting`. A message that alone
-        exceeds the budget is cut at its end, and so is the oldest turn shown.
+        The message comes first; `fitting` divides the rest of the budget. If the message alone
+        exceeds the budget, its end is cut off. The end of the oldest turn shown may be cut off too.
         """
         truncated: dict[str, Any] = {**context}
         parts = parts_of(context)
@@ -302,7 +301,7 @@ class ContextBuilder:
         return truncated
 
     def _cut_message(self, message: str) -> str:
-        """Return the message, cut if it exceeds the budget on its own."""
+        """Return the message, truncated if it exceeds the budget on its own."""
         budget = self.token_budget
         if budget is None or self._count_tokens(message) <= budget:
             return message
@@ -313,8 +312,9 @@ class ContextBuilder:
         return message[: fitting.largest_fitting(len(message), fits)]
 
     def _fit(self, context: dict[str, Any], parts: Parts, fitter: Fitter) -> Parts:
-        """Return the parts that fit the budget together with the message; the whole text is
-        counted."""
+        """Return the parts that fit into the budget together with the message. The tokens of the
+        complete text are counted.
+        """
         budget = self.token_budget
         if budget is None:
             return fitter.include_all(parts)
@@ -355,7 +355,7 @@ class ContextBuilder:
 
 
 def _check_shares(shares: Shares) -> Shares:
-    """Return valid shares.
+    """Return the shares if they are valid.
 
     Raises:
         InvalidInput: A share is not a whole number of at least 0, or all are 0.

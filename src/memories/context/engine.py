@@ -1,4 +1,4 @@
-"""The default `MemoryGateway` backend: a `Memories` over any of its stores."""
+"""The default `MemoryGateway` backend, which uses a `Memories` object with any of its stores."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -37,20 +37,20 @@ _LISTED = ("entities", "source", "tags")
 
 
 class EngineBackend:
-    """Stores turns and memories in a `Memories`."""
+    """Stores turns and memories in a `Memories` object."""
 
-    # The maximum length of a turn; a long one is stored in parts, and embedding it takes a while.
+    # The maximum length of a turn. A long turn is stored in parts, which take a while to embed.
     most_characters = 1_000_000
 
     def __init__(
         self, memories: Memories, *, owned: bool = False, include_corrected: bool = False
     ) -> None:
-        """Wrap a memory.
+        """Wrap a `Memories` object.
 
         Args:
-            memories: The memory.
-            owned: Whether `close` closes it.
-            include_corrected: Also recall memories that other recalled ones correct.
+            memories: The object.
+            owned: Whether `close` also closes the object.
+            include_corrected: Also recall memories that are corrected by other recalled memories.
         """
         self.memories = memories
         self._include_corrected = include_corrected
@@ -60,18 +60,18 @@ class EngineBackend:
     def folder_name(self) -> tuple[Path, str]:
         """The folder for the gateway's files, and the prefix of their names.
 
-        It is the store's folder if the store is a file, else the home folder.
+        The folder is the store's own if the store is a file, else the home folder.
         """
         return files_of(self.memories.config, self.memories.namespace)
 
     @property
     def redactor(self) -> "Redactor":
-        """The redactor of the memory's settings."""
+        """The redactor from the settings."""
         return self.memories.config.redactor()
 
     @property
     def timeout_seconds(self) -> float | None:
-        """The maximum duration of a call, from the memory's settings."""
+        """How long a call may take, from the settings."""
         return self.memories.config.memory_timeout_seconds
 
     def ensure_collections(self, names: Sequence[str]) -> None:
@@ -90,7 +90,7 @@ class EngineBackend:
             self.memories.status()
 
     def append(self, turn: HistoryTurn) -> str:
-        """Store a turn, which the store numbers in order of arrival."""
+        """Store a turn. The store numbers turns in order of arrival."""
         draft = TurnDraft(
             turn.text,
             role=turn.role,
@@ -116,9 +116,9 @@ class EngineBackend:
             return [_turn_document(turn) for turn in turns if not turn.waiting]
 
     def write(self, item: MemoryItem, window: str | None) -> str:
-        """Store a memory, unless an equal one would be recalled in all the same places.
+        """Store a memory, unless every recall that would find it already finds an equivalent one.
 
-        Equal means the same type and conversation, and at least the same confidence.
+        An equivalent memory has the same type and conversation, and at least the same confidence.
         """
         tags = {name: getattr(item, name) for name in (_CONVERSATION, *_LISTED)}
         tags[_TYPE] = item.memory_type
@@ -142,7 +142,7 @@ class EngineBackend:
                 if memory.confidence >= min_confidence:
                     return memory.id
             memory = self.memories.create(item.text, force=True, **draft).memory
-            assert memory is not None  # without a duplicate check it is always stored
+            assert memory is not None  # a memory is always stored if duplicates aren't checked
             return memory.id
 
     def recall(
@@ -171,13 +171,13 @@ class EngineBackend:
             return list(map(self._recalled_turn, hits))
 
     def read_turns(self, conversation_id: str, start: int, n: int) -> list[Document]:
-        """Return turns from an index on."""
+        """Return turns of a conversation, starting at an index."""
         with translate_errors():
             turns = self.memories.turns(conversation_id, start=start, limit=n)
             return [self._turn_with_owner(turn) for turn in turns]
 
     def _memory_with_owner(self, hit: Hit) -> Document:
-        """Return a recalled memory's document, including its owner."""
+        """Return a recalled memory's document, which says whether it is the reader's own."""
         document = memory_document(hit)
         document["shared"] = hit.memory.namespace != self.memories.namespace
         document["own"] = self._is_own(hit.memory)
@@ -189,7 +189,7 @@ class EngineBackend:
         return document
 
     def _turn_with_owner(self, turn: Turn) -> Document:
-        """Return a turn's document, which records whether the reader's own agents wrote it.
+        """Return a turn's document, which says whether the reader's own agents wrote the turn.
 
         Imported turns never count as the reader's own, since turns are not reviewed.
         """
@@ -215,7 +215,7 @@ class EngineBackend:
         return locked(folder / f"{name}.windows.lock")
 
     def close(self) -> None:
-        """Close the memory, if it is owned."""
+        """Close the `Memories` object, if the backend owns it."""
         if self._owned:
             self.memories.close()
 
@@ -234,7 +234,7 @@ def translate_errors() -> Iterator[None]:
 
 
 def _window_tag(window: str) -> str:
-    """Return a window's tag: its name, or a hash if the name can't be a tag value."""
+    """Return the tag value for a window: its name, or a hash if the name isn't a valid value."""
     is_one_value = window.isprintable() and "," not in window and window == window.strip()
     if is_one_value and len(window) <= MAX_TAG_VALUE:
         return window

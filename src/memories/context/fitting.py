@@ -1,8 +1,10 @@
-"""Fits a context into a token budget: each part's share, and what is dropped first. Pure.
+"""Pure functions that fit a context into a token budget: they give each part a share of it, and
+decide what is dropped first.
 
 The message comes first. The last turns, the recalled turns and the memories each get a share of the
-rest. Unused space goes to the others, in the order recalled turns, last turns, memories. The newest
-turn gets at least `NEWEST` tokens: the specification puts recent history before memories.
+rest. Space that one part leaves unused goes to the others, in the order recalled turns, last turns,
+memories. The newest turn gets at least `NEWEST` tokens, since the specification puts recent history
+before memories.
 """
 
 import functools
@@ -16,18 +18,20 @@ from memories.languages.text import normal_form
 
 Pair = tuple[MemoryItem, float]
 
-MIN_SHOWN = 40  # minimum length in characters of the beginning of a turn; less is useless
-NEWEST = 60  # minimum number of tokens for the newest turn, whatever its share
-MIN_HITS = 10  # number of passages that should fit
-MIN_PASSAGE, MAX_PASSAGE = 400, 2_000  # length in characters of a passage from a long text
-MIN_LAST_PASSAGE = 80  # minimum length in characters of the last turn that fits
-_MARGIN = 0.92  # fraction kept of the characters that should fit, as tokens differ in length
-_CHARACTERS_PER_TOKEN = 3.5  # an estimate, for the length of passages
+MIN_SHOWN = 40  # minimum number of characters shown of a truncated turn; fewer are useless
+NEWEST = 60  # minimum number of tokens for the newest turn, whatever the shares are
+MIN_HITS = 10  # minimum number of passages that should fit
+# Limits on the length of a passage from a long text, in characters.
+MIN_PASSAGE, MAX_PASSAGE = 400, 2_000
+MIN_LAST_PASSAGE = 80  # minimum number of characters of a passage that gets the remaining space
+# Fraction of the estimated number of fitting characters that is used, since tokens vary in length.
+_MARGIN = 0.92
+_CHARACTERS_PER_TOKEN = 3.5  # an estimate, which determines the length of passages
 _GAP = " …"
 
 
 class Shares(NamedTuple):
-    """Shares of a budget; only their proportions matter."""
+    """The shares of a budget for the parts of a context. Only their proportions matter."""
 
     tail: int = 20
     recalled: int = 55
@@ -35,8 +39,8 @@ class Shares(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """The parts of a context: the last turns, oldest first; recalled turns and memories, most
-    useful first.
+    """The parts of a context. The last turns are sorted oldest first; recalled turns and memories
+    are sorted most useful first.
     """
 
     history: list[HistoryTurn]
@@ -45,14 +49,18 @@ class Parts(NamedTuple):
 
 
 def parts_of(context: Mapping[str, Any]) -> Parts:
-    """Return a context's parts; the context may lack recalled turns."""
+    """Return the parts of a context, which may lack recalled turns."""
     return Parts(
         list(context["history"]), list(context.get("recalled", ())), list(context["memories"])
     )
 
 
 def max_passage(room: int | None) -> int:
-    """Return the maximum length of a passage for a number of tokens; None for no budget."""
+    """Return the maximum length of a passage, in characters.
+
+    Args:
+        room: The number of tokens available for all passages; None for no budget.
+    """
     if room is None:
         return MAX_PASSAGE
     length = int(room * _CHARACTERS_PER_TOKEN / MIN_HITS) // 100 * 100
@@ -68,13 +76,13 @@ class Fitter:
         """Initialize.
 
         Args:
-            count_tokens: Returns the number of tokens of a text.
+            count_tokens: Returns the number of tokens in a text.
             shares: The shares of the budget.
             words: The words used to choose passages; see `passages.stems`.
         """
         self._count, self._shares, self._words = functools.cache(count_tokens), shares, words
-        # Both are keyed by a turn's `id()`; the turn is kept so that no other object gets that
-        # identity.
+        # The keys of both caches contain a turn's `id()`. The values contain the turn itself, which
+        # keeps it alive, so that no other object gets the same `id()`.
         self._shortened: dict[tuple[int, int], tuple[HistoryTurn, HistoryTurn]] = {}
         self._sizes: dict[int, tuple[HistoryTurn, int]] = {}
 
@@ -101,7 +109,9 @@ class Fitter:
         return Parts(history, recalled, self._fit_memories(parts.memories, memories_room))
 
     def include_all(self, parts: Parts) -> Parts:
-        """Return everything, without a budget: each turn once, and passages of long ones."""
+        """Return everything, since there is no budget. Each turn appears once, and long recalled
+        turns are shortened to passages.
+        """
         places = set(map(place_of, parts.history))
         size = max_passage(None)
         recalled = [
@@ -112,7 +122,9 @@ class Fitter:
         return parts._replace(recalled=recalled)
 
     def _fit_newest(self, history: Sequence[HistoryTurn], room: int) -> list[HistoryTurn]:
-        """Return the newest turns that fit, and the beginning of the next one if that is useful."""
+        """Return the newest turns that fit, and the beginning of the next older one if enough of it
+        fits.
+        """
         days: set[tuple[str, str]] = set()
         fitting: list[HistoryTurn] = []
         for turn in reversed(history):
@@ -132,7 +144,7 @@ class Fitter:
         return fitting[::-1]
 
     def _fitting_length(self, turn: HistoryTurn, room: int) -> int:
-        """Return how many of a turn's first characters fit."""
+        """Return the largest number of characters at the beginning of a turn that fits."""
 
         def fits(length: int) -> bool:
             return self._size_of_turn(shorten_to_beginning(turn, length)) <= room
@@ -152,8 +164,9 @@ class Fitter:
     def _fit_recalled(
         self, turns: Sequence[HistoryTurn], history: Sequence[HistoryTurn], room: int
     ) -> list[HistoryTurn]:
-        """Return the recalled turns that fit in addition to the last ones, shortened to
-        passages."""
+        """Return the recalled turns that fit, shortened to passages. Turns that are also among the
+        last turns are left out.
+        """
         max_length = max_passage(room)
         places = {place_of(turn) for turn in history}
         days = {_day(turn) for turn in history}
@@ -181,14 +194,14 @@ class Fitter:
         return fitting
 
     def _shorten(self, turn: HistoryTurn, size: int) -> HistoryTurn:
-        """Return a turn shortened to a passage, computed once."""
+        """Return a turn shortened to a passage. The result is cached."""
         key = id(turn), size
         if key not in self._shortened:
             self._shortened[key] = turn, shorten(turn, self._words, size)
         return self._shortened[key][1]
 
     def _size_of_turns(self, turns: Sequence[HistoryTurn]) -> int:
-        """Return the maximum number of tokens for turns, with their headings and gaps."""
+        """Return the maximum number of tokens that turns take, with their headings and gaps."""
         previous: HistoryTurn | None = None
         total = 0
         for turn in rendering.sorted_turns(turns):
@@ -236,7 +249,7 @@ def drop_least_needed(parts: Parts) -> Parts:
 
 
 def largest_fitting(limit: int, fits: Callable[[int], bool]) -> int:
-    """Return the largest number below a limit that fits, by bisection; 0 if none fits."""
+    """Find, by bisection, the largest number below a limit that fits; return 0 if none fits."""
     low, high = 0, limit
     while high - low > 1:
         middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""`MemoryGateway`: stores and finds an agent's turns and memories, over any backend."""
+"""`MemoryGateway`: stores and finds an agent's turns and memories, in any backend."""
 
 import logging
 import os
@@ -37,17 +37,18 @@ if TYPE_CHECKING:
 
 
 ENGINE = "memories"  # the endpoint of our own engine with the store from the settings
-CHROMA_MCP = "chroma-mcp"  # the endpoint of a Chroma server, through this program
-TIMEOUT_SECONDS = 10.0  # for a backend without a setting
-_GENERATED = "gateway:"  # prefix of generated message ids, which are never shown
+CHROMA_MCP = "chroma-mcp"  # the endpoint of a Chroma server, reached through the program chroma-mcp
+TIMEOUT_SECONDS = 10.0  # the timeout for a backend that has no setting for it
+_GENERATED = "gateway:"  # the prefix of generated message ids, which are never shown
 _log = logging.getLogger(__name__)
 
 
 class MemoryGateway:
-    """Stores and finds turns and memories. It checks values and makes no decisions.
+    """Stores and finds turns and memories. It checks values, but decides nothing.
 
-    A turn that can't be stored is queued on disk, and stored in order when the memory answers
-    again. A gateway may be shared by threads, and its memory by processes. It is a context manager.
+    A turn that can't be stored is queued on disk. When the memory answers again, queued turns are
+    stored in order. A gateway may be shared by threads, and its memory by processes. It is a
+    context manager.
     """
 
     def __init__(
@@ -63,8 +64,8 @@ class MemoryGateway:
             mcp_endpoint: `memories` for our own engine with the store from the settings, a store's
                 URL, the path of a store's file, or `chroma-mcp` or `chroma-mcp://host:port` for a
                 Chroma server.
-            backend: A backend to use instead of the one that the endpoint names; `close` does not
-                close it.
+            backend: A backend to use instead of the one that the endpoint names. `close` does not
+                close this backend.
             timeout_seconds: How long to wait for an answer from the memory. [default: the backend's
                 setting]
 
@@ -82,9 +83,9 @@ class MemoryGateway:
         self._deadline = Deadline(timeout_seconds, whole=True)
 
     def settle(self) -> None:
-        """Wait for timed-out calls, at most as long as a call may take.
+        """Wait for timed-out calls to end, at most as long as a call may take.
 
-        While one of them is still running, all other calls fail.
+        While a timed-out call is still running, all other calls fail.
         """
         self._deadline.settle()
 
@@ -120,21 +121,22 @@ class MemoryGateway:
     ) -> str:
         """Append a turn to a conversation.
 
-        Queued turns are stored first. A turn that can't be stored now is queued, and the error has
-        `queued` set. Appending it again is harmless.
+        Queued turns are stored first. If the turn can't be stored now, it is queued, and an error
+        is raised with `queued` set. Appending the turn again is harmless.
 
         Args:
             conversation_id: The conversation.
             role: `user`, `assistant` or `system`.
-            text: The text, at most 100,000 characters. Secrets are removed first of all.
-            turn_index: The position. If this or a later position is taken, the turn gets the next
-                free one, so that no two turns share a number; `tail_history` shows it. So 0 means
-                at the end.
+            text: The text, at most 100,000 characters. Secrets are removed before anything else.
+            turn_index: The position in the conversation. If this position or a later one is taken,
+                the turn gets the next position after the last turn, so that positions are unique.
+                So 0 appends the turn at the end. `tail_history` returns the actual position.
             ts: When it was said, ISO 8601.
             message_id: An id that is unique in the conversation: a second turn with the same id is
                 not stored. Without one, only a turn with equal arguments counts as the same.
             channel: Where it came from, such as `web`.
-            long: Accept a text of up to `most_characters`, stored in parts that form one turn.
+            long: Accept a text of up to `most_characters`. It is stored in parts that form a single
+                turn.
 
         Returns:
             The turn's id.
@@ -163,8 +165,8 @@ class MemoryGateway:
     def tail_history(self, conversation_id: str, n: int) -> list[Document]:
         """Return the last turns of a conversation, oldest first.
 
-        Queued turns come last; their metadata has `pending`. If the memory does not answer and some
-        turns are queued, only those are returned, each document with the reason as `error`.
+        Queued turns come last, with `pending` in their metadata. If the memory does not answer and
+        there are queued turns, only these are returned. Each then has the reason as `error`.
 
         Args:
             conversation_id: The conversation.
@@ -182,8 +184,8 @@ class MemoryGateway:
         n = limit(n, "n")
         conversation = one_line(conversation_id, "conversation_id")
         with self._log_call("history read", conversation_id=conversation_id, n=n):
-            # Read the queue first: a turn that is stored in the meantime then appears in both, not
-            # in neither.
+            # Read the queue first. Then a turn that is stored in the meantime is found in both
+            # places; otherwise it could be found in neither.
             queued = self._queue_entries(conversation)
             count = min(n + len(queued), MAX_LIMIT)
             try:
@@ -226,7 +228,7 @@ class MemoryGateway:
             window: The window that counts it; see `count_window`.
 
         Returns:
-            The id of the memory, or of an existing one that says the same.
+            The id of the memory, or of an existing memory that says the same thing.
 
         Raises:
             ValueError: A value is invalid.
@@ -261,9 +263,9 @@ class MemoryGateway:
         """Return the memories that answer a query, by meaning and by word, best first.
 
         Args:
-            query_text: The question; only the first 4,096 characters of a long one count.
-            k: The maximum number, 1 to 1,000.
-            min_confidence: The lowest confidence, 0 to 1.
+            query_text: The question. Only its first 4,096 characters are used.
+            k: The maximum number of memories, 1 to 1,000.
+            min_confidence: The minimum confidence, 0 to 1.
             conversation_id: Only memories from this conversation.
 
         Returns:
@@ -292,13 +294,13 @@ class MemoryGateway:
         Queued turns are not searched. A backend that can't search turns returns none.
 
         Args:
-            query_text: The question; only the first 4,096 characters of a long one count.
-            k: The maximum number, 1 to 1,000.
-            conversation_id: Only turns of this conversation. [default: turns of all]
+            query_text: The question. Only its first 4,096 characters are used.
+            k: The maximum number of turns, 1 to 1,000.
+            conversation_id: Only turns of this conversation. [default: turns of all conversations]
             own: Only turns in the caller's own namespace.
 
         Returns:
-            Documents as `tail_history` returns them, with `similarity` and `score`.
+            Documents like those that `tail_history` returns, with `similarity` and `score`.
 
         Raises:
             ValueError: A value is invalid.
@@ -309,7 +311,7 @@ class MemoryGateway:
         conversation = _check_search(query_text, conversation_id)
         if not hasattr(self._backend, "recall_turns"):
             return []
-        options = {"own": True} if own else {}  # backends other than ours may lack it
+        options = {"own": True} if own else {}  # other backends may not have this parameter
         with self._log_call("history searched", k=k) as fields:
             documents = self._deadline.run(
                 self._backend.recall_turns, query_text, k, conversation, **options
@@ -318,13 +320,13 @@ class MemoryGateway:
         return _without_generated_ids(documents)
 
     def read_history(self, conversation_id: str, start: int, n: int) -> list[Document]:
-        """Return the turns of a conversation from an index on, oldest first, as `tail_history`
-        returns them.
+        """Return turns of a conversation, starting at an index, oldest first. They are documents
+        like those that `tail_history` returns.
 
         Args:
             conversation_id: The conversation.
             start: The index of the first turn.
-            n: The maximum number, 1 to 1,000.
+            n: The maximum number of turns, 1 to 1,000.
 
         Raises:
             ValueError: A value is invalid.
@@ -352,8 +354,9 @@ class MemoryGateway:
         return self._deadline.run(self._backend.count_window, stored_window)
 
     def hold_windows(self) -> AbstractContextManager[None]:
-        """Keep other callers of `hold_windows` waiting during a block, so that a count in it stays
-        correct."""
+        """Make other callers of `hold_windows` wait while a block runs, so that a count made in the
+        block stays correct.
+        """
         return self._backend.hold_windows()
 
     def drain(self) -> int:
@@ -361,7 +364,7 @@ class MemoryGateway:
 
         Raises:
             ConnectionError: The memory does not answer.
-            MCPError: The memory could not store them; the other turns stay queued.
+            MCPError: The memory could not store some of the turns; these stay queued.
         """
         drained = self._deadline.run(self._drain, None)
         if drained.failed:
@@ -370,13 +373,13 @@ class MemoryGateway:
 
     @property
     def most_characters(self) -> int:
-        """The maximum length of a turn in the backend."""
+        """The maximum length of a turn that the backend accepts, in characters."""
         return int(getattr(self._backend, "most_characters", MAX_TURN_CHARACTERS))
 
     def close(self) -> None:
         """Close the backend, unless it was passed in."""
         if self._owned:
-            with suppress(MemoryTimeout):  # a hanging call is abandoned until the process ends
+            with suppress(MemoryTimeout):  # a hanging call is abandoned; it ends with the process
                 self._deadline.run(self._backend.close)
         self._deadline.close()
 
@@ -389,10 +392,10 @@ class MemoryGateway:
     # --- the queue ---
 
     def _append(self, turn: HistoryTurn) -> str:
-        """Store a turn after its conversation's queued turns.
+        """Store a turn, after the queued turns of its conversation.
 
         Raises:
-            MCPError: Some of the earlier turns are still queued.
+            MCPError: Earlier turns of the conversation are still queued.
         """
         if self.queue:
             drained = self._drain(turn.conversation_id)
@@ -418,7 +421,7 @@ class MemoryGateway:
         return drained
 
     def _append_queued(self, entry: Entry) -> str:
-        """Store a queued turn; an older program may have queued secrets, which are now removed."""
+        """Store a queued turn, but remove secrets, which an older program may have queued."""
         fields = self._redact_turn(tuple(vars(_parse_queued(entry)).values()))
         return self._backend.append(HistoryTurn(*fields, most=MAX_MESSAGE_CHARACTERS))
 
@@ -427,7 +430,7 @@ class MemoryGateway:
             return self.queue.entries(conversation_id)
 
     def _queue(self, turn: HistoryTurn, error: ConnectionError | MCPError) -> None:
-        """Queue a turn, and record in the error whether that succeeded."""
+        """Queue a turn, and record in the error whether it could be queued."""
         error.queued = False  # type: ignore[union-attr]
         try:
             self.queue.add({**metadata_of(turn), "text": turn.text, "ts": with_zone(turn.ts)})
@@ -447,14 +450,14 @@ class MemoryGateway:
     # --- values ---
 
     def _redactor(self) -> "Redactor":
-        """Return the backend's redactor; another program's backend may lack one."""
+        """Return the backend's redactor, or a default one if the backend has none."""
         from memories.guard.redactor import Redactor  # only needed for writing
 
         redactor = getattr(self._backend, "redactor", None)
         return redactor if isinstance(redactor, Redactor) else Redactor()
 
     def _redact_turn(self, fields: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return a turn's fields without secrets; `HistoryTurn` refuses wrong types."""
+        """Return a turn's fields without secrets. `HistoryTurn` checks their types later."""
         conversation, role, text, index, ts, message_id, *names = fields
         redactor = self._redactor()
         redactor.refuse(conversation, "conversation_id")
@@ -472,7 +475,7 @@ class MemoryGateway:
     def _log_call(
         self, name: str, *, counts: str | None = None, level: int = logging.INFO, **fields: object
     ) -> Iterator[dict[str, object]]:
-        """Log an operation with its latency or error, and with the fields that the block adds."""
+        """Log an operation with its latency or its error, and any fields that the block adds."""
         start = time.perf_counter()
         try:
             yield fields
@@ -488,7 +491,7 @@ class MemoryGateway:
 
 
 def _open_backend(endpoint: str) -> Backend:
-    """Return the backend for an endpoint; a new kind of backend is added here.
+    """Return the backend for an endpoint. New kinds of backends are added here.
 
     Raises:
         UnsupportedEndpoint: No backend supports the endpoint.
@@ -535,7 +538,7 @@ def _translate_queue_errors(queue: RetryQueue) -> Iterator[None]:
 
 
 def _check_search(query_text: object, conversation_id: str | None) -> str | None:
-    """Check the text of a query; return the conversation's id in its stored form."""
+    """Check the text of a query, and return the stored form of a conversation's id."""
     if not isinstance(query_text, str):
         raise InvalidInput(f"query_text is of type {type(query_text).__name__}; give text")
     return None if conversation_id is None else one_line(conversation_id, "conversation_id")
@@ -573,7 +576,7 @@ def _parse_queued(entry: Entry) -> HistoryTurn:
 
 
 def _number_pending(queued: Sequence[Entry], stored: Sequence[Document]) -> list[Document]:
-    """Return the queued turns that are not stored yet, numbered after the stored ones."""
+    """Return the queued turns that are not stored yet. Their numbers follow the stored turns'."""
     message_ids = {document["metadata"].get("message_id") for document in stored}
     last = -1
     if stored:
@@ -583,7 +586,7 @@ def _number_pending(queued: Sequence[Entry], stored: Sequence[Document]) -> list
         try:
             turn = _parse_queued(entry)
         except InvalidInput:
-            continue  # unreadable; the next drain sets it aside
+            continue  # not a valid turn; the next drain sets it aside
         if turn.message_id in message_ids:
             continue
         message_ids.add(turn.message_id)
@@ -597,10 +600,10 @@ def _number_pending(queued: Sequence[Entry], stored: Sequence[Document]) -> list
 
 
 class WithScratchpad(MemoryGateway):
-    """A gateway with the scratchpad as fallback.
+    """A gateway that can fall back on the scratchpad.
 
     Attributes:
-        degraded: Whether the scratchpad was used.
+        degraded: Whether the scratchpad has been used.
     """
 
     def __init__(
@@ -625,7 +628,7 @@ class WithScratchpad(MemoryGateway):
         return super().recall_memory(query_text, k, min_confidence, conversation_id)
 
     def recall_offline(self, query_text: str, k: int, min_confidence: float) -> list[Document]:
-        """Search the scratchpad; without a scratchpad file the result is empty."""
+        """Search the scratchpad. The result is empty if there is no scratchpad file."""
         if not self._memories.has_scratchpad:
             return []
         from memories.context.engine import memory_document  # not needed while the store answers
@@ -650,5 +653,5 @@ class WithScratchpad(MemoryGateway):
         query_text: str,  # noqa: ARG002 - for subclasses
         hits: "Sequence[Hit]",
     ) -> "Sequence[Hit]":
-        """Return the hits to recall; here, all of them."""
+        """Return the hits to recall: all of them, unless a subclass selects some."""
         return hits

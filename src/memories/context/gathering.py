@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 NEIGHBOURS = 1  # number of turns read before and after a hit
-# The neighbours of a hit rank after the next 20 hits, which contain the answer more often (LoCoMo).
+# The neighbours of a hit rank after the next 20 hits, since these contain the answer more often
+# (measured with LoCoMo).
 NEIGHBOURS_AFTER = 20
-HITS_WITH_NEIGHBOURS = 6  # number of best hits whose neighbours are read
-MAX_GAP = 8  # hits at most this far apart are read together
+HITS_WITH_NEIGHBOURS = 6  # the neighbours of this many of the best hits are read
+MAX_GAP = 8  # maximum distance between hits whose neighbours are read in one call
 Part = TypeVar("Part")
 
 
@@ -53,10 +54,10 @@ class Gathered:
 
     Attributes:
         history: The last turns, oldest first.
-        recalled: Turns that answer, and their neighbours, most useful first.
+        recalled: Turns that answer the question, and their neighbours, most useful first.
         memories: Memories with their similarity, most relevant first.
-        errors: The parts that failed, and why.
-        left_out: The reason and the id of each document that may not be shown.
+        errors: The parts that could not be read, each with the reason.
+        left_out: A reason and an id for each document that may not be shown.
     """
 
     history: list[HistoryTurn] = field(default_factory=list)
@@ -72,11 +73,11 @@ def gather(
     """Read the last turns of a conversation, earlier turns that answer a question, and memories.
 
     Args:
-        gateway: The gateway. Without `recall_history`, which the specification does not require, no
-            earlier turns are recalled.
+        gateway: The gateway. If it has no `recall_history`, which the specification does not
+            require, no earlier turns are recalled.
         request: How much to read.
-        conversation: The conversation; None for no last turns, and to recall turns from all
-            conversations.
+        conversation: The conversation. If None, no last turns are read, and turns are recalled from
+            all conversations.
         query: The question.
         message: The message to answer, which may already be stored.
     """
@@ -93,17 +94,17 @@ def gather(
 
 
 class _Reader:
-    """Reads one part after another."""
+    """Reads the parts of a context one after another."""
 
     def __init__(self, gateway: "MemoryGateway", request: Request) -> None:
         self._gateway, self._request = gateway, request
         self.gathered = Gathered()
-        self._message_id: str | None = None  # the message to answer, if it is stored
+        self._message_id: str | None = None  # the id of the message to answer, if it is stored
         self._unreachable: ConnectionError | None = None
 
     def attempt(self, part: str, read: Callable[..., None], *arguments: str | None) -> None:
-        """Read a part; on failure, record the error. A gateway that did not answer is not asked
-        again.
+        """Read a part, or record why it could not be read. After a gateway has once failed to
+        answer, it is not asked again.
         """
         try:
             if self._unreachable is not None:
@@ -145,7 +146,7 @@ class _Reader:
             documents = self._gateway.recall_memory(query, n, self._request.min_confidence)
             return len(documents), admission.admit_memories(documents, self._request.rules, limit)
 
-        # Ask for twice as many, so that space can be divided among several writers.
+        # Read twice as many, so that space can be divided among several writers.
         documents = self._read_enough(read, limit, min(2 * limit, MAX_LIMIT))
         self.gathered.memories = self._parse(_memory_with_similarity, documents)
 
@@ -163,7 +164,7 @@ class _Reader:
         self.gathered.memories = self._parse(_memory_with_similarity, admitted)
 
     def read_recalled(self, query: str, conversation_id: str | None) -> None:
-        """Read the turns that answer, and the neighbours of the best ones."""
+        """Read the turns that answer the question, and the neighbours of the best ones."""
         limit, rules, named = self._request.hits, self._request.rules, conversation_id is not None
 
         def read(n: int) -> tuple[int, Admitted]:
@@ -176,7 +177,7 @@ class _Reader:
 
         documents = self._read_enough(read, limit, limit)
         if not named and len(documents) >= limit and not all(map(_is_own, documents)):
-            # Other writers may have crowded out the reader's own turns.
+            # Search the reader's own turns too, since other writers may have crowded them out.
             ids = {document["id"] for document in documents}
             own = self._read_enough(read_own, limit, limit)
             documents += [document for document in own if document["id"] not in ids]
@@ -186,8 +187,8 @@ class _Reader:
         self.gathered.recalled = order_by_need(hits, neighbours)
 
     def _read_neighbours(self, hits: Sequence[HistoryTurn], *, named: bool) -> list[HistoryTurn]:
-        """Return the turns before and after hits, in the same sessions; only the reader's own
-        unless the conversation was named.
+        """Return the turns before and after each hit in the hit's session. Unless the conversation
+        was named, only the reader's own turns are returned.
         """
         hits_by_place = {place_of(turn): turn for turn in hits}
         turns: list[HistoryTurn] = []
@@ -207,18 +208,18 @@ class _Reader:
         return [document for document in documents if document.get("id") != self._message_id]
 
     def _take(self, admitted: Admitted) -> list[Document]:
-        """Return the admitted documents, and record the others."""
+        """Return the admitted documents, and record those left out."""
         self.gathered.left_out += admitted.left_out
         return admitted.documents
 
     def _read_enough(
         self, read: Callable[[int], tuple[int, Admitted]], wanted: int, n: int
     ) -> list[Document]:
-        """Return admitted documents; read more if too few of those read are admitted.
+        """Return admitted documents, reading more documents as long as too few are admitted.
 
         Args:
-            read: Reads up to a number of documents; returns how many it read, and the admitted
-                ones.
+            read: Reads up to a given number of documents; returns how many it has read, and those
+                that are admitted.
             wanted: The number of admitted documents that is enough.
             n: The number of documents to read first.
         """
@@ -231,7 +232,7 @@ class _Reader:
     def _parse(
         self, parse: Callable[[Document], Part], documents: Sequence[Document]
     ) -> list[Part]:
-        """Return the parsed documents; malformed ones are logged and left out."""
+        """Return the parsed documents. Malformed documents are logged and left out."""
         parsed: list[Part] = []
         for document in documents:
             try:
@@ -245,7 +246,7 @@ class _Reader:
 def order_by_need(
     hits: Sequence[HistoryTurn], neighbours: Sequence[HistoryTurn]
 ) -> list[HistoryTurn]:
-    """Return hits, best first, interleaved with their neighbours; each turn only once.
+    """Return hits, best first, interleaved with their neighbours. Each turn appears only once.
 
     Args:
         hits: The turns that answer the question, best first.
@@ -264,7 +265,9 @@ def order_by_need(
 
 
 def _stretches(places: Sequence[Place]) -> list[tuple[str, int, int]]:
-    """Return each group of adjacent hits as its conversation, first index and last index."""
+    """Group hits that are close together. Return each group's conversation, and the indexes of its
+    first and last hit.
+    """
     stretches: list[tuple[str, int, int]] = []
     for conversation, index in places:
         if stretches:
@@ -277,7 +280,7 @@ def _stretches(places: Sequence[Place]) -> list[tuple[str, int, int]]:
 
 
 def _is_neighbour(turn: HistoryTurn, hits: Mapping[Place, HistoryTurn]) -> bool:
-    """Return whether a turn is next to a hit, and in its session."""
+    """Return whether a turn is next to a hit and in the same session."""
     for offset in range(-NEIGHBOURS, NEIGHBOURS + 1):
         hit = hits.get((turn.conversation_id, turn.turn_index + offset))
         if hit is not None and _is_same_session(turn, hit):
@@ -299,7 +302,7 @@ def _memory_with_similarity(document: Document) -> tuple[MemoryItem, float]:
 
 
 def _is_message(document: Document, message: str) -> bool:
-    """Return whether the last turn is the message to answer."""
+    """Return whether a document, the last turn, is the message to answer."""
     text = document.get("text")
     if not isinstance(text, str) or document["metadata"].get("role") != "user":
         return False

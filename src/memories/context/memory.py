@@ -1,5 +1,5 @@
-"""`AgentMemory`: the conversation specification's flows: start, append, remember, and build a
-context.
+"""`AgentMemory` implements the flows of the conversation specification: start, append, remember,
+and build a context.
 """
 
 import logging
@@ -21,7 +21,7 @@ from memories.settings import Config
 ATTEMPTS = 5
 FIRST_PAUSE_SECONDS = 0.5
 COLLECTIONS = ["history", "memory"]
-_PROBE = "health"  # the conversation and the window that a health check reads
+_PROBE = "health"  # the names of the conversation and of the window that a health check reads
 _log = logging.getLogger(__name__)
 
 
@@ -37,7 +37,7 @@ class Offered(NamedTuple):
 
 
 class AgentMemory:
-    """The memory of an agent that answers messages. Failures are logged and never stop the agent.
+    """A memory for an agent that answers messages. Failures are logged and never stop the agent.
 
     memory = AgentMemory.start()
     prompt = memory.prompt("standup", message)
@@ -58,8 +58,8 @@ class AgentMemory:
         Args:
             gateway: Stores and finds turns and memories.
             builder: Builds contexts.
-            policy: Decides which memories are stored. It should count with the gateway's
-                `count_window`.
+            policy: Decides which memories are stored. It should use the gateway's `count_window` to
+                count them.
             clock: Returns the current time, with its time zone.
         """
         self.gateway, self.builder, self.policy = gateway, builder, policy
@@ -69,13 +69,13 @@ class AgentMemory:
     def start(
         cls, config: Config | None = None, *, pause: Callable[[float], None] = time.sleep
     ) -> Self:
-        """Open the memory named in the settings, and make sure that it answers.
+        """Open the memory that the settings name, and make sure that it answers.
 
-        It makes up to five attempts, with doubling pauses. If `LOG_LEVEL` is set, it logs to
-        standard error.
+        This takes up to five attempts, with pauses that double each time. If `LOG_LEVEL` is set,
+        log to standard error.
 
         Args:
-            config: The settings. [default: the environment and the files]
+            config: The settings. [default: those in the environment and the files]
             pause: Waits for the given number of seconds.
 
         Raises:
@@ -115,15 +115,15 @@ class AgentMemory:
         Args:
             conversation_id: The conversation.
             role: `user`, `assistant` or `system`.
-            text: The text. Only the first 1,000,000 characters are kept, 100,000 on a Chroma
-                server, and NUL and lone surrogates become U+FFFD; both are logged.
+            text: The text. Only its first 1,000,000 characters are kept (100,000 on a Chroma
+                server). NUL and lone surrogates are replaced with U+FFFD. Both changes are logged.
             ts: When it was said. [default: now]
             message_id: An id that is unique in the conversation: a second turn with the same id is
                 not stored.
             channel: Where it came from.
 
         Returns:
-            The turn's id; None if it was queued or is invalid, as the log says.
+            The turn's id; None if the turn was queued or is invalid. The log says which.
         """
         try:
             said_at = ts or to_iso(self._clock())
@@ -149,7 +149,7 @@ class AgentMemory:
         tags: str | None = None,
         window: str | None = None,
     ) -> str | None:
-        """Store a memory if the policy allows it. To learn why one was not stored, use `offer`.
+        """Store a memory if the policy allows it. Use `offer` to learn why one was not stored.
 
         Args:
             text: The text.
@@ -162,7 +162,7 @@ class AgentMemory:
             window: The window that counts it. [default: the conversation and the hour]
 
         Returns:
-            The memory's id; None if it is not stored, and the log says why.
+            The memory's id; None if the memory was not stored. The log says why.
         """
         return self.offer(
             text,
@@ -187,10 +187,10 @@ class AgentMemory:
         tags: str | None = None,
         window: str | None = None,
     ) -> Offered:
-        """Store a memory as `remember` does, or return why it was not stored, for example because
-        the text exceeds 2,000 characters.
+        """Store a memory as `remember` does. If it can't be stored, for example because the text is
+        longer than 2,000 characters, return the reason.
 
-        This never raises.
+        This method never raises an exception.
         """
         if not self.policy.should_store(memory_type, confidence):
             logs.event(
@@ -242,14 +242,17 @@ class AgentMemory:
         self.close()
 
     def health(self) -> dict[str, Any]:
-        """Return the memory's state, for a health check. It reads a little, stores nothing and
-        never raises.
+        """Return the state of the memory, for a health check.
+
+        This reads a little, stores nothing and never raises an exception.
 
         Returns:
-            `status`, `healthy` or `degraded`; `history` and `memory`, `ok` or the problem of that
-            collection; `queued_turns`, the number of turns waiting to be stored, and
-            `refused_turns`, the number permanently refused (if there are any, the memory is
-            degraded), or None if the queue can't be read; `query_latency_ms`.
+            - `status`: `healthy` or `degraded`.
+            - `history` and `memory`: `ok`, or the problem with that collection.
+            - `queued_turns`: the number of turns waiting to be stored.
+            - `refused_turns`: the number of turns that can never be stored. Queued or refused turns
+              make the memory `degraded`. Both numbers are None if the queue can't be read.
+            - `query_latency_ms`: how long the check took.
         """
         start = time.perf_counter()
         history = _find_problem(self.gateway.tail_history, _PROBE, 1)
@@ -277,7 +280,7 @@ class AgentMemory:
 
 
 def _connect(gateway: MemoryGateway, pause: Callable[[float], None]) -> None:
-    """Make sure that the memory answers, retrying while it does not."""
+    """Make sure that the memory answers. Try again a few times if it doesn't."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
             gateway.ensure_collections(COLLECTIONS)
@@ -286,14 +289,14 @@ def _connect(gateway: MemoryGateway, pause: Callable[[float], None]) -> None:
         except ConnectionError:
             if attempt == ATTEMPTS:
                 raise
-            gateway.settle()  # while a late attempt is running, the next one would fail immediately
+            gateway.settle()  # while this attempt is still running, the next would fail immediately
             pause(FIRST_PAUSE_SECONDS * 2 ** (attempt - 1))
         else:
             return
 
 
 def _find_problem(check: Callable[..., object], *arguments: object) -> str | None:
-    """Run a check; return why it fails, in one line, or None if it succeeds."""
+    """Run a check. Return the reason why it failed, on one line, or None if it succeeded."""
     try:
         check(*arguments)
     except Exception as exc:  # noqa: BLE001 - a health check reports failures
@@ -310,7 +313,7 @@ def _one_line(exc: Exception) -> str:
 
 
 def _storable(text: str, max_characters: int) -> str:
-    """Return the storable form of a message; the gateway refuses anything but a string."""
+    """Return a message in a form that can be stored. The gateway refuses values other than text."""
     if not isinstance(text, str):
         return text
     whole = text.replace("\0", "\ufffd").encode("utf-8", "surrogatepass").decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""Passages: the part of a long turn that best answers a question. Pure."""
+"""Pure functions that find the passage of a long turn that best answers a question."""
 
 import copy
 import re
@@ -8,22 +8,22 @@ from memories.context.protocol import HistoryTurn
 from memories.languages.text import normal_form, query_terms
 
 CUT = "…"
-_MAX_ENDING = 3  # number of letters at the end of a word that may differ in other forms of it
-_MIN_STEM = 4  # minimum number of letters that all forms of a word must share
-# A sentence or a line, with the following space.
+_MAX_ENDING = 3  # maximum number of letters at the end of a word that its other forms may change
+_MIN_STEM = 4  # minimum number of letters at the beginning of a word that its forms must share
+# A sentence or a line, with the white space after it.
 _PIECE = re.compile(r"(?:[^\n.!?。！？]|[.!?](?!\s))*(?:[.!?]|[。！？]+|\n|$)\s*")
 
 
 def stems(query: str) -> list[str]:
-    """Return the stems of a question's words, which match other forms of them."""
+    """Return the stems of a question's words. A stem matches all forms of the word."""
     words = (term.rstrip("*") for term in query_terms(query))
     return list(dict.fromkeys(word[: max(_MIN_STEM, len(word) - _MAX_ENDING)] for word in words))
 
 
 def passage(text: str, words: Sequence[str], size: int) -> str:
-    """Return the part of a text, in whole sentences, that contains most of a question's words.
+    """Return the part of a text that contains the most words of a question, in whole sentences.
 
-    Rare words count more.
+    Words that are rare in the text count more.
 
     Args:
         text: The text.
@@ -34,7 +34,8 @@ def passage(text: str, words: Sequence[str], size: int) -> str:
         return text
     spans = [match.span() for match in _PIECE.finditer(text) if match[0]]
     scores = _score_pieces([normal_form(text[start:end]) for start, end in spans], words)
-    # Begin with the best sentence (on a tie, the first), and extend it by the better neighbour.
+    # Begin with the best sentence (the first, if several are equally good). Then repeatedly add
+    # whichever neighbouring sentence is better.
     first = last = max(range(len(spans)), key=lambda at: (scores[at], -at))
     while True:
         neighbours: list[tuple[float, int]] = []
@@ -58,8 +59,8 @@ def passage(text: str, words: Sequence[str], size: int) -> str:
 
 
 def _score_pieces(pieces: Sequence[str], words: Sequence[str]) -> list[float]:
-    """Return the score of each piece of a text: the sum over its words of 1 / the number of pieces
-    with that word.
+    """Return a score for each piece of a text. Each word that the piece contains adds 1 divided by
+    the number of pieces that contain the word.
     """
     scores = [0.0] * len(pieces)
     for word in words:
@@ -70,7 +71,10 @@ def _score_pieces(pieces: Sequence[str], words: Sequence[str]) -> list[float]:
 
 
 def shorten(turn: HistoryTurn, words: Sequence[str], size: int) -> HistoryTurn:
-    """Return a turn with a passage of its text; see `passage`."""
+    """Return a copy of a turn with only a passage of its text, or a short turn itself.
+
+    See `passage`.
+    """
     if len(turn.text) <= size:
         return turn
     shorter = copy.copy(turn)

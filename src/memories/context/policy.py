@@ -1,5 +1,5 @@
-"""The conversation specification's memory policy: which memories to store, and how many. Pure;
-stores nothing.
+"""The memory policy of the conversation specification. It decides which memories to store, and how
+many, but stores nothing itself.
 """
 
 from collections.abc import Callable
@@ -10,12 +10,12 @@ from memories.guard.validate import one_line, unit
 
 MEMORY_TYPES = ("preference", "fact", "project", "decision")
 WINDOW = timedelta(hours=1)
-MAX_WINDOWS = 1_000  # maximum number of windows that the policy counts itself
+MAX_WINDOWS = 1_000  # maximum number of windows whose memories the policy counts itself
 
 
 class MemoryPolicy:
-    """Decides which memories are stored: known types with enough confidence, and only a few per
-    time window.
+    """Decides which memories are stored: those of a known type with enough confidence, and only a
+    few in each time window.
     """
 
     def __init__(
@@ -27,11 +27,11 @@ class MemoryPolicy:
         """Set the limits.
 
         Args:
-            min_confidence: The lowest confidence of a stored memory, 0 to 1.
-            max_per_window: The maximum number of memories per window.
-            count_stored: Returns the number of memories stored in a window, such as
-                `MemoryGateway.count_window`. The limit then holds across processes and restarts.
-                Without it, `enforce_rate_limit` counts its own calls.
+            min_confidence: The minimum confidence of a stored memory, 0 to 1.
+            max_per_window: The maximum number of memories in a window.
+            count_stored: A function that returns the number of memories stored in a window, such as
+                `MemoryGateway.count_window`. With it, the limit holds across processes and
+                restarts. Without it, `enforce_rate_limit` counts the memories that it has allowed.
 
         Raises:
             InvalidInput: `min_confidence` is not a number from 0 to 1, or `max_per_window` is
@@ -50,7 +50,8 @@ class MemoryPolicy:
 
         Args:
             memory_type: One of `MEMORY_TYPES`.
-            confidence: The writer's confidence; anything but a number from 0 to 1 is refused.
+            confidence: The writer's confidence. If it isn't a number from 0 to 1, the memory is
+                refused.
         """
         if not self.validate_memory_type(memory_type):
             return False
@@ -61,8 +62,8 @@ class MemoryPolicy:
     def enforce_rate_limit(self, window_key: str) -> bool:
         """Return whether one more memory may be stored in a window.
 
-        With `count_stored`, the stored memories decide, and a call has no side effects. Without it,
-        every True counts as one memory.
+        With `count_stored`, the answer depends on the stored memories, and a call has no side
+        effects. Without it, each call that returns True counts as one stored memory.
 
         Args:
             window_key: The name of the window, for example a conversation and an hour: see
@@ -72,22 +73,23 @@ class MemoryPolicy:
             return self._count_stored(window_key) < self.max_per_window
         count = self._allowed.pop(window_key, 0)
         is_allowed = count < self.max_per_window
-        self._allowed[window_key] = count + 1 if is_allowed else count  # now the newest entry
+        self._allowed[window_key] = count + 1 if is_allowed else count  # moves it to the end
         if len(self._allowed) > MAX_WINDOWS:
             del self._allowed[next(iter(self._allowed))]
         return is_allowed
 
     def validate_memory_type(self, memory_type: str) -> bool:
-        """Return whether this is a memory type."""
+        """Return whether a text is one of the memory types."""
         return memory_type in MEMORY_TYPES
 
 
 def window_key(conversation_id: str | None, at: datetime, length: timedelta = WINDOW) -> str:
-    """Return the name of the window at a time.
+    """Return the name of the window that contains a given time.
 
     Args:
-        conversation_id: The conversation; each has its own windows. None outside conversations.
-        at: An aware time.
+        conversation_id: The conversation, since each has its own windows; None if the memory
+            belongs to no conversation.
+        at: A time with a time zone.
         length: The length of a window.
 
     Returns:

@@ -1,5 +1,5 @@
-"""Values that a `MemoryGateway` exchanges with its callers and backend, the backend protocol, and
-the errors.
+"""The values that a `MemoryGateway` exchanges with its callers and its backend, the protocol for
+backends, and the errors.
 
 `HistoryTurn`, `MemoryItem` and `ContextPackage` are the data models of the conversation
 specification.
@@ -23,17 +23,17 @@ ROLES = ("user", "assistant", "system")
 SOURCES = ("chat", "tool", "import")
 MAX_MEMORY_CHARACTERS = 2_000
 
-# A gateway's result: `id`, `text`, `metadata` and, for a search, `similarity` and `score`.
+# One result of a gateway: `id`, `text`, `metadata` and, in a search, `similarity` and `score`.
 Document = dict[str, Any]
 Place = tuple[str, int]  # a conversation and the index of a turn in it
-_NOT_METADATA = ("text", "origin", "suspicious")  # attributes of a turn
+_NOT_METADATA = ("text", "origin", "suspicious")  # a turn's attributes that aren't metadata
 
 
 class MCPError(SystemFault):
     """The memory behind a gateway failed.
 
     Attributes:
-        queued: Whether the turn to append is queued on disk, to be stored later.
+        queued: Whether the turn that could not be appended was queued on disk, to be stored later.
     """
 
     queued = False
@@ -57,11 +57,11 @@ class HistoryTurn:
             stored.
         channel: Where it came from, such as `web`.
         speaker: The name of the speaker, if known.
-        origin: Who stored it, if the store records that; can't be passed in.
-        suspicious: The rules by which the text may be an instruction to a model; see `Turn`.
+        origin: Who stored it, if the store records that. Callers can't pass it in.
+        suspicious: The rules that mark the text as a possible instruction to a model; see `Turn`.
 
     Args:
-        most: The maximum length of the text; more for a turn that is stored in parts.
+        most: The maximum length of the text, which is larger for a turn that is stored in parts.
 
     Raises:
         InvalidInput: A value is invalid.
@@ -106,9 +106,9 @@ class MemoryItem:
         tags: Words, separated by commas.
         id: Its id, once it is stored.
         agent: The agent in its tags, once it is stored.
-        origin: Who wrote it, if the store records that; can't be passed in.
-        shared: Whether it comes from the shared namespace while the reader has another one.
-        suspicious: The rules by which the text may be an instruction to a model; see `Memory`.
+        origin: Who wrote it, if the store records that. Callers can't pass it in.
+        shared: Whether it comes from the shared namespace, and the reader has a different one.
+        suspicious: The rules that mark the text as a possible instruction to a model; see `Memory`.
         project: The project in its tags, once it is stored.
         verdict: Whether it still holds, if that can be checked; see `Memory`.
 
@@ -149,7 +149,7 @@ class ContextPackage:
 
     Attributes:
         history: The last turns of the conversation, oldest first.
-        memories: Memories about the message with their similarity, most relevant first.
+        memories: Memories about the message, each with its similarity, most relevant first.
         latest_message: The message to answer.
         metadata: Token counts, omissions and errors: see `ContextBuilder.build_context`.
         recalled: Earlier turns that answer the message, and the turns next to them, oldest first.
@@ -167,22 +167,24 @@ class Backend(Protocol):
 
     Rules for every backend:
 
-    - A turn is stored durably when `append` returns. If a conversation already has its
-      `message_id`, it is not stored, and the id of the existing turn is returned.
-    - Turns are numbered in the order in which they are stored, with unique numbers.
-    - The only errors are `ConnectionError` (the memory does not answer), `MCPError` (it failed) and
-      `InvalidInput`.
+    - When `append` returns, the turn is stored durably. If the conversation already has a turn with
+      this `message_id`, nothing is stored, and the existing turn's id is returned.
+    - Turns get unique numbers, in the order in which they are stored.
+    - The only errors raised are `ConnectionError` (the memory does not answer), `MCPError` (it
+      failed) and `InvalidInput`.
     - A document is `{"id", "text", "metadata"}`; a search result also has `similarity` and `score`.
-    - `recall_turns` and `read_turns` are optional. Without them contexts have no earlier turns.
+    - `recall_turns` and `read_turns` are optional. Without them, contexts have no earlier turns.
     """
 
     @property
     def folder_name(self) -> tuple[Path, str]:
-        """The folder for the gateway's files for this backend, and the prefix of their names."""
+        """The folder for the files that the gateway keeps for this backend, and the prefix of their
+        names.
+        """
         ...
 
     def ensure_collections(self, names: Sequence[str]) -> None:
-        """Create these collections unless they exist."""
+        """Create these collections if they don't exist."""
         ...
 
     def append(self, turn: HistoryTurn) -> str:
@@ -194,7 +196,7 @@ class Backend(Protocol):
         ...
 
     def write(self, item: MemoryItem, window: str | None) -> str:
-        """Store a memory, counted in a window; return its id, or the id of an equal memory."""
+        """Store a memory and count it in a window. Return its id, or the id of an equal memory."""
         ...
 
     def recall(
@@ -208,13 +210,13 @@ class Backend(Protocol):
     ) -> list[Document]:
         """Return the turns that answer a query, best first.
 
-        They are from one conversation, or from all if it is None; with `own`, only from the
-        caller's own namespace.
+        If `conversation_id` is None, all conversations are searched. With `own`, only turns from
+        the caller's own namespace are returned.
         """
         ...
 
     def read_turns(self, conversation_id: str, start: int, n: int) -> list[Document]:
-        """Return up to `n` turns of a conversation from an index on, oldest first."""
+        """Return up to `n` turns of a conversation, starting at an index, oldest first."""
         ...
 
     def count_window(self, window: str) -> int:
@@ -222,8 +224,7 @@ class Backend(Protocol):
         ...
 
     def hold_windows(self) -> AbstractContextManager[None]:
-        """Prevent other processes from storing memories in windows, so that a count stays
-        correct."""
+        """Keep other processes from storing memories in windows, so that a count stays correct."""
         ...
 
     def close(self) -> None:
@@ -235,7 +236,7 @@ class Backend(Protocol):
 
 
 def to_document(document_id: str, text: str, metadata: Mapping[str, Any]) -> Document:
-    """Return the document of a turn or a memory; metadata values of None are left out."""
+    """Return the document of a turn or a memory. Metadata that are None are left out."""
     return {"id": document_id, "text": text, "metadata": without_none(metadata)}
 
 
@@ -253,8 +254,8 @@ def metadata_of(turn: HistoryTurn) -> dict[str, Any]:
 def turn_of(document: Document) -> HistoryTurn:
     """Return the turn in a gateway's document.
 
-    The specification has no role for tools: a tool's output counts as the assistant's, with the
-    channel `tool`.
+    The specification has no role for tools. So a tool's output becomes a turn of the assistant with
+    the channel `tool`.
     """
     metadata = document["metadata"]
     fields = {name: metadata[name] for name in ("conversation_id", "role", "turn_index", "ts")}
@@ -272,8 +273,8 @@ def turn_of(document: Document) -> HistoryTurn:
 def item_of(document: Document) -> MemoryItem:
     """Return the memory in a gateway's document.
 
-    Other writers may have stored values that the specification doesn't allow: a text that is too
-    long is truncated, and an unknown type becomes a fact.
+    Other programs may have stored values that the specification doesn't allow. So a text that is
+    too long is truncated, and an unknown type becomes `fact`.
     """
     metadata, text = document["metadata"], document["text"]
     memory_type, source = metadata.get("type"), metadata.get("source")
@@ -304,7 +305,7 @@ def place_of(turn: HistoryTurn) -> Place:
 
 
 def parse_time(ts: str) -> datetime:
-    """Return a timestamp in UTC; one without a time zone is taken as the machine's local time.
+    """Parse a timestamp and convert it to UTC. Without a time zone, it is taken as local time.
 
     Raises:
         InvalidInput: The timestamp is not ISO 8601.
@@ -316,7 +317,7 @@ def parse_time(ts: str) -> datetime:
 
 
 def parse_zoned_time(ts: str) -> datetime:
-    """Return a timestamp in the time zone that it names; in UTC if it names none.
+    """Parse a timestamp, keeping its time zone. A time without a time zone is converted to UTC.
 
     Raises:
         InvalidInput: The timestamp is not ISO 8601.
@@ -325,7 +326,7 @@ def parse_zoned_time(ts: str) -> datetime:
 
 
 def with_zone(ts: str) -> str:
-    """Return a timestamp with a time zone, so that it means the same everywhere."""
+    """Return a timestamp with a time zone added if it has none, so that it is unambiguous."""
     if datetime.fromisoformat(ts).tzinfo:
         return ts
     return to_iso(parse_time(ts))
@@ -356,12 +357,12 @@ def _check_text(text: object, max_characters: int, kind: str, remedy: str) -> No
 
 
 def _normalize(item: HistoryTurn | MemoryItem, name: str, check: Callable[[str, str], str]) -> None:
-    """Replace an optional text by its stored form."""
+    """Replace an optional text with its stored form."""
     text = getattr(item, name)
     if text is not None:
         setattr(item, name, check(text, name))
 
 
 def _tag_value(text: str, name: str) -> str:
-    """Return a text in the form of a tag value, as it is stored."""
+    """Return a text in the form in which it is stored as a tag value."""
     return validate.tags({name: validate.one_line(text, name)})[name]

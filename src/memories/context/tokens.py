@@ -1,11 +1,12 @@
-"""An upper bound on a text's number of tokens, for the tokenizers of today's models. Pure.
+"""Estimates an upper bound on the number of tokens in a text, for the tokenizers of today's models.
 
-It is the largest of three bounds: for byte-level BPE as in GPT-4 and GPT-4o, for unigram models as
-in multilingual encoders and Gemma, and for WordPiece. A word that is one piece in the packaged
-WordPiece vocabulary is ordinary, and so probably a single token elsewhere too. The cost of each
-character class in the other two was fitted by linear programming, so that the sum is as small as
-possible and underestimates none of 2,400 samples. These are of 90 kinds: chats, prose in 50
-languages, code, JSON, logs, identifiers, base64, emoji, signs, and random letters of many scripts.
+The estimate is the largest of three bounds: one for byte-level BPE as in GPT-4 and GPT-4o, one for
+unigram models as in multilingual encoders and Gemma, and one for WordPiece. A word that is one
+piece in the packaged WordPiece vocabulary is an ordinary word, so it is probably a single token in
+other vocabularies too. For BPE and unigram models, the cost of each character class was fitted by
+linear programming, so that the total is as small as possible but underestimates none of 2,400
+samples. The samples are of 90 kinds: chats, prose in 50 languages, code, JSON, logs, identifiers,
+base64, emoji, signs, and random letters of many scripts.
 """
 
 import re
@@ -25,8 +26,8 @@ _MAX_PIECE = 18  # length of the longest token in the vocabulary
 _MARGIN = 1.03
 _SMART = frozenset("’‘“”…—–•")
 
-# The first character of each block, and the cost per character in byte-level BPE and in unigram
-# models.
+# The first character of each Unicode block, and the cost of a character in the block for byte-level
+# BPE and for unigram models.
 _BLOCKS: tuple[tuple[int, float, float], ...] = (
     (0x00, 0.83, 1.08),  # punctuation
     (0x80, 1.1, 1.05),
@@ -67,23 +68,25 @@ _BLOCKS: tuple[tuple[int, float, float], ...] = (
 )
 _FIRSTS = [first for first, _, _ in _BLOCKS]
 _HAN = 0x4E00
-# The cost of a word that is one piece: of up to 3 letters, of up to 7, of more.
+# The costs of a word that is one piece: for up to 3 letters, for up to 7, and for more. Each pair
+# is the cost in BPE and in a unigram model.
 _SHORT, _MEDIUM = 3, 7
 _LOWER_CASE = ((1.07, 0.78), (1.24, 1.22), (1.0, 1.38))
 _CAPITALIZED = ((1.16, 0.73), (1.38, 1.0), (1.73, 2.0))
-# The extra cost of a long word without a space before it, as in a path, and of an accented letter.
+# The extra cost of a long word that has no space before it, as in a path, and that of an accented
+# letter.
 _BARE, _ACCENT = 0.3, 0.39
 _SPACE = 0.19  # the cost of a space before a word in a unigram model
 
 
-Cost = tuple[float, float, float]  # tokens in byte-level BPE, in a unigram model, in WordPiece
+Cost = tuple[float, float, float]  # tokens in byte-level BPE, in a unigram model, and in WordPiece
 
 
 def estimate_tokens(text: str) -> int:
-    """Return an upper bound on the number of tokens of a text.
+    """Return an upper bound on the number of tokens in a text.
 
-    It held for every sample of 600 characters or more; docs/conversations.md says how tight it is.
-    For exact numbers, pass the counter of your model to `ContextBuilder`.
+    The bound held for every sample of 600 characters or more; docs/conversations.md says how tight
+    it is. For exact numbers, pass your model's token counter to `ContextBuilder`.
     """
     bpe = unigram = pieces = 0.0
     for run in _RUN.findall(text):
@@ -96,7 +99,7 @@ def estimate_tokens(text: str) -> int:
 
 @lru_cache(maxsize=65_536)
 def _run_cost(run: str) -> Cost:
-    """Return the cost of a run of same-class characters, including the space before it."""
+    """Return the cost of a run of characters of the same class, including a space before it."""
     has_space = run[0] == " " and len(run) > 1
     body = run[1:] if has_space else run
     if body.isspace():
@@ -163,8 +166,8 @@ def _word_cost(word: str) -> Cost:
 
 
 def _character_cost(character: str) -> tuple[float, float]:
-    """Return the cost of a character that is neither Latin nor a digit, in BPE and in a unigram
-    model.
+    """Return the cost, in BPE and in a unigram model, of a character that is neither a Latin letter
+    nor a digit.
     """
     if character in _SMART:
         return 1.05, 1.05
@@ -176,7 +179,7 @@ def _character_cost(character: str) -> tuple[float, float]:
 def _han_cost(character: str) -> float:
     """Return the cost of a Han character in BPE.
 
-    Common characters, those of GB 2312's first level, are one or two tokens.
+    Common characters, which are those in the first level of GB 2312, take one or two tokens.
     """
     try:
         is_common = character.encode("gb2312")[0] <= 0xD7
@@ -186,8 +189,9 @@ def _han_cost(character: str) -> float:
 
 
 def _count_pieces(word: str) -> float:
-    """Return the number of WordPiece tokens in a word; 0 if the vocabulary lacks one of its
-    letters."""
+    """Return the number of WordPiece tokens in a word, or 0 if the word has a letter that is not in
+    the vocabulary.
+    """
     vocabulary = _vocabulary()
     plain = word.lower()
     if plain not in vocabulary:

@@ -1,6 +1,6 @@
-"""A namespace's files next to the store: captured events, sessions and waiting reads.
+"""A namespace's data in files next to the store: captured events, sessions and uncounted reads.
 
-All of them contain JSON lines, which are added under the file's lock; see `hooks` and
+All these files contain JSON lines. A program locks the file before it adds a line; see `hooks` and
 `write.accesses`.
 """
 
@@ -18,19 +18,19 @@ from memories.guard import validate
 from memories.models import SHARED
 from memories.settings import Config
 
-FLUSH_LOCK = ".flush.lock"  # in the inbox: its holder stores the waiting events
+FLUSH_LOCK = ".flush.lock"  # in the inbox; the process that holds it stores the waiting events
 GIVEN_TO = "given_to"  # key in a session's line: the namespace whose memories were shown
-_WAIT_SECONDS = 60.0  # how long to wait for a flusher to finish
+_WAIT_SECONDS = 60.0  # maximum time to wait for a flusher to finish
 
 Edit = Callable[[Any], Any]  # returns the new line, or None to remove it
 
 
 @contextlib.contextmanager
 def at_rest(config: Config) -> Iterator[None]:
-    """Keep captured events from being stored under a name that is about to disappear.
+    """Prevent captured events from being stored under a name that is about to disappear.
 
     Raises:
-        StoreBusy: A flusher is storing events, and does not finish in time.
+        StoreBusy: A flusher is storing events and does not finish in time.
     """
     inbox = config.home / "inbox"
     if not inbox.is_dir():
@@ -45,12 +45,12 @@ def at_rest(config: Config) -> Iterator[None]:
 
 
 def change(config: Config, name: str, into: str | None, *, dry_run: bool = False) -> int:
-    """Move the content of a namespace's files to another namespace, or remove it.
+    """Move a namespace's lines in all these files to another namespace, or remove them.
 
     Args:
         config: The settings, which determine the folder.
         name: The namespace.
-        into: The other namespace; None to remove the content.
+        into: The other namespace; None to remove the lines.
         dry_run: Change nothing.
 
     Returns:
@@ -59,7 +59,7 @@ def change(config: Config, name: str, into: str | None, *, dry_run: bool = False
     inbox = config.home / "inbox"
     for file in sorted(config.home.glob("accesses-*")):
         _edit_lines(file, partial(_edit_accesses, name=name, into=into), dry_run=dry_run)
-    default = config.identity or SHARED  # of an event without a namespace
+    default = config.identity or SHARED  # the namespace of an event that names none
 
     def edit_event(line: Any) -> Any:
         if not isinstance(line, dict) or not _is_name(line.get("namespace") or default, name):
@@ -78,7 +78,9 @@ def change(config: Config, name: str, into: str | None, *, dry_run: bool = False
 
 
 def _edit_session(line: Any, name: str, into: str | None) -> Any:
-    """Return a session's line moved to the new namespace; without one, None or what must stay."""
+    """Return a session's line with the new namespace. If there is none, return only what must stay
+    in the line, or None.
+    """
     if not isinstance(line, dict):
         return line
     keys = [key for key in (GIVEN_TO, "namespace") if _is_name(line.get(key), name)]
@@ -86,12 +88,14 @@ def _edit_session(line: Any, name: str, into: str | None) -> Any:
         return line
     if into is not None:
         return {**line, **dict.fromkeys(keys, into)}
-    # If the session is off, it stays off. It continues with the identity that its hook names.
+    # A session that is switched off stays off. Otherwise it goes on with its hook's identity.
     return {key: line[key] for key in ("off", "reset") if key in line} or None
 
 
 def _edit_accesses(line: Any, name: str, into: str | None) -> Any:
-    """Return one search's reads, those of the old namespace moved to the new one or removed."""
+    """Return the reads of one search. Those in the old namespace are moved to the new one, or
+    removed if there is none.
+    """
     if not isinstance(line, list) or not all(isinstance(ref, list) and ref for ref in line):
         return line
     refs = []

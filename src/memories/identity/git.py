@@ -1,8 +1,9 @@
 """Reads a git repository's files: its location, configuration, branch and commits.
 
-This starts no git process, since git would execute commands in the configuration. All values are
-data: they name things and are never run. In a checkout, no file outside `.git` is read. Of the
-objects, only the file names and the pack indexes are read; see gitformat-pack(5).
+No git process is started, since git would execute commands that it finds in the configuration. All
+values are treated as data: they are used as names and never run. In a checkout, no file outside
+`.git` is read. To look up an object, only file names and pack indexes are read; see
+gitformat-pack(5).
 """
 
 import contextlib
@@ -18,29 +19,30 @@ from typing import NamedTuple
 from memories.core.disk import open_file
 
 MAX_CONFIG_BYTES = 262_144
-_MAX_POINTER_BYTES = 8_192  # bytes of `.git`, `commondir` and `HEAD`
+_MAX_POINTER_BYTES = 8_192  # maximum size of the files `.git`, `commondir` and `HEAD`
 _MAX_INCLUDES = 10
 _MAX_REFERENCES_BYTES = 16_777_216
 _MAX_ALTERNATES = 10
 _TRUE = ("1", "true", "yes", "on")
 _ESCAPES = {"n": "\n", "t": "\t", "b": "\b", '"': '"', "\\": "\\"}
-# Main branches. Clones may have other branches without any common history.
+# Names of main branches. Other branches of two clones may have no common history.
 _MAIN = ("main", "master", "trunk", "develop")
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _INDEX = b"\xfftOc\0\0\0\2"  # version 2, the only one that git has written since 2007
-_FANOUT = 8  # bytes before the fan-out table
+_FANOUT = 8  # offset of the fan-out table, in bytes
 _NAMES = _FANOUT + 256 * 4
 
-Config = dict[tuple[str, str, str], list[str]]  # section, subsection and name: values
+# The values of each setting, which is given by its section, subsection and name.
+Config = dict[tuple[str, str, str], list[str]]
 
 
 class Checkout(NamedTuple):
     """A working tree, or a bare repository.
 
     Attributes:
-        root: Its top folder.
-        git: The folder with its `HEAD`.
-        common: The folder that all working trees of the repository share.
+        root: The top folder.
+        git: The folder that contains `HEAD`.
+        common: The `.git` folder that all working trees of the repository share.
     """
 
     root: Path
@@ -54,15 +56,15 @@ class Checkout(NamedTuple):
 
 
 class Unreadable(Exception):
-    """A repository's file can't be read, or was not written by git."""
+    """A file of a repository can't be read, or was not written by git."""
 
 
 def find(folder: Path) -> Checkout | None:
-    """Return the working tree or bare repository that contains a folder, as git finds it.
+    """Return the working tree or bare repository that contains a folder, as git would find it.
 
     As in git, the search stops at the boundary of a file system and at `GIT_CEILING_DIRECTORIES`. A
-    bare repository inside a working tree counts as part of that tree: its files, which include a
-    configuration, may have come with a clone.
+    bare repository inside a working tree counts as part of that tree: it contains a configuration,
+    and all its files may have come with a clone.
 
     Raises:
         Unreadable: The repository can't be read.
@@ -87,7 +89,7 @@ def find(folder: Path) -> Checkout | None:
 
 
 def is_trusted(checkout: Checkout) -> bool:
-    """Return whether the repository is this user's; `safe.directory` adds exceptions, as in git."""
+    """Return whether a repository belongs to this user or, as in git, `safe.directory` names it."""
     if os.name != "posix":
         return True
     users = {os.geteuid(), 0}
@@ -110,7 +112,7 @@ def is_trusted(checkout: Checkout) -> bool:
 
 
 def read_config(checkout: Checkout) -> tuple[Config, Config]:
-    """Return a repository's configuration, and the part that only files in `.git` set.
+    """Return a repository's configuration, and separately the part set by files in `.git` alone.
 
     Raises:
         Unreadable: The configuration can't be read, or is too large.
@@ -126,7 +128,7 @@ def read_config(checkout: Checkout) -> tuple[Config, Config]:
 
 
 def user_config() -> Config:
-    """Return the user's own configuration, skipping unreadable files."""
+    """Return the user's own git configuration; unreadable files are skipped."""
     config: Config = {}
     variable = os.environ.get("GIT_CONFIG_GLOBAL")
     if variable:
@@ -165,7 +167,7 @@ def head_reference(checkout: Checkout) -> str | None:
 
 
 def expand_home(path: str) -> Path:
-    """Replace `~` with a user's home; a path with an unknown user is unchanged."""
+    """Replace `~` or `~user` with that user's home; leave a path with an unknown user unchanged."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -242,7 +244,7 @@ def _extend(config: Config, more: Config) -> None:
 
 
 def _include(config: Config, including: Config, folder: Path, left: list[int]) -> None:
-    """Add the files that a configuration includes; conditions (`includeIf`) are ignored."""
+    """Add the files that a configuration includes unconditionally; `includeIf` is ignored."""
     for path in including.get(("include", "", "path"), ()):
         left[0] -= 1
         if left[0] < 0:
@@ -254,7 +256,7 @@ def _include(config: Config, including: Config, folder: Path, left: list[int]) -
 
 
 def _parse_lines(text: str) -> Iterator[tuple[str, str, str, str]]:
-    """Yield section, subsection, name and value of each line; names in lower case, as in git."""
+    """Yield each line's section, subsection, name and value, with names in lower case as in git."""
     section = subsection = ""
     lines = iter(text.removeprefix("\ufeff").split("\n"))
     for line in lines:
@@ -268,7 +270,7 @@ def _parse_lines(text: str) -> Iterator[tuple[str, str, str, str]]:
             name = content.split("#", 1)[0].split(";", 1)[0]
             yield section, subsection, name.strip().lower(), "true"
             continue
-        while (len(value) - len(value.rstrip("\\"))) % 2:  # an escaped end of line
+        while (len(value) - len(value.rstrip("\\"))) % 2:  # the value continues on the next line
             value = value[:-1] + next(lines, "").rstrip("\r")
         yield section, subsection, name.strip().lower(), _parse_value(value)
 
@@ -312,7 +314,7 @@ def _end_of_header(line: str) -> int:
 
 
 def _parse_value(text: str) -> str:
-    """Return a value without quotes, escapes, comments and surrounding spaces."""
+    """Parse a value: resolve quotes and escapes, and drop comments and surrounding spaces."""
     parsed: list[str] = []
     length, is_quoted, signs = 0, False, iter(text.strip())  # length up to the last non-space
     for sign in signs:
@@ -337,7 +339,7 @@ def latest_commit(common: Path, head: str | None) -> str | None:
 
     Args:
         common: The folder shared by the repository's working trees.
-        head: The reference in its `HEAD`.
+        head: The reference in the repository's `HEAD`.
     """
     packed: dict[str, str] | None = None
     names: list[str | None] = [f"refs/heads/{branch}" for branch in _MAIN]
@@ -403,7 +405,7 @@ def _is_listed(index: Path, name: bytes) -> bool:
 
 
 def _object_folders(objects: Path, left: list[int]) -> Iterator[Path]:
-    """Yield an object folder, and the folders from which it borrows objects."""
+    """Yield a folder of objects, and those from which it borrows objects (git's alternates)."""
     left[0] -= 1
     if left[0] < 0:
         return

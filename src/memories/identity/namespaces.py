@@ -1,7 +1,7 @@
 """Describes, renames, merges and deletes whole namespaces.
 
-A move copies the records and the log in one transaction, and then empties the old namespace. At
-worst, an interrupted run leaves everything in both namespaces; a second run finishes the move.
+A move copies the records and the log in one transaction, and then empties the old namespace. If it
+is interrupted, some or all of the contents may be in both namespaces; a second run finishes it.
 """
 
 import contextlib
@@ -42,29 +42,29 @@ from memories.write.turn_queue import RetryQueue, files_of
 
 _ALL = (*SEARCHED, Collection.LOG)
 _MAX_GROUPS = 10_000_000
-_MAX_ENTRIES = 1_000  # maximum number of log entries compared that have the same millisecond
-_MAX_SHOWN = 20  # maximum number of tags, of writers and of conflicts shown
+_MAX_ENTRIES = 1_000  # maximum number of log entries of the same millisecond that are compared
+_MAX_SHOWN = 20  # maximum number of tags shown, of writers shown, and of conflicts shown
 _QUEUE_SUFFIXES = ("", ".refused", ".new", ".refused.new", ".lock", ".drain.lock")
 
 
 class Contents(NamedTuple):
-    """The contents of a namespace in numbers.
+    """Statistics on the contents of a namespace.
 
     Attributes:
         name: The namespace.
-        memory_count: Current memories.
-        pending_count: Memories that wait for review.
-        deleted_count: Memories that can be restored.
-        version_count: Versions of all memories.
-        turn_count: Turns of conversations; a long message counts each of its parts.
-        conversation_count: Conversations.
-        key_count: Current memories with a key.
-        queued_count: Turns that wait to be stored.
-        text_bytes: Size of all texts.
+        memory_count: The number of current memories.
+        pending_count: The number of memories that await review.
+        deleted_count: The number of deleted memories, which can be restored.
+        version_count: The number of versions of all memories.
+        turn_count: The number of turns of conversations. Each part of a long message is counted.
+        conversation_count: The number of conversations.
+        key_count: The number of current memories with a key.
+        queued_count: The number of turns waiting to be stored.
+        text_bytes: The size of all texts.
         first_at: When its first record was written; None if it is empty.
         last_at: When its last record was written.
-        tags: The most frequent tags of current memories, as `key=value`.
-        writers: The most frequent writers, and how many versions and turns each wrote.
+        tags: The most frequent tags of current memories as `key=value`, each with its count.
+        writers: The most frequent writers, each with the number of versions and turns written.
     """
 
     name: str
@@ -89,10 +89,10 @@ class Moved(NamedTuple):
     Attributes:
         name: The old name.
         into: The new name.
-        versions: Versions of memories that were moved.
-        turns: Turns that were moved.
-        queued: Turns that wait to be stored and were moved.
-        left: Records that were written under the old name in the meantime; a merge moves them.
+        versions: The number of versions of memories that were moved.
+        turns: The number of turns that were moved.
+        queued: The number of turns waiting to be stored that were moved.
+        left: The number of records written under the old name in the meantime; a merge moves them.
     """
 
     name: str
@@ -104,17 +104,18 @@ class Moved(NamedTuple):
 
 
 class Deleted(NamedTuple):
-    """The result of a deletion, or of a dry run of it.
+    """The result of deleting a namespace, or of a dry run.
 
     Attributes:
         name: The namespace.
-        memories: Memories in any state.
-        versions: Their versions.
-        turns: Turns.
-        queued: Turns that waited to be stored, and events that waited in the inbox.
-        entries: Entries in its audit log.
-        files: Its own files and folders next to the store.
-        also_in: Files that may still contain it: backups, and snapshots taken before an upgrade.
+        memories: The number of memories, in any state.
+        versions: The number of versions of these memories.
+        turns: The number of turns.
+        queued: The number of turns that were waiting to be stored, and of events in the inbox.
+        entries: The number of entries in the audit log.
+        files: The namespace's own files and folders next to the store.
+        also_in: Files that may still contain its data: backups, and snapshots taken before an
+            upgrade.
     """
 
     name: str
@@ -128,7 +129,7 @@ class Deleted(NamedTuple):
 
 
 def show(store: Store, config: Config, name: str) -> Contents:
-    """Return the contents of a namespace in numbers, without any text.
+    """Return statistics on the contents of a namespace, without any text.
 
     Raises:
         NotFound: There is no such namespace.
@@ -172,7 +173,7 @@ def show(store: Store, config: Config, name: str) -> Contents:
 
 
 def _count_version(record: Record, counts: Counter[str], tags: Counter[str]) -> None:
-    """Count a version of a memory, and the tags of a current one."""
+    """Count a version of a memory and, if it is current, its tags."""
     counts["versions"] += 1
     counts["pending"] += is_unaccepted(record)
     counts["deleted"] += record.ended_by == "delete"
@@ -199,20 +200,21 @@ def find(store: Store, config: Config, name: str) -> str:
 def move(
     store: Store, config: Config, name: str, into: str, *, merge: bool, dry_run: bool = False
 ) -> Moved:
-    """Move a namespace: memories with all versions, turns, waiting turns and events, and the log.
+    """Move everything in a namespace: all versions of memories, stored and queued turns, captured
+    events, and the audit log.
 
     Args:
         store: The store, opened with the space of its vectors.
         config: The settings that name the store.
         name: The namespace, which will no longer exist.
-        into: Its new name.
-        merge: Whether a namespace with the new name may exist.
-        dry_run: Change nothing; only check whether it is possible, and count.
+        into: The new name.
+        merge: Whether a namespace with the new name may already exist.
+        dry_run: Change nothing; only check whether the move is possible, and count.
 
     Raises:
         NotFound: There is no such namespace.
-        RequestError: The other namespace exists, or has the same key, conversation or memory id;
-            nothing was changed.
+        RequestError: A namespace with the new name exists or, with `merge`, has a conflicting key,
+            conversation or memory id; nothing was changed.
         StoreBusy: Captured events are being stored; nothing was changed.
         StoreDamaged: A record can't be read; nothing was changed.
     """
@@ -264,8 +266,8 @@ def delete(store: Store, config: Config, name: str, *, dry_run: bool = False) ->
     Raises:
         NotFound: There is no such namespace.
         StoreBusy: Captured events are being stored; nothing was erased.
-        ErasureUnfinished: Only a part was erased, or bytes of it may remain in the files; deleting
-            it again, or forgetting anything, finishes the erasure.
+        ErasureUnfinished: Only a part was erased, or some bytes may remain in the files. Deleting
+            the namespace again, or forgetting anything, finishes the erasure.
     """
     name = find(store, config, name)
     refs = {collection: store.refs(Place(collection, name).everything()) for collection in _ALL}
@@ -300,7 +302,7 @@ def delete(store: Store, config: Config, name: str, *, dry_run: bool = False) ->
 
 
 class _Source(NamedTuple):
-    """All records of the namespace that is moved, without their vectors."""
+    """All records of the namespace to be moved, without their vectors."""
 
     name: str
     records: Mapping[Collection, Sequence[Record]]
@@ -324,7 +326,7 @@ class _Source(NamedTuple):
         return cls(name, records)
 
     def without(self, collection: Collection, refs: set[Ref]) -> list[Record]:
-        """Return a collection's records, except the excluded ones."""
+        """Return a collection's records, except those with the given references."""
         return [record for record in self.records[collection] if record.ref not in refs]
 
 
@@ -338,8 +340,8 @@ def _find_copied(store: Store, source: _Source, into: str, *, merge: bool) -> se
     """Return the records that an interrupted move has already copied to the other namespace.
 
     Raises:
-        RequestError: The other namespace has a different record at the same address, or is not
-            empty although this is not a merge.
+        RequestError: The other namespace has a different record at the same address, or it isn't
+            empty and `merge` is False.
     """
     copied: set[Ref] = set()
     conflicts: list[str] = []
@@ -376,7 +378,7 @@ def _find_copied(store: Store, source: _Source, into: str, *, merge: bool) -> se
 
 
 def _append_log(store: Store, source: _Source, into: str) -> None:
-    """Append the log to the other namespace's log, where each entry gets a new hash."""
+    """Append the log to the other namespace's log; each entry gets a new hash there."""
     log = source.records[Collection.LOG]
     last = store.scan(chain_of(into), limit=1, newest_first=True)
     first = store.scan(chain_of(into), limit=1) if last else []
@@ -430,7 +432,9 @@ def _is_logged(store: Store, links: Sequence[Link], into: str) -> bool:
 
 
 def _translate(link: Link, digests: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-    """Return an entry's changes with conversation digests computed with the salt of another log."""
+    """Return an entry's changes, with each conversation digest replaced by the one for the salt of
+    the other log.
+    """
 
     def translate(item: str) -> str:
         if not item.startswith("~"):
@@ -442,7 +446,7 @@ def _translate(link: Link, digests: Mapping[str, str]) -> tuple[tuple[str, ...],
 
 
 def _empty(store: Store, name: str) -> tuple[str, ...]:
-    """Erase all records in a namespace, until none are left."""
+    """Erase records in a namespace until none are left."""
     also_in: tuple[str, ...] = store.remove([])  # finishes an interrupted erasure
     with contextlib.ExitStack() as erased:
         while True:
@@ -462,8 +466,8 @@ def _queue(config: Config, name: str) -> RetryQueue:
 def _own_files(config: Config, name: str) -> list[Path]:
     """Return a namespace's existing files next to the store.
 
-    Its folder may coincide with another one, such as `inbox`, so only files that we write for a
-    namespace count.
+    The namespace's folder may also serve another purpose, as `inbox` does. So only files that we
+    write for a namespace are returned.
     """
     queue = _queue(config, name).path
     paths = [queue.with_name(queue.name + suffix) for suffix in _QUEUE_SUFFIXES]
@@ -478,9 +482,9 @@ def _own_files(config: Config, name: str) -> list[Path]:
 
 
 def _move_files(store: Store, config: Config, name: str, into: str) -> None:
-    """Move waiting turns and events, and the time when the namespace was created.
+    """Move queued turns, captured events, and the time when the namespace was created.
 
-    The scratchpad is not moved: it is rebuilt from the store.
+    The scratchpad is not moved, since it is rebuilt from the store.
     """
     _queue(config, name).move_to(_queue(config, into))
     captured.change(config, name, into)

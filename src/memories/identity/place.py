@@ -1,4 +1,4 @@
-"""Where a program runs, which is part of the origin of its writes; see `Memories`."""
+"""Finds the project and branch in which a program runs; see the argument `place` of `Memories`."""
 
 import time
 from collections.abc import Callable
@@ -8,15 +8,15 @@ from memories.errors import InvalidInput
 from memories.guard.origin import Place
 from memories.settings import Config
 
-# A server checks again after this time, because another branch may have been checked out.
+# A long-running program checks again after this time, since the user may have switched branches.
 _FRESH_SECONDS = 2.0
 
 
 def here(config: Config, folder: Path | None = None) -> Callable[[], Place | None]:
-    """Return a function that finds a folder's project and branch; only writes call it.
+    """Return a function that finds a folder's project and branch. Only writes call this function.
 
     Args:
-        config: The settings; if `project_detection` is off, there is no place.
+        config: The settings. If `project_detection` is off, the function always returns None.
         folder: The folder; by default the working folder.
     """
     if not config.project_detection:
@@ -47,7 +47,7 @@ def _look(folder: Path | None) -> Place | None:
 
 
 def remembered_root(name: str) -> Path | None:
-    """Return the top folder of a project's main working tree, if the user's register has it.
+    """Return the top folder of a project's main working tree, if the user's register names it.
 
     Args:
         name: The project, by any of its names.
@@ -69,12 +69,13 @@ def remembered_root(name: str) -> Path | None:
 
 
 def find_project(name: str) -> str | tuple[str, ...] | None:
-    """Return a project that a user named, as `Memories.search` takes it; None for a blank name.
+    """Return a project that a user named, in the form that `Memories.search` accepts. Return None
+    for a blank name.
 
     Args:
-        name: One of its names, or `.` for the working folder's project. For these, all names of the
-            project are returned. Any other name is returned unchanged, since it may be the end of
-            a longer one.
+        name: A known name of the project, or `.` for the working folder's project; all names of the
+            project are returned. Any other name is returned unchanged, since it may be the end of a
+            longer name.
     """
     names = names_of(name)
     if len(names) > 1 or name.strip() == ".":
@@ -83,7 +84,8 @@ def find_project(name: str) -> str | tuple[str, ...] | None:
 
 
 def name_project(name: str) -> tuple[str | None, bool]:
-    """Return the current name of a project that a user named, and whether it may be the end of one.
+    """Return the current name of a project that a user named, and whether it may be only the end of
+    the full name.
 
     Args:
         name: As for `find_project`.

@@ -1,7 +1,8 @@
 """The project to which a folder belongs, found from its git repository; see docs/identity.md.
 
-A repository's files are data. The name comes only from `.git` and from the user's own folder: only
-the user writes to these two. A remote's name never contains a user name or a password.
+No file that comes with a clone can choose the name: it comes only from `.git` and from the user's
+own Memories folder, and only the user writes to these. A name made from a remote's URL never
+contains a user name or a password.
 """
 
 import hashlib
@@ -14,14 +15,14 @@ from memories.identity import git, registry
 from memories.identity.git import Checkout, Unreadable
 from memories.identity.registry import Repository
 
-MAX_CHARACTERS = 256  # length of a tag's value
-_MAX_CLONES = 5  # how many levels of local clones are followed
-_MAX_FOLDER_NAME = 100  # characters
-_DIGITS = 12  # length of a hash in a name
-_NAME_SETTING = ("memories", "project")  # section and name
+MAX_CHARACTERS = 256  # maximum length of a project's name, which must fit into a tag's value
+_MAX_CLONES = 5  # maximum number of local clones that are followed to their source
+_MAX_FOLDER_NAME = 100  # maximum number of characters of a folder's name used in a project's name
+_DIGITS = 12  # number of digits of a hash in a project's name
+_NAME_SETTING = ("memories", "project")  # section and name of the git setting
 
 MAX_REMOTE_CHARACTERS = 200
-# Other names of the same host.
+# Other names of hosts, each with the host's usual name.
 _HOST_ALIASES = {
     "www.github.com": "github.com",
     "ssh.github.com": "github.com",
@@ -30,7 +31,7 @@ _HOST_ALIASES = {
     "ssh.dev.azure.com": "dev.azure.com",
     "vs-ssh.visualstudio.com": "dev.azure.com",
 }
-# Hosts that ignore the case of a path; elsewhere `A/x` and `a/x` are two repositories.
+# Hosts that ignore case in paths. On other hosts, `A/x` and `a/x` are different repositories.
 _CASELESS = ("github.com", "gitlab.com", "bitbucket.org", "codeberg.org", "dev.azure.com")
 _DEFAULT_PORTS = {"http": "80", "https": "443", "git": "9418", "ftp": "21", "ftps": "990"}
 _SSH = ("ssh", "git+ssh", "ssh+git")
@@ -40,10 +41,10 @@ _AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[^:@\[\]]+)(?::(\d*))?", re.I)
 
 
 class Project(NamedTuple):
-    """A project.
+    """A project, as found from a folder.
 
     Attributes:
-        name: The value of the tag `project`.
+        name: The project's name, which is the value of the tag `project`.
         root: The top folder of the working tree.
         branch: The branch that is checked out; None for a detached commit.
         worktree: The name of a linked working tree; None for the main one.
@@ -58,19 +59,21 @@ class Project(NamedTuple):
 def identify(folder: Path, home: Path | None = None, *, record: bool = True) -> Project | None:
     """Return the project to which a folder belongs.
 
-    Working trees, clones and folders inside them are one project. Its name is the one in the
-    repository's own configuration (`git config memories.project NAME`), else its earlier name, else
-    its remote's (`github.com/owner/name`), else its folder's name, with a hash if another project
-    has that name.
+    All working trees and clones of a repository, and the folders inside them, are one project. It
+    is named by the repository's own configuration (`git config memories.project NAME`). Without
+    that setting it keeps its earlier name. A new project is named after its remote
+    (`github.com/owner/name`) or, without a remote, after its folder; a hash is added to the
+    folder's name if another project already has it.
 
     Args:
         folder: Any folder.
-        home: The folder of the user's aliases; by default next to `config.toml`.
+        home: The folder with the user's aliases; by default the one with `config.toml`.
         record: Whether to remember the name, so that the project keeps it when a remote is added or
             changed.
 
     Returns:
-        None outside a repository, in another user's repository, and in an unreadable one.
+        The project; None outside a repository, in another user's repository, and in an unreadable
+        one.
 
     Raises:
         ConfigError: The user's aliases can't be read.
@@ -80,7 +83,7 @@ def identify(folder: Path, home: Path | None = None, *, record: bool = True) -> 
         if checkout is None or not git.is_trusted(checkout):
             return None
         config, own = git.read_config(checkout)
-    except (Unreadable, OSError, ValueError):  # a path may not be valid text, or may be too long
+    except (Unreadable, OSError, ValueError):  # a path may be invalid text, or too long
         return None
     if home is None:
         from memories.config import registers
@@ -100,7 +103,9 @@ def identify(folder: Path, home: Path | None = None, *, record: bool = True) -> 
 
 
 def _chosen_name(own: git.Config, checkout: Checkout, folder: Path) -> str | None:
-    """Return the name for the project or a folder in it from the repository's own configuration."""
+    """Return the name that the repository's own configuration gives to a folder or to the whole
+    project.
+    """
     names = {
         subfolder: values[-1].strip()
         for (section, subfolder, setting), values in own.items()
@@ -118,18 +123,18 @@ def _chosen_name(own: git.Config, checkout: Checkout, folder: Path) -> str | Non
 
 
 class _Naming:
-    """Names repositories that are not named in their configuration, and remembers the names."""
+    """Names repositories whose configuration doesn't name them, and remembers their names."""
 
     def __init__(self, home: Path, *, record: bool) -> None:
         self._home, self._record = home, record
 
     def name(self, checkout: Checkout, config: git.Config, clones: int = _MAX_CLONES) -> str:
-        """Return the earlier name if the repository is known, else its current name.
+        """Return the earlier name of a known repository, or a new name for an unknown one.
 
         Args:
             checkout: The repository.
-            config: Its configuration.
-            clones: How many levels of local clones are still followed to their source.
+            config: The repository's configuration.
+            clones: How many more local clones may be followed to their source.
         """
         remote = self._remote(checkout, config, clones)
         remembered = registry.find_repository(self._home, checkout.common)
@@ -148,11 +153,12 @@ class _Naming:
         return current.name
 
     def _name_by_folder(self, current: Repository, *, is_taken: bool) -> str:
-        """Return the name of a repository without a remote, newly found in its folder.
+        """Return the name of a repository that has no remote and hasn't been seen in this folder.
 
         Args:
-            current: The repository, with the name of its folder.
-            is_taken: Whether this folder held another repository before, which may have that name.
+            current: The repository, named after its folder.
+            is_taken: Whether a different repository was in this folder before. It may already have
+                the folder's name.
         """
         moved = self._find_moved(current)
         if moved:
@@ -169,7 +175,7 @@ class _Naming:
             registry.remember(self._home, current)
 
     def _find_moved(self, current: Repository) -> Repository | None:
-        """Return the known repository without a remote that was moved here, if any."""
+        """If a known repository without a remote was moved to this folder, return it."""
         for remembered in registry.repositories(self._home):
             if remembered.remote or not remembered.commit or os.path.lexists(remembered.folder):
                 continue
@@ -178,8 +184,8 @@ class _Naming:
         return None
 
     def _remote(self, checkout: Checkout, config: git.Config, clones: int) -> str | None:
-        """Return the name of the remote from which a repository was cloned; None if there is
-        none.
+        """Return the name for the remote from which a repository was cloned; None without a
+        remote.
         """
         urls: dict[str, str] = {}
         for (section, remote, setting), values in config.items():
@@ -190,7 +196,7 @@ class _Naming:
         remotes = [remote for remote in ("origin", "upstream", *sorted(urls)) if remote in urls]
         url = urls[remotes[0]].strip()
         name = remote_name(url)
-        if name is None or "." not in name.partition("/")[0]:  # perhaps a short form of an address
+        if name is None or "." not in name.partition("/")[0]:  # it may be a shortened address
             url = _expand(url, config) or _expand(url, git.user_config()) or url
             name = remote_name(url)
         if name is not None or clones == 0:
@@ -201,7 +207,7 @@ class _Naming:
         return self._source(checkout.root / git.expand_home(path), checkout, clones)
 
     def _source(self, path: Path, clone: Checkout, clones: int) -> str | None:
-        """Return the local project from which a repository was cloned."""
+        """Return the name of the local project from which a repository was cloned."""
         try:
             for place in (path, path.with_name(f"{path.name}.git")):
                 source = git.find(place) if place.is_dir() else None
@@ -217,9 +223,9 @@ class _Naming:
 
 
 def _examine(checkout: Checkout, remote: str | None) -> Repository:
-    """Return the facts about a repository, and its name if it is new."""
+    """Return the facts to remember about a repository, with the name that a new one would get."""
     common = checkout.common
-    # a bare repository that is called .git, or .bare next to working trees
+    # The common folder may be called `.git` or, next to working trees, `.bare`.
     folder = common.parent if common.name.startswith(".") else common
     plain = folder.name.removesuffix(".git")
     plain = "".join(sign if sign.isprintable() else "_" for sign in plain).strip()
@@ -229,12 +235,12 @@ def _examine(checkout: Checkout, remote: str | None) -> Repository:
 
 
 def _is_same(remembered: Repository, current: Repository) -> bool:
-    """Return whether a repository is the same one seen in its folder earlier."""
+    """Return whether a repository is the one that was seen in its folder earlier."""
     if remembered.commit and git.has_commit(Path(current.folder), remembered.commit):
         return True
     if remembered.number != current.number:
         return False
-    # A missing commit proves nothing, since git removes old ones.
+    # A missing commit doesn't prove a different repository, since git removes old commits.
     return remembered.commit is None or remembered.remote == current.remote
 
 
@@ -248,7 +254,7 @@ def _short_hash(text: str) -> str:
 
 
 def _expand(url: str, config: git.Config) -> str | None:
-    """Expand a URL's prefix by the longest matching `url.BASE.insteadOf`; None if none matches."""
+    """Expand a URL with the longest matching `url.BASE.insteadOf`; return None if none matches."""
     longest, base = "", ""
     for (section, replacement, setting), values in config.items():
         if (section, setting) != ("url", "insteadof"):
@@ -263,7 +269,7 @@ def remote_name(url: str) -> str | None:
     """Return the name of a remote, such as `github.com/owner/repository`.
 
     Args:
-        url: The address of the remote in git: a URL, or `user@host:path`.
+        url: The remote's address in git: a URL, or `user@host:path`.
 
     Returns:
         The same name for https, ssh and `user@host:path`, without a URL's user, password and
@@ -280,12 +286,12 @@ def _name_of_url(scheme: str, authority: str, path: str) -> str | None:
     if scheme not in _DEFAULT_PORTS and scheme not in _SSH:
         return None
     address = _AUTHORITY.fullmatch(authority.rpartition("@")[2])
-    if not address:  # for example, a password that contains a slash, so that its end is unknown
+    if not address:  # for example if a password contains a slash, so that its end is unknown
         return None
     host, port = address[1], address[2] or ""
     path = re.split(r"[?#]", path, maxsplit=1)[0]
     if scheme in _SSH:
-        port = ""  # these hosts use another port for ssh over https
+        port = ""  # a host may offer ssh on a second port, for the same repositories
     else:
         path = _unquote(path)
     if port == _DEFAULT_PORTS.get(scheme):
@@ -294,7 +300,7 @@ def _name_of_url(scheme: str, authority: str, path: str) -> str | None:
 
 
 def _local_path(url: str) -> str | None:
-    """Return the path of a remote on this machine; None for a remote elsewhere."""
+    """Return the path of a remote that is on this machine; None for any other remote."""
     if url.lower().startswith("file://"):
         host, slash, path = url[len("file://") :].partition("/")
         return _unquote(slash + path) if host.lower() in ("", "localhost") else None
@@ -319,7 +325,7 @@ def _join(host: str, port: str, path: str) -> str | None:
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if host == "dev.azure.com":
         parts = [part for part in parts if part not in ("_git", "v3", "DefaultCollection")]
-    elif len(parts) == 3 and parts[0] == "scm":  # only in https addresses of Bitbucket Server
+    elif len(parts) == 3 and parts[0] == "scm":  # Bitbucket Server has it only in https addresses
         del parts[0]
     if parts:
         parts[-1] = parts[-1].removesuffix(".git")

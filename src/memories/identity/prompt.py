@@ -1,10 +1,11 @@
 """The block at the start of a session's prompt: the agent's identity, memories and abilities.
 
-It follows decision 10 in the identity specification. Memories are data: marks with a random number
-fence them, with one item per line, and no item can close or escape the marks. Only memories that a
-person or an agent decided to keep are shown: captured or imported memories that were not accepted
-are left out. The one exception, in a section of their own, are the notes of this agent's last
-sessions in this project. Text that seems to give orders is always left out.
+It follows decision 10 in the identity specification. Memories are shown as data: they stand between
+marks that contain a random number, each item starts a line, and no item can close or escape the
+marks. Only memories that a person or an agent decided to keep are shown; captured or imported
+memories that haven't been accepted are left out. The only exceptions are the notes of this agent's
+last sessions in this project, which have their own section. Text that seems to give orders is
+always left out.
 """
 
 from collections import Counter
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from memories.settings import Config
 
 MAX_ENTRIES = 10
-MAX_PREFERENCES = 5  # maximum number of preferences that precede newer memories
-MAX_CHARACTERS = 8_000  # maximum length of a block that hosts accept
+MAX_PREFERENCES = 5  # maximum number of preferences shown before the project's own memories
+MAX_CHARACTERS = 8_000  # maximum number of characters in a block, which all hosts accept
 CLIENTS = ("shell", "mcp", "tool")
 _GUIDELINES = (
     "- Query when relevant to the current conversation",
@@ -40,15 +41,15 @@ class Block(NamedTuple):
 
     Attributes:
         text: The block.
-        entries: The scratchpad's memories that it shows.
+        entries: The scratchpad's memories that the block shows.
         sessions: The notes of the project's last sessions.
-        waiting: How many memories wait for review.
+        waiting: The number of memories that await review.
         omitted: The scratchpad's memories that are not shown, by reason: `suspicious`,
             `untrusted`, `one_writer`, `recall_off`, `other_project`, `no_room`.
-        tokens: An upper bound on its tokens.
+        tokens: An upper bound on the number of tokens in the block.
         degraded: Why the store was unreachable; None if it was reachable or not needed.
         notes: Problems with the scratchpad, each a sentence.
-        beyond: The memories that come after the first `MAX_ENTRIES`.
+        beyond: The memories after the first `MAX_ENTRIES`, which are not shown either.
     """
 
     text: str
@@ -75,8 +76,8 @@ class BlockRequest(NamedTuple):
         project: The session's project; None if there is none.
         budget: The maximum number of tokens in the block.
         client: How the agent reaches its memory.
-        max_per_writer: How many memories by any single other writer it may show; None for no limit.
-        is_partial: Whether the project may be the end of a name that a user has shortened.
+        max_per_writer: The maximum number of shared memories by any one writer; None for no limit.
+        is_partial: Whether the user may have given only the end of the project's name.
     """
 
     namespace: str
@@ -88,7 +89,7 @@ class BlockRequest(NamedTuple):
 
     @classmethod
     def of(cls, config: "Config", project: str | None, budget: int, client: str) -> Self:
-        """Return a request for the namespace in the settings.
+        """Return a request for the namespace that the settings name.
 
         Raises:
             InvalidInput: The client is unknown.
@@ -111,20 +112,20 @@ def build(
     client: str = "shell",
     is_partial: bool = False,
 ) -> Block:
-    """Return the block of a namespace, and the memories in it.
+    """Return the block for a namespace, and the memories in it.
 
     Args:
         memories: The memories. Their store is opened only if the scratchpad is out of date.
         project: The session's project; None if there is none.
-        budget: The maximum number of tokens. Memories are left out as complete items; the rest of
-            the block stays.
-        client: How the agent reaches its memory: `shell`, `mcp`, or `tool` for the one tool
-            `memory` of Amplifier.
-        is_partial: Whether the project may be the end of a name that a user has shortened.
+        budget: The maximum number of tokens. To stay below it, whole memories are left out; the
+            rest of the block stays.
+        client: How the agent reaches its memory: `shell`, `mcp`, or `tool` for Amplifier's single
+            tool `memory`.
+        is_partial: Whether the user may have given only the end of the project's name.
 
     Raises:
         StoreError: The store is unreachable and there is no scratchpad.
-        InvalidInput: The client is unknown, or several projects' names end like that.
+        InvalidInput: The client is unknown, or the names of several projects end with this one.
         ConfigError: The user's project aliases can't be read.
     """
     request = BlockRequest.of(memories.config, project, budget, client)
@@ -197,7 +198,7 @@ def _names_of(project: str | None) -> list[str]:
 def _admit(
     entries: Iterable[Entry], request: BlockRequest, omitted: dict[str, list[Entry]]
 ) -> Iterator[Entry]:
-    """Yield the entries that may be shown unasked; collect the others by reason."""
+    """Yield the entries that may be shown unasked, and collect the others by reason."""
     by_writer: Counter[str] = Counter()
     for entry in entries:
         is_own = entry.namespace == request.namespace
@@ -222,14 +223,14 @@ def _admit(
 
 
 def _is_undecided(entry: Entry) -> bool:
-    """Return whether a memory was captured or imported, and not accepted."""
+    """Return whether a memory was captured or imported and has not been accepted."""
     return entry.trust in (CAPTURED, IMPORTED) and not entry.accepted
 
 
 def _is_session(entry: Entry) -> bool:
-    """Return whether a memory belongs only in the section of sessions, in its own project.
+    """Return whether a memory is shown only in the section of session notes, in its own project.
 
-    A pinned memory is shown among the other memories, unless it was captured and not accepted.
+    A pinned note is shown among the other memories, unless it was captured and not accepted.
     """
     return entry.is_session and (not entry.pinned or _is_undecided(entry))
 
@@ -239,9 +240,9 @@ def _order_entries(
 ) -> tuple[list[Entry], list[Entry]]:
     """Return the memories in the order of the block, and separately those of other projects.
 
-    Pinned ones come first, then preferences of any age, then other memories of the project,
-    then those of every project or of none; each group is in the order of the scratchpad. Memories
-    that are no longer true come last in their group.
+    Pinned memories come first, then preferences of any age, then the project's other memories, and
+    then those that belong to all projects or to none. Each group is in the scratchpad's order,
+    except that memories that are no longer true come last.
     """
     pinned: list[Entry] = []
     preferences: list[Entry] = []
@@ -267,7 +268,7 @@ def _order_entries(
 
 
 def group_of(entry: Entry, projects: Collection[str | None]) -> str:
-    """Return the group that gives a memory its place in the block.
+    """Return the group of a memory, which determines its position in the block.
 
     Args:
         entry: The memory.
@@ -307,8 +308,10 @@ def _choose_sessions(
 def _fit(
     page: "_Page", entries: Sequence[Entry], sessions: Sequence[Entry], budget: int
 ) -> tuple[list[Entry], list[Entry]]:
-    """Return the memories and notes that fit. Very long memories are left out first, then the last
-    memory or the oldest note, depending on which list is longer.
+    """Return the memories and session notes that fit.
+
+    Very long memories are left out first. After them, the last memory is left out if there are more
+    memories than notes, else the oldest note.
     """
     shown, shown_sessions = list(entries), list(sessions)
     while shown or shown_sessions:
@@ -316,7 +319,7 @@ def _fit(
         if len(text) <= MAX_CHARACTERS and _estimate_tokens(text) <= budget:
             break
         long = [entry for entry in shown if page.length_of(entry) > MAX_CHARACTERS // 4]
-        if long:  # a very long memory must not displace many others
+        if long:  # one very long memory must not displace many others
             shown.remove(long[-1])
         elif len(shown) > len(shown_sessions):
             shown.pop()
@@ -357,7 +360,7 @@ class _Page(NamedTuple):
         return "\n\n".join(parts)
 
     def length_of(self, entry: Entry) -> int:
-        """Return the number of characters that a memory takes."""
+        """Return the number of characters that a memory takes up in the block."""
         return len("\n".join(self._lines_of(entry)))
 
     def _fence(self, title: str, entries: Sequence[Entry], boundary: str) -> str:
@@ -371,7 +374,9 @@ class _Page(NamedTuple):
         return "\n".join(lines)
 
     def _lines_of(self, entry: Entry) -> list[str]:
-        """Return a memory's lines: its facts and its text, with a mark on continuation lines."""
+        """Return a memory's lines: first its properties, then its text. Continuation lines begin
+        with a mark.
+        """
         kind = fence.name(entry.tags.get("type", "memory"))
         facts = [f"{kind} by {fence.name(entry.by)}" if entry.by else kind]
         unknown = datetime.min.replace(tzinfo=UTC)
@@ -408,7 +413,7 @@ class _Page(NamedTuple):
             yield "- Store important facts: the tool memory, operation create"
         else:
             question = '"what did we decide about the database?"'
-            options = f"{option} --format compact"  # fewer tokens than JSON
+            options = f"{option} --format compact"  # takes fewer tokens than JSON
             yield f"- Query deep storage: memory search {question}{options}"
             yield f'- Store important facts: memory create "one statement"{options}'
         if self.waiting:
@@ -420,7 +425,7 @@ class _Page(NamedTuple):
 
 
 def shape(block: Block) -> dict[str, Any]:
-    """Return a block as JSON, with its memories and figures."""
+    """Return a block as a JSON object, with its memories and their counts."""
     fields: dict[str, Any] = {
         "prompt": block.text,
         "memories": [entry.id for entry in block.entries],

@@ -1,6 +1,6 @@
-"""A user's register of projects: repository names and aliases.
+"""A user's register of projects: the names of repositories, and aliases.
 
-The register is next to the user's `config.toml`, out of reach of any repository's content.
+The register is next to the user's `config.toml`, where no repository's content can change it.
 """
 
 import contextlib
@@ -21,12 +21,12 @@ class Repository(NamedTuple):
     """A repository that was seen earlier.
 
     Attributes:
-        folder: Its common folder.
-        name: The first name of its project.
-        remote: The name of its last remote; None without one.
-        commit: One of its commits, which distinguishes it from another repository in the same
-            folder.
-        number: The inode number of its folder, for a repository without commits.
+        folder: The folder that its working trees share; see `git.Checkout`.
+        name: The name that its project first got.
+        remote: The name of its most recent remote; None without a remote.
+        commit: One of its commits, which distinguishes it from a different repository that is later
+            in the same folder.
+        number: The folder's inode number, which serves the same purpose if there are no commits.
     """
 
     folder: str
@@ -42,18 +42,19 @@ def find_repository(home: Path, folder: Path) -> Repository | None:
 
 
 def remember(home: Path, repository: Repository) -> None:
-    """Record a repository; if the file can't be written, the repository is examined each time."""
+    """Record a repository. If the file can't be written, the repository is examined every time."""
     with contextlib.suppress(OSError):
         make_folder(home / _FOLDER)
         _write(home, repository)
 
 
 def remember_first(home: Path, repository: Repository, other: str) -> Repository:
-    """Remember a new repository under its name, or under another if a project already has its name.
+    """Record a new repository under its name, or under another name if its name is already in use.
 
     Returns:
-        The remembered repository; another process may have been first. If the file can't be
-        written, the repository under the other name, since its own name may be given again.
+        The recorded repository, which another process may have recorded first. If the file can't be
+        written, the repository gets the other name, since its own name may later be given to a
+        different project.
     """
     try:
         make_folder(home / _FOLDER)
@@ -69,7 +70,7 @@ def remember_first(home: Path, repository: Repository, other: str) -> Repository
 
 
 def repositories(home: Path) -> Iterator[Repository]:
-    """Yield all remembered repositories, in order of their folders."""
+    """Yield all recorded repositories, sorted by folder."""
     known = []
     for file in (home / _FOLDER).glob("*.json"):
         repository = _read(file) if file.name != _ALIASES else None
@@ -79,7 +80,7 @@ def repositories(home: Path) -> Iterator[Repository]:
 
 
 def aliases(home: Path) -> dict[str, str]:
-    """Return the aliases, each with the name of its project.
+    """Return the aliases, and the name of the project that each stands for.
 
     Raises:
         ConfigError: The file can't be read.
@@ -110,14 +111,14 @@ def resolve(name: str, aliases: dict[str, str]) -> str:
 
 
 def names_of(name: str, aliases: dict[str, str]) -> list[str]:
-    """Return all names of the project to which a name refers, its own first."""
+    """Return all names of the project to which a name refers, the project's own name first."""
     own = resolve(name, aliases)
     others = [alias for alias in aliases if alias != own and resolve(alias, aliases) == own]
     return [own, *sorted(others)]
 
 
 def set_alias(home: Path, alias: str, name: str | None) -> str | None:
-    """Make a name an alias of a project.
+    """Make a name an alias of a project, or remove an alias.
 
     Args:
         home: The user's folder.
@@ -125,10 +126,10 @@ def set_alias(home: Path, alias: str, name: str | None) -> str | None:
         name: The project; None to remove the alias.
 
     Returns:
-        The project of which it was an alias; None if it was not one.
+        The project that the alias stood for before; None if the name was not an alias.
 
     Raises:
-        InvalidInput: The two would be aliases of each other.
+        InvalidInput: The two names would be aliases of each other.
     """
     make_folder(home / _FOLDER)
     with locked(home / _FOLDER / ".aliases.lock"):
@@ -145,7 +146,7 @@ def set_alias(home: Path, alias: str, name: str | None) -> str | None:
 
 
 def in_use(home: Path, name: str) -> bool:
-    """Return whether a name is already used by a repository, an alias, or an alias's project."""
+    """Return whether a repository has this name, or an alias has it or stands for it."""
     names = aliases(home)
     if name in names or name in names.values():
         return True

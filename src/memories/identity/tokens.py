@@ -1,6 +1,6 @@
-"""Server tokens: they determine who may read or write which namespaces.
+"""Server tokens, which determine who may read or write which namespaces.
 
-`memory tokens` writes the file, which contains only hashes of the tokens.
+The file of tokens is managed with `memory tokens`. It contains only hashes of the tokens.
 """
 
 import hashlib
@@ -20,8 +20,8 @@ from memories.errors import ConfigError, InvalidInput, NotFound
 from memories.guard.validate import namespace as checked_namespace
 from memories.guard.validate import one_line
 
-PREFIX = "mem_"  # scanners and our own redaction recognize a token by it
-ALL = "*"  # every namespace without its own grant
+PREFIX = "mem_"  # the prefix by which secret scanners and our own redaction recognize a token
+ALL = "*"  # stands for every namespace that has no grant of its own
 LEVELS: Mapping[str, int] = {"r": 1, "rw": 2, "admin": 3}
 _FILE, _OWN = "tokens.json", "server.token"
 _MAX_TOKENS = 1_000
@@ -29,10 +29,11 @@ _TIMES = ("created_at", "expires_at", "last_used_at")
 
 
 class Token(NamedTuple):
-    """A stored token; the secret itself is shown only once, on creation.
+    """A stored token. The secret itself is shown only once, when the token is created.
 
     Attributes:
-        namespaces: For each namespace, or `*` for all others, `r`, `rw` or `admin`.
+        namespaces: The grant for each namespace: `r`, `rw` or `admin`. The key `*` stands for all
+            other namespaces.
     """
 
     id: str
@@ -49,7 +50,7 @@ class Token(NamedTuple):
 
 
 def digest(token: str) -> str:
-    """Return the stored hash of a token; tokens are random, so no salt is needed."""
+    """Return the hash under which a token is stored. Tokens are random, so no salt is needed."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -57,7 +58,7 @@ def parse_grants(texts: Sequence[str]) -> dict[str, str]:
     """Parse grants such as `bob:rw`, `shared:r` or `*:admin`; a bare name means `rw`.
 
     Raises:
-        InvalidInput: A grant has another form, or a namespace is granted twice.
+        InvalidInput: A grant is malformed, or there are two grants for a namespace.
     """
     grants: dict[str, str] = {}
     for text in texts:
@@ -81,9 +82,9 @@ def create(
 
     Args:
         home: The folder of the file.
-        name: Its name, which appears in the origin of its writes.
+        name: The token's name, which appears in the origin of writes made with it.
         grants: See `Token.namespaces`.
-        expires_at: When it expires, if it does.
+        expires_at: When the token expires; None for never.
 
     Raises:
         InvalidInput: The name is invalid or in use, or the time is in the past.
@@ -151,7 +152,7 @@ def read(home: Path) -> list[Token]:
 
 
 def stamp(home: Path) -> tuple[int, int, int]:
-    """Return a value that changes when the file does, so that a server needn't be restarted."""
+    """Return a value that changes when the file does, so that a running server can notice."""
     try:
         status = (home / _FILE).stat()
     except FileNotFoundError:
@@ -160,15 +161,15 @@ def stamp(home: Path) -> tuple[int, int, int]:
 
 
 def own_file(home: Path) -> Path:
-    """Return the file that contains the server user's token; see `own`."""
+    """Return the path of the file that contains the token of the server's user; see `own`."""
     return home / _OWN
 
 
 def own(home: Path) -> str:
-    """Return the token of the user who runs the server, with which everything is allowed.
+    """Return the token of the user who runs the server, which allows everything.
 
-    If it doesn't exist, it is created. It is kept in plain text in a file that only the user can
-    read, for the command and for links to the web page.
+    The token is created if it doesn't exist. It is kept in plain text, in a file that only the user
+    can read, because the command and links to the web page need it.
 
     Raises:
         ConfigError: The file is empty, or others may read or write it.
@@ -183,7 +184,10 @@ def own(home: Path) -> str:
 
 
 def match(tokens: Sequence[Token], secret: str, now: datetime) -> Token | None:
-    """Return the token for a secret; None if it is unknown or expired. Takes constant time."""
+    """Return the token that has this secret; None if there is none, or if it has expired.
+
+    The secret is compared in constant time.
+    """
     shown = digest(secret)
     matching = None
     for token in tokens:
@@ -193,7 +197,7 @@ def match(tokens: Sequence[Token], secret: str, now: datetime) -> Token | None:
 
 
 def shape(token: Token) -> dict[str, Any]:
-    """Return the JSON of a token, without its hash."""
+    """Return a token as a JSON object, without its hash."""
     fields: dict[str, Any] = {
         "id": token.id,
         "name": token.name,
@@ -207,7 +211,7 @@ def shape(token: Token) -> dict[str, Any]:
 
 @contextmanager
 def _change(home: Path) -> Iterator[list[Token]]:
-    """Lock the file, yield its tokens, and write them back."""
+    """Lock the file, yield its tokens to the block, and write them back."""
     make_folder(home)
     with locked(home / f"{_FILE}.lock"):
         tokens = read(home)

@@ -1,6 +1,6 @@
-"""Scratchpad entries: their order, and the choice of those that get a place.
+"""Scratchpad entries: which memories get a slot in the scratchpad, and in which order.
 
-Everything here is pure; the clock is passed in.
+All functions are pure; the clock is passed in.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,23 +17,25 @@ if TYPE_CHECKING:
     from memories.settings import Config
 
 MOST_PINNED = 50  # the limit in `write.change.pin`
-SESSIONS, MOST_SESSIONS = 3, 24  # per project, and in total
-OF_PROJECT, MOST_OF_PROJECTS = 5, 150  # newest short memories per project, and in total
-SHORT = 300  # maximum number of characters of a short memory
+# Maximum number of session summaries per project, and in total.
+SESSIONS, MOST_SESSIONS = 3, 24
+# Maximum number of new short memories that get extra slots, per project and in total.
+OF_PROJECT, MOST_OF_PROJECTS = 5, 150
+SHORT = 300  # maximum number of characters in a short memory
 PREFERENCE = "preference"  # the value of the tag `type`
-MAX_SHOWN = 2_000  # maximum number of characters of an entry; a longer memory is truncated
+MAX_SHOWN = 2_000  # maximum number of characters in an entry; a longer memory is truncated
 _DAY_SECONDS = 86_400
 _NO_TAGS: Mapping[str, str] = {}
 
 
 class EntryRules(NamedTuple):
-    """The settings on which entries depend, with the same defaults.
+    """The settings that decide which memories get an entry. The defaults are those of the settings.
 
     Attributes:
         size: Maximum number of entries.
-        min_confidence: Minimum confidence of an entry that is shown.
+        min_confidence: Minimum confidence for an entry to be shown.
         half_life_hours: See `read.versions.compute_confidence`.
-        relevance: How much age and use count for the order.
+        relevance: How much age and use affect the order.
     """
 
     size: int = 30
@@ -56,28 +58,29 @@ class Entry(NamedTuple):
     """A memory in a scratchpad.
 
     Attributes:
-        id: The memory; empty for a line that a person has added and that isn't stored yet.
-        content: Its text, or the beginning of it: see `cut`.
-        pinned: Whether it keeps its place at any age.
+        id: The memory's id; empty for a line that a person has added and that isn't stored yet.
+        content: Its text, or only the beginning of the text: see `cut`.
+        pinned: Whether it keeps its slot at any age.
         version: The version that is shown; 0 if unknown.
         written: When that version was written, ISO 8601 in UTC.
         created: When the first version was written.
         uses: How often it was read; approximate.
         tags: Its tags.
         key: Its key, if it has one.
-        by: The writer.
+        by: The writer's name.
         trust: How far the writer is trusted: see `Origin`; empty if no origin was stored.
         accepted: Whether it waited for review and was accepted.
         decay: Its decay policy, unless it is stable.
         confidence: The base confidence, which its writer declared.
         aging_from: When its decay began, ISO 8601 in UTC; empty for a stable memory.
         reinforced: When it was last reinforced, if it was.
-        suspicious: Why it may give orders to a model: space-separated names; usually empty.
+        suspicious: The names of the rules that mark its text as a possible instruction to a model,
+            separated by spaces; usually empty.
         cut: The memory's length in characters, if `content` is only its beginning.
         namespace: The namespace that owns it.
-        anchors: What makes it true, one on each line; see `anchors`.
-        valid_until: Until when it holds, ISO 8601; usually empty.
-        recheck: After how many days it should be confirmed; 0 for never.
+        anchors: The evidence that makes it true, one anchor per line; see `anchors`.
+        valid_until: The time until which it holds, ISO 8601; usually empty.
+        recheck: The number of days after which it should be confirmed; 0 for never.
         anchored: When its anchors were last known to hold, ISO 8601; usually empty.
         verdict: Whether it still holds, which the file doesn't store: see `with_verdicts`.
     """
@@ -109,7 +112,7 @@ class Entry(NamedTuple):
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether it changed or expired, by its verdict."""
+        """Whether its verdict says that it changed or expired."""
         return self.verdict is not None and self.verdict.is_doubtful
 
     @property
@@ -124,7 +127,7 @@ class Entry(NamedTuple):
 
 
 def parse_time(written: str, default: datetime) -> datetime:
-    """Return an entry's time; the default if a person has broken it."""
+    """Parse a time in an entry; return the default if a person's edit has made it invalid."""
     return _parse_time(written) or default
 
 
@@ -137,9 +140,10 @@ def _parse_time(written: str) -> datetime | None:
 
 
 def heat(entry: Entry, now: datetime, relevance: Relevance) -> float:
-    """Return an entry's present weight: a search's factor for age and use, see `relevance`.
+    """Return an entry's current weight, computed from its age and use as in a search.
 
-    Here stable memories age too, because a session begins with recent memories.
+    Unlike in a search, stable memories age too, because a session should begin with recent
+    memories. See `search.relevance`.
     """
     age_days = (now - parse_time(entry.written, now)).total_seconds() / _DAY_SECONDS
     freshness = fade(age_days, relevance.decay_rate)
@@ -157,7 +161,7 @@ def sort_entries(entries: Iterable[Entry], now: datetime, relevance: Relevance) 
 
 
 def record_fields(entry: Entry) -> dict[str, Any]:
-    """Return the fields of an entry's record: what its confidence comes from, and its sources."""
+    """Return the fields of an entry's record: those that determine its confidence and origin."""
     from memories.core.times import to_millis  # not needed for reading a file
 
     values = {
@@ -208,7 +212,7 @@ def _cited_by(entry: Entry, now: datetime) -> Cited:
 
 
 def has_age(entry: Entry) -> bool:
-    """Return whether an entry's confidence can be computed from it.
+    """Return whether an entry has all that is needed to compute its confidence.
 
     Older programs did not write the time from which a memory ages.
     """
@@ -228,7 +232,7 @@ def describe_unknown_ages(entries: Iterable[Entry]) -> str:
 
 
 def compute_confidence(entry: Entry, now: datetime, half_life_hours: float) -> float | None:
-    """Return the confidence that the store would report; None if the entry's age is unknown."""
+    """Return the confidence that the store would report, or None if the entry's age is unknown."""
     if entry.decay is None:
         return entry.confidence
     if not has_age(entry):
@@ -242,13 +246,13 @@ def compute_confidence(entry: Entry, now: datetime, half_life_hours: float) -> f
 
 
 def is_current(entry: Entry, rules: EntryRules, now: datetime) -> bool:
-    """Return whether an entry is known to have the required confidence."""
+    """Return whether an entry's confidence is known and high enough for the settings."""
     confidence = compute_confidence(entry, now, rules.half_life_hours)
     return confidence is not None and confidence >= rules.min_confidence
 
 
 def select_current(entries: Iterable[Entry], rules: EntryRules, now: datetime) -> list[Entry]:
-    """Return the entries to show, in order."""
+    """Return the current entries, in the order in which they are shown."""
     current = [entry for entry in entries if is_current(entry, rules, now)]
     return sort_entries(current, now, rules.relevance)
 
@@ -260,19 +264,18 @@ _BY_USE = attrgetter("uses", "written", "id")
 def choose(
     entries: Iterable[Entry], rules: EntryRules, now: datetime, left_out: Sequence[str] = ()
 ) -> list[Entry]:
-    """Return the entries that get a place: pinned, preferences, frequently used, and the newest.
+    """Return the entries that get a slot: pinned, preferences, frequently used, and the newest.
 
-    A third of the room beside the pinned entries is for preferences of any age, which hold until
-    the user changes them, and a third is for frequently used entries of any age. Summaries of
-    sessions and the newest short memories of each project have places of their own, a few for each
-    project, so that a session begins with its project's memories even after a long time in other
-    projects. Entries that aren't current only fill the remaining room, since another setting or
-    option may ask for them.
+    The slots that pinned entries leave free are divided into thirds. One third is for preferences
+    of any age, which hold until the user changes them, and one is for frequently used entries of
+    any age. The newest entries get the rest. Session summaries and the newest short memories of
+    each project get a few extra slots for each project, so that a session begins with its project's
+    memories even after a long time in other projects. Entries that aren't current only fill slots
+    that are left over; a different setting or option may ask for them.
 
     Args:
         entries: Any number of entries, each memory once.
-        rules: The settings; `size` does not count pinned entries beyond it, nor those that have
-            places of their own.
+        rules: The settings. Pinned entries and those in extra slots may exceed `size`.
         now: The current time.
         left_out: Ids that a person has removed.
     """
@@ -311,7 +314,7 @@ def _newest(entries: Iterable[Entry], *, without: Iterable[Entry]) -> list[Entry
 
 
 def _last_of_projects(entries: Iterable[Entry], limit: int, total: int) -> list[Entry]:
-    """Return the newest entries of each project, newest first, at most `total` of all projects."""
+    """Return up to `limit` entries of each project and `total` overall, newest first."""
     counts: dict[str | None, int] = {}
     last: list[Entry] = []
     for entry in sorted(entries, key=_BY_TIME, reverse=True):

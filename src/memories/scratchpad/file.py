@@ -1,11 +1,11 @@
 """A scratchpad's file: read carefully, changed under a lock, replaced atomically.
 
-A person may save the file at any moment. Before a program replaces it, the program checks that it
-is still the file that was read; otherwise it reads it again. A person's edits are never lost:
-`refresh` applies them, or keeps them in a file next to it.
+A person may save the file at any moment. Before a program replaces the file, it checks that the
+file hasn't changed since it was read; otherwise it reads the file again. A person's edits are never
+lost: `refresh` either applies them or keeps them in a separate file next to the scratchpad.
 
-Beside it is the namespace's `metadata.json`, for people and other programs: its name, creation
-time, counts and last use. Memories itself reads only the creation time from it.
+The same folder contains `metadata.json`, where people and other programs find the namespace's name,
+creation time, counts and last use. Memories itself reads only the creation time from it.
 """
 
 import contextlib
@@ -29,16 +29,17 @@ if TYPE_CHECKING:
 
 METADATA = "metadata.json"
 METADATA_SCRATCH = f".{METADATA}.new"
-_MAX_WRITTEN = 131_072  # characters of a file that a program writes; a person may add as many again
+# Maximum number of characters that a program writes; a person may add as many again.
+_MAX_WRITTEN = 131_072
 _MAX_GONE = 64
 _NO_TIMES: Mapping[str, str] = {}
 _WAIT_SECONDS = 30.0
-_ATTEMPTS = 20  # attempts to replace a file that a person saves at the same time
+_ATTEMPTS = 20  # maximum number of attempts to replace a file that someone keeps saving
 _LOCK = ".scratchpad.lock"
 _STALE, _REFRESHING = ".scratchpad.stale", ".scratchpad.taken"
 _COPIES = "scratchpad.edited*.yaml"
 Result = TypeVar("Result")
-Fingerprint = tuple[int, int, int] | None  # of the existing file; None if there is no file
+Fingerprint = tuple[int, int, int] | None  # identifies a version of the file; None without a file
 
 
 class Overtaken(Exception):
@@ -52,9 +53,9 @@ class Place(NamedTuple):
         home: The folder of the default store and of the settings.
         namespace: The namespace.
         store: The URL of the store, without a password.
-        stamp: Distinguishes the store's file from a later one at the same path; empty without a
-            file.
-        rules: The settings on which its entries depend.
+        stamp: Distinguishes the store's file from a later one at the same path; empty if the store
+            isn't a file.
+        rules: The settings that decide which memories get an entry.
     """
 
     home: Path
@@ -65,12 +66,12 @@ class Place(NamedTuple):
 
     @property
     def folder(self) -> Path:
-        """The folder of the namespace."""
+        """The namespace's folder."""
         return self.home / self.namespace
 
     @property
     def file(self) -> Path:
-        """The file."""
+        """The scratchpad's file."""
         return path_of(self.home, self.namespace)
 
     @property
@@ -94,14 +95,14 @@ def place_of(config: "Config", namespace: str) -> Place:
 
 
 def memories_of(pad: Pad, namespace: str) -> list[Entry]:
-    """Return a scratchpad's entries that are memories; entries without an id are not stored yet."""
+    """Return the entries that are stored memories; an entry without an id isn't stored yet."""
     return [entry._replace(namespace=namespace) for entry in pad.entries if entry.id]
 
 
 def load(home: Path, namespace: str) -> Pad | None:
-    """Return the content of a scratchpad's file; None if there is none.
+    """Return the content of a scratchpad's file, or None if there is no file.
 
-    The texts read or written most recently are not parsed again.
+    The most recently read or written texts are cached, so they are not parsed again.
 
     Raises:
         InvalidInput: The file can't be read or trusted; the message says why.
@@ -118,7 +119,7 @@ def load(home: Path, namespace: str) -> Pad | None:
 
 
 def parse_file(text: str, file: Path, namespace: str) -> Pad:
-    """Read the text of a namespace's scratchpad.
+    """Parse the text of a namespace's scratchpad.
 
     Raises:
         InvalidInput: See `load`.
@@ -146,7 +147,7 @@ def _remember(file: Path, text: str, pad: Pad) -> None:
 
 
 def exists(place: Place) -> bool:
-    """Return whether there is a scratchpad."""
+    """Return whether the scratchpad's file exists."""
     return os.path.lexists(place.file)
 
 
@@ -164,7 +165,7 @@ def exclusive(place: Place) -> Iterator[None]:
 
 
 def fingerprint(place: Place) -> Fingerprint:
-    """Return values that distinguish the file from a later version; None if there is no file."""
+    """Return values that distinguish the file from later versions of it; None without a file."""
     try:
         status = os.lstat(place.file)
     except OSError:
@@ -173,7 +174,7 @@ def fingerprint(place: Place) -> Fingerprint:
 
 
 def retry_overtaken(replace_file: Callable[[], Result], place: Place) -> Result:
-    """Call a function that reads and replaces the file, retrying while it is overtaken.
+    """Call a function that reads and replaces the file; retry if a person saves it in between.
 
     Raises:
         StoreBusy: Another program keeps saving the file.
@@ -185,12 +186,12 @@ def retry_overtaken(replace_file: Callable[[], Result], place: Place) -> Result:
 
 
 def write(place: Place, pad: Pad, before: Fingerprint) -> Pad:
-    """Replace the file, and return its new content; if space runs out, the coldest entries are left
-    out.
+    """Replace the file, and return its new content. If the text would be too long, the coldest
+    entries are left out.
 
     Args:
         place: The scratchpad.
-        pad: The content to choose from.
+        pad: The content, with all entries that may be written.
         before: See `replace`.
 
     Raises:
@@ -217,7 +218,7 @@ def write(place: Place, pad: Pad, before: Fingerprint) -> Pad:
 
 
 def _without_an_eighth(entries: Sequence[Entry]) -> list[Entry]:
-    """Drop an eighth of the entries: the last that are neither pinned nor summaries of sessions."""
+    """Drop an eighth of the entries, from the end. Pinned entries and session summaries stay."""
     places = range(len(entries))
     dispensable = [
         place for place in places if not (entries[place].pinned or entries[place].is_session)
@@ -233,7 +234,7 @@ def replace(place: Place, text: str, before: Fingerprint) -> None:
     Args:
         place: The scratchpad.
         text: The new text.
-        before: The `fingerprint` taken before reading the file on which the text is based.
+        before: The `fingerprint` of the file, taken before it was read to make the text.
 
     Raises:
         Overtaken: The file has been replaced in the meantime.
@@ -260,13 +261,12 @@ def replace_by_person(file: Path, text: str) -> None:
 
 
 def copies_of(place: Place) -> list[Path]:
-    """Return the files that keep edits that could not be applied."""
+    """Return the files in which edits that could not be applied are kept."""
     return sorted(place.folder.glob(_COPIES))
 
 
 def keep_copy(place: Place, text: str) -> Path:
-    """Save a text with edits that can't be applied in a file next to the scratchpad, and return its
-    path.
+    """Save a text whose edits can't be applied to a file next to the scratchpad; return its path.
 
     The same text is kept only once.
     """
@@ -284,20 +284,20 @@ def keep_copy(place: Place, text: str) -> Path:
 
 
 def mark_stale(place: Place) -> None:
-    """Mark the file as stale: the store has changed in a way that it does not show."""
+    """Mark the file as stale: it doesn't show the latest changes of the store."""
     flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
     with contextlib.suppress(FileNotFoundError):
         os.close(os.open(place.folder / _STALE, flags, 0o600))
 
 
 def mark_all_stale(home: Path) -> None:
-    """Mark every scratchpad of a home as stale, after an import or another change of the store."""
+    """Mark every scratchpad in a home as stale, for example after an import."""
     for place in places_in(home, lambda name: Place(home, name, "")):
         mark_stale(place)
 
 
 def is_stale(place: Place) -> bool:
-    """Return whether the store has changed since the last refresh, or a refresh was interrupted."""
+    """Return whether the file is marked as stale, or a refresh of it was interrupted."""
     return os.path.lexists(place.folder / _STALE) or os.path.lexists(place.folder / _REFRESHING)
 
 
@@ -319,16 +319,16 @@ def change(
     *,
     make: bool,
 ) -> None:
-    """Apply writes of the store to a scratchpad.
+    """Apply changes of the store to a scratchpad.
 
-    Dropped memories leave every file immediately. A file that a person has edited, or that mirrors
-    another store, is otherwise left to the next refresh.
+    Dropped memories are removed immediately, from the scratchpad and from kept edits. Other changes
+    are left to the next refresh if a person has edited the file or it mirrors a different store.
 
     Args:
         place: The scratchpad.
-        added: Memories in their present state.
-        dropped: Ids of memories no longer shown, each with its last version.
-        reinforced: Ids of memories, each with the time at which it was reinforced.
+        added: New and changed memories, in their current state.
+        dropped: The id of each memory that may no longer be shown, with its last version.
+        reinforced: The id of each reinforced memory, with the time of the reinforcement.
         make: Whether to create a missing file.
 
     Raises:
@@ -384,7 +384,7 @@ def _update(
         gone[memory_id] = int(version_text) if version_text.isdigit() else 0
     for memory_id, version in dropped.items():
         entries.pop(memory_id, None)
-        gone.pop(memory_id, None)  # the newest come last
+        gone.pop(memory_id, None)  # removed first, so that the newest ids come last
         gone[memory_id] = version
     for entry in added:
         present = entries.get(entry.id)
@@ -403,7 +403,7 @@ def _update(
 
 
 def _drop_from_text(place: Place, ids: Collection[str], before: Fingerprint) -> None:
-    """Remove entries from a file that this program did not write, if it is writable."""
+    """Remove entries from a file without parsing it; an unreadable file stays unchanged."""
     try:
         text = read_text(place.file) or ""
     except InvalidInput:
@@ -444,17 +444,18 @@ def places_in(home: Path, place_of: Callable[[str], Place]) -> Iterator[Place]:
 def write_metadata(
     folder: Path, name: str, store: "Store", now: datetime, created_at: datetime | None = None
 ) -> None:
-    """Write a namespace's metadata; the caller holds the lock of its folder.
+    """Write a namespace's metadata; the caller must hold the lock of the namespace's folder.
 
-    The file is not flushed to disk, which would cost as much as storing a memory: after a power
-    failure the next write recreates it.
+    The file is not flushed to disk, because that would take as long as storing a memory. If a power
+    failure destroys it, the next write recreates it.
 
     Args:
         folder: The folder of the namespace.
         name: The namespace.
         store: The store whose current memories and turns are counted.
         now: The time of the write.
-        created_at: When it was created, unless an earlier file records that; now by default.
+        created_at: When the namespace was created, by default now. A time in the existing file
+            takes precedence.
     """
     from memories.core.times import to_iso
     from memories.stores.records import Collection, Filter

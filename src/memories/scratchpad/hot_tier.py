@@ -1,6 +1,6 @@
-"""Reads scratchpads from their files; while the files are up to date, no store is asked.
+"""Reads scratchpads from their files. While the files are up to date, no store is queried.
 
-Hooks use it, so it imports little. Scratchpads are searched in `matching`.
+Hooks use this module, so it imports little. `matching` searches scratchpads.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from memories.anchors.judge import Judge
     from memories.settings import Config
 
-# Programs on other machines may write to the same store without changing this file.
+# After this time a file is refreshed in any case, since programs on other machines may have written
+# to the same store without updating the file.
 _UP_TO_DATE_FOR = timedelta(days=1)
 
 
@@ -34,8 +35,8 @@ class Scratchpad(NamedTuple):
 
     Attributes:
         entries: Its memories.
-        waiting: How many memories wait for review.
-        file: The file; None if no file mirrors the store.
+        waiting: The number of memories that await review.
+        file: The path of the file; None if no file mirrors the store.
         notes: Problems with the file and with a person's edits of it, each a sentence.
         taken: The edits that were applied, each as part of a sentence.
     """
@@ -47,7 +48,7 @@ class Scratchpad(NamedTuple):
     taken: tuple[str, ...] = ()
 
     def with_verdicts(self, judge: "Judge | None", now: datetime) -> "Scratchpad":
-        """Return this scratchpad with the verdicts on its entries."""
+        """Return this scratchpad with a verdict on each entry that can be checked."""
         return self._replace(entries=with_verdicts(self.entries, judge, now))
 
     def current(self, rules: EntryRules, now: datetime) -> "Scratchpad":

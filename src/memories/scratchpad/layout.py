@@ -1,7 +1,7 @@
 """The text format of a scratchpad's file: readable YAML in which every value is JSON.
 
-A file that only programs wrote is read line by line with `json`, which is fast. A file that a
-person has changed is read by PyYAML, in any style.
+A file that only programs have written is read line by line with `json`, which is fast. A file that
+a person has changed may use any YAML style, so PyYAML reads it.
 """
 
 import json
@@ -68,14 +68,15 @@ class Pad(NamedTuple):
         namespace: The namespace that owns it.
         store: The URL of the store that it mirrors, without a password.
         stamp: See `Place`.
-        size: The maximum number of entries at the time they were chosen.
-        waiting: How many memories waited for review.
+        size: The maximum number of entries when they were chosen.
+        waiting: The number of memories that were awaiting review.
         written: When it was brought up to date with the store, ISO 8601; empty if it never was.
         entries: The entries.
         left_out: Ids that a person has removed.
-        gone: Recently deleted or replaced versions, `id@3`: a late message must not add them again.
-        held: The ids in it when a program wrote it.
-        edited: Whether it has been changed since.
+        gone: Recently deleted or replaced versions, such as `id@3`. A change that arrives late must
+            not add them again.
+        held: The ids of the entries that a program last wrote.
+        edited: Whether the file has been changed since a program wrote it.
     """
 
     namespace: str
@@ -115,7 +116,7 @@ def render(pad: Pad) -> str:
 
 
 def _render_entry(entry: Entry) -> str:
-    """Return an entry's lines; values that are the default of `Entry` are left out."""
+    """Return an entry's lines. Fields with their default value are left out."""
     if entry.created == entry.written:
         entry = entry._replace(created="")
     rows = []
@@ -129,7 +130,7 @@ def _render_entry(entry: Entry) -> str:
 def _render_value(value: Any) -> str:
     is_plain = isinstance(value, str) and value.isascii() and value.isprintable()
     if is_plain and '"' not in value and "\\" not in value:
-        return f'"{value}"'  # most values: the same result as JSON, but faster
+        return f'"{value}"'  # as `json.dumps` would write it, but faster; true of most values
     return make_visible(json.dumps(value, ensure_ascii=False), _escape)
 
 
@@ -142,11 +143,11 @@ def _escape(sign: str) -> str:
 
 
 def parse(text: str, source: str) -> Pad:
-    """Read the text of a scratchpad's file.
+    """Parse the text of a scratchpad's file.
 
     Args:
-        text: The text, with `\\n` as its line ends.
-        source: Its name in messages: the file's path.
+        text: The text, with `\\n` at the end of each line.
+        source: The file's path, for messages.
 
     Raises:
         InvalidInput: The text can't be read; the message says why.
@@ -184,7 +185,7 @@ def parse(text: str, source: str) -> Pad:
 
 
 def without_entries(text: str, ids: Collection[str]) -> str:
-    """Return a text, even one that can't be parsed, without the entries that name these ids."""
+    """Remove the entries with these ids from a text, which need not be parseable."""
     first = _FIRST_ENTRY.search(text)
     if first is None:
         return text
@@ -206,7 +207,7 @@ Parts = tuple[dict[str, Any], Sequence[Any]]  # the values of the head, and the 
 
 
 def _read_lines(text: str) -> Parts:
-    """Read a text that a program wrote."""
+    """Parse a text that a program wrote."""
     head: dict[str, Any] = {}
     items: list[dict[str, Any]] = []
     for number, line in enumerate(text.split("\n"), 1):
@@ -234,11 +235,11 @@ def _read_value(written: str | None) -> Any:
 
 
 def _read_yaml(text: str) -> Parts:
-    """Read a text that a person has changed; every scalar is a string."""
-    import yaml  # takes longer to load than everything else
+    """Parse a text that a person has changed. All scalars are returned as strings."""
+    import yaml  # takes longer to load than everything else here
 
     class Loader(yaml.BaseLoader):  # type: ignore[misc]  # yaml has no types
-        """Refuses a repeated key, whose first value would be silently lost."""
+        """Refuses a repeated key, because YAML would silently drop its first value."""
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             mapping = super().construct_mapping(node, deep)
@@ -294,13 +295,13 @@ def _read_entry(item: Any, source: str) -> Entry:
 
 
 class _Fields(NamedTuple):
-    """The fields of the head or of an entry, and where they are, for messages."""
+    """The fields of the head or of an entry, and their place in the file for messages."""
 
     values: Mapping[str, Any]
     where: str
 
     def text(self, name: str) -> str:
-        """Return a text; empty if there is none."""
+        """Return a text field, or an empty text if the field is missing."""
         value = self.values.get(name)
         if value is None:
             return ""
@@ -309,11 +310,11 @@ class _Fields(NamedTuple):
         return value
 
     def words(self, name: str) -> tuple[str, ...]:
-        """Return the words of a text."""
+        """Return the words of a text field."""
         return tuple(self.text(name).split())
 
     def boolean(self, name: str) -> bool:
-        """Return a boolean; False if there is none."""
+        """Return a boolean field, or False if the field is missing."""
         value = self.values.get(name, "")
         word = str(value).lower() if isinstance(value, str | bool) else "other"
         if word not in _BOOLEANS:
@@ -321,7 +322,7 @@ class _Fields(NamedTuple):
         return _BOOLEANS[word]
 
     def number(self, name: str) -> int:
-        """Return a whole number; 0 if there is none."""
+        """Return a field that is a whole number, or 0 if the field is missing."""
         value = self.values.get(name) or 0
         text = str(value) if isinstance(value, str | int) else "other"
         if not (text.isascii() and text.isdigit() and len(text) < 10):
@@ -329,7 +330,7 @@ class _Fields(NamedTuple):
         return int(text)
 
     def confidence(self) -> float:
-        """Return the confidence; 1 if there is none."""
+        """Return the confidence, or 1 if the field is missing."""
         value = self.values.get("confidence")
         try:
             confidence = 1.0 if value is None else float(value)

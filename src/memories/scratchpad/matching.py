@@ -1,4 +1,4 @@
-"""Searches scratchpads by words, for quick answers or while the store is unavailable. Pure."""
+"""Pure functions that search scratchpads by words: for a quick answer, or if the store is down."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -27,11 +27,12 @@ from memories.scratchpad.entries import (
 from memories.search.results import Explanation, Hit
 from memories.stores.records import Collection, Record, Ref
 
-MIN_SHARE = 1 / 3  # fraction of a question's significant words
-# An entry with all words of the question answers it without the store, if there are at least two.
+MIN_SHARE = 1 / 3  # minimum fraction of a question's significant words that a hit contains
+# An entry that contains all significant words of a question answers it without the store, but only
+# if the question has at least this many.
 ENOUGH_WORDS = 2
-MIN_STEM = 4  # minimum length of a word that may have a different ending
-_WORD_WEIGHT, _HEAT_WEIGHT = 0.7, 0.3  # weights in a score
+MIN_STEM = 4  # minimum length of a word that also matches with a different ending
+_WORD_WEIGHT, _HEAT_WEIGHT = 0.7, 0.3  # weights of the words and of the heat in a score
 
 
 class ScratchpadMatches(NamedTuple):
@@ -39,7 +40,8 @@ class ScratchpadMatches(NamedTuple):
 
     Attributes:
         found: The hits, best first.
-        best: The hits with every significant word of the question unchanged, at least two.
+        best: The hits that contain every significant word of the question unchanged. Empty if the
+            question has fewer than `ENOUGH_WORDS` such words.
     """
 
     found: Explanation
@@ -76,7 +78,7 @@ def find_matches(
         query: The question.
         is_wanted: Returns whether a memory meets the filters of the search.
         limit: Maximum number of hits.
-        rules: The settings.
+        rules: The settings of the scratchpad.
         now: The current time.
     """
     terms = tuple(dict.fromkeys(term.strip() for term in query_terms(query)))
@@ -107,11 +109,11 @@ class _Words(NamedTuple):
     """The words of a question, for matching them with entries.
 
     Attributes:
-        stems: Words that may have another ending in an entry.
-        exact: Numbers and short words, which match only completely: a prefix would be a different
-            word.
+        stems: Words that also match with a different ending.
+        exact: Numbers and short words, which must match in full: with another ending they would be
+            different words.
         significant: All significant words, unchanged.
-        is_answerable: Whether an entry with all of them is a sufficient answer.
+        is_answerable: Whether an entry that contains all significant words is a sufficient answer.
     """
 
     stems: Sequence[str]
@@ -121,7 +123,7 @@ class _Words(NamedTuple):
 
     @classmethod
     def of(cls, query: str, terms: Sequence[str]) -> Self:
-        """Read a question and its terms."""
+        """Return the words of a question, given its search terms."""
         significant = significant_tokens(query)
         words = [term for term in terms if " " not in term]
         stems: list[str] = []
@@ -139,8 +141,8 @@ class _Words(NamedTuple):
         )
 
     def share_in(self, text: str) -> tuple[float, bool]:
-        """Return the share of the words that a text contains, and whether the text alone is an
-        answer.
+        """Return the share of the words that a text contains, and whether the text answers the
+        question by itself.
         """
         text_tokens = tokens(text)
         if self.is_answerable and self.significant <= text_tokens:
@@ -151,7 +153,7 @@ class _Words(NamedTuple):
 
 
 def record_of(entry: Entry, now: datetime) -> Record:
-    """Return an entry as a record, with the fields that the scratchpad stores."""
+    """Return an entry as a record. It has only the fields that the scratchpad stores."""
     written = parse_time(entry.written, now)
     first_at = to_millis(parse_time(entry.created, written))
     labels = entry.tags

@@ -19,14 +19,16 @@ from memories.stores.logged import Change, ref_of
 from memories.stores.records import SEARCHED, Collection, Record, Ref
 
 _PAUSE_SECONDS = 0.25  # minimum time between two writes of a file for new memories
-_MAX_WAITING = 200  # with more new memories in a namespace, those without a place are dropped
+# Maximum number of unwritten new memories kept in a namespace; beyond it, those that won't get a
+# slot are dropped.
+_MAX_WAITING = 200
 
 
 class Mirror:
-    """Applies changes of the store to the scratchpads of a home.
+    """Applies changes of the store to the scratchpads in a home.
 
-    Removed memories leave their file immediately. New ones are written a few times a second at
-    most; until then the file is marked as stale. `flush` writes the rest.
+    Removed memories are removed from their file immediately. New memories are written at most a few
+    times a second; until they are written, the file is marked as stale. `flush` writes the rest.
     """
 
     def __init__(
@@ -40,10 +42,10 @@ class Mirror:
         """Create a mirror; no file is opened.
 
         Args:
-            place_of: Returns the place of a namespace's scratchpad.
+            place_of: Returns the location of a namespace's scratchpad.
             clock: Returns the current time, with its time zone.
-            makes_file: Returns whether a namespace's missing file is created.
-            write_metadata: Writes `metadata.json` of a namespace.
+            makes_file: Returns whether to create a namespace's file if it is missing.
+            write_metadata: Writes a namespace's `metadata.json`.
         """
         self._place_of, self._clock, self._makes_file = place_of, clock, makes_file
         self._write_metadata = write_metadata
@@ -54,7 +56,7 @@ class Mirror:
         self._written_at: dict[str, float] = {}
 
     def __call__(self, changes: Sequence[Change]) -> None:
-        """Apply changes; records about to be removed are passed before their removal.
+        """Apply changes. Records that are about to be removed must be passed before their removal.
 
         Raises:
             StoreError: A removed memory could not be removed from a scratchpad.
@@ -71,7 +73,7 @@ class Mirror:
         self._describe_changed(changes)
 
     def _describe_changed(self, changes: Sequence[Change]) -> None:
-        """Write the metadata of changed namespaces, a few times a second at most.
+        """Write the metadata of changed namespaces, at most a few times a second.
 
         `flush` writes the rest.
         """
@@ -93,7 +95,7 @@ class Mirror:
             self._write_metadata(self._place_of(namespace))
 
     def promote(self, records: Sequence[Record]) -> None:
-        """Give frequently found memories a place, unless others rank higher."""
+        """Give frequently found memories a slot, unless other memories rank higher."""
         for namespace in {record.ref.namespace for record in records}:
             place, now = self._place_of(namespace), self._clock()
             try:
@@ -148,7 +150,7 @@ class Mirror:
         if is_due:
             self._write(place, waiting, batch.dropped)
         if (batch.is_unclear or not is_due) and file.exists(place):
-            # If the folder can't be written, neither can its file.
+            # If the mark can't be written into the folder, the file can't be written either.
             with contextlib.suppress(OSError):
                 file.mark_stale(place)
 
@@ -160,7 +162,7 @@ class Mirror:
         try:
             file.change(place, added, list(dropped.items()), waiting.reinforced, make=make)
         except (OSError, StoreBusy) as exc:
-            if not dropped:  # the file shows too little; the next refresh reports why
+            if not dropped:  # the file only lacks new memories; the next refresh reports why
                 return
             reason = getattr(exc, "strerror", None) or exc
             raise StoreError(
@@ -170,14 +172,14 @@ class Mirror:
 
 
 class _Batch:
-    """The changes of one transaction in a namespace.
+    """The changes that one transaction makes in a namespace.
 
     Attributes:
-        added: New memories and new versions.
-        dropped: Removed memories, with their last version.
-        reinforced: Reinforced memories, and when.
-        has_ended: Whether a memory was removed or has a new version: the file must not show the old
-            one.
+        added: New memories and new versions, by memory id.
+        dropped: The last version of each removed memory, by id.
+        reinforced: The time at which each reinforced memory was reinforced, by id.
+        has_ended: Whether a memory was removed or got a new version, so that the file must not show
+            the old version any longer.
         is_unclear: Whether the file must be refreshed, as after a decision in a review.
     """
 
@@ -217,11 +219,11 @@ class _Batch:
 
 
 class _Waiting(NamedTuple):
-    """Changes not written to a file yet.
+    """Changes that have not been written to a file yet.
 
     Attributes:
-        added: New memories and new versions.
-        reinforced: Reinforced memories, and when.
+        added: New memories and new versions, by memory id.
+        reinforced: The time at which each reinforced memory was reinforced, by id.
     """
 
     added: dict[str, Record]
@@ -253,7 +255,7 @@ def entry_of(record: Record, now: datetime) -> Entry | None:
     if not is_shown(record, now):
         return None
     origin = origin_of(record.labels)
-    # The half-life doesn't matter: entries don't store the confidence at a given moment.
+    # The half-life doesn't matter, since an entry doesn't store the memory's current confidence.
     memory = versions.to_memory(record, now, half_life_hours=1.0)
     is_stable = memory.decay_policy is DecayPolicy.STABLE
     aging_from = None
@@ -291,10 +293,10 @@ def _iso(millis: int | None) -> str:
 
 
 def limit_new(records: Iterable[Record], size: int) -> list[Record]:
-    """Drop new memories that won't get a place because of newer ones.
+    """Drop new memories that won't get a slot because there are newer ones.
 
-    Memories that were read, are pinned, or summarise a session are always returned, and so are the
-    newest of each project.
+    Pinned memories, session summaries, memories that were read, and the newest of each project are
+    always returned.
     """
     special: list[Record] = []
     plain: list[Record] = []

@@ -1,4 +1,5 @@
-"""Brings a scratchpad up to date: a person's edits go into the store, then the store into the file.
+"""Brings a scratchpad up to date. First, a person's edits are written to the store; then the file
+is rewritten from the store.
 
 Edits that can't be applied are kept in a separate file next to the scratchpad.
 """
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from memories.write.writer import Writer
 
 _MOST_PROJECTS = 40  # maximum number of projects whose newest memories are read
-_MARGIN = 4  # read this many times the size, since some memories are not shown
+_MARGIN = 4  # read this many times the records needed, since some memories are not shown
 
 
 def refresh(
@@ -44,9 +45,9 @@ def refresh(
 
     Args:
         place: The scratchpad.
-        writer: Stores the edits, without changing a scratchpad.
-        rules: The settings.
-        rebuild: Choose from all memories again, including any left out.
+        writer: Stores the edits without changing a scratchpad.
+        rules: The settings of the scratchpad.
+        rebuild: Choose again from all memories, including those that a person has removed.
 
     Raises:
         InvalidInput: With `rebuild`, the file isn't this user's own, or is not safe to read.
@@ -85,7 +86,7 @@ def _refresh(place: Place, writer: "Writer", rules: EntryRules, *, rebuild: bool
 
 
 def read_store(writer: "Writer", rules: EntryRules, *, rebuild: bool = False) -> Scratchpad:
-    """Return the scratchpad of a namespace from the store, without a file."""
+    """Return the scratchpad of a namespace as read from the store, without using a file."""
     selection = _select(writer, rules, (), rebuild=rebuild)
     entries = choose(selection.entries, rules, writer.now)
     return Scratchpad(tuple(entries), selection.waiting, None)
@@ -98,10 +99,10 @@ class Edits(NamedTuple):
     """Result of applying a person's edits.
 
     Attributes:
-        pad: The content of the file, with the edits; None without a readable file.
+        pad: The content of the file, including the edits; None if there is no readable file.
         taken: The edits that were applied, each as part of a sentence.
         left_out: Ids of the entries that were removed.
-        notes: A sentence on refused edits and the file that keeps them, if any.
+        notes: If edits were refused, a sentence that says why and where they are kept.
     """
 
     pad: Pad | None
@@ -111,7 +112,7 @@ class Edits(NamedTuple):
 
 
 def take_over(text: str | None, place: Place, writer: "Writer") -> Edits:
-    """Store a person's edits in the text of a scratchpad, if any."""
+    """Store the edits that a person has made in the text of a scratchpad, if there are any."""
     if text is None:
         return Edits(None)
     try:
@@ -175,12 +176,12 @@ def _keep(place: Place, text: str, reason: str) -> tuple[str, ...]:
 
 
 def _take_over_entry(entry: Entry, writer: "Writer") -> list[str]:
-    from memories.write import change  # not needed for reading
+    from memories.write import change  # only needed to store edits
 
     if not entry.id:
         return [_create(entry, writer)]
     latest = writer.lookup.find_own(entry.id)
-    if latest.ended_at is not None:  # replaced since the file was written: it is just dropped
+    if latest.ended_at is not None:  # replaced since the file was written, so drop the entry
         return []
     taken: list[str] = []
     if not _is_unchanged(entry, latest, writer):
@@ -198,7 +199,7 @@ def _take_over_entry(entry: Entry, writer: "Writer") -> list[str]:
 
 
 def _is_unchanged(entry: Entry, latest: Record, writer: "Writer") -> bool:
-    """Return whether an entry has the text of the version that it showed, or of the latest one."""
+    """Return whether a person left an entry's text unchanged, or changed it to the latest text."""
     shown = latest
     for record in writer.lookup.versions(entry.id):
         if record.ref.position == entry.version:
@@ -218,7 +219,7 @@ def _create(entry: Entry, writer: "Writer") -> str:
     if created.memory is None:
         [batch] = prepare(writer._replace(force=True), [draft])
         [created] = batch.write()
-    assert created.memory is not None  # there is no other reason for a refusal
+    assert created.memory is not None  # only a duplicate is refused, and `force` accepts it
     if entry.pinned:
         change.pin(writer.lookup, writer.embedder, created.memory.id, writer.now, pinned=True)
     return f"{created.memory.id} was {'stored' if created.stored else 'there already'}"
@@ -243,7 +244,7 @@ def _unpin(memory_id: str, writer: "Writer") -> bool:
 
 
 class Selection(NamedTuple):
-    """The entries from a store, and the number of memories that wait for review."""
+    """The entries read from a store, and the number of memories that await review."""
 
     entries: list[Entry]
     waiting: int
@@ -261,17 +262,17 @@ def _select(
 def select(
     store: Store, namespace: str, rules: EntryRules, now: datetime, shown: Sequence[Entry] = ()
 ) -> Selection:
-    """Select pinned memories, preferences, session summaries, the newest memories, also of each
-    project, and the memories that are already shown.
+    """Select pinned memories, preferences, session summaries, the newest memories overall and in
+    each project, and the memories that are already shown.
 
-    However large the store is, only a few hundred records are read.
+    Only a few hundred records are read, however large the store is.
 
     Args:
         store: The store.
         namespace: The namespace of the scratchpad.
-        rules: The settings.
+        rules: The settings of the scratchpad.
         now: The current time.
-        shown: The scratchpad's present entries.
+        shown: The scratchpad's current entries.
     """
     memories = Filter(Collection.MEMORY, (namespace,))
     pinned = memories._replace(labels={PINNED: "1"})
@@ -297,7 +298,9 @@ def select(
 
 
 def select_from_all(store: Store, namespace: str, rules: EntryRules, now: datetime) -> Selection:
-    """Select from all memories of a namespace, so that frequently used old ones are found too."""
+    """Select from all memories of a namespace. Unlike `select`, this finds old memories that are
+    used frequently.
+    """
     memories = Filter(Collection.MEMORY, (namespace,))
     entries: list[Entry] = []
     for page in scan_pages(store, memories):

@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 
 
 class Scratchpads:
-    """The hot tier of one `Memories`: the file of its own namespace, and that of `shared`.
+    """The hot tier of one `Memories`: the scratchpads of its own namespace and of `shared`.
 
-    The configured store has a file for each namespace. A store that an option names has the file
-    only if the file belongs to no other store. A `Store` that was passed in has none, except after
-    `Memories.at_home`.
+    The configured store has a file for each namespace. A store that is named by an option uses a
+    namespace's file only if the file doesn't belong to a different store. A `Store` that was passed
+    in has no files, except after `Memories.at_home`.
 
     Attributes:
         lookup: Reads the memories in the readable namespaces.
         is_home: Whether the store is the one that the files mirror.
-        owns_store: Whether this process has opened the store, so that the stamp of its file is
-            meaningful.
+        owns_store: Whether this object opened the store itself. Only then is the stamp of the
+            store's file meaningful.
         writer: Returns the writer for the store.
-        flush_accesses: Counts the reads that haven't been counted yet.
+        flush_accesses: Counts the pending reads of memories.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Scratchpads:
         return scratchpad.with_verdicts(self.lookup.judge, self._clock())
 
     def at_hand(self) -> "Scratchpad | None":
-        """Return the hot tier if no file needs a refresh first; else None."""
+        """Return the hot tier, or None if a file must be refreshed first."""
         if not self.is_home:
             return None
         from memories.scratchpad.hot_tier import read_up_to_date
@@ -121,7 +121,7 @@ class Scratchpads:
         return find_matches(entries, query, is_wanted, limit, rules, self._clock())
 
     def apply_edits(self) -> tuple[str, ...]:
-        """Apply a person's edits of the file; see `Memories.apply_edits`."""
+        """Apply a person's edits to the file; see `Memories.apply_edits`."""
         if not self._is_configured:
             return ()
         from memories.scratchpad.text import is_edited, path_of, read_text
@@ -171,7 +171,9 @@ class Scratchpads:
         return any(os.path.lexists(path_of(home, name)) for name in self.lookup.readable)
 
     def tell(self, changes: "Sequence[Change]") -> None:
-        """Apply changes to the files; if they don't mirror the store, apply only removals."""
+        """Apply changes of the store to the files. New memories are skipped if the files don't
+        mirror this store.
+        """
         from memories.stores.records import Record
 
         if not self.is_home:
@@ -179,7 +181,7 @@ class Scratchpads:
         self.mirror(changes)
 
     def promote(self, records: "Sequence[Record]") -> None:
-        """Give frequently found memories a place in the files."""
+        """Give frequently found memories a slot in the files."""
         if not self.is_home:
             return
         now = self._clock()
@@ -193,7 +195,7 @@ class Scratchpads:
                 self.mirror.promote(unplaced)
 
     def _select_unplaced(self, namespace: str, records: "list[Record]") -> "list[Record]":
-        """Return the memories that the file of their namespace lacks; none if there is no file."""
+        """Return the memories that have no entry in their namespace's file; none without a file."""
         from memories.scratchpad.text import has_entry, path_of, read_text
 
         try:
@@ -205,7 +207,7 @@ class Scratchpads:
         return [record for record in records if not has_entry(text, record.ref.group)]
 
     def flush(self) -> None:
-        """Write the remaining changes to the files."""
+        """Write the changes that have not been written to the files yet."""
         if "mirror" in vars(self):
             self.mirror.flush()
 
@@ -278,7 +280,7 @@ class Scratchpads:
         try:
             pad = file.load(place.home, place.namespace)
         except InvalidInput:
-            pad, must_refresh = None, True  # the refresh reports it
+            pad, must_refresh = None, True  # the refresh reports the problem
         has_file = must_refresh or self._keeps_file(place)
         mirrors_store = self._is_configured or pad is None or pad.store == place.store
         if not (self.is_home and mirrors_store and has_file):
@@ -288,13 +290,13 @@ class Scratchpads:
             must_refresh = hot_tier.needs_refresh(place, pad, self._clock())
             if not must_refresh:
                 return hot_tier.from_pad(place, pad)
-        # Memories that are read often have a place in the file, so pending reads count first.
+        # Frequently read memories get a slot, so count the pending reads before choosing entries.
         self.flush_accesses()
         try:
             scratchpad = bring_up_to_date(place, self._editor(namespace), rules, rebuild=rebuild)
         except StoreError:
             raise
-        except OSError as exc:  # the memories are shown anyway
+        except OSError as exc:  # show the memories even if the file can't be written
             scratchpad = read_store(self._editor(namespace), rules, rebuild=rebuild)
             note = f"{place.file} can't be written: {exc.strerror or exc}"
             return scratchpad._replace(notes=(note,))
@@ -308,11 +310,14 @@ class Scratchpads:
         return self.is_home and self.config.sources["store"] != "flag"
 
     def _may_have_file(self, namespace: str) -> bool:
-        """Return whether to create the scratchpad of a namespace that has none."""
+        """Return whether a missing scratchpad of this namespace may be created."""
         return self._is_configured and not is_own_name(namespace, self.config)
 
     def _keeps_file(self, place: "Place") -> bool:
-        """Return whether there is a file, or memories for one: merely reading creates none."""
+        """Return whether the file exists, or may be created because there are memories for it.
+
+        So just reading an empty namespace creates no file.
+        """
         from memories.scratchpad import file
 
         if file.exists(place):
@@ -325,7 +330,7 @@ class Scratchpads:
     def _predicate(
         self, filters: "SearchFilters", entries: "Sequence[Entry]"
     ) -> "Callable[[Record], bool]":
-        """Return a function that tests whether an entry's record meets the filters of a search."""
+        """Return a function that tests whether a record meets the filters of a search."""
         namespaces = narrow(self.lookup.where(), filters, self._clock())
         projects = {entry.tags["project"] for entry in entries if "project" in entry.tags}
         project = complete_project(filters.get("project"), projects)
@@ -356,9 +361,9 @@ class Scratchpads:
     def _editor(self, namespace: str) -> "Writer":
         """Return a writer that stores a scratchpad's edits without changing scratchpads.
 
-        Any program may have edited the file, so an edit gets the trust of the command that applies
-        it, which is a person's only at a terminal. Edits applied by a server get an agent's trust,
-        since a server may run at a terminal too.
+        Any program may have edited the file. So an edit gets the trust of the command that applies
+        it, and only a command at a terminal can have a person's trust. An edit applied by a server
+        always gets an agent's trust, since a server may run at a terminal too.
         """
         from memories.guard.origin import AGENT, origin
         from memories.stores.logged import LoggedStore
@@ -371,7 +376,7 @@ class Scratchpads:
         return self.writer()._replace(lookup=Lookup(store, namespace, (namespace,)))
 
     def _write_metadata(self, place: "Place") -> None:
-        """Write a namespace's `metadata.json`; if that fails, the next write does it."""
+        """Write a namespace's `metadata.json`. If that fails, the next write tries again."""
         from memories.scratchpad import file
 
         # The memories are already stored, so a failure here must not fail the command.

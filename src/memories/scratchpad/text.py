@@ -1,6 +1,6 @@
 """Reads the text of a scratchpad's file carefully, and detects edits.
 
-Every command does, so this module imports little.
+Every command does this, so the module imports little.
 """
 
 import errno
@@ -13,7 +13,7 @@ from zlib import crc32
 from memories.errors import InvalidInput
 
 MAX_BYTES = 262_144
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # the byte order mark that some editors add
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # some editors add it
 _CHECK = re.compile(r'^check: "([0-9a-f]{8})"\n', re.MULTILINE)
 
 
@@ -26,10 +26,10 @@ def read_text(file: Path) -> str | None:
     """Return the text of a scratchpad's file.
 
     Returns:
-        The text; None if the file is missing, or empty as after a power failure.
+        The text; None if the file is missing, or is empty (which happens after a power failure).
 
     Raises:
-        InvalidInput: The file isn't a regular file of this user, others may write it, it is too
+        InvalidInput: The file isn't a regular file of this user, others may write to it, it is too
             large, or it isn't UTF-8.
     """
     flags = os.O_RDONLY
@@ -84,7 +84,7 @@ def has_entry(text: str, memory_id: str) -> bool:
 
 
 def seal(text: str) -> str:
-    """Return a text with a checksum that reveals a person's changes."""
+    """Return a text with a checksum added, by which later changes are detected."""
     body = _CHECK.sub("", text, count=1)
     return body.replace("memories:\n", f'check: "{_checksum(body)}"\nmemories:\n', 1)
 
