@@ -1,7 +1,6 @@
 """Handling one event: check the switch, append to the inbox, recall, and start the flusher."""
 
 import binascii
-import contextlib
 import json
 import os
 import sys
@@ -368,9 +367,11 @@ class EventHandler:
         if not self._is_first("kept", "".join(map(str, texts.values())), name):
             return False
         event = self.event
-        transcript, size = event.text("transcript_path"), 0
-        with contextlib.suppress(OSError, ValueError):
+        transcript = event.text("transcript_path")
+        try:
             size = os.stat(transcript).st_size
+        except (OSError, ValueError):
+            size = 0
         named = self.state.namespace or self.call.namespace
         fields: dict[str, object] = {
             "id": os.urandom(8).hex(),

@@ -201,10 +201,14 @@ def _order_rows(columns: _Columns, query: Query) -> "NDArray[np.int64]":
     """Return all rows, best first, ranked without reading their texts."""
     evidence = columns.evidence
     best_words = float(evidence.words.max())
-    scores = fuse(evidence._replace(similarity=None), best_words, query.weight)
-    if query.embedder is not None:
-        by_both = fuse(evidence, best_words, query.weight)
-        scores = np.where(columns.has_no_vector, scores, by_both)
+    by_words = evidence._replace(similarity=None)
+    if query.embedder is None:
+        scores = fuse(by_words, best_words, query.weight)
+    else:
+        scores = fuse(evidence, best_words, query.weight)
+        if columns.has_no_vector.any():
+            scores_by_words = fuse(by_words, best_words, query.weight)
+            scores = np.where(columns.has_no_vector, scores_by_words, scores)
     return np.argsort(-scores, kind="stable")
 
 
