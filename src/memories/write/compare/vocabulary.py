@@ -245,16 +245,13 @@ def write_clock(words: Sequence[Word]) -> list[Word]:
     """Write times such as "2 am", "2:30 pm" and "half past 9" in 24-hour format."""
     written: list[Word] = []
     for word in words:
-        start = len(written) - 1
-        if start > 0 and written[start].key not in _PARTS:
-            start -= 1
-        part = written[max(0, start) :]
-        minutes = _PARTS.get(" ".join(keys_of(part)))
-        if minutes is not None and word.key in _HOURS:
-            hour, minute = divmod(60 * int(word.key) + minutes, 60)
+        if word.key in _HOURS and (part := _part_at_end(written)):
+            hour, minute = divmod(60 * int(word.key) + _PARTS[" ".join(keys_of(part))], 60)
             shown = " ".join(before.shown for before in (*part, word))
-            start -= start > 0 and written[start - 1].key == "a"
-            written[start:] = [Word(f"{hour or 12}:{minute:02}", shown, exact=True)]
+            del written[-len(part) :]
+            if written and written[-1].key == "a":
+                written.pop()
+            written.append(Word(f"{hour or 12}:{minute:02}", shown, exact=True))
             continue
         half = _HALVES.get(word.key)
         clock = _HOUR.fullmatch(written[-1].key) if half is not None and written else None
@@ -267,3 +264,11 @@ def write_clock(words: Sequence[Word]) -> list[Word]:
             key = f"{hour}:{clock[2] or '00'}"
             written[-1] = Word(key, f"{written[-1].shown} {word.shown}", exact=True)
     return written
+
+
+def _part_at_end(words: Sequence[Word]) -> Sequence[Word]:
+    """Return the last words if they name a part of an hour, such as "half past"; else none."""
+    for part in (words[-1:], words[-2:]):
+        if " ".join(keys_of(part)) in _PARTS:
+            return part
+    return ()
