@@ -28,7 +28,7 @@ NOTE_TRUST = "a more trusted writer stored it, so a repetition does not change i
 NOTE_TAGS = f"with these tags it would have more than {MAX_TAGS}"
 NOTE_WAITS = "a draft that awaits review does not change stored memories"
 _LASTING = (DecayPolicy.CONTEXTUAL, DecayPolicy.REINFORCEABLE, DecayPolicy.STABLE)
-_RANKS = {USER: 2, AGENT: 1}  # other writers rank 0: nobody decided to store their texts
+_RANKS = {USER: 2, AGENT: 1}  # others rank 0, since their texts were stored without a decision
 _UNKNOWN_RANK = 1  # for memories stored before origins were recorded
 
 

@@ -286,7 +286,7 @@ class Writer(NamedTuple):
         if record.ref.group == draft.supersedes:
             return False
         if is_session_note(record.labels, versions.plain_key(record.key)):
-            return False  # it only quotes the conversation, so the same text is no repetition
+            return False  # it only quotes the conversation, so the same text is not a repetition
         # Would a search show the record, or at least rank it no lower than the draft?
         declared = 1.0 if draft.confidence is None else draft.confidence
         confidence = versions.confidence(record, self.now, self.config.decay_half_life_hours)

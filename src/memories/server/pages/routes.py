@@ -167,7 +167,8 @@ def _render(server: Server, page: Page, request: Request) -> Response:
         )
     if as_json:
         return json_response(view.data, view.status, HEADERS)
-    changes = page_request.call(CHANGES) if view.status < 400 else ""  # error pages stay
+    # An error page does not update itself.
+    changes = page_request.call(CHANGES) if view.status < 400 else ""
     return _html(view, page_request, changes=changes, **about)
 
 

@@ -257,7 +257,7 @@ def _make_indexes(db: Transaction, old: str, new: str) -> None:
 
 
 def _repeat_changes(db: Transaction, copy: Copy) -> bool:
-    """Replay on the copy what has changed in a table since it was copied; return whether rows were
+    """Replay on the copy all changes made to a table since it was copied; return whether rows were
     removed.
     """
     key, is_same = "r.namespace, r.seq", "c.namespace = r.namespace AND c.seq = r.seq"

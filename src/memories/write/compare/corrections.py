@@ -264,8 +264,8 @@ def _is_soft(word: Word) -> bool:
 
 
 def _announces_change(new: Sequence[Word], old: Sequence[Word]) -> bool:
-    """Return whether a new text announces a change to what the old text says: moved from A to B,
-    uses B instead of A.
+    """Return whether a new text reports a change of the old text's value, as in "moved from A to
+    B" or "uses B instead of A".
     """
     spelled = [word.shown.lower() for word in new]
     old_words = {part for word in old for part in word.shown.lower().split()}
@@ -410,7 +410,7 @@ def _is_role(change: _Change) -> bool:
 
 
 def _is_event(change: _Change) -> bool:
-    """Return whether a text reports one event of which there may be many."""
+    """Return whether a text reports an event that can happen more than once."""
     words = (*change.head, *change.tail)
     if any(word.sense in {"today", "yesterday", "was"} for word in words):
         return True

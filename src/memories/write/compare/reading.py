@@ -297,7 +297,7 @@ def _mark_acronyms(words: list[Word]) -> list[Word]:
 
 
 def _mark_literals(words: list[Word]) -> list[Word]:
-    """Mark words that are to be taken literally: quotations, commands, and single values."""
+    """Mark words that must be taken literally: quotations, commands, and single values."""
     marked, zone = [], ""
     for i, word in enumerate(words):
         if word.key in _MARKS or (zone == "command" and _ends_command(word)):
