@@ -4,7 +4,7 @@ output.
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,9 @@ import pytest
 
 from forked import Forked
 from memories import Memories
+from memories.core.disk import make_folder, try_lock
 from memories.hooks.flush import Flushed, flush
+from memories.identity.captured import FLUSH_LOCK
 
 PLENTY = "30"  # seconds, for hooks of which the answer counts
 
@@ -87,9 +89,12 @@ def projects(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def no_flusher(home: Path) -> Path:
-    """Keep flushers that hooks start from storing anything."""
-    return home
+def no_flusher(home: Path) -> Iterator[None]:
+    """Keep the flushers that hooks start from storing the inbox: the test holds their lock."""
+    make_folder(home)
+    with try_lock(home / "inbox" / FLUSH_LOCK, 0) as is_held:
+        assert is_held
+        yield
 
 
 def flush_inbox(home: Path) -> Flushed:

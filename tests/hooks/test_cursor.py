@@ -208,19 +208,6 @@ def events_of(home: Path) -> list[Event]:
 BOTH = pytest.mark.parametrize("hosts", [(OWN, CLAUDE), (CLAUDE, OWN), (OWN, OWN)], ids="-".join)
 
 
-@pytest.fixture
-def held(home: Path) -> Iterator[Path]:
-    """Keep flushers from storing the inbox."""
-    from memories.core.disk import try_lock
-    from memories.identity.captured import FLUSH_LOCK
-
-    (home / "inbox").mkdir(mode=0o700, parents=True)
-    home.chmod(0o700)
-    with try_lock(home / "inbox" / FLUSH_LOCK, 0) as is_held:
-        assert is_held
-        yield home
-
-
 @BOTH
 def test_two_hooks_of_one_event_show_memories_once(
     run: Run, hosts: tuple[str, str], root: Path, home: Path
@@ -245,9 +232,10 @@ def test_two_hooks_of_one_event_show_memories_once(
     assert session.read(str(home), "cursor.c1").namespace == "bob"
 
 
+@pytest.mark.usefixtures("no_flusher")
 @BOTH
 def test_two_hooks_of_one_event_capture_once(
-    run: Run, hosts: tuple[str, str], root: Path, held: Path
+    run: Run, hosts: tuple[str, str], root: Path, home: Path
 ) -> None:
     for number, prompt in enumerate(["Remember that Ann owns deploys.", "yes", "yes"], 1):
         for event, told in turn(root, number, prompt, "One.", "Two."):
@@ -256,13 +244,13 @@ def test_two_hooks_of_one_event_capture_once(
     for event in ("pre-compact", "session-end"):
         for host in hosts:
             run(payload(root, event, "g3", reason="completed"), event, "--capture", host=host)
-    told = [each["event"] for each in events_of(held)]
+    told = [each["event"] for each in events_of(home)]
     assert told == [
         *(["user-prompt", "answer", "answer", "stop"] * 3),
         "pre-compact",
         "session-end",
     ]
-    assert inbox.names(str(held)) == ["cursor.c1"]
+    assert inbox.names(str(home)) == ["cursor.c1"]
 
 
 @BOTH
@@ -277,10 +265,11 @@ def test_events_captured_twice_are_stored_once(
     assert [each.content for each in pending_memories(home)] == ["Ann owns deploys."]
 
 
+@pytest.mark.usefixtures("no_flusher")
 @pytest.mark.parametrize("capturing", [OWN, CLAUDE])
 @pytest.mark.parametrize("first", [OWN, CLAUDE])
 def test_one_hook_captures_although_the_other_recalled(
-    run: Run, capturing: str, first: str, root: Path, held: Path
+    run: Run, capturing: str, first: str, root: Path, home: Path
 ) -> None:
     """They may have been installed with different options."""
     remember()
@@ -290,7 +279,7 @@ def test_one_hook_captures_although_the_other_recalled(
         run(told, "user-prompt", *["--capture"] * (host == capturing), host=host) for host in hosts
     ]
     assert ["additional_context" in (answer or {}) for answer in answers] == [True, False]
-    assert [each["event"] for each in events_of(held)] == ["user-prompt"]
+    assert [each["event"] for each in events_of(home)] == ["user-prompt"]
 
 
 def test_simultaneous_hooks_show_memories_once(root: Path, home: Path) -> None:
@@ -333,14 +322,15 @@ def test_a_new_conversation_and_a_new_turn_get_context(run: Run, root: Path, hom
         assert run({**payload(root, "session-start"), **more}, "session-start") != {}
 
 
+@pytest.mark.usefixtures("no_flusher")
 def test_a_session_file_that_is_full_stops_nothing(
-    root: Path, held: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = held / "sessions"
+    folder = home / "sessions"
     folder.mkdir(mode=0o700)
     (folder / "cursor.c1").write_bytes(b"\n" * (session.MAX_BYTES + 1))
-    assert session.claim(str(held), "cursor.c1", "x", within=None)
-    assert session.claim(str(held), "cursor.c1", "x", within=None)
+    assert session.claim(str(home), "cursor.c1", "x", within=None)
+    assert session.claim(str(home), "cursor.c1", "x", within=None)
     assert (folder / "cursor.c1").stat().st_size == session.MAX_BYTES + 1
 
 
@@ -441,7 +431,8 @@ def test_a_transcript_of_cursor_is_not_read(run: Run, root: Path, home: Path) ->
     assert not (home / "hooks.log").exists()
 
 
-def test_memory_off_applies_to_both_hooks(run: Run, root: Path, held: Path) -> None:
+@pytest.mark.usefixtures("no_flusher")
+def test_memory_off_applies_to_both_hooks(run: Run, root: Path, home: Path) -> None:
     told = payload(root, "user-prompt", prompt="memory off")
     answers = [run(told, "user-prompt", "--capture", host=host) for host in (CLAUDE, OWN)]
     assert [
@@ -450,4 +441,4 @@ def test_memory_off_applies_to_both_hooks(run: Run, root: Path, held: Path) -> N
     for event, each in turn(root, 2, "Remember that Ann owns deploys.", "Noted."):
         for host in (OWN, CLAUDE):
             run(each, event, "--capture", host=host)
-    assert events_of(held) == []
+    assert events_of(home) == []

@@ -34,6 +34,7 @@ def start(*arguments: str, **streams: object) -> "subprocess.Popen[bytes]":
     return subprocess.Popen([*HOOK, *arguments], **given)  # type: ignore[call-overload,no-any-return]
 
 
+@pytest.mark.usefixtures("no_flusher")
 def test_a_hook_gives_the_host_its_text_and_keeps_what_was_said(hook: Hook, home: Path) -> None:
     with Memories() as memories:
         memories.create("Deploys happen on Tuesdays")
@@ -240,6 +241,7 @@ hook.main(["stop", "--host", "codex", "--seconds", "2"])
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
+@pytest.mark.usefixtures("no_flusher")
 def test_a_locked_store_does_not_delay_a_hook(hook: Hook, home: Path) -> None:
     with Memories() as memories:
         memories.create("Deploys happen on Tuesdays")

@@ -210,6 +210,7 @@ def test_a_folder_that_was_off_before_projects_had_names(
     assert on(clones[0])
 
 
+@pytest.mark.usefixtures("no_flusher")
 @pytest.mark.usefixtures("projects")
 def test_unreadable_project_names_break_no_hook(
     memory: Memory, clones: list[Path], hook: Hook, home: Path, folder: Path
