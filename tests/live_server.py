@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -114,15 +115,24 @@ def running(config: Config, options: Options | None = None, **settings: Any) -> 
     server = Serving(uvicorn.Config(app, timeout_graceful_shutdown=3, **(given | settings)))
     server.ending = app.state.server.end_streams
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-    thread.start()
-    until = time.monotonic() + WAIT
-    while not server.started and thread.is_alive() and time.monotonic() < until:
-        time.sleep(0.01)
-    if not server.started:
-        raise AssertionError("the server did not start")
-    try:
-        yield Live(port, tokens.own(config.home), app)
-    finally:
-        server.should_exit = True
-        thread.join(WAIT)
-        listening.close()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            uvicorn.server, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": _short_sleep})
+        )
+        thread.start()
+        until = time.monotonic() + WAIT
+        while not server.started and thread.is_alive() and time.monotonic() < until:
+            time.sleep(0.01)
+        if not server.started:
+            raise AssertionError("the server did not start")
+        try:
+            yield Live(port, tokens.own(config.home), app)
+        finally:
+            server.should_exit = True
+            thread.join(WAIT)
+            listening.close()
+
+
+async def _short_sleep(seconds: float) -> None:
+    """Sleep a tenth: uvicorn looks every 0.1 s whether it is to stop."""
+    await asyncio.sleep(seconds / 10)

@@ -92,6 +92,7 @@ class Handler(BaseHTTPRequestHandler):
     """Answers with the next behaviour, or properly if none is left."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # an answer would wait for a delayed acknowledgement
     server: "Server"
 
     def do_POST(self) -> None:
@@ -513,7 +514,8 @@ def test_an_account_without_credit_is_not_asked_again(server: Server) -> None:
     assert len(server.seen) == 1
 
 
-@pytest.mark.parametrize("silence", [hang, drip])
+@pytest.mark.first(1)
+@pytest.mark.parametrize("silence", [drip, hang])
 def test_a_server_that_does_not_answer_is_given_up(server: Server, silence: Behaviour) -> None:
     server.next += [silence] * 9
     config = {

@@ -184,7 +184,7 @@ def wait_for_input(running: "subprocess.Popen[bytes]") -> None:
 
 def test_a_hook_ends_although_its_input_never_does(home: Path) -> None:
     """It ends by itself, says nothing, and leaves no process behind."""
-    running = start("stop", "--host", "codex", "--seconds", "8")
+    running = start("stop", "--host", "codex", "--seconds", "3")
     wait_for_input(running)
     [child] = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
     assert running.wait(timeout=300) == 0

@@ -79,7 +79,7 @@ def answer_of_killed_hook(host: str, prompt: str) -> bytes:
     """Run a hook whose recall never ends, so that it is killed at its deadline."""
     event = {"session_id": "s1", "cwd": str(Path.cwd()), "prompt": prompt}
     done = subprocess.run(
-        [sys.executable, "-c", HANGING, "user-prompt", "--host", host, "--seconds", "3"],
+        [sys.executable, "-c", HANGING, "user-prompt", "--host", host, "--seconds", "2"],
         input=json.dumps(event).encode(),
         capture_output=True,
         timeout=300,
@@ -95,6 +95,7 @@ def test_where_every_hook_is_killed_the_second_one_says_that_recall_was_missed(h
     assert answer_of_killed_hook("codex", "and backups?") == b""
 
 
+@pytest.mark.thorough
 def test_cursor_gets_its_answer_from_a_hook_that_is_killed(home: Path) -> None:
     assert json.loads(answer_of_killed_hook("cursor", "when do deploys happen?")) == {
         "continue": True

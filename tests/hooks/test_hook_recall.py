@@ -432,7 +432,8 @@ def test_with_events_off_hooks_record_nothing(hook: Hook, home: Path) -> None:
     assert only["op"] == "hook.session-start"
 
 
-@pytest.mark.parametrize("trouble", [hang, status(500)])
+@pytest.mark.first(1)
+@pytest.mark.parametrize("trouble", [status(500), hang])
 def test_while_the_embedder_fails_a_prompt_recalls_by_words_and_waits_for_it_once(
     hook: Hook, home: Path, server: Server, monkeypatch: pytest.MonkeyPatch, trouble: Behaviour
 ) -> None:

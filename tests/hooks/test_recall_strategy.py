@@ -230,7 +230,7 @@ def test_a_session_over_a_locked_store(
     assert failures(home) == [("session-start", 1, 0)]
     asked = {"prompt": "when do deploys happen?"}
     first = hook(
-        "user-prompt", asked, seconds="4"
+        "user-prompt", asked, seconds="2"
     )  # it waits for the store, and may be ended at that
     assert first.code == 0
     assert failures(home)[1] == ("user-prompt", 1, 1)
@@ -243,7 +243,7 @@ def test_a_session_over_a_locked_store(
     until = time.monotonic() + 120
     while session.read(str(home), "claude-code.s1").suspect_since:  # the second one may still try
         hook("user-prompt", asked, seconds="30")
-        time.sleep(0.5)
+        time.sleep(0.05)
         assert time.monotonic() < until
     known = failures(home)[1]
     hook("pre-compact", seconds="30")

@@ -199,7 +199,10 @@ def test_windows_line_ends_and_a_byte_order_mark_are_read(bob: Memories) -> None
         ("memories:\n", "memories: [}\n", "can't be read: .*line"),
         ("memories:\n", "memories: none\nmine:\n", "memories isn't a list"),
         ("scratchpad: 1", "scratchpad: 2", "is not a scratchpad of this program"),
-        ("memories:\n", f"deep: {'[' * 1000}{']' * 1000}\nmemories:\n", "too many levels"),
+        pytest.param(
+            "memories:\n", f"deep: {'[' * 1000}{']' * 1000}\nmemories:\n", "too many levels",
+            marks=pytest.mark.thorough,
+        ),
         ("memories:\n", "memories:\n- note: no content\n", "without a content"),
         ("memories:\n", "memories:\n  - indented differently\n", "can't be read"),
         ("memories:\n", "namespace: again\nmemories:\n", "a key occurs twice"),

@@ -202,6 +202,7 @@ _ROWS = st.lists(
 )
 
 
+@pytest.mark.thorough
 @settings(max_examples=60, deadline=None)
 @given(_ROWS)
 def test_any_layout_gives_the_same_as_comparing_all_pairs(rows: list[Row]) -> None:

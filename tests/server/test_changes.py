@@ -15,13 +15,20 @@ from memories.server.api import server, store_routes
 from memories.settings import Config
 
 
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have streams look for changes often."""
+    monkeypatch.setattr(server, "POLL_SECONDS", 0.05)
+
+
 @contextlib.contextmanager
 def listening(live: Live, *headers: str, query: str = "") -> Iterator[Iterator[dict[str, Any]]]:
     """Yield the events as they arrive."""
     with contextlib.closing(
         socket.create_connection(("127.0.0.1", live.port), timeout=WAIT)
     ) as line:
-        line.sendall(live.head(f"GET /api/changes{query} HTTP/1.1", *headers))
+        head = live.head(f"GET /api/changes{query} HTTP/1.1", "Connection: close", *headers)
+        line.sendall(head)
         with line.makefile("rb") as stream:
             yield _events(stream)
 

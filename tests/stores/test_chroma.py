@@ -282,7 +282,7 @@ def test_a_server_that_is_not_chroma_is_a_one_line_error(
     handler = type("Told", (Impostor,), {"status": status, "text": text, "drop": drop})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         store = ChromaStore(f"chroma://:s3cret@127.0.0.1:{server.server_port}", SPACE)
         for do in (
             lambda: store.info(pool()),

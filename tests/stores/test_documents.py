@@ -1049,6 +1049,7 @@ class Told(BaseHTTPRequestHandler):
     """Answers each request with what it was; a path says what else to do."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # an answer would wait for a delayed acknowledgement
 
     def do_GET(self) -> None:
         if self.path == "/cut":
@@ -1068,7 +1069,7 @@ def client() -> Iterator[StoreClient]:
     """A client of a server that answers."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Told) as http:
         http.daemon_threads = True
-        threading.Thread(target=http.serve_forever, args=(0.05,), daemon=True).start()
+        threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True).start()
         client = StoreClient(
             Address("Product", "127.0.0.1", http.server_port, False, {}, "Is it running?")
         )

@@ -238,6 +238,7 @@ def test_the_bytes_written_by_forgetting_do_not_grow_with_the_store(
     assert max(costs) <= 512 * 1024
 
 
+@pytest.mark.thorough
 def test_forgetting_leaves_no_prefix_of_a_word_in_the_table_of_pages(tmp_path: Path) -> None:
     """There a page is found by the beginning of the word that was its first when it was written."""
     drawn, path = random.Random(11), tmp_path / "memories.db"

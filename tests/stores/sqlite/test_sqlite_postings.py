@@ -60,7 +60,7 @@ def test_counting_a_read_keeps_what_searches_have_read(open_store: OpenStore) ->
         assert cache.current(db) == {}
 
 
-@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("large", [pytest.param(False, marks=pytest.mark.thorough), True])
 def test_searches_see_the_writes_of_any_connection(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, large: bool
 ) -> None:
