@@ -27,7 +27,7 @@ demo: $(VENV)/.installed  ## store a dozen memories, find them again, show where
 
 dev: $(VENV)/.dev  ## install what the tests need
 
-test: $(VENV)/.dev  ## prove the core and the promises of the README (three to four minutes on two cores)
+test: $(VENV)/.dev  ## prove the core and the promises of the README (under three minutes on two cores)
 	$(BIN)/pytest $(TOGETHER)
 
 test-stores: $(VENV)/.dev  ## prove the other stores: files, PostgreSQL, Chroma, Qdrant, HTTP (five minutes)
