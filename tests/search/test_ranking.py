@@ -116,6 +116,17 @@ def test_only_decaying_memories_lose_score_with_age() -> None:
     assert only(found(decay_policy=DecayPolicy.REINFORCEABLE, age_days=-3)).freshness == 1.0
 
 
+def test_age_takes_only_from_what_a_memory_has_above_an_unrelated_text() -> None:
+    memory, strangers = found(0.8), 0.5
+    old = memory._replace(decay_policy=DecayPolicy.CONTEXTUAL, age_days=50)
+    fresh = only(memory, strangers=strangers).score
+    weight = 3.0 * STANDALONE
+    unrelated = strangers * weight / (1 + weight)
+    assert 0 < unrelated < fresh
+    aged = only(old, strangers=strangers).score
+    assert aged == pytest.approx(unrelated + (fresh - unrelated) * 0.975)
+
+
 def test_reads_only_break_ties() -> None:
     assert order(found(), found(accesses=5)) == [1, 0]
     assert order(found(0.6), found(0.5, accesses=1_000_000)) == [0, 1]

@@ -59,3 +59,15 @@ def test_a_memory_that_another_person_changed_meanwhile_is_not_accepted(
         assert (still.id, still.version, still.content) == (waits.id, 3, "The door is red")
         [accepted] = memories.review.accept([waits.id])
         assert accepted.done
+
+
+def test_a_page_has_as_many_memories_as_its_limit_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    texts = ["The red door", "A blue bike", "The red boat", "A blue cup", "The red hat"]
+    with Memories(f"sqlite:///{tmp_path}/m.db", embedder="fake") as memories:
+        for text in texts:
+            memories.create(text, pending=True, force=True)
+        first = memories.review.page(limit=2, match="red")
+        assert [each.content for each in first.memories] == [texts[4], texts[2]]
+        rest = memories.review.page(limit=2, match="red", cursor=first.next_cursor)
+        assert [each.content for each in rest.memories] == [texts[0]]
+        assert rest.next_cursor is None
