@@ -443,9 +443,11 @@ def _import_whole(
                 yield line
 
         result = import_(store, lines(), embedder, namespaces=None, intake=Intake(own=True))
-        if result.imported != records or count_records(store, places(store)) != records:
+        stored = count_records(store, places(store))
+        if result.imported != records or stored != records:
             raise StoreError(
-                f"{source} has {records} records and {result.imported} were stored in {url}; "
-                "run it again"
+                f"{source} has {records} records, but {url} now has {stored}, perhaps because "
+                "another program wrote to it; to add what it lacks, run: memory import "
+                f"{source} --all-namespaces --trusted"
             )
         return Restored(records, None, None, result.without_vector, result.unchecked)
