@@ -1,1 +1,1 @@
-"""The smallest agent with a memory; `app` is what runs."""
+"""A minimal agent with a memory; run `app`."""

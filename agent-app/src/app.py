@@ -1,10 +1,9 @@
-"""The smallest agent with a memory: JSON lines come in, are stored, and are answered with the
-context for a model.
+"""A minimal agent with a memory: reads JSON lines, stores them, and prints an answer to each.
 
-A line {"conversation_id", "role", "text"} is a message. The answer to one of the user is its
-context, with the prompt in it; `stored` says in each answer whether the memory has it. A line
-{"conversation_id", "remember", "type", "confidence"} is something to be remembered. `--health`
-prints how the memory is, and ends with 0 if that is well.
+A line {"conversation_id", "role", "text"} is a message. The answer to a user's message contains
+the context for a model, including the complete prompt. A line {"conversation_id", "remember",
+"type", "confidence"} proposes a memory. In each answer, `stored` says whether the message or memory
+was stored. `--health` prints the state of the memory, and exits with 0 if it is healthy.
 """
 
 import json
@@ -19,7 +18,7 @@ from memories import AgentMemory, MemoriesError, load_config
 
 
 def main() -> int:
-    """Answer lines until there are no more; return the exit code."""
+    """Answer every line of standard input; return the exit code."""
     try:
         if sys.argv[1:] == ["--health"]:
             return _check()
@@ -37,7 +36,7 @@ def main() -> int:
 
 
 def _check() -> int:
-    """Look once, without the patience of a start."""
+    """Check the memory once, without the retries of `AgentMemory.start`; return the exit code."""
     with MemoryGateway(load_config().mcp_endpoint) as gateway:
         health = AgentMemory(gateway, ContextBuilder(gateway), MemoryPolicy()).health()
     _say(health)
@@ -58,7 +57,7 @@ def _converse(memory: AgentMemory, conversation_id: str, role: str, text: str) -
     return answer | {"stored": memory.append(conversation_id, role, text) is not None}
 
 
-def _remember(  # a line's names are its arguments
+def _remember(  # the parameters are named after the line's members
     memory: AgentMemory,
     conversation_id: str,
     remember: str,

@@ -1,4 +1,4 @@
-"""The assembly of contexts, where the specification looks for it; the library has the code."""
+"""Re-exports the context builder under the module name that the specification requires."""
 
 from memories import ContextBuilder, ContextBuildError
 

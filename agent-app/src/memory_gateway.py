@@ -1,4 +1,4 @@
-"""The transport layer, where the specification looks for it; the library has the code."""
+"""Re-exports the transport layer under the module name that the specification requires."""
 
 from memories import MCPError, MemoryGateway
 

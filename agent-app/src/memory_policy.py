@@ -1,4 +1,4 @@
-"""What is stored, and how often, where the specification looks for it; the library has the code."""
+"""Re-exports the memory policy under the module name that the specification requires."""
 
 from memories import MemoryPolicy
 

@@ -1,3 +1,1 @@
-"""Tests of the modules that the app imports; `tests/context` has those of the library behind
-them.
-"""
+"""Tests of the app's modules; `tests/context` tests the library code behind them."""

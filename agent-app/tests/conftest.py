@@ -1,4 +1,4 @@
-"""A memory of its own for each test, and the app's modules on the path."""
+"""Gives each test its own memory, and puts the app's modules on the path."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ SOURCES = Path(__file__).parent.parent / "src"
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Yield the folder of the memory."""
+    """Yield the memory's folder."""
     monkeypatch.syspath_prepend(SOURCES)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("MEMORY_HOME", str(tmp_path / "memories"))

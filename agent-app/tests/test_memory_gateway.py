@@ -1,4 +1,4 @@
-"""The gateway stores turns and memories and gives them back."""
+"""The gateway stores turns and memories, and returns them."""
 
 import pytest
 

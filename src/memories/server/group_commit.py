@@ -30,7 +30,7 @@ from memories.stores.wrapper import BatchedStore
 from memories.write.create import Batch, Created
 
 MOST_WAITING = 2_000  # maximum number of writes in the queue
-# limits of one transaction: its writes, its bytes of text, and its seconds, since others wait
+# limits of one transaction: number of writes, bytes of text, and seconds
 MOST_AT_ONCE = 256
 MOST_BYTES = 1_048_576
 _SECONDS = 0.1
@@ -108,7 +108,7 @@ class _Part(NamedTuple):
                 if memories.config.home not in flushed:
                     memories.flush_accesses()
                     flushed.add(memories.config.home)
-        except Exception as exc:  # noqa: BLE001 - raised by each write, as by a write that was not queued
+        except Exception as exc:  # noqa: BLE001 - each write raises it, as without the queue
             return self._results(exc)
         return self._results(None)
 
@@ -130,7 +130,7 @@ def _answer(results: Sequence[tuple[_Write, Any]]) -> None:
 
 
 class _Apart(Exception):
-    """Raised when writes that were made in one step must be repeated in savepoints of their own."""
+    """Raised when writes that were made in one step must be repeated, each in its own savepoint."""
 
 
 class GroupCommit:
@@ -202,7 +202,7 @@ class GroupCommit:
             raise
 
     def _enter(self, write: _Write) -> "Future[Any]":
-        write.future.set_running_or_notify_cancel()  # a caller can't cancel it any more
+        write.future.set_running_or_notify_cancel()  # from now on, the caller can't cancel it
         with self._entering:
             if self._closed:
                 raise Ending

@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import Any, Protocol
 
 import anyio
-import jinja2  # noqa: F401 - pages need it, and its absence is reported before the server listens
+import jinja2  # noqa: F401 - if it is missing, say so before the server listens
 import uvicorn
 from starlette.requests import Request
 from starlette.responses import Response
@@ -39,7 +39,7 @@ HEAD_SECONDS = 10.0
 MAX_HEAD = 65_536
 MAX_HEADERS = 100
 MOST_REQUESTS = 256  # maximum number of requests answered concurrently
-# with this many, a new connection closes the oldest one that is waiting for its client
+# once this many are open, a new connection closes the oldest one that waits for its client
 MOST_CONNECTIONS = 512
 _MOST_JOINED = 65_536  # maximum number of bytes held back until the end of an iteration
 
@@ -102,7 +102,7 @@ class HttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse the data, and refuse a head without an end."""
+        """Parse the data, and refuse a head that is too large."""
         if self._refused:
             return
         was_in_head = self._in_head
@@ -195,7 +195,7 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.close()
 
 
-_GRACE_SECONDS = 3  # seconds that open requests get to finish; queued writes then get as many
+_GRACE_SECONDS = 3  # seconds for open requests to finish; queued writes then get the same time
 READY_SECONDS = 1.0  # how long the answer of `/ready` is reused
 
 
@@ -330,7 +330,7 @@ class Web:
         try:
             if isinstance(self._process.store, OnThisDisk):
                 self._process.store.rehearse()
-        except MemoriesError:  # only `memory doctor` shows the reason, since any client may ask
+        except MemoriesError:  # any client may ask, so don't show the reason
             return "the store is not writable; run memory doctor to see why"
         return ""
 

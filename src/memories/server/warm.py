@@ -456,7 +456,7 @@ class Warm:
         if not self._served.fits():
             self._served.end("the store was removed or replaced")
             return DIRECT
-        if environment.get("TZ") != os.environ.get("TZ"):  # the time zone belongs to the process
+        if environment.get("TZ") != os.environ.get("TZ"):  # a time zone is process-wide
             return DIRECT
         try:
             with standing_for(caller, apart=self._thread.apart):

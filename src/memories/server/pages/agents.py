@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from memories.hooks.recall import Situation
     from memories.memories import Memories
 
-_MAX_MESSAGE = 4_000  # maximum number of characters, since the message is part of the address
+_MAX_MESSAGE = 4_000  # maximum number of characters in a message, which is part of the address
 _PROJECTS = 100  # maximum number of projects offered for completion
 _IN_BLOCK = {
     "pinned": "Pinned: it always comes first.",

@@ -225,7 +225,7 @@ def _draw_arrows(
 
 
 def _draw_ticks(timeline: _Timeline) -> list[tuple[float, str]]:
-    """Return the positions and labels of some days."""
+    """Return the positions and labels of evenly spaced days."""
     step = max(1, math.ceil(timeline.span_count / _TICKS))
     return [
         (timeline.x_of(span), f"{timeline.begin_of(span):%d %b %Y}".lstrip("0"))

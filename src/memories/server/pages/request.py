@@ -128,10 +128,10 @@ class PageRequest(NamedTuple):
         return self.number("limit", default) or default
 
     def tags(self) -> dict[str, str]:
-        """Return the tags to filter by, from parameters `tag=key=value`.
+        """Return the tags to filter by, from the `tag=key=value` parameters.
 
         Raises:
-            InvalidInput: A value has another format.
+            InvalidInput: A value has a different format.
         """
         tags: dict[str, str] = {}
         for name, text in self.params:
