@@ -171,7 +171,7 @@ def relink(entries: Sequence[Record], last: Sequence[Record]) -> list[Record]:
 
 
 def make_undone_entry(entry: Record) -> Record:
-    """Return the entry to add after one whose changes failed; it records the failure."""
+    """Return an entry that says that the changes in an earlier entry failed."""
     link = link_of(entry)
     changes = (("undone", f"{_NAMED}{link.number}.{link.number}"),)
     return record_of(follow(link._replace(changes=changes), link), entry.ref.position + 1)

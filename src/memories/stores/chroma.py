@@ -72,11 +72,12 @@ class ChromaDriver:
     """Implements `Driver` on one server: each part is a collection, so a search needs no filter.
 
     A filter that most points match would cost the server 4 ms for every thousand points, more than
-    the search itself. The metadata of the collection with the store's name is the state. Creating
-    that collection is one step, which succeeds for only one client. Its points list the parts.
+    the search itself. The store's state is kept in the metadata of the collection that has the
+    store's name, and this collection's points list the parts. Creating the collection is a single
+    step, which succeeds for only one client.
 
     The words of a record are a list in a second collection, which is written before the record.
-    Such lists in the record would make reading slow. The server's own document search scans the
+    Keeping these lists in the records would slow reads. The server's own document search scans the
     documents of all collections, which takes 50 ms for 100,000 documents.
 
     The rules of the protocol hold: the server writes a request to its log completely or not at all.
@@ -282,8 +283,8 @@ class ChromaDriver:
         self._value(answer, "a write")
 
     def _batch_size(self, count: int) -> int:
-        """Return how many points fit into one request. If there are few points, the server isn't
-        asked.
+        """Return how many points fit into one request. For few points, the server's limit isn't
+        looked up.
         """
         return _BATCH if count <= _BATCH else self.max_batch
 
@@ -302,7 +303,7 @@ class ChromaDriver:
         body = {"include": ["metadatas"], "limit": page_size, **_to_where(scope, where)}
         points = _to_points(scope, self._read(part, "get", body))
         if limit is None and len(points) == page_size:
-            # There are more points. Pages shift when others write, so all are read by id.
+            # There are more points. Pages shift when others write, so all points are read by id.
             points = self.get(part, self.ids(part, where))
         return points
 
@@ -391,8 +392,8 @@ def _field_name(scope: str, field: str) -> str:
     """Return a field's name in one part.
 
     The server looks up conditions in an index over all its collections, by the name of the field
-    and then by its value. With different names in each part, the cost depends on the size of the
-    part and not on the size of the server.
+    and then by its value. With different names in each part, the cost of a search depends on the
+    size of the part, not on how much the server contains.
     """
     return f"{field}.{scope}" if field in _SEARCHED_FIELDS else field
 
@@ -428,9 +429,9 @@ def _to_points(scope: str, answer: Any) -> list[Point]:
 def _has_term(scope: str, term: "Term") -> dict[str, Any]:
     """Return the condition that a record contains the words of a term.
 
-    The words of a long record are spread over several points, so perhaps no single point contains
-    all words of the term. Each of these points therefore matches if it contains any of them; the
-    caller checks the records.
+    The words of a long record are spread over several points, and perhaps none of them contains
+    all words of the term. So a point matches if it contains any of these words; the caller checks
+    the records.
     """
     *words, last = term.tokens
     words += _prefix(last) if term.open_ended else [last]
@@ -510,7 +511,7 @@ class ChromaStore(RemoteStore):
                 proxy precedes the host, `chroma://:KEY@host:port`, and is sent as a bearer token.
                 `?tls=1` or `?ssl=true` turns TLS on.
             space: The space of the vectors to write and search; None in keyword-only mode.
-            collection_name: The collection if the URL names none.
+            collection_name: The collection to use if the URL doesn't name one.
 
         Raises:
             ConfigError: The URL is invalid.

@@ -286,7 +286,7 @@ class LoggedStore(StoreWrapper):
             return self._batch.heads[namespace]
         where, mark = chain.chain_of(namespace), self.wrapped.damaged.mark()
         with contextlib.suppress(StoreDamaged, ValueError):
-            # Looking up two addresses takes a third of the time of searching for the end.
+            # Looking up two addresses is three times as fast as searching for the end.
             if namespace in self._heads:
                 entry, link = self._heads[namespace]
                 if self._is_last(entry) and not self._has_met_damage(namespace, mark):

@@ -160,8 +160,8 @@ class Store(Protocol):
         Args:
             where: Selects the records.
             vector: The query, shape (dimension,), unit length; None to search by words only.
-            terms: From `languages.text.query_terms`: words, phrases of several words, and
-                beginnings of words, which end in `*`; one match is enough.
+            terms: From `languages.text.query_terms`: words, phrases, and word prefixes, which
+                end in `*`; one match is enough.
             k: How many records to return by vector, and how many by words; at most 2k in total.
 
         Returns:

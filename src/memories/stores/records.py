@@ -87,7 +87,7 @@ class Record(NamedTuple):
 
     @property
     def role(self) -> str | None:
-        """The role of a turn's speaker, one of `ROLES`; None for a memory, whose tags are free."""
+        """The role of a turn's speaker, one of `ROLES`; None for a memory."""
         if self.ref.collection is Collection.HISTORY:
             return self.labels.get(ROLE)
         return None

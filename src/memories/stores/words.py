@@ -27,7 +27,7 @@ class Term(NamedTuple):
 
     Attributes:
         tokens: The consecutive tokens; never empty.
-        open_ended: Whether the last token is only the beginning of a word.
+        open_ended: Whether the last token is only a word prefix.
     """
 
     tokens: tuple[str, ...]

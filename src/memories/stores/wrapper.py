@@ -157,8 +157,8 @@ class StoreWrapper(Store):
         self._target().close()
 
 
-# Maximum number of collected records. Time passes only when they are added to the store, and a
-# caller that limits the duration of a transaction must notice it soon.
+# Maximum number of collected records. Only adding them to the store takes time. With more of them,
+# a caller that limits the duration of a transaction would notice that time too late.
 MOST_WAITING = 512
 
 

@@ -266,7 +266,7 @@ def put_back(scratch: Path, path: Path, aside: Path | None, *, records: int, mar
 
 
 def _empty_log_of_store(file: SQLiteFile) -> bool:
-    """Move the log into the file and empty it; return whether that succeeded.
+    """Copy the log's pages into the file and empty the log; return whether that succeeded.
 
     This fails while another process reads, or if the store can't be opened.
     """

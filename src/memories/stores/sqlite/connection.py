@@ -30,11 +30,11 @@ BUSY_SECONDS = 30.0
 _PARTS = ("", "-wal", "-shm")
 # Suffixes of the copies that migrations, restores and repairs leave next to the file.
 COPIES = ("v*.backup", "replaced-*", "before-fix-*")
-# how long one attempt to erase waits for readers; other writers have to wait as long
+# how long one attempt to erase waits for readers; other writers have to wait too
 _ATTEMPT_MILLIS = 100
-_BETWEEN_ATTEMPTS = 0.05  # seconds between two attempts, in which others can write
+_BETWEEN_ATTEMPTS = 0.05  # seconds between two attempts, so that others can write
 
-# The warnings that were logged: each a file and the number of commits that it lacks.
+# The warnings already logged, each as a file and the number of its missing commits.
 _reported: set[tuple[Path, int]] = set()
 
 
@@ -172,7 +172,7 @@ class SQLiteFile:
         return not self._guard.forked and bool(getattr(self._local, "depth", 0))
 
     def erase_free_pages(self) -> None:
-        """Empty the log into the file and overwrite free bytes, so that no removed byte is left.
+        """Checkpoint the log and overwrite free bytes, so that no byte of removed records is left.
 
         Others may write between two attempts. A file from a version that didn't overwrite deleted
         bytes is rewritten completely, once.
@@ -214,7 +214,7 @@ class SQLiteFile:
             return engine.count_missing_commits(connection, commit_note)
 
     def accept_loss(self) -> int:
-        """Continue without missing commits, in a new history; return how many are missing."""
+        """Continue in a new history without the missing commits; return how many there are."""
         with sqlite_errors(self.path), self._exclusive(BUSY_SECONDS) as side:
             connection = self._connection()
             _, commit_note = engine.read_open_side(side)
@@ -533,7 +533,7 @@ class SQLiteFile:
         return next_marker(marker, forked=is_restored)
 
     def _note(self, side: int, marker: Marker) -> None:
-        """Write the note of an acknowledged commit; if that fails, its loss may go unnoticed."""
+        """Note an acknowledged commit; without a note, a loss of the commit may go unnoticed."""
         with contextlib.suppress(OSError, apsw.Error):  # the commit itself succeeded
             status = self.path.stat()
             own = os.fstat(side).st_ino

@@ -351,7 +351,7 @@ def find_damaged_vectors(inspection: Inspection) -> Iterator[Finding]:
 
 
 def drop_damaged_vectors(inspection: Inspection) -> None:
-    """Remove damaged vectors; only words find their records until they are embedded again."""
+    """Remove damaged vectors; until their records are re-embedded, only words find them."""
     db = inspection.db
     space = read_space(db)
     for collection, table in _vector_tables():

@@ -31,7 +31,7 @@ SECURE = "INSERT INTO meta (name, value) VALUES ('secure', 1)"
 _CACHE_KIB = 16_384
 BUSY_MILLIS = 30_000
 SUFFIXES = ("", "-wal", "-shm", "-journal")
-_SIGNATURE_BYTES = 20  # length of the first part: which process holds the lock, and since when
+_SIGNATURE_BYTES = 20  # length of the first part, which names the process that holds the lock
 _MAX_BYTES = 400
 _LOG_HEADER_BYTES = 32
 LOG_MAGIC = (0x377F0682, 0x377F0683)  # a SQLite log starts with one of them
@@ -322,7 +322,7 @@ def prepare(db: apsw.Connection) -> None:
 
 def create_views(db: apsw.Connection) -> None:
     """Create a connection's views of its word tables."""
-    # Keeps the undo data of statements in memory; a file would get 16 pages for each added memory.
+    # Keep statements' undo data in memory; in a file, each added memory would cost 16 page writes.
     # The pragma comes first, because it drops temporary tables.
     db.execute("PRAGMA temp_store=MEMORY")
     for table in WORD_TABLES:
@@ -515,5 +515,5 @@ def count_missing_commits(connection: apsw.Connection, commit_note: CommitNote |
         return 0
     marker, is_restored = state(connection)
     if is_restored or commit_note.marker.history != marker.history:
-        return 0  # a backup lacks later commits on purpose
+        return 0  # a restored backup lacks later commits, as intended
     return max(0, commit_note.marker.commits - marker.commits)

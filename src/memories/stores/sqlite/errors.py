@@ -27,7 +27,7 @@ SALVAGE = (
 )
 # Raised when invalid values are decoded; see `rows.describe_damage`.
 NEVER_WRITTEN = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
-# The first matching class counts, so general errors come last.
+# The first matching class is used, so general classes come last.
 _TRANSLATIONS: tuple[tuple[type[apsw.Error], type[StoreError], str], ...] = (
     (apsw.FullError, StoreFull, _FULL),
     (apsw.NotADBError, StoreDamaged, "{path} is not a SQLite database; it was not touched"),

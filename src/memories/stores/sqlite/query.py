@@ -39,7 +39,7 @@ class ReadCache(Generic[_Name, _Value]):
     """
 
     def __init__(self, max_values: int) -> None:
-        """Create a cache for about this many values per connection."""
+        """Create a cache for about `max_values` values per connection."""
         self._max_values = max_values
         self._lock = threading.Lock()
         self._cached: weakref.WeakKeyDictionary[apsw.Connection, tuple[Any, dict[_Name, _Value]]]
@@ -297,7 +297,7 @@ def selection(db: apsw.Connection, where: Filter, pools: Sequence[int] | None = 
     if where.group is not None:
         plain.append(_group_condition(where.group, is_prefix=where.prefix))
     if where.ended_by == "delete":
-        # As a literal, because only that makes SQLite use the index `record_deleted`.
+        # A literal, because SQLite doesn't use the index `record_deleted` for a bound value.
         plain.append(("r.ended_by = 'delete'", ()))
     conditions: list[str] = []
     values: list[Any] = []
@@ -330,7 +330,7 @@ def selection(db: apsw.Connection, where: Filter, pools: Sequence[int] | None = 
 
 
 def select_seqs(db: apsw.Connection, selected: Selection, seqs: Iterable[int]) -> list[int]:
-    """Return those seqs that the filter selects, in the same order."""
+    """Return the seqs that the filter selects, in the given order."""
     sql = (
         "SELECT r.seq FROM json_each(?) wanted CROSS JOIN record r ON r.seq = wanted.value "
         f"WHERE {selected.check}"

@@ -243,9 +243,9 @@ def stage(
     space: StoredSpace,
     vectors: "Mapping[Collection, Mapping[int, NDArray[np.float32]]]",
 ) -> None:
-    """Add record vectors, either staged or in use.
+    """Add vectors of records to the vectors in use, or to the staged ones.
 
-    They are used immediately if the store's vectors are from this space, or if the store has none.
+    The vectors are used immediately if the store's are from this space, or if the store has none.
 
     Args:
         db: A connection inside a transaction that writes.

@@ -110,7 +110,7 @@ class SQLiteStore:
         if not self._file.path.exists():
             refuse_full(self._file.path)
             return  # the first write creates it
-        # Only a new connection would notice such a folder, and this thread may already have one.
+        # Checked here, because SQLite notices such a folder only when it opens a connection.
         refuse_folder_in_the_way(self._file.path)
         # SQLite writes at the end of a transaction. Pages flushed earlier go into the log at the
         # next commit's position, and that commit overwrites them. No reader sees them, and no other
@@ -137,7 +137,7 @@ class SQLiteStore:
 
     def _patch(self, db: apsw.Connection, seq: int, patch: Patch) -> None:
         records = records_of(db, fetch(db, f"{READ} WHERE r.seq = ?", (seq,)), self.damaged)
-        if seq not in records:  # a change must not give damage a matching checksum
+        if seq not in records:  # a change would give the damaged record a valid checksum
             raise refusal(damaged_record(patch.ref, "it can't be changed"))
         before = records[seq]
         fields = fields_json({**before.fields, **patch.fields})

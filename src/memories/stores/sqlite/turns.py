@@ -40,7 +40,7 @@ class _Rows(NamedTuple):
 
 
 class RowCache:
-    """Cache for the rows that were read last, valid until the file changes.
+    """Cache for the rows of the last query, valid until the file changes.
 
     Most searches repeat the same filter.
     """
@@ -58,9 +58,8 @@ class RowCache:
     ) -> _Rows:
         """Return a query's rows, from the cache if nothing has been written in the meantime.
 
-        SQLite's `data_version` changes when another connection commits; the count of changes grows
-        when this connection writes. A transaction that has written neither uses nor fills the
-        cache, because its changes may be rolled back.
+        A transaction that has written neither uses nor fills the cache, because its changes may be
+        rolled back.
         """
         state = fetch_value(db, "PRAGMA data_version"), db.total_changes(), sql, tuple(values)
         is_writing = has_written(db)
@@ -71,7 +70,7 @@ class RowCache:
                 return rows
         found = fetch(db, sql, values)
         rows = _read_sound(db, found, vectors, damaged)
-        # Rows with damage are not cached, since each search has to note the damage again.
+        # A result with damaged rows isn't cached, since each search must note the damage again.
         is_complete = len(rows.places.seqs) == len(found)
         if is_complete and not is_writing and len(rows.codes) <= _MAX_CACHED_BYTES:
             self._last = state, weakref.ref(db), rows

@@ -147,9 +147,9 @@ class VectorIndex:
 
         Args:
             db: A connection inside a transaction.
-            added: How many vectors were just inserted. After only a few, the check is usually
-                skipped, so that an append costs the same whether few or many vectors are waiting
-                for a block. The larger the batch, the more likely the check.
+            added: How many vectors were just inserted. After only a few, the check for a
+                full block is usually skipped, so that an append costs the same whether few or many
+                vectors are waiting for a block. The larger the batch, the more likely the check.
         """
         while True:
             hi = int(fetch_value(db, f"SELECT coalesce(max(hi), 0) FROM {self._block_table}"))
@@ -525,7 +525,7 @@ def _is_of_pools(
 
 
 def _find_indexes(seqs: "NDArray[np.int64]", wanted: "NDArray[np.int64]") -> "NDArray[np.int64]":
-    """Return where the wanted values are in ascending seqs, which may repeat or lack some."""
+    """Return all indexes at which the wanted values occur in ascending seqs."""
     first = np.searchsorted(seqs, wanted, "left")
     counts = np.searchsorted(seqs, wanted, "right") - first
     if (counts == 1).all():

@@ -1,10 +1,10 @@
 """Checks whether a log next to a store file belongs to it.
 
-SQLite doesn't check this: it replays any log into any file. Only the files' contents prove it,
-because copying and moving files change their times and inodes. Each commit writes the row of the
-table `store`, whose id follows from the previous one. So the database file must contain one of the
-states in its log, or the state just before the first of them. The pages that the log changes must
-also be at the same positions in the database.
+SQLite replays any log into any file. Only the contents of both files prove that they belong
+together, because copying and moving files change their times and inodes. Each commit writes the row
+of the table `store`, whose id follows from the previous one. So the database file must contain one
+of the states in its log, or the state just before the first of them. The pages that the log changes
+must also be at the same positions in the database.
 """
 
 import os
@@ -182,7 +182,7 @@ def refuse_foreign_log(path: Path, commit_note: CommitNote | None) -> None:
         commit_note: The note in the side file.
 
     Raises:
-        ForeignLog: The log belongs to another store or another time.
+        ForeignLog: The log belongs to another store, or to another state of this one.
         StoreDamaged: The file is too damaged to decide.
     """
     log_path = Path(f"{path}-wal")

@@ -573,7 +573,7 @@ def _score(
 def _score_common(
     snapshot: Snapshot, corpus: _Corpus, queries: list[_TermQuery], scope: _Scope, hits: WordHits
 ) -> None:
-    """Score the newest records that contain all common terms, or the two rarest, or the rarest.
+    """Score only some records, as chosen by `_find_newest`.
 
     With a million records, ranking every record that contains such a term would take a second.
     """
@@ -592,7 +592,7 @@ def _score_common(
             continue  # the index is damaged
         hits.scores[seq] = 0.0
         for number, (term, gain) in enumerate(gains):
-            # The term's frequency in each namespace's form; only the record's own can exceed 0.
+            # One frequency per namespace; only that of the record's own namespace can exceed 0.
             own = frequencies[number * pool_count : (number + 1) * pool_count]
             occurrences = max(own)
             if occurrences:
@@ -603,10 +603,11 @@ def _score_common(
 def _find_newest(
     db: apsw.Connection, corpus: _Corpus, queries: Sequence[_TermQuery], scope: _Scope
 ) -> dict[int, bytes]:
-    """Return the newest records that contain all terms, or the two rarest, or the rarest, up to a
-    limit.
+    """Return up to `_RANK_AT_MOST` records: the newest that contain all terms.
 
-    Each record comes with the frequencies of all terms, one byte for each term in each namespace.
+    If these are too few, the newest with the two rarest terms are added, and after them the newest
+    with the rarest term. Each record comes with the frequencies of all terms, one byte for each
+    term in each namespace.
     """
     table = corpus.table
     sql = (
