@@ -88,7 +88,7 @@ def test_what_is_stored_cannot_pass_for_ours(call: Call) -> None:
         ({"operation": "search", "query": "x", "limit": True}, f"from 1 to {MAX_RESULTS}"),
         (
             {"operation": "search", "query": "x", "tags": {"a": 1}},
-            "tags must be an object of texts",
+            "tags must be an object of strings",
         ),
         ({"operation": "search", "query": "x", "id": "y"}, "omit 'id'"),
         ({"operation": "search", "query": "x", "since": "someday"}, "someday"),

@@ -179,13 +179,13 @@ def test_the_review_goes_on_key_by_key(site: Site, opened: Open) -> None:
     told.filter(has_text="Accepted").wait_for()
     assert contents(site) == ["The harbour is old"]
     page.keyboard.press("u")
-    told.filter(has_text="It waits again").wait_for()
+    told.filter(has_text="It is waiting again").wait_for()
     assert contents(site) == []
     assert site.memories.review.count() == 4
     page.keyboard.press("r")
     told.filter(has_text="Rejected").wait_for()
     page.keyboard.press("u")
-    told.filter(has_text="It waits again").wait_for()
+    told.filter(has_text="It is waiting again").wait_for()
     assert site.memories.review.count() == 4
 
 
@@ -215,7 +215,7 @@ def test_many_are_accepted_and_wait_again(site: Site, opened: Open) -> None:
     page.locator("#told", has_text="Accepted").wait_for()
     assert len(contents(site)) == 3
     page.keyboard.press("u")
-    page.locator("#told", has_text="They wait again").wait_for()
+    page.locator("#told", has_text="They are waiting again").wait_for()
     assert (contents(site), site.memories.review.count()) == ([], 3)
 
 

@@ -227,7 +227,7 @@ def _check(key: str, value: object) -> None:
     elif kind == "object":
         texts = [*value, *value.values()] if isinstance(value, Mapping) else [None]
         if not all(isinstance(text, str) for text in texts):
-            raise InvalidInput(f'{key} must be an object of texts, like {{"type": "preference"}}')
+            raise InvalidInput(f'{key} must be an object of strings, like {{"type": "preference"}}')
     elif kind == "boolean":
         if not isinstance(value, bool):
             raise InvalidInput(f"{key} must be true or false")

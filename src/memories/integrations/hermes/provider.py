@@ -96,7 +96,7 @@ class MemoriesProvider(MemoryProvider):  # type: ignore[misc]  # Hermes has no t
         config = load_config({})
         namespace = _read_settings(kwargs.get("hermes_home")).get("namespace", config.namespace)
         is_guest = kwargs.get("platform", "") not in _LOCAL and bool(kwargs.get("user_id"))
-        if is_guest:  # the users of a chat service share no memories
+        if is_guest:  # users of a chat service don't share memories
             user = f"{kwargs['platform']}/{kwargs['user_id']}".encode()
             namespace = f"{HOST}-{hashlib.blake2b(user, digest_size=12).hexdigest()}"
         self._config = config = config._replace(namespace=namespace)
@@ -150,8 +150,8 @@ class MemoriesProvider(MemoryProvider):  # type: ignore[misc]  # Hermes has no t
             self._captured.add_turns(self._session_name(session_id), drafts)
 
     def on_pre_compress(self, messages: list[dict[str, Any]]) -> str:  # noqa: ARG002
-        """Forget which memories the session was shown, since compression removes them from its
-        context.
+        """Clear the list of memories that the session was shown, since compression removes them
+        from its context.
 
         The memories can then be recalled again. Nothing is added to the summary.
         """

@@ -38,7 +38,8 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 }  # fmt: skip
 _CALLED = {
     "text": "text", "whole": "a whole number", "number": "a number", "flag": "true or false",
-    "tags": "an object of texts", "texts": "a list of texts", "objects": "a list of objects",
+    "tags": "an object whose values are strings", "texts": "a list of strings",
+    "objects": "a list of objects",
 }  # fmt: skip
 
 
@@ -118,9 +119,9 @@ def _check(name: str, field: Field, value: Any) -> Any:
     if type(value) not in _TYPES[field.kind]:
         raise InvalidInput(f"{name} must be {_CALLED[field.kind]}")
     if field.kind == "texts" and not all(type(text) is str for text in value):
-        raise InvalidInput(f"{name} must be a list of texts")
+        raise InvalidInput(f"{name} must be a list of strings")
     if field.kind == "tags" and not all(type(text) is str for text in value.values()):
-        raise InvalidInput(f"{name} must be an object whose values are texts")
+        raise InvalidInput(f"{name} must be an object whose values are strings")
     if field.kind == "objects":
         return [
             _read_object(shape, field.of or {}, f"{name}[{at}]") for at, shape in enumerate(value)
@@ -131,9 +132,8 @@ def _check(name: str, field: Field, value: Any) -> Any:
 
 def _find_field(name: str, fields: Fields) -> Field:
     if name not in fields:
-        raise InvalidInput(
-            f'there is no "{shown(name)}" here; use {", ".join(fields) or "nothing"}'
-        )
+        advice = f"use {', '.join(fields)}" if fields else "this request takes none"
+        raise InvalidInput(f'unknown parameter "{shown(name)}"; {advice}')
     return fields[name]
 
 
