@@ -588,7 +588,7 @@ BAD_LINES = {
     "conversation": (turn_line(group="a\nb"), "has a conversation id that is not text on one line"),
     "long turn": (
         turn_line(text="x" * 100_001),
-        "has a content of 100001 characters; a turn has at most 100000",
+        "has content of 100001 characters; a turn has at most 100000",
     ),
     "twice": (line_of()[:-2] + ',"text":"y"}', 'contains the key "text" twice'),
     "field twice": (line_of()[:-2] + ',"fields":{"a":1,"a":2}}', 'contains the key "a" twice'),

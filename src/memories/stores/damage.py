@@ -119,7 +119,7 @@ def refusal(finding: Finding) -> StoreDamaged:
 
 
 def find_problem(record: Record) -> str | None:
-    """Return a record's defect, such as "has a content that is not text"; None if it is sound."""
+    """Return a record's defect, such as "has content that is not text"; None if it is sound."""
     if record.ref.collection is Collection.LOG:
         return None  # `chain` checks log entries
     return (
@@ -139,7 +139,7 @@ def find_import_problem(record: Record) -> str | None:
     is_turn = record.ref.collection is Collection.HISTORY
     if is_turn and len(record.text) > MAX_TURN_CHARACTERS:
         return (
-            f"has a content of {len(record.text)} characters; "
+            f"has content of {len(record.text)} characters; "
             f"a turn has at most {MAX_TURN_CHARACTERS}"
         )
     ended_by = (record.ended_by or _ENDS[0]).partition(" (")[0]
@@ -167,7 +167,7 @@ def _find_group_problem(record: Record) -> str | None:
 
 def _find_part_problem(record: Record) -> str | None:
     if not (isinstance(record.text, str) and _is_text(record.text)):
-        return "has a content that is not text"
+        return "has content that is not text"
     numbers = (
         ("position", record.ref.position),
         ("accesses", record.accesses),

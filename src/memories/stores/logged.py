@@ -451,7 +451,7 @@ def _patched_note(patch: Patch) -> _Note:
 
 _COLLECTIONS = {"memories": Collection.MEMORY, "turns": Collection.HISTORY}
 _ADVICE = {
-    "memories": "delete or forget some, such as with memory delete --where 'updated < 90d'",
+    "memories": "delete or forget some, for example with memory delete --where 'updated < 90d'",
     "turns": "forget some conversations: memory turns forget",
 }
 

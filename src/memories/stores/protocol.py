@@ -324,7 +324,7 @@ class OnThisDisk(Protocol):
 
 GONE = "what was forgotten is gone, but bytes of it may still be on the disk"
 PARTLY_GONE = "only a part of it has been forgotten"
-UNSURE = "it may or may not be forgotten"
+UNSURE = "it may or may not have been forgotten"
 
 
 @contextlib.contextmanager

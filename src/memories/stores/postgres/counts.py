@@ -252,7 +252,7 @@ def check(db: Transaction, *, deep: bool) -> Iterator[Finding]:
         count = int(db.value(f"SELECT count(*) FROM {table} t WHERE {_OF_NO_RECORD}") or 0)
         if count:
             yield Finding(
-                f"{table} contains {count} rows of records that do not exist", _FIX, derived=True
+                f"{table} contains {count} rows for records that do not exist", _FIX, derived=True
             )
 
 

@@ -261,7 +261,7 @@ def put_back(scratch: Path, path: Path, aside: Path | None, *, records: int, mar
             count = fetch_value(db, _COUNT)
         if count != records:
             raise StoreError(
-                f"{path} contains {count} records and the backup {records}; restore another one"
+                f"{path} contains {count} records, but the backup {records}; restore another backup"
             )
 
 
@@ -338,7 +338,7 @@ def _refuse_foreign(db: apsw.Connection, path: Path) -> None:
     """Refuse another program's database, because SQLite would run the code in its schema."""
     if db.pragma("application_id") != engine.APPLICATION_ID:
         raise RequestError(
-            f"{path} is another program's SQLite database; name a backup of Memories"
+            f"{path} is another program's SQLite database; use a backup that Memories made"
         )
     version, newest = int(db.pragma("user_version")), engine.SCHEMA_VERSION
     if not 1 <= version <= newest:

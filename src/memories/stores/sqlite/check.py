@@ -357,7 +357,7 @@ def _compare_words(inspection: Inspection) -> Iterator[Finding]:
             wrong |= _differing(dict(fetch(inspection.db, sizes)), dict(fetch(fresh, sizes)))
     count = len(wrong - inspection.damaged)
     if count:
-        yield derived_finding(f"the index contains other words than the text of {count} records")
+        yield derived_finding(f"the index of words differs from the text of {count} records")
 
 
 def _differing(first: dict[int, Any], second: dict[int, Any]) -> set[int]:

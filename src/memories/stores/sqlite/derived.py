@@ -135,7 +135,7 @@ def find_orphaned_accesses(inspection: Inspection) -> Iterator[Finding]:
     sql = "SELECT count(*) FROM access WHERE seq NOT IN (SELECT seq FROM record)"
     count = int(fetch_value(inspection.db, sql))
     if count:
-        yield derived_finding(f"access contains {count} rows of records that do not exist")
+        yield derived_finding(f"access contains {count} rows for records that do not exist")
 
 
 def drop_orphaned_accesses(inspection: Inspection) -> None:

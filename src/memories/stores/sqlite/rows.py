@@ -303,8 +303,8 @@ def _insert_records(
     except apsw.ConstraintError as exc:
         assert last_ref is not None  # SQLite took a row before it refused it
         raise Conflict(
-            f"another writer has written version {last_ref.position} of {last_ref.group}, "
-            "or its key; read it again"
+            f"another writer has already written version {last_ref.position} of {last_ref.group}, "
+            "or used its key; read it again"
         ) from exc
 
 

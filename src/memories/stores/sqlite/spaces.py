@@ -274,7 +274,7 @@ def switch(db: apsw.Connection, space: StoredSpace, damaged: Damaged) -> None:
         if find_without(db, space, collection, 1, damaged):
             raise Conflict(
                 f"there are records without vectors from {space.model}; run memory reembed again, "
-                "it continues where it stopped"
+                "which continues where it stopped"
             )
     if read_space(db) in (None, space):
         return
