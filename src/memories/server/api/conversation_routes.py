@@ -152,7 +152,7 @@ def build_context(call: Call) -> Any:
 
 
 def scratchpad(call: Call) -> Any:
-    """Return the memories that a session starts with, pinned ones first.
+    """Return the memories that a session starts with; pinned memories come first.
 
     Only managers of the entire store see its path.
     """
@@ -205,8 +205,8 @@ ROUTES = (
         name,
         "Conversation",
         {
-            "title": Field("text", "Its title; empty to remove it."),
-            "user": Field("text", "The user in the conversation; empty to remove it."),
+            "title": Field("text", "The conversation's title; empty to remove the title."),
+            "user": Field("text", "The user in the conversation; empty to remove the user."),
             "tags": Field("tags", "Tags to add or change."),
             "remove_tags": Field("texts", "Keys of tags to remove."),
             "redact": _REDACT,

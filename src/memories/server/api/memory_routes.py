@@ -151,11 +151,13 @@ DRAFT: Fields = {
     ),
     "supersedes": Field("text", "The id of a memory that this one replaces."),
     "confidence": Field("number", "The writer's confidence, from 0 to 1."),
-    "source": Field("text", "The conversation, or the turn, that the memory was made from."),
+    "source": Field("text", "The conversation or turn that the memory was made from."),
     "pending": Field("flag", "Make the memory wait for review."),
-    "anchors": Field("texts", "What makes it true: path, FILE::SYMBOL, FILE::LITERAL, URL …"),
-    "valid_until": Field("text", "The time until which it is true; a date means that day's end."),
-    "recheck": Field("text", "How long until it should be confirmed again, such as 90d."),
+    "anchors": Field(
+        "texts", "What makes the memory true: path, FILE::SYMBOL, FILE::LITERAL, URL …"
+    ),
+    "valid_until": Field("text", "When the memory stops being true; a date means that day's end."),
+    "recheck": Field("text", "How long until the memory should be confirmed again, such as 90d."),
 }
 CHANGE: Fields = {
     "content": Field("text", "The new text; by default, the text stays the same."),
@@ -167,8 +169,10 @@ CHANGE: Fields = {
         "text", "The id of a memory that this one does not correct after all; both stay current."
     ),
     "anchors": Field("texts", "New anchors, in place of the old ones; an empty list removes them."),
-    "valid_until": Field("text", "The new time until which it is true; empty for no end."),
-    "recheck": Field("text", "How long until it should be confirmed again; empty for never."),
+    "valid_until": Field("text", "When the memory stops being true; empty for never."),
+    "recheck": Field(
+        "text", "How long until the memory should be confirmed again; empty for never."
+    ),
     "redact": Field("flag", "Redact secrets; true by default."),
 }
 WRITING: Fields = {

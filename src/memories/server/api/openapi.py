@@ -201,7 +201,7 @@ _ERRORS = {
     "401": "The token is missing or unknown.",
     "403": "The token lacks the right to do this in this namespace.",
     "404": "Not found.",
-    "409": "It conflicts with the stored data.",
+    "409": "The request conflicts with the stored data.",
     "429": "Too many requests.",
     "503": "The store or the server is temporarily unable to do this.",
     "507": "The disk is full.",

@@ -33,7 +33,11 @@ from memories.write.turn_queue import count_waiting
 
 _IN_MEMORY_BYTES = 16_777_216
 _PIECE = 262_144
-_SCOPE = Field("text", "What to export, with where.", choices=("memories", "history", "all"))
+_SCOPE = Field(
+    "text",
+    "The kind of records to export; no effect without where.",
+    choices=("memories", "history", "all"),
+)
 
 
 def me(call: Call) -> Any:
@@ -222,7 +226,7 @@ def _namespaces_to_import(call: Call, *, trusted: bool) -> tuple[str, ...] | Non
 # read everything again
 MAX_MISSED = 1_000
 
-Seen = dict[str, int]  # the number of the last entry that was sent, for each namespace
+Seen = dict[str, int]  # by namespace, the number of the last entry that was sent
 
 
 async def changes(call: Call) -> Response:
