@@ -50,8 +50,8 @@ class _Note(NamedTuple):
     Attributes:
         action: The action.
         ref: The record.
-        implied_by: The action on the next version that implies this one, so that only one of them
-            is logged; empty if there is none.
+        implied_by: The action that implies this one if it is logged for the next version. An
+            implied action isn't logged. Empty if no action implies this one.
     """
 
     action: str
@@ -296,8 +296,8 @@ class LoggedStore(StoreWrapper):
                 if not entries:
                     return 0, None
                 return entries[0].ref.position, chain.link_of(entries[0])
-        # The chain can't be continued, which `memory log --verify` reports. Writing must not wait
-        # for a repair.
+        # The chain is broken, which `memory log --verify` reports. The entry goes after the last
+        # position, because writes must not wait for a repair.
         position = max((ref.position for ref in self.wrapped.refs(where)), default=0)
         link = chain.Link(position, namespace, self._clock(), actor(self._channel), (), "", "")
         return position, link

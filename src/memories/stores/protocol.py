@@ -83,7 +83,7 @@ class Store(Protocol):
         """
 
     def append(self, records: Sequence[Record]) -> None:
-        """Add new records with their words, vectors and, for moved records, their `accesses`.
+        """Add new records with their words and vectors; copied records keep their `accesses`.
 
         Raises:
             Conflict: A position or a key is taken; nothing was added.

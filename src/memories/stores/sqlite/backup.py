@@ -231,8 +231,8 @@ def put_back(scratch: Path, path: Path, aside: Path | None, *, records: int, mar
         aside: The new name of the existing store, which keeps its log; None to refuse if there is a
             store.
         records: The number of records in the file.
-        mark: The file's mark. If the old store's log can't be emptied, it is next to the new file
-            for a moment; the mark shows that this log belongs to another file. The first commit
+        mark: The file's mark. If the old store's log can't be emptied, the log is next to the new
+            file for a moment; the mark shows that the log belongs to another file. The first commit
             removes the mark.
 
     Raises:

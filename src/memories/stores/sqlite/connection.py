@@ -209,7 +209,7 @@ class SQLiteFile:
 
     def missing_commits(self) -> int:
         """Return how many acknowledged commits are missing: see `loss_message`."""
-        _, commit_note = engine.read_side(self._lock_file)  # read first, since others may commit
+        _, commit_note = engine.read_side(self._lock_file)  # first, or a new commit may seem lost
         with self.read() as connection:
             return engine.count_missing_commits(connection, commit_note)
 
@@ -386,7 +386,7 @@ class SQLiteFile:
 
     def _warn_of_missing_commits(self, connection: apsw.Connection) -> None:
         """Log once per process that commits are missing; only writes are refused."""
-        _, commit_note = engine.read_side(self._lock_file)  # read first, since others may commit
+        _, commit_note = engine.read_side(self._lock_file)  # first, or a new commit may seem lost
         missing = engine.count_missing_commits(connection, commit_note)
         if missing and (self.path, missing) not in _reported:
             import logging  # takes 5 ms, and is rarely needed
@@ -404,7 +404,7 @@ class SQLiteFile:
         """Refuse to continue if a part was removed or replaced while it was open.
 
         SQLite would continue with the parts that it has opened, but no other process sees these
-        parts, and they disappear when they are closed. Other processes of ours never remove a log
+        parts, and they disappear when they are closed. Other Memories processes never remove a log
         while this process has a connection.
         """
         if self._seen[0] is None:

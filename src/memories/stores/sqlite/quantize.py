@@ -36,10 +36,10 @@ _WORDS_OF_A_BYTE = 3  # number of 64-bit words whose set bits are counted in one
 class Quantizer:
     """Codes and scores for vectors of one dimension.
 
-    A code is a float32 scale followed by one signed byte per dimension. In a compact code, a 5-bit
-    level number per dimension follows instead: the highest bits of all dimensions come first, then
-    the next bits, and so on. Each of these five groups fills whole bytes. A bit code is one sign
-    bit per dimension, padded with zeros to whole 64-bit words.
+    A code is a float32 scale followed by one signed byte per dimension. In a compact code, each
+    dimension has a 5-bit level number instead of a byte: the highest bits of all dimensions come
+    first, then the next bits, and so on. Each of these five groups fills whole bytes. A bit code is
+    one sign bit per dimension, padded with zeros to whole 64-bit words.
     """
 
     def __init__(self, dimension: int, *, compact: bool = False) -> None:
