@@ -6,8 +6,8 @@ the command, the library and other agents find the items that a graph stored, an
 the content changes the item.
 
 An item's namespace is stored as tags, one for each depth: `langgraph.1=users`,
-`langgraph.2=users.ann`. So a search below a prefix filters by one exact tag, and no string prefixes
-are compared.
+`langgraph.2=users.ann`. So a search below a prefix filters by one exact tag, without comparing
+string prefixes.
 """
 
 import asyncio

@@ -190,7 +190,7 @@ class HttpProtocol(HttpToolsProtocol):
         kind = b"content-type: application/problem+json\r\nconnection: close\r\n"
         head = b"%s%scontent-length: %d\r\n\r\n" % (kind, wait, len(body))
         if not self.transport.is_closing():
-            if not self._is_busy:  # an answer has begun, so no other answer can follow
+            if not self._is_busy:  # after an answer has begun, no other can follow
                 self.transport.write(STATUS_LINE[status] + head + body)
             self.transport.close()
 
