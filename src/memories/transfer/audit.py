@@ -325,7 +325,7 @@ class _ChainCheck:
         self._problem: str | None = None
 
     def report(self, problem: str) -> None:
-        """Keep a problem, unless one was reported before."""
+        """Report a problem; only the first one is kept."""
         self._problem = self._problem or problem
 
     def has_hash(self, digest: str) -> bool:

@@ -192,7 +192,7 @@ def _choose_file(
 
 
 def _name(url: str) -> str:
-    """Return the text with which the names of a store's backup files begin."""
+    """Return the prefix of the names of a store's backup files."""
     path = sqlite_file(url)
     if path is not None:
         return _UNSAFE.sub("-", path.stem).strip("-.") or "memories"

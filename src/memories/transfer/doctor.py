@@ -239,16 +239,16 @@ def _examine_leftovers(place: Path, examined: Examined) -> None:
         try:
             age = time.time() - file.stat().st_mtime
         except FileNotFoundError:
-            continue  # the file was in use
+            continue  # its process has just finished with it
         if age > _LEFTOVER_SECONDS and file.suffix in (".new", ".restore", ".db"):
             problem = f"{file} was left behind by a killed process, and may contain memories"
             examined.findings.append(Finding(problem, f"run: rm {file}"))
 
 
 def _examine_outdated(path: Path, examined: Examined) -> bool:
-    """Check a store with an older schema; return whether the schema is older.
+    """Return whether a store has an older schema; if so, run SQLite's own check on its file.
 
-    Opening the store would upgrade it, so only SQLite's own check is run.
+    Other checks would open the store, which would upgrade it.
     """
     import apsw
 

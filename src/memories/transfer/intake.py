@@ -244,7 +244,7 @@ def hold_for_review(batch: Sequence[Line], import_id: str) -> list[Line]:
 
 
 def without_acceptance(line: Line) -> Line:
-    """Return a line without the fields that name who accepted its record."""
+    """Return a line without the fields that say who accepted its record."""
     fields = _without_fields(line.record, _ACCEPTANCE)
     return line._replace(record=line.record._replace(fields=fields))
 

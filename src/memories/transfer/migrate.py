@@ -138,7 +138,7 @@ class _Migration:
         self._same_space = embedder is not None and embedder.space.model == model
         self._copied: set[int] = set()  # hashes of addresses; 1,000,000 take 60 MB
         self._surplus: list[Ref] = []
-        self._damaged_in_source: set[Ref | None] = set()  # intact only in the copy
+        self._damaged_in_source: set[Ref | None] = set()  # records that are intact only in the copy
 
     @property
     def written(self) -> int:

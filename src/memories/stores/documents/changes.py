@@ -108,7 +108,7 @@ class WriterLock:
             }
         except FileNotFoundError:
             return {}
-        except (ValueError, TypeError, AttributeError):  # a crash tore it: the minute starts again
+        except (ValueError, TypeError, AttributeError):  # cut off by a crash: the wait restarts
             return {}
 
 

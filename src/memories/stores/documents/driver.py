@@ -165,7 +165,7 @@ class Driver(Protocol):
         """Remove a part with all its points; no error if it doesn't exist."""
 
     def add(self, part: Part, points: Sequence[Point]) -> None:
-        """Add points. A point whose id exists is silently skipped, and the existing one is kept.
+        """Add points, except those whose ids already exist, which are silently skipped.
 
         To find out which write added a point, read the point back: a record's payload contains the
         id of its write.

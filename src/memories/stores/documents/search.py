@@ -243,7 +243,7 @@ class Search:
     def _count_common(
         self, terms: Mapping[str, Term], samples: Mapping[Part, Sample]
     ) -> dict[str, int]:
-        """Return how many records contain each very common word, which isn't searched for.
+        """Return the very common words, which aren't searched for, and how many records have each.
 
         The list of these records would be long, and such words say little about a record. If all
         words are very common, the rarest one is left out of the result, so it is searched for.

@@ -21,7 +21,7 @@ INNER = ".memories"  # the subfolder for the index, the journal and scratch file
 MARKER = "moved.json"  # file that names the larger store that the folder has moved to; see `move`
 _JOURNAL, _LOCK, _SCRATCH = "journal", "lock", ".new"
 _OPEN_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-# Endings of the names of files that crashes or the first format left behind.
+# Suffixes of leftover files: from crashes, and from the first format.
 _LEFTOVERS = (_SCRATCH, ".vectors", ".accesses")
 _TAIL_BYTES = 512
 _REHEARSED_BYTES = 16_384
@@ -51,7 +51,7 @@ class Folder:
         self.path = path
         self.inner = path / INNER
         self._was_locked = False
-        if path.is_dir() and not os.access(path, os.W_OK):  # read-only: the index is elsewhere
+        if path.is_dir() and not os.access(path, os.W_OK):  # read-only: index kept elsewhere
             self.inner = Path(tempfile.mkdtemp(prefix="memories-"))
             weakref.finalize(self, shutil.rmtree, self.inner, ignore_errors=True)
 
@@ -79,7 +79,7 @@ class Folder:
                         "try again"
                     )
                 self._was_locked = (self.inner / _LOCK).exists()
-                if self._was_locked:  # otherwise the lock's folder was just removed
+                if self._was_locked:  # if not, the folder was removed while this waited
                     break
                 stack.pop_all().close()
             yield
@@ -251,8 +251,8 @@ class Folder:
         Args:
             lines: The lines for each file.
             sizes: The sizes of the files; see `append`.
-            first: Files that are written first: their lines may exist without those of the other
-                files, but not the reverse.
+            first: Files that are written first. A crash may leave their lines without those of the
+                other files, but never the other way round.
         """
         ordered = sorted(lines, key=lambda name: name not in first)
         # Writing a single line is atomic by itself.

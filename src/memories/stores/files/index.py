@@ -38,10 +38,10 @@ class FileState(NamedTuple):
     """A file's state when it was last read.
 
     Attributes:
-        stamp: Its stamp; None if the file didn't exist.
-        size: The number of its valid bytes; see `Parsed`.
-        last: The time of its last event.
-        damage: Why it can't be read.
+        stamp: The file's stamp; None if the file didn't exist.
+        size: The number of valid bytes; see `Parsed`.
+        last: The time of the file's last event.
+        damage: Why the file can't be read.
     """
 
     stamp: Stamp | None = None
@@ -107,7 +107,7 @@ class Index(SQLiteStore):
                 )
 
     def read_event_ids(self, refs: Iterable[Ref]) -> dict[Ref, str]:
-        """Return, by record, the id of the event that created it."""
+        """Return the ids of the events that created these records, by record."""
         ids = {}
         with self._file.read() as db:
             for ref in refs:
@@ -117,13 +117,13 @@ class Index(SQLiteStore):
         return ids
 
     def save_event_ids(self, ids: Iterable[tuple[Ref, str]]) -> None:
-        """Save, by record, the id of the event that created it."""
+        """Save the ids of the events that created these records."""
         rows = [(_event_key(ref), event_id) for ref, event_id in ids]
         with self._file.write() as db:
             db.executemany("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", rows)
 
     def replace_file(self, collection: Collection, namespace: str, folded: Folded) -> None:
-        """Replace a file's records; records with unchanged text keep vectors and read counts."""
+        """Replace a file's records; those with unchanged text keep vectors and read counts."""
         with self._file.write() as db:
             where = Filter(collection, (namespace,), state="any")
             before = {record.ref: record for record in self.scan(where, limit=NO_LIMIT)}

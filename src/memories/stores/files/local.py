@@ -137,8 +137,7 @@ class LocalFiles:
 
         First the index is updated, with the files marked as changed. Then the lines are written.
         Finally the index gets the new states of the files. Only the lines are authoritative, so a
-        crash in between loses nothing: the next reader removes from the index whatever the lines
-        lack.
+        crash in between loses nothing: the next reader removes index entries that have no line.
         """
         outer = self.work
         if outer is not None:

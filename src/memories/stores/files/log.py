@@ -27,7 +27,7 @@ from memories.core.times import from_millis, to_iso, to_millis
 from memories.guard.validate import read_json
 from memories.stores.records import Collection, Record, Ref
 
-UNTYPED = "memory"  # the kind of a memory without a tag `type`
+UNTYPED = "memory"  # the kind of a memory that has no `type` tag
 _KINDS = {Collection.MEMORY: UNTYPED, Collection.HISTORY: "turn", Collection.LOG: "log"}
 # The stem of a namespace never ends in one of these.
 _SUFFIXES = {Collection.MEMORY: "", Collection.HISTORY: ".turns", Collection.LOG: "~log"}

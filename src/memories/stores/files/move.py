@@ -397,7 +397,7 @@ class Mover:
             fields = json.loads(self._folder.read(name, inner=True)[1])
             refs = []
             for copy in fields["copies"]:
-                if len(copy) == 3:  # in earlier versions, whose notes are for one namespace
+                if len(copy) == 3:  # earlier versions kept a list for each namespace
                     copy.insert(1, place[1] if place else "")
                 collection, *address = copy
                 refs.append(Ref(Collection(collection), *address))

@@ -120,7 +120,7 @@ class FilesStore(Store):
         if store is None:
             with self._files.transaction():
                 store = self._larger_store()
-                if store is None:  # this time the folder is locked
+                if store is None:  # checked again, now that the folder is locked
                     yield
                     return
         if self._mover.is_unfinished():

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from memories.stores.postgres.patience import Connection
 
 BUSY_SECONDS = 30.0
-READ_SECONDS = 60.0  # how long the server may send nothing during a read
+READ_SECONDS = 60.0  # how long the server may stay silent during a read
 WRITE_SECONDS = 120.0
 MAX_CONNECTIONS = 10  # maximum number of connections per process; further threads wait
 OLDEST = 150_000  # the oldest supported version: PostgreSQL 15
@@ -160,7 +160,7 @@ class Server:
                 with current.savepoint():
                     yield current
                 return
-            if not self._exists:  # checking is cheaper than the lock to create it
+            if not self._exists:  # checking is cheaper than locking to create it
                 with self._begin("") as transaction:
                     self._open_store(transaction)
             if not self._exists:

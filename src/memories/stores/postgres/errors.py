@@ -46,7 +46,7 @@ _REFUSED = (
         "its connection pooler refuses an option; remove it from the URL ({detail})",
     ),
 )
-_FULL = (  # errors after which a connection may become free
+_FULL = (  # waiting may help: a connection may become free
     (
         ("too many clients", "remaining connection slots"),
         "it has no free connection; try again, or raise max_connections",

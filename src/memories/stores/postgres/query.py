@@ -225,7 +225,7 @@ RECORDS = (
     "LEFT JOIN access a ON a.namespace = r.namespace AND a.seq = r.seq"
 )
 
-FEW = 4_000  # up to this many records are all searched, so matches needn't be counted
+FEW = 4_000  # of at most this many records, all are searched, so matches aren't counted
 COUNTED = 8_000  # matching records are counted up to this number
 
 
@@ -295,7 +295,7 @@ class Extent(NamedTuple):
     Attributes:
         corpora: The numbers of documents and tokens, for the live records (False) and the ended
             ones (True), if these may match.
-        documents: The number of documents in these corpora together.
+        documents: The total number of documents in these corpora.
         live: The number of live records in each namespace.
         matching: How many records match, counted only up to `COUNTED`. If there are few documents,
             they aren't counted, and this is the number of all documents.

@@ -137,7 +137,7 @@ def is_watched(db: Transaction, tables: Sequence[str]) -> bool:
 @contextlib.contextmanager
 def rewriting(server: Server) -> Iterator[Transaction]:
     """Yield a transaction for replacing tables. It has no deadline, and only one process at a time
-    gets it.
+    can hold it.
     """
     with server.alone() as db:
         db.run(

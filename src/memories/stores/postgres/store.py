@@ -180,7 +180,7 @@ class PostgresStore:
         except StoreDamaged:
             raise
         except StoreError:
-            return False  # busy, full or read-only; it is only a statistic
+            return False  # busy, full or read-only; read counts are only statistics
         return True
 
     def used(self, where: Filter) -> list[tuple[Ref, int]]:
@@ -214,7 +214,7 @@ class PostgresStore:
         with self._server.read(where.namespaces) as db:
             while True:
                 rows: list[tuple[Any, ...]] = []
-                # One query for each namespace, since its index provides the order.
+                # One query for each namespace, since an index sorts only within a namespace.
                 for namespace in dict.fromkeys(where.namespaces):
                     selected = selection(where, namespace)
                     sql, values = selected.sql, selected.values
@@ -437,10 +437,10 @@ class PostgresStore:
         self._server.close()
 
     def _index_later(self, db: Transaction, large: Sequence[Place], *, loading: bool) -> None:
-        """Arrange for missing vector indexes to be created after this write or, in a load, on
-        closing.
+        """Schedule the creation of missing vector indexes: after this write or, for a load, when
+        the store is closed.
 
-        A load is several times as fast without them. Without an index, searches score every vector.
+        A load is several times as fast without indexes, but searches then score every vector.
         """
         if self._checked_places.issuperset(large):
             return
@@ -476,7 +476,7 @@ class PostgresStore:
         return int(db.value(sql, selected.values) or 0)
 
     def _probe(self, db: Transaction, vector: "NDArray[np.float32] | None") -> Probe | None:
-        """Return the search for a vector; None without one, or if the store has no vectors.
+        """Return the probe for a vector; None if no vector is given or the store has none.
 
         Raises:
             EmbedderMismatch: The store's vectors are in another space.

@@ -102,7 +102,7 @@ def best(
         nearest: Scores = {}
         if extent.live.get(namespace, 0) > EXACT_ROWS:
             nearest = _nearest(db, probe, selected, namespace, k)
-        if len(nearest) < k:  # or if very many vectors are equal: the index finds only some
+        if len(nearest) < k:  # also if many vectors are equal: the index finds only some
             nearest = _score_all(db, probe, selected, (namespace,), k)
         scores |= nearest
     return highest(scores, k)
@@ -195,7 +195,7 @@ def _best_scores(rows: Sequence[Row]) -> Scores:
     return scores
 
 
-_OLDEST = (0, 8)  # the first pgvector that continues a scan until enough rows match a filter
+_OLDEST = (0, 8)  # oldest pgvector that continues a scan until enough rows match a filter
 _TABLES = ("vector_a", "vector_b")  # one is in use, the other is staged; a switch swaps them
 _EXTENSION = (
     "SELECT default_version, installed_version FROM pg_available_extensions WHERE name = 'vector'"
@@ -261,7 +261,7 @@ def check_space(used: Vectors, space: Space) -> Vectors:
 def unstaged(
     db: Transaction, space: Space, collection: Collection, limit: int, damaged: Damaged
 ) -> list[Record]:
-    """Return records without vectors in a space; damaged ones are left out and noted."""
+    """Return records that have no vectors in a space; damaged ones are left out and noted."""
     vectors = _find(db, space)
     sql = f"{RECORDS} WHERE r.collection = '{collection}' AND (r.namespace, r.seq) > (%s, %s)"
     if vectors is not None:

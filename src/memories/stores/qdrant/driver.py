@@ -503,7 +503,7 @@ def _to_entry(part: Part, point: Point) -> dict[str, Any]:
 def _prefixes(word: str) -> list[str]:
     """Return the entries that find a word by its beginning, the most selective one last.
 
-    Few queries search for the beginning of an ASCII word, so its entry is one letter long.
+    An ASCII word gets only a one-letter entry, since few queries search for its beginning.
     """
     prefixes = [_PREFIX_MARK + word[:1]]
     if not word.isascii() and len(word) >= 4:

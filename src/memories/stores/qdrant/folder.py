@@ -73,7 +73,7 @@ class FolderTransport:
         return open_folder.ask(verb, collection, body or {})
 
     def close(self) -> None:
-        """See `Transport.close`; other processes can open the folder when all stores are closed."""
+        """See `Transport.close`; other processes can open the folder once all stores are closed."""
         with self._lock:
             open_folder, self._open_folder = self._open_folder, None
         if open_folder is not None and not open_folder.guard.forked:

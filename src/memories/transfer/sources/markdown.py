@@ -285,7 +285,7 @@ def _find_reason_to_skip(text: str) -> str:
 
 
 def recognize_anthropic(sample: Sample) -> bool:
-    """Return whether a path is a folder called `memories` of text files, as the tool writes it."""
+    """Return whether a path is a folder called `memories` that contains text files."""
     if not sample.is_folder or sample.path.name != "memories" or ".obsidian" in sample.names:
         return False
     is_other = sample.path.parent.name in (".serena", ".codex")
