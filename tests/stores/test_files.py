@@ -428,7 +428,7 @@ BROKEN: dict[str, bytes] = {
     ).encode(),
     "another user": (json.dumps(foreign(1, user_id="bob")) + "\n").encode(),
     "no time": (json.dumps(foreign(1, created_at="yesterday")) + "\n").encode(),
-    "content is missing or not a text": (json.dumps(foreign(1, content=5)) + "\n").encode(),
+    "content is missing or not a string": (json.dumps(foreign(1, content=5)) + "\n").encode(),
     "tags are no texts": (json.dumps(foreign(1, tags={"a": 1})) + "\n").encode(),
     "fields are no object": (json.dumps(foreign(1, fields=[1])) + "\n").encode(),
     "half a character": (json.dumps(foreign(1, content="\ud800")) + "\n").encode(),

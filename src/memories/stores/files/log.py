@@ -195,7 +195,7 @@ def to_event(line: object, collection: Collection, namespace: str) -> Event:
     event_id = _text(line, "event")
     names = line.get("names", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError("its names are not texts")
+        raise ValueError("its names are not strings")
     of = _text(line, "of") if op in (END, CHANGE) else event_id
     return Event(time_text(_moment(line, "time")), event_id, op, of, record, tuple(names))
 
@@ -277,7 +277,7 @@ def _is_share(value: object) -> bool:
 def _text(line: Json, name: str) -> str:
     value = line.get(name)
     if not isinstance(value, str):
-        raise ValueError(f"its {name} is missing or not a text")  # noqa: TRY004 - of a file
+        raise ValueError(f"its {name} is missing or not a string")  # noqa: TRY004 - of a file
     value.encode()  # raises for half a surrogate pair, which JSON can contain and no store accepts
     return value
 
@@ -288,7 +288,7 @@ def _optional_text(line: Json, name: str) -> str | None:
 
 def _texts(value: object) -> dict[str, str]:
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
-        raise ValueError("its tags are not pairs of texts")
+        raise ValueError("its tags are not pairs of strings")
     "".join((*value, *value.values())).encode()
     return value
 
