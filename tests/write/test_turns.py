@@ -873,3 +873,13 @@ def test_a_session_ends_with_a_pause_or_when_it_is_full() -> None:
         (5 + SESSION_TURNS, START, last, 5 + SESSION_TURNS),
     ]
     assert failures_of(rows, sessions._session_of) == []
+
+
+def test_a_page_of_one_turn_holds_all_parts_of_a_long_message(memories: Memories) -> None:
+    long = " ".join(
+        f"sentence {number} of the message." for number in range(4 * MAX_TURN_CHARACTERS // 30)
+    )
+    memories.add_turns("talk", [said("before"), said(long, 1), said("after", 2)])
+    [turn] = memories.turns("talk", start=1, limit=1)
+    assert turn.parts > 2
+    assert turn.content == long

@@ -380,9 +380,9 @@ class Failed(Exception):
 
 
 class Retry(NamedTuple):
-    """Repeats failed attempts after doubling pauses.
+    """Retries failed attempts, doubling the pause each time.
 
-    Pauses vary randomly, so that clients don't all return at the same time.
+    Pauses vary randomly, so that clients don't all retry at once.
     """
 
     pause: Callable[[float], None] = time.sleep

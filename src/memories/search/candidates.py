@@ -103,7 +103,7 @@ class DateScore(NamedTuple):
 
 
 def gather_standalone(store: Store, filters: Filter, query: Query, limit: int) -> Gathered:
-    """Return the memories that may answer, up to `limit` by words and `limit` by vector."""
+    """Return memories that may answer the query: up to `limit` by words and as many by vector."""
     candidates = store.candidates(
         filters, vector=query.vector(query.text), terms=query.terms, k=limit
     )

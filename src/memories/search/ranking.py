@@ -4,7 +4,7 @@ Words and similarity are each a weighted mean over three scales: the text itself
 it, and its session (`surroundings`). A memory has no surroundings. If only memories are searched, a
 memory is *standalone*: its own words and similarity count on all scales. If turns are searched too
 (scope `all`), a memory's window and session words are the share of the query's words that it
-contains, as for turns. With the signs for and against a turn:
+contains, as for turns. Signs for and against a turn are added:
 
     words      = mean of own, best of session, window, session      own = BM25 / max(best BM25, 4)
     similarity = mean of own, window, session

@@ -77,7 +77,7 @@ class _Columns(NamedTuple):
 
 
 def gather_surrounded(store: Store, filters: Filter, query: Query, limit: int) -> Gathered:
-    """Return the turns or memories that may answer, with evidence from their surroundings."""
+    """Return candidates, turns or memories, with the evidence from their surroundings."""
     speakers = find_speakers(
         query.text, store.values(filters.collection, filters.namespaces, SPEAKER)
     )
