@@ -505,7 +505,7 @@ def test_links_keep_the_day_that_the_slider_chose(site: Site, opened: Open) -> N
     assert page.locator("article .text").first.inner_text() == "Deploys happen on Tuesdays"
     page.locator(".notice", has_text="Today it says").wait_for()
     page.click("nav a:text-is('Tags')")
-    page.get_by_text("None.").wait_for()
+    page.get_by_text("There are no tags yet.").wait_for()
     page.get_by_text("Back to now").click()
     page.locator("th a", has_text="type").wait_for()
     page.go_back()
