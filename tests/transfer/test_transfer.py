@@ -1261,7 +1261,9 @@ def test_records_stored_during_a_restore_are_noticed(home: Path, tmp_path: Path)
             with Memories(url, embedder="none") as other:
                 other.create(others.pop())
 
-    with pytest.raises(StoreError, match=r"has 1 records, but .* now has 2, .* memory import"):
+    with pytest.raises(
+        StoreError, match=r"has 1 records, 1 were added, and .* now has 2, .* memory import"
+    ):
         restore(load_config({"store": url}), source, None, now=T0, progress=progress)
 
 

@@ -428,11 +428,9 @@ def _import_whole(
             ) from exc
         space = embedder.space if embedder else None
         store = stack.enter_context(contextlib.closing(open_store(config.store, space, config)))
+        advice = f"to add what it lacks, run: memory import {source} --all-namespaces --trusted"
         if places(store):
-            raise RequestError(
-                f"{url} is not empty; to add what it lacks, run: memory import {source} "
-                "--all-namespaces --trusted"
-            )
+            raise RequestError(f"{url} is not empty; {advice}")
         stream.seek(0)
 
         def lines() -> Iterator[bytes]:
@@ -446,8 +444,7 @@ def _import_whole(
         stored = count_records(store, places(store))
         if result.imported != records or stored != records:
             raise StoreError(
-                f"{source} has {records} records, but {url} now has {stored}, perhaps because "
-                "another program wrote to it; to add what it lacks, run: memory import "
-                f"{source} --all-namespaces --trusted"
+                f"{source} has {records} records, {result.imported} were added, and {url} now has "
+                f"{stored}, perhaps because another program wrote to it; {advice}"
             )
         return Restored(records, None, None, result.without_vector, result.unchecked)
