@@ -134,5 +134,5 @@ def running(config: Config, options: Options | None = None, **settings: Any) -> 
 
 
 async def _short_sleep(seconds: float) -> None:
-    """Sleep a tenth: uvicorn looks every 0.1 s whether it is to stop."""
+    """Sleep a tenth of the time: uvicorn checks only every 0.1 s whether it should stop."""
     await asyncio.sleep(seconds / 10)

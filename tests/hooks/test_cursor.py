@@ -16,6 +16,7 @@ import pytest
 from forked import Forked
 from hooks.conftest import PLENTY, flush_inbox, pending_memories, tree
 from memories import Memories
+from memories.core.disk import make_folder
 from memories.hooks import inbox, runs, session
 from memories.hooks.host_events import HostEvent
 from memories.hooks.transcripts import Event
@@ -322,12 +323,11 @@ def test_a_new_conversation_and_a_new_turn_get_context(run: Run, root: Path, hom
         assert run({**payload(root, "session-start"), **more}, "session-start") != {}
 
 
-@pytest.mark.usefixtures("no_flusher")
 def test_a_session_file_that_is_full_stops_nothing(
     root: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = home / "sessions"
-    folder.mkdir(mode=0o700)
+    make_folder(folder)
     (folder / "cursor.c1").write_bytes(b"\n" * (session.MAX_BYTES + 1))
     assert session.claim(str(home), "cursor.c1", "x", within=None)
     assert session.claim(str(home), "cursor.c1", "x", within=None)

@@ -69,6 +69,15 @@ def test_a_corrected_memory_follows_its_correction(memories: Memories, turned: b
     assert older not in found(memories, include_corrected=False)
 
 
+def test_a_second_purpose_corrects_nothing() -> None:
+    pairs = [
+        ("We use red bricks for walls.", "We use red bricks for towers."),
+        ("We use the staging database for demos.", "We use the staging database for tests."),
+        ("Alice uses Docker Compose for testing.", "Alice uses Docker Compose for demos."),
+    ]
+    assert [pair for pair in pairs if corrects(*reversed(pair), 0.9, threshold=0.5)] == []
+
+
 def test_the_last_uncorrected_memory_is_corrected(memories: Memories) -> None:
     first, second = (memories.create(text, force=True).id for text in (OLD, NEW))
     newest = memories.create(NEWEST)
