@@ -64,6 +64,7 @@ TIERS = {
     ),
     "integrations": (
         "context/test_chroma_mcp*",
+        "hooks/test_cursor*",
         "processes/test_chroma_mcp*",
         "processes/test_connected_agents*",
         "processes/test_images*",

@@ -88,6 +88,7 @@ def answer_of_killed_hook(host: str, prompt: str) -> bytes:
     return done.stdout
 
 
+@pytest.mark.thorough
 def test_where_every_hook_is_killed_the_second_one_says_that_recall_was_missed(home: Path) -> None:
     assert answer_of_killed_hook("codex", "when do deploys happen?") == b""
     [answer] = json.loads(answer_of_killed_hook("codex", "and releases?")).values()

@@ -221,6 +221,7 @@ def failures(home: Path) -> list[tuple[str, int, int]]:
     return [(stamp.event, stamp.runs, stamp.failures) for stamp in runs.read_runs(str(home))]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("store")
 def test_a_session_over_a_locked_store(
     hook: Hook, home: Path, lock: Callable[[], "subprocess.Popen[bytes]"]
