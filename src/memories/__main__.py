@@ -30,7 +30,7 @@ def main() -> None:
     try:
         _open_missing_streams()
         code = ask(arguments)
-    except KeyboardInterrupt:  # at any moment, also during imports
+    except KeyboardInterrupt:  # can come at any moment, even during imports
         import signal
 
         # A second Ctrl-C must not cut off the message.
@@ -104,7 +104,7 @@ def answer(
     open_memory: "Callable[[Config, bool], Memories] | None" = None,
     create_id: str = "",
 ) -> tuple[int, str]:
-    """Run a command for a client of a server, or once more if the connection to a server was lost.
+    """Run a command for a client of a server, or again after the connection to a server was lost.
 
     Args:
         arguments: The arguments of the command.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Layer = tuple[str, Mapping[str, Any]]  # a source of settings, and the source's values by name
 _HOME = SETTINGS[0]
 _REDACT_RULES = "[[redact]]"
-# What the names of files next to a store add to the store's own name.
+# Suffixes that SQLite and this program append to the name of a store for the files next to it.
 _STORE_FILE_ENDS = ("-wal", "-shm", "-journal", "-requests", ".")
 _XDG = {
     "data": ("XDG_DATA_HOME", ".local/share"),
@@ -45,7 +45,7 @@ def load_config(
         environment: The environment variables; by default those of this process.
         folder: The folder of `.env`, by default the working directory. Parent folders are not
             searched. Settings in it that could do harm require `memory trust`.
-        tell: A function that is called with a sentence about ignored settings, if there are any.
+        tell: A function that receives each warning, such as a sentence about ignored settings.
 
     Raises:
         ConfigError: A setting is invalid; the message names it and its source.

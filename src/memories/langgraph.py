@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 @contextmanager
 def _naming_extra() -> Iterator[None]:
-    """If a package is missing, name the extra of this package that installs it."""
+    """Turn the error for a missing package into one that names the command that installs it."""
     try:
         yield
     except ModuleNotFoundError as exc:

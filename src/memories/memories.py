@@ -227,8 +227,8 @@ class Memories:
 
         Args:
             content: The text, at most 1 MiB.
-            tags: Free key-value pairs; `agent`, `personality`, `project`, `type` and `global` have
-                a meaning.
+            tags: Arbitrary key-value pairs; `agent`, `personality`, `project`, `type` and `global`
+                have a meaning.
             decay: `stable` (the default), `contextual` or `reinforceable`.
             key: A stable key such as `user/editor`, unique within a project. If a memory already
                 has the key, it gets a new version, which keeps any tags, decay and confidence that
@@ -1097,7 +1097,7 @@ class Memories:
         """Yield memories in your own namespace that repeat older ones, so that `create` would
         refuse them.
 
-        Every memory is compared, at a few milliseconds each. Nothing is changed.
+        Every memory is compared, which takes a few milliseconds for each. Nothing is changed.
 
         Args:
             where: Only memories that match this expression. They are compared with all memories.

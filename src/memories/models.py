@@ -106,8 +106,8 @@ class Memory:
         id: A UUIDv7.
         namespace: The namespace that it belongs to.
         content: The text.
-        tags: Free key-value pairs; `agent`, `personality`, `project`, `type` and `global` have a
-            meaning.
+        tags: Arbitrary key-value pairs; `agent`, `personality`, `project`, `type` and `global` have
+            a meaning.
         decay_policy: How its confidence decays.
         confidence: How current it is, 0 to 1, at the time of the call.
         base_confidence: The writer's confidence, 0 to 1.
@@ -123,7 +123,7 @@ class Memory:
         access_count: How often it was read; approximate.
         source: The conversation, or the turn such as `standup#3`, from which it was made, if that
             was recorded.
-        origin: Who wrote its latest version; None for versions older than origins.
+        origin: Who wrote its latest version; None if it was stored before origins were recorded.
         pending: Whether it awaits review. Searches, lists and contexts leave it out, unless asked
             for pending memories.
         accepted_at: When it was accepted, if it was reviewed.
@@ -207,7 +207,7 @@ class Version(NamedTuple):
         ended_at: When it stopped being current, if it did.
         ended_by: The operation that ended it: `update`, `delete` or `supersede`. If a deletion or
             replacement was undone, ` (restored)` follows. `pending` if it awaits review.
-        origin: Who wrote it; None for versions older than origins.
+        origin: Who wrote it; None if it was stored before origins were recorded.
         accepted_at: When it was accepted, if it was reviewed.
         accepted_by: Who accepted it.
         suspicious: The rules that mark its text as a possible instruction to a model.

@@ -25,8 +25,11 @@ class HalfLife(float):
     reinforceable: float
 
     def __new__(cls, hours: float, reinforceable: float) -> Self:
-        """Create from two half-lives in hours: one for memories that decay from their writing, and
-        one for reinforceable memories.
+        """Create a half-life.
+
+        Args:
+            hours: The half-life of memories whose decay starts when they are written.
+            reinforceable: The half-life of reinforceable memories.
         """
         half_life = super().__new__(cls, hours)
         half_life.reinforceable = reinforceable
@@ -40,13 +43,13 @@ class Setting(NamedTuple):
         name: The name in `Config` and `config.toml`.
         variable: The environment variable.
         default: The default value.
-        parse: Parses a text and returns the value, or raises ValueError with the end of an error
-            sentence.
+        parse: Parses a text and returns the value, or raises a ValueError whose message ends an
+            error sentence.
         purpose: The purpose, in a phrase.
         secret: Whether the value is never shown. Other programs use the same variables for secrets,
             so an empty variable counts as unset.
-        harmless: Whether the `.env` in any folder may set it. With other settings, a folder could
-            choose where texts are sent, and which files are read and written.
+        harmless: Whether the `.env` in any folder may set it. Some of the others choose where texts
+            are sent, or which files are read and written.
         trustable: Whether a `.env` that the user trusts may set it.
     """
 
@@ -261,7 +264,7 @@ def _quota(text: str) -> str | None:
 
 
 def _log_level(text: str) -> str:
-    """Return our nearest log level. Other programs use this variable with other names of levels."""
+    """Return the closest of our log levels. Other programs set this variable to different names."""
     level = text.upper()
     nearest = {"WARNING": "WARN", "CRITICAL": "ERROR", "FATAL": "ERROR", "TRACE": "DEBUG"}
     if level in ("DEBUG", "INFO", "WARN", "ERROR"):
@@ -293,7 +296,7 @@ def _collection(text: str) -> str:
 
 
 def _name(text: str) -> str:
-    """Return a name that only a different system can check completely, such as a host name."""
+    """Return a name that this program can't check completely, such as a host name."""
     if any(unicodedata.category(character) in ("Cc", "Cs") for character in text):
         raise ValueError("must be Unicode text without control characters")
     return text

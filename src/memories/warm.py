@@ -28,7 +28,7 @@ _SILENCE_SECONDS = 15.0  # a server that sends no dot for this long is hanging
 _RETRY_SECONDS = 60  # how long to wait after starting a server before starting another one
 _MAX_INPUT_BYTES = 8 << 20  # maximum size of the input of commands that read all of it
 _MAX_PATH_BYTES = 100  # maximum length of a Unix socket's path; systems allow 103 to 107
-_HOME = "home"  # the name of the default store
+_HOME = "home"  # name of the default store's socket
 
 _READING = frozenset(
     "search get list history tags duplicates status namespaces stats log context verify".split()
@@ -61,7 +61,7 @@ def is_carried(name: str) -> bool:
 
 
 class AnswerLost(Exception):
-    """The server may have run a command, but did not answer it.
+    """The server may have run a command, but did not answer.
 
     Attributes:
         create_id: The id that keeps a second run from storing the memory twice; empty if the
@@ -87,7 +87,7 @@ class AnswerUnprinted(Exception):
 
 
 class ChangeInterrupted(KeyboardInterrupt):
-    """Ctrl-C came while the server ran a command that changes something."""
+    """The user pressed Ctrl-C while the server ran a command that changes something."""
 
 
 # --- commands ---
@@ -396,7 +396,7 @@ def absolute(url: str) -> str:
 
 
 def _real_path(path: str) -> str:
-    return os.path.realpath(os.path.expanduser(path))  # noqa: PTH111 - importing pathlib takes as long as the answer
+    return os.path.realpath(os.path.expanduser(path))  # noqa: PTH111 - importing pathlib takes as long as the whole answer
 
 
 def _data_folder(environment: "os._Environ[str] | dict[str, str]") -> str:

@@ -39,7 +39,7 @@ class Conversation:
         last_at: The time of the last turn.
         title: The title, if the conversation has one.
         user: The user in the conversation, if recorded.
-        tags: Free key-value pairs.
+        tags: Arbitrary key-value pairs.
         waiting_count: The number of queued turns; see `Memories.waiting_turns`.
         opening: The beginning of the user's first turn, if there is one.
     """
@@ -248,7 +248,7 @@ def _conversations(
     filters: ConversationFilters,
     end: datetime | None,
 ) -> Iterator[Conversation]:
-    """Yield the conversations whose last turns are given and that meet the filters."""
+    """Yield the conversations that have these last turns and match the filters."""
     for last in last_turns:
         where = _all_turns(last.ref.namespace, last.ref.group, end)
         for first in store.scan(where, limit=1):  # empty if another process removed it

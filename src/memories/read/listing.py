@@ -182,7 +182,7 @@ def read_page(
         where: A filter, or several; a record must match one of them.
         limit: The maximum number of records.
         cursor: The cursor from the previous page.
-        selects: A further condition. As many records are read as are needed to fill the page.
+        selects: A further condition. Records are read until enough of them meet it.
         order: The order. To sort by a value, every matching record is read.
     """
     filters = (where,) if isinstance(where, Filter) else tuple(where)

@@ -352,7 +352,7 @@ class Lookup(NamedTuple):
             )
 
     def _describe_places(self, key: str, project: str | None) -> str:
-        """Return how the sentence "none has the key" continues: where the search looked, and which
+        """Return the rest of the error after "none has the key": where the search looked, and which
         projects have the key.
         """
         searched = " outside of projects"
@@ -565,8 +565,7 @@ def with_past_reinforcement(
 ) -> list[Record]:
     """Return memories with their last reinforcement as of a given time.
 
-    For memories that were reinforced before stores kept all such times, only the latest one is
-    known.
+    Earlier versions of Memories recorded only the latest reinforcement of each memory.
     """
     return [_with_past_reinforcement(store, record, moment) for record in records]
 
@@ -578,7 +577,7 @@ def _with_past_reinforcement(store: Store, record: Record, moment: datetime) -> 
     from memories.stores.chain import reinforcements_of  # only needed for questions about the past
 
     times = reinforcements_of((record.ref.namespace,), record.ref.group)._replace(until=moment)
-    if "aging_from" not in record.fields:  # if restated, earlier reinforcements no longer count
+    if "aging_from" not in record.fields:  # restated, so earlier reinforcements don't count
         times = times._replace(since=record.created_at)
     fields = {name: value for name, value in record.fields.items() if name != "reinforced_at"}
     for reinforcement in store.scan(times, limit=1, newest_first=True):

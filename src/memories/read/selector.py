@@ -337,9 +337,8 @@ def _contains_words(condition: Condition, read: Reader) -> Test:
     if not prefixes and not words:
         raise error_at(condition.place, f'"{validate.shown(condition.value)}" contains no words')
 
-    # Splitting a text costs as much as reading it, and most texts have none of the words: look for
-    # ASCII words as substrings first. Words with signs, such as C++, are spelled differently in the
-    # index.
+    # Splitting a text into words is slow, and most texts have none of the words, so look for ASCII
+    # words as substrings first. Words with signs, such as C++, are spelled differently in an index.
     substrings = [word for word in (*words, *prefixes) if word.isascii()]
     if "+" in condition.value or "#" in condition.value:
         substrings = []
@@ -359,8 +358,8 @@ def _contains_words(condition: Condition, read: Reader) -> Test:
 
 
 def _compare_time(condition: Condition, read: Reader, instant: Instant) -> Test:
-    """Return a test that compares with a time span: "before" a day means before the day begins, and
-    so on.
+    """Return a test that compares a time with a span, such as a day: `<` means before the span
+    begins, and `>` means after it ends.
     """
     sign = _BOUNDS.get(condition.name, condition.operator)
     first, last = _parse_span(condition, instant)
@@ -471,8 +470,9 @@ def _parse_id(condition: Condition) -> str:
 
 
 def _narrow(where: Filter, condition: Condition, selector: Selector) -> Filter:
-    """Return a filter with a required condition added, if stores support the condition. `fits`
-    checks the condition in any case.
+    """Return a filter with a required condition added, if stores support the condition.
+
+    `fits` checks every condition again, so a condition that stores don't support may be left out.
     """
     name, label = condition.name.lower(), condition.name
     definition = None

@@ -29,10 +29,11 @@ MAX_CHARACTERS = 2_000  # maximum number of characters of a text that may replac
 
 
 def score_replacement(new: str, old: str, similarity: float | None, space: "Space | None") -> float:
-    """Return how likely a text is to replace an older one, as a score; from `REPLACES` on, it may.
+    """Return a score for how likely a text is to replace an older one. A score of `REPLACES` or
+    more means that it may.
 
-    The score adds up closeness, the share of the old text's words that the new one repeats, and
-    whether the new one says that something has changed.
+    The score adds up how close the texts are, the share of the old text's words that the new text
+    repeats, and whether the new text announces a change.
 
     Args:
         new: The newer text.

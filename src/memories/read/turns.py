@@ -36,7 +36,7 @@ class TurnDraft:
         created_at: When it was said; now by default.
         message_id: An id that is unique in the conversation. A second turn with the same id and
             text is not stored; one with different text is refused.
-        tags: Free key-value pairs.
+        tags: Arbitrary key-value pairs.
         index: The lowest acceptable index; the turn always follows the last stored one.
     """
 
@@ -63,8 +63,8 @@ class Turn:
         created_at: When it was said, in the writer's time zone.
         session: The index of the first turn of its session, a run of turns without a long pause.
         message_id: The id that its writer assigned.
-        tags: Free key-value pairs.
-        origin: Who stored it; None for turns older than origins.
+        tags: Arbitrary key-value pairs.
+        origin: Who stored it; None for turns stored before origins were recorded.
         redacted: The kinds of secrets that were removed before it was stored.
         suspicious: The rules that the text matches as a possible instruction to a model; see
             `write.suspicion`. Usually empty.
@@ -73,8 +73,8 @@ class Turn:
         part: The part that a search found, from 1; the content is then only this part's. None for a
             whole message.
         status: The result of `add_turns`: `stored`; `known` if the message id existed with the same
-            content; `refused` if it existed with other content, in which case this is the existing
-            turn. None otherwise.
+            content; `refused` if it existed with different content, in which case this is the
+            existing turn. None if the turn was only read.
         reason: Why the turn was refused, in one sentence.
         waiting: Whether the turn is still queued on disk. If it is, `index` is the index that it
             will get.
@@ -109,7 +109,7 @@ class Turn:
 
 
 def to_turn(record: Record) -> Turn:
-    """Return the turn in a record. For a long message, it contains only the part in this record."""
+    """Return the turn in a record; if the record is one part of a long message, only that part."""
     labels = tags_of(record.labels)
     start, part_count = start_of(record), _part_count(record)
     message_id = record.fields.get(MESSAGE_ID)
@@ -261,8 +261,9 @@ def _read_turns(
 
 
 def in_conversation(store: Store, namespaces: Sequence[str], name: str) -> Filter:
-    """Return the filter for a conversation; the caller's own takes precedence over the shared
-    one."""
+    """Return the filter for a conversation. The caller's own conversation takes precedence over one
+    in `shared`.
+    """
     own, *others = (
         Filter(Collection.HISTORY, (namespace,), group=conversation_id(name))
         for namespace in namespaces

@@ -65,8 +65,8 @@ def next_version(
         operation: `update` or `restore`.
         now: The time of writing.
         fresh: Restart the decay, since the memory was restated; otherwise it continues.
-        **changes: `text`, `labels`, or `fields` to set, if they differ from the latest version's;
-            and `pinned`, which otherwise stays unchanged.
+        **changes: What differs from the latest version: `text`, `labels`, `fields` to set, or
+            `pinned`.
     """
     written_at = to_millis(latest.created_at)
     copied = list(_COPIED_FIELDS)
@@ -359,8 +359,8 @@ def compute_confidence(
         policy: `stable` never decays.
         reference_at: The time from which age is counted; see `reference_time`.
         now: The present, or another time of interest.
-        half_life_hours: Hours until confidence is 0.0; greater than 0. A `HalfLife` may have
-            another value for this policy.
+        half_life_hours: Hours until confidence is 0.0; greater than 0. A `HalfLife` may have a
+            different value for this policy.
 
     Returns:
         0.0 to 1.0.
@@ -374,8 +374,8 @@ def compute_confidence(
 def reference_time(
     policy: DecayPolicy, written_at: datetime, last_reinforced_at: datetime | None
 ) -> datetime:
-    """Return the time from which age is counted: when the version was written or, if the policy
-    allows reinforcement, last reinforced.
+    """Return the time from which age is counted: when the version was written, or when it was last
+    reinforced if the policy allows that.
     """
     if policy is DecayPolicy.REINFORCEABLE and last_reinforced_at is not None:
         return max(last_reinforced_at, written_at)

@@ -1,11 +1,12 @@
 """Counts reads in batches: a read appends a line to a file in the home folder, and a later write
 adds the lines to the store.
 
-A read therefore never waits for the store's lock, however long a writer holds it. A batch is
-renamed, then counted in a transaction that also stores a mark with the name of the batch, and then
-removed. After an interruption at any point, the next flush finds the batch, and the store knows
-whether it was counted. Only stores without such a mark (all except SQLite and files) may count the
-last batch twice after a kill. On a full or read-only disk, reads are not counted.
+A read therefore never waits for the store's lock, however long a writer holds it. A flush renames
+the file, counts its reads in one transaction, and then removes it. The transaction also stores a
+mark that identifies the file. If the flush is interrupted, the next one finds the renamed file, and
+the mark shows whether its reads were already counted. Only SQLite and files stores keep such a
+mark; other stores may count the last file twice. On a full or read-only disk, reads are not
+counted.
 """
 
 import contextlib
@@ -28,11 +29,11 @@ try:
 except ImportError:  # Windows, where an open file can't be renamed
     fcntl = None  # type: ignore[assignment]
 
-# size of the file, reached after a few hundred searches, above which a read also tries a flush
+# a read also tries to flush once the file is larger than this, after a few hundred searches
 FLUSH_BYTES = 65_536
-MAX_BYTES = 1_048_576  # bytes above which reads are not counted
+MAX_BYTES = 1_048_576  # file size above which further reads are not recorded
 _HEAD = 128  # number of bytes at the beginning of a file that identify it
-_LOCK = "accesses.lock"  # one lock for all stores; while it is held, a flush is put off
+_LOCK = "accesses.lock"  # one lock for all stores; no flush while another process holds it
 _ATTEMPTS = 3  # maximum attempts to append while other processes rename the file
 
 
@@ -167,7 +168,7 @@ def _is_at(path: Path, status: os.stat_result) -> bool:
 
 
 def _parse_line(line: bytes) -> list[Ref]:
-    """Return the records in a line; none for a half-written one."""
+    """Return the records that a line names; an empty list if the line is half-written."""
     try:
         return [
             Ref(Collection.MEMORY, str(namespace), str(group), int(position))

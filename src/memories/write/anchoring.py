@@ -1,4 +1,4 @@
-"""Gives memories their anchors: those that the writer gave, or else those found in the text."""
+"""Sets the anchors of memories: those that the writer gave, otherwise those found in the text."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -65,7 +65,7 @@ class Anchoring(NamedTuple):
         return [anchor.text for anchor in redacted], kinds
 
     def discover(self, draft: Draft) -> tuple[str, ...]:
-        """Return the anchors that a draft's text names but the draft doesn't list."""
+        """Return the anchors found in a draft's text; none if the draft lists its own anchors."""
         if draft.anchors is not None or self.judge is None:
             return ()
         if is_session_note(draft.tags, draft.key):
@@ -136,8 +136,8 @@ class Anchoring(NamedTuple):
         return held
 
     def confirm(self, latest: "Record") -> tuple[str, ...]:
-        """Return the anchors of a memory that is still true: those that hold, and those that its
-        text names.
+        """Return the anchors for a memory that is confirmed: the stored ones that still hold, and
+        those found in the text.
         """
         old = versions.split_anchors(latest.fields.get("anchors"))
         if self.judge is None:
@@ -161,8 +161,9 @@ def _write(anchors: Iterable[grammar.Anchor]) -> tuple[str, ...]:
 
 
 def parse_valid_until(moment: Moment | None, now: datetime) -> Moment | None:
-    """Return the time until which a memory holds: the end of a given date, or a span such as `90d`
-    from now; "" means that it has no end.
+    """Return the time until which a memory holds, or "" if there is no such time.
+
+    A date means the end of that day, and a span such as `90d` counts from now.
 
     Raises:
         InvalidInput: The text is not a time.

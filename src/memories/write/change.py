@@ -1,4 +1,4 @@
-"""Changes a memory: a new version, a reset of its decay, or a deletion that can be undone."""
+"""Changes one memory: adds a version, resets the decay, or deletes or restores the memory."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -77,7 +77,7 @@ class Update(NamedTuple):
 def update(
     lookup: Lookup, embedder: "Embedder | None", memory_id: str, change: Update, now: datetime
 ) -> Record:
-    """Append a new version to a memory, if anything changes; return its latest version."""
+    """Append a new version to a memory, if anything changes; return the latest version."""
     declared = change.declared_fields()
     anchoring = Anchoring(lookup.judge, change.redactor, now)
     draft, anchor_kinds = _settle_anchors(lookup, memory_id, change, anchoring)
@@ -160,8 +160,8 @@ def append_confirmation(
     fields: Mapping[str, Any],
     now: datetime,
 ) -> Record:
-    """Append a version with the same text and new fields, which confirms that a memory is still
-    true; return that version.
+    """Confirm that a memory is still true by appending a version with the same text and new fields;
+    return that version.
     """
     vectors = _embed(embedder, lookup.find_current(memory_id).text)
     with lookup.store.transaction():
@@ -254,8 +254,9 @@ def _reinforcement_records(store: Store, live: Record, now: datetime) -> list[Re
 
 
 def delete(lookup: Lookup, memory_id: str, now: datetime) -> Record:
-    """Soft-delete a memory; return its latest version, which has now ended. Deleting a memory that
-    awaits review rejects it.
+    """Soft-delete a memory; return its latest version, which has now ended.
+
+    Deleting a memory that awaits review rejects the memory.
     """
     with lookup.store.transaction():
         latest = lookup.find_own(memory_id)

@@ -10,7 +10,8 @@ A draft passes through these steps:
 4. `Writer.compare` finds the stored memories that resemble it: a `Comparison`.
 5. One of `_store_new`, `_store_version`, `_store_pending` and `_merge` writes it with its origin,
    or it is refused. `link_correction` links the memory to one that it corrects. The result is a
-`Created`. 6. `stores.logged` adds the entry of the audit log, and the store commits.
+   `Created`.
+6. `stores.logged` adds the entry of the audit log, and the store commits.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from memories.write.repetitions import MergeResult
 
 BATCH = 500  # maximum number of drafts in one transaction, which needs one disk flush
-BATCH_COMPARED = 25  # the same if drafts are compared, so that other writers wait only briefly
+BATCH_COMPARED = 25  # the maximum if drafts are compared, so that other writers wait only briefly
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +57,12 @@ class Created:
         note: Why the draft was stored without a vector although there is an embedder, why it was
             not merged, or why it was refused without being a duplicate (its id is taken). Usually
             empty.
-        merged: If the same text was stored before, the names of the fields that a version of that
-            memory took from this draft: `tags`, `decay`, `confidence`, `source`; `supersedes` for
-            the memory that it replaced; `trust` if a more trusted writer repeated it; `corrects` if
-            that memory had been corrected and is now true again.
-        not_merged: The fields, by the same names, that contradict that memory or that the writer
-            may not add: the memory keeps its values.
+        merged: If a memory with the same text existed, what a new version of that memory took from
+            this draft: `tags`, `decay`, `confidence` or `source`; `supersedes` if the draft
+            replaces another memory; `trust` if this writer is more trusted than
+            the memory's; `corrects` if the memory had been corrected and is now true again.
+        not_merged: The fields that were not merged, by the same names, because they contradict that
+            memory or this writer may not change it. The memory keeps its own values.
         reinforced: Whether the decay of that memory was reset.
     """
 
@@ -104,7 +105,7 @@ class Prepared(NamedTuple):
 
 
 def prepare(writer: Writer, drafts: Sequence[Draft]) -> "Iterator[Batch]":
-    """Redact, check and embed drafts; yield the batches that are stored in one transaction each."""
+    """Redact, check and embed drafts; yield them in batches, one for each transaction."""
     checked = [_redact_and_check(writer, draft) for draft in drafts]
     size = BATCH if writer.force else BATCH_COMPARED
     for start in range(0, len(checked), size):
@@ -230,7 +231,7 @@ def _store(writer: Writer, prepared: Prepared) -> Created:
     comparison = Comparison()
     if not writer.force:
         comparison = writer.compare(draft, prepared.vectors)
-    # A key says which memory is meant, so a draft with one is never refused.
+    # A key says which memory is meant, so a draft with a key is never refused as a duplicate.
     if draft.key is None and comparison.same is not None:
         return _merge(writer, prepared, comparison.same)
     if draft.key is None and comparison.duplicates:
@@ -313,7 +314,7 @@ def _store_version(writer: Writer, prepared: Prepared, latest: Record) -> Create
 
     has_same_fields = all(latest.fields.get(name) == value for name, value in fields.items())
     is_unchanged = draft.content == latest.text and labels == tags and has_same_fields
-    # Repeating a memory that decays does say something new: that it is still true.
+    # Repeating a memory that decays adds information: the memory is still true.
     if is_unchanged and versions.decay_policy(latest) is DecayPolicy.STABLE:
         draft = replace(draft, supersedes=None)
         return _report_merged(writer, writer.repetition(latest, draft, prepared.vectors).merge())

@@ -30,7 +30,7 @@ _BATCH = 2_000  # maximum number of memories or turns per removal
 def memory(store: Store, where: Filter) -> Forgotten:
     """Erase the memory that `where` selects by namespace and group, with all its versions."""
     assert where.group is not None
-    with store.transaction():  # so that no other memory keeps a link to its id
+    with store.transaction():  # so that no other memory keeps a link to this one
         leave_chains(store, store.scan(where, limit=1, newest_first=True))
     reinforcements = reinforcements_of(where.namespaces, where.group)
 
@@ -44,7 +44,7 @@ def memory(store: Store, where: Filter) -> Forgotten:
 
 
 def finish(store: Store, name: str, where: Filter) -> Forgotten | None:
-    """Finish an interrupted erasure; return None if there is none."""
+    """Finish an interrupted erasure; return None if no erasure was interrupted."""
     if store.info(where).erasing:
         return Forgotten(name, 0, store.remove([]))
     return None

@@ -28,8 +28,8 @@ def link_correction(
 ) -> Record:
     """Link a memory that is about to become current to the newest memory that it corrects.
 
-    If port 8080 was corrected by port 9090, and port 7070 supersedes port 9090, then port 7070
-    takes over its link to port 8080. It doesn't if port 9090 had itself been corrected.
+    For example, "port 9090" corrects "port 8080", and "port 7070" supersedes "port 9090". Then
+    "port 7070" corrects "port 8080", unless another memory had already corrected "port 9090".
 
     Args:
         store: The store of the older memory, which is marked.
@@ -71,7 +71,7 @@ def leave_chains(store: Store, records: Iterable[Record]) -> None:
         if record.ref.group in seen or (is_current and not _has_link(record)):
             continue
         seen.add(record.ref.group)
-        # Read the memory again: the previous one may have been its neighbour and changed its links.
+        # Read the memory again: if its neighbour has just left the chain, its links have changed.
         live = _find_live(store, record, record.ref.group)
         if live is None:
             continue
@@ -126,8 +126,8 @@ def restore_links(store: Store, record: Record, former: Record) -> Record:
 
 
 def _find_at_end(store: Store, neighbour: Record, former: Record) -> Record:
-    """Return the version of a linked memory at the time when another memory ended; the current
-    version if that memory has not ended.
+    """Return the version that a neighbour had when `former` ended; the current version if `former`
+    has not ended.
     """
     if former.ended_at is None:
         return neighbour
@@ -173,8 +173,8 @@ def drop_outdated_links(store: Store, latest: Record, new: Record) -> Record:
 
 
 def find_last_correction(store: Store, record: Record) -> Record | None:
-    """Return the last memory in the chain of corrections of a memory; None if nothing corrects that
-    memory now.
+    """Return the memory at the end of the chain of corrections that begins with `record`; None if
+    no current memory corrects `record`.
     """
     last, seen = _find_live(store, record, record.ref.group), {record.ref.group}
     while last is not None:

@@ -2,7 +2,7 @@
 
 Records are found a page at a time, without a transaction, and changed in batches. Each batch is one
 transaction that reads the records again, so that no change by another writer is overwritten. An
-interrupted run has finished whole batches; running it again does the rest.
+interrupted run has changed only whole batches; run it again to change the rest.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -59,8 +59,8 @@ class Affected(NamedTuple):
         counts: The number of memories or turns by action; see `Step`.
         steps: The first 1,000 actions.
         dry_run: Whether nothing was changed.
-        undo_to: The moment before the change; `Memories.rollback` to it undoes the change. None if
-            the change can't be undone, or if there was nothing to do.
+        undo_to: The moment before the change, to pass to `Memories.rollback` to undo the change.
+            None if the change can't be undone, or if there was nothing to do.
         undo_where: The expression that limits that rollback to this change.
         also_in: Files that may still contain forgotten content.
     """
@@ -74,7 +74,7 @@ class Affected(NamedTuple):
 
 
 class Tally:
-    """Counts the changes of a bulk change by action, and keeps the first steps."""
+    """Counts the actions of a bulk change, and keeps the first steps."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}

@@ -28,7 +28,7 @@ NOTE_TRUST = "a more trusted writer stored it, so a repetition does not change i
 NOTE_TAGS = f"with these tags it would have more than {MAX_TAGS}"
 NOTE_WAITS = "a draft that awaits review does not change stored memories"
 _LASTING = (DecayPolicy.CONTEXTUAL, DecayPolicy.REINFORCEABLE, DecayPolicy.STABLE)
-_RANKS = {USER: 2, AGENT: 1}  # others rank 0, since their texts were stored without a decision
+_RANKS = {USER: 2, AGENT: 1}  # other writers rank 0: nobody decided to store their texts
 _UNKNOWN_RANK = 1  # for memories stored before origins were recorded
 
 
@@ -78,7 +78,7 @@ class MergeResult(NamedTuple):
         merged: The names of the fields that a new version took from the draft; usually empty.
         not_merged: The tags and fields of the draft that were not merged.
         reinforced: Whether its decay was reset.
-        note: Why nothing was merged although something differs.
+        note: Why some or all of the differences were not merged; usually empty.
     """
 
     record: Record
@@ -250,8 +250,10 @@ class Repetition(NamedTuple):
         return new
 
     def _reinforce(self, result: MergeResult) -> MergeResult:
-        """Reset the decay of the memory, unless the draft was captured or imported, or is older
-        than the memory's last reinforcement.
+        """Reset the decay of a reinforceable memory, unless the draft is older than the last reset.
+
+        A draft that was captured or imported doesn't reset the decay of a memory that a user or an
+        agent decided to store.
         """
         record = result.record
         is_decided = self._writer_rank() >= min(_trust_rank(record), _RANKS[AGENT])

@@ -27,10 +27,9 @@ from memories.write.suspicion import mark_record
 from memories.write.writer import Comparison, Similar, Writer
 
 _WORD = re.compile(r"\w+")
-# Programs use these channels, and a program would approve anything. Only a command that a person
-# runs may decide.
+# Programs write through these channels. They may not decide, since a program would accept anything.
 _PROGRAMS = ("mcp", "hook", "import", "chat")
-# The callers on these channels check who decides, since a server's environment is not the user's.
+# On these channels, the caller checks who decides, since a server's environment isn't the user's.
 _SERVED = ("http", "page")
 
 
@@ -64,12 +63,12 @@ class Reviewed(NamedTuple):
     Attributes:
         id: The id of the reviewed memory.
         done: Whether the memory was accepted or rejected, so that it no longer awaits review.
-        memory: The resulting memory. It is a different memory if that one already had the key or
-            the text.
-        duplicates: Current memories that say nearly the same thing, if the memory was left waiting
-            because of them. If it was left waiting and this is empty, it is suspicious.
-        similar_to: Similar current memories with a difference. The accepted memory may correct one
-            of them; see `memory`.
+        memory: The resulting memory: the reviewed one, or the memory that already had its key or
+            its text.
+        duplicates: Current memories that say nearly the same thing, if the memory still awaits
+            review because of them. If it still awaits review without duplicates, it is suspicious.
+        similar_to: Current memories that are similar but differ. The accepted memory may correct
+            one of them; see `memory`.
         not_merged: Tags and fields that differ from those of the memory with the same text, which
             keeps its own values.
     """
@@ -88,7 +87,7 @@ class Rivals(NamedTuple):
     Attributes:
         import_id: The import that added the memory; None if it was not imported.
         duplicates: Memories that say the same thing.
-        similar_to: Similar memories with a difference, so that one of the two may be wrong.
+        similar_to: Memories that are similar but differ, so that one of the two may be wrong.
     """
 
     import_id: str | None
@@ -474,7 +473,7 @@ def _draft_of(record: Record, content: str | None) -> Draft:
 
 
 def _fits(record: Record, which: Mapping[str, Any]) -> bool:
-    """Return whether a record matches the filters for its text."""
+    """Return whether a record matches the filters `match` and `suspicious`."""
     match = which.get("match")
     if match and not _words(match) <= _words(record.text):
         return False

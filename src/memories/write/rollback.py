@@ -2,8 +2,8 @@
 memories, so nothing is lost.
 
 The state of a memory at a given time follows from its versions: which of them existed, and whether
-the memory was current. The audit log identifies versions, such as imports, that were written later
-than their date says.
+the memory was current. The audit log shows which versions, such as imported ones, were written
+later than their dates say.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -61,8 +61,8 @@ class Change(NamedTuple):
         action: `delete`, `restore`, `update`, `pend` (the memory awaits review again), `reject` (it
             no longer awaits review), or `left`.
         latest: The latest version of the memory.
-        then: The version that was the latest at the time to restore; None if the memory did not
-            exist or was not current.
+        then: The version that was the latest at the time to roll back to; None if the memory did
+            not exist at that time, or is left unchanged.
         reason: Why the memory is left unchanged.
     """
 
@@ -86,11 +86,11 @@ class Rollback(NamedTuple):
     Attributes:
         lookup: The namespace. Its store keeps the origin of added records, since these repeat
             versions by other writers.
-        to: The time to restore.
+        to: The time to roll back to.
         at: The time of the rollback, which is after every change that it undoes.
         selector: Selects the memories; None for all.
-        late: For versions that may have an earlier date, the time at which each was actually
-            written, by hash; see `_find_written_after`.
+        late: When versions were actually written, if their date may be earlier, keyed by their
+            hash; see `_find_written_after`.
     """
 
     lookup: Lookup
@@ -184,7 +184,7 @@ class Rollback(NamedTuple):
     def _compare(self, latest: Record, then: Record | None) -> Change | None:
         is_live = latest.ended_at is None
         if then is None and latest.ended_by == PENDING:
-            return Change("reject", latest)  # it did not await review then
+            return Change("reject", latest)  # it did not await review at that time
         state = ""
         if then is not None:
             state = self._state(then, latest)
@@ -218,8 +218,10 @@ class Rollback(NamedTuple):
         return ended_by
 
     def _existed(self, record: Record) -> bool:
-        """Return whether a version existed at the time to restore. A version that was written later
-        with an earlier date did not, unless a difference between two clocks explains it.
+        """Return whether a version existed at the time to roll back to.
+
+        A version that was written later with an earlier date did not exist, unless the difference
+        is so small that two clocks explain it.
         """
         if record.created_at > self.to:
             return False
@@ -351,8 +353,10 @@ class Rollback(NamedTuple):
         )
 
     def _end_latest(self, change: Change, new: Record | None) -> Patch:
-        """Return the patch that ends the latest version: because a new version follows, or in the
-        way in which the memory had ended at that time.
+        """Return the patch for the latest version of a memory.
+
+        A new version replaces or restores the latest one. Without a new version, the memory ends
+        the way it had ended at the time to roll back to.
         """
         latest, then = change.latest, change.then
         if new is not None and latest.ended_at is None:
@@ -373,12 +377,12 @@ class Rollback(NamedTuple):
 def _find_written_after(
     store: Store, namespace: str, to: datetime
 ) -> Iterator[tuple[int, datetime]]:
-    """Yield the hash and the time of writing of each version that, according to the audit log, was
-    written after a given time.
+    """Yield each version that was written after a given time according to the audit log: its hash,
+    and the time of its entry in the log.
 
     For versions older than the log, the dates in their records are trusted. A first version is left
-    out if its id contains about the same time as its record, since there may be a million such
-    versions.
+    out if its id was made at about the time of the entry or later, since there may be a million
+    such versions.
     """
     where = chain.chain_of(namespace)._replace(since=to)
     for page in scan_pages(store, where):

@@ -1,5 +1,5 @@
-"""Marks texts that contain instructions to a model, according to the rules in suspicion.txt. It
-never refuses a text.
+"""Marks texts that contain instructions to a model, according to the rules in suspicion.txt. Marked
+texts are stored like any other text.
 
 Before the rules are tried, a text is folded, so that case, spacing, look-alike letters and
 invisible characters can't disguise it. Most texts don't contain any of the words that the rules
@@ -170,7 +170,7 @@ def _compile(pattern: str, flags: int = 0) -> re.Pattern[str]:
 
 
 def find_marks(text: str) -> tuple[str, ...]:
-    """Return the marks of the rules that a text matches, in order; for nearly every text, none.
+    """Return the marks of the rules that a text matches, in order. Most texts match no rule.
 
     Args:
         text: Text of any length. The time taken is linear in its length.

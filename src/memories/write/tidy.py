@@ -52,7 +52,7 @@ _UNREAD_FOR = timedelta(days=365)
 _LEAST_REPEATS = 3  # minimum number of conversations in which a user says the same thing
 _STATEMENT_WORDS = (4, 40)
 _MAX_EXCERPT = 160
-_MOST_SHARED = 0.6  # maximum share of the newer text's words that the older one may have
+_MOST_SHARED = 0.6  # maximum share of the newer text's words that the older text may contain
 _TODO = re.compile(r"\s*(?:todo|to-do|fixme)\b", re.IGNORECASE)
 
 
@@ -130,7 +130,7 @@ def _store(writer: Writer, suggestion: Suggestion) -> str:
 
 
 def apply(writer: Writer, record: Record) -> str | None:
-    """Carry out a proposal in a transaction, unless the memory that it is about has changed since.
+    """Carry out a proposal in a transaction, unless the memory concerned has changed since then.
 
     Returns:
         The id of the memory that the proposal is about; None if the record only proposes a memory
@@ -296,8 +296,8 @@ def _find_alike(writer: Writer, records: Sequence[Record]) -> Iterator[Suggestio
 
 
 def _find_reworded(writer: Writer, record: Record, rivals: Sequence[Candidate]) -> Sequence[Record]:
-    """Return the older memory, if any, that a memory replaces in different words by reporting a
-    change.
+    """Return the older memory, if any, that a memory makes outdated: the newer text reports a
+    change, and uses different words.
 
     Texts with the same words but a different value are left to `write.compare.corrections`, since
     usually both are true, such as the ports of two services. Two texts that both report changes are

@@ -33,7 +33,7 @@ from memories.stores.protocol import Store, find_first
 from memories.stores.records import ROLE, SPEAKER, Collection, Filter
 
 MAX_BYTES = 256 * 1_048_576
-MAX_FAILED = 3  # once this many groups have failed, the cause can't be their entries
+MAX_FAILED = 3  # draining stops here: if so many groups fail, their entries aren't the cause
 DRAIN_SECONDS = 1.0  # seconds spent on other groups by a caller that only adds an entry
 GROUP_SECONDS = 5.0  # seconds that such a caller spends on earlier entries of its own group
 _log = logging.getLogger(__name__)
@@ -184,7 +184,7 @@ class RetryQueue:
     def discard(self, group: str) -> int:
         """Remove the entries of a group, refused ones included; return how many there were.
 
-        Damaged lines that contain its name and half-written lines are removed too.
+        Half-written lines, and damaged lines that contain the group's name, are removed too.
         """
         files = (self.path, self.refused)
         if not any(path.exists() or _scratch(path).exists() for path in files):
@@ -299,7 +299,7 @@ def _scratch(path: Path) -> Path:
 
 
 def _append(path: Path, line: str, most: int | None = None) -> None:
-    """Add a line to a file, replacing a half-written last line; it is on disk when this returns.
+    """Add a line to a file, replacing a half-written last line. Return once the line is on disk.
 
     Raises:
         QueueFull: The file would be larger than `most` bytes.
@@ -321,7 +321,7 @@ def _append(path: Path, line: str, most: int | None = None) -> None:
 
 
 def _rewrite(path: Path, lines: Sequence[str]) -> None:
-    """Replace a file atomically with one of these lines; remove it if there are none."""
+    """Replace the contents of a file atomically; remove the file if there are no lines."""
     if lines:
         with replacing(path, _scratch(path)) as file:
             file.write("".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace"))
@@ -355,8 +355,9 @@ def waiting_turns(queue: RetryQueue, namespace: str, conversation: str | None = 
 
 
 def select_unstored(store: Store, turns: Iterable[Turn]) -> list[Turn]:
-    """Return the turns that are not stored yet. A turn that is already stored may remain in the
-    queue for a moment, or after a crash.
+    """Return the turns that are not stored yet.
+
+    A turn that was just stored may still be in the queue for a moment, or longer after a crash.
     """
     unstored: list[Turn] = []
     for turn in turns:
@@ -391,8 +392,8 @@ def with_waiting(page: ConversationPage, turns: Sequence[Turn], *, first: bool) 
     Args:
         page: Stored conversations.
         turns: The queued turns.
-        first: Whether this is the first page; it begins with the conversations that have no stored
-            turns.
+        first: Whether this is the first page. The first page begins with the conversations that
+            have no stored turns.
     """
     by_conversation: dict[str, list[Turn]] = {}
     for turn in turns:

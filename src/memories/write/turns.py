@@ -255,7 +255,7 @@ def _records(first: Ref, last: Record | None, turn: _Prepared) -> Iterator[Recor
     """Yield the records for the turn that follows the last one.
 
     Args:
-        first: The first position that it may have.
+        first: The first position that the turn may have.
         last: The conversation's last record.
         turn: The turn.
     """
@@ -332,7 +332,7 @@ def split(text: str) -> list[str]:
     """Split a long message into searchable parts, at the ends of paragraphs, sentences or words.
 
     Returns:
-        The parts. Joined, they are the text again, and each contains visible characters.
+        The parts, each with visible characters. Joined, they give the original text.
 
     Raises:
         InvalidInput: The message contains so many consecutive invisible characters that they would

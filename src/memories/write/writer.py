@@ -29,8 +29,8 @@ _NEAR_BEST = 0.4  # a memory is shown if its score is at most this far below the
 _EXAMINED = 12  # maximum number of rivals examined, the most similar first
 _SEEN = 0.4  # added to the score of a memory that the writer has just read
 _COMPARED = 16  # maximum number of candidates that are compared with a draft
-# the same limit if candidates from other projects were dropped, as happens only for a draft without
-# a project
+# the limit for a second attempt, if a draft has no project and candidates were dropped, mostly
+# because they belong to one
 _COMPARED_LOOSE = 64
 
 
@@ -78,7 +78,7 @@ class Comparison(NamedTuple):
     Attributes:
         same: The memory with the same text.
         duplicates: Memories that say the same thing.
-        similar: Similar memories with a difference.
+        similar: Memories that are similar but differ.
         corrected: Memories that give a different value for the same subject. `link_correction`
             links the draft to one of them.
         rivals: All memories that the draft was compared with, most similar first.
