@@ -71,7 +71,7 @@ def test_a_memory_is_not_found_before_it_was_written_and_the_message_says_when(
     for verb in (memories.get, memories.history):
         with pytest.raises(
             NotFound,
-            match=r"2026-04-30T\d\d:59:59.999Z: it has existed since 2026-05-01T12:00:00.000Z",
+            match=r"2026-04-30T\d\d:59:59.999Z: it did not exist until 2026-05-01T12:00:00.000Z",
         ):
             verb(one, as_of="2026-04-30")
     with pytest.raises(InvalidInput, match="someday"):
@@ -163,7 +163,7 @@ def test_a_pending_memory_is_not_in_the_past(memories: Memories, clock: Clock) -
     clock.now = T0 + 2 * DAY
     memories.review.accept([one])
     clock.now = T0 + 4 * DAY
-    with pytest.raises(NotFound, match="it has existed since 2026-05-03T12"):
+    with pytest.raises(NotFound, match="it did not exist until 2026-05-03T12"):
         memories.get(one, as_of=T0 + DAY)
     found = memories.get(one, as_of=T0 + 3 * DAY)
     assert (found.content, found.pending) == ("The harbour opens at six", False)
@@ -224,7 +224,7 @@ def test_conversations_are_as_long_as_they_were(memories: Memories) -> None:
     assert memories.conversation("talk", as_of=T0 + 2 * DAY) == then
     for verb in (memories.turns, memories.tail_turns):
         assert [turn.index for turn in verb("talk", as_of=T0 + 2 * DAY)] == [0, 1]
-    with pytest.raises(NotFound, match=r"since 2026-05-21T12:00:00.000Z"):
+    with pytest.raises(NotFound, match=r"until 2026-05-21T12:00:00.000Z"):
         memories.conversation("later", as_of=T0 + 2 * DAY)
     assert (
         memories.conversations(until=T0 + 2 * DAY)[0].turn_count == 3

@@ -89,7 +89,7 @@ def test_pages_of_an_order_tell_each_once_however_many_are_equal(memory: Command
             ("list", "--sort", "size"),
             '"size" is not an order; use created, updated, reinforced, confidence, accesses',
         ),
-        (("list", "--sort", "accesses", "--as-of", "1d"), "is not kept in the order of accesses"),
+        (("list", "--sort", "accesses", "--as-of", "1d"), "past values of accesses are not kept"),
         (
             ("search", "x", "--where", "deleted"),
             "a search finds only current memories; leave deleted out of where",

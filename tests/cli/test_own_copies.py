@@ -74,7 +74,7 @@ def test_commands_change_the_own_copy_and_no_other_one(
             if contents() != before:
                 wrong.append(f"{' '.join(command)}: shared was changed")
         again = memory("forget", made, "--yes", "-n", "bob")
-        assert (again.code, "is in namespace shared, and you write to bob" in again.error) == (
+        assert (again.code, "is in namespace shared, but you write to bob" in again.error) == (
             1,
             True,
         )

@@ -432,7 +432,7 @@ def test_a_memory_its_history_and_tags_are_shown_as_they_were(
     assert "1 memories" in memory("namespaces", "--as-of", "3d", "--format", "text").out
     for verb in ("get", "history"):
         refused = memory(verb, one, "--as-of", "20d")
-        assert (refused.code, "it has existed since" in refused.err) == (1, True)
+        assert (refused.code, "it did not exist until" in refused.err) == (1, True)
 
 
 def test_conversations_are_shown_as_they_were(memory: Command) -> None:

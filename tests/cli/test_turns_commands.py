@@ -109,7 +109,7 @@ def test_a_message_id_is_stored_once_and_reported_as_known(memory: Command) -> N
     assert [shape["status"] for shape in shapes] == ["stored", "known", "refused"]
     assert [shape["content"] for shape in shapes] == ["first"] * 3
     assert shapes[2]["reason"].startswith(
-        'message id "a" belongs to trip#0, which has other content'
+        'message id "a" belongs to trip#0, which has different content'
     )
     assert (
         json.loads(told[2].err)["error"] == f"1 of 1 turns were not stored: {shapes[2]['reason']}"
@@ -147,7 +147,7 @@ def test_each_message_is_reported_and_a_refused_one_does_not_stop_the_others(
     shape = json.loads(answer.out)
     assert (answer.code, [shape[name] for name in ("stored", "known", "refused")]) == (1, [1, 1, 1])
     assert [each["status"] for each in shape["results"]] == ["refused", "known", "stored"]
-    assert "has other content" in shape["results"][0]["reason"]
+    assert "has different content" in shape["results"][0]["reason"]
     assert contents(memory("turns", "tail", "trip")) == ["one", "two", "three", "four"]
     text = memory("turns", "add", "trip", "-", "--format", "text", stdin=mixed)
     assert (text.code, text.out.splitlines()[0]) == (1, "Added 1 turns; the last one has index 4.")

@@ -589,5 +589,5 @@ def test_a_shared_memory_can_not_vanish_behind_a_private_one(memory: Command) ->
     shared = memory("create", "apples are red").json["id"]
     answer = memory("create", "apples are green", "--supersedes", shared, "-n", "bob")
     assert answer.code == 2
-    assert "write the new one there" in answer.error
+    assert "; write it to shared instead" in answer.error
     assert memory("search", "apples").json["count"] == 1

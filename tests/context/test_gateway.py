@@ -154,7 +154,9 @@ def test_conversations_do_not_see_each_other(gateway: MemoryGateway) -> None:
 
 def test_a_message_id_is_stored_once(gateway: MemoryGateway) -> None:
     assert say(gateway, "once", 0, message_id="m1") == say(gateway, "once", 1, message_id="m1")
-    with pytest.raises(ValueError, match='message id "m1" belongs to c#0, which has other content'):
+    with pytest.raises(
+        ValueError, match='message id "m1" belongs to c#0, which has different content'
+    ):
         say(gateway, "twice", 1, message_id="m1")
     assert not gateway.queue
     assert say(gateway, "elsewhere", 0, "d", message_id="m1") == "d#0"

@@ -134,7 +134,7 @@ def test_turns_during_a_timeout_are_queued_shown_and_stored_once(
 def test_errors_and_results_are_passed_on(gateway: MemoryGateway) -> None:
     with pytest.raises(InvalidInput):
         gateway.append_history("c", "robot", "hello", 0, TS)
-    with pytest.raises(InvalidInput, match="has other content"):
+    with pytest.raises(InvalidInput, match="has different content"):
         for text in ("one", "two"):
             gateway.append_history("c", "user", text, 0, TS, "m1")
     assert not gateway.queue
@@ -240,6 +240,6 @@ def test_a_queued_turn_that_will_never_be_accepted_is_put_aside(tmp_path: Path) 
     ):
         shared.add_turns("team", ["hello"])
         gateway = MemoryGateway("memories", backend=EngineBackend(bob))
-        with pytest.raises(ValueError, match="is in namespace shared, and you write to bob"):
+        with pytest.raises(ValueError, match="is in namespace shared, but you write to bob"):
             gateway.append_history("team", "user", "hello", 0, TS)
         assert not gateway.queue

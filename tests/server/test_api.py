@@ -985,7 +985,7 @@ def test_what_is_read_of_a_time_is_what_the_library_tells_of_it(
     told = owner.get(f"/api/memories/{one.id}?as_of=2026-04-01")
     assert (
         told.status_code,
-        "it has existed since 2026-05-01T12:00:00.000Z" in told.json()["detail"],
+        "it did not exist until 2026-05-01T12:00:00.000Z" in told.json()["detail"],
     ) == (404, True)
 
 

@@ -48,7 +48,7 @@ def test_another_wording_is_refused_unless_it_has_a_key(
 
 @pytest.mark.parametrize("anchors", ["compose.yml::5433", ["compose.yml::5433", 5433], {"a": 1}])
 def test_anchors_are_a_list_of_texts(memories: Memories, anchors: Any) -> None:
-    with pytest.raises(InvalidInput, match="anchors must be a list of texts"):
+    with pytest.raises(InvalidInput, match="anchors must be a list of strings"):
         memories.create(FACT, anchors=anchors)
     assert memories.list().memories == ()
 

@@ -17,7 +17,7 @@ from memories.transfer.importing import import_
 from memories.transfer.intake import Intake
 
 ID, OTHER = (f"01a1fdf1-92cd-7000-8000-00000000000{number}" for number in (1, 2))
-REASON = f"the id {ID} belongs to a memory with other content; give this text another id"
+REASON = f"the id {ID} belongs to a memory with different content; give this text a different id"
 MONDAY = Draft("the build runs on Monday", id=ID)
 COLOGNE = Draft("the office is in Cologne", id=ID)
 

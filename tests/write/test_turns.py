@@ -509,7 +509,7 @@ def test_shared_turns_are_read_by_all_by_default(url: str) -> None:
         [hit] = bob.search("friday", scope="history")
         assert (hit.turn.namespace, hit.turn.speaker) == ("shared", "Ann")
         with pytest.raises(
-            RequestError, match='"standup" is in namespace shared, and you write to bob'
+            RequestError, match='"standup" is in namespace shared, but you write to bob'
         ):
             bob.add_turns("standup", [said("friday is too late")])
     with Memories(url, embedder="fake", namespace="bob", shared=False) as alone:
@@ -836,7 +836,7 @@ def test_as_of_before_a_conversation_says_since_when_it_exists(
 ) -> None:
     memories.add_turns("talk", [said("a", 5)])
     with Memories(url, namespace="ann", embedder="fake") as ann:
-        with pytest.raises(NotFound, match="it has existed since"):
+        with pytest.raises(NotFound, match="it did not exist until"):
             ann.conversation("talk", as_of=START)
         assert ann.conversation("talk", as_of=START + 5 * MINUTE).turn_count == 1
 

@@ -213,7 +213,7 @@ def _limit_to_past(where: Filter) -> Filter:
 def _refuse_unknown(filters: Iterable[str], known: Mapping[str, object], of: str) -> None:
     for name in filters:
         if name not in known:
-            raise InvalidInput(f'there is no filter "{name}" of {of}; use {", ".join(known)}')
+            raise InvalidInput(f'there is no filter "{name}" for {of}; use {", ".join(known)}')
 
 
 def find(
@@ -228,7 +228,7 @@ def find(
         for namespace in namespaces:
             for first in store.scan(_all_turns(namespace, name), limit=1):
                 raise NotFound(
-                    f"Conversation not found at {to_iso(end)}: it has existed since "
+                    f"Conversation not found at {to_iso(end)}: it did not exist until "
                     f"{to_iso(first.created_at)}"
                 )
     raise NotFound("Conversation not found")
@@ -341,6 +341,6 @@ def keep_about(store: Store, removed: Sequence[Ref]) -> None:
 def not_own(name: str, namespace: str, own: str) -> RequestError:
     """Return the error for an attempt to change a conversation in another namespace."""
     return RequestError(
-        f'Conversation "{validate.shown(name)}" is in namespace {namespace}, and you write to '
-        f"{own}; write there (namespace {namespace}), or choose another name"
+        f'Conversation "{validate.shown(name)}" is in namespace {namespace}, but you write to '
+        f"{own}; write to {namespace}, or choose a different name"
     )

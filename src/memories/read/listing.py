@@ -150,8 +150,8 @@ def parse_order(
         )
     if is_past and sort in ("reinforced", "confidence", "accesses"):
         raise InvalidInput(
-            f"what was current at a time is not kept in the order of {sort}; leave sort or as_of "
-            "out"
+            f"past values of {sort} are not kept, so as_of can't be combined with this order; omit "
+            "sort or as_of"
         )
     return Order(values[sort], descending=(sort != "key") is not reverse)
 

@@ -170,8 +170,8 @@ class Lookup(NamedTuple):
         except RequestError:
             namespace, _ = self._locate(memory_id)
             raise RequestError(
-                f"Memory is in namespace {namespace}, and you write to {self.namespace}; change it "
-                "from there, or store a memory that says what is true now"
+                f"Memory is in namespace {namespace}, but you write to {self.namespace}; change it "
+                f"from {namespace}, or store a memory that says what is true now"
             ) from None
 
     def ids(self, prefix: str, limit: int) -> list[str]:
@@ -347,8 +347,8 @@ class Lookup(NamedTuple):
         if self.store.groups(where, limit=1):
             raise NotFound(
                 f'Memory not found: none in namespace {self.namespace} has the key "{key}"; one in '
-                f"{ref.namespace} has it, with the same id as one of your memories; name it "
-                f"from there (namespace {ref.namespace})"
+                f"{ref.namespace} has it, with the same id as one of your memories; read it "
+                f"from namespace {ref.namespace}"
             )
 
     def _describe_places(self, key: str, project: str | None) -> str:
@@ -429,7 +429,7 @@ def _explain_absence(records: Sequence[Record]) -> str:
     for record in records:
         if not is_unaccepted(record):
             since = max(record.created_at, from_millis(accepted_at(record)))
-            return f"it has existed since {to_iso(since)}"
+            return f"it did not exist until {to_iso(since)}"
     return "it waits for review"
 
 

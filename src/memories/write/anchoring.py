@@ -57,7 +57,7 @@ class Anchoring(NamedTuple):
 
     def _redact(self, anchors: Iterable[str]) -> tuple[list[str], tuple[str, ...]]:
         if not isinstance(anchors, list | tuple) or not all(isinstance(a, str) for a in anchors):
-            raise InvalidInput("anchors must be a list of texts; put a single one in a list")
+            raise InvalidInput("anchors must be a list of strings; put a single one in a list")
         if self.redactor is None:
             return list(anchors), ()
         redacted = [self.redactor.text(anchor, "anchor") for anchor in anchors]

@@ -249,8 +249,8 @@ def _find_retry(writer: Writer, draft: Draft) -> Created | None:
     for first in writer.store.scan(where, limit=1):
         if first.text != draft.content:
             note = (
-                f"the id {draft.id} belongs to a memory with other content; give this text "
-                "another id"
+                f"the id {draft.id} belongs to a memory with different content; give this text "
+                "a different id"
             )
             return Created(stored=False, memory=None, note=note)
         [latest] = writer.store.scan(where, limit=1, newest_first=True)
@@ -271,7 +271,7 @@ def _look_up_superseded(writer: Writer, prepared: Prepared) -> Prepared:
         other = writer.lookup.find(memory_id)
         raise InvalidInput(
             f"the memory to replace is in namespace {other.ref.namespace}, but the new one would "
-            f"be in {writer.lookup.namespace}; write the new one there"
+            f"be in {writer.lookup.namespace}; write it to {other.ref.namespace} instead"
         ) from None
     draft = replace(prepared.draft, supersedes=superseded.ref.group)
     # A draft that awaits review doesn't replace anything until it is accepted.

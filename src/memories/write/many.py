@@ -277,7 +277,9 @@ def _write_versions(
         if new.key is not None and new.key != latest.key:
             if new.key in taken or lookup.find_by_key(new.key) is not None:
                 key = versions.plain_key(new.key)
-                tally.add("left", latest, f'another memory has the key "{key}" there')
+                tally.add(
+                    "left", latest, f'its key "{key}" would clash with the key of another memory'
+                )
                 continue
             taken.add(new.key)
         writable.append((latest, new))

@@ -24,8 +24,8 @@ from memories.write.suspicion import mark_record
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-NOTE_TRUST = "a more trusted writer stored it, so a repetition does not change it"
-NOTE_TAGS = f"with these tags it would have more than {MAX_TAGS}"
+NOTE_TRUST = "a more trusted writer stored the memory, so a repetition does not change it"
+NOTE_TAGS = f"with these tags, the memory would have more than {MAX_TAGS} tags"
 NOTE_WAITS = "a draft that awaits review does not change stored memories"
 _LASTING = (DecayPolicy.CONTEXTUAL, DecayPolicy.REINFORCEABLE, DecayPolicy.STABLE)
 _RANKS = {USER: 2, AGENT: 1}  # other writers rank 0: nobody decided to store their texts

@@ -282,10 +282,11 @@ class Review:
     def _refuse_programs(self, *, dry_run: bool) -> None:
         if self._origin.channel in _PROGRAMS:
             raise RequestError(
-                "only a person can accept or reject memories that wait for review: memory review"
+                "only a person can accept or reject memories that wait for review; run memory "
+                "review"
             )
         if self._origin.channel not in _SERVED and not dry_run:
-            refuse_agent("what waits for review")
+            refuse_agent("whether to accept or reject a memory")
 
     def _where(self, which: Mapping[str, Any]) -> Filter:
         for name in which:

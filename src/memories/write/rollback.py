@@ -109,7 +109,7 @@ class Rollback(NamedTuple):
         to = to_stored_time(to_moment(to, now), "to")
         if to > now:
             raise InvalidInput(
-                f"{to_iso(to)} is in the future; a rollback goes to a time before now"
+                f"{to_iso(to)} is in the future; a rollback needs a time in the past"
             )
         late = dict(_find_written_after(lookup.store, lookup.namespace, to))
         return cls(lookup, to, moment_after(lookup.store, lookup.namespace, now), selector, late)

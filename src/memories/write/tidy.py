@@ -188,7 +188,9 @@ def _read_words(output: str, count: int) -> list[str]:
         words = [words.get(name, _KEEP) for name in ids]
     is_list = isinstance(words, list) and len(words) == count
     if not is_list or any(word not in (_KEEP, _DROP) for word in words):
-        raise SystemFault("it printed neither keep or drop for each proposal nor such JSON")
+        raise SystemFault(
+            'it printed neither keep or drop for each proposal nor JSON such as {"2": "drop"}'
+        )
     return list(words)
 
 

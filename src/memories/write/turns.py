@@ -319,7 +319,7 @@ def _result(records: Sequence[Record], prepared: _Prepared, *, is_new: bool) -> 
         return replace(turn, status=KNOWN)
     message_id = validate.shown(prepared.draft.message_id or "")
     reason = (
-        f'message id "{message_id}" belongs to {turn.id}, which has other content; give this '
+        f'message id "{message_id}" belongs to {turn.id}, which has different content; give this '
         "message its own id"
     )
     return replace(turn, status=REFUSED, reason=reason)

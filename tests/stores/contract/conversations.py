@@ -147,7 +147,7 @@ class Conversations:
         assert ids(since=T0 + HOUR, until=T0 + 2 * HOUR) == ["talk 2", "talk 1"]
         with pytest.raises(InvalidInput, match='role "robot" is not one of'):
             ids(role="robot")
-        with pytest.raises(InvalidInput, match='there is no filter "colour" of conversations'):
+        with pytest.raises(InvalidInput, match='there is no filter "colour" for conversations'):
             ids(colour="red")
 
     def test_a_conversation_that_is_only_read_keeps_its_title(self, store: Store) -> None:
@@ -156,7 +156,7 @@ class Conversations:
         shared.update_conversation("team", title="Team")
         assert ann.conversation("team").title == "Team"
         with pytest.raises(
-            RequestError, match='Conversation "team" is in namespace shared, and you write to ann'
+            RequestError, match='Conversation "team" is in namespace shared, but you write to ann'
         ):
             ann.update_conversation("team", title="Mine")
         for alone in (of(store, shared=False), of(store, "bob", shared=False)):
@@ -219,7 +219,7 @@ class Conversations:
         refused, stored, known = memories.add_turns("talk", other)
         assert (refused.status, refused.id, refused.content) == ("refused", "talk#0", "one")
         assert refused.reason is not None
-        assert 'message id "a" belongs to talk#0, which has other content' in refused.reason
+        assert 'message id "a" belongs to talk#0, which has different content' in refused.reason
         assert (stored.status, stored.reason, known.status, known.reason) == (
             "stored",
             None,
@@ -242,7 +242,7 @@ class Conversations:
         shared, ann, bob = of(store, "shared"), of(store), of(store, "bob")
         shared.add_turns("team", ["hello"])
         with pytest.raises(
-            RequestError, match='Conversation "team" is in namespace shared, and you write to ann'
+            RequestError, match='Conversation "team" is in namespace shared, but you write to ann'
         ):
             ann.add_turns("team", ["hello from Ann"])
         assert [turn.content for turn in ann.turns("team")] == ["hello"]

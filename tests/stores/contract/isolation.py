@@ -109,7 +109,7 @@ class Isolation(Opened):
         assert ann.reinforce(ids[3]).namespace == "ann"
         assert ann.pin(ids[4]).pinned
         assert ann.create("last words", supersedes=ids[5], force=True).stored
-        with pytest.raises(RequestError, match="is in namespace shared, and you write to ann"):
+        with pytest.raises(RequestError, match="is in namespace shared, but you write to ann"):
             ann.forget(ids[0])
         assert everything(store, pool("shared")) == before
 

@@ -350,7 +350,7 @@ class Operations(RuleBasedStateMachine):
             and who != "shared"
             and self.model.turns.get(("shared", name))
         ):
-            with pytest.raises(RequestError, match="is in namespace shared, and you write to"):
+            with pytest.raises(RequestError, match="is in namespace shared, but you write to"):
                 self.users[on][who].add_turns(name, said)
             return
         there = self.model.turns.setdefault((who, name), [])

@@ -153,7 +153,7 @@ class Review:
         assert person.tags(as_of=T0 + HOUR / 2) == {}
         assert person.tags("kind", as_of=T0 + HOUR) == {"fact": 1}
         for verb in (person.get, person.history):
-            with pytest.raises(NotFound, match="it has existed since"):
+            with pytest.raises(NotFound, match="it did not exist until"):
                 verb(waits.id, as_of=T0 + HOUR / 2)
         assert (
             person.get(waits.id, as_of=T0 + HOUR).content
