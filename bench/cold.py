@@ -21,7 +21,7 @@ from memories import Draft, Memories, load_config
 MEMORIES = 10_000
 QUERY = "library to parse command line options"
 HEAVY = ("numpy", "onnxruntime")
-_BARS = {
+_TARGETS = {
     "--help": 5.0,
     "status": 6.5,
     "get": 6.5,
@@ -127,7 +127,7 @@ def _print_commands(
             "ratio of minima",
             "ratio of medians",
             "loads numpy or the model",
-            "bar",
+            "target",
         ],
         [
             (
@@ -147,7 +147,7 @@ def _print_commands(
 
 
 def _bar(name: str, values: Sequence[float], bare: Sequence[float]) -> str:
-    most = _BARS.get(name.removeprefix("memory "))
+    most = _TARGETS.get(name.removeprefix("memory "))
     if most is None:
         return ""
     ratio = report.percentile(values, 0.5) / report.percentile(bare, 0.5)

@@ -21,7 +21,7 @@ from memories.context.engine import EngineBackend
 MEMORIES = 10_000
 QUERIES = 1_500
 CONVERSATIONS = 10
-BARS = {
+TARGETS = {
     "append": 100,
     "write": 150,
     "tail of 16": 200,
@@ -56,7 +56,7 @@ LOADS = (Load("100 messages a minute", 100 / 60, 60, 2), Load("100 messages a se
 class Timed:
     """The milliseconds of each operation, and how late each message was begun."""
 
-    operations: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in BARS})
+    operations: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in TARGETS})
     late: list[float] = field(default_factory=list)
 
     def time(self, name: str, call: Callable[[], object]) -> None:
@@ -175,10 +175,10 @@ def _talk(gateway: MemoryGateway, load: Load, texts: list[str], begin: float, nu
 def _print(load: Load, talks: list[Timed]) -> None:
     report.heading(f"{load.name}, {load.seconds} s, {CONVERSATIONS} conversations at once")
     rows = []
-    for name, bar in BARS.items():
+    for name, target in TARGETS.items():
         times = [taken for talk in talks for taken in talk.operations[name]]
-        rows.append((name, len(times), *report.p50_p95(times), f"{max(times):.2f}", f"{bar}"))
-    report.table(["operation", "calls", "p50 ms", "p95 ms", "most ms", "bar at p95"], rows)
+        rows.append((name, len(times), *report.p50_p95(times), f"{max(times):.2f}", f"{target}"))
+    report.table(["operation", "calls", "p50 ms", "p95 ms", "most ms", "target at p95"], rows)
     late = [one for talk in talks for one in talk.late]
     report.note(
         f"Messages were begun {report.percentile(late, 0.95):.1f} ms late at p95, {max(late):.1f} ms at most."

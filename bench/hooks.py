@@ -25,7 +25,7 @@ from memories import Draft, Memories, load_config
 from memories.hooks.hook import EVENTS
 
 _APPENDING = ("answer", "stop", "pre-compact", "session-end")
-_BAR = 3.0  # times `python -c pass`, for events that only append
+_TARGET = 3.0  # times `python -c pass`, for events that only append
 _LATEST_MS = 1_000.0  # that an agent is ever held up
 _CHILD_SUBREAPER = 36  # of prctl(2)
 _SETTLING_SECONDS = 3.0  # in which a server loads what commands need
@@ -155,7 +155,7 @@ def _print(title: str, options: Options, home: Path) -> None:
         )
     report.heading(title)
     report.table(
-        ["process", "median CPU ms", "× `python -c pass`", "p50 ms", "p95 ms", "bar"], rows
+        ["process", "median CPU ms", "× `python -c pass`", "p50 ms", "p95 ms", "target"], rows
     )
     report.note(
         f"Of each wall time the start of the interpreter takes {start:.0f} ms on this machine, as busy as it is."
@@ -168,7 +168,7 @@ def _bar(name: str, ratio: float, walls: list[float]) -> str:
     late = report.percentile(walls, 0.95)
     told = [f"≤ {_LATEST_MS:.0f} ms: {'met' if late <= _LATEST_MS else 'missed'}"]
     if name in _APPENDING:
-        told.insert(0, f"≤ {_BAR:g} ×: {'met' if ratio <= _BAR else 'missed'}")
+        told.insert(0, f"≤ {_TARGET:g} ×: {'met' if ratio <= _TARGET else 'missed'}")
     return ", ".join(told)
 
 

@@ -18,7 +18,7 @@ from bench import report, writes
 from memories import Draft, Memories, load_config
 
 QUERY = "library to parse command line options"
-_BARS = {
+_TARGETS = {
     "search": (3.0, 40.0),
     "create": (3.0, None),
 }  # × `python -c pass` of CPU; milliseconds of wall time
@@ -77,11 +77,11 @@ def _commands(texts: Sequence[str], home: Path, rounds: int) -> None:
         )
     assert asked["commands"] == 2 * (rounds + 1) + 1, "the server did not answer each command"
     report.heading(f"Commands that a server answers, {len(texts):,} memories")
-    report.table(("command", "CPU ms", "× pass", "wall ms p50", "bar"), rows)
+    report.table(("command", "CPU ms", "× pass", "wall ms p50", "target"), rows)
 
 
 def _bar(name: str) -> str:
-    times, wall = _BARS.get(name, (None, None))
+    times, wall = _TARGETS.get(name, (None, None))
     return f"≤ {times:g} ×" + (f", ≤ {wall:g} ms" if wall else "") if times else ""
 
 

@@ -221,7 +221,7 @@ def _print(options: Options, places: list[_Place]) -> None:
         "more",
         "heard",
         "slowest hook ms",
-        "bar",
+        "target",
     ]
     report.table(columns, rows)
     report.note(_hooks(places[2:]))

@@ -43,7 +43,7 @@ _COLD_ROUNDS = 7
 _WARMING = 10  # queries that are not counted
 _ASKED = Asked(search.EVERYTHING, search.FEW)
 _COLD_QUERY = "library to parse command line options"
-_COLD_BAR_SECONDS, _LAYER_BAR = 0.6, 2.0
+_COLD_TARGET_SECONDS, _LAYER_TARGET = 0.6, 2.0
 _COLUMNS = [
     "store", "memories", "inserts/s", "p50 ms", "1 of 200: p50 ms", "recall@10", "MB per 10,000",
     "`Memories.search`: p50 ms", "p95 ms", "cold `memory search`: min ms", "median ms",
@@ -118,7 +118,7 @@ def run(options: Options) -> None:
     measured: list[Measured] = []
     left_out: list[str] = []
     report.heading(
-        f"Stores, {options.timed} queries in turns, 10 hits by vector, embedding not included"
+        f"Stores: {options.timed} queries for 10 hits by vector, embedding not included"
     )
     report.table(_COLUMNS, _rows(corpus, options, measured, left_out))
     for line in [
@@ -140,7 +140,7 @@ def _rows(
         for kind in options.stores or KINDS:
             if options.stores is None and kind in SMALL and size > _SMALL_SIZE:
                 left_out.append(
-                    f"`{SMALL[kind]}` is not measured at {size:,}, it is meant for fewer; `--stores {kind}` does."
+                    f"`{SMALL[kind]}` is designed for fewer than {size:,} memories; `--stores {kind}` measures it."
                 )
                 continue
             try:
@@ -360,25 +360,25 @@ def _cold(url: str, home: Path) -> tuple[list[float], list[float]]:
     return taken["bare"][1:], taken["search"][1:]
 
 
-# --- bars
+# --- targets
 # ------------------------------------------------------------------------------------------------------------
 
 
 def _print_layers(measured: Sequence[Measured]) -> None:
-    report.heading("What our layer adds to a search by vector: the difference of two medians")
+    report.heading("What our layer adds to a search by vector: the difference of the two medians")
     report.table(
         [
             "store",
             "memories",
             "all: ms",
             "1 of 200: ms",
-            f"bar: ≤ {_LAYER_BAR:.0f} ms",
-            "beside no filter: ms",
+            f"target: ≤ {_LAYER_TARGET:.0f} ms",
+            "client without filter: ms",
         ],
         [_layer(found) for found in measured],
     )
     report.note(
-        "Both get the same filter, except in the last column: there the client searches everything."
+        "Both get the same filter, except in the last column, where the client searches without one."
     )
 
 
@@ -386,7 +386,7 @@ def _layer(found: Measured) -> Sequence[str]:
     ours = _median(found.ours.times)
     every, unfiltered = ours - _median(found.plain_named_times), ours - _median(found.plain.times)
     few = _median(found.ours.few_times) - _median(found.plain.few_times)
-    met = _met(max(every, few) <= _LAYER_BAR)
+    met = _met(max(every, few) <= _LAYER_TARGET)
     return (
         found.kind,
         f"{found.memories:,}",
@@ -399,14 +399,14 @@ def _layer(found: Measured) -> Sequence[str]:
 
 def _print_cold(measured: Sequence[Measured]) -> None:
     report.heading(
-        f"`memory search` from a cold shell, {_COLD_ROUNDS} rounds, the model loaded each time"
+        f"`memory search` from a cold shell, {_COLD_ROUNDS} rounds; each loads the model"
     )
     columns = [
         "store",
         "memories",
         "`python -c pass`: median ms",
         "median ms",
-        f"bar: ≤ {_COLD_BAR_SECONDS} s",
+        f"target: ≤ {_COLD_TARGET_SECONDS} s",
     ]
     report.table(
         columns,
@@ -416,7 +416,7 @@ def _print_cold(measured: Sequence[Measured]) -> None:
                 f"{found.memories:,}",
                 f"{_median(found.bare):.0f}",
                 f"{_median(found.cold):.0f}",
-                _met(_median(found.cold) <= _COLD_BAR_SECONDS * 1000),
+                _met(_median(found.cold) <= _COLD_TARGET_SECONDS * 1000),
             )
             for found in measured
         ],

@@ -87,7 +87,10 @@ class SQLite:
     """
 
     name = "apsw"
-    does = "a row with a float32 vector is inserted; searched is the vector index of the store alone, ids without records"
+    does = (
+        "each insert is a row with a float32 vector. The search uses only the store's vector index, and returns ids "
+        "without records"
+    )
 
     def __init__(self, folder: Path) -> None:
         """Make a file."""
@@ -144,8 +147,8 @@ class PostgreSQL:
 
     name = "psycopg"
     does = (
-        "rows are copied into a plain table with an HNSW index, whose size is given; searched are the tables of the "
-        "store, by the vector statements that it sends, ids without records"
+        "rows are copied into a plain table with an HNSW index; MB is the size of both. The search sends the store's "
+        "own vector statement to the store's tables, and returns ids without records"
     )
 
     def __init__(self, url: str) -> None:
@@ -235,7 +238,7 @@ class Chroma:
     """
 
     name = "http.client"
-    does = "one collection by REST, with the index settings of the store; `n_results=10`, the filter as `where`"
+    does = "one collection over REST, with the store's index settings; `n_results=10`, and the filter as `where`"
 
     def __init__(self, host: str, port: int) -> None:
         """Make a collection with the same index settings as the store's."""
@@ -360,7 +363,10 @@ class Files:
     """
 
     name = "numpy"
-    does = "a line of JSON and a 16-bit vector are written and flushed; all vectors are compared, ids without records"
+    does = (
+        "each insert writes and flushes a line of JSON and a 16-bit vector. The search compares all vectors, and "
+        "returns ids without records"
+    )
 
     def __init__(self, folder: Path) -> None:
         """Make two files."""

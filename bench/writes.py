@@ -59,7 +59,7 @@ def run() -> None:
         "comes after the commit, before it sends more. HTTP clients are threads of one other process on the same "
         "machine, each with a connection that it keeps; CPU is that of the server. The last column is how many creates "
         f"take the CPU time of `python -c pass`, here {unit * 1000:.1f} ms, which a busy machine changes less. "
-        "Bars: 3,000/s with embeddings given, 150/s with embedding on two cores."
+        "Targets: 3,000/s with embeddings given, 150/s with embedding on two cores."
     )
 
 
