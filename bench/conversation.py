@@ -56,7 +56,9 @@ LOADS = (Load("100 messages a minute", 100 / 60, 60, 2), Load("100 messages a se
 class Timed:
     """The milliseconds of each operation, and how late each message was begun."""
 
-    operations: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in TARGETS})
+    operations: dict[str, list[float]] = field(
+        default_factory=lambda: {name: [] for name in TARGETS}
+    )
     late: list[float] = field(default_factory=list)
 
     def time(self, name: str, call: Callable[[], object]) -> None:

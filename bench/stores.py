@@ -117,9 +117,7 @@ def run(options: Options) -> None:
     corpus = corpora.load(options.texts, max(options.sizes), options.queries)
     measured: list[Measured] = []
     left_out: list[str] = []
-    report.heading(
-        f"Stores: {options.timed} queries for 10 hits by vector, embedding not included"
-    )
+    report.heading(f"Stores: {options.timed} queries for 10 hits by vector, embedding not included")
     report.table(_COLUMNS, _rows(corpus, options, measured, left_out))
     for line in [
         *left_out,
