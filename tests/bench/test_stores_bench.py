@@ -112,4 +112,7 @@ def test_stores_for_few_memories_are_left_out_of_many_unless_they_are_named(
     monkeypatch.setattr(stores, "KINDS", {"files": None})
     run()
     printed = capsys.readouterr().out
-    assert re.search(r"files:///folder` is designed for fewer than 400 memories; `--stores files` measures it\.", printed)
+    assert re.search(
+        r"files:///folder` is designed for fewer than 400 memories; `--stores files` measures it\.",
+        printed,
+    )
