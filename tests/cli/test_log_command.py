@@ -100,7 +100,7 @@ def test_an_import_is_one_entry_and_brings_no_log(memory: Command, folder: Path)
     assert "collection" in answer.error
 
 
-def test_the_check_says_whether_the_log_is_whole(memory: Command, home: Path) -> None:
+def test_the_check_says_whether_the_log_is_intact(memory: Command, home: Path) -> None:
     assert memory("log", "--verify").json["logs"][0]["entries"] == 0
     assert memory("log").json == {"results": [], "count": 0}
     for text in ("About apples", "About pears", "About plums"):
@@ -110,7 +110,7 @@ def test_the_check_says_whether_the_log_is_whole(memory: Command, home: Path) ->
     assert log["head"] == memory("log").json["results"][0]["hash"]
     assert memory("log", "--verify", "--against", log["head"]).json["verified"] is True
     shown = memory("log", "--verify", "--format", "text").out
-    assert "whole" in shown
+    assert "intact" in shown
     assert log["head"] in shown
     store = SQLiteStore(home / "memories.db", None)
     last = store.scan(chain_of("shared"), limit=1, newest_first=True)[0]

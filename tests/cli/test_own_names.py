@@ -343,7 +343,9 @@ def test_doctor_names_the_cure_of_a_home_with_a_folder_in_the_place_of_a_file(
     finding = next(each for each in findings if "but should be a file" in each["what"])
     assert "so nothing can be written to the store" in finding["what"]
     move, rename = (
-        finding["remedy"].removeprefix("run: ").split("; its memories are in the store: ")
+        finding["remedy"]
+        .removeprefix("run: ")
+        .split("; then rename the namespace, whose memories are in the store: ")
     )
     subprocess.run(move, shell=True, check=True, timeout=60)
     assert memory("create", "The office is in Bonn", "-n", "bob").json["stored"]

@@ -70,7 +70,7 @@ def test_a_bar_of_several_days_says_so(memory: Command) -> None:
                 f"written {days} days ago", created_at=datetime.now(UTC) - timedelta(days=days)
             )
     text = memory("stats", "--format", "text").out
-    assert "memories per 5 days, from the day shown" in text
+    assert "memories per 5 days, starting on the day shown" in text
     assert "memories per day" not in text
 
 

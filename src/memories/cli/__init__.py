@@ -4,7 +4,7 @@ This module contains only the table of commands and the page that lists them, so
 imports neither click nor any command.
 """
 
-# The help page's headings and the commands under each: a command's module, and its one-line help.
+# The headings of the help page, and the commands under each: the module and the one-line help.
 _GROUPS = {
     "Remember": {
         "create": ("memories", "Store a memory, unless it is already stored."),
@@ -54,7 +54,7 @@ _GROUPS = {
         "projects": ("identities", "List the projects, their other names and their folders."),
         "stats": ("status", "Show operations, their speed, and the most-read memories."),
         "config": ("status", "Show every setting and where it came from."),
-        "trust": ("status", "Let a folder's .env file choose every setting."),
+        "trust": ("status", "Trust the settings in a folder's .env file."),
         "tokens": ("identities", "Create, list and revoke server tokens."),
         "backup": ("backup", "Copy the entire store to a file, and verify the copy."),
         "doctor": ("backup", "Find problems in a store, and suggest remedies."),
@@ -114,7 +114,7 @@ Options:
 Output:
   Answers are JSON on a pipe and text on a terminal; --format overrides this.
   Errors are one sentence on standard error.
-  Agents: add --format compact; results then take a sixth of the tokens.
+  Agents: with --format compact, results take a sixth of the tokens.
   People: to use a pager, run memory list --format text | less, or set
   MEMORY_FORMAT=text for all pipes.
 
@@ -133,7 +133,7 @@ Examples:
 
 
 def expand(arguments: list[str]) -> list[str]:
-    """Return a command line with an alias replaced by its command.
+    """Return a command line with an alias replaced by the command's own name.
 
     `help COMMAND` becomes `COMMAND --help`, and `help --all` becomes `--help`. No arguments, or
     only `help`, become `help`.

@@ -59,8 +59,8 @@ _BUDGET = "budget must be a whole number of tokens from 100 to 100000"
 def scratchpad() -> None:
     """Show and change the memories that a session starts with.
 
-    The scratchpad contains pinned, recent and frequently used memories. Each namespace keeps it in
-    a file, scratchpad.yaml, which you can also edit by hand.
+    The scratchpad contains pinned, recent and frequently used memories. Each namespace has its own,
+    in a file named scratchpad.yaml, which you can also edit by hand.
     """
 
 
@@ -116,8 +116,8 @@ def unpin(memories: "Memories", selection: Selection) -> int:
 def edit(memories: "Memories") -> int:
     """Edit the scratchpad in your editor.
 
-    When you save, a changed entry becomes a new version, and a new line becomes a new memory. An
-    entry that you remove leaves only the scratchpad; its memory stays in the store.
+    When you save, a changed entry becomes a new version, and a new line becomes a new memory. If
+    you remove an entry, its memory stays in the store.
     """
     from memories.scratchpad.file import replace_by_person
 
@@ -146,8 +146,9 @@ def edit(memories: "Memories") -> int:
 def rebuild(memories: "Memories") -> None:
     """Rebuild the scratchpad from the store.
 
-    Its entries are chosen again from all memories in the namespace, so removed ones may reappear.
-    Edits of the file are stored first; those that can't be stored are kept in a file next to it.
+    The entries are chosen again from all memories in the namespace, so entries that you removed may
+    reappear. Edits to the file are stored first; any that can't be stored are kept in a second file
+    next to it.
     """
     _emit_scratchpad(memories, memories.scratchpad(rebuild=True))
 
@@ -261,8 +262,9 @@ def _build_prompt(config: "Config", wanted: "BlockRequest", *, shared: bool) -> 
 
 
 def _name_project(config: "Config", name: str | None) -> tuple[str | None, bool]:
-    """Return the name of a project, by default the working folder's, and whether the name may be
-    only the last part of a longer one.
+    """Return the project's name, and whether it may be only the last part of a longer name.
+
+    Without a name, the project is the working folder's.
     """
     from memories.identity.place import here, name_project
 
@@ -308,7 +310,8 @@ def flush(config: "Config", quiet: bool) -> int:
     """Store the events that hooks left in the inbox.
 
     Hooks start this when an agent stops. Messages become turns in a conversation; possible memories
-    wait for review (memory review). Exits 1 if an event could not be stored; it stays in the inbox.
+    wait for review (memory review). Exits 1 if some events could not be stored; they stay in the
+    inbox.
     """
     from memories.hooks.flush import flush as run
 
@@ -331,7 +334,7 @@ def _render_flush(flushed: "Flushed") -> str:
         f"sessions; {flushed.proposed} memories are waiting for review"
     )
     if flushed.waiting:
-        line += f"; {flushed.waiting} bytes are still waiting"
+        line += f"; {flushed.waiting} bytes are still in the inbox"
     return "\n".join([f"{line}.", *flushed.reasons])
 
 
@@ -406,7 +409,7 @@ def _switch(config: "Config", for_session: bool, everywhere: bool, *, on: bool) 
     from memories.hooks import session, switch
 
     if for_session and everywhere:
-        raise InvalidInput("--session and --all can't be combined; name one of them")
+        raise InvalidInput("--session and --all can't be combined; give one of them")
     home, folder = str(config.home), os.path.realpath(str(Path.cwd()))
     session_name = None
     if for_session:

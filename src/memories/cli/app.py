@@ -23,10 +23,10 @@ _TEXTS = ("content", "query")  # arguments that people forget to quote
 
 
 class App(click.Group):
-    """Finds a command in the table of `memories.cli` and imports only its module."""
+    """Finds a command in the table in `memories.cli`, and imports only that command's module."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """Return the names of all commands, by purpose."""
+        """Return the names of all commands, grouped by purpose."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
@@ -49,7 +49,7 @@ app = App("memory", commands=_NAMES, context_settings={"help_option_names": ["-h
 
 
 def run(arguments: Sequence[str]) -> object:
-    """Run a command and return its exit code; any value that is not a number means 0.
+    """Run a command and return its exit code; a result that is not a number means 0.
 
     Raises:
         InvalidInput: Click rejected the arguments. The message says why, and where to find help.
@@ -57,7 +57,7 @@ def run(arguments: Sequence[str]) -> object:
     if "_MEMORY_COMPLETE" in os.environ:
         return _complete(arguments)
     try:
-        # `app.main` would print an extra blank line at Ctrl-C.
+        # `app.main` would print an extra blank line on Ctrl-C.
         with app.make_context("memory", list(arguments)) as context:
             return app.invoke(context)
     except click.exceptions.Exit as exc:
@@ -114,7 +114,7 @@ def _quote_text(context: click.Context, arguments: Sequence[str]) -> str:
 
 
 def _quote(word: str) -> str:
-    """Return a word for a shell, quoted if necessary; in double quotes if those are enough."""
+    """Quote a word for a shell if necessary, with double quotes if those are enough."""
     import shlex
 
     quoted = shlex.quote(word)
@@ -136,8 +136,9 @@ def _complete(arguments: Sequence[str]) -> object:
 
 
 def completing(kind: str) -> Callable[..., Any]:
-    """Return a function that completes a value with names from the store; see
-    `complete.complete`.
+    """Return a function that completes a value with names from the store.
+
+    See `complete.complete` for the kinds.
     """
 
     def run(context: click.Context, _parameter: click.Parameter, beginning: str) -> Any:

@@ -22,7 +22,7 @@ from memories.cli.options import (
     whole_number_or,
     with_settings,
 )
-from memories.cli.output import DIM, GREEN, YELLOW, emit, note, paint, safe, table
+from memories.cli.output import DIM, GREEN, YELLOW, amount, emit, note, paint, safe, table
 from memories.core.urls import local_path
 from memories.errors import InvalidInput, MemoriesError
 from memories.guard.validate import OWN_FOLDERS
@@ -50,9 +50,9 @@ _MODEL_PACKAGES = {"minilm": "memoriae", "e5": "memoriae-e5"}
 def backup(config: "Config", target: str | None, keep: int | None) -> None:
     """Copy the entire store to a file, and verify the copy.
 
-    Others may write to the store in the meantime. In DIR, the file is named after the store and the
-    time; the default DIR is the folder backups in MEMORY_HOME. A SQLite store is copied to a SQLite
-    file; any other store is exported with its vectors.
+    Others may write to the store during the backup. In DIR, the file is named after the store and
+    the time; the default DIR is the folder backups in MEMORY_HOME. A SQLite store is copied to a
+    SQLite file; any other store is exported with its vectors.
     """
     from memories.transfer.backup import back_up
     from memories.write.turn_queue import count_waiting
@@ -68,8 +68,8 @@ def backup(config: "Config", target: str | None, keep: int | None) -> None:
     emit(answer, "\n".join(map(safe, lines)))
     if queued:
         note(
-            f"{queued} turns in the retry queue are not in the backup; they are stored when an "
-            "agent continues."
+            f"{queued} turns in the retry queue are not in the backup; they are stored the next "
+            "time an agent runs."
         )
 
 
@@ -167,7 +167,7 @@ def _render_doctor(answer: Mapping[str, Any]) -> str:
     findings = answer["findings"]
     lines = [paint(GREEN, "Nothing is wrong.")]
     if findings:
-        lines = [paint(YELLOW, f"{len(findings)} things are wrong:")]
+        lines = [paint(YELLOW, f"{amount(len(findings), 'problem', 'problems')} found:")]
     for number, finding in enumerate(findings, 1):
         lines.append(f"{number:>2}  {safe(finding['what'])}")
         if finding["remedy"]:
@@ -334,7 +334,7 @@ def _folders(folder: Path) -> list[str]:
 
 
 def _folders_instead_of_files(config: "Config") -> Iterator[Finding]:
-    """Yield a finding for each folder in the place of one of the program's or store's files."""
+    """Yield a finding for each folder whose path the program or the store needs for a file."""
     from memories.config import is_own_name
 
     folders = {config.home / name for name in _folders(config.home) if is_own_name(name, config)}
@@ -354,7 +354,10 @@ def _folders_instead_of_files(config: "Config") -> Iterator[Finding]:
         moved = path.with_name(f".{path.name}.moved")
         remedy = f"run: {shlex.join(['mv', str(path), str(moved)])}"
         if (path / "scratchpad.yaml").exists():
-            remedy += f"; its memories are in the store: memory namespaces rename {path.name} NEW"
+            remedy += (
+                "; then rename the namespace, whose memories are in the store: memory namespaces "
+                f"rename {path.name} NEW"
+            )
         yield Finding(problem, remedy)
 
 

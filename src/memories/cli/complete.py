@@ -1,4 +1,4 @@
-"""Shell completion of names from the store: ids, keys, tags, namespaces.
+"""Shell completion of names from the store, such as ids, keys, tags and namespaces.
 
 Completion runs while the user types, so it prints no errors, changes nothing, and asks no server.
 """
@@ -68,9 +68,7 @@ def _find_ids(memories: "Memories", beginning: str, *, deleted: bool) -> list[Co
 
 
 def _find_names(memories: "Memories", kind: str, beginning: str) -> Iterable[str]:
-    """Return the names of a kind, such as keys or namespaces; for any other kind, the values of
-    that tag.
-    """
+    """Return the names of a kind: keys, tags, namespaces, conversations, or a tag's values."""
     names: Iterable[str] = []
     if kind == "keys":
         newest = memories.list(limit=_MAX_MEMORIES).memories
@@ -90,8 +88,9 @@ def _find_names(memories: "Memories", kind: str, beginning: str) -> Iterable[str
 
 
 class Bash(BashComplete):
-    """Joins words that Bash splits: `project=shop` becomes three words, and Bash replaces only the
-    last one.
+    """Joins words that Bash splits.
+
+    For Bash, `project=shop` is three words, and it replaces only the last of them.
     """
 
     name = "bash"
@@ -110,5 +109,5 @@ class Bash(BashComplete):
         return words, beginning
 
     def format_completion(self, item: CompletionItem) -> str:
-        """Return a line for the shell, without the part that the shell keeps."""
+        """Return a line for the shell, without the beginning that the shell keeps."""
         return f"{item.type},{item.value.removeprefix(self._prefix)}"

@@ -78,10 +78,9 @@ def status(memories: "Memories") -> int:
 
 
 def _why_not_creatable(store: str) -> str:
-    """Return why a store on this machine can't be created; empty if it can be created or already
-    exists.
+    """Return why a local store can't be created; empty if it can be, or if it already exists.
 
-    Only an attempt shows this: for example, root may write anywhere, but not in /proc.
+    Only an attempt shows this: root, for example, may write anywhere except in /proc.
     """
     from memories.stores import local_path
 
@@ -114,7 +113,7 @@ def _render_status(state: "Status", problem: str) -> str:
         rows["turns"] = str(state.turn_count)
     rows["deleted"] = str(state.deleted_count)
     if state.pending_count:
-        rows["pending"] = f"{state.pending_count}; to decide: memory review"
+        rows["pending"] = f"{state.pending_count}; to review: memory review"
     if state.without_vector_count:
         rows["no vector"] = f"{state.without_vector_count} (found by words only)"
     rows["embedder"] = state.embedder
@@ -156,16 +155,16 @@ def render_config(settings: "Config") -> str:
     "memory trust --list"
 )
 @click.argument("folder", default=".")
-@option("--revoke", is_flag=True, help="Revoke the trust.")
+@option("--revoke", is_flag=True, help="Stop trusting the file.")
 @option("--list", "lists", is_flag=True, help="List the trusted files.")
 @option("--yes", is_flag=True, help="Do not ask, in your own script. An agent can't use it.")
 @format_option
 def trust(folder: str, revoke: bool, lists: bool, yes: bool, output: str | None) -> None:  # noqa: ARG001 - the option itself sets the format
-    """Let a folder's .env file choose every setting.
+    """Trust the settings in a folder's .env file.
 
-    An untrusted .env file can set only result limits and the output format, since a folder from
-    elsewhere could otherwise choose where memories are stored and sent. Any change to the file ends
-    the trust. Only a person can do this; an agent is refused.
+    An untrusted file can set only harmless settings, such as result limits and the output format;
+    otherwise, a folder from elsewhere could choose where memories are stored and sent. Any change
+    to the file revokes the trust. Only a person can trust a file; an agent is refused.
     """
     from memories.config import registers, variables_of
     from memories.core import trust as register
@@ -184,9 +183,9 @@ def trust(folder: str, revoke: bool, lists: bool, yes: bool, output: str | None)
         return
     if not file.exists():
         raise InvalidInput(f"{file} does not exist")
-    require_person("which settings a folder chooses", yes=yes)
+    require_person("whether to trust a .env file", yes=yes)
     names = variables_of(register.read(file, registers()).values)
-    question = f"Let {file} choose {', '.join(names) or 'no setting so far'}?"
+    question = f"Trust {file}, which sets {', '.join(names) or 'nothing so far'}?"
     if yes or confirm(question, otherwise="Nothing was trusted."):
         digest = register.approve(file, registers())
         answer = {"file": str(file), "trusted": True, "sha256": digest, "settings": names}
@@ -202,7 +201,7 @@ def trust(folder: str, revoke: bool, lists: bool, yes: bool, output: str | None)
 def stats(memories: "Memories", since: str | None) -> None:
     """Show operations, their speed, and the most-read memories.
 
-    Operations are those recorded in events.jsonl; memories are those in your namespace and in
+    Counts the operations recorded in events.jsonl, and the memories in your namespace and in
     shared.
     """
     figures = memories.stats(since=since)
@@ -224,7 +223,7 @@ def _render_stats(figures: "Stats", *, chart: bool) -> str:
     blocks = [f"{count} in {namespaces}, {used} read", _operations(figures), *_callers(figures)]
     if chart and figures.per_day:
         blocks.append(_chart(figures.per_day, width))
-    uses = {"most used": figures.most_used, "never used, the oldest": figures.never_used}
+    uses = {"most used": figures.most_used, "never used, oldest first": figures.never_used}
     for title, memories in uses.items():
         if not memories:
             continue
@@ -238,7 +237,7 @@ def _render_stats(figures: "Stats", *, chart: bool) -> str:
 
 def _operations(figures: "Stats") -> str:
     if not figures.operations:
-        return "No operations are recorded."
+        return "No operations have been recorded."
     heads = ("operation", "count", "failed", "p50 ms", "p95 ms", "results", "written", "tokens")
     rows: list[tuple[str, ...]] = [heads]
     for operation in figures.operations:
@@ -285,7 +284,9 @@ def _chart(per_day: Mapping[str, int], width: int) -> str:
     largest = max(count for _, count in rows)
     digits = len(str(largest))
     room = width - len("2026-01-01  ") - digits - 2
-    title = "memories per day" if size == 1 else f"memories per {size} days, from the day shown"
+    title = "memories per day"
+    if size > 1:
+        title = f"memories per {size} days, starting on the day shown"
     lines = [title]
     for day, count in rows:
         length = max(1, round(room * count / largest)) if count else 0
@@ -317,8 +318,8 @@ def _chart(per_day: Mapping[str, int], width: int) -> str:
 @option(
     "--against", metavar="HASH", section="Check",
     help=(
-        "With --verify: a head that an earlier check printed. It proves that no entry before it "
-        "was rewritten or removed."
+        "With --verify: a head that an earlier check printed. Also check that no entry before that "
+        "head was rewritten or removed."
     ),
 )  # fmt: skip
 @in_session(reads=True)
@@ -331,9 +332,9 @@ def log(
 ) -> int:
     """Show who changed what and when, and verify the log.
 
-    Shows the newest entries first, one for each transaction, without any content. Of a forgotten
-    memory, the log keeps only its ID, its number of versions, who forgot it and when. With
-    --verify, exits 1 if the log is incomplete.
+    Shows the newest entries first, one for each transaction, without any content. For a forgotten
+    memory, the log keeps only the ID, the number of versions, who forgot it and when. With
+    --verify, exits 1 if the log is not intact.
     """
     if not verify:
         if against is not None:
@@ -381,7 +382,7 @@ def _render_change(change: "Change") -> str:
 def _render_checks(checks: "Sequence[LogCheck]") -> str:
     blocks = []
     for check in checks:
-        state = paint(GREEN, "whole")
+        state = paint(GREEN, "intact")
         if check.problem:
             state = paint(YELLOW, f"broken: {safe(check.problem)}")
         rows = {"log of": f"{safe(check.namespace)}: {state}", "entries": str(check.entries)}

@@ -68,7 +68,7 @@ def approve(file: Path, registers: Path) -> str:
         ConfigError: The file can't be read, or is too large.
         InvalidInput: An agent runs this command.
     """
-    refuse_agent("which settings a folder chooses")
+    refuse_agent("whether to trust a .env file")
     data = _content(file)
     if len(data) > MAX_BYTES:
         raise ConfigError(
