@@ -45,7 +45,7 @@ DOWN: dict[str, tuple[Behaviour, str]] = {
         status(429, {"error": {"message": "slow down"}}),
         "limits the rate of requests (429): slow down",
     ),
-    "429 with Retry-After": (status(429, Retry_After="60"), "it asks to wait 60 seconds"),
+    "429 with Retry-After": (status(429, Retry_After="60"), "retry in 60 seconds"),
     "500": (status(500), "has a problem (500)"),
     "503": (status(503), "has a problem (503)"),
     "401": (status(401), "requires a key (401)"),

@@ -163,8 +163,8 @@ def test_a_home_of_another_user_or_open_to_others_is_in_doubt(
     monkeypatch.setattr(disk, "_is_private", lambda _: False)
     for mode, doubt in (
         (0o755, ""),
-        (0o775, "others of its group"),
-        (0o777, "by everybody"),
+        (0o775, "other members of its group"),
+        (0o777, "by everyone"),
         (0o1777, "group"),
     ):
         home.chmod(mode)
@@ -175,5 +175,5 @@ def test_a_home_of_another_user_or_open_to_others_is_in_doubt(
     assert disk.home_in_doubt(home) == ""
     home.chmod(0o700)
     tmp_path.chmod(0o702)
-    assert f"{tmp_path} can be written by everybody" in disk.home_in_doubt(home)
+    assert f"{tmp_path} is writable by everyone" in disk.home_in_doubt(home)
     tmp_path.chmod(0o700)

@@ -226,7 +226,8 @@ def test_variables_are_not_expanded(
 
 @pytest.mark.skipif(os.name != "posix", reason="modes are of POSIX")
 @pytest.mark.parametrize(
-    ("mode", "warnings"), [(0o646, "can be written by everybody"), (0o664, "others of its group")]
+    ("mode", "warnings"),
+    [(0o646, "is writable by everyone"), (0o664, "other members of its group")],
 )
 def test_a_file_that_others_may_write_chooses_nothing(
     folder: Path, mode: int, warnings: str
@@ -314,7 +315,7 @@ def test_the_users_own_files_count_only_if_no_other_user_may_write_them(
     write(folder, HARMLESS)
     load(folder)
     file.chmod(0o666)
-    with pytest.raises(ConfigError, match=rf"{name} can be written by everybody; run: chmod o-w"):
+    with pytest.raises(ConfigError, match=rf"{name} is writable by everyone; run: chmod o-w"):
         load(folder)
 
 
@@ -324,12 +325,12 @@ def test_a_home_that_others_may_write_is_refused(folder: Path, tmp_path: Path) -
     home.mkdir(parents=True)
     load(folder, MEMORY_HOME=str(home))
     home.parent.chmod(0o777)
-    with pytest.raises(ConfigError, match=r"parent can be written by everybody; run: chmod o-w"):
+    with pytest.raises(ConfigError, match=r"parent is writable by everyone; run: chmod o-w"):
         load(folder, MEMORY_HOME=str(home))
     home.parent.chmod(0o1777)  # like /tmp: users can't replace files of other users there
     load(folder, MEMORY_HOME=str(home))
     home.chmod(0o757)
-    with pytest.raises(ConfigError, match=r"home can be written by everybody"):
+    with pytest.raises(ConfigError, match=r"home is writable by everyone"):
         load(folder, MEMORY_HOME=str(home))
 
 

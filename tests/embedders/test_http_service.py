@@ -497,7 +497,7 @@ def test_a_search_does_not_wait_for_longer_than_it_may(server: Server) -> None:
     time = Time()
     with pytest.raises(
         EmbedderUnavailable,
-        match=r"limits the rate of requests \(429\): slow down; it asks to wait 60 seconds$",
+        match=r"limits the rate of requests \(429\): slow down; retry in 60 seconds$",
     ):
         opened(server, time=time).embed_query("text")
     assert time.pauses == []
@@ -1136,10 +1136,10 @@ def test_a_failure_counts_for_those_who_would_not_wait_much_longer(tmp_path: Pat
     rest.begin("too late for a hook", 0.25, 0)
     other = Rest(tmp_path, "service", lambda: now[0])
     assert (other.reason(0.3), other.reason(3)) == ("too late for a hook", "")
-    rest.begin("it asks to wait 120 seconds", 3, 120)
+    rest.begin("retry in 120 seconds", 3, 120)
     now[0] += 119
     assert (other.reason(3), Rest(tmp_path, "another", lambda: now[0]).reason(3)) == (
-        "it asks to wait 120 seconds",
+        "retry in 120 seconds",
         "",
     )
     now[0] += 2

@@ -985,7 +985,7 @@ def test_locks_are_where_only_the_user_can_write(
     assert lock.parent.stat().st_mode & 0o777 == 0o700
     assert remote_changes._lock_file("memory://elsewhere") != lock
     lock.parent.chmod(0o777)
-    with pytest.raises(StoreError, match=r"folder for locks.*can be written by everybody"):
+    with pytest.raises(StoreError, match=r"folder for locks.*is writable by everyone"):
         remote_changes._lock_file("memory://here")
 
 

@@ -1126,7 +1126,7 @@ def test_a_folder_that_others_may_write_is_refused(folder: Path) -> None:
     store.append([record("m")])
     store.close()
     folder.chmod(0o777)
-    with pytest.raises(StoreError, match="can be written by everybody; run: chmod o-w"):
+    with pytest.raises(StoreError, match="is writable by everyone; run: chmod o-w"):
         store.count(pool())
 
 

@@ -229,7 +229,12 @@ def _undo(memories: "Memories", affected: "Affected") -> str | None:
     epilog='memory rollback --to "2 hours ago" --dry-run\n'
     "memory rollback --to 2026-05-01T09:00 --where 'by = claude-code'"
 )
-@option("--to", metavar="TIME", required=True, help="The time to restore; a date means its start.")
+@option(
+    "--to",
+    metavar="TIME",
+    required=True,
+    help="The time to roll back to; a date means the start of that day.",
+)
 @where_option
 @dry_run_option
 @show_option

@@ -1,6 +1,6 @@
 """Deadlines for calls that can't be interrupted.
 
-Each call runs in another thread, and its caller stops waiting when it is late.
+Each call runs in another thread, and the caller stops waiting for a late call.
 """
 
 import functools
@@ -23,8 +23,8 @@ class Wait:
     time.
 
     Attributes:
-        most_seconds: How long the embedder may take for one text; None for the limit in its own
-            settings.
+        most_seconds: How long the embedder may take for one text; None for the limit in the
+            embedder's settings.
     """
 
     def __init__(self, most_seconds: float | None = None) -> None:
@@ -90,8 +90,8 @@ class Deadline:
     """Runs calls, and stops waiting for late ones.
 
     A late call continues in its thread, but its result is dropped. While it runs, all other calls
-    fail immediately, since the store would hang them too. Threads may share a deadline. Finished
-    threads are reused, since stores keep a connection for each.
+    fail immediately, since the store would make them hang too. Threads may share a deadline. Its
+    threads are reused after each call, since stores keep a connection per thread.
     """
 
     def __init__(self, seconds: float | None, *, whole: bool = False) -> None:
@@ -100,8 +100,8 @@ class Deadline:
         Args:
             seconds: How long a call may take. None for no limit: calls then run in the caller's
                 thread.
-            whole: Count the embedder's time too; the embedder then gives up after half of the
-                limit. Otherwise it has limits of its own, and only the store's time counts.
+            whole: Count the embedder's time too, and give the embedder half of the limit. By
+                default the embedder has its own limits, and only the store's time counts.
         """
         self.seconds = seconds
         self._whole = whole
@@ -161,7 +161,7 @@ class Deadline:
             call.has_ended.wait(max(0.0, until - time.monotonic()))
 
     def close(self) -> None:
-        """End the idle threads; the others end after their call."""
+        """End the idle threads; busy threads end after their call."""
         with self._lock:
             idle, self._idle, self._is_closed = self._idle, [], True
         for calls in idle:
@@ -188,15 +188,15 @@ class Deadline:
             del call  # so that its result is freed before the next call
 
 
-# Set in a server, where commands share deadlines because their threads keep the store open: returns
-# the deadline for a number of seconds.
+# Returns the shared deadline for a number of seconds. Only servers set this: their commands share
+# deadlines, because the threads of a deadline keep the store open.
 DEADLINE: ContextVar[Callable[[float | None], Deadline] | None] = ContextVar(
     "deadline", default=None
 )
 
 
 def run_within(seconds: float | None, function: Callable[[], Value]) -> Value:
-    """Call a function under the shared deadline if there is one, else under one of its own.
+    """Call a function under the shared deadline if there is one, else under a new one.
 
     Args:
         seconds: Maximum time of the call; None for no limit.
@@ -212,7 +212,7 @@ def run_within(seconds: float | None, function: Callable[[], Value]) -> Value:
 
 
 def run_once(seconds: float | None, function: Callable[[], Value]) -> Value:
-    """Call a function under a deadline of its own; see `run_within`."""
+    """Call a function under a new deadline; see `run_within`."""
     deadline = Deadline(seconds)
     try:
         return deadline.run(function)

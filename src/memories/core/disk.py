@@ -114,9 +114,10 @@ def replacing(
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock against other threads and processes; the kernel frees the lock of a dead process.
+    """Hold a lock that excludes other threads and processes; the kernel frees a dead process's
+    lock.
 
-    It isn't reentrant.
+    The lock isn't reentrant.
 
     Args:
         path: The lock's file; made, with its folder, if it is missing.
@@ -152,7 +153,8 @@ def try_lock(path: Path, seconds: float | None) -> Iterator[bool]:
         if is_held and fcntl is None:
             _threads[path].release()
         elif is_held and not guard.forked:
-            # If only closed, the file would stay locked by a child that was forked in the meantime.
+            # Closing the file isn't enough: a child that was forked in the meantime keeps it
+            # locked.
             fcntl.flock(fd, fcntl.LOCK_UN)
         os.close(fd)
 
@@ -172,9 +174,9 @@ def _lock(fd: int, path: Path, seconds: float | None) -> bool:
 def _lock_in_turn(fd: int, until: float) -> bool:
     """Wait for the lock behind earlier waiters.
 
-    A waiter locks one byte of the file, at the offset of its time of arrival; the kernel frees the
-    byte when the process dies. Only the first waiter polls the lock itself, so that the last holder
-    can't take it again before the others.
+    Each waiter locks one byte of the file, whose offset is the waiter's time of arrival; the kernel
+    frees the byte when the process dies. Only the first waiter polls the lock itself, so that a
+    process that has just freed the lock can't take it again before the others.
     """
     ticket = _draw_ticket(fd)
     try:
@@ -282,7 +284,7 @@ def open_to_everybody(path: Path, status: os.stat_result) -> str:
     """
     is_sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
     if status.st_mode & stat.S_IWOTH and not is_sticky:
-        return f"can be written by everybody; run: chmod o-w {path}"
+        return f"is writable by everyone; run: chmod o-w {path}"
     return ""
 
 
@@ -291,7 +293,7 @@ def _open_to_others(path: Path, status: os.stat_result) -> str:
     if doubt:
         return doubt
     if status.st_mode & stat.S_IWGRP and not _is_private(status.st_gid):
-        return f"can be written by others of its group; run: chmod g-w {path}"
+        return f"is writable by other members of its group; run: chmod g-w {path}"
     return ""
 
 

@@ -1,8 +1,8 @@
 """Events: one JSON line per operation in `HOME/events.jsonl`, for statistics.
 
 A line contains figures, and by default no content: no id of a memory, conversation or turn, and no
-word of a query. So an erased memory leaves nothing behind here. An operation never fails because
-its event can't be written; `memory doctor` calls `problem` to find out why.
+word of a query. So an erased memory leaves no trace here. An operation never fails because its
+event can't be written; `memory doctor` calls `problem` to find out why.
 """
 
 import contextlib
@@ -58,7 +58,7 @@ Class = TypeVar("Class")
 
 
 def note(home: Path, operation: str, *, setting: str = ON, **figures: Figure) -> None:
-    """Append an event. One that can't be written is lost, and `memory doctor` reports the problem.
+    """Append an event. If that fails, the event is lost, and `memory doctor` reports the problem.
 
     The usual fields are `namespace`, `agent`, `project`, `channel`, `ms` (the duration),
     `results`, `written`, `tokens` (how many were given to a model) and `outcome`, which is "ok" or
@@ -67,9 +67,9 @@ def note(home: Path, operation: str, *, setting: str = ON, **figures: Figure) ->
     Args:
         home: The folder of the settings; it is made if it is missing.
         operation: The operation, such as `search`.
-        setting: The setting `events`: `off`, `on` or `content`. The field `content` is recorded
-            only with `content`.
-        **figures: The fields: numbers and names. Those that are None are left out, and long texts
+        setting: The setting `events`: `off`, `on` or `content`. Only `content` records the field
+            `content`.
+        **figures: The fields: numbers and names. Fields that are None are left out, and long texts
             are truncated. `content` must be redacted already.
     """
     if setting == OFF:
@@ -89,7 +89,7 @@ def noting(config: "Config", operation: str, **figures: Figure) -> Iterator[dict
     """Record the block as one operation, with its duration and outcome.
 
     Yields:
-        The figures, to which the block may add.
+        The figures; the block may add more.
     """
     start, noted = time.perf_counter(), dict(figures)
     try:
@@ -120,12 +120,12 @@ def _debug(config: "Config", operation: str, figures: Mapping[str, Figure]) -> N
 
 
 def note_finished(memories: Any, operation: str, start: float, argument: Any, result: Any) -> None:
-    """Record, as `note_calls` does, an operation that one thread began and another finished.
+    """Record an operation that one thread began and another finished; see `note_calls`.
 
     Args:
         memories: The `Memories` whose method it is.
         operation: The name of the operation.
-        start: When it began, by `time.perf_counter`.
+        start: When the operation began, by `time.perf_counter`.
         argument: The first argument.
         result: The result; an exception if it failed.
     """
@@ -178,10 +178,10 @@ def note_methods(memories_class: type[Class]) -> type[Class]:
 
 
 def note_calls(function: Callable[..., Any], method: str, operation: str) -> Callable[..., Any]:
-    """Decorator that records calls to a method of `Memories`, or to a function that does the work
-    of one elsewhere.
+    """Decorator that records calls to a method of `Memories`, or to a function that does such a
+    method's work elsewhere.
 
-    After a write, it also counts the reads that are waiting to be counted.
+    After a write or `status`, it also saves the pending access counts.
 
     Args:
         function: The function; its first argument is the `Memories`.
@@ -199,7 +199,7 @@ def note_calls(function: Callable[..., Any], method: str, operation: str) -> Cal
             try:
                 result = function(self, *args, **options)
             finally:
-                figures.update(self.event_figures())  # a write has found the project by now
+                figures.update(self.event_figures())  # by now a write knows its project
             figures["written" if method in WRITES else "results"] = _count(result)
         return result
 
@@ -274,7 +274,7 @@ def _write(home: Path, lines: bytes) -> None:
 
 
 def problem(home: Path) -> str:
-    """Write a test event; return why that is impossible, or an empty string if it worked."""
+    """Write a test event; return why it failed, or an empty string if it succeeded."""
     if not os.path.lexists(home):
         return ""
     try:
@@ -291,11 +291,11 @@ def files(home: Path) -> list[Path]:
 
 
 def read(home: Path, since: str = "") -> Iterator[dict[str, Any]]:
-    """Yield events, oldest first; incomplete lines are left out.
+    """Yield events, oldest first; incomplete lines are skipped.
 
     Args:
         home: The folder of the settings.
-        since: Only events of this time or later, as `2026-11-22T13:40:00.000Z`.
+        since: Only events from this time or later, such as `2026-11-22T13:40:00.000Z`.
     """
     start = len(_BEGIN)
     for path in files(home):
@@ -355,14 +355,14 @@ def _line(operation: str, figures: dict[str, Figure]) -> bytes:
         elif value is not None:
             event[name] = value
     line = json.dumps(event, separators=(",", ":"))
-    return line.encode() + b"\n"  # ASCII, so that cutting a line can't split a character
+    return line.encode() + b"\n"  # ASCII, so that truncation can't split a character
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
     """Return the event of a line.
 
-    If the disk was full, an incomplete event is followed by the next one without a line break;
-    then the second event is returned.
+    If the disk was full, an incomplete event and the next one may share a line; the second event is
+    returned.
     """
     import json
 

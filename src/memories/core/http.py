@@ -1,7 +1,7 @@
 """JSON over HTTP: pooled connections, time limits, proxies, and retries.
 
 Network stores and embedding services use it; hooks, and commands with a SQLite store, never do.
-Callers decide what the answers of their servers mean.
+Callers interpret the answers.
 """
 
 import json
@@ -65,14 +65,14 @@ class Address(NamedTuple):
 
     @property
     def url_host(self) -> str:
-        """The host as it is written in a URL."""
+        """The host in the form that URLs use: an IPv6 address is in brackets."""
         if ":" in self.host:
             return f"[{self.host}]"
         return self.host
 
     @property
     def url(self) -> str:
-        """The beginning of all URLs of the server; a default port is omitted."""
+        """The server's base URL; a default port is omitted."""
         scheme, default_port = ("https", 443) if self.tls else ("http", 80)
         port = ""
         if self.port != default_port:
@@ -107,7 +107,7 @@ class Answer(NamedTuple):
 
     @property
     def retry_after(self) -> float:
-        """The number of seconds that the server asks to wait; 0 if it doesn't."""
+        """The number of seconds that the server asks us to wait; 0 if it doesn't ask."""
         value = self.headers.get("retry-after", "").strip()
         if value.replace(".", "", 1).isdigit() and value.isascii():
             return float(value)
@@ -165,8 +165,8 @@ class JsonClient:
     ) -> Answer:
         """Send a request and return the answer.
 
-        If a connection of an earlier request turns out to be broken, as after a restart of the
-        server, the request is sent a second time. So send only idempotent requests.
+        If a connection from an earlier request turns out to be broken, for example because the
+        server was restarted, the request is sent a second time. So send only idempotent requests.
 
         Args:
             method: The HTTP method.
@@ -331,7 +331,7 @@ def _find_proxy(address: Address) -> SplitResult | None:
 
 
 def _translate(exc: Exception, seconds: float) -> NoAnswer:
-    """Return our error for an error of urllib3."""
+    """Translate an error of urllib3 into ours."""
     cause = _root_cause(exc)
     if isinstance(cause, ssl.SSLCertVerificationError):
         return Unusable(f"can't be trusted: {cause.verify_message}")
@@ -352,7 +352,7 @@ def _root_cause(exc: BaseException) -> BaseException:
 
 
 def _call_within(seconds: float, call: Callable[[], Value]) -> Value:
-    """Return the result of a call; give up after a number of seconds.
+    """Return the result of a call, or give up after a number of seconds.
 
     Socket timeouts limit neither a slow name server nor a server that sends a byte now and then. So
     the call runs in a thread, which is abandoned when the time is up.
@@ -403,7 +403,7 @@ class Retry(NamedTuple):
             attempt: Called with its time limit; raises `Failed` if it may be repeated.
             seconds: The time limit of one attempt.
             total_seconds: The time limit of all attempts, including the pauses.
-            tries: The maximum number of attempts. [default: as many as are worthwhile]
+            tries: The maximum number of attempts; by default `Failed.tries`.
 
         Raises:
             Failed: The last attempt failed; the message gives the number of attempts and when to
@@ -432,5 +432,5 @@ def _give_up(exc: Failed, count: int, wait: float) -> Failed:
         if count > 1:
             advice = f"; tried {count} times, try again later"
         if 0 < exc.after_seconds == wait:
-            advice = f"; it asks to wait {wait:.0f} seconds"
+            advice = f"; retry in {wait:.0f} seconds"
     return Failed(f"{exc}{advice}", after_seconds=exc.after_seconds, quoted=exc.quoted)

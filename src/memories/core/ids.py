@@ -62,7 +62,7 @@ if hasattr(os, "register_at_fork"):  # a thread of the parent may have held the 
 def new_id(created_at: datetime) -> str:
     """Return a new UUIDv7 (RFC 9562, section 5.7): milliseconds, then 74 increasing bits.
 
-    Ids that one process makes in the same millisecond are in the order of their creation.
+    Ids that one process makes in the same millisecond sort in the order of their creation.
 
     Args:
         created_at: The time of the id; times before 1970 count as 1970.
@@ -97,7 +97,7 @@ def _uuid(millis: int, bits: int) -> str:
 
 
 def id_prefix(moment: datetime) -> str:
-    """Return the prefix of all ids made in a millisecond; later ids are greater."""
+    """Return the prefix of all ids made in a millisecond; ids made later sort after it."""
     return hyphenated(f"{_millis(moment):012x}")
 
 
@@ -150,7 +150,7 @@ def _expand_short_form(text: str) -> str:
 
 
 def whole_id(text: str) -> str:
-    """Return an id that another program made, in its canonical form.
+    """Return the canonical form of an id that another program made.
 
     Raises:
         InvalidInput: The text isn't a complete UUIDv7.
@@ -169,7 +169,7 @@ def storable(text: str) -> bool:
 
 def digest(*parts: str) -> str:
     """Return a hash of several texts, in order, as 32 hexadecimal digits."""
-    import hashlib  # takes 4 ms, which most commands save
+    import hashlib  # takes 4 ms, and most commands don't need it
 
     blake = hashlib.blake2b(digest_size=16)
     for part in parts:

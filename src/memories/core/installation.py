@@ -98,7 +98,7 @@ def install_arguments(extra: str = "", installation: Installation | None = None)
     """Return the command that adds an optional part of this program, in its own environment.
 
     Args:
-        extra: The name of the part, as in `pyproject.toml`; empty to install the program again.
+        extra: The name of the part, as in `pyproject.toml`; empty to reinstall the program.
         installation: The installation; by default the running program's.
     """
     current = installation or find_installation()

@@ -111,15 +111,15 @@ def parse_time(text: str, now: datetime, *, end_of_day: bool = False) -> datetim
 
 
 def parse_span(text: str, now: datetime) -> tuple[datetime, datetime]:
-    """Read a time as people write it in a filter: as `parse_time` does, or in words.
+    """Read a time as people write it in a filter: in words, or in a form that `parse_time` reads.
 
     Args:
         text: The text: `2024-05-31`, `7d`, `last week`, `yesterday`, `3 May`, `2 hours ago`. Days
-            are those of local time.
+            are in local time.
         now: The time from which "ago" counts back.
 
     Returns:
-        Its first and its last millisecond, aware, in UTC: for a day or a week they differ.
+        The first and the last millisecond as aware UTC times; they differ for a day or a week.
 
     Raises:
         InvalidInput: The text isn't a time, or is not in the years 1 to 9999.
@@ -153,8 +153,8 @@ def _not_a_time(text: str) -> InvalidInput:
 
 
 def mixes_zones(one: str, other: str) -> bool:
-    """Return whether one of two texts has a time zone and the other is a time without one; a date
-    is neither.
+    """Return whether one text has a time zone and the other is a time without a zone. A date counts
+    as neither.
     """
     texts = (one.strip(), other.strip())
     has_zone = any(zone_of(text) is not None for text in texts)
@@ -171,7 +171,9 @@ def _is_time_without_zone(text: str) -> bool:
 
 
 def parse_time_in_zone(text: str, now: datetime) -> datetime:
-    """Read a time as `parse_time` does, and return it in its time zone; in UTC if it has none."""
+    """Read a time as `parse_time` does; return it in the text's time zone, or in UTC if it names
+    none.
+    """
     return parse_time(text, now).astimezone(zone_of(text) or UTC)
 
 
@@ -211,7 +213,7 @@ def query_time(moment: Moment | None, now: datetime) -> datetime:
 
 
 def to_moment(moment: Moment | None, now: datetime, *, end_of_day: bool = False) -> datetime | None:
-    """Return a time, or a text that describes one, as a time; None for None.
+    """Convert a time, or a text that describes one, to an aware datetime; None stays None.
 
     Raises:
         InvalidInput: The argument isn't a time, or has no time zone.

@@ -3,8 +3,8 @@
 For the permissions of files and folders see `disk`.
 
 A folder's `.env` may choose only harmless settings, unless the user has approved it. An approval
-applies to one path with one content. It is stored next to the user's `config.toml`, which no folder
-can change.
+covers one path with one exact content. Approvals are stored next to the user's `config.toml`, where
+no folder's files can change them.
 """
 
 import json
@@ -125,7 +125,7 @@ def _name(file: Path) -> str:
 
 
 def _digest(data: bytes) -> str:
-    import hashlib  # takes 2 ms, which commands without a .env save
+    import hashlib  # takes 2 ms, and only a .env needs it
 
     return hashlib.sha256(data).hexdigest()
 

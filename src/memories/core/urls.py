@@ -79,8 +79,8 @@ def _mask_user(head: str) -> str:
     user, at, host = rest.rpartition("@")
     if not at:
         name, colon, password = rest.partition(":")
-        # What follows a colon is a port. If it isn't a number, the host was forgotten and it is a
-        # password.
+        # The text after a colon should be a port. If it isn't a number, the host was left out, and
+        # the text is a password.
         is_port = password.partition("/")[0].isdigit()
         if not colon or is_port or rest.startswith("["):
             return head
@@ -88,5 +88,5 @@ def _mask_user(head: str) -> str:
     name, colon, _ = user.partition(":")
     if colon:
         return f"{scheme}://{name}:***@{host}"
-    # A user without a password may be a token, but not for PostgreSQL.
+    # A user name without a password may be a token, except in a PostgreSQL URL.
     return f"{scheme}://{name if scheme.startswith('postgres') else '***'}@{host}"

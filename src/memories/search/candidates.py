@@ -1,5 +1,5 @@
-"""Candidates: memories that may answer a query, with the features that rank them. `surroundings`
-adds turns.
+"""Candidates: memories that may answer a query, with the features that rank them. For turns see
+`surroundings`.
 """
 
 from collections.abc import Sequence
@@ -94,8 +94,8 @@ class DateScore(NamedTuple):
     """How close a text's date is to the dates in a question, 0 to 1.
 
     Attributes:
-        closeness: To the nearest span of days.
-        precision: To the nearest span that is short enough to count as precise; see `PRECISE_DAYS`.
+        closeness: How close it is to the nearest span of days.
+        precision: How close it is to the nearest precise span; see `PRECISE_DAYS`.
     """
 
     closeness: float
@@ -135,7 +135,7 @@ def as_they_were(
 
 
 def score_dates(query: Query, candidates: Sequence[Candidate]) -> list[DateScore]:
-    """Score each candidate's date, using the day of its record in the asker's time zone."""
+    """Score each candidate by the day of its record in the asker's time zone."""
     years = sorted({candidate.record.created_at.year for candidate in candidates})
     spans = dates.spans(query.text, query.now, years)
     if not spans or not candidates:

@@ -29,8 +29,8 @@ class SearchFilters(TypedDict, total=False):
     Attributes:
         scope: `memories` (the default), `history` for the turns of conversations, or `all` for both
             in one order.
-        conversation: Only turns in this conversation. Your own takes precedence over one in
-            `shared`.
+        conversation: Only turns in this conversation. Your own conversation takes precedence over
+            one in `shared`.
         role: Only turns with this role: `user`, `assistant`, `system` or `tool`.
         speaker: Only turns by this speaker.
         tags: Tags that each hit must have.
@@ -97,7 +97,8 @@ class Parameter(NamedTuple):
         default: The default value; empty if it doesn't narrow the search.
         lists: Whether lists of memories support it too.
         in_scratchpad: Whether the scratchpad supports it.
-        hint: Additional information for a model; usually empty, since every session pays for it.
+        hint: Additional information for a model; usually empty, since every session pays for its
+            tokens.
     """
 
     name: str
@@ -200,8 +201,8 @@ _ROWS = (
     ),
     Parameter(
         "as_of", "time",
-            "Search what was current at this time; a date means its end.", "Time", lists=True,
-        hint="what was known then",
+        "Search what was current at this time; a date means the end of that day.", "Time",
+        lists=True, hint="what was known then",
     ),
     Parameter(
         "now", "time", 'Reference time for words like "yesterday".', "Time", default="now",

@@ -19,10 +19,11 @@ SURE = 0.997
 MIN_COVERAGE = 0.5
 # These are in units of calibration (a cosine times the slope of its curve), so they are the same
 # for every embedder.
-FAMILIAR_MARGIN = 1.65  # a query of familiar words isn't noise down to this far below the floor
+FAMILIAR_MARGIN = 1.65  # how far below the floor a query of familiar words may be
 NEAR_BEST = 1.25  # for such a query, the largest distance between a hit and the best similarity
 MAX_EXAMINED = 10  # number of candidates whose texts are examined
-# characters examined of each text; after these, only the surroundings of the query's words are
+# Number of characters examined at the beginning of each text. In the rest, only the surroundings of
+# the query's words are examined.
 _EXAMINED = 20_000
 _AROUND = 100  # characters examined before and after such a word
 _NO_BOUNDS = (0.0, 1.0)  # `floor` and `near_best` for a meaningful query
@@ -64,7 +65,7 @@ def noise_floor(mean: float, spread: float, count: int) -> float:
 def noise_bounds(
     similarity: float, floor: float, slope: float, *, familiar: bool
 ) -> tuple[float, float]:
-    """Return `floor` and `near_best` from the rules for a doubtful query.
+    """Return `floor` and `near_best` of `RankingRules` for a doubtful query.
 
     Args:
         similarity: The best cosine.
@@ -82,7 +83,7 @@ def noise_bounds(
 def find_bounds(
     store: Store, filters: Sequence[Filter], query: Query, gathered: Gathered
 ) -> tuple[float, float]:
-    """Return `floor` and `near_best` of the ranking rules; they bound only a doubtful query.
+    """Return `floor` and `near_best` of `RankingRules`; they bound only a doubtful query.
 
     Args:
         store: The searched store.

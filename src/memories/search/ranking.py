@@ -40,8 +40,8 @@ class Weights(NamedTuple):
 
     They were fitted by maximum likelihood, with a softmax over the turns in a conversation, to the
     questions in LoCoMo-dev and BEAM-100K-dev; a BEAM question counts twice. docs/benchmarks.md
-    shows how stable the weights are, and that other models gain nothing from their own weights,
-    only from another `Space.weight`.
+    shows how stable the weights are, and that other models need only a different `Space.weight`, no
+    weights of their own.
     """
 
     own_words: float = 1.25
@@ -229,13 +229,13 @@ class Ranked(NamedTuple):
 
 
 def fuse(evidence: Evidence, best_words: float, weight: float) -> Any:
-    """Return the score for evidence, before age and reads; for arrays, an array.
+    """Return the fused score, before age and reads count; an array if the evidence holds arrays.
 
     Args:
         evidence: Evidence for one candidate, or arrays for many.
         best_words: The best BM25 of all candidates.
         weight: The weight of similarity relative to words. Without a similarity, only words and
-            signs count, and signs count no more than they would with one.
+            signs count, and signs count no more than they would with a similarity.
     """
     full = max(best_words, FULL_WORDS)
     if evidence.similarity is None:
@@ -281,7 +281,7 @@ def _sum_signs(evidence: Evidence) -> Any:
 
 
 def rank(candidates: Sequence[Features], rules: RankingRules) -> list[Ranked]:
-    """Return all candidates by score, best first; dropped ones include a reason."""
+    """Return all candidates by score, best first; each dropped one has a reason."""
     evidence = [candidate.evidence for candidate in candidates]
     best_words = max([part.words for part in evidence], default=0.0)
     similarities = [part.similarity for part in evidence if part.similarity is not None]
@@ -289,8 +289,8 @@ def rank(candidates: Sequence[Features], rules: RankingRules) -> list[Ranked]:
     noise = ""
     if best < rules.floor:
         noise = (
-            f"the query looks like noise: nothing is {rules.floor:.2f} similar or has half of its "
-            "words"
+            f"the query looks like noise: no text has a similarity of {rules.floor:.2f} or "
+            "contains half of the query's words"
         )
     weakest = WORDLESS_SHARE * best
     min_if_noise = best - rules.near_best
@@ -379,8 +379,8 @@ def _score(row: int, candidate: Features, best_words: float, rules: RankingRules
     if not candidate.pinned:
         use = boost(candidate.accesses, relevance.boost_rate, max_boost)
     threshold = relevance.thresholds[_staleness(candidate, relevance)]
-    # Age and use scale only a hit's excess over an unrelated text: some models rate all texts as
-    # similar, and 2 % of such a score would be a large part of the difference.
+    # Age and use scale only the part of a score above that of an unrelated text. Some models rate
+    # all texts as similar, so 2 % of a whole score may be much of the difference between two texts.
     weight = rules.weight
     if candidate.evidence.is_standalone:
         weight *= STANDALONE
@@ -395,7 +395,7 @@ def _score(row: int, candidate: Features, best_words: float, rules: RankingRules
 def _score_by_formula(row: int, candidate: Features, fused: float, relevance: Relevance) -> Ranked:
     """Score by the formula of Decision 5 in the identity specification: a product without bounds.
 
-    Without a similarity, the fused score, which then depends on words alone, is used instead.
+    A candidate without a similarity uses its fused score instead, which depends on words alone.
     """
     similarity = candidate.evidence.similarity
     fresh = 1.0
@@ -408,8 +408,8 @@ def _score_by_formula(row: int, candidate: Features, fused: float, relevance: Re
 
 
 def _staleness(candidate: Features, relevance: Relevance) -> int:
-    """Return whether a candidate is fresh, normal or stale; whatever the rank, only a decaying
-    memory can be stale.
+    """Return `FRESH`, `NORMAL` or `STALE`. A stable memory is never stale, even if the formula ages
+    it.
     """
     fresh = freshness(candidate.age_days, relevance.decay_rate, candidate.decay_policy)
     if candidate.pinned:
@@ -441,7 +441,7 @@ def _reason_to_drop(
 
 
 def _reason_without_words(similarity: float | None, weakest: float, *, readable: bool) -> str:
-    """Return why a candidate without a shared word does not answer; empty if its meaning may."""
+    """Return why a candidate without a shared word does not answer; empty if it may."""
     if similarity is None:
         return "shares no word with the query"
     if similarity < weakest:

@@ -1,4 +1,4 @@
-"""Relevance: how age and use change a memory's score, and how similar it must be. Pure: ages are
+"""Relevance: how age and use change a memory's score, and how similar a hit must be. Pure: ages are
 passed in.
 
 This implements Decision 5 in the identity specification: `score = similarity × freshness × boost`,
@@ -69,10 +69,10 @@ def freshness(age_days: float, decay_rate: float, policy: "DecayPolicy") -> floa
     """Return a memory's freshness, 0 to 1; a stable memory is always fresh. See `fade`.
 
     Args:
-        age_days: The age since it was written, or last reinforced if its policy allows that; a
+        age_days: Days since the memory was written, or last reinforced if its policy allows that; a
             negative age counts as 0.
         decay_rate: See `Relevance`.
-        policy: Its decay policy.
+        policy: The memory's decay policy.
     """
     return 1.0 if policy == "stable" else fade(age_days, decay_rate)
 

@@ -144,7 +144,7 @@ def parse(
         min_confidence = config.min_confidence
     min_similarity = validate.unit(options.get("min_similarity") or 0.0, "min-similarity")
     if min_similarity and embedder is None:
-        raise InvalidInput("min-similarity needs an embedder, and EMBEDDER is none")
+        raise InvalidInput("min-similarity needs an embedder, but EMBEDDER is none")
     return Search(
         query=Query(
             text=text,
@@ -264,7 +264,7 @@ def run(store: Store, search: Search) -> SearchResult:
 
 
 def _gather_and_rank(store: Store, search: Search) -> tuple[Gathered, list[Ranked]]:
-    """Gather and rank ever more candidates, until enough are hits or more of them can't help."""
+    """Gather and rank more and more candidates, until enough are hits or more can't help."""
     memory_limit, turn_limit = max(MIN_CANDIDATES, 2 * search.limit), search.limit
     turns, previous_turns = _gather_turns(store, search, turn_limit), -1
     while True:
@@ -367,7 +367,7 @@ def _rules(search: Search, floor: float, near_best: float) -> RankingRules:
 def put_newer_first(
     store: Store, query: Query, gathered: Gathered, ranked: Sequence[Ranked], limit: int
 ) -> list[Ranked]:
-    """Return ranked candidates in which each hit comes after the newer ones that may replace it.
+    """Return ranked candidates in which each hit comes after the newer hits that may replace it.
 
     Args:
         store: The store, for the vectors of the best hits.
@@ -398,8 +398,8 @@ def put_newer_first(
 def _is_examined(place: Ranked, gathered: Gathered) -> bool:
     """Return whether a candidate is a memory that is a hit, or would be with a higher limit.
 
-    A pinned memory, one with the question's exact words, and one from a day in the question keep
-    their places.
+    Memories keep their places if they are pinned, consist of the question's words, or are from a
+    day in the question.
     """
     features = place.features
     is_memory = gathered.candidates[place.row].record.ref.collection is Collection.MEMORY

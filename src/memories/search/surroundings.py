@@ -45,7 +45,7 @@ YEARS_BACK = 4  # how many past years are tried for a date without a year
 BEFORE, AFTER = 2, 1
 ASIDE = frozenset({"assistant", "system", "tool"})
 ASIDE_WORDS = 0.3  # factor for the words of these roles, whose long replies contain almost any word
-# At this distance from a span, in days, closeness is about `ON_DATE`.
+# At this distance from a span, closeness is about `ON_DATE`.
 _JUST_BEFORE, _JUST_AFTER = timedelta(days=1), timedelta(days=3)
 _DATES_READ = 2_000  # maximum number of characters of a text that are searched for dates
 _WORD_LENGTH = 6  # average length of a word in characters, including the space after it
@@ -161,7 +161,7 @@ def _search_periods(query: Query) -> list[tuple[datetime, datetime]]:
     periods: list[tuple[datetime, datetime]] = []
     for first, last in precise_spans(dates.spans(query.text, query.now, years)):
         if first.year == 1 or last.year == 9999:
-            continue  # not every time zone has the first and the last day
+            continue  # in some time zones the calendar's first or last day can't be represented
         start = datetime.combine(first - _JUST_BEFORE, time.min, zone)
         end = datetime.combine(last + _JUST_AFTER, time.max, zone)
         periods.append((start, end))
@@ -264,7 +264,7 @@ def measure(matches: Matches) -> Evidence:
         session_similarity=_best_of(session, similarity),
         aside=aside,
     )
-    return Evidence(*np.broadcast_arrays(*evidence))  # signs that come later are zeros
+    return Evidence(*np.broadcast_arrays(*evidence))  # the remaining signs start as zeros
 
 
 def _sessions(matches: Matches) -> "NDArray[np.int64]":
@@ -318,10 +318,10 @@ def _best_of(session: "NDArray[np.int64]", values: "NDArray[np.float64]") -> "ND
 
 
 # --- speakers --- A name dominates a small model's vector but doesn't distinguish a speaker's
-# turns, which are all about that person. So the question is embedded without the name. The words
-# keep it, and the named speaker's turns count more.
+# turns, which are all about that person. So the question is embedded without the name. The word
+# search keeps the name, and the named speaker's turns count more.
 
-_SHORT_NAME = 2  # letters; a name this short needs its capital, and a shorter one is ignored
+_SHORT_NAME = 2  # letters; a name this short must be capitalized, and a shorter name is ignored
 # Names that are also words: only a capital letter shows that a person is meant.
 _NAMES_THAT_ARE_WORDS = frozenset(
     "april art august bill dawn drew faith frank grace hope jack joy june mark may rose summer "

@@ -92,7 +92,7 @@ def test_a_world_writable_file_or_folder_is_refused(path: Path, open_store: Open
     for part in (path.parent, path):
         usual = mode(part)
         part.chmod(usual | 0o002)
-        with pytest.raises(StoreError, match="written by everybody; run: chmod"):
+        with pytest.raises(StoreError, match="writable by everyone; run: chmod"):
             open_store(SPACE).count(pool())
         part.chmod(usual)
     assert open_store(SPACE).count(pool()) == 1
