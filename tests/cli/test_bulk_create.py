@@ -215,7 +215,7 @@ def test_secrets_are_taken_out_of_lines_too(memory: Command, home: Path) -> None
             ("--jsonl", "-", "--lines", "-"),
             "CONTENT, --jsonl and --lines can't be combined; give one of them",
         ),
-        (("--lines", "-", "--key", "a"), "with --jsonl each line has its own"),
+        (("--lines", "-", "--key", "a"), "in --jsonl, each line can have its own"),
         (("--lines", "-"), "the input has no lines; write one memory per line"),
         (("--lines", "nowhere.txt"), "cannot read nowhere.txt: No such file or directory"),
         (("--lines", "."), "cannot read .: Is a directory"),
@@ -260,8 +260,10 @@ def test_reported_lines_are_stored_at_an_interrupt(folder: Path) -> None:
     out, err = running.communicate(timeout=300)
     assert (running.returncode, out) == (1, b"")
     error = json.loads(err)["error"]
-    assert error.startswith("all acceptable lines up to 60 are stored, but it was interrupted")
-    assert error.endswith("running it again stores nothing twice")
+    assert error.startswith(
+        "all acceptable lines up to 60 are stored, but the command was interrupted"
+    )
+    assert error.endswith("running the command again stores nothing twice")
     with Memories() as memories:
         assert {found.id for found in memories.list(limit=1000).memories} == {
             line["id"] for line in lines

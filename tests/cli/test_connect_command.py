@@ -795,7 +795,7 @@ def test_a_plugin_beside_the_entry_is_reported(
     )
     memory("disconnect", host)
     [row] = memory("connect", "--status", host).json["hosts"]
-    assert (row["plugin"], row["next"]) == (True, "nothing: its plugin connects it")
+    assert (row["plugin"], row["next"]) == (True, "nothing to do: its plugin connects it")
     if off is not None:
         (user / file).write_text(off)
         assert not any(

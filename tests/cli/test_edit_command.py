@@ -85,7 +85,7 @@ def test_an_unchanged_text_makes_no_version(
     [
         (
             "file.write_text('')",
-            "the saved file is empty; nothing was changed; memory delete removes a memory",
+            "the saved file is empty; nothing was changed; to delete a memory, use memory delete",
         ),
         ("file.write_text(' \\n\\n')", "the saved file is empty"),
         ("file.unlink()", "the file was removed, so there is no new text; nothing was changed"),
@@ -197,7 +197,7 @@ def test_a_memory_of_another_namespace_is_not_edited(
     name = stored("Deploys happen on Tuesdays")
     answer = terminal("edit", name, "-n", "bob", env={"EDITOR": "false"})
     assert answer.code == 1
-    assert "Memory is in namespace shared; edit it there: add -n shared" in answer.out
+    assert "Memory is in namespace shared; to edit it, add -n shared" in answer.out
 
 
 def test_the_library_updates_only_the_version_that_was_read() -> None:

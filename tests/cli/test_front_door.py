@@ -92,7 +92,9 @@ def test_ctrl_c_after_the_commit_reports_the_stored_memory(memory: Command) -> N
     running.send_signal(signal.SIGINT)
     told = json.loads(running.stderr.read())["error"]
     [found] = memory("list").json["results"]
-    assert told.startswith(f"stored as {found['id']}, but it was interrupted before it answered")
+    assert told.startswith(
+        f"stored as {found['id']}, but the command was interrupted before it answered"
+    )
     assert running.wait(60) == 1
     running.stderr.close()
     running.stdout.close()

@@ -229,8 +229,8 @@ def test_a_merge_changes_tags_and_can_be_undone(memory: Command, shop: Path) -> 
     ("words", "said"),
     [
         (["alias", "one"], "projects alias takes 2 names, not 1"),
-        (["alias", "one", "one"], '"one" is already a name of "one"; give two projects'),
-        (["unalias", "one"], '"one" is not an alias; memory projects lists them'),
+        (["alias", "one", "one"], '"one" is already a name of "one"; give two different projects'),
+        (["unalias", "one"], '"one" is not an alias; memory projects lists the aliases'),
         (["paint"], 'projects has no action "paint"; use list, show, alias, unalias, merge'),
         (["list", "--dry-run"], "projects list takes neither --dry-run nor --show; omit them"),
         (
@@ -251,7 +251,7 @@ def test_two_names_can_not_mean_each_other(memory: Command) -> None:
     memory("projects", "alias", "a", "b")
     assert (
         memory("projects", "alias", "b", "a").error
-        == '"a" is already a name of "b"; give two projects'
+        == '"a" is already a name of "b"; give two different projects'
     )
 
 

@@ -140,7 +140,7 @@ def test_a_closed_standard_output(
 ) -> None:
     answer = process("create", "the ferry is red", shell=shell)
     [stored] = memory("list").json["results"]
-    again = "running it again stores nothing twice"
+    again = "running the command again stores nothing twice"
     assert (answer.code, answer.error) == (
         1,
         f"stored as {stored['id']}{UNPRINTED}{reason}; {again}",
@@ -164,14 +164,14 @@ def test_a_turn_with_a_message_id_may_be_sent_again(memory: Command, process: Co
     answer = process("turns", "add", "trip", "hello", "--message-id", "a", shell=">/dev/full")
     assert answer.error.startswith("stored as trip#0, ")
     assert answer.error.endswith(
-        "; its message id is now known, so running it again stores nothing twice"
+        "; the message id is now known, so running the command again stores nothing twice"
     )
     answer = process("turns", "add", "trip", "hello", "--message-id", "a", shell=">/dev/full")
-    assert answer.error.startswith("nothing new was stored, ")
-    assert answer.error.endswith("; running it again is harmless")
+    assert answer.error.startswith("nothing new was stored, but the answer ")
+    assert answer.error.endswith("; running the command again is harmless")
     assert memory("turns", "tail", "trip").json["count"] == 1
     answer = process("turns", "add", "trip", "hello", shell=">/dev/full")
-    assert answer.error.endswith("; running it again would store it twice")
+    assert answer.error.endswith("; running the command again would store the same text twice")
 
 
 def test_refused_memories_are_not_reported_as_stored(
@@ -179,7 +179,9 @@ def test_refused_memories_are_not_reported_as_stored(
 ) -> None:
     known = stored("the ferry is red")
     answer = process("create", "the ferry is red", shell=">/dev/full")
-    assert answer.error.startswith(f"nothing new was stored, it exists as {known}{UNPRINTED}")
+    assert answer.error.startswith(
+        f"nothing new was stored, since the memory exists as {known}{UNPRINTED}"
+    )
     assert "stored" not in process("create", "", shell=">/dev/full").error
     assert "stored" not in process("list", shell=">/dev/full").error
     assert memory("list").json["count"] == 1

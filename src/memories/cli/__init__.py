@@ -28,7 +28,7 @@ _GROUPS = {
         "confirm": ("memories", "Confirm that a memory is still true; adds a version."),
         "tidy": ("review", "Propose memories to delete, link or keep, for review."),
         "move": ("identities", "Move memories to another namespace."),
-        "rollback": ("bulk", "Restore memories to an earlier time."),
+        "rollback": ("bulk", "Restore memories to their state at an earlier time."),
         "forget": ("memories", "Permanently erase a memory with all its versions."),
     },
     "Conversations": {

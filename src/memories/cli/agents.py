@@ -321,7 +321,7 @@ def flush(config: "Config", quiet: bool) -> int:
     flushed = run(str(config.home))
     record_change(
         f"{flushed.turns} turns and {flushed.proposed} memories were stored; "
-        "running it again stores nothing twice"
+        "running the command again stores nothing twice"
     )
     if not quiet:
         emit(flushed._asdict(), partial(_render_flush, flushed))

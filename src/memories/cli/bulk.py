@@ -1,4 +1,4 @@
-"""Changes many memories: those selected by id, key or --where, and those created from lines."""
+"""Changes to many memories: selected by id, key or --where, or created from lines; rollback."""
 
 import contextlib
 import sys
@@ -144,7 +144,7 @@ def _run_each(
 
 
 def _record_progress(count: int, total: int, verb: str) -> None:
-    record_change(f"{count} of {total} were {verb}; running it again does the rest")
+    record_change(f"{count} of {total} were {verb}; running the command again does the rest")
 
 
 def _join(
@@ -176,8 +176,9 @@ def check_selection(
 def forget_where(
     memories: "Memories", where: str, scope: str, show: str | None, *, dry_run: bool, yes: bool
 ) -> int:
-    """Erase all memories or turns that match an expression, once the user has confirmed; return the
-    exit code.
+    """Erase all memories or turns that match an expression; return the exit code.
+
+    The user is asked for confirmation first.
     """
     if not dry_run and not yes:
         planned = memories.forget_where(where, scope=scope, dry_run=True)
@@ -194,7 +195,7 @@ def change_many(memories: "Memories", run: "Callable[[], Affected]", show: str |
         raise InvalidInput(_SHOW)
     begin_change()
     affected = run()
-    record_change(f"{shapes.summarize(affected)}; running it again does the rest")
+    record_change(f"{shapes.summarize(affected)}; running the command again does the rest")
     undo = _undo(memories, affected)
     answer = shapes.bulk_result(affected, undo, limit)
     emit(answer, partial(text.bulk_result, affected, undo, limit))
@@ -203,11 +204,11 @@ def change_many(memories: "Memories", run: "Callable[[], Affected]", show: str |
 
 
 def note_copies(files: Sequence[str]) -> None:
-    """Print a note that names the files which may still contain the forgotten records."""
+    """Print a note that lists the files that may still contain the forgotten records."""
     if files:
         note(
-            "Backups, and copies made by an upgrade, a move or a server, may still contain it: "
-            + ", ".join(files)
+            "Backups, and copies made by an upgrade, a move or a server, may still contain the "
+            "erased records: " + ", ".join(files)
         )
 
 
@@ -242,12 +243,13 @@ def _undo(memories: "Memories", affected: "Affected") -> str | None:
 def rollback(
     memories: "Memories", to: str, where: str | None, dry_run: bool, show: str | None
 ) -> int:
-    """Restore memories to an earlier time.
+    """Restore memories to their state at an earlier time.
 
     Memories created since then are deleted, or rejected if they are waiting for review. Deleted or
-    replaced ones are restored, and changed ones get a version with the old text. Nothing is lost:
-    the answer names the command that undoes this. Turns are not changed. --where limits it to
-    memories that match, now or in any version since TIME. Exits 1 if some could not be put back.
+    replaced memories are restored, and changed ones get a version with the old text. Nothing is
+    lost: the answer names the command that undoes the rollback. Turns are not changed. With
+    --where, only memories that match, now or in any version since TIME, are rolled back. Exits 1 if
+    some could not be rolled back.
     """
     return change_many(memories, partial(memories.rollback, to, where=where, dry_run=dry_run), show)
 
@@ -306,15 +308,16 @@ def create_lines(memories: "Memories", file: str, plan: Plan) -> int:
         for lines in _read_lines(stream, plan):
             for batch in by_weight(lines, weight, most=limit, heaviest=_MAX_BATCH_BYTES):
                 record_change(
-                    f"{reported}; later lines may be stored too, and running it again stores "
-                    f"{again}"
+                    f"{reported}; later lines may also be stored, and running the command again "
+                    f"stores {again}"
                 )
                 drafts = [line.draft for line in batch if line.draft is not None]
                 results = _store(memories, drafts, plan)
                 last = batch[-1].number
                 reported = f"all lines up to {last} are stored as printed"
                 record_change(
-                    f"all acceptable lines up to {last} are stored; running it again stores {again}"
+                    f"all acceptable lines up to {last} are stored; running the command again "
+                    f"stores {again}"
                 )
                 _report(batch, results, counts)
                 size += sum(line.size + 1 for line in batch)

@@ -75,11 +75,12 @@ def connect(
 ) -> int:
     """Connect agents to the memory through an MCP server and hooks.
 
-    Starts both as the agent will, and reports whether they work and what the agent gets.
+    Starts the server and the hooks as the agent will, and reports whether they work and what the
+    agent gets.
 
     HOST is claude-code, codex, gemini, opencode, cursor, vscode, claude-desktop, windsurf or zed.
-    Without a HOST, lists which are installed and which are connected. Other entries in their files
-    are kept; memory disconnect undoes this.
+    Without a HOST, shows which hosts are installed and which are connected. Other entries in the
+    hosts' files are kept; memory disconnect removes ours.
     """
     connector = _connector()
     _check_hosts(hosts)
@@ -186,10 +187,10 @@ def _project() -> Path:
 
 
 def _environment(config: "Config", scope: str) -> dict[str, str]:
-    """Return the environment variables from this run that the server's entry needs.
+    """Return the environment variables of this run to put into the server's entry.
 
-    Hosts start servers with only a few variables. An entry in a project's files gets none, since
-    other people clone the project.
+    Hosts start servers with only a few variables. An entry in a project's files gets none of ours,
+    since other people clone the project.
     """
     from memories.core.urls import without_password
     from memories.stores import local_path
@@ -221,7 +222,7 @@ def _connect(
     *,
     dry_run: bool,
 ) -> dict[str, Any]:
-    # Check before connecting, which creates the host's folder.
+    # Write the notes before connecting: afterwards, the host's folder exists and looks installed.
     notes = _notes(connector, request, program, is_changed=bool(changes))
     backups = {}
     if changes and not dry_run:
@@ -272,7 +273,7 @@ def _answer(request: Target, changes: Sequence[Change], *, dry_run: bool) -> dic
 
 
 def _diff(change: Change) -> str:
-    """Return a file's changes as a diff, without anything that may be a secret."""
+    """Return a file's changes as a diff, with possible secrets removed."""
     from memories.guard.redactor import redact
 
     old, new = ((data or b"").decode().splitlines() for data in (change.before, change.after))
@@ -292,13 +293,11 @@ def _notes(
     if not is_changed:
         notes.append(f"{host.title} is already connected; nothing to change.")
     if not is_installed(host, connector.where):
-        notes.append(
-            f"{host.title} is not installed here; it reads these files once it is installed."
-        )
+        notes.append(f"{host.title} is not installed here; it will read these files once it is.")
     if has_plugin(connector, request.name):
         notes.append(
-            f"The plugin memories is also switched on in {host.title}, so hooks run twice; keep "
-            f"one of the two: remove the plugin, or run memory disconnect {request.name}."
+            f"The plugin memories is also enabled in {host.title}, so hooks run twice; either "
+            f"remove the plugin, or run memory disconnect {request.name}."
         )
     if program.doubt and is_changed:
         notes.append(f"{program.doubt[:1].upper()}{program.doubt[1:]}.")
@@ -330,8 +329,8 @@ def _project_notes(connector: Connector, request: Target) -> list[str]:
     )
     if is_for_user:
         notes.append(
-            f"{request.host.title} is also connected for you as a user, so its hooks run "
-            f"twice here; memory disconnect {request.name} leaves only the project's hooks."
+            f"{request.host.title} is also connected for you in all projects, so its hooks run "
+            f"twice here; to keep only the project's hooks, run memory disconnect {request.name}."
         )
     return notes
 
@@ -387,7 +386,7 @@ def _row(
 
 
 def _next_step(row: Mapping[str, Any], own: Sequence[Connection]) -> str:
-    """Return the next step that a user may take with a host."""
+    """Return what a user can do next with a host."""
     for connection in own:
         if connection.problem:
             return describe_problem(connection)[1]
@@ -396,7 +395,7 @@ def _next_step(row: Mapping[str, Any], own: Sequence[Connection]) -> str:
         return f"to disconnect it: memory disconnect {row['host']}{where}"
     command = f"memory connect {row['host']}"
     if row["plugin"]:
-        return "nothing: its plugin connects it"
+        return "nothing to do: its plugin connects it"
     return f"run: {command}" if row["installed"] else f"install {row['title']}, then run: {command}"
 
 

@@ -84,8 +84,8 @@ def namespaces(
     never their contents.
 
     ACTION may be list; show NAME, with tags, writers, sizes and times; rename NAME NEW; merge NAME
-    OTHER, which moves everything in NAME to OTHER; or delete NAME, which erases every byte of it
-    and can't be undone.
+    OTHER, which moves everything in NAME to OTHER; or delete NAME, which erases every byte of the
+    namespace and can't be undone.
     """
     actions = {"list": 0, "show": 1, "rename": 2, "merge": 2, "delete": 1}
     action, names = _parse_action("namespaces", words, actions)
@@ -98,7 +98,7 @@ def namespaces(
         emit({"namespaces": rows, "count": len(rows)}, partial(_render_namespaces, rows))
         return 0
     if as_of is not None:
-        raise InvalidInput(f"namespaces {action} can't look at the past; omit --as-of")
+        raise InvalidInput(f"namespaces {action} doesn't take --as-of; omit it")
     if action == "show":
         return _show_namespace(memories, names[0])
     if action == "delete":
@@ -142,16 +142,16 @@ def _show_namespace(memories: "Memories", name: str) -> int:
 def _render_namespace(contents: "Contents") -> str:
     memories = amount(contents.memory_count, "memory", "memories")
     lines = [
-        f"{contents.name}: {memories}, {contents.version_count} with all versions",
+        f"{contents.name}: {memories}, {contents.version_count} versions in total",
         f"{contents.pending_count} waiting for review, {contents.deleted_count} deleted",
         (
-            f"{contents.turn_count} turns of {contents.conversation_count} conversations, "
+            f"{contents.turn_count} turns in {contents.conversation_count} conversations, "
             f"{contents.queued_count} waiting to be stored"
         ),
         f"{contents.text_bytes} bytes of text",
     ]
     if contents.first_at and contents.last_at:
-        lines.append(f"written {to_iso(contents.first_at)} to {to_iso(contents.last_at)}")
+        lines.append(f"written from {to_iso(contents.first_at)} to {to_iso(contents.last_at)}")
     lines += [f"  {safe(tag)}  {count}" for tag, count in contents.tags.items()]
     lines += [f"  by {safe(writer)}  {count}" for writer, count in contents.writers.items()]
     return "\n".join(lines)
@@ -166,7 +166,7 @@ def _move_namespace(
     with _open_store(memories) as store:
         begin_change()
         moved = rooms.move(store, memories.config, name, target, merge=merge, dry_run=dry_run)
-        record_change(f"{moved.name} is now {moved.into}; running it again does the rest")
+        record_change(f"{moved.name} is now {moved.into}; running the command again does the rest")
     verb = "would be" if dry_run else "is now"
     counts = f"{moved.versions} versions of memories, {moved.turns} turns"
     emit(
@@ -176,8 +176,8 @@ def _move_namespace(
     if not moved.left:
         return 0
     note(
-        f"{moved.left} were written to {moved.name} in the meantime; run: memory namespaces merge "
-        f"{moved.name} {moved.into}"
+        f"{moved.left} records were written to {moved.name} in the meantime; to move them too, "
+        f"run: memory namespaces merge {moved.name} {moved.into}"
     )
     return 1
 
@@ -247,14 +247,14 @@ def _dimension(store: "Store") -> int | None:
     "memory list --type team --fields id --format text | memory move - --to us"
 )
 @named_options
-@option("--to", metavar="NAMESPACE", required=True, help="The namespace to move them to.")
+@option("--to", metavar="NAMESPACE", required=True, help="The namespace to move the memories to.")
 @in_session(reads=True, selects=True)
 def move(memories: "Memories", selection: Selection, to: str) -> None:
     """Move memories to another namespace.
 
-    They keep their ids, versions, keys, tags and times. Give one or more IDs, or - to read them
-    from standard input. Either all are moved or none, and the answer names the command that undoes
-    the move. If interrupted, run the same command again to finish the move.
+    The memories keep their ids, versions, keys, tags and times. Give one or more IDs, or - to read
+    them from standard input. Either all memories are moved or none, and the answer names the
+    command that undoes the move. If a move is interrupted, run the same command again to finish it.
     """
     begin_change()
     moved = memories.move(selection.ids, to)
@@ -285,7 +285,7 @@ def projects(memories: "Memories", words: Sequence[str], dry_run: bool, show: st
 
     ACTION may be list; show [FOLDER], which shows the project of a folder; alias NAME PROJECT,
     which makes NAME another name for PROJECT; unalias NAME; or merge NAME PROJECT, which also
-    changes the tags of your own memories and names the command that undoes this.
+    changes the tags of your own memories and names the command that changes them back.
     """
     actions = {"list": 0, "show": 1, "alias": 2, "unalias": 1, "merge": 2}
     action, names = _parse_action("projects", words, actions, optional="show")
@@ -349,7 +349,7 @@ def _show_project(folder: str) -> int:
 def _unalias(name: str) -> int:
     alias = _parse_project(name)
     if registry.set_alias(registers(), alias, None) is None:
-        raise NotFound(f'"{safe(alias)}" is not an alias; memory projects lists them')
+        raise NotFound(f'"{safe(alias)}" is not an alias; memory projects lists the aliases')
     emit(
         {"alias": alias, "project": alias},
         f"{safe(alias)} is a separate project again.",
@@ -367,7 +367,7 @@ def _alias(
     project = registry.resolve(target, registry.aliases(home))
     if project == alias:
         raise InvalidInput(
-            f'"{safe(target)}" is already a name of "{safe(alias)}"; give two projects'
+            f'"{safe(target)}" is already a name of "{safe(alias)}"; give two different projects'
         )
     if not dry_run:
         registry.set_alias(home, alias, project)
@@ -377,7 +377,7 @@ def _alias(
         return change_many(memories, run, show)
     emit(
         {"alias": alias, "project": project},
-        f"{safe(alias)} now belongs to {safe(project)}.",
+        f"{safe(alias)} is now another name for {safe(project)}.",
     )
     return 0
 
@@ -422,15 +422,15 @@ def tokens() -> None:
 )  # fmt: skip
 @option(
     "--expires", metavar="TIME",
-    help="When it expires: a time, or a span from now such as 90d. [default: never]",
+    help="When the token expires: a time, or a span from now such as 90d. [default: never]",
 )  # fmt: skip
 @_format_settings
 def create(config: "Config", name: str, allow: Sequence[str], expires: str | None) -> None:
     """Create a token and print it once.
 
-    Only its hash is stored. Records written with it show its NAME. r allows reading; rw also allows
-    writing; admin also allows erasing permanently, accepting and rejecting memories, and writing
-    records from another store.
+    Only the token's hash is stored. Records written with the token show its NAME. r allows reading;
+    rw also allows writing; admin also allows erasing permanently, accepting and rejecting memories,
+    and writing records from another store.
     """
     grants = register.parse_grants(allow)
     expires_at = None
@@ -445,7 +445,7 @@ def create(config: "Config", name: str, allow: Sequence[str], expires: str | Non
         f'the token "{token.name}" was created; memory tokens revoke {token.id} removes it'
     )
     emit({"token": secret, **register.shape(token)}, secret)
-    note("Save it now: only its hash is stored, so it can't be shown again.")
+    note("Save the token now: only its hash is stored, so it can't be shown again.")
 
 
 @tokens.command("list", epilog="memory tokens list --format text")
@@ -478,7 +478,7 @@ def _render_tokens(listed: "Sequence[Token]") -> str:
 def revoke(config: "Config", name: str) -> None:
     """Revoke a token, so that a running server refuses it from now on."""
     if not name.strip():
-        raise InvalidInput("name the token; run memory tokens list to see them")
+        raise InvalidInput("name a token; memory tokens list shows all tokens")
     begin_change()
     token = register.revoke(config.home, name)
     record_change(f"the token {token.id} was revoked")

@@ -66,31 +66,32 @@ _parse_confidence = partial(parse_share, name="confidence")
     "--jsonl", metavar="FILE",
     help=(
         "Store many memories: one JSON object per line, with content, tags, key, decay and so on; "
-        "- is standard input."
+        "- reads standard input."
     ),
 )  # fmt: skip
 @option(
-    "--lines", metavar="FILE", help=("Store many memories: one text per line; - is standard input.")
-)
+    "--lines", metavar="FILE",
+    help="Store many memories: one text per line; - reads standard input.",
+)  # fmt: skip
 @option(
     "--decay", metavar="POLICY", values=_POLICIES, group="fields",
     help="How the confidence decays: stable, contextual or reinforceable. [default: stable]",
 )  # fmt: skip
 @option(
     "--key", metavar="KEY", kind="keys", group="fields",
-    help="A stable key, such as user/editor. Creating with an existing key adds a version.",
+    help="A stable key, such as user/editor. A memory that already has the key gets a new version.",
 )  # fmt: skip
 @option(
     "--supersedes", metavar="ID", kind="ids", group="fields",
-    help="The memory that this one replaces.",
+    help="The ID of the memory that the new one replaces.",
 )  # fmt: skip
 @option(
     "--confidence", metavar="0..1", parse=_parse_confidence, group="fields",
-    help="Your confidence, from 0 to 1. [default: 1]",
+    help="How sure you are, from 0 to 1. [default: 1]",
 )  # fmt: skip
 @option(
     "--source", metavar="CONVERSATION[#INDEX]", group="fields",
-    help="The conversation, or the turn, that it comes from.",
+    help="The conversation, or the turn, that the memory comes from.",
 )  # fmt: skip
 @anchor_options("--until")
 @option("--force", is_flag=True, help="Store it without comparing it with existing memories.")
@@ -110,12 +111,12 @@ def create(
 ) -> int:
     """Store a memory, unless it is already stored.
 
-    CONTENT is the text, or - to read it from standard input. If the same text exists, anything that
-    this one adds is merged into that memory ("stored": false, "merged"), and the exit code is 0. A
-    very similar text is a duplicate: it is not stored, and the exit code is 3.
+    CONTENT is the text, or - to read it from standard input. If a memory with the same text exists,
+    new details such as tags are merged into it ("stored": false, "merged"), and the exit code is 0.
+    A very similar text is a duplicate: it is not stored, and the exit code is 3.
 
     --jsonl and --lines report the result of each line; other options apply to all lines. Exits 1 if
-    a line was refused, else 3 if one is a duplicate.
+    any line was refused, else 3 if any is a duplicate.
 
     In a project, existing paths that the text names become anchors; see memory verify.
     """
@@ -127,7 +128,7 @@ def create(
             raise InvalidInput("CONTENT, --jsonl and --lines can't be combined; give one of them")
         if "key" in fields or "supersedes" in fields:
             raise InvalidInput(
-                "--key and --supersedes name one memory; with --jsonl each line has its own"
+                "--key and --supersedes are for one memory; in --jsonl, each line can have its own"
             )
         plan = Plan(jsonl is not None, draft, force, redact=not no_redact)
         return create_lines(memories, jsonl or lines or "", plan)
@@ -154,13 +155,13 @@ def _describe(created: "Created", *, force: bool) -> str:
     """Describe the result of a create, as part of a sentence."""
     memory = created.memory
     if memory is None:
-        return f"nothing was stored, {created.note or 'a very similar memory exists'}"
+        return f"nothing was stored, since {created.note or 'a very similar memory exists'}"
     if not created.stored:
-        verb = "merged into" if created.merged else "it exists as"
-        return f"nothing new was stored, {verb} {memory.id}"
+        reason = "it was merged into" if created.merged else "the memory exists as"
+        return f"nothing new was stored, since {reason} {memory.id}"
     if force:
-        return f"stored as {memory.id}; with --force, running it again stores it twice"
-    return f"stored as {memory.id}; running it again stores nothing twice"
+        return f"stored as {memory.id}; with --force, running the command again stores it twice"
+    return f"stored as {memory.id}; running the command again stores nothing twice"
 
 
 @command(
@@ -179,12 +180,12 @@ def _describe(created: "Created", *, force: bool) -> str:
 )  # fmt: skip
 @option(
     "--confidence", metavar="0..1", parse=_parse_confidence, group="changes",
-    help="Your new confidence, from 0 to 1. [default: unchanged]",
+    help="How sure you are now, from 0 to 1. [default: unchanged]",
 )  # fmt: skip
 @anchor_options()
 @option(
     "--not-corrects", metavar="ID", kind="ids", group="changes",
-    help="A memory that this one does not correct after all; both stay current.",
+    help="The ID of a memory that this one does not correct after all; both stay current.",
 )  # fmt: skip
 @no_redact_option
 @in_session(reads=True)
@@ -288,8 +289,8 @@ def restore(memories: "Memories", names: Sequence[str], version: int | None, rep
     """Restore a deleted memory, or an entire store from a backup.
 
     ID is a deleted or superseded memory; give one or more, or - to read them from standard input.
-    FILE is a backup, an export or an upgrade's snapshot; write ./FILE if it looks like an ID. The
-    entire file is checked before the store is changed.
+    FILE is a backup, an export or an upgrade's snapshot; write ./FILE if its name looks like an ID.
+    The entire file is checked before the store is changed.
     """
     if replace or any(name != "-" and _is_file(name) for name in names):
         from memories.cli.backup import restore_store
@@ -309,12 +310,12 @@ def _is_file(name: str) -> bool:
     try:
         parse_id(name)
     except InvalidInput:
-        # Other programs' ids may contain a slash, so a path has to exist or look like one.
+        # A slash doesn't make it a path, since other programs' ids may contain slashes.
         if name.startswith((".", "/", "~")) or name.endswith((".db", ".jsonl", ".backup")):
             return True
         try:
             return Path(name).exists()
-        except (OSError, ValueError):  # too long for a path, or contains a NUL
+        except (OSError, ValueError):  # the name is too long for a path, or contains a NUL
             return False
     return False
 
@@ -348,7 +349,7 @@ def forget(
 
     No byte of it stays in the store, and this can't be undone. Give one or more IDs, or - to read
     them from standard input. --where erases all memories or turns in your own namespace that match
-    the expression; a memory, even a deleted one, is matched by its latest version.
+    the expression. For a memory, even a deleted one, only the latest version is matched.
     """
     from memories.cli.bulk import check_selection, for_each, forget_where, note_copies
 
@@ -378,7 +379,7 @@ def forget(
 
 def _question(memories: "Memories", ids: Sequence[str]) -> str:
     if len(ids) > 1:
-        return f"Permanently forget {len(ids)} memories, beginning with {ids[0]}?"
+        return f"Permanently forget {len(ids)} memories, the first of which is {ids[0]}?"
     try:
         return text.forget_question(memories.history(ids[0]))
     except StoreDamaged:
@@ -394,17 +395,19 @@ def _question(memories: "Memories", ids: Sequence[str]) -> str:
 def edit(memories: "Memories", selection: Selection, no_redact: bool) -> None:
     """Edit a memory in your editor; saving adds a version.
 
-    VISUAL or EDITOR names the editor, optionally with arguments. If the memory was changed in the
-    meantime, nothing is stored, and the error names the file that contains your text.
+    VISUAL or EDITOR names the editor, optionally with arguments. If the memory was changed while
+    you edited it, nothing is stored, and the error names the file that contains your text.
     """
     if selection.is_list:
         raise InvalidInput("edit takes one memory at a time; give one ID")
     record = memories.get(selection.ids[0])
     if record.pending:
-        raise RequestError(f"Memory waits for review; edit it with: memory review edit {record.id}")
+        raise RequestError(
+            f"Memory is waiting for review; edit it with: memory review edit {record.id}"
+        )
     if record.namespace != memories.namespace:
         raise RequestError(
-            f"Memory is in namespace {record.namespace}; edit it there: add -n {record.namespace}"
+            f"Memory is in namespace {record.namespace}; to edit it, add -n {record.namespace}"
         )
 
     def store(content: str) -> None:
@@ -439,7 +442,8 @@ def verify(memories: "Memories", project: Sequence[str] | None) -> int:
 
     Paths, symbols and literals are looked up in the working folder's project. Nothing is run, and
     no file outside the project is read. Prints the memories that no longer hold, and those that
-    could not be checked. Exits 1 if one has changed or expired; update, delete or confirm it.
+    could not be checked. Exits 1 if the evidence for a memory has changed, or if a memory has
+    expired; update, delete or confirm such a memory.
     """
     result = memories.truth.verify(project=project)
     emit(shapes.verification(result), partial(_render_verification, result))
@@ -453,7 +457,7 @@ def _render_verification(result: "Verification") -> str:
     counted = [f"{count} {word}" for word, count in result.counts.items() if count]
     parts.append(f"{', '.join(counted)}." if counted else "No memory here has an anchor.")
     if result.doubtful:
-        parts.append("To settle one: memory update ID TEXT, memory delete ID, or memory confirm ID")
+        parts.append("What to do: memory update ID TEXT, memory delete ID, or memory confirm ID")
     return "\n\n".join(parts)
 
 
@@ -469,9 +473,9 @@ def _render_verification(result: "Verification") -> str:
 def confirm_(memories: "Memories", selection: Selection, cited: Mapping[str, Any]) -> int:
     """Confirm that a memory is still true; adds a version.
 
-    The text stays the same. Anchors that still hold are kept, and those that the text names are
-    added; --anchor replaces them all. A date that has passed is removed unless --valid-until gives
-    a new one. Give one or more IDs, or - to read them from standard input.
+    The text stays the same. Anchors that still hold are kept, and anchors that the text names are
+    added; --anchor replaces all of them. A --valid-until date that has passed is removed, unless
+    you give a new one. Give one or more IDs, or - to read them from standard input.
     """
     from memories.cli.bulk import change_each
 

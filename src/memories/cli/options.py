@@ -1,4 +1,4 @@
-"""Common options of commands, and a run's settings, memory and input."""
+"""Options shared by commands; also loads a run's settings, opens its memory and reads its input."""
 
 import contextlib
 import functools
@@ -156,9 +156,9 @@ def make_memory(config: "Config", *, shared: bool) -> "Memories":
 
 @contextlib.contextmanager
 def open_memory(config: "Config", *, shared: bool) -> "Iterator[Memories]":
-    """Open this run's memory, and store edits that were made in its scratchpad file.
+    """Open this run's memory, and store the edits made in its scratchpad file.
 
-    Damage, and edits that can't be stored, are reported.
+    Damaged records, and edits that can't be stored, are reported.
     """
     with make_memory(config, shared=shared) as memories:
         watch(memories.damaged)
@@ -168,7 +168,7 @@ def open_memory(config: "Config", *, shared: bool) -> "Iterator[Memories]":
 
 
 def note_language(memories: "Memories", text: str) -> None:
-    """Print a note on how to get the multilingual model, the first time that it would help."""
+    """Print how to get the multilingual model, the first time that this model would help."""
     from memories.embedders import give_hint
 
     if hint := give_hint(text, memories.embedder, memories.config.home):
@@ -199,7 +199,7 @@ def select(
     """Return the memories selected by ids, by `-` for ids on standard input, or by a key.
 
     Raises:
-        InvalidInput: No memory is selected, or some are selected in two ways.
+        InvalidInput: No memory is selected, or both ids and a key are given.
         NotFound: No memory has the key.
     """
     from memories.identity.place import names_of  # most commands name no project
@@ -223,7 +223,7 @@ def select(
 
 
 def _id_of_key(memories: "Memories", key: str, projects: Sequence[str]) -> str:
-    """Return the id of the memory with a key; try the names of its project in order."""
+    """Return the id of the memory with a key, trying the names of the project in order."""
     if not projects:
         return memories.id_of_key(key)
     for name in projects[:-1]:
@@ -272,9 +272,7 @@ def read_argument(argument: str, name: str, max_bytes: int = MAX_CONTENT_BYTES) 
 
 
 class ProgressBar:
-    """Shows the progress of a long task on a terminal; prints nothing elsewhere. Use it as a
-    context manager.
-    """
+    """Context manager that shows the progress of a long task, but only on a terminal."""
 
     def __init__(self) -> None:
         """Initialize; nothing is shown yet."""
@@ -329,7 +327,7 @@ def parse_whole_number(
 
     Args:
         text: The text.
-        complaint: The error message for anything else.
+        complaint: The error message if the text is not a whole number.
 
     Raises:
         InvalidInput: The text is not a whole number.
@@ -389,11 +387,11 @@ tag_options = together(
     *_tag_options(
         "Tags",
         tag="A tag; may be repeated.",
-        agent="The AI platform that stores it, such as claude.",
+        agent="The AI platform that stores the memory, such as claude.",
         personality="The agent's role or persona.",
-        project="The project that it belongs to.",
+        project="The project that the memory belongs to.",
         type=f"The kind of memory, such as {', '.join(_TYPES[:-1])} or {_TYPES[-1]}.",
-        **{"global": "Mark it as valid in every project."},
+        **{"global": "Mark the memory as valid in every project."},
     ).values()
 )
 
@@ -475,16 +473,17 @@ _ANCHORS, _CITED = "Anchors", "cited"  # a section of the help, and a group of o
 
 anchor_option = option(
     "--anchor", "anchors", metavar="ANCHOR", multiple=True, section=_ANCHORS, group=_CITED,
-    help="Evidence for it: a path, FILE::SYMBOL, FILE::LITERAL, commit:ID or a URL; may be "
+    help="Evidence for the memory: a path, FILE::SYMBOL, FILE::LITERAL, commit:ID or a URL; may be "
     "repeated.",
 )  # fmt: skip
 
 
 def valid_until_option(*aliases: str) -> Decorator:
-    """Return the option for the time until which a memory holds."""
+    """Return the option for the time at which a memory stops being true."""
     return option(
         "--valid-until", *aliases, "valid_until", metavar="TIME", section=_ANCHORS, group=_CITED,
-        help="When it stops being true. A date means the end of that day; 90d counts from now.",
+        help="When the memory stops being true. A date means the end of that day; 90d counts from "
+        "now.",
     )  # fmt: skip
 
 
@@ -503,7 +502,7 @@ def anchor_options(*aliases: str) -> Decorator:
         valid_until_option(*aliases),
         option(
             "--recheck", metavar="SPAN", section=_ANCHORS, group=_CITED,
-            help="How long until it should be confirmed, such as 90d.",
+            help="How long until the memory should be confirmed again, such as 90d.",
         ),
     )  # fmt: skip
 
@@ -517,7 +516,7 @@ def read_cited(cited: Mapping[str, Any]) -> dict[str, Any]:
     anchors = cited.get("anchors") or None
     if cited.get("no_anchors"):
         if anchors:
-            raise InvalidInput("--anchor and --no-anchors can't be combined; leave one out")
+            raise InvalidInput("--anchor and --no-anchors can't be combined; omit one of them")
         anchors = ()
     return {
         "anchors": anchors,
@@ -552,7 +551,7 @@ one_named_option = _named("[ID]")
 
 format_option = option(
     "--format", "output", metavar="FORMAT", values=FORMATS, section="Output",
-    # parsed first, so that errors in other options are printed in this format
+    # Parsed first, so that errors in other options are printed in this format.
     is_eager=True, parse=set_format,
     help="json, text, or compact for a model. [default: text on a terminal, else json]",
 )  # fmt: skip

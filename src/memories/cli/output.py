@@ -1,4 +1,7 @@
-"""Output of one run: answers to standard output, errors and notes to standard error; the editor."""
+"""Output of one run: answers on standard output, errors and notes on standard error.
+
+Also asks questions and opens the user's editor.
+"""
 
 import errno
 import json
@@ -26,7 +29,7 @@ SCRATCHPAD_INSTEAD = "the store can't be reached; this answer is from the scratc
 _EDITORS = ("sensible-editor", "nano", "vim", "vi")  # tried if neither VISUAL nor EDITOR is set
 _TEXT_FILE = "memory.txt"
 MAX_WIDTH = 100  # columns
-MARK = "│ "  # before each line of content
+MARK = "│ "  # printed before each line of content
 CUT_LINES = 3  # number of lines shown of a long text on a terminal
 DIM, BOLD, GREEN, YELLOW, _PLAIN = "\033[2m", "\033[1m", "\033[32m", "\033[33m", "\033[0m"
 DAMAGED = 4  # exit code of a command that succeeded but left out damaged records
@@ -36,10 +39,10 @@ class _Run:
     """A run's state. A server handles many concurrent runs, each in its own context.
 
     Attributes:
-        format: One of `FORMATS`, set as soon as the options are read, so that errors have the
-            answer's format; None before that.
-        change: What this run changed, as part of a sentence; empty while unknown, None if it has
-            not begun to change anything.
+        format: One of `FORMATS`, set as soon as the options are read, so that errors are printed in
+            the same format as answers; None before that.
+        change: What this run changed, as part of a sentence; empty while unknown, None if the run
+            has not begun to change anything.
         watched: The damage registers of the opened stores, each with its position when it was
             opened.
         notes: The printed notes.
@@ -114,7 +117,7 @@ def report_interrupt() -> int:
         return print_error(INTERRUPTED, 1)
     if not change():
         return print_error(IN_DOUBT, 1)
-    return print_error(_describe_loss("it was interrupted before it answered"), 1)
+    return print_error(_describe_loss("the command was interrupted before it answered"), 1)
 
 
 def report_error(error: Exception) -> int:
@@ -145,7 +148,7 @@ def _report_os_error(error: OSError) -> int:
 
 
 def print_error(message: str, code: int, matches: Sequence[str] = ()) -> int:
-    """Print an error as one sentence to standard error; return the exit code.
+    """Print an error to standard error, as one sentence; return the exit code.
 
     Args:
         message: The sentence.
@@ -185,8 +188,10 @@ def watch(damaged: "Damaged") -> None:
 
 
 def report_damage(code: object) -> object:
-    """Print a note on damaged records that were left out; return the exit code, `DAMAGED` instead
-    of 0."""
+    """Print a note on damaged records that were left out; return the exit code.
+
+    In that case, `DAMAGED` replaces 0.
+    """
     findings = _left_out()
     if not findings:
         return code
@@ -338,7 +343,7 @@ def shorten(text: str, taken: int) -> str:
 def mark_lines(text: str, indent: str = "") -> str:
     """Return content with a mark before each line, indenting all lines but the first.
 
-    Lines are folded here, since a terminal would continue a long one at its left edge, where our
+    Lines are folded here, since a terminal would continue a long line at the left edge, where our
     own lines begin.
     """
     taken = len(indent) + len(MARK)
@@ -349,7 +354,7 @@ def mark_lines(text: str, indent: str = "") -> str:
 
 
 def cut_around(lines: list[str], words: frozenset[str], command: str, indent: str) -> str:
-    """Return the part of a long text with the most search words, and a note on the lines left out.
+    """Return the part of a long text with the most search words, and the number of other lines.
 
     Args:
         lines: The lines, each with its mark.
@@ -371,7 +376,7 @@ def cut_around(lines: list[str], words: frozenset[str], command: str, indent: st
 
 
 def format_time(moment: "datetime") -> str:
-    """Return a time with its zone and age: in local time, unless its writer gave a zone."""
+    """Return a time with its zone and age; it is in local time unless the writer gave a zone."""
     from datetime import UTC, datetime
 
     from memories.core.times import describe_age
@@ -402,7 +407,7 @@ def is_terminal() -> bool:
 def wrap(sentence: str, taken: int = 0, stream: TextIO | None = None) -> list[str]:
     """Return a sentence as lines that fit on the terminal; elsewhere, as one line.
 
-    A command at its end gets a line of its own, so that it can be copied.
+    A command at the end of the sentence gets its own line, so that users can copy it.
     """
     stream = stream or sys.stdout
     if not stream.isatty() or width_of(sentence) <= _columns(MAX_WIDTH) - taken:
@@ -422,7 +427,7 @@ def _columns(limit: int) -> int:
 
 
 def paint(code: str, text: str) -> str:
-    """Return text in a colour if standard output shows colours."""
+    """Return a text in a colour or in bold, if standard output shows colours."""
     if not text or not colored(sys.stdout):
         return text
     return f"{code}{text}{_PLAIN}"
@@ -432,7 +437,7 @@ def paint(code: str, text: str) -> str:
 
 
 def require_person(decision: str, *, yes: bool) -> None:
-    """Require that a person makes a decision, at a terminal or with `--yes` in their own script.
+    """Require that a person makes a decision: at a terminal, or with `--yes` in their own script.
 
     Args:
         decision: The decision, as the subject of a sentence.
@@ -562,7 +567,7 @@ def _find_editor() -> list[str]:
 
 
 def _run_editor(argv: Sequence[str]) -> None:
-    """Run an editor without a shell and wait for it; Ctrl-C goes to the editor.
+    """Run an editor without a shell, and wait until it exits; Ctrl-C goes to the editor.
 
     Raises:
         ConfigError: The editor can't be started.
@@ -580,7 +585,7 @@ def _run_editor(argv: Sequence[str]) -> None:
     except (OSError, ValueError) as exc:
         reason = getattr(exc, "strerror", None) or exc
         raise ConfigError(
-            f"cannot start the editor {argv[0]}: {reason}; set VISUAL or EDITOR to another one"
+            f"cannot start the editor {argv[0]}: {reason}; set VISUAL or EDITOR to a different one"
         ) from exc
     finally:
         signal.signal(signal.SIGINT, before)
@@ -609,7 +614,7 @@ def _read_saved(file: "Path", before: str) -> str | None:
     text = text.rstrip("\r\n")
     if not text.strip():
         raise InvalidInput(
-            "the saved file is empty; nothing was changed; memory delete removes a memory"
+            "the saved file is empty; nothing was changed; to delete a memory, use memory delete"
         )
     return None if text == before.rstrip("\r\n") else text
 
@@ -618,7 +623,7 @@ def _read_saved(file: "Path", before: str) -> str | None:
 
 _LEFT_OUT = {
     "suspicious": "that look like instructions to a model (--include-suspicious)",
-    "tool_turn": "turns by tools or the system (--include-tool-turns)",
+    "tool_turn": "turns of tools or the system (--include-tool-turns)",
     "captured": "captured by a hook and not accepted (memory search shows them)",
     "one_writer": "beyond the limit for one other writer (CONTEXT_MAX_PER_WRITER)",
     "no_room": "that did not fit (CONTEXT_MEMORY_CHARACTERS)",

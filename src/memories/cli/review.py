@@ -298,7 +298,9 @@ def _emit_accepted(reviews: "Sequence[Reviewed]", *, dry_run: bool) -> int:
     """Print the result of accepting memories; return the exit code."""
     if not dry_run:
         count = sum(review.done for review in reviews)
-        record_change(f"{count} memories were accepted; running it again leaves those unchanged")
+        record_change(
+            f"{count} memories were accepted; running the command again leaves those unchanged"
+        )
     emit(
         shapes.accept_result(reviews, dry_run=dry_run),
         partial(text.accept_result, reviews, dry_run=dry_run),

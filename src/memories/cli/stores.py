@@ -317,7 +317,7 @@ def apply_edits(
         begin_change()
         for memory, text in edited:
             memories.update(memory.id, text, redact=redact, if_version=memory.version)
-            record_change(f"{memory.id} was updated; running it again does the rest")
+            record_change(f"{memory.id} was updated; running the command again does the rest")
     return contents.to_export(missing), len(edited)
 
 

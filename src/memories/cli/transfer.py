@@ -214,7 +214,7 @@ def _import_source(
             if not dry_run:
                 record_change(
                     f"{counts.turns} turns and {counts.memories} memories were imported as "
-                    f"{import_id}; running it again adds the rest"
+                    f"{import_id}; running the command again adds the rest"
                 )
     counts = importer.counts
     counts.skipped.update(reading.skipped)
@@ -391,7 +391,9 @@ def _report_import(
 
     if not dry_run:
         count = imported.imported
-        record_change(f"{count} records were imported; running it again leaves those unchanged")
+        record_change(
+            f"{count} records were imported; running the command again leaves those unchanged"
+        )
     mark_all_stale(config.home)
     if imported.unchecked:
         note(f"Note: {store_shapes.HINT_UNCHECKED}.")

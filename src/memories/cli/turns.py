@@ -177,12 +177,12 @@ def _describe(turns: "Sequence[Turn]") -> str:
     """Describe the stored turns and the effect of a second run, as part of a sentence."""
     stored = [turn for turn in turns if turn.status == "stored"]
     if not stored:
-        return "nothing new was stored; running it again is harmless"
+        return "nothing new was stored; running the command again is harmless"
     span = stored[0].id if len(stored) == 1 else f"{stored[0].id} to {stored[-1].id}"
+    again = "running the command again would store the same text twice"
     if all(turn.message_id is not None for turn in stored):
-        again = "its message id is now known, so running it again stores nothing twice"
-    else:
-        again = "running it again would store it twice"
+        known = "message id is" if len(stored) == 1 else "message ids are"
+        again = f"the {known} now known, so running the command again stores nothing twice"
     return f"stored as {span}; {again}"
 
 
