@@ -449,7 +449,7 @@ def test_a_rejected_offer_has_a_reason(
     text = "Bees: " + "x" * 2_000
     assert memory.offer(text, "fact", 0.9) == (
         None,
-        "text is 2006 characters; a memory has at most 2000; summarize it",
+        "text is 2006 characters; a memory can have at most 2000; summarize it",
     )
     assert "0.7 or more" in memory.offer("Bees: maybe", "fact", 0.69).reason
     assert memory.remember(text, "fact", 0.9) is None  # the same, without the reason
@@ -1320,9 +1320,11 @@ def test_a_turn_that_waits_is_logged_until_it_is_stored(
         say(gateway, "one")
     assert ("WARNING", "turn queued", {"conversation_id": "c"}) in events(caplog)
     gateway.ensure_collections([])
-    assert ("WARNING", "queued turns wait on", {"conversation_id": "c", "error": "full"}) in events(
-        caplog
-    )
+    assert (
+        "WARNING",
+        "queued turns are still waiting",
+        {"conversation_id": "c", "error": "full"},
+    ) in events(caplog)
     assert ("WARNING", "queued turns still can't be stored", {"error": "full"}) in events(caplog)
     flaky.error = None
     gateway.drain()

@@ -18,7 +18,12 @@ JUNK = [
     10**400,
 ]  # fmt: skip
 IDS = [f"{number}-{type(junk).__name__}" for number, junk in enumerate(JUNK)]
-KNOWN = ("turn not stored", "message changed to be stored", "memory not stored", "memory rejected")
+KNOWN = (
+    "turn not stored",
+    "message changed before storing",
+    "memory not stored",
+    "memory rejected",
+)
 
 
 class Failing(EngineBackend):
@@ -129,7 +134,7 @@ def test_the_storable_part_of_a_message_is_stored_and_the_change_logged(
     memory: AgentMemory, caplog: pytest.LogCaptureFixture, text: str
 ) -> None:
     assert memory.append("c", "user", text) == "c#0"
-    assert logged(caplog, "message changed to be stored") == [
+    assert logged(caplog, "message changed before storing") == [
         ("WARNING", {"characters": len(text)})
     ]
     [document] = memory.gateway.tail_history("c", 1)

@@ -220,7 +220,9 @@ def test_a_long_message_is_kept_whole_by_an_agent(gateway: MemoryGateway, hangin
     assert agent.append("c", "user", text) == "c#0"
     assert gateway.tail_history("c", 5)[0]["text"] == text
     assert agent.context("c", "when?")["history"][0].text.startswith("The ferry")
-    with pytest.raises(ValueError, match="text is 260000 characters; a turn has at most 100000"):
+    with pytest.raises(
+        ValueError, match="text is 260000 characters; a turn can have at most 100000"
+    ):
         gateway.append_history("c", "user", text, 0, TS)
     hang(gateway, hanging)
     assert agent.append("c", "user", f"{text} again") is None

@@ -454,7 +454,7 @@ def test_a_change_waits_for_the_lock(bob: Memories, monkeypatch: pytest.MonkeyPa
     name, place = store(bob, "stays"), bob._scratchpads.place("bob")
     before = file_of(bob).read_text()
     monkeypatch.setattr(file, "_WAIT_SECONDS", 0)
-    with file.exclusive(place), pytest.raises(StoreBusy, match="another process kept"):
+    with file.exclusive(place), pytest.raises(StoreBusy, match="another process has held"):
         file.change(place, [], [(name, 1)], make=False)
     assert file_of(bob).read_text() == before
 

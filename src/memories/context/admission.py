@@ -26,10 +26,11 @@ class Admission(NamedTuple):
 
     Attributes:
         suspicious: Whether to admit texts that may be instructions to a model. They are marked.
-        tool_turns: Whether to admit turns with the roles `tool` and `system`, which no person said.
+        tool_turns: Whether to admit turns with the roles `tool` and `system`, which no person
+            wrote.
         per_writer: The maximum number of memories, and of recalled turns, by any one writer other
             than the reader's own agents; None for no limit.
-        memory_characters: The maximum length of all memories together, in characters.
+        memory_characters: The maximum total length of the memories, in characters.
     """
 
     suspicious: bool = False
@@ -80,7 +81,7 @@ def is_admitted(document: Document, rules: Admission) -> bool:
 def select_recalled(
     turns: Sequence[Document], rules: Admission, limit: int, *, named: bool
 ) -> Admitted:
-    """Return the best admitted turns within the limit, so that no writer crowds out the others.
+    """Return the best turns, up to the limit, chosen so that no writer crowds out the others.
 
     Space is divided among writers in the same way as for memories. The writer is taken from the
     origin, since role, speaker and conversation are only claims.
@@ -104,7 +105,8 @@ def admit_memories(documents: Sequence[Document], rules: Admission, limit: int) 
     same way, but only among the reader's own agents.
 
     Args:
-        documents: The memories, best first; more than `limit` if there are more.
+        documents: The memories, best first. Pass more than `limit`, so that there are enough from
+            several writers.
         rules: The rules.
         limit: The maximum number of memories.
     """
@@ -140,10 +142,10 @@ def summarize(left_out: Sequence[tuple[str, str]]) -> dict[str, Any]:
 
 
 def _divide(documents: Sequence[Document], per_writer: int | None, limit: int) -> list[int]:
-    """Return the positions of the admitted documents, which are chosen in rounds.
+    """Choose documents in rounds; return the positions of the chosen ones.
 
-    In each round, every writer gets its best `per_writer` documents. After the first round, only
-    the reader's own agents take part.
+    In each round, the next best `per_writer` documents of every writer are chosen. After the first
+    round, only the reader's own agents take part.
     """
     if per_writer is None:
         return list(range(min(limit, len(documents))))
@@ -163,8 +165,9 @@ def _divide(documents: Sequence[Document], per_writer: int | None, limit: int) -
 def _crowded_out(
     documents: Sequence[Document], rows: Sequence[int], limit: int
 ) -> list[tuple[str, str]]:
-    """Return the documents that were left out because their writers had used up their share, while
-    less relevant ones were admitted.
+    """Return the documents that were left out only because their writers had used up their share.
+
+    If the limit was reached, these are the documents that rank above the last admitted one.
     """
     end = max(rows, default=-1) if len(rows) == limit else len(documents)
     admitted = set(rows)
@@ -176,7 +179,7 @@ def _crowded_out(
 
 
 def _find_reason(document: Document, rules: Admission) -> str:
-    """Return the reason why a memory with marks may not be shown; empty if it may be."""
+    """Return why a marked memory may not be shown, or an empty string if it may be."""
     if document["suspicious"] and not rules.suspicious:
         return SUSPICIOUS
     return CAPTURED if _is_captured(document) else ""
@@ -189,7 +192,9 @@ def _is_captured(document: Document) -> bool:
 
 
 def _mark(document: Document) -> Document:
-    """Return a document with the suspicion marks for its text, which older documents lack."""
+    """Return a document with its suspicion marks, which are computed if an older program stored
+    the document without them.
+    """
     if not isinstance(document.get("text"), str):
         return {**document, "suspicious": ()}  # malformed, so it is left out later in any case
     return {**document, "suspicious": document.get("suspicious") or find_marks(document["text"])}

@@ -174,7 +174,7 @@ async def process(host: str, port: int) -> AsyncIterator["Client"]:
 
     from mcp import Client, StdioServerParameters
 
-    # chroma-mcp prints other lines between its answers. The SDK would log each with a traceback.
+    # chroma-mcp prints other lines between its answers. The SDK would log a traceback for each.
     logging.getLogger("mcp.client.stdio").addFilter(_is_about_messages)
     program = shutil.which(command)
     if program is None:
@@ -201,7 +201,7 @@ async def process(host: str, port: int) -> AsyncIterator["Client"]:
 
 
 def _is_about_messages(record: logging.LogRecord) -> bool:
-    """Return False for a log record that reports a line which isn't an MCP message."""
+    """Return False for a log record about a line that isn't an MCP message."""
     return not str(record.msg).startswith("Failed to parse JSONRPC")
 
 
@@ -263,10 +263,11 @@ class ChromaMcpBackend:
 
     Chroma has no transactions. Without them, the backend guarantees the following:
 
-    - Only one turn is stored for each `message_id` in a conversation, whoever stores it.
+    - Only one turn is stored for each `message_id` in a conversation, even if several programs
+      store it.
     - Threads, and processes that share a home (and so its lock), never give two turns of a
-      conversation the same index. Writers with different homes, for example on other machines, may
-      do so; then both turns are kept, ordered by time.
+      conversation the same index. Programs with different homes, for example on other machines, may
+      do so; in that case, both turns are kept and ordered by time.
     - `hold_windows` works only among processes that share the home.
     """
 
@@ -285,7 +286,7 @@ class ChromaMcpBackend:
         self._patience = patience or Patience()
         self._opening, self._appending = threading.Lock(), threading.Lock()
         self._session: Session | None = None
-        self._last_indexes: dict[str, int] = {}  # each conversation's last index is at least this
+        self._last_indexes: dict[str, int] = {}  # lower bounds of each conversation's last index
 
     @classmethod
     def at(cls, endpoint: str, host: str, port: int, home: Path) -> Self:
@@ -307,7 +308,7 @@ class ChromaMcpBackend:
 
     @property
     def folder_name(self) -> tuple[Path, str]:
-        """The home folder, and the prefix of this server's files in it."""
+        """The home folder, and the prefix of the names of this server's files in it."""
         return self._files
 
     @functools.cached_property
@@ -328,7 +329,7 @@ class ChromaMcpBackend:
         """Store a turn after the last one, with a hash of conversation and message id as its id."""
         message_id = turn.message_id or os.urandom(16).hex()
         document_id = f"turn-{digest(turn.conversation_id, message_id)}"
-        # Until the block ends, no other thread, and no other process with this home, numbers turns.
+        # Inside this block, no other thread or process with this home can number turns.
         with self._appending, contextlib.ExitStack() as stack:
             if os.name != "nt":
                 stack.enter_context(self._lock("history"))
@@ -339,8 +340,8 @@ class ChromaMcpBackend:
         return document_id
 
     def tail(self, conversation_id: str, n: int) -> list[Document]:
-        """Return the last turns. Chroma does not sort, so the turns with the highest indexes are
-        read and sorted here.
+        """Return the last turns. Chroma does not sort turns, so the ones with the highest indexes
+        are read and sorted here.
         """
         last, width = self._last_index(conversation_id), n
         while last >= 0:
@@ -369,7 +370,7 @@ class ChromaMcpBackend:
     def recall(
         self, query_text: str, k: int, min_confidence: float, conversation_id: str | None
     ) -> list[Document]:
-        """Search by meaning only, using the beginning of a long text."""
+        """Search memories by meaning only. Only the beginning of a long query is used."""
         where: dict[str, Any] = {"confidence": {"$gte": float(min_confidence)}}
         if conversation_id is not None:
             where = {"$and": [where, {"conversation_id": conversation_id}]}
@@ -383,12 +384,12 @@ class ChromaMcpBackend:
         *,
         own: bool = False,  # noqa: ARG002 - a Chroma server has no namespaces
     ) -> list[Document]:
-        """Search by meaning only, using the beginning of a long text."""
+        """Search turns by meaning only. Only the beginning of a long query is used."""
         where = {} if conversation_id is None else {"where": {"conversation_id": conversation_id}}
         return self._search(Collection.HISTORY, query_text, k, where)
 
     def read_turns(self, conversation_id: str, start: int, n: int) -> list[Document]:
-        """Return up to `n` turns, starting at an index. Chroma does not sort, so we do it here."""
+        """Return up to `n` turns, starting at an index. They are sorted here, not by Chroma."""
         where = _turns_from(conversation_id, start)
         where["$and"].append({"turn_index": {"$lt": start + n}})
         return self._read(where)[:n]
@@ -435,9 +436,7 @@ class ChromaMcpBackend:
         return last
 
     def _find_last_page(self, conversation_id: str, known: int) -> int:
-        """Return an index that is at most half a page below the highest one. It is found by
-        doubling and bisection.
-        """
+        """Find, by doubling and bisection, an index at most half a page below the highest one."""
         step = PAGE
         while self._read_indexes(conversation_id, known + step, 1):
             known += step
@@ -552,7 +551,7 @@ def _create_collections(session: Session, names: Sequence[str]) -> None:
 
 
 def _parse_address(endpoint: str, port: int) -> tuple[str, int]:
-    error = InvalidInput(f'endpoint "{shown(endpoint)}" is not acceptable; use {NAME}://host:port')
+    error = InvalidInput(f'endpoint "{shown(endpoint)}" is not valid; use {NAME}://host:port')
     try:
         parts = urlsplit(endpoint)
         host, port = parts.hostname, parts.port or port

@@ -34,9 +34,9 @@ __all__ = [
 _log = logging.getLogger(__name__)
 RECALLED = 20  # default number of turns to recall if there is no budget or a small one
 MAX_RECALLED = 200  # maximum number of turns to recall if there is a large budget
-TOKENS_PER_HIT = 30  # a large budget recalls one turn for each of this many tokens
+TOKENS_PER_HIT = 30  # with a large budget, one turn is recalled for every 30 tokens
 MAX_REFITS = 3  # maximum number of attempts to fill unused space
-WORTH_REFITTING = 50  # unused space is filled if it is at least this fraction (1/50) of the budget
+WORTH_REFITTING = 50  # unused space is filled if it is at least 1/50 of the budget
 
 
 class ContextBuildError(InvalidInput):
@@ -44,7 +44,7 @@ class ContextBuildError(InvalidInput):
 
 
 class ContextBuilder:
-    """Builds contexts within a budget. Even if the memory fails, the agent can answer."""
+    """Builds contexts within a budget. A failing memory never keeps the agent from answering."""
 
     def __init__(  # noqa: PLR0913 - these are the settings of a context
         self,
@@ -136,8 +136,8 @@ class ContextBuilder:
         """Build the context for a message.
 
         If the gateway can't provide a part, the context lacks that part and its metadata says why.
-        In the worst case, the context consists of the message only. If the gateway has no methods
-        `recall_history` and `read_history`, there are no earlier turns.
+        In the worst case, the context consists of the message only. If the gateway lacks the
+        methods `recall_history` and `read_history`, the context contains no earlier turns.
 
         Args:
             conversation_id: The conversation.
@@ -161,8 +161,8 @@ class ContextBuilder:
               `captured`, `one_writer` or `no_room`) the `count` and the first few `ids`.
 
         Raises:
-            ContextBuildError: The id of the conversation is invalid, or the message is not
-                text.
+            ContextBuildError: The id of the conversation is invalid, or the message is not a
+                string.
         """
         conversation, message = _check_name(conversation_id), _check_message(latest_user_text)
         return self._build(conversation, message, message)
@@ -186,7 +186,7 @@ class ContextBuilder:
         conversations are recalled.
 
         Raises:
-            ContextBuildError: The message is not text.
+            ContextBuildError: The message is not a string.
         """
         message = _check_message(latest_user_text)
         return self._build(None, message, message)
@@ -322,7 +322,7 @@ class ContextBuilder:
         room = budget - self._count_tokens(frame)
         fitted = fitter.fit(parts, room)
         size = self._total({**context, **fitted._asdict()})
-        # The complete text has fewer tokens than the sum of its parts: use that space too.
+        # The complete text has fewer tokens than its parts in total. Fill the space left over.
         for _ in range(MAX_REFITS):
             unused = budget - size
             if unused * WORTH_REFITTING < budget:

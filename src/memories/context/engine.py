@@ -50,7 +50,7 @@ class EngineBackend:
         Args:
             memories: The object.
             owned: Whether `close` also closes the object.
-            include_corrected: Also recall memories that are corrected by other recalled memories.
+            include_corrected: Also recall memories that another recalled memory corrects.
         """
         self.memories = memories
         self._include_corrected = include_corrected
@@ -83,8 +83,8 @@ class EngineBackend:
         unknown = [name for name in names if name not in SEARCHED]
         if unknown:
             raise MCPError(
-                f'there is no collection "{unknown[0]}" and no other can be created; there are '
-                f"{', '.join(SEARCHED)}"
+                f'there is no collection "{unknown[0]}", and none can be created; the collections '
+                f"are {', '.join(SEARCHED)}"
             )
         with translate_errors():
             self.memories.status()
@@ -148,7 +148,7 @@ class EngineBackend:
     def recall(
         self, query_text: str, k: int, min_confidence: float, conversation_id: str | None
     ) -> list[Document]:
-        """Search the memories, using the beginning of a long text."""
+        """Search the memories. Only the beginning of a long query is used."""
         tags = {} if conversation_id is None else {_CONVERSATION: conversation_id}
         with translate_errors():
             hits = self.memories.search(
@@ -163,7 +163,7 @@ class EngineBackend:
     def recall_turns(
         self, query_text: str, k: int, conversation_id: str | None, *, own: bool = False
     ) -> list[Document]:
-        """Search the turns, using the beginning of a long text."""
+        """Search the turns. Only the beginning of a long query is used."""
         memories = self.memories.without_shared() if own else self.memories
         with translate_errors():
             query = query_text[:MAX_QUERY_CHARACTERS]
@@ -230,7 +230,7 @@ def translate_errors() -> Iterator[None]:
     except MemoriesError as exc:
         raise MCPError(str(exc)) from exc
     except OSError as exc:
-        raise MCPError(f"the system refused: {exc.strerror or exc}") from exc
+        raise MCPError(f"the operating system reported: {exc.strerror or exc}") from exc
 
 
 def _window_tag(window: str) -> str:

@@ -1,10 +1,10 @@
-"""Pure functions that fit a context into a token budget: they give each part a share of it, and
-decide what is dropped first.
+"""Pure functions that fit a context into a token budget: they give each part a share of the budget,
+and decide what is dropped first.
 
 The message comes first. The last turns, the recalled turns and the memories each get a share of the
-rest. Space that one part leaves unused goes to the others, in the order recalled turns, last turns,
-memories. The newest turn gets at least `NEWEST` tokens, since the specification puts recent history
-before memories.
+rest. Space that one part leaves unused goes to the recalled turns first, then to the last turns,
+and then to the memories. The newest turn gets at least `NEWEST` tokens, since the specification
+puts recent history before memories.
 """
 
 import functools
@@ -18,15 +18,15 @@ from memories.languages.text import normal_form
 
 Pair = tuple[MemoryItem, float]
 
-MIN_SHOWN = 40  # minimum number of characters shown of a truncated turn; fewer are useless
+MIN_SHOWN = 40  # minimum number of characters shown of a truncated turn; fewer would be useless
 NEWEST = 60  # minimum number of tokens for the newest turn, whatever the shares are
 MIN_HITS = 10  # minimum number of passages that should fit
 # Limits on the length of a passage from a long text, in characters.
 MIN_PASSAGE, MAX_PASSAGE = 400, 2_000
 MIN_LAST_PASSAGE = 80  # minimum number of characters of a passage that gets the remaining space
-# Fraction of the estimated number of fitting characters that is used, since tokens vary in length.
+# Fewer characters are used than are estimated to fit, since tokens vary in length.
 _MARGIN = 0.92
-_CHARACTERS_PER_TOKEN = 3.5  # an estimate, which determines the length of passages
+_CHARACTERS_PER_TOKEN = 3.5  # an estimate that determines the length of passages
 _GAP = " …"
 
 
@@ -122,8 +122,8 @@ class Fitter:
         return parts._replace(recalled=recalled)
 
     def _fit_newest(self, history: Sequence[HistoryTurn], room: int) -> list[HistoryTurn]:
-        """Return the newest turns that fit, and the beginning of the next older one if enough of it
-        fits.
+        """Return the newest turns that fit. If enough of the next older turn fits, its beginning is
+        included.
         """
         days: set[tuple[str, str]] = set()
         fitting: list[HistoryTurn] = []
@@ -144,7 +144,7 @@ class Fitter:
         return fitting[::-1]
 
     def _fitting_length(self, turn: HistoryTurn, room: int) -> int:
-        """Return the largest number of characters at the beginning of a turn that fits."""
+        """Return how many characters fit, counted from the beginning of a turn."""
 
         def fits(length: int) -> bool:
             return self._size_of_turn(shorten_to_beginning(turn, length)) <= room

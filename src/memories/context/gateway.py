@@ -44,10 +44,10 @@ _log = logging.getLogger(__name__)
 
 
 class MemoryGateway:
-    """Stores and finds turns and memories. It checks values, but decides nothing.
+    """Stores and finds turns and memories. It checks values, but makes no decisions.
 
     A turn that can't be stored is queued on disk. When the memory answers again, queued turns are
-    stored in order. A gateway may be shared by threads, and its memory by processes. It is a
+    stored in order. Threads may share a gateway, and processes may share its memory. A gateway is a
     context manager.
     """
 
@@ -83,7 +83,7 @@ class MemoryGateway:
         self._deadline = Deadline(timeout_seconds, whole=True)
 
     def settle(self) -> None:
-        """Wait for timed-out calls to end, at most as long as a call may take.
+        """Wait for timed-out calls to end, but no longer than a call may take.
 
         While a timed-out call is still running, all other calls fail.
         """
@@ -128,12 +128,13 @@ class MemoryGateway:
             conversation_id: The conversation.
             role: `user`, `assistant` or `system`.
             text: The text, at most 100,000 characters. Secrets are removed before anything else.
-            turn_index: The position in the conversation. If this position or a later one is taken,
-                the turn gets the next position after the last turn, so that positions are unique.
-                So 0 appends the turn at the end. `tail_history` returns the actual position.
+            turn_index: The position in the conversation. Positions are unique: if this position or
+                a later one is taken, the turn gets the position after the last turn. So 0 always
+                appends the turn at the end. `tail_history` returns the actual position.
             ts: When it was said, ISO 8601.
             message_id: An id that is unique in the conversation: a second turn with the same id is
-                not stored. Without one, only a turn with equal arguments counts as the same.
+                not stored. Without an id, two turns count as the same only if all their arguments
+                are equal.
             channel: Where it came from, such as `web`.
             long: Accept a text of up to `most_characters`. It is stored in parts that form a single
                 turn.
@@ -165,8 +166,8 @@ class MemoryGateway:
     def tail_history(self, conversation_id: str, n: int) -> list[Document]:
         """Return the last turns of a conversation, oldest first.
 
-        Queued turns come last, with `pending` in their metadata. If the memory does not answer and
-        there are queued turns, only these are returned. Each then has the reason as `error`.
+        Queued turns come last, with `pending` in their metadata. If the memory does not answer, but
+        there are queued turns, only the queued turns are returned, with the reason in `error`.
 
         Args:
             conversation_id: The conversation.
@@ -184,8 +185,8 @@ class MemoryGateway:
         n = limit(n, "n")
         conversation = one_line(conversation_id, "conversation_id")
         with self._log_call("history read", conversation_id=conversation_id, n=n):
-            # Read the queue first. Then a turn that is stored in the meantime is found in both
-            # places; otherwise it could be found in neither.
+            # Read the queue first, so that a turn that is stored in the meantime is found twice. In
+            # the other order, it might not be found at all.
             queued = self._queue_entries(conversation)
             count = min(n + len(queued), MAX_LIMIT)
             try:
@@ -225,7 +226,7 @@ class MemoryGateway:
             entities: The people and things that it is about, separated by commas.
             source: `chat`, `tool` or `import`.
             tags: Words, separated by commas.
-            window: The window that counts it; see `count_window`.
+            window: The window in which the memory is counted; see `count_window`.
 
         Returns:
             The id of the memory, or of an existing memory that says the same thing.
@@ -260,7 +261,7 @@ class MemoryGateway:
     def recall_memory(
         self, query_text: str, k: int, min_confidence: float, conversation_id: str | None = None
     ) -> list[Document]:
-        """Return the memories that answer a query, by meaning and by word, best first.
+        """Search memories by meaning and by words, and return the best matches first.
 
         Args:
             query_text: The question. Only its first 4,096 characters are used.
@@ -289,7 +290,7 @@ class MemoryGateway:
     def recall_history(
         self, query_text: str, k: int, conversation_id: str | None = None, *, own: bool = False
     ) -> list[Document]:
-        """Return the turns that answer a query, by meaning and by word, best first.
+        """Search turns by meaning and by words, and return the best matches first.
 
         Queued turns are not searched. A backend that can't search turns returns none.
 
@@ -320,13 +321,15 @@ class MemoryGateway:
         return _without_generated_ids(documents)
 
     def read_history(self, conversation_id: str, start: int, n: int) -> list[Document]:
-        """Return turns of a conversation, starting at an index, oldest first. They are documents
-        like those that `tail_history` returns.
+        """Return turns of a conversation, starting at an index, oldest first.
 
         Args:
             conversation_id: The conversation.
             start: The index of the first turn.
             n: The maximum number of turns, 1 to 1,000.
+
+        Returns:
+            Documents like those that `tail_history` returns.
 
         Raises:
             ValueError: A value is invalid.
@@ -405,7 +408,7 @@ class MemoryGateway:
         return self._backend.append(turn)
 
     def _drain(self, before: str | None) -> Drained:
-        """Store the queued turns, those of one conversation first."""
+        """Store the queued turns, starting with those of the conversation `before`, if given."""
         with _translate_queue_errors(self.queue):
             drained = self.queue.drain(self._append_queued, before=before)
         if drained.done:
@@ -414,14 +417,14 @@ class MemoryGateway:
             event(
                 _log,
                 logging.WARNING,
-                "queued turns wait on",
+                "queued turns are still waiting",
                 conversation_id=conversation,
                 error=str(error),
             )
         return drained
 
     def _append_queued(self, entry: Entry) -> str:
-        """Store a queued turn, but remove secrets, which an older program may have queued."""
+        """Store a queued turn, without secrets that an older program may have queued."""
         fields = self._redact_turn(tuple(vars(_parse_queued(entry)).values()))
         return self._backend.append(HistoryTurn(*fields, most=MAX_MESSAGE_CHARACTERS))
 
@@ -444,7 +447,7 @@ class MemoryGateway:
             error.add_note(f"it could not be queued either: {exc}")
         else:
             error.queued = True  # type: ignore[union-attr]
-            error.add_note(f"the turn waits in {self.queue.path}")
+            error.add_note(f"the turn is queued in {self.queue.path}")
             event(_log, logging.WARNING, "turn queued", conversation_id=turn.conversation_id)
 
     # --- values ---
@@ -468,7 +471,7 @@ class MemoryGateway:
     def _window(self, name: str) -> str:
         """Return the stored form of a window's name."""
         if not isinstance(name, str) or not name.strip():
-            raise InvalidInput("window must be text that is not empty")
+            raise InvalidInput("window must be a string that is not empty")
         return self._redactor().name(name, "window").text
 
     @contextmanager
@@ -576,7 +579,7 @@ def _parse_queued(entry: Entry) -> HistoryTurn:
 
 
 def _number_pending(queued: Sequence[Entry], stored: Sequence[Document]) -> list[Document]:
-    """Return the queued turns that are not stored yet. Their numbers follow the stored turns'."""
+    """Return the queued turns that are not stored yet, numbered after the stored turns."""
     message_ids = {document["metadata"].get("message_id") for document in stored}
     last = -1
     if stored:
@@ -600,7 +603,7 @@ def _number_pending(queued: Sequence[Entry], stored: Sequence[Document]) -> list
 
 
 class WithScratchpad(MemoryGateway):
-    """A gateway that can fall back on the scratchpad.
+    """A gateway that can fall back to the scratchpad.
 
     Attributes:
         degraded: Whether the scratchpad has been used.
@@ -628,7 +631,7 @@ class WithScratchpad(MemoryGateway):
         return super().recall_memory(query_text, k, min_confidence, conversation_id)
 
     def recall_offline(self, query_text: str, k: int, min_confidence: float) -> list[Document]:
-        """Search the scratchpad. The result is empty if there is no scratchpad file."""
+        """Search the scratchpad. Without a scratchpad file, nothing is found."""
         if not self._memories.has_scratchpad:
             return []
         from memories.context.engine import memory_document  # not needed while the store answers

@@ -1,4 +1,6 @@
-"""Reads the parts of a context from a gateway. If a part fails, the context is built without it."""
+"""Reads the parts of a context from a gateway. A context is built without the parts that can't be
+read.
+"""
 
 import logging
 import unicodedata
@@ -29,8 +31,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 NEIGHBOURS = 1  # number of turns read before and after a hit
-# The neighbours of a hit rank after the next 20 hits, since these contain the answer more often
-# (measured with LoCoMo).
+# The neighbours of a hit rank below the 20 hits that follow it, which contain the answer more
+# often (measured with LoCoMo).
 NEIGHBOURS_AFTER = 20
 HITS_WITH_NEIGHBOURS = 6  # the neighbours of this many of the best hits are read
 MAX_GAP = 8  # maximum distance between hits whose neighbours are read in one call
@@ -103,8 +105,8 @@ class _Reader:
         self._unreachable: ConnectionError | None = None
 
     def attempt(self, part: str, read: Callable[..., None], *arguments: str | None) -> None:
-        """Read a part, or record why it could not be read. After a gateway has once failed to
-        answer, it is not asked again.
+        """Read a part, or record why it could not be read. Once the gateway has failed to answer,
+        it is not asked again.
         """
         try:
             if self._unreachable is not None:
@@ -302,7 +304,7 @@ def _memory_with_similarity(document: Document) -> tuple[MemoryItem, float]:
 
 
 def _is_message(document: Document, message: str) -> bool:
-    """Return whether a document, the last turn, is the message to answer."""
+    """Return whether a conversation's last turn is the message to answer."""
     text = document.get("text")
     if not isinstance(text, str) or document["metadata"].get("role") != "user":
         return False

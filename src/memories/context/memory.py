@@ -21,7 +21,7 @@ from memories.settings import Config
 ATTEMPTS = 5
 FIRST_PAUSE_SECONDS = 0.5
 COLLECTIONS = ["history", "memory"]
-_PROBE = "health"  # the names of the conversation and of the window that a health check reads
+_PROBE = "health"  # the name of both the conversation and the window that a health check reads
 _log = logging.getLogger(__name__)
 
 
@@ -60,7 +60,7 @@ class AgentMemory:
             builder: Builds contexts.
             policy: Decides which memories are stored. It should use the gateway's `count_window` to
                 count them.
-            clock: Returns the current time, with its time zone.
+            clock: Returns the current time, with a time zone.
         """
         self.gateway, self.builder, self.policy = gateway, builder, policy
         self._clock = clock
@@ -71,8 +71,8 @@ class AgentMemory:
     ) -> Self:
         """Open the memory that the settings name, and make sure that it answers.
 
-        This takes up to five attempts, with pauses that double each time. If `LOG_LEVEL` is set,
-        log to standard error.
+        If it doesn't, try again, up to five times in total, doubling the pause each time. If
+        `LOG_LEVEL` is set, log messages go to standard error.
 
         Args:
             config: The settings. [default: those in the environment and the files]
@@ -159,7 +159,7 @@ class AgentMemory:
             entities: The people and things that it is about, separated by commas.
             source: `chat`, `tool` or `import`.
             tags: Words, separated by commas.
-            window: The window that counts it. [default: the conversation and the hour]
+            window: The window in which it is counted. [default: the conversation and the hour]
 
         Returns:
             The memory's id; None if the memory was not stored. The log says why.
@@ -313,7 +313,9 @@ def _one_line(exc: Exception) -> str:
 
 
 def _storable(text: str, max_characters: int) -> str:
-    """Return a message in a form that can be stored. The gateway refuses values other than text."""
+    """Return a message in a form that can be stored. A value that isn't a string is returned as it
+    is; the gateway refuses it.
+    """
     if not isinstance(text, str):
         return text
     whole = text.replace("\0", "\ufffd").encode("utf-8", "surrogatepass").decode("utf-8", "replace")
@@ -321,5 +323,5 @@ def _storable(text: str, max_characters: int) -> str:
     if len(whole) > max_characters // 4:  # normalizing never makes a text four times as long
         kept = unicodedata.normalize("NFC", whole)[:max_characters]
     if whole != text or len(kept) == max_characters:
-        logs.event(_log, logging.WARNING, "message changed to be stored", characters=len(text))
+        logs.event(_log, logging.WARNING, "message changed before storing", characters=len(text))
     return kept

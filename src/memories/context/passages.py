@@ -8,8 +8,8 @@ from memories.context.protocol import HistoryTurn
 from memories.languages.text import normal_form, query_terms
 
 CUT = "…"
-_MAX_ENDING = 3  # maximum number of letters at the end of a word that its other forms may change
-_MIN_STEM = 4  # minimum number of letters at the beginning of a word that its forms must share
+_MAX_ENDING = 3  # the forms of a word may differ in at most this many letters at the end
+_MIN_STEM = 4  # the forms of a word share at least this many letters at the beginning
 # A sentence or a line, with the white space after it.
 _PIECE = re.compile(r"(?:[^\n.!?。！？]|[.!?](?!\s))*(?:[.!?]|[。！？]+|\n|$)\s*")
 
@@ -71,9 +71,8 @@ def _score_pieces(pieces: Sequence[str], words: Sequence[str]) -> list[float]:
 
 
 def shorten(turn: HistoryTurn, words: Sequence[str], size: int) -> HistoryTurn:
-    """Return a copy of a turn with only a passage of its text, or a short turn itself.
-
-    See `passage`.
+    """Return a copy of a turn with only a passage of its text; see `passage`. A turn that is short
+    enough is returned unchanged.
     """
     if len(turn.text) <= size:
         return turn

@@ -79,7 +79,7 @@ class MemoryPolicy:
         return is_allowed
 
     def validate_memory_type(self, memory_type: str) -> bool:
-        """Return whether a text is one of the memory types."""
+        """Return whether a word is one of the memory types."""
         return memory_type in MEMORY_TYPES
 
 

@@ -82,7 +82,7 @@ class HistoryTurn:
     def __post_init__(self, most: int) -> None:
         self.conversation_id = validate.one_line(self.conversation_id, "conversation_id")
         _check_choice(self.role, ROLES, "role")
-        _check_text(self.text, most, "a turn", "cut it")
+        _check_text(self.text, most, "a turn", "shorten it")
         if type(self.turn_index) is not int or self.turn_index < 0:
             raise InvalidInput("turn_index must be a whole number, 0 or more")
         parse_time(self.ts)
@@ -236,7 +236,7 @@ class Backend(Protocol):
 
 
 def to_document(document_id: str, text: str, metadata: Mapping[str, Any]) -> Document:
-    """Return the document of a turn or a memory. Metadata that are None are left out."""
+    """Return the document of a turn or a memory. Metadata fields that are None are left out."""
     return {"id": document_id, "text": text, "metadata": without_none(metadata)}
 
 
@@ -352,7 +352,7 @@ def _check_text(text: object, max_characters: int, kind: str, remedy: str) -> No
     size = max(len(text), len(stored))
     if size > max_characters:
         raise InvalidInput(
-            f"text is {size} characters; {kind} has at most {max_characters}; {remedy}"
+            f"text is {size} characters; {kind} can have at most {max_characters}; {remedy}"
         )
 
 
@@ -364,5 +364,5 @@ def _normalize(item: HistoryTurn | MemoryItem, name: str, check: Callable[[str, 
 
 
 def _tag_value(text: str, name: str) -> str:
-    """Return a text in the form in which it is stored as a tag value."""
+    """Return a text as it is stored in a tag."""
     return validate.tags({name: validate.one_line(text, name)})[name]

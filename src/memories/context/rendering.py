@@ -15,9 +15,9 @@ current date in the first line, days as headings, and a line for each turn. Hook
     And this week?
 
 The beginning of a line shows its kind. `===` is a mark; `#` is a day, or the time of a later
-session on the same day; `…` is a gap where turns are left out, which may also stand at the end of a
-heading; `-` is a memory; and `|` continues the text above. Every other line is a turn. It begins
-with a name, which is in quotes unless it begins with a letter or a digit. So no content can look
+session on the same day; `…`, which may also stand at the end of a heading, is a gap where turns are
+left out; `-` is a memory; and `|` continues the text above. Every other line is a turn, and begins
+with a name. The name is in quotes unless it begins with a letter or a digit, so no content can look
 like a line of a different kind. The marks contain a random number, which is drawn for each context
 after its items were written.
 """
@@ -72,8 +72,8 @@ def turn_lines(turn: HistoryTurn) -> list[str]:
 
 
 def memory_lines(item: MemoryItem, id_length: int = fence.SHORT_ID) -> list[str]:
-    """Return a memory's lines. They begin with a prefix of its id, and its type, writer, day, and
-    any unusual properties.
+    """Return a memory's lines. The first begins with a prefix of the memory's id, its type, its
+    writer, its day, and any unusual properties.
     """
     origin = describe_writer(item.origin)
     kind = item.memory_type
@@ -114,7 +114,7 @@ def recall_block(
         items: The memories, most relevant first.
         turns: The turns.
         boundary: The number in the marks.
-        projects: All names of the current project, which is not shown with its memories.
+        projects: All names of the current project. Its memories are shown without a project.
     """
     provenances = [_provenance(item) for item in items]
     is_common = bool(provenances) and len(set(provenances)) == 1
@@ -140,7 +140,7 @@ def recall_block(
 def _provenance(item: MemoryItem) -> str:
     """Return who wrote a memory, and how far the writer is trusted if that is unusual.
 
-    A name of several words is in quotes.
+    A name of several words is put in quotes.
     """
     origin = describe_writer(item.origin)
     writer = fence.name(origin.get("by", item.agent or ""))
@@ -172,7 +172,9 @@ def _unusual_marks(item: MemoryItem) -> list[str]:
 
 
 def id_length(items: Sequence[MemoryItem]) -> int:
-    """Return a length at which id prefixes distinguish these memories and probably all others."""
+    """Return a length at which prefixes of the memories' ids are unique, probably even among all
+    memories in the store.
+    """
     ids = {item.id for item in items if item.id}
     longest = max(map(len, ids), default=0)
     for length in range(fence.SHORT_ID, longest):

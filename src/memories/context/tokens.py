@@ -6,7 +6,7 @@ piece in the packaged WordPiece vocabulary is an ordinary word, so it is probabl
 other vocabularies too. For BPE and unigram models, the cost of each character class was fitted by
 linear programming, so that the total is as small as possible but underestimates none of 2,400
 samples. The samples are of 90 kinds: chats, prose in 50 languages, code, JSON, logs, identifiers,
-base64, emoji, signs, and random letters of many scripts.
+base64, emoji, symbols, and random letters of many scripts.
 """
 
 import re
@@ -50,9 +50,9 @@ _BLOCKS: tuple[tuple[int, float, float], ...] = (
     (0x1780, 1.75, 0.45),  # Khmer
     (0x1800, 3.0, 1.3),
     (0x2000, 1.9, 1.05),
-    (0x2070, 2.7, 1.05),  # signs
+    (0x2070, 2.7, 1.05),  # symbols
     (0x2C00, 3.0, 1.3),
-    (0x3000, 1.0, 1.0),  # punctuation of CJK
+    (0x3000, 1.0, 1.0),  # CJK punctuation
     (0x3040, 0.9, 0.6),  # kana
     (0x3100, 3.0, 1.3),
     (0x3400, 2.8, 1.3),  # rare Han
@@ -68,13 +68,12 @@ _BLOCKS: tuple[tuple[int, float, float], ...] = (
 )
 _FIRSTS = [first for first, _, _ in _BLOCKS]
 _HAN = 0x4E00
-# The costs of a word that is one piece: for up to 3 letters, for up to 7, and for more. Each pair
-# is the cost in BPE and in a unigram model.
+# The costs of a word that is one piece: with up to 3 letters, with up to 7, and with more. Each
+# pair contains the cost in BPE and the cost in a unigram model.
 _SHORT, _MEDIUM = 3, 7
 _LOWER_CASE = ((1.07, 0.78), (1.24, 1.22), (1.0, 1.38))
 _CAPITALIZED = ((1.16, 0.73), (1.38, 1.0), (1.73, 2.0))
-# The extra cost of a long word that has no space before it, as in a path, and that of an accented
-# letter.
+# The extra costs of a long word without a space before it, as in a path, and of an accented letter.
 _BARE, _ACCENT = 0.3, 0.39
 _SPACE = 0.19  # the cost of a space before a word in a unigram model
 

@@ -70,7 +70,7 @@ class Entry(NamedTuple):
         by: The writer's name.
         trust: How far the writer is trusted: see `Origin`; empty if no origin was stored.
         accepted: Whether it waited for review and was accepted.
-        decay: Its decay policy, unless it is stable.
+        decay: Its decay policy; None if it is stable.
         confidence: The base confidence, which its writer declared.
         aging_from: When its decay began, ISO 8601 in UTC; empty for a stable memory.
         reinforced: When it was last reinforced, if it was.
@@ -78,11 +78,11 @@ class Entry(NamedTuple):
             separated by spaces; usually empty.
         cut: The memory's length in characters, if `content` is only its beginning.
         namespace: The namespace that owns it.
-        anchors: The evidence that makes it true, one anchor per line; see `anchors`.
+        anchors: The evidence that it is true, one anchor per line; see `anchors`.
         valid_until: The time until which it holds, ISO 8601; usually empty.
         recheck: The number of days after which it should be confirmed; 0 for never.
         anchored: When its anchors were last known to hold, ISO 8601; usually empty.
-        verdict: Whether it still holds, which the file doesn't store: see `with_verdicts`.
+        verdict: Whether it still holds. The file doesn't contain it: see `with_verdicts`.
     """
 
     id: str
@@ -212,9 +212,9 @@ def _cited_by(entry: Entry, now: datetime) -> Cited:
 
 
 def has_age(entry: Entry) -> bool:
-    """Return whether an entry has all that is needed to compute its confidence.
+    """Return whether the time from which a memory ages is known, or not needed.
 
-    Older programs did not write the time from which a memory ages.
+    Older programs did not write this time, without which a confidence can't be computed.
     """
     return entry.decay is None or _parse_time(entry.aging_from) is not None
 
@@ -225,9 +225,9 @@ def describe_unknown_ages(entries: Iterable[Entry]) -> str:
     if not count:
         return ""
     subject = "a memory is" if count == 1 else f"{count} memories are"
+    age = "its age" if count == 1 else "their ages"
     return (
-        f"{subject} left out: an older program wrote the scratchpad, and only the store knows "
-        "how current they are"
+        f"{subject} left out: an older program wrote the scratchpad, and only the store knows {age}"
     )
 
 
@@ -267,14 +267,14 @@ def choose(
     """Return the entries that get a slot: pinned, preferences, frequently used, and the newest.
 
     The slots that pinned entries leave free are divided into thirds. One third is for preferences
-    of any age, which hold until the user changes them, and one is for frequently used entries of
-    any age. The newest entries get the rest. Session summaries and the newest short memories of
-    each project get a few extra slots for each project, so that a session begins with its project's
-    memories even after a long time in other projects. Entries that aren't current only fill slots
-    that are left over; a different setting or option may ask for them.
+    of any age, since they hold until the user changes them. Another third is for frequently used
+    entries of any age. The newest entries get the rest. Each project also gets a few extra slots
+    for its session summaries and its newest short memories, so that a session begins with its
+    project's memories even after a long time in other projects. Entries that aren't current only
+    fill slots that are left over, since a different setting or option may show them.
 
     Args:
-        entries: Any number of entries, each memory once.
+        entries: The candidates. Each memory may occur only once.
         rules: The settings. Pinned entries and those in extra slots may exceed `size`.
         now: The current time.
         left_out: Ids that a person has removed.

@@ -1,8 +1,9 @@
 """A scratchpad's file: read carefully, changed under a lock, replaced atomically.
 
 A person may save the file at any moment. Before a program replaces the file, it checks that the
-file hasn't changed since it was read; otherwise it reads the file again. A person's edits are never
-lost: `refresh` either applies them or keeps them in a separate file next to the scratchpad.
+file hasn't changed since it was read. If it has, the program reads the file again. A person's edits
+are never lost: `refresh` either applies them or keeps them in a separate file next to the
+scratchpad.
 
 The same folder contains `metadata.json`, where people and other programs find the namespace's name,
 creation time, counts and last use. Memories itself reads only the creation time from it.
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 METADATA = "metadata.json"
 METADATA_SCRATCH = f".{METADATA}.new"
-# Maximum number of characters that a program writes; a person may add as many again.
+# Maximum number of characters that a program writes. A person may add the same number.
 _MAX_WRITTEN = 131_072
 _MAX_GONE = 64
 _NO_TIMES: Mapping[str, str] = {}
@@ -39,7 +40,7 @@ _LOCK = ".scratchpad.lock"
 _STALE, _REFRESHING = ".scratchpad.stale", ".scratchpad.taken"
 _COPIES = "scratchpad.edited*.yaml"
 Result = TypeVar("Result")
-Fingerprint = tuple[int, int, int] | None  # identifies a version of the file; None without a file
+Fingerprint = tuple[int, int, int] | None  # identifies a version of the file; None if there is none
 
 
 class Overtaken(Exception):
@@ -156,16 +157,18 @@ def exclusive(place: Place) -> Iterator[None]:
     """Keep other threads and processes from changing the scratchpad.
 
     Raises:
-        StoreBusy: Another process holds the lock for too long.
+        StoreBusy: Another process has held the lock for too long.
     """
     with try_lock(place.lock, _WAIT_SECONDS) as is_locked:
         if not is_locked:
-            raise StoreBusy(f"another process kept {place.lock} for {_WAIT_SECONDS:g} s; try again")
+            raise StoreBusy(
+                f"another process has held {place.lock} for {_WAIT_SECONDS:g} seconds; try again"
+            )
         yield
 
 
 def fingerprint(place: Place) -> Fingerprint:
-    """Return values that distinguish the file from later versions of it; None without a file."""
+    """Return values that distinguish the file from later versions; None if there is no file."""
     try:
         status = os.lstat(place.file)
     except OSError:
@@ -237,7 +240,7 @@ def replace(place: Place, text: str, before: Fingerprint) -> None:
         before: The `fingerprint` of the file, taken before it was read to make the text.
 
     Raises:
-        Overtaken: The file has been replaced in the meantime.
+        Overtaken: The file has changed in the meantime.
     """
 
     def check() -> None:
@@ -261,14 +264,14 @@ def replace_by_person(file: Path, text: str) -> None:
 
 
 def copies_of(place: Place) -> list[Path]:
-    """Return the files in which edits that could not be applied are kept."""
+    """Return the files that contain edits that could not be applied."""
     return sorted(place.folder.glob(_COPIES))
 
 
 def keep_copy(place: Place, text: str) -> Path:
-    """Save a text whose edits can't be applied to a file next to the scratchpad; return its path.
+    """Keep a text whose edits can't be applied, in a file next to the scratchpad; return its path.
 
-    The same text is kept only once.
+    A text that is already kept isn't saved again.
     """
     for copy in copies_of(place):
         if _read_copy(copy) == text:
@@ -284,7 +287,7 @@ def keep_copy(place: Place, text: str) -> Path:
 
 
 def mark_stale(place: Place) -> None:
-    """Mark the file as stale: it doesn't show the latest changes of the store."""
+    """Mark the file as stale: it doesn't show the latest changes in the store."""
     flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
     with contextlib.suppress(FileNotFoundError):
         os.close(os.open(place.folder / _STALE, flags, 0o600))
@@ -319,7 +322,7 @@ def change(
     *,
     make: bool,
 ) -> None:
-    """Apply changes of the store to a scratchpad.
+    """Apply changes in the store to a scratchpad.
 
     Dropped memories are removed immediately, from the scratchpad and from kept edits. Other changes
     are left to the next refresh if a person has edited the file or it mirrors a different store.
@@ -333,7 +336,7 @@ def change(
 
     Raises:
         OSError: The file can't be written.
-        StoreBusy: Another process holds the lock for too long.
+        StoreBusy: Another process has held the lock for too long.
     """
     versions = dict(dropped)
     copies = copies_of(place) if versions else []

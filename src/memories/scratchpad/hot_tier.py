@@ -37,7 +37,7 @@ class Scratchpad(NamedTuple):
         entries: Its memories.
         waiting: The number of memories that await review.
         file: The path of the file; None if no file mirrors the store.
-        notes: Problems with the file and with a person's edits of it, each a sentence.
+        notes: Problems with the file and with a person's edits to it, one sentence each.
         taken: The edits that were applied, each as part of a sentence.
     """
 
@@ -63,7 +63,7 @@ class Scratchpad(NamedTuple):
         )
 
     def merged_with(self, shared: "Scratchpad") -> "Scratchpad":
-        """Return this hot tier with the entries and notes of the shared scratchpad added."""
+        """Return this scratchpad together with the entries and notes of the shared one."""
         return self._replace(
             entries=(*self.entries, *shared.entries), notes=(*self.notes, *shared.notes)
         )
@@ -82,7 +82,7 @@ def needs_refresh(place: Place, pad: Pad | None, now: datetime) -> bool:
 
 
 def from_pad(place: Place, pad: Pad) -> Scratchpad:
-    """Return the content of a scratchpad's file."""
+    """Return the scratchpad that a file contains."""
     entries = tuple(file.memories_of(pad, place.namespace))
     return Scratchpad(entries, pad.waiting, str(place.file))
 

@@ -51,13 +51,13 @@ _BOOLEANS = {
     "": False,
 }
 _HEAD = """\
-# The scratchpad of {namespace}, with which its sessions begin. To edit it: memory scratchpad edit
-# - Change a content, and the memory gets a new version.
-# - Set pinned to true, and the entry stays here; to false, and it may leave.
-# - Remove an entry, and it is left out here. The memory stays; memory forget removes it.
-# - Add a line such as   - "One statement"   at the end, and it becomes a memory.
-# The next memory command takes it over. memory scratchpad rebuild writes this file again.
-# For programs; leave these lines as they are.
+# The scratchpad of {namespace}: sessions begin with it. To edit it, run: memory scratchpad edit
+# - To give a memory a new version, change its content.
+# - To keep an entry here, set pinned to true. An entry with false may be removed later.
+# - To leave an entry out here, remove it. The memory stays; memory forget deletes it.
+# - To store a new memory, add a line such as   - "One statement"   at the end.
+# The next memory command applies your edits. To write this file again: memory scratchpad rebuild
+# For programs; leave the next lines as they are.
 """
 
 
@@ -130,7 +130,7 @@ def _render_entry(entry: Entry) -> str:
 def _render_value(value: Any) -> str:
     is_plain = isinstance(value, str) and value.isascii() and value.isprintable()
     if is_plain and '"' not in value and "\\" not in value:
-        return f'"{value}"'  # as `json.dumps` would write it, but faster; true of most values
+        return f'"{value}"'  # the result of `json.dumps`, but faster; most values are plain
     return make_visible(json.dumps(value, ensure_ascii=False), _escape)
 
 
@@ -160,7 +160,7 @@ def parse(text: str, source: str) -> Pad:
     fields = _Fields(head, source)
     if fields.number("scratchpad") != FORMAT:
         raise InvalidInput(
-            f"{source} is not a scratchpad of this program: it has no line scratchpad: {FORMAT}"
+            f'{source} is not a scratchpad of this program: it has no line "scratchpad: {FORMAT}"'
         )
     entries = tuple(_read_entry(item, source) for item in items)
     ids: set[str] = set()
@@ -185,7 +185,7 @@ def parse(text: str, source: str) -> Pad:
 
 
 def without_entries(text: str, ids: Collection[str]) -> str:
-    """Remove the entries with these ids from a text, which need not be parseable."""
+    """Remove the entries with these ids from a text, even if the text can't be parsed."""
     first = _FIRST_ENTRY.search(text)
     if first is None:
         return text
@@ -270,14 +270,14 @@ def _read_entry(item: Any, source: str) -> Entry:
     if isinstance(item, str):
         return Entry("", item)
     if not isinstance(item, Mapping) or not isinstance(item.get("content"), str):
-        raise InvalidInput(f"{source} has an entry without a content")
+        raise InvalidInput(f"{source} has an entry without content")
     where = f"{source}, the entry {make_visible(item['content'], _escape)[:40]!r},"
     fields = _Fields(item, where)
     texts: dict[str, Any] = {name: fields.text(name) for name in _TEXTS}
     texts |= {name: fields.text(name) or None for name in _OPTIONAL_TEXTS}
     tags = item.get("tags") or {}
     if not isinstance(tags, Mapping) or not all(isinstance(value, str) for value in tags.values()):
-        raise InvalidInput(f"{where} has tags that aren't pairs of texts")
+        raise InvalidInput(f"{where} has tags that aren't pairs of strings")
     if texts["decay"] not in (None, *DecayPolicy):
         raise InvalidInput(f"{where} has a decay that is not {', '.join(DecayPolicy)}")
     texts["created"] = texts["created"] or texts["written"]
@@ -301,12 +301,12 @@ class _Fields(NamedTuple):
     where: str
 
     def text(self, name: str) -> str:
-        """Return a text field, or an empty text if the field is missing."""
+        """Return a text field, or an empty string if the field is missing."""
         value = self.values.get(name)
         if value is None:
             return ""
         if not isinstance(value, str):
-            raise InvalidInput(f"{self.where} has a {name} that isn't a text")
+            raise InvalidInput(f"{self.where} has a {name} that isn't a string")
         return value
 
     def words(self, name: str) -> tuple[str, ...]:

@@ -27,9 +27,9 @@ from memories.scratchpad.entries import (
 from memories.search.results import Explanation, Hit
 from memories.stores.records import Collection, Record, Ref
 
-MIN_SHARE = 1 / 3  # minimum fraction of a question's significant words that a hit contains
-# An entry that contains all significant words of a question answers it without the store, but only
-# if the question has at least this many.
+MIN_SHARE = 1 / 3  # a hit contains at least this fraction of a question's words
+# If a question has at least this many significant words, an entry that contains them all answers
+# the question without the store.
 ENOUGH_WORDS = 2
 MIN_STEM = 4  # minimum length of a word that also matches with a different ending
 _WORD_WEIGHT, _HEAT_WEIGHT = 0.7, 0.3  # weights of the words and of the heat in a score
@@ -54,7 +54,7 @@ class ScratchpadMatches(NamedTuple):
 
 
 class _Match(NamedTuple):
-    """An entry that contains words of a question. Better matches sort as greater."""
+    """An entry that contains words of a question. A better match compares as greater."""
 
     is_whole: bool
     share: float
@@ -110,8 +110,8 @@ class _Words(NamedTuple):
 
     Attributes:
         stems: Words that also match with a different ending.
-        exact: Numbers and short words, which must match in full: with another ending they would be
-            different words.
+        exact: Numbers and short words, which must match in full: with a different ending they would
+            be different words.
         significant: All significant words, unchanged.
         is_answerable: Whether an entry that contains all significant words is a sufficient answer.
     """

@@ -19,13 +19,12 @@ from memories.stores.logged import Change, ref_of
 from memories.stores.records import SEARCHED, Collection, Record, Ref
 
 _PAUSE_SECONDS = 0.25  # minimum time between two writes of a file for new memories
-# Maximum number of unwritten new memories kept in a namespace; beyond it, those that won't get a
-# slot are dropped.
+# If more new memories than this are waiting in a namespace, those without a slot are dropped.
 _MAX_WAITING = 200
 
 
 class Mirror:
-    """Applies changes of the store to the scratchpads in a home.
+    """Applies changes in the store to the scratchpads in a home.
 
     Removed memories are removed from their file immediately. New memories are written at most a few
     times a second; until they are written, the file is marked as stale. `flush` writes the rest.
@@ -84,7 +83,8 @@ class Mirror:
                 changed.add(ref.namespace)
         now = time.monotonic()
         due: set[str] = set()
-        if not any(isinstance(change, Ref) for change in changes):  # not removed yet
+        # Records that are to be removed are still there, so counts would be wrong.
+        if not any(isinstance(change, Ref) for change in changes):
             for namespace in changed:
                 if now - self._described_at.get(namespace, -_PAUSE_SECONDS) >= _PAUSE_SECONDS:
                     due.add(namespace)
@@ -162,12 +162,12 @@ class Mirror:
         try:
             file.change(place, added, list(dropped.items()), waiting.reinforced, make=make)
         except (OSError, StoreBusy) as exc:
-            if not dropped:  # the file only lacks new memories; the next refresh reports why
+            if not dropped:  # the file only lacks new memories; the next refresh reports the error
                 return
             reason = getattr(exc, "strerror", None) or exc
             raise StoreError(
                 f"{place.file} still shows a memory that is deleted, changed or to be forgotten, "
-                f"and can't be written ({reason}); remove that file"
+                f"but can't be written ({reason}); remove that file"
             ) from exc
 
 
@@ -245,7 +245,7 @@ class _Waiting(NamedTuple):
 def is_shown(record: Record, now: datetime) -> bool:
     """Return whether the latest version of a memory may be in a scratchpad.
 
-    It may not if the memory was deleted, replaced or corrected, or waits for review.
+    It may not if the memory was deleted, replaced or corrected, or is waiting for review.
     """
     return record.ended_at is None and versions.corrected_by(record, now) is None
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from memories.write.writer import Writer
 
 _MOST_PROJECTS = 40  # maximum number of projects whose newest memories are read
-_MARGIN = 4  # read this many times the records needed, since some memories are not shown
+_MARGIN = 4  # read four times as many records as needed, since some memories are not shown
 
 
 def refresh(
@@ -136,7 +136,7 @@ def take_over(text: str | None, place: Place, writer: "Writer") -> Edits:
             reasons.append(f"there is no memory {entry.id[:64]} in namespace {place.namespace}")
         except RequestError as exc:
             refused.append(entry)
-            reasons.append(f"{entry.id[:64] or 'a new entry'} was not taken over: {exc}")
+            reasons.append(f"{entry.id[:64] or 'a new entry'} was not saved: {exc}")
     left_out = _unpin_removed(pad, writer, taken, reasons)
     return Edits(pad, taken, left_out, _describe_refused(place, refused, reasons))
 
@@ -172,7 +172,7 @@ def _describe_refused(
 
 def _keep(place: Place, text: str, reason: str) -> tuple[str, ...]:
     copy = file.keep_copy(place, text)
-    return (f"{reason}; what could not be applied is kept in {copy}",)
+    return (f"{reason}; the edits that could not be applied are kept in {copy}",)
 
 
 def _take_over_entry(entry: Entry, writer: "Writer") -> list[str]:
@@ -187,7 +187,8 @@ def _take_over_entry(entry: Entry, writer: "Writer") -> list[str]:
     if not _is_unchanged(entry, latest, writer):
         if entry.cut is not None:
             raise RequestError(
-                f"only its beginning is shown there; edit it with: memory edit {entry.id}"
+                "the scratchpad shows only the beginning of the memory; edit it with: memory edit "
+                f"{entry.id}"
             )
         update = change.Update(entry.content, {}, (), writer.redactor)
         new = change.update(writer.lookup, writer.embedder, entry.id, update, writer.now)
@@ -222,7 +223,7 @@ def _create(entry: Entry, writer: "Writer") -> str:
     assert created.memory is not None  # only a duplicate is refused, and `force` accepts it
     if entry.pinned:
         change.pin(writer.lookup, writer.embedder, created.memory.id, writer.now, pinned=True)
-    return f"{created.memory.id} was {'stored' if created.stored else 'there already'}"
+    return f"{created.memory.id} {'was' if created.stored else 'is already'} stored"
 
 
 def _unpin(memory_id: str, writer: "Writer") -> bool:

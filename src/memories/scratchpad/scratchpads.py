@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class Scratchpads:
     """The hot tier of one `Memories`: the scratchpads of its own namespace and of `shared`.
 
-    The configured store has a file for each namespace. A store that is named by an option uses a
+    The configured store has a file for each namespace. A store that an option names uses a
     namespace's file only if the file doesn't belong to a different store. A `Store` that was passed
     in has no files, except after `Memories.at_home`.
 
@@ -44,7 +44,7 @@ class Scratchpads:
         owns_store: Whether this object opened the store itself. Only then is the stamp of the
             store's file meaningful.
         writer: Returns the writer for the store.
-        flush_accesses: Counts the pending reads of memories.
+        flush_accesses: Saves the pending counts of reads.
     """
 
     def __init__(
@@ -106,8 +106,8 @@ class Scratchpads:
         refused = only_in_store(filters)
         if refused:
             raise InvalidInput(
-                f"the scratchpad can't answer this ({', '.join(refused)}); leave it out or ask "
-                "the store"
+                f"the scratchpad can't answer this ({', '.join(refused)}); omit it, or ask the "
+                "store"
             )
         scratchpad = self._load_files() if offline else self._load()
         entries = () if scratchpad is None else scratchpad.entries
@@ -145,7 +145,7 @@ class Scratchpads:
         return self._judged(scratchpad.current(self._rules(), self._clock()))
 
     def missing(self) -> str | None:
-        """Return a sentence if the store's file is missing; see `Memories.missing`."""
+        """Return an error message if the store's file is missing; see `Memories.missing`."""
         is_file = self.is_home and self.config.store.startswith("sqlite:")
         database = local_path(self.config.store) if is_file else None
         if database is None or database.exists():
@@ -157,8 +157,8 @@ class Scratchpads:
             pad = load(place.home, place.namespace)
             if pad is not None and pad.entries and pad.store == place.store:
                 return (
-                    f"{database} is missing, and {place.file} remembers it; restore a backup, "
-                    "or remove the latter too"
+                    f"{database} is missing, but {place.file} mirrors it; restore a backup, or "
+                    "remove the scratchpad too"
                 )
         return None
 
@@ -171,8 +171,8 @@ class Scratchpads:
         return any(os.path.lexists(path_of(home, name)) for name in self.lookup.readable)
 
     def tell(self, changes: "Sequence[Change]") -> None:
-        """Apply changes of the store to the files. New memories are skipped if the files don't
-        mirror this store.
+        """Apply changes in the store to the files. If the files don't mirror this store, new
+        memories are skipped.
         """
         from memories.stores.records import Record
 
@@ -290,7 +290,7 @@ class Scratchpads:
             must_refresh = hot_tier.needs_refresh(place, pad, self._clock())
             if not must_refresh:
                 return hot_tier.from_pad(place, pad)
-        # Frequently read memories get a slot, so count the pending reads before choosing entries.
+        # Frequently read memories get a slot, so save the pending counts before choosing entries.
         self.flush_accesses()
         try:
             scratchpad = bring_up_to_date(place, self._editor(namespace), rules, rebuild=rebuild)
@@ -316,7 +316,7 @@ class Scratchpads:
     def _keeps_file(self, place: "Place") -> bool:
         """Return whether the file exists, or may be created because there are memories for it.
 
-        So just reading an empty namespace creates no file.
+        A command that only reads an empty namespace creates no file.
         """
         from memories.scratchpad import file
 

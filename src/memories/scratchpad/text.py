@@ -1,6 +1,6 @@
 """Reads the text of a scratchpad's file carefully, and detects edits.
 
-Every command does this, so the module imports little.
+Every command runs this code, so the module imports little.
 """
 
 import errno
@@ -84,7 +84,7 @@ def has_entry(text: str, memory_id: str) -> bool:
 
 
 def seal(text: str) -> str:
-    """Return a text with a checksum added, by which later changes are detected."""
+    """Return a text with a checksum added, so that later changes can be detected."""
     body = _CHECK.sub("", text, count=1)
     return body.replace("memories:\n", f'check: "{_checksum(body)}"\nmemories:\n', 1)
 
