@@ -146,7 +146,7 @@ def test_what_nothing_verifies_is_unverified_after_its_time(
     verdict = memories.get(memory_id).verdict
     assert verdict is not None
     assert verdict.describe() == (
-        "unverified since 2026-05-01: it was to be confirmed every 90 days"
+        "unverified since 2026-05-01: it should be confirmed every 90 days"
     )
     memories.truth.confirm(memory_id)
     assert verdict_of(memories, memory_id) == ""

@@ -60,7 +60,7 @@ UNUSABLE: dict[str, tuple[Behaviour, str]] = {
     "no JSON": (saying(b"<html>Sign in</html>", Content_Type="text/html"), "holds no vectors"),
     "wrong length": (
         made(lambda found: [vector[1:] for vector in found]),
-        "returned a vector of 63 numbers",
+        "returned a vector of 63 dimensions",
     ),
 }
 
@@ -177,7 +177,7 @@ def test_a_service_that_cannot_be_reached(
     made = memory("create", "The cache is Redis", "-n", "bob").json
     assert made["stored"]
     assert made["note"].startswith(
-        "stored without a vector, so until `memory reembed` only its words find it: the emb"
+        "stored without a vector; until `memory reembed` it is found only by its words: the emb"
     )
 
 

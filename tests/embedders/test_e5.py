@@ -155,7 +155,7 @@ def test_damaged_files_are_one_clear_error(
     (tmp_path / f"{_NAME}.{end}").unlink()
     (tmp_path / f"{_NAME}.{end}").write_bytes(b"nonsense")
     monkeypatch.setattr(e5, "_folder", lambda: tmp_path)
-    with pytest.raises(EmbedderError, match="install memoriae-e5 again"):
+    with pytest.raises(EmbedderError, match="reinstall memoriae-e5"):
         E5().embed("text")
 
 

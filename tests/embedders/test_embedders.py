@@ -185,7 +185,7 @@ def test_missing_weights_are_one_clear_error(
     monkeypatch.setattr(minilm, "_WEIGHTS", tmp_path)
     with pytest.raises(
         EmbedderError,
-        match=rf"cannot load all-MiniLM-L6-v2 from {tmp_path}.*install memories again",
+        match=rf"cannot load all-MiniLM-L6-v2 from {tmp_path}.*reinstall memories",
     ):
         MiniLM().embed("text")
 
@@ -202,7 +202,7 @@ def test_damaged_weights_are_one_clear_error(
         whole[damaged][:100_000] if damaged.endswith("txt") else b"nonsense"
     )
     monkeypatch.setattr(minilm, "_WEIGHTS", tmp_path)
-    with pytest.raises(EmbedderError, match="install memories again"):
+    with pytest.raises(EmbedderError, match="reinstall memories"):
         MiniLM().embed("text")
 
 

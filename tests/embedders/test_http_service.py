@@ -583,15 +583,15 @@ def test_a_connection_that_the_server_closed_meanwhile_is_opened_again(server: S
     [
         (
             made(lambda found: [[*vector, 1.0] for vector in found]),
-            "returned a vector of 65 numbers, and openai/tiny/1 has 64",
+            "returned a vector of 65 dimensions, but openai/tiny/1 should return 64",
         ),
-        (made(lambda found: [[] for _ in found]), "returned a vector of 0 numbers"),
+        (made(lambda found: [[] for _ in found]), "returned a vector of 0 dimensions"),
         (made(lambda found: found[:1]), "returned 1 vectors for 2 texts"),
         (made(lambda found: [*found, found[0]]), "returned 3 vectors for 2 texts"),
-        (made(lambda found: [[0.0] * 64 for _ in found]), "without a direction"),
-        (made(lambda found: [[float("nan")] * 64 for _ in found]), "without a direction"),
-        (made(lambda found: [[float("inf")] * 64 for _ in found]), "without a direction"),
-        (made(lambda found: [[10**400] * 64 for _ in found]), "without a direction"),
+        (made(lambda found: [[0.0] * 64 for _ in found]), "that is zero or not finite"),
+        (made(lambda found: [[float("nan")] * 64 for _ in found]), "that is zero or not finite"),
+        (made(lambda found: [[float("inf")] * 64 for _ in found]), "that is zero or not finite"),
+        (made(lambda found: [[10**400] * 64 for _ in found]), "that is zero or not finite"),
         (made(lambda found: [["0.5"] * 64 for _ in found]), "something other than numbers"),
         (made(lambda found: [[True] * 64 for _ in found]), "something other than numbers"),
         (made(lambda found: [[None] * 64 for _ in found]), "something other than numbers"),
@@ -654,7 +654,7 @@ def test_an_answer_that_can_not_be_used_stores_nothing(
     assert len(server.seen) == 1
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder=embedder) as memories:
         server.next.append(made(lambda found: [vector[1:] for vector in found]))
-        with pytest.raises(EmbedderError, match="63 numbers"):
+        with pytest.raises(EmbedderError, match="63 dimensions"):
             memories.create("one")
         assert memories.status().memory_count == 0
 
@@ -915,7 +915,7 @@ def test_the_dimension_of_an_unknown_model_must_be_said() -> None:
 
 def test_a_dimension_that_a_model_does_not_have_is_refused() -> None:
     with pytest.raises(
-        ConfigError, match="EMBEDDER_DIMENSIONS is 100, and the vectors of voyage-3 have 1024"
+        ConfigError, match="EMBEDDER_DIMENSIONS is 100, but the vectors of voyage-3 have 1024"
     ):
         open_embedder("voyage:voyage-3", settings(embedder_dimensions=100))
     with pytest.raises(ConfigError, match="is 2000"):
@@ -1094,7 +1094,7 @@ def test_words_stand_in_for_a_service_that_fails_where_that_is_wanted(
     made = embed_to_store(opened(server, embedder_fallback="local"), ["one", "two"])
     assert list(made.vectors) == [None, None]
     assert made.note.startswith(
-        "stored without a vector, so until `memory reembed` only its words find it: the emb"
+        "stored without a vector; until `memory reembed` it is found only by its words: the emb"
     )
     assert made.note in caplog.text
 

@@ -282,6 +282,6 @@ def decide(cited: Cited, checks: Sequence[Check], now: datetime) -> Verdict | No
     if checks:
         return Verdict(VERIFIED)
     if cited.recheck_days and now > cited.confirmed_at + timedelta(days=cited.recheck_days):
-        why = f"it was to be confirmed every {cited.recheck_days} days"
+        why = f"it should be confirmed every {cited.recheck_days} days"
         return Verdict(UNVERIFIED, why, cited.confirmed_at)
     return None

@@ -18,8 +18,8 @@ _MAX_LINE = 400  # maximum length in characters; longer lines are minified code 
 # Characters allowed between two words; `-`, `<`, `!`, `~` and `+` would change the meaning of the
 # second one.
 _GAP = r"(?:[ \t]*:[ \t]*[\w.\[\], |]{1,40}(?==))?(?:->|[^\w\n<!~+\-])*"
-_MAX_PLACES = 50  # maximum number of occurrences of a value before which its name is searched for
-_MAX_BEFORE = 120  # maximum number of characters before a value in which its name may be
+_MAX_PLACES = 50  # maximum number of a value's occurrences that are checked for a name
+_MAX_BEFORE = 120  # maximum number of characters searched before a value for its name
 _ASSIGNMENT = re.compile(r"(?<=[\w\])\"'])[ \t]*(?:(?<![<>=!~:+*/-])=(?![=>])|:(?=[ \t]))[ \t]*")
 
 
@@ -133,7 +133,7 @@ def word_pattern(word: str) -> str:
 
 
 def names_before(text: str, names: Sequence[str], value: str) -> list[str]:
-    """Return the names that a text gives a value, as in `PORT = 5433`."""
+    """Return the names that a text gives to a value, as in `PORT = 5433`."""
     pattern = re.compile(word_pattern(value))
     befores: list[str] = []
     at = text.find(value)

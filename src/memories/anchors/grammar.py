@@ -135,19 +135,17 @@ def parse_path(text: str) -> str:
     Raises:
         InvalidInput: It leads out of the project, or names a file with secrets.
     """
-    label = f'the path "{shown(text)}"'
+    label = f'the anchor path "{shown(text)}"'
     if not text or text[0] in "/~" or "\\" in text or text[1:2] == ":":
         raise InvalidInput(
-            f"{label} of an anchor is not relative to the project; write it from the project's "
-            "top folder, with /"
+            f"{label} is not relative to the project; start in the project's top folder, and "
+            "separate folders with /"
         )
     parts = [part for part in text.split("/") if part not in ("", ".")]
     if not parts or ".." in parts:
-        raise InvalidInput(f"{label} of an anchor must stay inside the project, without ..")
+        raise InvalidInput(f"{label} must stay inside the project, without ..")
     if any(map(_is_secret, parts)):
-        raise InvalidInput(
-            f"{label} of an anchor may hold secrets, so it is never read; anchor another file"
-        )
+        raise InvalidInput(f"{label} may hold secrets, so it is never read; anchor another file")
     return "/".join(parts) + ("/" if text.endswith("/") else "")
 
 
@@ -178,7 +176,7 @@ def parse_all(texts: Iterable[str]) -> list[Anchor]:
     """Return the anchors in texts, without repetitions.
 
     Raises:
-        InvalidInput: One is invalid, or there are too many.
+        InvalidInput: An anchor is invalid, or there are too many.
     """
     anchors = list(dict.fromkeys(map(parse, texts)))
     if len(anchors) > MAX_ANCHORS:

@@ -1,8 +1,5 @@
 """Judges whether memories are still true, using the working trees at hand. Start reading this
 folder here.
-
-A file is read only if its size, inode or times changed since the last check. The results of checks
-are in a file next to the scratchpad, under digests that reveal neither paths nor literals.
 """
 
 import contextlib
@@ -61,7 +58,7 @@ class Judge(NamedTuple):
         literal.
 
         Raises:
-            InvalidInput: One is malformed, or doesn't hold.
+            InvalidInput: An anchor is malformed, or doesn't hold.
         """
         from memories.anchors.grammar import parse_all
 

@@ -107,7 +107,7 @@ class WorkingTree:
         os.close(self._root)
 
     def look(self, parts: Sequence[str]) -> Look:
-        """Return the state of a path, given as the names of its folders and its own."""
+        """Return the state of a path, given as the names of its folders and its own name."""
         try:
             folder = self._open_folder(parts[:-1])
             try:
@@ -121,7 +121,9 @@ class WorkingTree:
             return Look("unreadable", _describe_error(exc))
 
     def read(self, parts: Sequence[str]) -> tuple[Look, str]:
-        """Return the state of a file as it is read, and its text; empty if it can't be read."""
+        """Return a file's state when it is read, and its text; the text is empty if it can't be
+        read.
+        """
         try:
             folder = self._open_folder(parts[:-1])
             try:

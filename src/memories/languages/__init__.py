@@ -51,7 +51,7 @@ _ALSO_ENGLISH = frozenset(
     "to up us was we week weekend were will won would yes yet yesterday today tomorrow next month "
     "year since until every each".split()
 )
-# Invisible letters and marks in the categories of visible ones: fillers, joiners, variation
+# Invisible characters that Unicode classifies as letters or marks: fillers, joiners, variation
 # selectors.
 _FILLERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u3164\uffa0\u2800")
 _SELECTORS = frozenset(map(chr, (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))
@@ -104,7 +104,7 @@ def detect(text: str) -> Sequence[str]:
 
     The result is empty for English and for unknown languages. It has several languages in Latin
     letters if the text has equally many words of each. For other scripts, it includes every
-    language with a letter in the text.
+    language whose letters occur in the text.
     """
     text = text[:_MAX_READ]
     if text.isascii():
@@ -187,7 +187,9 @@ def _marks() -> Mapping[str, frozenset[str]]:
 
 @functools.cache
 def secret_words() -> Mapping[str, Sequence[str]]:
-    """Return the words for passwords, keys and PINs, and words before their values: "de is"."""
+    """Return the words for passwords, keys and PINs, and those before their values, keyed by the
+    name of their line, such as "de is".
+    """
     return _lines(unicodedata.normalize("NFKC", _read("secrets").lower()))
 
 
@@ -212,7 +214,8 @@ def _change_words(code: str) -> re.Pattern[str]:
     return re.compile(either if code in UNSPACED else rf"(?<!\w)(?:{either})(?!\w)")
 
 
-# The sense of the words in each line of a file; if a word is in several lines, the last one counts.
+# The sense of the words in each line of a file; if a word is in several lines, the last line
+# counts.
 _SENSES_OF_LINES = {
     "articles": "the",
     "a": "a",

@@ -46,7 +46,7 @@ _BEFORE_MONTH = (
     r"(?:[\s-]+(?:early|late|mid|the beginning of|the end of))?"
 )
 
-# A text without any of these has no date: beginnings of months, and parts of the other patterns.
+# Beginnings of month names, and parts of the other patterns. A text with none of these has no date.
 _HINTS = (
     *(name[:3] for name in _MONTHS),
     *("19", "20", "yesterday", "night", "today", "tomorrow", "ago", "last", "past", "previous"),
@@ -165,9 +165,9 @@ def overlap(text_spans: Sequence[Span], query_spans: Sequence[Span]) -> float:
         query_spans: The spans of the question.
 
     Returns:
-        The best score of all pairs; 0 without pairs. A pair scores 1 if a short span of the text
-        meets the question's, less if it is much wider than that, and less with their distance,
-        which counts more here than in `closeness`.
+        The best score of all pairs; 0 without pairs. A pair scores 1 if the text's span overlaps
+        the question's span and isn't much wider. The score falls with the width of the text's span
+        and with the distance between the two, which counts more here than in `closeness`.
     """
     best = 0.0
     for first, last in text_spans:

@@ -47,7 +47,7 @@ class _Reading(NamedTuple):
     Attributes:
         pattern: Matches it.
         form: The English of a match, with fields for its parts; see `_fill`.
-        needs: Lines of the language; a match contains an entry from each.
+        needs: Names of lines in the language's file; a match contains an entry from each line.
     """
 
     pattern: str
@@ -161,7 +161,7 @@ def _prefixes(code: str) -> str:
 
 
 def _any_of(code: str, entries: Sequence[str]) -> str:
-    """Return a pattern for any of the entries, longest first; without entries, for nothing."""
+    """Return a pattern for any of the entries, longest first; without entries, it never matches."""
     names = [entry.strip("~").split("=")[0] for entry in entries if entry != "-"]
     if not names:
         return r"(?!)"
@@ -284,7 +284,7 @@ def _dates(code: str) -> Iterator[_Reading]:
 
 
 def _last_and_next_weekdays(code: str) -> Iterator[_Reading]:
-    """Yield last and next Monday, in some languages the Monday of last week."""
+    """Yield "last Monday" and "next Monday", and in some languages "the Monday of last week"."""
     weekday, gap = f"(?P<weekday_name>{_any_name(code, 'weekdays')})", _gap(code)
     week = ""
     if code in {*UNSPACED, "vi"}:

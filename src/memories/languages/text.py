@@ -9,7 +9,7 @@ from memories import languages
 
 MAX_QUERY_TERMS = 64
 _MAX_READ = 16_384  # maximum number of characters of a text that are read for its terms
-_LONGEST = 64  # maximum number of letters of a word with other forms, and of words of a phrase
+_LONGEST = 64  # maximum letters of a word that gets other forms; maximum words of a phrase
 _MAX_ENDINGS, _MIN_STEM = 2, 4  # maximum endings removed from a word; minimum letters that remain
 _MAX_PREFIXES, _MIN_BASE = 7, 3  # maximum prefixes added to a word; minimum letters after a prefix
 
@@ -117,7 +117,7 @@ def query_terms(text: str) -> list[str]:
 def other_terms(text: str) -> list[str]:
     """Return the function words of a question, in case its other words are found nowhere.
 
-    English ones are never returned.
+    English function words are never returned.
     """
     spelled = _spell_out(text[:_MAX_READ])
     if not languages.detect(spelled):

@@ -38,7 +38,7 @@ class ServiceClient:
 
         Args:
             service: The service.
-            retry: When requests are sent again.
+            retry: How failed requests are retried.
         """
         self.service = service
         self._retry = retry or Retry()

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 MAX_WINDOWS = 32  # maximum number of windows of a text; all words of a longer one are indexed
 MAX_REQUEST_BYTES = 200_000  # about half of the services' limit
-# If keyword search may be used instead, there is only one try. This is its time limit in seconds
-# for up to this many texts; more texts get proportionally more time.
+# If keyword search may be used instead, there is only one try. Its time limit is FALLBACK_SECONDS
+# for up to FALLBACK_TEXTS texts; more texts get proportionally more time.
 FALLBACK_SECONDS, FALLBACK_TEXTS = 3.0, 16
 # Time limits for each try and for all tries, in units of EMBEDDER_TIMEOUT: for a search, for one
 # statement, and for many.
@@ -45,8 +45,8 @@ _SEARCH, _ONE, _MANY = Patience(1, 2), Patience(1, 4), Patience(3, 12)
 class HTTPEmbedder:
     """A model behind an HTTP service: OpenAI or a compatible one, Ollama, Voyage or Cohere.
 
-    For the same text, a service returns nearly the same numbers; the cache returns exactly the same
-    ones.
+    For the same text, a service returns nearly the same numbers each time; the cache returns
+    exactly the same ones.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class HTTPEmbedder:
         Args:
             chosen: The model and its service.
             config: The settings: timeout, cache size, and fallback.
-            client: Sends the requests. [default: over the network]
+            client: Sends the requests; by default over the network.
             clock: Returns seconds since 1970.
         """
         self._chosen = chosen
@@ -77,7 +77,7 @@ class HTTPEmbedder:
 
     @property
     def patient(self) -> Self:
-        """The same embedder without the fallback to words: it retries as often as that may help."""
+        """The same embedder without the fallback to words: it retries while that may help."""
         twin = copy.copy(self)
         twin._words_instead = False
         return twin
@@ -100,7 +100,7 @@ class HTTPEmbedder:
         """Return the vectors of a question; see `RemoteEmbedder.embed_query`.
 
         Raises:
-            EmbedderUnavailable: The service can't be used within twice `EMBEDDER_TIMEOUT`.
+            EmbedderUnavailable: The service returned no vectors within twice `EMBEDDER_TIMEOUT`.
             EmbedderError: The service returned no usable vectors.
         """
         return self._vectors([text], question=True, units=_SEARCH)[0]
@@ -208,8 +208,9 @@ class HTTPEmbedder:
                 )
             if len(vector) != dimension:
                 raise EmbedderError(
-                    f"{name} returned a vector of {len(vector)} numbers, and {self.space.model} "
-                    f"has {dimension}; nothing was stored; check EMBEDDER and EMBEDDER_DIMENSIONS"
+                    f"{name} returned a vector of {len(vector)} dimensions, but "
+                    f"{self.space.model} should return {dimension}; nothing was stored; "
+                    "check EMBEDDER and EMBEDDER_DIMENSIONS"
                 )
         try:
             vectors = np.array(answer, dtype=np.float64)
@@ -218,8 +219,7 @@ class HTTPEmbedder:
         largest = np.abs(vectors).max(axis=1, keepdims=True)
         if not np.isfinite(vectors).all() or not largest.all():
             raise EmbedderError(
-                f"{name} returned a vector without a direction (zeros or no numbers); nothing was "
-                "stored"
+                f"{name} returned a vector that is zero or not finite; nothing was stored"
             )
         vectors /= largest  # the squares of huge numbers would be infinite
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -265,9 +265,7 @@ class Rest:
         self._failure: dict[str, Any] = {}
 
     def reason(self, seconds: float) -> str:
-        """Return why a caller with this time limit should not send a request now; empty if it
-        should.
-        """
+        """Return why a caller with this time limit should not send a request; empty if it may."""
         with contextlib.suppress(OSError, ValueError):  # the file is missing or damaged
             self._failure = json.loads(self.path.read_bytes())
         try:
@@ -352,7 +350,8 @@ _CHECK_BYTES = 16
 
 
 class VectorCache:
-    """Disk cache of a service's vectors, so that no text is paid for twice. Losing it is harmless.
+    """Disk cache of a service's vectors, so that no text is paid for twice. Losing the cache is
+    harmless.
 
     It is a file of rows of equal size. The hash of a text determines its row, which a later text
     may overwrite. So the file has a fixed size and needs no lock, and many processes may share it:

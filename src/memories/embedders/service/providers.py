@@ -113,7 +113,7 @@ class Patience(NamedTuple):
     them.
 
     Attributes:
-        tries: The maximum number of attempts; None for as many as may help.
+        tries: The maximum number of attempts; None for as many attempts as may help.
     """
 
     request: float
@@ -358,8 +358,8 @@ def _find_size(name: str, dimension: int | None) -> tuple[Model, int | None]:
         return model, None
     if dimension not in model.shorter:
         raise ConfigError(
-            f"EMBEDDER_DIMENSIONS is {dimension}, and the vectors of {shown(name)} have "
-            f"{model.dimension}; leave it out"
+            f"EMBEDDER_DIMENSIONS is {dimension}, but the vectors of {shown(name)} have "
+            f"{model.dimension} dimensions; unset it"
         )
     return model, dimension
 
