@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from memories import Hit, Memories, TurnDraft
+from memories import Draft, Hit, Memories, TurnDraft
 from memories.embedders import Embedder
 from memories.embedders.fake import FakeEmbedder
 from memories.languages.text import query_terms
@@ -95,6 +95,18 @@ def test_a_question_to_memories_and_turns_of_a_project_is_embedded_once(tmp_path
         embedder.texts.clear()
         assert len(memories.search("red bike", project="shop", scope="all")) == 2
     assert embedder.texts == ["red bike"]
+
+
+@pytest.mark.parametrize("scope", ["memories", "history", "all"])
+def test_an_expression_finds_a_match_that_a_question_ranks_last(talk: Memories, scope: str) -> None:
+    texts = [f"Deploy {number} went well" for number in range(200)]
+    rare = "A rare deploy took long, and nobody knows why it needed the whole of that afternoon"
+    if scope == "history":
+        talk.add_turns("log", [*texts, rare])
+    else:
+        talk.create_many([Draft(text) for text in (*texts, rare)], force=True)
+    hits = talk.search("deploy went well", where="content ~ rare", scope=scope)
+    assert contents(hits) == [rare]
 
 
 # --- surroundings

@@ -266,7 +266,7 @@ def run(store: Store, search: Search) -> SearchResult:
 def _gather_and_rank(store: Store, search: Search) -> tuple[Gathered, list[Ranked]]:
     """Gather and rank more and more candidates, until enough are hits or more can't help."""
     memory_limit, turn_limit = max(MIN_CANDIDATES, 2 * search.limit), search.limit
-    turns, previous_turns = _gather_turns(store, search, turn_limit), -1
+    turns = _gather_turns(store, search, turn_limit)
     while True:
         memories = _gather_memories(store, search, memory_limit)
         gathered, all_match = _apply_predicates(search, memories, turns)
@@ -277,13 +277,12 @@ def _gather_and_rank(store: Store, search: Search) -> tuple[Gathered, list[Ranke
         # If candidates were too faded or did not match the expression, others may take their place.
         lacks_confidence = any(place.dropped.startswith(LOW_CONFIDENCE) for place in ranked)
         more_memories_help = memories.has_more and (lacks_confidence or not all_match)
-        has_more_turns = len(turns.candidates) > previous_turns
-        more_turns_help = has_more_turns and not all_match
+        more_turns_help = turns.has_more and not all_match
         if not more_memories_help and not more_turns_help:
             return gathered, ranked
         memory_limit *= 4
         if more_turns_help:
-            previous_turns, turn_limit = len(turns.candidates), 4 * turn_limit
+            turn_limit *= 4
             turns = _gather_turns(store, search, turn_limit)
 
 

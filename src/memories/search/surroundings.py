@@ -82,12 +82,13 @@ def gather_surrounded(store: Store, filters: Filter, query: Query, limit: int) -
         query.text, store.values(filters.collection, filters.namespaces, SPEAKER)
     )
     vector = query.vector(remove_speakers(query.text, speakers))
-    turn_query = TurnQuery(vector, query.terms, max(MATCHES, 2 * limit), _search_periods(query))
+    match_limit, read_limit = max(MATCHES, 2 * limit), max(MIN_READ, 2 * limit)
+    turn_query = TurnQuery(vector, query.terms, match_limit, _search_periods(query))
     matches = store.matches(filters, turn_query)
     if not len(matches.group):
         return Gathered([], [], has_more=False)
     columns = _describe(matches, query, speakers)
-    best_rows = _first_rows(matches, _order_rows(columns, query), max(MIN_READ, 2 * limit))
+    best_rows = _first_rows(matches, _order_rows(columns, query), read_limit)
     rows: dict[Ref, int] = {}
     for row in best_rows:
         namespace, group = matches.groups[matches.group[row]]
@@ -98,7 +99,8 @@ def gather_surrounded(store: Store, filters: Filter, query: Query, limit: int) -
         accepted = select_accepted(records, filters.as_of)
         records = with_past_reinforcement(store, accepted, filters.as_of)
     by_ref = {record.ref: record for record in records}
-    gathered = Gathered([], [], has_more=False)
+    has_more = len(best_rows) == read_limit or len(matches.group) >= match_limit
+    gathered = Gathered([], [], has_more)
     for ref, row in rows.items():
         record = by_ref.get(ref)
         if record is None:
