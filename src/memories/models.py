@@ -337,7 +337,7 @@ class Actor(NamedTuple):
     """The author of a change, as far as the program knows.
 
     Attributes:
-        channel: The channel of the change: `cli`, `python` or `mcp`.
+        channel: The channel of the change; see `Origin`.
         user: The operating-system user.
         host: The name of the machine.
         program: The version of this program.

@@ -117,13 +117,13 @@ def test_only_decaying_memories_lose_score_with_age() -> None:
 
 
 def test_age_takes_only_from_what_a_memory_has_above_an_unrelated_text() -> None:
-    memory, strangers = found(0.8), 0.5
+    memory, noise_mean = found(0.8), 0.5
     old = memory._replace(decay_policy=DecayPolicy.CONTEXTUAL, age_days=50)
-    fresh = only(memory, strangers=strangers).score
+    fresh = only(memory, noise_mean=noise_mean).score
     weight = 3.0 * STANDALONE
-    unrelated = strangers * weight / (1 + weight)
+    unrelated = noise_mean * weight / (1 + weight)
     assert 0 < unrelated < fresh
-    aged = only(old, strangers=strangers).score
+    aged = only(old, noise_mean=noise_mean).score
     assert aged == pytest.approx(unrelated + (fresh - unrelated) * 0.975)
 
 

@@ -51,7 +51,7 @@ class Request:
 
 
 @dataclass
-class Gathered:
+class Parts:
     """The gathered parts of a context.
 
     Attributes:
@@ -71,7 +71,7 @@ class Gathered:
 
 def gather(
     gateway: "MemoryGateway", request: Request, conversation: str | None, query: str, message: str
-) -> Gathered:
+) -> Parts:
     """Read the last turns of a conversation, earlier turns that answer a question, and memories.
 
     Args:
@@ -100,7 +100,7 @@ class _Reader:
 
     def __init__(self, gateway: "MemoryGateway", request: Request) -> None:
         self._gateway, self._request = gateway, request
-        self.gathered = Gathered()
+        self.gathered = Parts()
         self._message_id: str | None = None  # the id of the message to answer, if it is stored
         self._unreachable: ConnectionError | None = None
 

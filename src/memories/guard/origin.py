@@ -17,7 +17,8 @@ from memories.languages import is_unseen
 USER, AGENT, CAPTURED, IMPORTED = TRUSTS = ("user", "agent", "captured", "imported")
 
 _RESERVED = "="  # no tag key can begin with it
-# Filters use TRUST and BY; VIA contains the other parts of the origin, such as the channel.
+# Stores filter by TRUST and BY. VIA contains the other parts of the origin, such as the channel,
+# joined by `|`; stores can't filter by one part.
 TRUST, BY, VIA = "=trust", "=by", "=via"
 BRANCH = "=branch"  # the writer's git branch, if any
 # HELD marks a record that awaits or has passed review; IMPORT is the id of an import.

@@ -1,7 +1,8 @@
 """Search filters: one table, from which the command, MCP, HTTP and the docs take their parameters.
 
-To add a filter, add a key to `SearchFilters` and a row to `_ROWS` here. Apply it in
-`search.search`, or, if it compares a label of records, in `read.lookup.narrow`.
+To add a filter, add a key to `SearchFilters` and a row to `_ROWS` here. If it compares a whole
+label of records, apply it in `read.lookup.narrow`. If not, as for a part of `VIA` (`guard.origin`),
+add a predicate in `search.search`. The page has a form of its own, with few filters.
 """
 
 from collections.abc import Mapping, Sequence

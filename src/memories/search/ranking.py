@@ -11,7 +11,12 @@ contains, as for turns. Signs for and against a turn are added:
     fused      = (words + weight × similarity + Σ signs / unit) / (1 + weight)
                  unit = sum of the word weights; the weight of similarity is twice as
                  large for a standalone memory
-    score      = fused × the factor for age and use of a memory; see `relevance`
+    score      = baseline + (fused - baseline) × the factor for age and use of a memory
+                 baseline = what an unrelated text gets; see `_score` and `relevance`
+
+Afterwards a correction moves before the hit that it corrects (`_corrections_first`), a newer memory
+before an older one that it may replace (`search.put_newer_first`), and memories whose anchors have
+changed move to the end (`results.with_verdicts`).
 
 `Weights` holds the weights of the means and of the signs, and says where the numbers come from. The
 weight of similarity is a constant of the embedder (`Space.weight`).
@@ -73,9 +78,9 @@ class Weights(NamedTuple):
 BEYOND_LIMIT = "beyond the limit"  # enough better candidates precede it
 LOW_CONFIDENCE = "confidence"  # first word of the reason to drop a decayed candidate
 WEIGHTS = Weights()
-_WORDS, _SIMILARITY = WEIGHTS.words, WEIGHTS.similarity  # computed once, not per candidate
+_WORD_UNIT, _SIMILARITY_UNIT = WEIGHTS.words, WEIGHTS.similarity  # computed once
 # A word score above this share of the best one makes a stale memory a hit without similarity.
-OWN_WORDS = 0.5
+STALE_WORDS_SHARE = 0.5
 # The best word score counts fully only if it is at least this BM25, because a single common word in
 # a small store should not count fully.
 FULL_WORDS = 4.0
@@ -83,7 +88,7 @@ FULL_WORDS = 4.0
 # could confirm the match.
 STANDALONE = 2.0
 FULL_LENGTH = 20  # a turn with this many words is not brief
-WORDS_ONLY_SIGNS = 0.4  # factor for the signs if nothing has a similarity; else they could dominate
+WORDS_ONLY_SIGNS = 0.4  # factor for the signs without an embedder; else they could dominate
 # A text this close to a date in the query is a hit even without a shared word.
 ON_DATE = 0.5
 # A text this near to a clear answer, in units of calibration, may also be an answer.
@@ -96,7 +101,8 @@ class Evidence(NamedTuple):
     """Evidence for a candidate, or, as arrays of one shape, for many candidates.
 
     Attributes:
-        words: BM25 of the query's words, 0.0 if no word matches.
+        words: BM25 of the query's words, 0.0 if no word matches. `surroundings` scales it, so that
+            memories and turns compare.
         session_best: The best BM25 in its session.
         window_words: The share of the query's words in its window, 0 to 1; None to use its own
             words.
@@ -187,7 +193,7 @@ class RankingRules(NamedTuple):
         min_confidence: The lowest confidence of a hit.
         limit: The maximum number of hits.
         include_corrected: Keep hits that other hits correct.
-        strangers: The similarity of two unrelated texts; a constant of the embedder.
+        noise_mean: The similarity of two unrelated texts; a constant of the embedder.
         relevance: The influence of age and use; None for no influence.
         curve: The embedder's calibration, for the thresholds of `relevance`; None without
             similarities.
@@ -200,7 +206,7 @@ class RankingRules(NamedTuple):
     min_confidence: float
     limit: int
     include_corrected: bool = True
-    strangers: float = 0.0
+    noise_mean: float = 0.0
     relevance: Relevance | None = Relevance()
     curve: tuple[float, float] | None = None
 
@@ -252,8 +258,8 @@ def fuse(evidence: Evidence, best_words: float, weight: float) -> Any:
         + WEIGHTS.session_best * (evidence.session_best / full)
         + WEIGHTS.window_words * window
         + WEIGHTS.session_words * session
-    ) / _WORDS
-    signs = _sum_signs(evidence) / _WORDS
+    ) / _WORD_UNIT
+    signs = _sum_signs(evidence) / _WORD_UNIT
     if evidence.similarity is None:
         if weight:
             return words + signs / (1 + weight)
@@ -264,7 +270,7 @@ def fuse(evidence: Evidence, best_words: float, weight: float) -> Any:
         WEIGHTS.own_similarity * evidence.similarity
         + WEIGHTS.window_similarity * evidence.window_similarity
         + WEIGHTS.session_similarity * evidence.session_similarity
-    ) / _SIMILARITY
+    ) / _SIMILARITY_UNIT
     return (words + signs + weight * similarity) / (1 + weight)
 
 
@@ -295,16 +301,16 @@ def rank(candidates: Sequence[Features], rules: RankingRules) -> list[Ranked]:
     weakest = WORDLESS_SHARE * best
     min_if_noise = best - rules.near_best
     judged: list[Ranked] = []
-    for ranked in _score_all(candidates, best_words, rules):
-        reason = noise or _reason_to_drop(ranked.features, rules, weakest, min_if_noise)
-        judged.append(ranked._replace(dropped=reason) if reason else ranked)
+    for place in _score_all(candidates, best_words, rules):
+        reason = noise or _reason_to_drop(place.features, rules, weakest, min_if_noise)
+        judged.append(place._replace(dropped=reason) if reason else place)
     judged = _apply_thresholds(judged, best_words, rules)
     ordered: list[Ranked] = []
     hits = 0
     messages: set[str] = set()
-    for ranked in _corrections_first(judged, include_corrected=rules.include_corrected):
-        message = ranked.features.message
-        reason = ranked.dropped
+    for place in _corrections_first(judged, include_corrected=rules.include_corrected):
+        message = place.features.message
+        reason = place.dropped
         if not reason and message in messages:
             reason = "another part of the same message is a hit"
         elif not reason and hits >= rules.limit:
@@ -313,7 +319,7 @@ def rank(candidates: Sequence[Features], rules: RankingRules) -> list[Ranked]:
             hits += 1
             if message:
                 messages.add(message)
-        ordered.append(ranked._replace(score=min(1.0, max(0.0, ranked.score)), dropped=reason))
+        ordered.append(place._replace(score=min(1.0, max(0.0, place.score)), dropped=reason))
     return ordered
 
 
@@ -323,14 +329,14 @@ def _score_all(
     """Return all candidates by score, best first. A verbatim one gets the best score."""
     scored = [_score(row, candidate, best_words, rules) for row, candidate in enumerate(candidates)]
     if rules.relevance is None or not rules.relevance.by_formula:
-        best_score = max([ranked.score for ranked in scored], default=0.0)
-        for ranked in scored:
-            if ranked.features.verbatim:
-                scored[ranked.row] = ranked._replace(score=best_score)
+        best_score = max([place.score for place in scored], default=0.0)
+        for place in scored:
+            if place.features.verbatim:
+                scored[place.row] = place._replace(score=best_score)
 
-    def sort_key(ranked: Ranked) -> tuple[float, bool, float]:
+    def sort_key(place: Ranked) -> tuple[float, bool, float]:
         # On a tie the newer memory comes first; turns have no age here and keep their order.
-        return -ranked.score, not ranked.features.verbatim, ranked.features.age_days
+        return -place.score, not place.features.verbatim, place.features.age_days
 
     return sorted(scored, key=sort_key)
 
@@ -386,7 +392,7 @@ def _score(row: int, candidate: Features, best_words: float, rules: RankingRules
         weight *= STANDALONE
     baseline = 0.0
     if candidate.evidence.similarity is not None:
-        baseline = rules.strangers * weight / (1 + weight)
+        baseline = rules.noise_mean * weight / (1 + weight)
     baseline = min(baseline, score)
     score = baseline + (score - baseline) * factor(fresh, use, relevance.least_freshness)
     return Ranked(row, candidate, score, fresh, use, threshold)
@@ -478,7 +484,7 @@ def _apply_thresholds(
     for place in open_places:
         candidate = place.features
         is_stale = _staleness(candidate, relevance) == STALE
-        enough_words = OWN_WORDS * max(best_words, FULL_WORDS) if is_stale else 0.0
+        enough_words = STALE_WORDS_SHARE * max(best_words, FULL_WORDS) if is_stale else 0.0
         speaks_for_itself = (
             candidate.on_date or candidate.verbatim or candidate.evidence.words > enough_words
         )

@@ -1,11 +1,11 @@
 """Relevance: how age and use change a memory's score, and how similar a hit must be. Pure: ages are
 passed in.
 
-This implements Decision 5 in the identity specification: `score = similarity × freshness × boost`,
-and three thresholds. The first factor is the fused score from `ranking`. The other two are bounded,
-so that the content of the memories decides their order: age and use only break near ties, and never
-hide the best answer. Thresholds are on a calibrated scale, so they mean the same for every
-embedder.
+This is a bounded variant of Decision 5 in the identity specification, `score = similarity ×
+freshness × boost`, with its three thresholds. The first factor is the fused score from `ranking`.
+The other two are bounded, so that the content of the memories decides their order: age and use only
+break near ties, and never hide the best answer. Thresholds are on a calibrated scale, so they mean
+the same for every embedder.
 """
 
 import math

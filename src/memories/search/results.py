@@ -199,27 +199,27 @@ class SearchResult(NamedTuple):
 
     def hits(self) -> tuple[Hit, ...]:
         """Return the hits, best first."""
-        return tuple(self.to_hit(ranked) for ranked in self.ranked if not ranked.dropped)
+        return tuple(self.to_hit(place) for place in self.ranked if not place.dropped)
 
     def explanation(self) -> Explanation:
         """Return the hits, and all candidates with their numbers."""
         return Explanation(self.hits(), _Considering(self), tuple(self.query.terms), self.note)
 
-    def describe(self, ranked: Ranked) -> Considered:
+    def describe(self, place: Ranked) -> Considered:
         """Return a candidate with the numbers behind its score."""
-        record, features = self.candidates[ranked.row].record, ranked.features
+        record, features = self.candidates[place.row].record, place.features
         is_turn = record.ref.collection is Collection.HISTORY
         numbers = _round_evidence(features.evidence, is_turn=is_turn)
         numbers["confidence"] = features.confidence
-        numbers["freshness"] = round(ranked.freshness, 4)
-        numbers["boost"] = round(ranked.boost, 4)
-        numbers["threshold"] = ranked.threshold or None
+        numbers["freshness"] = round(place.freshness, 4)
+        numbers["boost"] = round(place.boost, 4)
+        numbers["threshold"] = place.threshold or None
         entry_id = self._read(record).id if is_turn else record.ref.group
-        return Considered(entry_id, record.text, round(ranked.score, 4), numbers, ranked.dropped)
+        return Considered(entry_id, record.text, round(place.score, 4), numbers, place.dropped)
 
-    def to_hit(self, ranked: Ranked) -> Hit:
+    def to_hit(self, place: Ranked) -> Hit:
         """Return a candidate as a hit, whether or not it was dropped."""
-        candidate = self.candidates[ranked.row]
+        candidate = self.candidates[place.row]
         similarity = calibrated = None
         if candidate.similarity is not None:
             similarity = round(min(1.0, max(0.0, candidate.similarity)), 4)
@@ -228,7 +228,7 @@ class SearchResult(NamedTuple):
                 calibrated = round(calibrate(similarity, *calibration), 4)
         return Hit(
             found=self._read(candidate.record),
-            score=round(ranked.score, 4),
+            score=round(place.score, 4),
             similarity=similarity,
             calibrated=calibrated,
         )

@@ -46,7 +46,7 @@ COLLECTIONS: Mapping[str, tuple[Collection, ...]] = {
 }
 MIN_CANDIDATES = 40
 EXAMINED = 6  # number of the best hits that are compared with each other
-NEAR = 0.45  # minimum score of the newer hit, as a share of the older hit's score
+NEAR_SHARE = 0.45  # minimum score of the newer hit, as a share of the older hit's score
 
 
 Predicate = Callable[[Record], bool]
@@ -64,7 +64,7 @@ class Search(NamedTuple):
         min_similarity: The lowest similarity of a hit, on the calibrated scale.
         include_corrected: Whether to show hits that other hits correct.
         predicates: For each collection with an expression, a function that returns whether a record
-            matches it.
+            matches it; for what `filters` can't express.
         relevance: The influence of age and use; None for no influence.
     """
 
@@ -176,10 +176,12 @@ def _divide_by_collection(
     predicates: dict[Collection, Predicate] = {}
     expression = options.get("where")
     for collection in collections_of(options.get("scope", "memories")):
-        where = any_collection._replace(collection=collection)
+        of_collection = any_collection._replace(collection=collection)
         if expression is not None:
-            where, predicates[collection] = _parse_expression(expression, where, instant)
-        alternatives = with_global(where, projects)
+            of_collection, predicates[collection] = _parse_expression(
+                expression, of_collection, instant
+            )
+        alternatives = with_global(of_collection, projects)
         if collection is Collection.HISTORY and len(alternatives) > 1:
             alternatives = alternatives[:-1]  # turns are never global
         filters += alternatives
@@ -352,7 +354,7 @@ def _rules(search: Search, floor: float, near_best: float) -> RankingRules:
     curve = embedder.space.calibration
     return rules._replace(
         min_similarity=to_cosine(search.min_similarity, *curve) if search.min_similarity else 0.0,
-        strangers=embedder.space.noise_mean,
+        noise_mean=embedder.space.noise_mean,
         curve=curve,
     )
 
@@ -383,7 +385,7 @@ def put_newer_first(
     ordered = list(ranked)
     for old, new in permutations(range(len(best)), 2):
         is_below = ordered.index(best[new]) > ordered.index(best[old])
-        is_near = best[new].score >= NEAR * best[old].score
+        is_near = best[new].score >= NEAR_SHARE * best[old].score
         if not is_below or not is_near or ages[new] >= ages[old]:
             continue
         if _may_replace(store, query, records[new], records[old]):

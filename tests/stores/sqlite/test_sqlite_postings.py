@@ -154,7 +154,10 @@ def test_a_large_store_limits_the_cached_counts_of_terms(
     for first in range(0, 50, 5):
         with store._file.read() as db:
             terms = [f"word{n}" for n in range(first, first + 5)]
-            assert len(sqlite_words.rank(db, postings, selection(db, pool()), terms).scores) == 5
+            assert (
+                len(sqlite_words.search_words(db, postings, selection(db, pool()), terms).scores)
+                == 5
+            )
             assert len(postings.snapshot(db).counts) <= 15
 
 

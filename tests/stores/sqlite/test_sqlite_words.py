@@ -77,7 +77,7 @@ def test_common_words_find_records_with_all_of_them_in_a_large_store(
     assert next(iter(hits)) == "all"
     assert {f"two{n}" for n in range(5)} <= set(by_words(store, terms[1:3], k=8))
     with store._file.read() as db:
-        ranked = sqlite_words.rank(db, Postings(), selection(db, pool()), terms)
+        ranked = sqlite_words.search_words(db, Postings(), selection(db, pool()), terms)
     assert len(ranked.scores) <= 30
     assert set(ranked.holders) == set(terms)
 

@@ -70,7 +70,7 @@ def candidates(
     cosines = vectors.best(db, probe, selected, extent, k)
     # These are the scores of the best records by words, and of those records in `cosines` that
     # contain any of the words.
-    scores = _rank(db, selected, extent, terms, list(cosines)).scores
+    scores = _search_words(db, selected, extent, terms, list(cosines)).scores
     words = highest(scores, k) | {seq: scores[seq] for seq in cosines if seq in scores}
     lacking = [seq for seq in words if seq not in cosines]
     cosines |= vectors.exact(db, probe, selected, lacking)
@@ -92,7 +92,7 @@ def indexed_tokens(record: Record) -> tuple[int, str]:
     return len(tokens), "".join(f" {token} " for token in tokens)
 
 
-def _rank(
+def _search_words(
     db: Transaction,
     selected: Selection,
     extent: Extent,
@@ -303,7 +303,7 @@ def matches(db: Transaction, selected: Selection, probe: Probe | None, query: Tu
     from memories.stores.columns import matches_at, places_of
 
     extent = read_extent(db, selected)
-    words = _rank(db, selected, extent, query.terms)
+    words = _search_words(db, selected, extent, query.terms)
     sql = f"{_PLACE} WHERE {selected.sql}"
     if extent.matching <= _FEW:
         rows = db.rows(sql, selected.values)

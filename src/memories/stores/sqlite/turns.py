@@ -137,7 +137,7 @@ class TurnSearch(NamedTuple):
         """
         terms = self.query.terms
         try:
-            return index.rank(self.db, self.postings, self.selected, terms, among)
+            return index.search_words(self.db, self.postings, self.selected, terms, among)
         except WordsDamaged as exc:
             if self.vectors is None:
                 raise

@@ -374,7 +374,7 @@ def best(
         terms: See `Store.candidates`.
         k: The number of records.
     """
-    scores = rank(db, postings, selected, terms).scores
+    scores = search_words(db, postings, selected, terms).scores
     # To apply a filter, the record of each match must be looked up. For all matches, that would
     # take as long as ranking them.
     count = k if selected.is_broad else _SURPLUS * k
@@ -386,7 +386,7 @@ def best(
         count *= _SURPLUS
 
 
-def rank(
+def search_words(
     db: apsw.Connection,
     postings: Postings,
     selected: Selection,
