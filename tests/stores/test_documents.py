@@ -750,7 +750,7 @@ def test_a_write_that_loses_its_server_says_that_it_may_be_stored(
 
     server.before = before
     with pytest.raises(
-        StoreUnreachable, match="may or may not be stored; read it before you write it again"
+        StoreUnreachable, match="may or may not be stored; check before you write it again"
     ):
         if in_transaction:
             with store.transaction():
@@ -923,7 +923,7 @@ def test_unlisted_labels_are_reported_and_repaired(server: Server, open_store: O
     del server.parts[Part(Kind.LABELS, MEMORY, "ann")]
     [finding] = store.check(deep=True)
     assert finding.derived
-    assert store.repair() == ["1 labels that were not listed"]
+    assert store.repair() == ["1 labels that were missing from a namespace's list"]
     assert store.values(MEMORY, ["ann"], "who") == ["ann"]
     assert list(store.check(deep=True)) == []
 
@@ -1174,7 +1174,7 @@ def test_a_silent_name_server_does_not_extend_the_time_to_connect(
 def test_a_write_may_take_longer_and_may_be_stored(silent: StoreClient) -> None:
     with pytest.raises(
         StoreUnreachable,
-        match=r"within 0\.6 seconds; the write may or may not be stored; read it",
+        match=r"within 0\.6 seconds; the write may or may not be stored; check",
     ):
         silent.ask("POST", "/", {}, writes=True)
 
@@ -1202,11 +1202,11 @@ def test_a_quoted_message_of_a_server_has_no_key() -> None:
         "Product", "db", 1, False, {"Authorization": "Bearer s3cret-key"}, "Is it running?"
     )
     told = StoreClient(address).refusal(
-        Answer(403, {"message": "no such\nkey: s3cret-key."}), "a write"
+        Answer(403, {"message": "no such\nkey: s3cret-key."}), "writing"
     )
-    assert (
-        str(told)
-        == 'Product at db:1 refused a write with status 403: {"message": "no such\\nkey: ***."}'
+    assert str(told) == (
+        "Product at db:1 refused a request (writing) with status 403: "
+        '{"message": "no such\\nkey: ***."}'
     )
 
 

@@ -701,7 +701,7 @@ def test_the_key_is_sent_and_never_shown(
 ) -> None:
     server.key = "s3cret"
     monkeypatch.delenv("QDRANT_API_KEY", raising=False)
-    with pytest.raises(StoreError, match=r"wants a key \(status 401\); set QDRANT_API_KEY"):
+    with pytest.raises(StoreError, match=r"requires a key \(status 401\); set QDRANT_API_KEY"):
         QdrantStore(server.url, SPACE).count(pool())
     with pytest.raises(StoreError, match="refused the key") as raised:
         QdrantStore(f"qdrant://:wr0ng@127.0.0.1:{server.port}", SPACE).count(pool())
@@ -845,7 +845,7 @@ def test_a_write_whose_answer_is_lost_may_be_stored(server: ApiServer) -> None:
         driver.count(RECORDS)
         server.cut = 2
         with pytest.raises(
-            StoreUnreachable, match="may or may not be stored; read it before you write it again"
+            StoreUnreachable, match="may or may not be stored; check before you write it again"
         ):
             write()
     assert payloads(driver) == {"b": {"body": "b", "ended": 1}}

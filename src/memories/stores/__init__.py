@@ -40,8 +40,8 @@ def open_store(url: str, space: Space | None, config: Config | None = None) -> S
             `qdrant://host:port/collection` or `qdrant:///folder`; `http://host:port` or
             `https://host` for a Memories server.
         space: The space of the vectors to write and search; None in keyword-only mode.
-        config: Settings that a URL doesn't contain: the collection's name, when a folder of files
-            moves and to which store, and whether vectors are compact.
+        config: Settings that a URL doesn't contain: the collection's name, when a files store moves
+            to a larger store and to which one, and whether vectors are compact.
 
     Raises:
         ConfigError: The URL is invalid, no store has this scheme, or a package is missing.
@@ -57,8 +57,8 @@ def open_store(url: str, space: Space | None, config: Config | None = None) -> S
     if scheme not in _STORES or not is_complete:
         raise ConfigError(
             f'"{without_password(url)[:80]}" is not a store; use sqlite:///path, postgresql://…, '
-            "chroma://host:port, qdrant://host:port, files:///folder, or http://host:port of a "
-            "server"
+            "chroma://host:port, qdrant://host:port, files:///folder, or http://host:port for a "
+            "Memories server"
         )
     module, _, name = _STORES[scheme].rpartition(".")
     store_class = getattr(importlib.import_module(f"memories.stores.{module}"), name)

@@ -130,7 +130,7 @@ def link_of(record: Record) -> Link:
     try:
         number, actor, changes, digest, *salt = json.loads(record.text)
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-            raise ValueError("its number is not a whole number from 1")
+            raise ValueError("the entry's number is not a whole number from 1")
         return Link(
             number=number,
             namespace=record.ref.namespace,
@@ -183,7 +183,7 @@ def chain_of(namespace: str) -> Filter:
 
 
 def reinforcements_of(namespaces: Sequence[str], memory_id: str) -> Filter:
-    """Return the filter for a memory's reinforcements; each is a record with its time."""
+    """Return the filter for the records of a memory's reinforcements, one record for each."""
     return Filter(Collection.LOG, tuple(namespaces), state="any", group=memory_id)
 
 

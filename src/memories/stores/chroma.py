@@ -1,6 +1,6 @@
 """The store on a Chroma server: its URL, and a driver that uses REST.
 
-The embedded client would lose concurrent writes.
+The driver doesn't use Chroma's embedded client, which loses concurrent writes.
 """
 
 import functools
@@ -39,17 +39,17 @@ if TYPE_CHECKING:
 _COLLECTIONS = "/api/v2/tenants/default_tenant/databases/default_database/collections"
 _MARK = "memories.store"  # key in our collections' metadata that names their store
 _BATCH = 1_000  # maximum number of ids per request; the server's SQLite allows 32,766 values
-# A list of more than 5,461 texts makes the server refuse all later writes to the collection.
+# A list of more than 5,461 strings makes the server refuse all later writes to the collection.
 _MAX_WORDS, _MAX_LABELS = 4_000, 1_000
 # The fields of the points that contain the words: the words, whether the record has more such
 # points, and the record's id.
 _WORDS, _LONG, _OF = "words", "long", "of"
 _SEARCHED_FIELDS = frozenset((*FIELDS, _WORDS, _LONG, _OF))
-_PREFIX_LENGTH = 4  # number of first letters by which a word can be found
+_PREFIX_LENGTH = 4  # length of the prefix by which a word can be found
 _BATCH_BYTES = 16_000_000  # maximum size of a request; the server accepts 40 MB
 
-# These settings are for a recall@10 of 0.99. On 100,000 sentences, Chroma's defaults don't reach
-# that, and neither does an ef of 128.
+# On 100,000 sentences, these settings reach a recall@10 of 0.99. Chroma's defaults don't, and
+# neither does an ef of 128.
 _VECTORS = {
     "hnsw": {"space": "cosine", "ef_construction": 200, "ef_search": 300, "max_neighbors": 24}
 }
@@ -72,18 +72,18 @@ class ChromaDriver:
     """Implements `Driver` on one server: each part is a collection, so a search needs no filter.
 
     A filter that most points match would cost the server 4 ms for every thousand points, more than
-    the search itself. The store's state is kept in the metadata of the collection that has the
-    store's name, and this collection's points list the parts. Creating the collection is a single
-    step, which succeeds for only one client.
+    the search itself. The collection with the store's name keeps the store's state in its metadata,
+    and its points list the parts. Creating a collection is a single step, which succeeds for only
+    one client.
 
     The words of a record are a list in a second collection, which is written before the record.
     Keeping these lists in the records would slow reads. The server's own document search scans the
     documents of all collections, which takes 50 ms for 100,000 documents.
 
-    The rules of the protocol hold: the server writes a request to its log completely or not at all.
-    Removed content stays in its SQLite file until `chroma vacuum --path FOLDER` is run while the
-    server is stopped. Words and vectors of an interrupted write stay until its record is written
-    and removed.
+    This driver keeps every rule of `Driver`, because the server writes a request to its log
+    completely or not at all. Removed content stays in the server's SQLite file until `chroma vacuum
+    --path FOLDER` is run while the server is stopped. After an interrupted write, the words and
+    vectors of a record stay until the record is written again and removed.
     """
 
     def __init__(self, address: Address, name: str) -> None:
@@ -103,7 +103,7 @@ class ChromaDriver:
     def max_batch(self) -> int:
         """See `Driver.max_batch`."""
         answer = self._client.ask("GET", "/api/v2/pre-flight-checks")
-        limits = self._value(answer, "a request for its limits")
+        limits = self._value(answer, "reading its limits")
         return int(limits["max_batch_size"])
 
     def state(self) -> Mapping[str, str]:
@@ -138,7 +138,7 @@ class ChromaDriver:
             return
         body = {"new_metadata": self._base(values)["metadata"]}
         answer = self._client.ask("PUT", f"{_COLLECTIONS}/{collection['id']}", body, writes=True)
-        self._value(answer, "changing its state")
+        self._value(answer, "changing the store's state")
 
     def _base(self, values: Mapping[str, str]) -> dict[str, Any]:
         return {"name": self.collection, "metadata": {_MARK: self.collection, **values}}
@@ -150,7 +150,7 @@ class ChromaDriver:
             return []
         path = f"{_COLLECTIONS}/{collection['id']}/get"
         answer = self._client.ask("POST", path, {"include": []})
-        points = self._value(answer, "a request for its parts")
+        points = self._value(answer, "reading the store's parts")
         parts: list[Part] = []
         try:
             for name in points["ids"]:
@@ -280,7 +280,7 @@ class ChromaDriver:
             if not _is_missing(answer):
                 break
             self._ids.pop(self._collection_name(part, contents), None)  # the collection was removed
-        self._value(answer, "a write")
+        self._value(answer, "writing")
 
     def _batch_size(self, count: int) -> int:
         """Return how many points fit into one request. For few points, the server's limit isn't
@@ -361,7 +361,7 @@ class ChromaDriver:
             path = f"{_COLLECTIONS}/{collection_id}/{action}"
             answer = self._client.ask(method, path, body, writes=action == "delete")
             if not _is_missing(answer):
-                return self._value(answer, "a request")
+                return self._value(answer, "reading")
             # The collection was removed, and perhaps created again.
             self._ids.pop(self._collection_name(part, contents), None)
         return None
@@ -392,7 +392,7 @@ def _field_name(scope: str, field: str) -> str:
     """Return a field's name in one part.
 
     The server looks up conditions in an index over all its collections, by the name of the field
-    and then by its value. With different names in each part, the cost of a search depends on the
+    and then by its value. Since the names differ between parts, the cost of a search depends on the
     size of the part, not on how much the server contains.
     """
     return f"{field}.{scope}" if field in _SEARCHED_FIELDS else field
@@ -427,11 +427,11 @@ def _to_points(scope: str, answer: Any) -> list[Point]:
 
 
 def _has_term(scope: str, term: "Term") -> dict[str, Any]:
-    """Return the condition that a record contains the words of a term.
+    """Return the condition for points whose records may contain a term.
 
-    The words of a long record are spread over several points, and perhaps none of them contains
-    all words of the term. So a point matches if it contains any of these words; the caller checks
-    the records.
+    The words of a long record are spread over several points, and perhaps no single point contains
+    all words of the term. So the points of a long record match if they contain any of the words;
+    the caller checks the records.
     """
     *words, last = term.tokens
     words += _prefix(last) if term.open_ended else [last]
@@ -448,9 +448,9 @@ def _has_term(scope: str, term: "Term") -> dict[str, Any]:
 
 
 def _prefix(word: str) -> list[str]:
-    """Return the entry in the word list that finds a word by its first letters, if it has one.
+    """Return the entry in the word list that stands for a word's prefix; empty if it needs none.
 
-    Only queries in scripts other than Latin search for the beginnings of words.
+    Only queries in scripts other than Latin search for word prefixes.
     """
     if len(word) < _PREFIX_LENGTH or is_latin(word):
         return []

@@ -51,7 +51,7 @@ class Claims(Protocol):
         Args:
             name: A hash of the key and the sender.
             digest: A hash of the request.
-            sync: Whether the claim must survive a power failure, as the write that follows it does.
+            sync: Whether the claim must survive a power failure, like the write that follows it.
 
         Raises:
             Taken: A server is processing the request, or the key belongs to a different request.

@@ -13,7 +13,7 @@ from memories.stores.words import WordHits, WordScores
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_LEADING = 20  # the neighbours of this many best records by words, and by vector, are also returned
+_LEADING = 20  # number of best records, by words and by vector, whose neighbours are also returned
 MAX_OF_A_DAY = 100  # maximum number of turns returned for one time span in the query
 
 Id = TypeVar("Id")

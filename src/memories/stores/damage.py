@@ -65,7 +65,7 @@ class Damaged:
                 self._findings.popitem(last=False)
 
     def mark(self) -> int:
-        """Return a mark for `since`."""
+        """Return the current point in time, as a mark to pass to `since`."""
         return self._count
 
     def since(self, mark: int = 0) -> tuple[Finding, ...]:
@@ -186,7 +186,7 @@ def _find_part_problem(record: Record) -> str | None:
 def _find_labels_problem(record: Record) -> str | None:
     labels = record.labels
     if not isinstance(labels, Mapping) or len(labels) > _MAX_LABELS:
-        return f"has labels that are not at most {_MAX_LABELS} pairs of texts"
+        return f"has labels that are not at most {_MAX_LABELS} pairs of strings"
     for key, value in labels.items():
         if type(key) is str and type(value) is str and len(value) <= _MAX_CACHED_LABEL:
             problem = _find_short_label_problem(key, value)

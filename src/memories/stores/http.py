@@ -26,7 +26,7 @@ BATCH_BYTES = 16_777_216
 MAX_ANSWER_BYTES = 268_435_456
 SECONDS = 120.0
 _TRIES = 8  # maximum number of attempts while the server is overloaded
-_UNSURE = "the write may or may not be stored; read it before you write it again"
+_UNSURE = "the write may or may not be stored; check before you write it again"
 _WRITES = ("append", "patch", "remove", "stage", "switch", "repair", "commit")
 
 
@@ -132,7 +132,7 @@ class HttpStore(Store):
             return StoreUnreachable(
                 f"{address} is not ready (status {answer.status}): {reason}; {advice}"
             )
-        return StoreError(f"{address} refused with status {answer.status}: {reason}")
+        return StoreError(f"{address} refused the request with status {answer.status}: {reason}")
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:

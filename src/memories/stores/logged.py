@@ -90,7 +90,7 @@ class LoggedStore(StoreWrapper):
             channel: The channel that changes come through; see `Actor`.
             clock: Returns the current time, with its time zone.
             origin: Called for each added record; returns the origin that replaces the record's own.
-                None if records keep their origins, as copies do.
+                None if added records keep their own origins, as copied records do.
             action: The action to log for all additions and removals, instead of the usual ones.
             quota: Limits on the size of a namespace; see the setting `namespace_quota`.
         """
@@ -279,7 +279,7 @@ class LoggedStore(StoreWrapper):
         return entries
 
     def _head(self, namespace: str) -> "tuple[int, Link | None]":
-        """Return the position of a chain's last entry, and the entry; 0 and None if it has none."""
+        """Return a chain's last entry and its position; 0 and None for an empty chain."""
         from memories.stores import chain
 
         if self._batch is not None and namespace in self._batch.heads:

@@ -61,7 +61,7 @@ class Store(Protocol):
       out of its results and notes it in `damaged`. `patch` refuses to change the record; `refs` and
       `remove` only need its address.
     - *Errors* come from `memories.errors`: `Conflict`, `StoreBusy`, `StoreDamaged`, `SchemaTooNew`,
-      `EmbedderMismatch`, else `StoreError`. No driver's exception reaches the caller.
+      `EmbedderMismatch`, and `StoreError` for all others. No driver's exception reaches the caller.
 
     Vector search may be exact or approximate. Some stores have more methods, which callers look up
     by name: `rehearse` (see `OnThisDisk`), `claims` (see `claims.Claims`), and `listen` and

@@ -157,8 +157,9 @@ class StoreWrapper(Store):
         self._target().close()
 
 
-# Maximum number of collected records. Only adding them to the store takes time. With more of them,
-# a caller that limits the duration of a transaction would notice that time too late.
+# Maximum number of collected records. Collecting records takes almost no time; adding them to the
+# store does. With a higher limit, a caller that limits the duration of a transaction would find out
+# too late how long the transaction takes.
 MOST_WAITING = 512
 
 

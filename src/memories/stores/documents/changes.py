@@ -108,7 +108,7 @@ class WriterLock:
             }
         except FileNotFoundError:
             return {}
-        except (ValueError, TypeError, AttributeError):  # cut off by a crash: the wait restarts
+        except (ValueError, TypeError, AttributeError):  # truncated by a crash; the wait restarts
             return {}
 
 
@@ -222,9 +222,9 @@ class Flush:
     live ones if nothing else changes and they fit into one step, otherwise as pending ones, which
     readers don't see. They are read back, since the server silently skips a record that another
     writer wrote first. Then one update completes the transaction: pending records become live, and
-    other records end. An interruption before that leaves pending records behind, which the next
-    writer of these refs removes. Finally the labels are added again, since another machine may have
-    removed them in the meantime. That machine also checks again after its removal.
+    existing records change. An interruption before this update leaves pending records behind, which
+    the next writer of these refs removes. Finally the labels are added again, since another machine
+    may have removed them in the meantime. That machine also checks again after its removal.
     """
 
     def __init__(
@@ -263,7 +263,7 @@ class Flush:
         except StoreUnreachable as exc:
             raise StoreUnreachable(
                 f"{self._driver.url} stopped answering in the middle of a write, which may or may "
-                "not be stored; read it before you write it again"
+                "not be stored; check before you write it again"
             ) from exc
 
     def _is_one_step(self) -> bool:
@@ -388,7 +388,7 @@ def check_free(
                 driver.delete(part, [point.id])
             elif not decode(part, [point]):
                 raise Conflict(
-                    f"another writer is writing a record of {part.namespace} there; try again in "
+                    f"another writer is writing the same record in {part.namespace}; try again in "
                     "a minute"
                 )
             elif point.id in refs_by_id:
@@ -422,7 +422,7 @@ def check_keys(
             decoded = decode(part, [point])
             if not decoded:
                 raise Conflict(
-                    f"another writer is writing a record of {part.namespace} with the same key; "
+                    f"another writer is writing a record in {part.namespace} with the same key; "
                     "try again in a minute"
                 )
             holder = decoded[0].record

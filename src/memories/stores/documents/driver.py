@@ -29,7 +29,7 @@ FIELDS: Mapping[str, type] = {
     "by": str,
     "created": int,  # milliseconds since 1970; from the year 1 to 9999
     "ended": int,
-    "labels": list,  # list of texts
+    "labels": list,  # list of strings
     "spaces": list,
 }
 
@@ -45,8 +45,8 @@ class Kind(StrEnum):
 class Part(NamedTuple):
     """A set of points that is read and searched separately, isolated from all other parts.
 
-    A server that supports many collections should have one for each part. Another server keeps
-    several parts in one collection and limits every request to a part.
+    If a server supports many collections, each part should have its own. On other servers, several
+    parts share a collection, and every request is limited to one part.
 
     Attributes:
         kind: The kind of its points.
@@ -66,12 +66,12 @@ class Point(NamedTuple):
     """A document on a server.
 
     Attributes:
-        id: Its name in its part: any text, up to a few thousand characters. If a server takes only
-            numbers or UUIDs, its driver derives one from part and name and keeps the name in the
-            payload.
+        id: Its name in its part: any string, up to a few thousand characters. If the server accepts
+            only numbers or UUIDs as ids, the driver derives one from the part and this name, and
+            keeps the name in the payload.
         payload: Its content; never empty for records, empty for vectors and labels. In addition to
-            `FIELDS`, it contains texts and integers under names with a dot, which must be returned
-            unchanged.
+            `FIELDS`, it contains strings and integers under names with a dot, which must be
+            returned unchanged.
         vector: For vectors, a window of unit length, shape (dimension,); None for other kinds.
         words: For records, the tokens of the text in order (see `words.tokens_of`), for searches;
             never returned.
@@ -88,9 +88,9 @@ class Condition(NamedTuple):
 
     Attributes:
         field: One of `FIELDS`.
-        relation: How the field compares to the value. `has`: the field's list contains this text.
-            `in`: the field's text is one of these.
-        value: The value to compare with; a list of texts for `in`.
+        relation: How the field compares to the value. `has`: the field's list contains this string.
+            `in`: the field's string is one of these.
+        value: The value to compare with; a list of strings for `in`.
     """
 
     field: str
@@ -102,7 +102,7 @@ Where = Sequence[Condition]  # all must be met; if empty, every point in the par
 
 
 class Driver(Protocol):
-    """Sends one server requests about the parts of one store.
+    """Sends requests about the parts of one store to its server.
 
     Rules for every driver (`tests/stores/test_documents.py` contains a driver that keeps everything
     in memory):
@@ -117,10 +117,10 @@ class Driver(Protocol):
       requires.
     - *Complete answers.* Without a limit, an answer is complete, however long it is.
     - *Threads* may share a driver.
-    - *Errors* are `StoreError` and `StoreDamaged` of `memories.errors`, each with one sentence that
-      says which server and what to do, never a password or a key. A request that may have been
-      carried out is sent again only if sending it twice does no harm; all of these methods can
-      safely be repeated.
+    - *Errors* are `StoreError` and `StoreDamaged` from `memories.errors`. Each is one sentence that
+      names the server and says what to do, and never contains a password or a key. A request that
+      may have been carried out is sent again only if sending it twice does no harm; all of these
+      methods can safely be repeated.
     """
 
     @property
@@ -172,7 +172,7 @@ class Driver(Protocol):
         """
 
     def update(self, part: Part, changes: Mapping[str, Mapping[str, Value | None]]) -> None:
-        """Set fields of the payloads of points, by id; None removes a field.
+        """Set fields in the payloads of points, given by id; None removes a field.
 
         Ids that don't exist are ignored: this creates nothing.
         """
@@ -190,7 +190,7 @@ class Driver(Protocol):
         """
 
     def ids(self, part: Part, where: Where) -> list[str]:
-        """Return the ids of all points that meet the conditions, in any order, quickly."""
+        """Return the ids of all points that meet the conditions, in any order; must be fast."""
 
     def count(self, part: Part) -> int:
         """Return how many points a part contains; the number may be slightly too high."""
@@ -205,8 +205,7 @@ class Driver(Protocol):
     def nearest(
         self, part: Part, vector: "NDArray[np.float32]", *, k: int
     ) -> list[tuple[str, float]]:
-        """Return the ids and cosines of the `k` nearest windows; at least 99 of 100 must be
-        correct.
+        """Return the ids and cosines of the `k` nearest windows; at least 99% must be correct.
 
         Args:
             part: The part of the windows.
@@ -226,7 +225,7 @@ _WRITE_SECONDS = 120  # timeout for a write, which may be large, and the server 
 _SILENT_SECONDS = 10  # pause after a timeout before the server is asked again
 _MAYBE_DONE = (408, 502, 504)  # after such a status, the request may have been carried out
 _TRY_LATER = (408, 425, 429, 502, 503, 504)  # the server or a proxy is starting or overloaded
-_UNSURE = "the write may or may not be stored; read it before you write it again"
+_UNSURE = "the write may or may not be stored; check before you write it again"
 _SWITCH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
@@ -286,7 +285,9 @@ class StoreClient:
         reason = self.address.quoted(text) or "no reason given"
         if self.is_temporary(answer):
             return self.temporary_error(answer, reason)
-        return StoreError(f"{self.address} refused {action} with status {answer.status}: {reason}")
+        return StoreError(
+            f"{self.address} refused a request ({action}) with status {answer.status}: {reason}"
+        )
 
     def temporary_error(self, answer: Answer, reason: str) -> StoreUnreachable:
         """Return the error for an answer that asks the client to try again later."""
@@ -317,7 +318,7 @@ class StoreClient:
 
 
 def parse_tls(query: str, product: str) -> bool | None:
-    """Return whether a store URL's query asks for TLS; None if it doesn't specify it.
+    """Return whether a store URL's query asks for TLS; None if it doesn't say.
 
     Args:
         query: The part of the URL after the `?`.
@@ -351,6 +352,6 @@ def check_key(key: str, product: str, source: str) -> str:
     """
     if not key.isascii() or not key.isprintable():
         raise ConfigError(
-            f"the key of {product} contains characters that can't be in a key; check {source}"
+            f"the key for {product} contains characters that can't be in a key; check {source}"
         )
     return key

@@ -156,7 +156,7 @@ class View:
             names = list(itertools.chain.from_iterable(ids[ref] for ref in refs))
             windows = self.driver.vectors(part._replace(kind=Kind.VECTORS, space=space), names)
             for ref in refs:
-                if windows.keys() >= set(ids[ref]):  # otherwise it is being removed
+                if windows.keys() >= set(ids[ref]):  # otherwise the record is being removed
                     vectors[ref] = np.stack([windows[name] for name in ids[ref]])
         return vectors
 
@@ -188,19 +188,21 @@ def check(view: View, space: str) -> Iterator[Finding]:
     for part in _record_parts(driver):
         pending = len(driver.ids(part, [Condition("ended", "=", PENDING)]))
         if pending:
-            problem = f"{pending} writes to namespace {part.namespace} were begun and not finished"
+            problem = f"{pending} writes to namespace {part.namespace} were begun but not finished"
             yield Finding(
                 problem, "unless another machine is still writing, the next write removes them"
             )
         records = _read_all(driver, part, damaged)
         unlisted = len(_unlisted_labels(driver, part, records))
         if unlisted:
-            problem = f"{unlisted} labels of namespace {part.namespace} are not listed"
+            problem = f"{unlisted} labels are missing from the list for namespace {part.namespace}"
             yield Finding(problem, _FIX, derived=True)
         lost = _count_lost_vectors(driver, part, records, space)
         if lost:
-            problem = f"{lost} records of namespace {part.namespace} have lost vectors"
-            yield Finding(problem, "run: memory reembed, with another model and back")
+            problem = f"{lost} records in namespace {part.namespace} have lost their vectors"
+            yield Finding(
+                problem, "run memory reembed with another model, then with this one again"
+            )
     yield from damaged.since()
 
 
@@ -211,7 +213,7 @@ def repair(driver: Driver) -> list[str]:
         labels = sorted(_unlisted_labels(driver, part, _read_all(driver, part, Damaged())))
         driver.add(part._replace(kind=Kind.LABELS), [Point(label, {}) for label in labels])
         count += len(labels)
-    return [f"{count} labels that were not listed"] if count else []
+    return [f"{count} labels that were missing from a namespace's list"] if count else []
 
 
 def _record_parts(driver: Driver) -> list[Part]:

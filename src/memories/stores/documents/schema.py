@@ -11,7 +11,7 @@ from memories.stores.documents.driver import Condition, Kind, Part, Point, Value
 from memories.stores.records import Filter, Finding, Patch, Record, Ref
 
 # A record's state is a single number: the time in milliseconds at which the record ended, or one of
-# these two values, which are later than any time. So every filter is a plain conjunction.
+# these two values, which are greater than any time. So every filter is a plain conjunction.
 LIVE = 2**53 - 2
 PENDING = 2**53 - 1  # written by a transaction that has not ended, so not visible yet
 
@@ -20,7 +20,7 @@ _VECTORS = "vectors."  # precedes the id of a space
 
 
 class Windows(NamedTuple):
-    """The vectors of a record in one space: the id of their write, and their number."""
+    """The vectors of a record in one space: the id of the write that added them, and how many."""
 
     write_id: str
     size: int

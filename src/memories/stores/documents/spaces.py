@@ -195,12 +195,12 @@ class Spaces:
 
     def _refuse_incomplete(self, space: Space, space_id: str) -> None:
         for collection in SEARCHED:
-            # Reading them leaves out damaged records.
+            # Damaged records are left out by `read`.
             missing = self._view.read(self._without(space_id, collection))
             if missing:
                 raise Conflict(
-                    f"{len(missing)} records have no vectors from {space.model} yet, such as "
-                    f"{missing[0].ref.group}; embed them first"
+                    f"{len(missing)} records, such as {missing[0].ref.group}, have no vectors "
+                    f"from {space.model} yet; embed them first"
                 )
 
     def _without(self, space_id: str, collection: Collection) -> list[Ref]:

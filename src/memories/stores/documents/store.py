@@ -136,13 +136,13 @@ class RemoteStore:
 
     Such a server can't guarantee everything that `Store` asks for. The limits are:
 
-    - A transaction is buffered here, as an overlay on the reads inside it, and written when it
-      ends. A file lock excludes the user's other writers on the same machine, but not those on
-      other machines. If two machines write the same position or key at the same time, one or both
-      get `Conflict`, and no acknowledged write is lost. But a machine may change a record that a
-      transaction on another one has read, and if two patches change the same field, the last one
-      wins. The service protects a memory that it has read by appending its next version, whose
-      position only one writer can take.
+    - A transaction's changes are buffered in this process until the transaction ends, and its own
+      reads see them. A file lock excludes the user's other writers on the same machine, but not
+      those on other machines. If two machines write the same position or key at the same time, one
+      or both get `Conflict`, and no acknowledged write is lost. But a machine may change a record
+      that a transaction on another machine has read, and if two patches change the same field, the
+      last one wins. The service protects a memory that it has read by appending the memory's next
+      version, whose position only one writer can take.
     - The changes of a transaction become visible in one step if they are in one namespace of one
       collection and fit into one request (`Driver.max_batch`). Otherwise readers may see a part of
       them for a moment, or permanently after a crash between two requests. `Memories` writes to one

@@ -209,7 +209,8 @@ def to_record(line: object, collection: Collection, namespace: str) -> Record:
     """Return the record in a line.
 
     A line from another program, with only the six fields of the chat agent's contract, is the first
-    version of a memory. Its kind becomes the tag `type`. If its id is a UUID, it gets our form.
+    version of a memory. Its kind becomes the tag `type`. An id that is a UUID is converted to our
+    form.
 
     Raises:
         ValueError: The line is invalid; the message says why, without quoting the line.

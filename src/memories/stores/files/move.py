@@ -1,8 +1,8 @@
 """Moves the folder to a larger store: copies all records, compares them, and keeps the files.
 
-The folder moves only to a store without memories in its namespaces. So everything found there later
-comes from the move: nothing is mixed with other records, and no leftovers from an earlier move
-reappear.
+The folder moves only to a store that contains no memories in the folder's namespaces. So all
+memories found there later come from the move: nothing is mixed with other records, and no leftovers
+from an earlier move reappear.
 
 Every step can be interrupted. Until the marker is written, the files stay in use, and the next
 attempt removes the copies that the previous one made and starts again. After that, every process

@@ -152,7 +152,7 @@ class Server:
             durable: Whether to wait until the write is on disk, and on synchronous replicas.
 
         Raises:
-            StoreBusy: Another writer held a lock for longer than that.
+            StoreBusy: Another writer held a lock for longer than `wait_seconds`.
         """
         with translate_errors(self.masked_url):
             if (current := self._current()) is not None:
@@ -160,7 +160,7 @@ class Server:
                 with current.savepoint():
                     yield current
                 return
-            if not self._exists:  # checking is cheaper than locking to create it
+            if not self._exists:  # checking is cheaper than taking the lock for `_create`
                 with self._begin("") as transaction:
                     self._open_store(transaction)
             if not self._exists:
@@ -292,7 +292,7 @@ class Server:
                 raise
             raise StoreUnreachable(
                 f"the connection to {self.masked_url} was lost during a write, which may or may "
-                "not be stored; read it before you write it again"
+                "not be stored; check before you write it again"
             ) from exc
         finally:
             connection.remove_notice_handler(note)
@@ -304,8 +304,8 @@ class Server:
             )
         if warnings:  # the server only warns if an administrator cancels the wait for a replica
             raise StoreError(
-                f"{self.masked_url} stored it, but not on its replicas ({warnings[0]}); "
-                "it can be lost if the server is"
+                f"{self.masked_url} stored the write, but not on its replicas ({warnings[0]}); "
+                "if the server is lost, so is the write"
             )
 
     @contextlib.contextmanager

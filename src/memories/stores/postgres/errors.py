@@ -173,7 +173,7 @@ _TRANSLATIONS: tuple[tuple[str, type[StoreError], str], ...] = (
     (
         "InsufficientPrivilege",
         StoreError,
-        "{masked_url}: the user may not do this ({detail}); ask the database's owner for the right",
+        "{masked_url}: the user may not do this ({detail}); ask the database's owner to allow it",
     ),
     ("DiskFull", StoreFull, "{masked_url}: the disk of the server is full ({detail})"),
     ("OutOfMemory", StoreError, "{masked_url}: the server has no space left ({detail})"),

@@ -19,7 +19,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
     Attributes:
         masked_url: The URL without its password.
-        patience: For how many seconds the server may send nothing; None for no limit.
+        patience: How many seconds the server may stay silent; None for no limit.
         settings: The statements that set up each transaction.
         access: The access mode of transactions that write, if it isn't the server's default.
     """

@@ -39,7 +39,7 @@ class _Corpus(NamedTuple):
 
 
 class _Document(NamedTuple):
-    """A record that contains one of the terms; `fits` is whether it matches the filter."""
+    """A record that contains one of the terms; `fits` says whether it matches the filter."""
 
     seq: int
     length: int

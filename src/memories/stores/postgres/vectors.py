@@ -102,7 +102,7 @@ def best(
         nearest: Scores = {}
         if extent.live.get(namespace, 0) > EXACT_ROWS:
             nearest = _nearest(db, probe, selected, namespace, k)
-        if len(nearest) < k:  # also if many vectors are equal: the index finds only some
+        if len(nearest) < k:  # possible even in a large table: the index misses some equal vectors
             nearest = _score_all(db, probe, selected, (namespace,), k)
         scores |= nearest
     return highest(scores, k)
@@ -401,7 +401,7 @@ def _make(db: Transaction, space: Space, table: str) -> Vectors:
     version = installed or available
     if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST:
         raise StoreError(
-            f"the server's pgvector is {version} and 0.8.0 or newer is needed; "
+            f"the server's pgvector is {version}, but 0.8.0 or newer is needed; "
             "upgrade its package, then run ALTER EXTENSION vector UPDATE in this database"
         )
     if installed is None:
@@ -409,7 +409,7 @@ def _make(db: Transaction, space: Space, table: str) -> Vectors:
             db.run("CREATE EXTENSION IF NOT EXISTS vector SCHEMA public")
         except errors.InsufficientPrivilege as exc:
             raise StoreError(
-                "vectors need the extension pgvector, and this user may not add it to the "
+                "vectors need the extension pgvector, but this user may not add it to the "
                 "database; an administrator, or the database's owner, must run "
                 "CREATE EXTENSION vector there once"
             ) from exc

@@ -289,7 +289,7 @@ class _Json:
 
     @staticmethod
     def loads(data: bytes) -> Any:
-        """Return the point in JSON.
+        """Return the point that is stored as JSON.
 
         Raises:
             StoreDamaged: The data is not a point in JSON, for example a pickled object.

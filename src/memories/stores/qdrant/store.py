@@ -57,7 +57,7 @@ def _open_transport(url: str) -> tuple[Transport, str]:
     if location.startswith("/"):
         if len(location) == 1:
             raise ConfigError(
-                "qdrant:/// names no folder; use qdrant:///folder or qdrant://host:port"
+                "qdrant:/// does not name a folder; use qdrant:///folder or qdrant://host:port"
             )
         from memories.stores.qdrant.folder import FolderTransport
 
@@ -88,7 +88,8 @@ def _open_server(url: str) -> tuple[Transport, str]:
 
 # --- a server
 
-_DONE = "wait=true&ordering=strong"  # answer once the shard's leader has flushed and applied it
+# The server answers once the shard's leader has flushed and applied the write.
+_DONE = "wait=true&ordering=strong"
 _ROUTES: Mapping[Verb, tuple[str, str]] = {
     Verb.VERSION: ("GET", "/"),
     Verb.COLLECTIONS: ("GET", "/collections"),
@@ -161,14 +162,15 @@ class RestTransport:
             raise self._not_qdrant() from exc
         if status != "completed":
             raise StoreBusy(
-                f"{self._client.address} did not finish a write in time; check whether it is stored"
+                f"{self._client.address} did not finish a write in time; check whether the write "
+                "is stored"
             )
         return result
 
     def _refusal(self, verb: Verb, answer: Answer, reason: str) -> StoreError:
         name = self._client.address
         if answer.status in (401, 403):
-            problem = "refused the key" if self._has_key else "wants a key"
+            problem = "refused the key" if self._has_key else "requires a key"
             return StoreError(f"{name} {problem} (status {answer.status}); set QDRANT_API_KEY")
         if self._client.is_temporary(answer):
             return self._client.temporary_error(answer, reason or "no reason given")

@@ -77,8 +77,8 @@ def copy_out(path: Path, target: Path, mark: Mark | None) -> int:
         return count
     if (newest or 0) < newest_before:
         raise StoreError(
-            f"the copy {target} is older than the state of the store when the copy began; it was "
-            "deleted"
+            f"the copy {target} is older than the state of the store when the copy began; the copy "
+            "was deleted"
         )
     try:
         return records_in(target)
@@ -261,7 +261,8 @@ def put_back(scratch: Path, path: Path, aside: Path | None, *, records: int, mar
             count = fetch_value(db, _COUNT)
         if count != records:
             raise StoreError(
-                f"{path} contains {count} records, but the backup {records}; restore another backup"
+                f"{path} contains {count} records, but the backup contains {records}; restore "
+                "another backup"
             )
 
 

@@ -165,7 +165,7 @@ def _check_pages(db: apsw.Connection, *, deep: bool) -> Iterator[Finding]:
 
 
 def _run_sqlite_check(db: apsw.Connection, check: str) -> list[str]:
-    """Run SQLite's check, without tables that it can't open; return its messages."""
+    """Run SQLite's check on the tables that it can open; return its messages."""
     _find_words_damage(db, None)  # refreshes SQLite's view of an index that another process rebuilt
     try:
         rows: list[Any] = db.execute(f"PRAGMA {check}").fetchall()

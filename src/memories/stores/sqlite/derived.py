@@ -371,7 +371,7 @@ def _vector_tables() -> Iterator[tuple[Collection, str]]:
 def _damaged_seqs(
     db: apsw.Connection, space: StoredSpace, collection: Collection, table: str
 ) -> list[int]:
-    # Staged vectors may have another dimension.
+    # Staged vectors may have a different dimension.
     size = 1
     if table in VECTORS.values():
         size = code_bytes(space.dimension, compact=space.compact)

@@ -301,7 +301,7 @@ def _insert_records(
     try:
         db.executemany(_INSERT, rows_with_refs())
     except apsw.ConstraintError as exc:
-        assert last_ref is not None  # SQLite took a row before it refused it
+        assert last_ref is not None  # SQLite has refused a row, so it was given one
         raise Conflict(
             f"another writer has already written version {last_ref.position} of {last_ref.group}, "
             "or used its key; read it again"
@@ -322,7 +322,7 @@ def _find_or_insert(
 
 
 def delete_rows(db: apsw.Connection, seqs: Iterable[int]) -> None:
-    """Delete records with their labels and accesses, and names that no other record uses."""
+    """Delete records with their accesses, and the labels and namespaces that only they used."""
     values = [(seq,) for seq in seqs]
     for table in ("record_label", "access", "record"):
         db.executemany(f"DELETE FROM {table} WHERE seq = ?", values)

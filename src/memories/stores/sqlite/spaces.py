@@ -245,7 +245,7 @@ def stage(
 ) -> None:
     """Add vectors of records to the vectors in use, or to the staged ones.
 
-    The vectors are used immediately if the store's are from this space, or if the store has none.
+    The vectors are used immediately if the store's vectors are from this space, or if it has none.
 
     Args:
         db: A connection inside a transaction that writes.

@@ -34,7 +34,7 @@ EXACT_ROWS = 4096  # up to this many rows are scored individually; for more, the
 MIN_MATCHING = 200  # if fewer candidates than this match the filter, more are scored
 # If fewer than one in this many candidates matches, all rows of the filter are scored instead.
 RARE = 50
-# Scoring this many candidates and the share below finds 99.8 % of the true ten best among 100,000
+# Scoring this many candidates and the share below finds 99.8% of the true ten best among 100,000
 # or more rows.
 MIN_RESCORED = 300
 RESCORED_SHARE = 2000  # one more candidate is scored per this many rows

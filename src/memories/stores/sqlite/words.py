@@ -2,8 +2,8 @@
 
 The words are the tokens of `stores.words`, as in every store. There are three tables: for current
 memories, turns and ended records. In each table, every namespace has its own tokens
-(`rows.own_tokens`), and `corpus` counts its records and their tokens. So neither the scores nor
-the duration of a search depend on other namespaces. Nor do old versions and turns affect how rare a
+(`rows.own_tokens`), and `corpus` counts its records and their tokens. So other namespaces affect
+neither the scores nor the duration of a search, and old versions and turns don't affect how rare a
 word is in current memories.
 """
 
