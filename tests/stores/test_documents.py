@@ -1189,7 +1189,7 @@ def test_only_a_write_whose_connection_breaks_may_be_stored(
 ) -> None:
     for writes, said in (
         (False, "check whether it is running, and try again"),
-        (True, "may or may not be stored; read it before"),
+        (True, "may or may not be stored; check before"),
     ):
         if kept:
             client.ask("GET", "/")
