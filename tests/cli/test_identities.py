@@ -344,7 +344,7 @@ def test_memories_are_moved_and_the_answer_moves_them_back(
             ["delete", "all", "--yes"],
             'namespace "all" would be mistaken for every namespace; choose another name',
         ),
-        (["rename", "bob", "bob"], '"bob" is already its name; give another one'),
+        (["rename", "bob", "bob"], '"bob" is already its name; give a different one'),
         (
             ["rename", "bob", "../x"],
             'namespace "../x" is not usable; use a-z 0-9 . _ - and begin with a letter or digit',

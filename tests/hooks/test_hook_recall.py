@@ -338,7 +338,7 @@ def test_a_session_starts_with_the_note_of_the_last_one_in_its_project(
         assert forked.run(["capture", "flush"]).returncode == 0
         assert time.monotonic() < until
     begun = hook("session-start", {"session_id": "s2"}, "--capture").context
-    assert "What the last sessions in this project left" in begun
+    assert "Notes from the last sessions in this project" in begun
     assert decided in begun
     assert "waits for the user's review" in begun
     for arguments in (

@@ -123,7 +123,7 @@ def test_notes_of_the_projects_last_sessions_have_a_section(bob: Memories) -> No
         "shop session 2",
     ]
     assert [each.content for each in found.entries] == ["The user prefers tabs"]
-    assert "### What the last sessions in this project left" in found.text
+    assert "### Notes from the last sessions in this project" in found.text
     assert not build(bob, project=None, budget=1500).sessions
 
 
@@ -269,7 +269,7 @@ def test_of_captured_memories_only_session_notes_are_shown(bob: Memories) -> Non
     found = build(bob, project="shop", budget=1500)
     assert [each.content for each in found.sessions] == ["Decided: deploys move to Fridays"]
     assert found.entries == ()
-    assert found.text.index("What the last sessions") < found.text.index("deploys move to Fridays")
+    assert found.text.index("Notes from the last sessions") < found.text.index("deploys move to Fridays")
     bob.pin(mine)  # which is no decision about what it says
     found = build(bob, project="shop", budget=1500)
     assert ([each.id for each in found.sessions], found.entries) == ([mine], ())

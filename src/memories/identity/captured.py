@@ -45,7 +45,7 @@ def at_rest(config: Config) -> Iterator[None]:
 
 
 def change(config: Config, name: str, into: str | None, *, dry_run: bool = False) -> int:
-    """Move a namespace's lines in all these files to another namespace, or remove them.
+    """Move a namespace's lines in all of these files to another namespace, or remove the lines.
 
     Args:
         config: The settings, which determine the folder.
@@ -78,8 +78,8 @@ def change(config: Config, name: str, into: str | None, *, dry_run: bool = False
 
 
 def _edit_session(line: Any, name: str, into: str | None) -> Any:
-    """Return a session's line with the new namespace. If there is none, return only what must stay
-    in the line, or None.
+    """Return a session's line with the new namespace. Without a new namespace, return only the keys
+    that must stay, or None.
     """
     if not isinstance(line, dict):
         return line
@@ -88,13 +88,14 @@ def _edit_session(line: Any, name: str, into: str | None) -> Any:
         return line
     if into is not None:
         return {**line, **dict.fromkeys(keys, into)}
-    # A session that is switched off stays off. Otherwise it goes on with its hook's identity.
+    # A session that was switched off stays off. Any other session continues with its hook's
+    # identity.
     return {key: line[key] for key in ("off", "reset") if key in line} or None
 
 
 def _edit_accesses(line: Any, name: str, into: str | None) -> Any:
-    """Return the reads of one search. Those in the old namespace are moved to the new one, or
-    removed if there is none.
+    """Return the reads of one search. Reads in the old namespace are moved to the new one, or
+    removed if there is no new one.
     """
     if not isinstance(line, list) or not all(isinstance(ref, list) and ref for ref in line):
         return line
@@ -143,7 +144,7 @@ def _edit_lines(file: Path, edit: Edit, *, dry_run: bool) -> int:
 
 
 def _forget_utterances(file: Path) -> None:
-    """Forget the hashes of a session's utterances, but not the position reached in it."""
+    """Forget the hashes of a session's utterances, but keep the position reached in the session."""
     try:
         progress = json.loads(read_file(file))
     except (FileNotFoundError, ValueError):

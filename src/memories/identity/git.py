@@ -1,8 +1,8 @@
 """Reads a git repository's files: its location, configuration, branch and commits.
 
 No git process is started, since git would execute commands that it finds in the configuration. All
-values are treated as data: they are used as names and never run. In a checkout, no file outside
-`.git` is read. To look up an object, only file names and pack indexes are read; see
+values are treated as data: they are used as names and never executed. In a checkout, no file
+outside `.git` is read. To look up an object, only file names and pack indexes are read; see
 gitformat-pack(5).
 """
 
@@ -25,14 +25,14 @@ _MAX_REFERENCES_BYTES = 16_777_216
 _MAX_ALTERNATES = 10
 _TRUE = ("1", "true", "yes", "on")
 _ESCAPES = {"n": "\n", "t": "\t", "b": "\b", '"': '"', "\\": "\\"}
-# Names of main branches. Other branches of two clones may have no common history.
+# Names of main branches. Only main branches are sure to have a common history in two clones.
 _MAIN = ("main", "master", "trunk", "develop")
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _INDEX = b"\xfftOc\0\0\0\2"  # version 2, the only one that git has written since 2007
 _FANOUT = 8  # offset of the fan-out table, in bytes
 _NAMES = _FANOUT + 256 * 4
 
-# The values of each setting, which is given by its section, subsection and name.
+# The values of each setting, keyed by section, subsection and name.
 Config = dict[tuple[str, str, str], list[str]]
 
 
@@ -63,8 +63,8 @@ def find(folder: Path) -> Checkout | None:
     """Return the working tree or bare repository that contains a folder, as git would find it.
 
     As in git, the search stops at the boundary of a file system and at `GIT_CEILING_DIRECTORIES`. A
-    bare repository inside a working tree counts as part of that tree: it contains a configuration,
-    and all its files may have come with a clone.
+    bare repository inside a working tree counts as part of that tree, since all its files may have
+    come with a clone, including its configuration.
 
     Raises:
         Unreadable: The repository can't be read.
@@ -112,7 +112,7 @@ def is_trusted(checkout: Checkout) -> bool:
 
 
 def read_config(checkout: Checkout) -> tuple[Config, Config]:
-    """Return a repository's configuration, and separately the part set by files in `.git` alone.
+    """Return a repository's configuration, and separately the part that comes from files in `.git`.
 
     Raises:
         Unreadable: The configuration can't be read, or is too large.
@@ -147,7 +147,7 @@ def user_config() -> Config:
 
 
 def current_branch(checkout: Checkout) -> str | None:
-    """Return the checked-out branch; None for a detached commit, or if it can't be read."""
+    """Return the checked-out branch; None if a commit is detached, or `HEAD` can't be read."""
     reference = head_reference(checkout)
     if reference is None or not reference.startswith("refs/heads/"):
         return None
@@ -157,7 +157,7 @@ def current_branch(checkout: Checkout) -> str | None:
 
 
 def head_reference(checkout: Checkout) -> str | None:
-    """Return the reference in `HEAD`, such as `refs/heads/main`; None for a commit."""
+    """Return the reference in `HEAD`, such as `refs/heads/main`; None if `HEAD` is a commit."""
     try:
         text = _read_text(checkout.git / "HEAD", _MAX_POINTER_BYTES)
     except Unreadable:
@@ -405,7 +405,7 @@ def _is_listed(index: Path, name: bytes) -> bool:
 
 
 def _object_folders(objects: Path, left: list[int]) -> Iterator[Path]:
-    """Yield a folder of objects, and those from which it borrows objects (git's alternates)."""
+    """Yield a folder of objects, and the folders from which it borrows objects (its alternates)."""
     left[0] -= 1
     if left[0] < 0:
         return

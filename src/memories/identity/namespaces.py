@@ -1,7 +1,8 @@
 """Describes, renames, merges and deletes whole namespaces.
 
-A move copies the records and the log in one transaction, and then empties the old namespace. If it
-is interrupted, some or all of the contents may be in both namespaces; a second run finishes it.
+A move copies the records and the log in one transaction, and then empties the old namespace. If the
+move is interrupted, some or all of the contents may be in both namespaces; running the move again
+finishes it.
 """
 
 import contextlib
@@ -43,7 +44,7 @@ from memories.write.turn_queue import RetryQueue, files_of
 _ALL = (*SEARCHED, Collection.LOG)
 _MAX_GROUPS = 10_000_000
 _MAX_ENTRIES = 1_000  # maximum number of log entries of the same millisecond that are compared
-_MAX_SHOWN = 20  # maximum number of tags shown, of writers shown, and of conflicts shown
+_MAX_SHOWN = 20  # maximum number of tags shown, and likewise of writers and of conflicts
 _QUEUE_SUFFIXES = ("", ".refused", ".new", ".refused.new", ".lock", ".drain.lock")
 
 
@@ -206,7 +207,7 @@ def move(
     Args:
         store: The store, opened with the space of its vectors.
         config: The settings that name the store.
-        name: The namespace, which will no longer exist.
+        name: The namespace. It no longer exists after the move.
         into: The new name.
         merge: Whether a namespace with the new name may already exist.
         dry_run: Change nothing; only check whether the move is possible, and count.
@@ -221,7 +222,7 @@ def move(
     name = find(store, config, name)
     into = check_namespace(validate.canonical_namespace(into), store, config)
     if name == into:
-        raise InvalidInput(f'"{name}" is already its name; give another one')
+        raise InvalidInput(f'"{name}" is already its name; give a different one')
     if name == SHARED and not merge:
         raise InvalidInput(
             f"every agent reads {SHARED}, so it keeps its name; to move its memories: memory "
@@ -372,7 +373,8 @@ def _find_copied(store: Store, source: _Source, into: str, *, merge: bool) -> se
         if len(conflicts) > _MAX_SHOWN:
             names += f" and {len(conflicts) - _MAX_SHOWN} more"
         raise RequestError(
-            f"both have {names}; delete, rename or retag one of each first; nothing was changed"
+            f"both namespaces have {names}; delete, rename or retag one of each first; nothing was "
+            "changed"
         )
     return copied
 
@@ -466,8 +468,8 @@ def _queue(config: Config, name: str) -> RetryQueue:
 def _own_files(config: Config, name: str) -> list[Path]:
     """Return a namespace's existing files next to the store.
 
-    The namespace's folder may also serve another purpose, as `inbox` does. So only files that we
-    write for a namespace are returned.
+    The namespace's folder may also serve a different purpose, as the folder `inbox` does. So only
+    files that we write for a namespace are returned.
     """
     queue = _queue(config, name).path
     paths = [queue.with_name(queue.name + suffix) for suffix in _QUEUE_SUFFIXES]

@@ -47,10 +47,10 @@ def _look(folder: Path | None) -> Place | None:
 
 
 def remembered_root(name: str) -> Path | None:
-    """Return the top folder of a project's main working tree, if the user's register names it.
+    """Return the top folder of a project's main working tree, if the user's register contains it.
 
     Args:
-        name: The project, by any of its names.
+        name: Any name of the project.
     """
     from memories.config import registers
     from memories.identity import registry
@@ -69,13 +69,14 @@ def remembered_root(name: str) -> Path | None:
 
 
 def find_project(name: str) -> str | tuple[str, ...] | None:
-    """Return a project that a user named, in the form that `Memories.search` accepts. Return None
-    for a blank name.
+    """Return a project that a user named, in the form that `Memories.search` accepts.
 
     Args:
-        name: A known name of the project, or `.` for the working folder's project; all names of the
-            project are returned. Any other name is returned unchanged, since it may be the end of a
-            longer name.
+        name: The user's name for the project; `.` means the working folder's project.
+
+    Returns:
+        All names of the project, if it has aliases or the user gave `.`. Otherwise the given name,
+        which may be only the end of the full name; None if it is blank.
     """
     names = names_of(name)
     if len(names) > 1 or name.strip() == ".":
@@ -84,8 +85,8 @@ def find_project(name: str) -> str | tuple[str, ...] | None:
 
 
 def name_project(name: str) -> tuple[str | None, bool]:
-    """Return the current name of a project that a user named, and whether it may be only the end of
-    the full name.
+    """Return the current name of a project that a user named, and whether that name may be only the
+    end of the full name.
 
     Args:
         name: As for `find_project`.

@@ -1,7 +1,7 @@
 """The project to which a folder belongs, found from its git repository; see docs/identity.md.
 
-No file that comes with a clone can choose the name: it comes only from `.git` and from the user's
-own Memories folder, and only the user writes to these. A name made from a remote's URL never
+No file that comes with a clone can choose the name. The name comes only from `.git` and from the
+user's own Memories folder, to which only the user writes. A name made from a remote's URL never
 contains a user name or a password.
 """
 
@@ -59,11 +59,11 @@ class Project(NamedTuple):
 def identify(folder: Path, home: Path | None = None, *, record: bool = True) -> Project | None:
     """Return the project to which a folder belongs.
 
-    All working trees and clones of a repository, and the folders inside them, are one project. It
-    is named by the repository's own configuration (`git config memories.project NAME`). Without
-    that setting it keeps its earlier name. A new project is named after its remote
-    (`github.com/owner/name`) or, without a remote, after its folder; a hash is added to the
-    folder's name if another project already has it.
+    All working trees and clones of a repository, and the folders inside them, are one project. The
+    repository's own configuration can name the project (`git config memories.project NAME`).
+    Without that setting, a known project keeps its name. A new project is named after its remote
+    (`github.com/owner/name`) or, without a remote, after its folder. If another project already has
+    the folder's name, a hash is added.
 
     Args:
         folder: Any folder.
@@ -72,8 +72,8 @@ def identify(folder: Path, home: Path | None = None, *, record: bool = True) -> 
             changed.
 
     Returns:
-        The project; None outside a repository, in another user's repository, and in an unreadable
-        one.
+        The project; None if the folder isn't in a repository, or if the repository is unreadable or
+        belongs to another user.
 
     Raises:
         ConfigError: The user's aliases can't be read.
@@ -223,7 +223,7 @@ class _Naming:
 
 
 def _examine(checkout: Checkout, remote: str | None) -> Repository:
-    """Return the facts to remember about a repository, with the name that a new one would get."""
+    """Return what to remember about a repository, with the name that a new project would get."""
     common = checkout.common
     # The common folder may be called `.git` or, next to working trees, `.bare`.
     folder = common.parent if common.name.startswith(".") else common
@@ -272,8 +272,9 @@ def remote_name(url: str) -> str | None:
         url: The remote's address in git: a URL, or `user@host:path`.
 
     Returns:
-        The same name for https, ssh and `user@host:path`, without a URL's user, password and
-        options. None for an address without host and path, and for a path on this machine.
+        The name, which is the same for https, ssh and `user@host:path`, and never contains a URL's
+        user, password or options. None if the address has no host or no path, or is a path on this
+        machine.
     """
     if match := _URL.fullmatch(url):
         return _name_of_url(match[1].lower(), match[2], match[3])
@@ -312,7 +313,7 @@ def _local_path(url: str) -> str | None:
 def _unquote(path: str) -> str:
     if "%" not in path:
         return path
-    from urllib.parse import unquote  # costs more than everything else here
+    from urllib.parse import unquote  # this import takes longer than everything else here
 
     return unquote(path, errors="replace")
 
@@ -325,7 +326,7 @@ def _join(host: str, port: str, path: str) -> str | None:
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if host == "dev.azure.com":
         parts = [part for part in parts if part not in ("_git", "v3", "DefaultCollection")]
-    elif len(parts) == 3 and parts[0] == "scm":  # Bitbucket Server has it only in https addresses
+    elif len(parts) == 3 and parts[0] == "scm":  # Bitbucket Server uses it only in https addresses
         del parts[0]
     if parts:
         parts[-1] = parts[-1].removesuffix(".git")

@@ -2,10 +2,9 @@
 
 It follows decision 10 in the identity specification. Memories are shown as data: they stand between
 marks that contain a random number, each item starts a line, and no item can close or escape the
-marks. Only memories that a person or an agent decided to keep are shown; captured or imported
-memories that haven't been accepted are left out. The only exceptions are the notes of this agent's
-last sessions in this project, which have their own section. Text that seems to give orders is
-always left out.
+marks. Captured or imported memories that haven't been accepted are left out, since no person or
+agent decided to keep them. The only exceptions are the notes of this agent's last sessions in this
+project, which have their own section. Text that seems to give orders is always left out.
 """
 
 from collections import Counter
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 MAX_ENTRIES = 10
 MAX_PREFERENCES = 5  # maximum number of preferences shown before the project's own memories
-MAX_CHARACTERS = 8_000  # maximum number of characters in a block, which all hosts accept
+MAX_CHARACTERS = 8_000  # maximum number of characters in a block; all hosts accept this many
 CLIENTS = ("shell", "mcp", "tool")
 _GUIDELINES = (
     "- Query when relevant to the current conversation",
@@ -49,7 +48,7 @@ class Block(NamedTuple):
         tokens: An upper bound on the number of tokens in the block.
         degraded: Why the store was unreachable; None if it was reachable or not needed.
         notes: Problems with the scratchpad, each a sentence.
-        beyond: The memories after the first `MAX_ENTRIES`, which are not shown either.
+        beyond: The memories that are not shown because they come after the first `MAX_ENTRIES`.
     """
 
     text: str
@@ -310,8 +309,8 @@ def _fit(
 ) -> tuple[list[Entry], list[Entry]]:
     """Return the memories and session notes that fit.
 
-    Very long memories are left out first. After them, the last memory is left out if there are more
-    memories than notes, else the oldest note.
+    Very long memories are left out first. After that, the last memory is left out as long as there
+    are more memories than notes, and otherwise the oldest note.
     """
     shown, shown_sessions = list(entries), list(sessions)
     while shown or shown_sessions:
@@ -352,7 +351,7 @@ class _Page(NamedTuple):
         if entries:
             parts.append(self._fence("Recent Context (Scratchpad)", entries, boundary))
         if sessions:
-            title = "What the last sessions in this project left"
+            title = "Notes from the last sessions in this project"
             parts.append(self._fence(title, sessions, boundary))
         parts.append("\n".join(["### Memory Capabilities", *self._capabilities()]))
         if entries or sessions:
@@ -402,7 +401,7 @@ class _Page(NamedTuple):
         option = "" if namespace == SHARED else f" -n {namespace}"
         if self.is_degraded:
             yield (
-                "- The memory store can't be reached now: only what stands here is known, "
+                "- The memory store can't be reached now: only the memories shown here are known, "
                 "and nothing can be stored"
             )
         elif client == "mcp":

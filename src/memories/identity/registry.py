@@ -13,7 +13,7 @@ from typing import NamedTuple
 from memories.core.disk import locked, make_folder, read_file, replacing
 from memories.errors import ConfigError, InvalidInput
 
-_FOLDER = ".projects"  # no namespace begins with a dot, so none has this folder
+_FOLDER = ".projects"  # no namespace can have this folder, since namespaces don't begin with a dot
 _ALIASES = "aliases.json"
 
 
@@ -22,10 +22,10 @@ class Repository(NamedTuple):
 
     Attributes:
         folder: The folder that its working trees share; see `git.Checkout`.
-        name: The name that its project first got.
+        name: The first name of its project.
         remote: The name of its most recent remote; None without a remote.
-        commit: One of its commits, which distinguishes it from a different repository that is later
-            in the same folder.
+        commit: One of its commits. It distinguishes the repository from a different one that is
+            later put in the same folder.
         number: The folder's inode number, which serves the same purpose if there are no commits.
     """
 
@@ -146,7 +146,7 @@ def set_alias(home: Path, alias: str, name: str | None) -> str | None:
 
 
 def in_use(home: Path, name: str) -> bool:
-    """Return whether a repository has this name, or an alias has it or stands for it."""
+    """Return whether a name belongs to a repository, is an alias, or has an alias."""
     names = aliases(home)
     if name in names or name in names.values():
         return True
