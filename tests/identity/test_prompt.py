@@ -269,7 +269,9 @@ def test_of_captured_memories_only_session_notes_are_shown(bob: Memories) -> Non
     found = build(bob, project="shop", budget=1500)
     assert [each.content for each in found.sessions] == ["Decided: deploys move to Fridays"]
     assert found.entries == ()
-    assert found.text.index("Notes from the last sessions") < found.text.index("deploys move to Fridays")
+    assert found.text.index("Notes from the last sessions") < found.text.index(
+        "deploys move to Fridays"
+    )
     bob.pin(mine)  # which is no decision about what it says
     found = build(bob, project="shop", budget=1500)
     assert ([each.id for each in found.sessions], found.entries) == ([mine], ())
