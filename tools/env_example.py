@@ -3,12 +3,12 @@
 from memories.settings import SETTINGS
 
 HEAD = """\
-# Settings of Memories. Copy this file to .env in the folder where you run `memory`; only the .env of that folder is
-# read. To set a line, remove its #. The values are the defaults; a line without one needs a value before it is used.
-# `memory config` shows every setting, its value, and where it came from.
+# Settings of Memories. Copy this file to .env in the folder where you run `memory`; no other .env
+# is read. To use a setting, remove the # before it. The values are the defaults; a setting without a
+# default needs a value. `memory config` shows every setting, its value, and the value's source.
 """
 
-# What holds where a setting whose default is no fixed value is not set.
+# The effective defaults of settings whose default is not a constant.
 UNSET = {
     "MEMORY_HOME": "the platform's data folder",
     "MEMORY_STORE": "sqlite:///$MEMORY_HOME/memories.db",

@@ -56,7 +56,7 @@ def _recall(request: bytes) -> bytes | None:
 
 
 def ask(arguments: list[str]) -> int:
-    """Let the store's server run the command, or run it here; return the exit code."""
+    """Ask the store's server to run the command, or run it here; return the exit code."""
     from memories import __version__, warm
 
     if not warm.is_warm(arguments):  # only the commands that a server can run
@@ -104,7 +104,7 @@ def answer(
     open_memory: "Callable[[Config, bool], Memories] | None" = None,
     create_id: str = "",
 ) -> tuple[int, str]:
-    """Run a command for a client of a server, or again after the connection to a server was lost.
+    """Run a command for a client of a server, or after the connection to a server was lost.
 
     Args:
         arguments: The arguments of the command.
@@ -199,7 +199,9 @@ def load_commands() -> None:
 
 
 def _serve(config: "Config", options: "Mapping[str, Any]") -> int:
-    """Start the server. The server is imported by name, since its folder may be deleted."""
+    """Start the server. The server is imported by name, so that the program works without the
+    server's folder.
+    """
     from importlib import import_module
 
     if sys.platform == "win32":
@@ -245,7 +247,8 @@ def _chat(config: "Config", root: "Path", env_file: "Path | None", demo: bool, l
 
 
 def _open_missing_streams() -> None:
-    """Open an empty stream for each closed standard stream, before a file gets its descriptor.
+    """Open an empty stream for each closed standard stream, before a file can get the stream's
+    descriptor.
 
     Writing to a closed standard output still fails, so that a command reports what it has changed.
     """

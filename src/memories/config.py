@@ -41,7 +41,8 @@ def load_config(
     """Load the settings.
 
     Args:
-        flags: The settings given as options, by name, as text. None means that one wasn't given.
+        flags: The settings given as options, by name, as text. None means that the option wasn't
+            given.
         environment: The environment variables; by default those of this process.
         folder: The folder of `.env`, by default the working directory. Parent folders are not
             searched. Settings in it that could do harm require `memory trust`.
@@ -149,7 +150,7 @@ def variables_of(variables: Mapping[str, str]) -> list[str]:
 
 # --- .env ---
 
-_NEVER = "a .env can't name it; put it in config.toml or the environment"
+_NEVER = "a .env can't set it; put it in config.toml or the environment"
 
 
 class _DotEnv(NamedTuple):

@@ -6,13 +6,13 @@ MemoriesError
 │   │   └── AmbiguousId      an id prefix matches several memories
 │   ├── ConfigError          a setting is invalid
 │   ├── NotFound             no such memory in the readable namespaces
-│   ├── NotReinforceable     its decay policy does not allow reinforcement
+│   ├── NotReinforceable     the decay policy does not allow reinforcement
 │   └── Conflict             another writer wrote the same version first
 └── SystemFault              the system failed
     ├── StoreError           the store failed
     │   ├── StoreUnreachable the store's server does not answer; a ConnectionError
     │   ├── StoreBusy        another process held the write lock for too long
-    │   │   └── ErasureUnfinished  forgotten, but some bytes may still be on disk
+    │   │   └── ErasureUnfinished  the memory is erased, but some bytes may still be on disk
     │   ├── StoreFull        the disk of the store is full
     │   ├── StoreDamaged     the contents of the store are damaged or unreadable
     │   └── SchemaTooNew     a newer program wrote this store

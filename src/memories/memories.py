@@ -73,8 +73,8 @@ _utc_now = functools.partial(datetime.now, UTC)
 class Memories:
     """Stores memories, finds them by meaning and by word, and keeps every version.
 
-    An object may be shared by threads, and a store by processes. It is a context manager. The store
-    is opened, and the model loaded, on first use.
+    Threads may share an object, and processes may share a store. An object is a context manager.
+    The store is opened, and the model loaded, on first use.
 
         with Memories() as memories:
             memories.create("The user prefers Python", tags={"type": "preference"})
@@ -115,7 +115,7 @@ class Memories:
             ConfigError: A setting is invalid.
             InvalidInput: The namespace is invalid.
             StoreError: The namespace has the name of one of our own files, and the store can't
-                check whether it is in use.
+                check whether the namespace is in use.
         """
         flags = {
             "store": store if isinstance(store, str) else None,
@@ -246,7 +246,7 @@ class Memories:
             redact: Remove secrets and the text in `<private>` tags; see the setting `redact`.
             within: Keys of tags that distinguish memories, as `project` always does. The same text
                 is stored again if such a tag has a different value.
-            anchors: The evidence that makes it true, such as `docker-compose.yml::5433`; see
+            anchors: The evidence that it is true, such as `docker-compose.yml::5433`; see
                 `anchors.grammar`. Each anchor must hold now in the project's working tree. If None,
                 anchors are found in the content; an empty list adds none.
             valid_until: The time until which it holds; a date means the end of that day.
@@ -724,7 +724,8 @@ class Memories:
         Queued turns come last and have `waiting` set; see `waiting_turns`.
 
         Args:
-            conversation_id: The conversation. Your own takes precedence over one in `shared`.
+            conversation_id: The conversation. Your own conversation takes precedence over one in
+                `shared`.
             limit: The maximum number, up to 1,000; by default the setting `default_limit`.
             **filters: See `TurnFilters`.
 
@@ -1145,7 +1146,8 @@ class Memories:
                 person has removed from the file.
 
         Raises:
-            InvalidInput: With `rebuild`, the file isn't safe to read, for example a symbolic link.
+            InvalidInput: With `rebuild`, the file isn't safe to read, for example because it is a
+                symbolic link.
         """
         return self._scratchpads.show(refresh=refresh, rebuild=rebuild)
 
@@ -1431,8 +1433,8 @@ class Memories:
         now: datetime | None = None,
         verdicts: bool = False,
     ) -> "Selector":
-        """Return the selector for an expression. The name `verdict` may occur in it only if that is
-        allowed, since a verdict must not decide what is deleted or forgotten.
+        """Return the selector for an expression. Only with `verdicts` may the expression use the
+        name `verdict`, since a verdict must not decide what is deleted or forgotten.
         """
         from memories.read import selector
 

@@ -136,7 +136,7 @@ class Memory:
         data: A JSON object that a program stores with it, as text. The object is removed if the
             content changes and no new object is given.
         pinned: Whether it stays in the scratchpad of its namespace.
-        anchors: The evidence that makes it true: paths, symbols, literals, commits and URLs; see
+        anchors: The evidence that it is true: paths, symbols, literals, commits and URLs; see
             `anchors.grammar`.
         valid_until: The time until which it holds.
         recheck_days: The number of days after which it should be confirmed.
@@ -262,8 +262,7 @@ class Draft:
         imported_as: The hash by which a later import of the same statement recognizes it.
         seen: Ids of memories that the writer has just read. `Created.similar_to` is more likely to
             name these memories if they are about the same subject.
-        anchors: The evidence that makes it true; None to find anchors in the content, empty for
-            none.
+        anchors: The evidence that it is true; None to find anchors in the content, empty for none.
         valid_until: The time until which it holds.
         recheck: The time span after which it should be confirmed, such as "90d", or as a number of
             days.
@@ -399,10 +398,10 @@ class LogCheck(NamedTuple):
     Attributes:
         namespace: The namespace.
         entries: The number of entries.
-        since: When the first one was written.
-        until: When the last one was written.
-        head: The hash of the last entry. Keep it elsewhere: it later proves that nothing before it
-            was changed or removed.
+        since: When the first entry was written.
+        until: When the last entry was written.
+        head: The hash of the last entry. Keep this hash elsewhere: later it proves that no earlier
+            entry was changed or removed.
         forks: Numbers that two entries share, because two copies of the store were both written to
             and then merged.
         unlogged: The number of records that were written after the log began but are not in it.

@@ -264,7 +264,9 @@ def _quota(text: str) -> str | None:
 
 
 def _log_level(text: str) -> str:
-    """Return the closest of our log levels. Other programs set this variable to different names."""
+    """Return the closest of our log levels. Other programs set this variable to other names of
+    levels.
+    """
     level = text.upper()
     nearest = {"WARNING": "WARN", "CRITICAL": "ERROR", "FATAL": "ERROR", "TRACE": "DEBUG"}
     if level in ("DEBUG", "INFO", "WARN", "ERROR"):
@@ -413,10 +415,10 @@ SETTINGS = (
             _whole_number(1, 100_000_000),
             "maximum number of characters of all memories in a context", harmless=True),
     Setting("context_tool_turns", "CONTEXT_TOOL_TURNS", False, _yes_or_no,
-            "true: a context has turns of the roles tool and system too"),
+            "true: a context also includes turns of the roles tool and system"),
     Setting("memory_timeout_seconds", "MEMORY_TIMEOUT_SECONDS", 10, _number_or_none(100_000_000),
-            "how long an agent waits for its memory before it continues "
-            "without, or none", harmless=True),
+            "number of seconds that an agent waits for its memory before it continues "
+            "without it, or none", harmless=True),
     Setting("context_recall_n", "CONTEXT_RECALL_N", 20, _whole_number(0, 200),
             "number of earlier turns that a context recalls without a budget; 0 "
             "for none", harmless=True),
@@ -440,7 +442,7 @@ SETTINGS = (
     Setting("plain_http", "MEMORY_PLAIN_HTTP", False, _yes_or_no,
             "true: memories and the token may cross a network unencrypted"),
     Setting("events", "MEMORY_EVENTS", "on", _choice("on", "off", "content"),
-            "note figures of each operation in events.jsonl: on; content, which adds redacted "
+            "record figures of each operation in events.jsonl: on; content, which adds redacted "
             "texts; or off"),
     Setting("rank", "MEMORY_RANK", "relevance", _choice(*RANKS),
             "order of memories: relevance considers their age and use, similarity ignores "

@@ -77,7 +77,7 @@ class AnswerUnprinted(Exception):
     """The answer of the server could not be printed.
 
     Attributes:
-        error: The error in printing.
+        error: The error that printing raised.
         change: What the command changed, as part of a sentence; empty if nothing.
     """
 
@@ -105,8 +105,8 @@ def ask(arguments: "Sequence[str]", version: str) -> int | None:
 
     Raises:
         AnswerLost: The server may have run the command.
-        AnswerUnprinted: The server has run the command.
-        ChangeInterrupted: The server may have run the command.
+        AnswerUnprinted: The server has run the command, but its answer could not be printed.
+        ChangeInterrupted: The user pressed Ctrl-C, and the server may have run the command.
     """
     if not is_warm(arguments):
         return None
@@ -178,7 +178,7 @@ def is_warm(arguments: "Sequence[str]") -> bool:
         return not ("add" in arguments[1:2] and "-" in arguments)
     if verb == "review":  # the editor, and decisions by single keys, need the terminal
         return bool(arguments[1:2]) and arguments[1][:1] != "-" and arguments[1] != "edit"
-    if verb == "restore":  # a word with any other letter names a file, not an id
+    if verb == "restore":  # a word with other characters names a file, not an id
         return not any(word.strip("0123456789abcdefABCDEF-") for word in arguments[1:])
     return "_MEMORY_COMPLETE" not in os.environ
 
@@ -353,7 +353,7 @@ def _print_answer(answer: bytes) -> int | None:
 
 
 def socket_of(store: str, environment: "os._Environ[str] | dict[str, str]") -> str:
-    """Return the path of the Unix socket at which the server of a store listens.
+    """Return the path of the Unix socket on which a store's server listens.
 
     Args:
         store: The URL as it was written; empty for the default store.
@@ -381,7 +381,7 @@ def _is_long(folder: str) -> bool:
 def is_ours(path: str) -> bool:
     """Return whether a socket is in a folder that only this user can enter.
 
-    If it is, no other user can listen on the socket.
+    If so, no other user can listen on the socket.
     """
     folder = os.lstat(os.path.dirname(path))  # noqa: PTH120
     return folder.st_uid == os.geteuid() and folder.st_mode & 0o170077 == 0o040000

@@ -119,7 +119,7 @@ def test_no_env_file_names_the_command_even_if_it_is_trusted(untidy: Command, fo
     answer = untidy("tidy", "--dry-run")
     assert answer.json["count"] == 3
     assert "withheld" not in answer.json
-    assert "a .env can't name it" in " ".join(answer.err.split())
+    assert "a .env can't set it" in " ".join(answer.err.split())
 
 
 def test_a_trusted_env_file_does_not_take_the_place_of_the_users_command(
