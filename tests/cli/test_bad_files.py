@@ -114,7 +114,7 @@ FILES: list[tuple[str, bytes | Callable[[Path], bytes], str]] = [
         export(*[line(group=f"{ID[:-1]}{n}") for n in range(5)], "broken", line()),
         "line 7 is not JSON",
     ),
-    ("68", b'{"format":"memories","version":5}\n', 'has version "5" and this program reads'),
+    ("68", b'{"format":"memories","version":5}\n', 'has version "5", but this program reads only'),
     ("71", zipped(**{"../../etc/passwd": b"x", "/abs": b"y"}), f"{UNSUPPORTED}a ZIP archive"),
     ("71", tarred(), UNSUPPORTED),
     ("72", lambda _: zipped(bomb=b"\0" * 50_000_000), f"{UNSUPPORTED}a ZIP archive"),

@@ -131,7 +131,7 @@ def test_the_check_says_whether_the_log_is_intact(memory: Command, home: Path) -
         (("--against", "0" * 64), "--against requires --verify"),
         (
             ("--verify", "--against", "12ab"),
-            "against takes the hash that memory log --verify prints as head",
+            "against must be the hash that memory log --verify prints as head",
         ),
         (
             ("--verify", "--action", "create"),

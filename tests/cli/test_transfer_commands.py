@@ -559,7 +559,8 @@ def test_a_key_that_stands_twice_is_refused(memory: Command, folder: Path) -> No
     stated = '{"collection":"memory","text":"one","text":"two"}'
     answer = memory("import", "-", stdin=f'{{"format":"memories","version":1}}\n{stated}\n')
     assert (answer.code, answer.error) == (
-        2, 'line 2 contains the key "text" twice; keep one of them; nothing of its batch was stored',
+        2,
+        'line 2 contains the key "text" twice; keep one of them; no record of its batch was stored',
     )  # fmt: skip
     answer = memory(
         "turns", "add", "trip", "-", stdin='{"content":"a"}\n{"content":"b","content":"c"}\n'

@@ -530,7 +530,7 @@ BAD_LINES = {
     "collection": (line_of(collection="memories"), "has the collection"),
     "namespace": (line_of(namespace="Ann"), "has the namespace"),
     "no namespace": (line_of(namespace=7), "namespace is of type int"),
-    "id": (line_of(group=IDS[0].upper()), f"that id is written {IDS[0]}"),
+    "id": (line_of(group=IDS[0].upper()), f"that id must be written {IDS[0]}"),
     "no id": (line_of(group=""), "has a group that is not text of 1 to 256 characters"),
     "position": (line_of(position=-1), "has a position that is not a whole number"),
     "bool": (line_of(position=True), "has a position that is not a whole number"),
@@ -609,7 +609,7 @@ def test_a_bad_line_is_named_and_nothing_of_its_batch_is_stored(opened: Open) ->
         except InvalidInput as exc:
             message = str(exc)
         ends = message.startswith("line 3 ") and message.endswith(
-            "; nothing of its batch was stored"
+            "; no record of its batch was stored"
         )
         if not ends or complaint not in message or len(message) >= 300:
             failures.append(f"{name}: {message!r}, not {complaint!r}")
@@ -623,7 +623,7 @@ def test_a_bad_line_is_named_and_nothing_of_its_batch_is_stored(opened: Open) ->
         (line_of(), "line 1 is not the header of an export"),
         (
             '{"format":"memories","version":3}',
-            'line 1 has version "3" and this program reads 1 and 2; upgrade memories',
+            'line 1 has version "3", but this program reads only versions 1 and 2; upgrade memories',
         ),
         ("hello", "line 1 is not JSON"),
         ('{"format":"memories","version":1,"model":5}', "line 1 has a model that is not text"),
@@ -871,7 +871,8 @@ def test_a_record_forgotten_between_two_migrations_is_refused(
     migrate(full, copy, FakeEmbedder(), progress=quiet)
     full.remove([ref])
     with pytest.raises(
-        RequestError, match=f"memory {ref.group} .* was forgotten here since; forget it there"
+        RequestError,
+        match=f"memory {ref.group} .* was forgotten here after it was copied; forget it",
     ):
         migrate(full, copy, FakeEmbedder(), progress=quiet)
     copy.remove([ref])

@@ -274,7 +274,7 @@ def verify(store: Store, namespaces: Sequence[str], against: str | None) -> list
         against = str(against).strip().lower()
         if not _HASH.fullmatch(against):
             raise InvalidInput(
-                "against takes the hash that memory log --verify prints as head: 64 hexadecimal "
+                "against must be the hash that memory log --verify prints as head: 64 hexadecimal "
                 "digits"
             )
     chains = [_verify_chain(store, namespace) for namespace in namespaces]

@@ -66,8 +66,8 @@ class Restored(NamedTuple):
         made_at: When the backup was made, in ISO 8601, if recorded.
         kept: Where the replaced store is now, if there was one.
         without_vector: The number of records without a vector, which only a word search can find.
-        unchecked: Whether the export is in the version without a last line, in which an incomplete
-            file can't be recognized.
+        unchecked: Whether the export is in the first version of the format, which has no last line,
+            so an incomplete file can't be recognized.
     """
 
     records: int

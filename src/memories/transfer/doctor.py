@@ -386,7 +386,7 @@ def _salvage_store(config: Config, lost: list[tuple[str, Ref | None]]) -> Iterat
 # --- secrets
 
 MAX_FINDINGS = 1_000  # maximum number of findings listed; all are counted
-_ERASE = "store again, without the secret, what is worth keeping, then erase the original: "
+_ERASE = "store what is worth keeping again, without the secret, then erase the original: "
 
 
 def find_secrets(
@@ -486,6 +486,6 @@ def _search_queues(
         if kinds:
             yield Finding(
                 f"line {number} of {file} contains {', '.join(sorted(set(kinds)))}",
-                "it is removed when an agent continues and the turn is stored; if the turn was "
-                "refused, read the line, then remove it",
+                "the line is removed when an agent continues and the turn is stored; if the turn "
+                "was refused, read the line, then remove it",
             )

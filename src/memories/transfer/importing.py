@@ -63,8 +63,8 @@ class Imported:
         conflict_count: How many were not stored.
         without_vector: How many were stored without a vector, since there is no embedder.
         redacted: How many secrets of each kind were removed.
-        unchecked: Whether the export is in the version without a last line, in which an incomplete
-            file can't be recognized.
+        unchecked: Whether the export is in the first version of the format, which has no last line,
+            so an incomplete file can't be recognized.
         pending: How many memories wait for review, by namespace.
     """
 
@@ -307,7 +307,7 @@ class _Importer:
         self._count(new, refused)
 
     def _check_readable(self, batch: Sequence[Line]) -> None:
-        """Raise an error if a place of the batch is damaged.
+        """Raise an error if the store can't read a place that the batch belongs to.
 
         No transaction is begun, since that would create the store.
         """

@@ -59,14 +59,14 @@ class Intake(NamedTuple):
     """How a file's records are changed before they are stored.
 
     Attributes:
-        foreign: The id of this import if nothing proves that the file is ours. Then the origins in
-            the file don't count, its memories wait for review, and it adds nothing to existing
-            memories and conversations. If this is None, records are stored as they are, and a
-            `LoggedStore` determines their origins.
+        foreign: The id of this import if nothing proves that the file is ours. In that case, the
+            origins in the file don't count, its memories wait for review, and it adds nothing to
+            existing memories and conversations. If this is None, records are stored as they are,
+            and a `LoggedStore` determines their origins.
         redactor: Removes secrets; None to keep them.
         own: Whether the file is a backup; see `lines.read_line`.
-        into: The namespace to which all records are moved; in the file, they must share one. None
-            to keep their own.
+        into: The namespace to which all records are moved; all records in the file must be from a
+            single namespace. None to leave them in their own.
         accepted: Whether records keep the fields that say who accepted them.
     """
 
@@ -133,7 +133,7 @@ def read_lines(
 def _consequence(number: int, error: InvalidInput) -> str:
     if number == 1 and str(error).startswith("is not JSON"):
         return "this is not an export; for plain text run: memory create --lines FILE"
-    return "nothing of its batch was stored"
+    return "no record of its batch was stored"
 
 
 def _decode(line: bytes, *, is_first: bool) -> str:

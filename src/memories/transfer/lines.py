@@ -2,7 +2,7 @@
 
 The same records give the same lines. The first line is a header. The last line counts the records
 and has the SHA-256 of all previous lines; without it, a file truncated at the end of a line would
-look complete. With the key for exports it also proves who wrote it.
+look complete. If it was written with the key for exports, it also proves who wrote the export.
 """
 
 import base64
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FORMAT, VERSION = "memories", 2
-WITHOUT_LAST_LINE = 1  # the first version, in which an incomplete export can't be recognized
+WITHOUT_LAST_LINE = 1  # the first version; an incomplete export in this version isn't recognized
 MAX_LINE_BYTES = 16_777_216
 _REQUIRED = ("collection", "namespace", "group", "position", "text", "created_at")
 _OPTIONAL = ("ended_at", "ended_by", "key", "session", "labels", "fields", "accesses", "vectors")
@@ -199,8 +199,8 @@ def read_header(line: str) -> Header:
     version = shape.get("version")
     if version not in (WITHOUT_LAST_LINE, VERSION):
         raise InvalidInput(
-            f'has version "{shown(str(version))}" and this program reads {WITHOUT_LAST_LINE} '
-            f"and {VERSION}; upgrade memories"
+            f'has version "{shown(str(version))}", but this program reads only versions '
+            f"{WITHOUT_LAST_LINE} and {VERSION}; upgrade memories"
         )
     model = None if shape.get("model") is None else _text(shape["model"], "model", validate.MAX_KEY)
     backup = None if "backup" not in shape else _mapping(shape["backup"], "backup", _MAX_FIELDS)
@@ -325,12 +325,12 @@ def _ref(shape: Mapping[str, Any]) -> Ref:
     namespace = shape["namespace"]
     name = validate.canonical_namespace(namespace)
     if name != namespace:
-        raise InvalidInput(f'has the namespace "{shown(namespace)}", which is written {name}')
+        raise InvalidInput(f'has the namespace "{shown(namespace)}", which must be written {name}')
     group = _text(shape["group"], "group", validate.MAX_KEY)
     position = _whole(shape["position"], "position")
     canonical = _canonical(group)
     if collection is Collection.MEMORY and canonical != group:
-        raise InvalidInput(f'has the group "{shown(group)}"; that id is written {canonical}')
+        raise InvalidInput(f'has the group "{shown(group)}"; that id must be written {canonical}')
     if collection is Collection.MEMORY and position == 0:
         raise InvalidInput("has position 0; a memory's versions are numbered from 1")
     return Ref(collection, namespace, group, position)
@@ -404,7 +404,8 @@ def _vectors(value: object) -> "NDArray[np.float32]":
         vectors: NDArray[np.float32] = np.stack(rows).astype(np.float32)
     except (TypeError, ValueError, binascii.Error):
         raise InvalidInput(
-            "has vectors that are not a list of base64 strings with equally many float32 numbers"
+            "has vectors that are not a list of base64 strings, each of the same number of float32 "
+            "values"
         ) from None
     if not np.allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=0.01):
         raise InvalidInput("has a vector that is not of length 1")

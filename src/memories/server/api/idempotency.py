@@ -41,7 +41,7 @@ CREATE TABLE IF NOT EXISTS request (
   name TEXT PRIMARY KEY,    -- hash of the sender and the key
   digest TEXT NOT NULL,     -- hash of the method, the path and the body
   begun_at REAL NOT NULL,   -- seconds since 1970
-  holder TEXT,              -- the process that is doing it; NULL when it has ended
+  holder TEXT,              -- the process that handles the request; NULL when the request has ended
   summary TEXT              -- the ids and counts of the answer, as JSON; NULL until there is one
 ) WITHOUT ROWID
 """

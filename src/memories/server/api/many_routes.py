@@ -157,7 +157,7 @@ ROUTES = (
         "/api/move",
         move,
         "Moved",
-        {"to": Field("text", "The target namespace, which requires admin too.", required=True)},
+        {"to": Field("text", "The target namespace; admin is required there too.", required=True)},
         {"ids": Field("texts", "The ids of the memories.", required=True)},
         scope="admin",
         kind="write",

@@ -135,7 +135,8 @@ MAX_BATCH = 1_000
 DRAFT: Fields = {
     "content": Field("text", "The statement.", required=True),
     "tags": Field(
-        "tags", "Arbitrary pairs; agent, personality, project, type and global have a meaning."
+        "tags",
+        "Arbitrary pairs; agent, personality, project, type and global have a special meaning.",
     ),
     "decay": Field(
         "text",

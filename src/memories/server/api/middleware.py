@@ -227,8 +227,8 @@ def _check_request(scope: Scope, hosts: Container[str]) -> None:
 
 
 def _single(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, str]:
-    """Return the headers that are checked here. Refuse a request in which one occurs twice, since
-    that is ambiguous.
+    """Return the headers that are checked here. Refuse a request in which one of them occurs twice,
+    because its meaning would be ambiguous.
     """
     single: dict[bytes, str] = {}
     for name, value in headers:

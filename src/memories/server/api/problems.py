@@ -150,7 +150,7 @@ def stopping_response(*, in_doubt: bool) -> Response:
     """
     advice = "try again in a second"
     if in_doubt:
-        advice = "this may or may not have been done; read before you send it again"
+        advice = "this may or may not have been done; check before you send it again"
     more = {"kind": "StoreUnreachable", "exit_code": 1}
     return problem(
         503, f"the server is stopping; {advice}", more, retry_after="1", connection="close"

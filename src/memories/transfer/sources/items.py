@@ -54,7 +54,7 @@ Item = Message | Draft
 
 
 def clean(text: object) -> str:
-    """Return a text without unstorable characters; empty if the value isn't a text.
+    """Return a text without unstorable characters; empty if the value isn't a string.
 
     Embedded files, such as images in base64, are replaced with their media type.
     """
@@ -66,13 +66,13 @@ def clean(text: object) -> str:
 
 
 def one_line(text: object, longest: int = 256) -> str:
-    """Return a text on one line, shortened; empty if the value isn't a text."""
+    """Return a text on one line, shortened; empty if the value isn't a string."""
     line = " ".join(clean(text).split())
     return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
 
 def moment(*values: object) -> datetime | None:
-    """Return the first value that is a time: a text in ISO 8601, or a number that counts from 1970.
+    """Return the first value that is a time: a string in ISO 8601, or a number counted from 1970.
 
     The size of a number shows whether it counts seconds, milliseconds or microseconds. A time
     without a zone is taken as UTC.
@@ -136,7 +136,7 @@ def dicts(value: object) -> list[Mapping[str, object]]:
 
 
 def blocks_text(content: object) -> list[str]:
-    """Return the texts of a message, whose content is a text or a list of blocks with texts."""
+    """Return the texts of a message, whose content is a string or a list of blocks."""
     if isinstance(content, str):
         return [clean(content)]
     return [clean(block.get("text")) for block in dicts(content)]

@@ -365,7 +365,7 @@ def read_okf(reader: Reader, file: Path) -> Iterator[Item]:
     title = one_line(fields.get("title")) or one_line(fields.get("description"))
     content = clean(body)
     if not fields.get("type") or not (content or title):
-        reader.skip("files without a type or a text")
+        reader.skip("files without a type or text")
         return
     if title and title not in content:
         content = f"{title}\n\n{content}".rstrip()

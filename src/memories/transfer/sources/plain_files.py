@@ -32,7 +32,7 @@ def recognize_csv(sample: Sample) -> bool:
 
 
 def read_csv(reader: Reader, file: Path) -> Iterator[Item]:
-    """Yield a draft for each row that has a text."""
+    """Yield a draft for each row that contains text."""
     lines = _decoded(reader, file)
     first = next(lines, "")
     names = _split(first[:_MAX_HEADER])
@@ -84,7 +84,7 @@ def _has_text(names: list[str]) -> bool:
 
 
 def recognize_jsonl(sample: Sample) -> bool:
-    """Return whether the first object has a text in a field with one of the usual names."""
+    """Return whether the first object has text in a field with one of the usual names."""
     return any(isinstance(sample.first.get(name), str) for name in TEXT_NAMES)
 
 

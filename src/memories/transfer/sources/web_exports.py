@@ -260,7 +260,7 @@ def _claude_branch(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[st
 def _claude_text(message: Mapping[str, Any]) -> str:
     """Return the text of a message.
 
-    The field `text` contains placeholders, so it is read only if no block has a text.
+    The field `text` contains placeholders, so it is read only if no block contains text.
     """
     blocks = dicts(message.get("content"))
     texts = [clean(block.get("text")) for block in blocks if block.get("type") == "text"]
