@@ -195,6 +195,8 @@ def test_errors_name_the_position() -> None:
         ("decay = fast", 1, "decay is one of"),
         ("deleted = true", 1, "deleted stands alone"),
         ("has(pending)", 5, "pending stands alone"),
+        ("created_at > 7d", 1, "created_at is called created in an expression"),
+        ("decay_policy = stable", 1, "decay_policy is called decay"),
         ("suspicious = yes", 1, "suspicious stands alone"),
         ("content ~ '!!!'", 1, "contains no words"),
         ('"=by" = x', 1, "tag key"),

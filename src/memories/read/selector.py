@@ -34,6 +34,14 @@ _ENDED_BY = {DELETED: "delete", PENDING: "pending", SUPERSEDED: "supersede"}
 _MARKS = ("suspicious", "redacted")  # fields that count as true if present
 _BOUNDS = {"since": ">=", "until": "<="}
 _USE_QUOTES = "if a tag has that name, put it in quotes"
+# Fields in answers, each with its name in an expression. As tags they would select nothing.
+_FIELDS = {
+    "created_at": "created",
+    "updated_at": "updated",
+    "decay_policy": "decay",
+    "version_count": "version",
+    "last_reinforced_at": "reinforced",
+}
 _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
@@ -272,6 +280,10 @@ def _find_name(condition: Condition, collection: Collection) -> Name | None:
     name = condition.name.lower()
     if name in _ENDED_BY or name in _MARKS:
         raise error_at(condition.place, f"{name} stands alone, as in: not {name}; {_USE_QUOTES}")
+    if name in _FIELDS:
+        raise error_at(
+            condition.place, f"{name} is called {_FIELDS[name]} in an expression; {_USE_QUOTES}"
+        )
     if name not in NAMES[collection] and name in NAMES[Collection.MEMORY]:
         raise error_at(condition.place, f"turns have no {name}; {_USE_QUOTES}")
     return NAMES[collection].get(name)
