@@ -173,7 +173,7 @@ def test_a_pending_memory_is_not_in_the_past(memories: Memories, clock: Clock) -
     )
     assert memories.tags("kind", as_of=T0 + DAY) == {"fact": 1}
     waits = _made(memories, "The violin is in the attic", pending=True)
-    with pytest.raises(NotFound, match="it waits for review"):
+    with pytest.raises(NotFound, match="it is waiting for review"):
         memories.get(waits, as_of=T0 + 4 * DAY)
     counts = [memories.namespaces(as_of=T0 + days * DAY)[0].memory_count for days in (1, 3)]
     assert (counts, memories.get(other, as_of=T0).content) == ([1, 2], "The kettle is old")

@@ -54,7 +54,7 @@ def test_each_project_has_its_keys_and_reads_those_that_are_valid_everywhere(
     memory("create", "The port is 8080", "--key", "port", "--project", "web")
     assert memory("get", "--key", "port", "--project", "web").json["content"] == "The port is 8080"
     assert memory("get", "--key", "port").error.endswith(
-        "outside of projects; it is there with --project shop, web"
+        "outside of projects; it exists with --project shop, web"
     )
     memory("create", "The time zone is UTC", "--key", "zone")
     error = memory("get", "--key", "zone", "--project", "shop").error

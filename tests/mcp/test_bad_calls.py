@@ -46,7 +46,7 @@ CALLS: list[tuple[str, str, Mapping[str, Any], str]] = [
         "27",
         "list_memories",
         {"cursor": "9" * 5_000},
-        "the cursor is not one that a listing returned",
+        "the cursor does not come from a listing",
     ),
     (
         "28",
@@ -147,7 +147,7 @@ CALLS: list[tuple[str, str, Mapping[str, Any], str]] = [
         "27",
         "list_conversations",
         {"cursor": "9" * 5_000},
-        "the cursor is not one that a listing returned",
+        "the cursor does not come from a listing",
     ),
     ("26", "list_conversations", {"limit": 0}, "limit must be"),
     ("28", "update_memory", {"id": UNKNOWN, "confirm": "perhaps"}, "confirm: "),

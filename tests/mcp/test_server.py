@@ -1094,12 +1094,12 @@ def test_nothing_that_waits_is_shown_to_an_agent_or_accepted_by_one(
         "restore_memory": {},
         "update_memory": {"content": "Deploys happen on Fridays"},
     }.items():
-        assert "waits for review" in modern.refused(tool, id=waits.id, **arguments)
-    assert "waits for review" in modern.refused("update_memory", id=waits.id, confirm=True)
+        assert "is waiting for review" in modern.refused(tool, id=waits.id, **arguments)
+    assert "is waiting for review" in modern.refused("update_memory", id=waits.id, confirm=True)
     refused = modern.refused(
         "create_memory", content="Something else entirely", supersedes=waits.id
     )
-    assert "waits for review" in refused
+    assert "is waiting for review" in refused
     assert modern.call("get_history", id=waits.id)["pending"] is True
     assert memories.status().pending_count == 2
     assert memories.list().memories == ()

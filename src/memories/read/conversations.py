@@ -115,7 +115,7 @@ class About(NamedTuple):
 
     @classmethod
     def of(cls, first: Record) -> "About":
-        """Return a conversation's description from its first turn; skip unreadable tags."""
+        """Return a conversation's description from its first turn; unreadable tags are ignored."""
         title, user = first.fields.get(TITLE), first.fields.get(USER)
         return cls(
             None if title is None else str(title),
@@ -289,7 +289,7 @@ def _sort_key(last: Record) -> tuple[int, str, str]:
 def _parse_cursor(cursor: str) -> tuple[int, str, str]:
     match = _CURSOR.fullmatch(str(cursor))
     if match is None:
-        raise InvalidInput("the cursor is not one that a listing returned; begin again without it")
+        raise InvalidInput("the cursor does not come from a listing; begin again without it")
     return -int(match[1]), match[3], match[2]
 
 

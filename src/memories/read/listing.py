@@ -100,8 +100,8 @@ class Order(NamedTuple):
 
     Attributes:
         value: Returns the value that records are sorted by; None for the order of creation.
-        descending: Largest or newest first. Among records with equal values, the newest comes
-            first.
+        descending: Whether the largest values come first and, among records with equal values, the
+            newest. Otherwise the smallest and the oldest come first.
     """
 
     value: Callable[[Record], Any] | None
@@ -319,7 +319,7 @@ def _parse_cursor(lookup: Lookup, cursor: str) -> Position:
         memory_id = _parse_full_id(lookup, group)
         if memory_id is not None:
             return memory_id, int(version), namespace
-    raise InvalidInput("the cursor is not one that a listing returned; begin again without it")
+    raise InvalidInput("the cursor does not come from a listing; begin again without it")
 
 
 def _parse_full_id(lookup: Lookup, group: str) -> str | None:
@@ -338,7 +338,7 @@ def count_namespaces(lookup: Lookup, moment: datetime | None) -> tuple[Namespace
     """Return the size of each namespace in the store, sorted by name; see `Memories.namespaces`.
 
     For a past moment, only the counts that the store can reconstruct are set, and namespaces that
-    were empty then are left out.
+    were empty at that moment are left out.
     """
     names = {name for collection in SEARCHED for name in lookup.store.namespaces(collection)}
     sizes: list[NamespaceCounts] = []

@@ -28,7 +28,7 @@ from memories.stores.protocol import Store, refuse_damaged
 from memories.stores.records import ROLE, ROLES, SEARCHED, SPEAKER, Collection, Filter, Record, Ref
 
 MAX_VERSIONS = 1_000_000  # more than any memory has
-MAX_PROJECTS = 200  # maximum number of projects searched for a key to name in an error
+MAX_PROJECTS = 200  # maximum number of projects searched for a key, to name them in an error
 MAX_MINUTES = 100  # maximum number of minutes whose ids are compared to shorten ids
 MAX_NEIGHBOURS = 1_000  # maximum number of ids compared per minute
 # Ids younger than this get a longer prefix, since more ids may be created in the same minute.
@@ -97,8 +97,8 @@ class Lookup(NamedTuple):
         If several namespaces have the id, the caller's own takes precedence.
 
         Args:
-            memory_id: An id, or an unambiguous prefix of 8 or more characters. Ids that another
-                program assigned, which may come from imported files, are matched literally.
+            memory_id: An id, or an unambiguous prefix of 8 or more characters. An id that another
+                program assigned, such as one from an imported file, must be complete.
             deleted: Find deleted memories too.
 
         Raises:
@@ -367,7 +367,7 @@ class Lookup(NamedTuple):
                 having.append(name)
         if not having:
             return searched
-        return f"{searched}; it is there with --project {', '.join(having)}"
+        return f"{searched}; it exists with --project {', '.join(having)}"
 
     # --- versions ---
 
@@ -430,7 +430,7 @@ def _explain_absence(records: Sequence[Record]) -> str:
         if not is_unaccepted(record):
             since = max(record.created_at, from_millis(accepted_at(record)))
             return f"it did not exist until {to_iso(since)}"
-    return "it waits for review"
+    return "it is waiting for review"
 
 
 def _shorten(memory_id: str, neighbours: list[str] | None, min_length: int) -> str:
@@ -534,7 +534,8 @@ def refuse_pending(record: Record) -> None:
     """
     if record.ended_by == PENDING:
         raise RequestError(
-            f"Memory waits for review; accept it first: memory review accept {record.ref.group}, "
+            "Memory is waiting for review; accept it first: memory review accept "
+            f"{record.ref.group}, "
             f"or edit and accept it: memory review edit {record.ref.group} CONTENT"
         )
 
@@ -607,7 +608,7 @@ def narrow(where: Filter, conditions: Mapping[str, Any], now: datetime) -> Filte
             "only one of since and until names its time zone; write both the same way"
         )
     if start is not None and end is not None and start > end:
-        raise InvalidInput("since is later than until; exchange them")
+        raise InvalidInput("since is later than until; swap them")
     as_of = to_moment(conditions.get("as_of"), now, end_of_day=True)
     narrowed = _narrow_speaker(_narrow_labels(where, conditions), conditions)
     return narrowed._replace(since=start, until=end, as_of=as_of)
@@ -640,5 +641,5 @@ def _narrow_speaker(where: Filter, conditions: Mapping[str, Any]) -> Filter:
         labels[SPEAKER] = validate.one_line(speaker, "speaker")
     for key, value in labels.items():
         if where.labels.get(key, value) != value:
-            raise InvalidInput(f"{key} is given twice, also as a tag; give it once")
+            raise InvalidInput(f"{key} is given twice, once as a tag; give it only once")
     return where._replace(labels={**where.labels, **labels})

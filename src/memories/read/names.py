@@ -25,7 +25,7 @@ CHOICES: dict[str, Sequence[str]] = {
 
 
 class Name(NamedTuple):
-    """A name other than that of a tag.
+    """A name in an expression that is not a tag's name.
 
     Attributes:
         kind: `text`, `choice`, `number`, `time`, `id` or `source`.

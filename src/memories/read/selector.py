@@ -461,7 +461,7 @@ def _parse_number(condition: Condition) -> float:
     if not math.isfinite(number):
         raise error_at(
             condition.place,
-            f'"{validate.shown(condition.value)}" is not a number; {condition.name} is one',
+            f'"{validate.shown(condition.value)}" is not a number; {condition.name} takes a number',
         )
     if not condition.name.endswith("confidence"):
         return number

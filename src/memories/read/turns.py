@@ -70,8 +70,8 @@ class Turn:
             `write.suspicion`. Usually empty.
         parts: The number of parts of a long message, each of which takes up an index; 1
             otherwise.
-        part: The part that a search found, from 1; the content is then only this part's. None for a
-            whole message.
+        part: If a search found only one part of a long message, the number of that part, from 1;
+            `content` is then the text of that part. None for a whole message.
         status: The result of `add_turns`: `stored`; `known` if the message id existed with the same
             content; `refused` if it existed with different content, in which case this is the
             existing turn. None if the turn was only read.

@@ -273,7 +273,7 @@ def _acceptance(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def corrected_by(record: Record, now: datetime) -> str | None:
-    """Return the id of the memory that corrects a version, if it was written by `now`."""
+    """Return the id of the memory that corrects a version; None if none did so by `now`."""
     corrected_at = time_of(record.fields, "corrected_at")
     if corrected_at is None or corrected_at > now:
         return None

@@ -266,7 +266,7 @@ class _Parser:
             if token.is_sign("=") and operator == "=":
                 raise error_at(token.place, "write a single =, as in type = fact")
             raise error_at(
-                token.place, f"a value is missing before {token}; put it in quotes if it is one"
+                token.place, f"a value is missing before {token}; if {token} is the value, quote it"
             )
         words = [token.text]
         if not condition.quoted and condition.name in (*self._names.times, *self._names.bounds):

@@ -29,10 +29,10 @@ try:
 except ImportError:  # Windows, where an open file can't be renamed
     fcntl = None  # type: ignore[assignment]
 
-# a read also tries to flush once the file is larger than this, after a few hundred searches
+# once the file is larger than this (after a few hundred searches), a read tries to flush it too
 FLUSH_BYTES = 65_536
 MAX_BYTES = 1_048_576  # file size above which further reads are not recorded
-_HEAD = 128  # number of bytes at the beginning of a file that identify it
+_HEAD = 128  # the number of bytes at the beginning of a file by which it is recognized
 _LOCK = "accesses.lock"  # one lock for all stores; no flush while another process holds it
 _ATTEMPTS = 3  # maximum attempts to append while other processes rename the file
 

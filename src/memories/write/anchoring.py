@@ -178,7 +178,9 @@ def parse_valid_until(moment: Moment | None, now: datetime) -> Moment | None:
 def parse_recheck(span: str | int | None) -> int | None:
     """Return the number of days after which a memory should be confirmed again.
 
-    The text is `90d`, `12w`, `3mo` or `1y`; "" or 0 means never, and returns 0.
+    Args:
+        span: A number of days, or a time span such as `90d`, `12w`, `3mo` or `1y`. Both 0 and an
+            empty string mean never.
 
     Raises:
         InvalidInput: The text is not a time span.

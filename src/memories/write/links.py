@@ -58,8 +58,8 @@ def link_correction(
 
 
 def leave_chains(store: Store, records: Iterable[Record]) -> None:
-    """Take memories that are about to end out of their chains, and link the neighbours of each
-    memory to each other.
+    """Remove memories that are about to end from their chains of corrections, and link the
+    neighbours of each memory to each other.
 
     Args:
         store: Their store, in a transaction.
@@ -98,7 +98,7 @@ def restore_links(store: Store, record: Record, former: Record) -> Record:
         former: An earlier version of the memory, which has the links.
 
     Returns:
-        The memory with its links.
+        The memory with the restored links.
     """
     older = _find_live(store, record, former.fields.get("corrects"))
     if older is not None:

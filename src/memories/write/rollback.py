@@ -280,7 +280,7 @@ class Rollback(NamedTuple):
             store.append(records)
         for group, change in changes.items():
             if change.action in ("restore", "update"):
-                # Keep the links of the current version, or else those that the memory had then.
+                # Keep the links of the current version; without any, use those of that time.
                 then_fields = {} if change.then is None else change.then.fields
                 former = change.latest._replace(fields={**then_fields, **change.latest.fields})
                 restore_links(store, new[group]._replace(vectors=None), former)
@@ -381,8 +381,8 @@ def _find_written_after(
     and the time of its entry in the log.
 
     For versions older than the log, the dates in their records are trusted. A first version is left
-    out if its id was made at about the time of the entry or later, since there may be a million
-    such versions.
+    out if its id shows that the memory was created at about that time or later. There may be a
+    million such versions.
     """
     where = chain.chain_of(namespace)._replace(since=to)
     for page in scan_pages(store, where):

@@ -47,7 +47,7 @@ _OPINION_SECONDS = 120.0
 _MAX_OPINION_BYTES = 65_536
 _POLL_SECONDS = 0.02
 _KEEP, _DROP = "keep", "drop"
-_MAX_COMPARED = 2_000  # number of the newest memories that are compared with the others
+_MAX_COMPARED = 2_000  # only this many of the newest memories are compared with the others
 _UNREAD_FOR = timedelta(days=365)
 _LEAST_REPEATS = 3  # minimum number of conversations in which a user says the same thing
 _STATEMENT_WORDS = (4, 40)
@@ -189,7 +189,7 @@ def _read_words(output: str, count: int) -> list[str]:
     is_list = isinstance(words, list) and len(words) == count
     if not is_list or any(word not in (_KEEP, _DROP) for word in words):
         raise SystemFault(
-            'it printed neither keep or drop for each proposal nor JSON such as {"2": "drop"}'
+            'it must print keep or drop for each proposal, or JSON such as {"2": "drop"}'
         )
     return list(words)
 

@@ -164,12 +164,13 @@ class RetryQueue:
         """Process the entries in order, unless another process is already doing so.
 
         Args:
-            process: Raises `ValueError` for an entry that will never be accepted, which is moved to
-                a file beside the queue named `.refused`. Raises `SystemFault` for an entry that
-                can't be processed now; its group then waits while others continue. Any other
-                exception, such as `ConnectionError`, ends the draining and is raised.
-            before: A group that must be emptied first: it is processed before the others, which get
-                only a short time. None to process all entries.
+            process: Processes an entry. It raises `ValueError` for an entry that will never be
+                accepted; such an entry is moved to a file next to the queue, with `.refused` added
+                to its name. It raises `SystemFault` for an entry that can't be processed now; the
+                entry's group then waits while others continue. Any other exception, such as
+                `ConnectionError`, ends the draining and is raised.
+            before: A group that is processed before the others, which then get only a short time.
+                None to process all entries.
         """
         if not self:
             return Drained(0, {})

@@ -229,7 +229,9 @@ def _check(draft: TurnDraft, now: datetime) -> TurnDraft:
 
 
 def _find_end(store: Store, namespace: str, conversation: str) -> tuple[Record | None, int]:
-    """Return a conversation's last turn, and the last position of an unreadable turn, or -1."""
+    """Return a conversation's last readable turn, and the position of its last unreadable turn, or
+    -1 if all are readable.
+    """
     where = Filter(Collection.HISTORY, (namespace,), group=conversation, state="any")
     mark = store.damaged.mark()
     last = find_first(store, where, newest_first=True)

@@ -29,8 +29,8 @@ _NEAR_BEST = 0.4  # a memory is shown if its score is at most this far below the
 _EXAMINED = 12  # maximum number of rivals examined, the most similar first
 _SEEN = 0.4  # added to the score of a memory that the writer has just read
 _COMPARED = 16  # maximum number of candidates that are compared with a draft
-# the limit for a second attempt, if a draft has no project and candidates were dropped, mostly
-# because they belong to one
+# the limit for a second attempt, if a draft has no project and candidates were dropped: most of
+# them belong to a project
 _COMPARED_LOOSE = 64
 
 
@@ -287,7 +287,7 @@ class Writer(NamedTuple):
             return False
         if is_session_note(record.labels, versions.plain_key(record.key)):
             return False  # it only quotes the conversation, so the same text is not a repetition
-        # Would a search show the record, or at least rank it no lower than the draft?
+        # Would a search show the record, or is its confidence at least as high as the draft's?
         declared = 1.0 if draft.confidence is None else draft.confidence
         confidence = versions.confidence(record, self.now, self.config.decay_half_life_hours)
         return confidence >= min(self.config.min_confidence, declared)
@@ -328,8 +328,8 @@ class Writer(NamedTuple):
 
 
 def _may_correct(draft: Draft, record: Record) -> bool:
-    """Return whether a draft may correct a record: nothing else does yet, and they don't both have
-    a key.
+    """Return whether a draft may correct a record: no other memory corrects the record, and the two
+    don't both have keys.
     """
     have_keys = draft.key is not None and record.key is not None
     return not have_keys and record.fields.get("corrected_by") in (None, draft.supersedes)

@@ -343,7 +343,7 @@ def _is_other_value(change: _Change) -> bool:
     if _changes_direction(change) or _changes_kind(change):
         return False
     if change.head[verb].shown == ":" and any(map(_verb, changed)):
-        return False  # a colon is followed by a sentence rather than a value
+        return False  # here, a sentence follows the colon, not a value
     return _has_one_object(change, verb)
 
 
@@ -494,7 +494,7 @@ def _is_one_thing(
     keys, noun = {*keys_of(subject)}, subject[-1]
     has_many = not {noun.key, noun.key.removesuffix("s")}.isdisjoint(MANY) and not keys & _BEST
     if has_many and (len(subject) == 1 or keys & {"'s", "of"}):
-        return False  # Ann's friend, a bug
+        return False  # there can be several, as with Ann's friends, or with bugs
     if _has_verb(behind, SINGLE | PLACED | LEADING):
         return True
     are_names = removed[-1].shown[:1].isupper() and added[-1].shown[:1].isupper()

@@ -180,7 +180,7 @@ def join_nouns(words: Sequence[Word], other: Sequence[Word]) -> Sequence[Word]:
 
 
 def sort_lists(words: Sequence[Word]) -> list[Word]:
-    """Sort the names in lists alphabetically, such as "French and Dutch" to "Dutch and French"."""
+    """Sort the names in lists: "English, French and Dutch" becomes "Dutch, English and French"."""
     words = list(words)
     if "respectively" in keys_of(words):
         return words
