@@ -249,7 +249,7 @@ class Memories:
             anchors: The evidence that it is true, such as `docker-compose.yml::5433`; see
                 `anchors.grammar`. Each anchor must hold now in the project's working tree. If None,
                 anchors are found in the content; an empty list adds none.
-            valid_until: The time until which it holds; a date means the end of that day.
+            valid_until: When it stops being true; a date means the end of that day.
             recheck: The time span after which it should be confirmed, such as "90d".
 
         Returns:
@@ -358,14 +358,14 @@ class Memories:
             remove_tags: Keys of tags to remove; unknown keys are ignored.
             redact: Remove secrets from the arguments; see `create`.
             not_corrects: The id of a memory that this one was wrongly assumed to correct. Both are
-                then taken as true. This adds no version.
+                then considered true. This adds no version.
             if_version: Update only if the latest version still has this number.
             decay: A new decay policy.
             confidence: The writer's new confidence, 0 to 1.
             anchors: New anchors, which replace the old ones; see `create`. If None and the content
                 changes, the memory keeps the anchors that still fit, and anchors named in the new
                 content are added.
-            valid_until: The new time until which it holds; "" for no end.
+            valid_until: The new time at which it stops being true; "" for no end.
             recheck: The new time span after which it should be confirmed; "" for never.
 
         Returns:

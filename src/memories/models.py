@@ -138,7 +138,7 @@ class Memory:
         pinned: Whether it stays in the scratchpad of its namespace.
         anchors: The evidence that it is true: paths, symbols, literals, commits and URLs; see
             `anchors.grammar`.
-        valid_until: The time until which it holds.
+        valid_until: When it stops being true, if known.
         recheck_days: The number of days after which it should be confirmed.
         anchored_at: When a writer that could check its anchors last found that they hold.
         verdict: Whether it still holds; None if it has nothing to check, or if its project's
@@ -263,7 +263,7 @@ class Draft:
         seen: Ids of memories that the writer has just read. `Created.similar_to` is more likely to
             name these memories if they are about the same subject.
         anchors: The evidence that it is true; None to find anchors in the content, empty for none.
-        valid_until: The time until which it holds.
+        valid_until: When it stops being true, if known.
         recheck: The time span after which it should be confirmed, such as "90d", or as a number of
             days.
         anchored_at: When its anchors were found to hold; the program that stores it sets this.

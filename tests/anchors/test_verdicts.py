@@ -133,7 +133,7 @@ def test_a_memory_expires_at_the_end_of_its_last_day(
     memory_id = create("The sale runs", valid_until="2026-05-02")
     assert verdict_of(memories, memory_id) == ""
     now[0] += timedelta(days=2)
-    assert verdict_of(memories, memory_id) == "expired it held until 2026-05-02"
+    assert verdict_of(memories, memory_id) == "expired it was valid until 2026-05-02"
 
 
 def test_what_nothing_verifies_is_unverified_after_its_time(

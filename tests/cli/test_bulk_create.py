@@ -109,7 +109,7 @@ def test_an_object_says_what_its_memory_is(memory: Command) -> None:
         ('{"content": "a", "key": 5}', "key"),
         ('{"content": "a", "source": []}', "source"),
         ('{"content": "a", "supersedes": "ffffffff"}', "Memory not found"),
-        ('{"content": "a", "supersedes": 5}', "a memory id is text"),
+        ('{"content": "a", "supersedes": 5}', "a memory id must be text"),
         (b'{"content": "\xff"}', "it is not UTF-8 (byte 0xff at 13)"),
         ('{"content": "\\ud800"}', "content"),
         ("[" * 100_000, "it is not JSON (it is nested too deeply)"),

@@ -139,7 +139,7 @@ def test_a_repeatable_id_is_the_same_each_time() -> None:
 )
 def test_a_foreign_id_must_be_a_whole_uuid_of_version_7(wrong: str) -> None:
     assert whole_id("01A1FDF192CD7000B000000000000001") == "01a1fdf1-92cd-7000-b000-000000000001"
-    with pytest.raises(InvalidInput, match="is not a UUIDv7"):
+    with pytest.raises(InvalidInput, match="is not a memory id, which must be a UUIDv7"):
         whole_id(wrong)
 
 

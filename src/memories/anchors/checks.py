@@ -268,7 +268,7 @@ def decide(cited: Cited, checks: Sequence[Check], now: datetime) -> Verdict | No
     """
     if cited.valid_until is not None and now > cited.valid_until:
         day = cited.valid_until.astimezone().date().isoformat()
-        return Verdict(EXPIRED, f"it held until {day}", cited.valid_until)
+        return Verdict(EXPIRED, f"it was valid until {day}", cited.valid_until)
     failed = [check for check in checks if check.holds is False]
     if failed:
         more = ""

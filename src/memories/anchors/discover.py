@@ -38,7 +38,7 @@ _CODE_NAME = re.compile(r"_|[a-z0-9][A-Z]|\w\.\w|\(\)|[A-Z]{2}\d|^[A-Z]{4,}$")
 
 
 class _Names(NamedTuple):
-    """The names in a text other than files.
+    """The names in a text, except the names of files.
 
     Attributes:
         code: Names of code, and quoted texts.
@@ -90,7 +90,7 @@ def _rank(anchor: Anchor) -> int:
 
 
 def _find_names(text: str, paths: Iterable[Anchor]) -> _Names:
-    """Return the names and values in a text, without its dates and the paths that exist."""
+    """Return the names and values in a text, without dates and existing paths."""
     for path in paths:
         text = text.replace(f"{path.target}::", " ").replace(path.target.rstrip("/"), " ")
     text = _DATE.sub(" ", text)

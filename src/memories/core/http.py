@@ -187,7 +187,7 @@ class JsonClient:
         return _call_within(seconds, lambda: self._send_twice(method, path, data, seconds))
 
     def close(self) -> None:
-        """Close the connections; one that is in use is closed after its answer."""
+        """Close the connections; a connection in use is closed after its answer."""
         with self._lock:
             if self._pool is not None:
                 self._pool.clear()

@@ -108,7 +108,7 @@ def parse_id(text: str) -> str:
         InvalidInput: The text can't be an id.
     """
     if not isinstance(text, str):
-        raise InvalidInput(f"a memory id is text, not of type {type(text).__name__}")
+        raise InvalidInput(f"a memory id must be text, not {type(text).__name__}")
     text = _expand_short_form(text.strip().lower())
     digits = text.replace("-", "")
     if len(text) > ID_LENGTH or not _HEX.fullmatch(digits):
@@ -157,7 +157,7 @@ def whole_id(text: str) -> str:
     """
     memory_id = parse_id(text)
     if len(memory_id) != ID_LENGTH or memory_id[14] != "7" or memory_id[19] not in "89ab":
-        raise InvalidInput(f'"{shown(text)}" is not a UUIDv7, as the id of a memory must be')
+        raise InvalidInput(f'"{shown(text)}" is not a memory id, which must be a UUIDv7')
     return memory_id
 
 

@@ -174,7 +174,7 @@ def name_of(model: str) -> str:
     return ""
 
 
-# --- a hint for writers of other languages
+# --- a hint for users who write in other languages
 
 
 def give_hint(text: str, embedder: Embedder | None, home: Path) -> str:

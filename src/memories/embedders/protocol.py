@@ -41,10 +41,11 @@ class EmbedderUnavailable(EmbedderError):
 class Embedder(Protocol):
     """Turns text into vectors.
 
-    Rules for every implementation: - Creating one is cheap: the first `embed` loads the model. -
-    The same text gives the same vector, regardless of texts embedded earlier or together with it. -
-    Several threads may use one embedder. - A failure raises `EmbedderError`; no placeholder vector
-    is returned.
+    Rules for every implementation:
+    - Creating an embedder is cheap: the first `embed` loads the model.
+    - The same text gives the same vector, regardless of texts embedded earlier or together with it.
+    - Several threads may use one embedder.
+    - A failure raises `EmbedderError`; no placeholder vector is returned.
     """
 
     @property

@@ -276,7 +276,7 @@ def _find_encoded(text: str, rule_set: RuleSet) -> list[Secret]:
     return secrets
 
 
-# --- one text as it is
+# --- searching one text, without undoing disguises
 
 
 def _scan(text: str, rule_set: RuleSet, *, tokens_only: bool = False) -> list[Secret]:

@@ -102,7 +102,7 @@ class Evidence(NamedTuple):
 
     Attributes:
         words: BM25 of the query's words, 0.0 if no word matches. `surroundings` scales it, so that
-            memories and turns compare.
+            memories and turns are comparable.
         session_best: The best BM25 in its session.
         window_words: The share of the query's words in its window, 0 to 1; None to use its own
             words.
