@@ -3,7 +3,7 @@
 A line {"conversation_id", "role", "text"} is a message. The answer to a user's message contains
 the context for a model, including the complete prompt. A line {"conversation_id", "remember",
 "type", "confidence"} proposes a memory. In each answer, `stored` says whether the message or memory
-was stored. `--health` prints the state of the memory, and exits with 0 if it is healthy.
+was stored. `--health` prints the memory's state, and exits with 0 if the memory is healthy.
 """
 
 import json

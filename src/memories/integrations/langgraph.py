@@ -103,8 +103,8 @@ class MemoriesStore(BaseStore):
         """Run operations: first the reads, then the writes in one transaction.
 
         Returns:
-            The results in the operations' order, each an item or None, a list of items, None, or
-            namespaces.
+            The results in the order of the operations: for a get, the item, or None if there is no
+            such item; for a search, its items; for a put, None; for a listing, the namespaces.
 
         Raises:
             InvalidNamespaceError: A label is invalid.

@@ -191,7 +191,7 @@ def test_before_there_was_a_memory_the_page_says_so_and_leads_to_its_first_versi
     answer = asking.get(f"/memories/{one}?as_of=2026-04-30")
     assert answer.status_code == 404
     assert (
-        "Not stored yet on 2026-04-30 This memory has existed since 1 May 2026 12:00 UTC."
+        "Not stored yet on 2026-04-30 This memory did not exist until 1 May 2026 12:00 UTC."
         in text_of(answer)
     )
     links = {name: html.unescape(target) for target, name in _LINK.findall(answer.text)}
@@ -261,9 +261,9 @@ def test_a_memory_that_was_deleted_then_says_so(site: Site, own: httpx.Client) -
         moment += DAY
         memories.restore(one)
     then = text_of(own.get(f"/memories/{one}?as_of=2026-05-21"))
-    assert "This memory was deleted then." in then
+    assert "This memory was deleted at that time." in then
     assert "Fridays" in then
-    assert "deleted then" not in text_of(own.get(f"/memories/{one}?as_of=2026-05-22"))
+    assert "was deleted" not in text_of(own.get(f"/memories/{one}?as_of=2026-05-22"))
 
 
 def test_a_correction_is_shown_from_the_day_on_which_it_was_made(

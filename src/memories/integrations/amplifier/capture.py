@@ -97,7 +97,7 @@ class Capture:
         return messages
 
     async def _append(self, event: str, **texts: str) -> "HookResult":
-        """Append an event to the inbox, unless memory is switched off here."""
+        """Append an event to the inbox, unless memory is off in this session."""
 
         def append(home: str) -> None:
             state = switch.read_state(str(self._mounted.folder), self._name)

@@ -23,8 +23,8 @@ RECENT_RESULTS = 5  # number of the newest tool results whose text is kept as lo
 SHORTENED = 250  # characters of a shortened tool result that are kept
 NOTICE = {
     "role": "system",
-    "content": "To save room, earlier messages of this conversation are left out here, or old tool "
-    "results shortened.",
+    "content": "To save room, earlier messages in this conversation have been left out, or old "
+    "tool results have been shortened.",
 }
 _WORTH_IT = 50  # minimum number of characters that shortening must save
 _PER_MESSAGE = 4  # number of tokens that a message takes in addition to its content

@@ -20,7 +20,7 @@ class Settings(NamedTuple):
     """A module's settings in one session.
 
     Attributes:
-        enabled: Whether memory is on. None counts as off, but then the user can switch memory on.
+        enabled: Whether memory is on. If None, memory is off until the user switches it on.
         capture: Whether conversations are captured; off by default, and if memory is off.
         agent_identity: The agent's namespace; None for the namespace in the settings of Memories.
         mode: `autonomous`: the agent decides when to use its memory, and its prompt includes the

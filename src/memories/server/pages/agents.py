@@ -140,7 +140,7 @@ def _find_situation(memories: "Memories", request: PageRequest, chosen: Chosen) 
     chose.
 
     Raises:
-        InvalidInput: The settings of the folder name another store.
+        InvalidInput: The settings of the folder name a different store.
     """
     if not chosen.folder:
         config = memories.config._replace(namespace=memories.namespace)
@@ -158,7 +158,7 @@ def _find_situation(memories: "Memories", request: PageRequest, chosen: Chosen) 
     situation = recall.find_situation(RecallRequest(place, None, deadline, counts=False))
     if situation.config.store != memories.config.store:
         store = without_password(situation.config.store)
-        raise InvalidInput(f"the settings of {chosen.folder} name another store: {store}")
+        raise InvalidInput(f"the settings of {chosen.folder} name a different store: {store}")
     return situation
 
 

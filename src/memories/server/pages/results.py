@@ -19,7 +19,7 @@ FACETS = ("type", "project", "agent", "kind", "trust")
 PAGE = 30
 _SCOPES: Mapping[str, "Scope"] = {"memory": "memories", "turn": "history"}
 _WORD = re.compile(r"\w+")
-_MIN_STEM = 4  # minimum length of a search word that also marks words that start with it
+_MIN_STEM = 4  # a search word of at least this length also marks words that start with it
 _MEANINGS = ((0.9, "very strong"), (0.75, "strong"), (0.5, "fair"), (0.0, "weak"))
 _NUMBERS = {  # labels of the parts of a score that a reader may want to know exactly
     "words": "weight of the shared words",
@@ -78,7 +78,7 @@ def _explain(hit: "Hit", candidate: "Considered | None", terms: Sequence[str]) -
     numbers: list[tuple[str, float | int]] = []
     if hit.calibrated is not None:
         sentences.append(describe_meaning(hit.calibrated))
-        numbers.append(("match of meaning, 0 to 1", hit.calibrated))
+        numbers.append(("match in meaning, 0 to 1", hit.calibrated))
     sentences.append(describe_words(hit.content, terms))
     if candidate is not None:
         features = candidate.features
@@ -98,7 +98,7 @@ def _explain(hit: "Hit", candidate: "Considered | None", terms: Sequence[str]) -
 def describe_meaning(similarity: float) -> str:
     """Return a sentence that describes a calibrated similarity."""
     strength = next(name for least, name in _MEANINGS if similarity >= least)
-    return f"A {strength} match of meaning."
+    return f"A {strength} match in meaning."
 
 
 def describe_words(text: str, terms: Sequence[str]) -> str:

@@ -179,7 +179,7 @@ def _history(memories: "Memories", request: PageRequest) -> "History":
         if since is not None:
             first = request.address("/memories/", history.id, as_of=since)
             links.insert(0, (first, "See its first version"))
-            sentence = f"This memory has existed since {moment(since)}."
+            sentence = f"This memory did not exist until {moment(since)}."
         raise NotThen(exc, title, sentence, links) from exc
 
 
@@ -203,7 +203,7 @@ def _today(then: "History", now: "History") -> dict[str, str]:
     """
     was, last = then.versions[-1], now.versions[-1]
     if now.pending:
-        return {"sentence": "Today it waits for review."}
+        return {"sentence": "Today it is waiting for review."}
     if last.ended_by == "delete":
         return {"sentence": "Today it is deleted."}
     if now.superseded_by and now.superseded_by != then.superseded_by:
@@ -332,7 +332,7 @@ _TAG_MEANINGS = {
     "global": "true: it holds in every project",
     "personality": "the role that the agent played",
     "project": "what it is about",
-    "recall": "off: agents never get it unasked",
+    "recall": "off: agents get it only when they search",
     "type": "fact, preference, decision …",
 }
 
@@ -357,7 +357,7 @@ _OPERATIONS = {
     "hook.session-end": "Hook at session end",
     "hook.session-start": "Hook at session start",
     "hook.stop": "Hook after an answer",
-    "hook.user-prompt": "Hook at a prompt",
+    "hook.user-prompt": "Hook for a prompt",
     "list": "Lists",
     "reinforce": "Memories reinforced",
     "review.accept": "Proposals accepted",
@@ -385,7 +385,7 @@ def health(memories: "Memories", request: PageRequest) -> View:
     figures = [
         ("memories", f"{status.memory_count:,}"),
         ("turns of conversations", f"{status.turn_count:,}"),
-        ("wait for review", f"{status.pending_count:,}"),
+        ("waiting for review", f"{status.pending_count:,}"),
         ("deleted", f"{status.deleted_count:,}"),
         ("on disk", size(status.size_bytes)),
         ("never read", f"{stats.never_used_count:,}"),
@@ -409,7 +409,7 @@ def health(memories: "Memories", request: PageRequest) -> View:
 def explain_present(
     request: PageRequest, title: str, why: str, figures: Sequence[tuple[str, str]] = ()
 ) -> View:
-    """Return a page that says why a view shows only the present, although a past day was chosen.
+    """Return a page that says why a view shows only the present, even though a past day was chosen.
 
     Raises:
         InvalidInput: The request asks for JSON; the API accepts no time here either.
