@@ -180,7 +180,7 @@ def _print(load: Load, talks: list[Timed]) -> None:
     for name, target in TARGETS.items():
         times = [taken for talk in talks for taken in talk.operations[name]]
         rows.append((name, len(times), *report.p50_p95(times), f"{max(times):.2f}", f"{target}"))
-    report.table(["operation", "calls", "p50 ms", "p95 ms", "most ms", "target at p95"], rows)
+    report.table(["operation", "calls", "p50 ms", "p95 ms", "max ms", "target at p95"], rows)
     late = [one for talk in talks for one in talk.late]
     report.note(
         f"Messages were begun {report.percentile(late, 0.95):.1f} ms late at p95, {max(late):.1f} ms at most."
