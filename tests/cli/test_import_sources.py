@@ -256,7 +256,7 @@ def test_an_import_that_stopped_is_completed_by_the_next_one(
         patch.setattr(foreign, "append", fail_at_the_second)
         stopped = memory("import", path)
     assert (stopped.code, stopped.out) == (1, "")
-    assert "to erase all of it: memory forget --where 'import = " in stopped.err
+    assert "to erase everything from it: memory forget --where 'import = " in stopped.err
     answer = memory("import", path).json
     assert (answer["turns"], answer["memories"], answer["known"]) == (2, 3, 2)
     assert len(set(contents(memory))) == 7

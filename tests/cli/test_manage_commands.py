@@ -244,7 +244,7 @@ def test_serve_no_longer_installs_itself(
     memory: Command, folder: Path, options: tuple[str, ...]
 ) -> None:
     answer = memory("serve", *options)
-    assert (answer.code, "see docs/server.md for units" in answer.error) == (2, True)
+    assert (answer.code, "docs/server.md has unit files" in answer.error) == (2, True)
     assert list(folder.iterdir()) == []
 
 

@@ -114,7 +114,7 @@ def test_a_full_disk_names_the_file_and_the_remedy(memory: Command, folder: Path
         assert answer.code == 1
         assert answer.error == (
             "cannot write disk/backup.jsonl: No space left on device; free some space on its disk and try again; "
-            "nothing was written; name another file"
+            "nothing was written; name a different file"
         )
         assert [found.name for found in (folder / "disk").iterdir()] == ["filler"]
 
@@ -174,8 +174,8 @@ def test_an_export_of_an_older_program_is_read_with_a_note(memory: Command, fold
     )
     answer = memory("import", "-", "--store", url(folder, "other"), stdin=older)
     assert answer.json["imported"] == 4
-    assert "it may be incomplete" in answer.json["note"]
-    assert "it may be incomplete" in answer.err
+    assert "the export may be incomplete" in answer.json["note"]
+    assert "the export may be incomplete" in answer.err
 
 
 # --- import ---

@@ -120,7 +120,7 @@ def test_a_message_id_is_stored_once_and_reported_as_known(memory: Command) -> N
     refused = memory(*add, "second", "--message-id", "a", "--format", "text")
     assert refused.code == 1
     assert (
-        refused.out.splitlines()[-1] == "Nothing was stored: its message id belongs to this turn."
+        refused.out.splitlines()[-1] == "Nothing was stored: the message id belongs to this turn."
     )
 
 
@@ -150,7 +150,7 @@ def test_each_message_is_reported_and_a_refused_one_does_not_stop_the_others(
     assert "has different content" in shape["results"][0]["reason"]
     assert contents(memory("turns", "tail", "trip")) == ["one", "two", "three", "four"]
     text = memory("turns", "add", "trip", "-", "--format", "text", stdin=mixed)
-    assert (text.code, text.out.splitlines()[0]) == (1, "Added 1 turns; the last one has index 4.")
+    assert (text.code, text.out.splitlines()[0]) == (1, "Added 1 turn; the last one has index 4.")
     assert text.out.splitlines()[1] == "Already known: 1."
     assert text.out.splitlines()[2].startswith("Refused: message id")
 
@@ -293,7 +293,7 @@ def test_text_shows_speaker_conversation_and_time(memory: Command) -> None:
     added = memory(
         "turns", "add", "trip", "-", "--format", "text", stdin=lines({"content": "hello"})
     )
-    assert added.out == "Added 1 turns; the last one has index 3.\n"
+    assert added.out == "Added 1 turn; the last one has index 3.\n"
     found = memory("search", "ferry", "--in", "history", "--format", "text", "--explain").out
     assert " 1  " in found
     assert "in trip" in found

@@ -104,7 +104,7 @@ def create_result(memories: "Memories", created: "Created") -> str:
         for record in created.duplicates
     ]
     if created.similar_to:
-        rows.append("if it replaces or repeats one of these, add --supersedes ID:")
+        rows.append("if the new memory replaces or repeats one of these, add --supersedes ID:")
     for record in created.similar_to:
         content = cut(record.content, MAX_SIMILAR // len(created.similar_to))
         rows.append(f"{_name(names[record.id])} {_escaped(content)}")
@@ -180,7 +180,7 @@ def _marks(record: Memory) -> list[str]:
 
 
 def _day(moment: datetime, now: datetime) -> str:
-    """Return the day in UTC, without the year if it is the current one."""
+    """Return the day in UTC, without the year if it is the current year."""
     day = moment.astimezone(UTC).date().isoformat()
     return day[5:] if day[:4] == f"{now.year:04}" else day
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 ALWAYS: Any = object()
 MAX_SIMILAR = 120  # maximum number of characters of a memory that a new memory may replace
-_SCALARS = frozenset({str, int, float, bool, type(None)})  # types that JSON has too
+_SCALARS = frozenset({str, int, float, bool, type(None)})  # types that JSON also has
 
 
 class Field(NamedTuple):
@@ -121,7 +121,7 @@ KNOWN_TAGS = (
         read=_tag("personality"),
     ),
     Field("project", "text", "The project in its tags.", read=_tag("project")),
-    Field("type", "text", "The kind in its tags.", read=_tag("type")),
+    Field("type", "text", "The type in its tags.", read=_tag("type")),
     Field("global", "flag", "Whether it is valid in every project.", read=_is_global),
 )
 _SUSPICIOUS = Field(
@@ -161,14 +161,14 @@ MEMORY = (
     Field("deleted", "flag", "Whether it was deleted.", False),
     Field("access_count", "whole", "About how often it was read.", 0),
     Field("origin", "object", "Who wrote its latest version.", None, "writer", _origin),
-    Field("pending", "flag", "Whether it waits for review.", False, "state"),
+    Field("pending", "flag", "Whether it is waiting for review.", False, "state"),
     Field("pinned", "flag", "Whether it stays in the scratchpad.", False),
     *_ACCEPTED,
     _REDACTED,
     _SUSPICIOUS,
     Field("anchors", "texts", "The evidence that it cites.", [], "anchors"),
     Field("valid_until", "time", "When it stops being true.", None, "holds until"),
-    Field("recheck_days", "whole", "After how many days it should be confirmed.", None),
+    Field("recheck_days", "whole", "After how many days it should be confirmed again.", None),
     Field("anchored_at", "time", "When its anchors were last known to hold.", None),
     Field(
         "verdict",
@@ -213,7 +213,7 @@ TURN = (
         "When it was said, in the time zone of its writer.",
         read=_zoned("created_at"),
     ),
-    Field("message_id", "text", "Its id elsewhere.", None),
+    Field("message_id", "text", "Its id in the system that it comes from.", None),
     Field("origin", "object", "Who wrote it.", None, read=_origin),
     _REDACTED,
     _SUSPICIOUS,
@@ -221,7 +221,7 @@ TURN = (
     Field("parts", "whole", "How many parts that message has.", 1),
     Field("status", "text", "The result of adding it.", None),
     Field("reason", "text", "Why it was refused.", None),
-    Field("waiting", "flag", "Whether it waits to be stored.", False),
+    Field("waiting", "flag", "Whether it is waiting to be stored.", False),
 )
 VERSION = (
     Field("version", "whole", "Its number."),
@@ -256,7 +256,7 @@ CREATED = (
         "Existing memories that say the same thing, if it was refused.",
         [],
     ),
-    Field("merged", "texts", "What it added to the existing memory.", []),
+    Field("merged", "texts", "What was added to the existing memory.", []),
     Field("not_merged", "object", "What was not added to the existing memory.", {}),
     Field("reinforced", "flag", "Whether the existing memory was reinforced.", False),
     Field("similar_to", "[Similar]", "Similar memories that say something different.", []),

@@ -36,22 +36,26 @@ HINT_DUPLICATE = (
     "CONTENT; to store this one as well, add --force"
 )
 HINT_RETURNED = (
-    "nothing was stored: a very similar memory exists, which {newer} corrects; if it is true "
-    "again, run: memory update {newer} CONTENT; to store this one as well, add --force"
+    "nothing was stored: a very similar memory exists, which {newer} corrects; if your text "
+    "is true again, run: memory update {newer} CONTENT; to store this one as well, add --force"
 )
 HINT_CORRECTS = (
-    "stored; it corrects {corrects}, and a search that finds both shows it first; if both are "
-    "true, run: memory update {id} --not-corrects {corrects}"
+    "stored; the new memory corrects {corrects}, and a search that finds both shows the new one "
+    "first; if both are true, run: memory update {id} --not-corrects {corrects}"
 )
-HINT_SIMILAR = "stored; if it replaces a memory in similar_to, run it again with: --supersedes ID"
+HINT_SIMILAR = (
+    "stored; if the new memory replaces one in similar_to, run the command again with: "
+    "--supersedes ID"
+)
 HINT_LEFT = (
     "left waiting: a very similar memory exists; to store this one as well, add --force; "
     "otherwise, run: memory review reject {id}"
 )
 HINT_SUSPICIOUS = (
-    "left waiting: it is marked as suspicious; to accept it, name it: memory review accept {id}"
+    "left waiting: the memory is marked as suspicious; to accept it, name its id: memory review "
+    "accept {id}"
 )
-HINT_PENDING = "stored; it is hidden until you review it: memory review"
+HINT_PENDING = "stored, but hidden until you review it: memory review"
 HINT_WAITS = (
     "nothing was stored: a memory that says the same thing is already waiting: memory review"
 )
@@ -68,12 +72,12 @@ HINT_LEFT_OUT = (
 _ACTIONS = {
     "delete": "deleted",
     "restore": "restored",
-    "update": "put back",
+    "update": "reverted",
     "pend": "waiting for review again",
     "reject": "no longer waiting for review",
     "tag": "tagged",
     "forget": "permanently forgotten",
-    "left": "left as they are",
+    "left": "left unchanged",
 }
 
 

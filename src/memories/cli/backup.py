@@ -94,7 +94,9 @@ def _render_restore(answer: Mapping[str, Any]) -> str:
     made = f", made at {answer['made_at']}" if answer["made_at"] else ""
     lines = [f"Restored and verified: {answer['records']} records from {answer['restored']}{made}."]
     if answer["without_vector"]:
-        lines.append(f"{answer['without_vector']} have no vector; memory reembed adds one to each.")
+        lines.append(
+            f"{answer['without_vector']} have no vector; memory reembed adds the missing vectors."
+        )
     if answer["kept"]:
         lines.append(
             f"The previous store is kept as {answer['kept']}; remove it when you no longer need it."

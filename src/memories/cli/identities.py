@@ -98,7 +98,7 @@ def namespaces(
         emit({"namespaces": rows, "count": len(rows)}, partial(_render_namespaces, rows))
         return 0
     if as_of is not None:
-        raise InvalidInput(f"namespaces {action} doesn't take --as-of; omit it")
+        raise InvalidInput("--as-of works only with namespaces list; omit --as-of")
     if action == "show":
         return _show_namespace(memories, names[0])
     if action == "delete":

@@ -1,4 +1,4 @@
-"""The commands review, which accepts or rejects waiting memories, and tidy, which proposes some."""
+"""Commands for waiting memories: review accepts or rejects them, and tidy proposes changes."""
 
 import contextlib
 import os
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 _MAY_DECIDE = "memories.review.may_decide"  # set in the context's meta if no subcommand was named
 _REJECTED = "rejected"
-_TICK = timedelta(milliseconds=1)  # the store counts time in milliseconds
+_TICK = timedelta(milliseconds=1)  # the precision of the store's times
 _KEYS = "a accept · r reject · e edit · s skip · u undo · q quit"
 _all_option = option(
     "--all", "everything", is_flag=True, section="Filters", help="All waiting memories."
@@ -84,11 +84,11 @@ class _Review(Group):
 def review() -> None:
     """Review waiting memories: list, accept, edit or reject them.
 
-    Memories that a hook captured, or that came with someone else's export, wait here: no search,
-    list or context shows them until they are accepted. Without a subcommand, those in your
-    namespace are listed; on a terminal, they are shown one by one and you press a key for each: a
-    accept, r reject, e edit, s skip, u undo, q quit. Only a person can decide; an agent may list
-    them and use --dry-run.
+    Memories that a hook captured, or that come from someone else's export, wait for review: no
+    search, list or context shows them until they are accepted. Without a subcommand, the waiting
+    memories in your namespace are listed; on a terminal, they are shown one by one, and you press a
+    key for each: a accept, r reject, e edit, s skip, u undo, q quit. Only a person can decide; an
+    agent may list waiting memories and use --dry-run.
     """
 
 
@@ -109,7 +109,7 @@ def list_(
     fields: str | None,
     filters: Mapping[str, Any],
 ) -> None:
-    """List the memories that wait for review, newest first.
+    """List the memories that are waiting for review, newest first.
 
     Each memory is shown with the current memories that resemble it. Memories from one import are
     shown together.
@@ -176,8 +176,9 @@ def accept(
     """Accept waiting memories, so that searches find them.
 
     Name memories by ID, with - to read IDs from standard input, or select them with --all and
-    filters. Like a new memory, each is compared with existing ones; exits 3 if some were left
-    waiting because they are duplicates. Suspicious memories must be named by ID.
+    filters. Like a new memory, each accepted memory is compared with existing ones; exits 3 if some
+    were left waiting because they are duplicates. Suspicious memories must be named by ID, unless
+    you add --suspicious.
     """
     _require_person(yes=yes, dry_run=dry_run)
     named, batch = _select(memories, ids, everything, _nonempty(filters))
@@ -265,7 +266,7 @@ def reject(
 
 def _require_person(*, yes: bool, dry_run: bool) -> None:
     if not dry_run:  # a preview decides nothing
-        require_person("what is waiting for review", yes=yes)
+        require_person("whether to accept or reject a memory", yes=yes)
 
 
 def _nonempty(filters: Mapping[str, Any]) -> dict[str, Any]:
@@ -353,7 +354,7 @@ class _Decisions:
             self._sum_up()
 
     def _obey(self, key: str) -> None:
-        """Run the action of a key; after any other key, list the valid ones."""
+        """Run a key's action; for any other key, list the valid keys."""
         verbs: dict[str, Callable[[], None]] = {
             "a": self._store,
             "f": partial(self._store, force=True),
@@ -405,7 +406,10 @@ class _Decisions:
         if result.done:
             self._decide("accepted" if content is None else "accepted as edited", at)
         else:
-            say("Not accepted: a current memory says the same thing. r rejects it, f accepts it.")
+            say(
+                "Not accepted: a current memory says the same thing. Press r to reject the waiting "
+                "memory, or f to accept it anyway."
+            )
 
     def _reject(self) -> None:
         begin_change()
@@ -415,10 +419,10 @@ class _Decisions:
     def _edit(self) -> None:
         before = self._memories.get(self._id).content
         if not edit_text(before, self._store, instead=f"memory review edit {self._id} CONTENT"):
-            say("The text is unchanged; a accepts it.")
+            say("The text is unchanged; press a to accept the memory.")
 
     def _undo(self) -> None:
-        """Undo the last decision; its memory waits for review again."""
+        """Undo the last decision, so that the memory waits for review again."""
         if not self._decisions:
             say("There is nothing to undo.")
             return
@@ -441,9 +445,10 @@ class _Decisions:
 
 @contextlib.contextmanager
 def _single_keys() -> Iterator[Callable[[], str]]:
-    """Yield a function that waits for a key and returns it in lower case; empty at the input's end.
+    """Yield a function that waits for a key and returns it in lower case.
 
-    `click.getchar` would drop keys that are typed while a decision is being stored.
+    At the end of the input, the function returns an empty string. `click.getchar` isn't used, since
+    it would drop keys that are typed while a decision is being stored.
     """
     try:
         import termios
@@ -461,15 +466,16 @@ def _single_keys() -> Iterator[Callable[[], str]]:
 
 
 @command(epilog="memory tidy --dry-run\nmemory tidy && memory review")
-@option("--dry-run", is_flag=True, help="Store nothing, only show the proposals.")
+@option("--dry-run", is_flag=True, help="Store nothing; only show the proposals.")
 @in_session(reads=False)
 def tidy(memories: "Memories", dry_run: bool) -> None:
     """Propose memories to delete, link or keep, for review.
 
-    Looks for memories that repeat or contradict each other, whose anchors have changed, that have
-    expired, or that have not been read for a year; and for statements repeated in conversations.
-    Nothing is changed automatically: each proposal, at most 20 at a time, waits for memory review,
-    and a rejected one does not come back. TIDY_COMMAND names a command that may leave some out.
+    Looks for memories that repeat or contradict each other, memories whose anchors have changed,
+    memories that have expired or have not been read for a year, and statements repeated in
+    conversations. Nothing is changed automatically: up to 20 proposals at a time wait for memory
+    review, and a rejected proposal does not come back. TIDY_COMMAND names a command that can
+    withhold proposals.
     """
     begin_change()
     withheld: list[Suggestion] = []
@@ -488,9 +494,9 @@ def tidy(memories: "Memories", dry_run: bool) -> None:
 
 
 def _ask_second_opinion(config: "Config", withheld: "list[Suggestion]") -> "Choose | None":
-    """Return a function that lets the user's command choose what to propose; None without one.
+    """Return a function that lets the user's command choose proposals; None if there is no command.
 
-    The function adds everything else to `withheld`. If the command fails, nothing is withheld.
+    The function adds the other suggestions to `withheld`. If the command fails, none is withheld.
     """
     command = config.tidy_command
     if command is None:
@@ -514,7 +520,8 @@ def _render_proposals(answer: Mapping[str, Any]) -> str:
     rows = answer["proposals"]
     lines = [f"{row['certainty']:.2f} {row['kind']}: {safe(row['content'])}" for row in rows]
     if answer.get("withheld"):
-        lines.append(f"The second opinion withheld {answer['withheld']}.")
+        withheld = amount(answer["withheld"], "proposal", "proposals")
+        lines.append(f"The second opinion withheld {withheld}.")
     lines.append("To decide: memory review" if rows else "Nothing to tidy.")
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""Commands that find memories: search, get, history, list, duplicates; tags also changes them."""
+"""Commands that find memories: search, get, history, list, duplicates. Also tags."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -59,8 +59,9 @@ def search(
 ) -> int:
     """Find memories or conversation turns, best match first.
 
-    QUERY is a question or some words, or - to read it from standard input. Both its meaning and its
-    words count. If the store can't be reached, the scratchpad is searched, and the exit code is 4.
+    QUERY is a question or some words, or - to read it from standard input. Memories are found by
+    meaning and by word. If the store can't be reached, the scratchpad is searched, and the exit
+    code is 4.
     """
     names = field_names(fields)
     query = read_argument(query, "query")
@@ -91,7 +92,7 @@ def get(memories: "Memories", selection: Selection, as_of: str | None, fields: s
     """Show one memory, or several.
 
     ID is the memory's id, or an unambiguous prefix of at least 8 characters. Give one or more, or -
-    to read them from standard input. Exits 1 if one of them does not exist; the others are still
+    to read them from standard input. Exits 1 if a memory does not exist; the others are still
     shown. A --key is looked up among current memories.
     """
     from memories.cli.bulk import for_each
@@ -132,8 +133,8 @@ def history(
 ) -> None:
     """Show every version of a memory, oldest first.
 
-    Deleted memories have a history too. --as-of ends it at that time. --diff shows the words that
-    each version kept, removed and added.
+    Deleted memories have a history too. --as-of ends the history at that time. --diff shows the
+    words that each version kept, removed and added.
     """
     if diff and fields is not None:
         raise InvalidInput("--diff and --fields can't be combined; omit one of them")
@@ -244,10 +245,10 @@ def tags(
 ) -> int:
     """List tags and the number of memories with each.
 
-    With KEY, list the values of that tag. To change the tags of your own memories, or of those that
-    --where matches: set KEY=VALUE, remove KEY, rename OLD NEW or merge OLD NEW. OLD and NEW are
-    keys or KEY=VALUE; all except rename take several. The answer names the command that undoes the
-    change.
+    With KEY, list the values of that tag. To change the tags of your own memories, or only of those
+    that --where matches, write set KEY=VALUE, remove KEY, rename OLD NEW or merge OLD NEW. OLD and
+    NEW are keys or KEY=VALUE. All of these except rename take several keys. The answer names the
+    command that undoes the change.
     """
     where = filters.pop("where", None)
     if len(words) > 1:
@@ -324,7 +325,7 @@ def _parse_renames(memories: "Memories", verb: str, names: Sequence[str]) -> dic
 def duplicates(memories: "Memories", where: str | None, limit: int | None) -> None:
     """Find memories that repeat older ones.
 
-    These are the memories in your own namespace that create would refuse today, each with the older
+    Lists the memories in your own namespace that create would refuse today, each with the older
     memories that say the same thing. All memories are compared, a few hundred per second. Nothing
     is changed; memory delete removes a duplicate.
     """

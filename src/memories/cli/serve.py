@@ -1,6 +1,7 @@
 """Commands that start a long-running program: serve, mcp, chat.
 
-Each command returns a request, and the entry point starts the program, which is optional and heavy.
+Each command returns a request, from which the entry point starts the program. The programs are
+optional and slow to import.
 """
 
 import json
@@ -73,7 +74,7 @@ class StartChat(NamedTuple):
     "--host-name", "names", metavar="NAME", multiple=True, group="http",
     help="A host name that browsers and proxies use for the server; may be repeated.",
 )  # fmt: skip
-@option("--no-http", is_flag=True, help="Only make the command faster; open no port.")
+@option("--no-http", is_flag=True, help="Only make commands faster; open no port.")
 @option("--tls-cert", metavar="FILE", help="Serve HTTPS with this certificate.")
 @option("--tls-key", metavar="FILE", help="The certificate's key.")
 @option(
@@ -92,14 +93,18 @@ class StartChat(NamedTuple):
     "--status", "action", flag_value="status", section="Manage",
     help="Show whether a server is running, and its state.",
 )  # fmt: skip
-@option(
-    "--stop", "action", flag_value="stop", section="Manage", help="Stop the server of this store."
-)
+@option("--stop", "action", flag_value="stop", section="Manage", help="Stop this store's server.")
 @option(
     "--uninstall", "action", flag_value="uninstall", section="Manage",
-    help="Remove the file that --install of an earlier version wrote.",
+    help="Remove the file that --install wrote in an earlier version.",
 )  # fmt: skip
-@option("--install", "action", flag_value="install", hidden=True, help="Explains what replaced it.")
+@option(
+    "--install",
+    "action",
+    flag_value="install",
+    hidden=True,
+    help="Explains what replaced this option.",
+)
 @option("--dry-run", is_flag=True, hidden=True, help="Does the same, for old scripts.")
 @with_settings(store_option, format_option)
 def serve(
@@ -114,9 +119,10 @@ def serve(
 ) -> StartServer | int:
     """Run a local server: faster commands, an HTTP API and a web page.
 
-    While it runs, memory commands use it over a socket that only you can open, and take only a few
-    milliseconds; no setting is needed. The API, MCP and the page are on http://127.0.0.1:8765; see
-    docs/server.md and docs/http.md. Stop it with Ctrl-C or memory serve --stop.
+    While the server runs, memory commands use it over a socket that only you can open, and take
+    only a few milliseconds; no setting is needed. The API, MCP and the page are on
+    http://127.0.0.1:8765; see docs/server.md and docs/http.md. Stop the server with Ctrl-C or
+    memory serve --stop.
     """
     if (tls_cert is None) != (tls_key is None):
         raise InvalidInput("--tls-cert and --tls-key require each other; give both")
@@ -126,7 +132,7 @@ def serve(
         )
     if dry_run or action == "install":
         raise InvalidInput(
-            "serve --install was removed: see docs/server.md for units for systemd and launchd"
+            "serve --install was removed; docs/server.md has unit files for systemd and launchd"
         )
     if http.get("port", 0) > 65_535:
         raise InvalidInput(f'{_PORT}, not "{http["port"]}"')
@@ -176,7 +182,7 @@ def chat(
     session; docs/chat.md has the details. Reads lines from the terminal or from a pipe.
     """
     if live and not demo:
-        raise InvalidInput("--live requires --demo; omit it for a conversation")
+        raise InvalidInput("--live requires --demo; to talk to the real model, omit --live")
     folder = Path(root).expanduser() if root is not None else Path.cwd()
     file = None if env_file is None else Path(env_file).expanduser()
     return StartChat(config, folder, file, demo, live)
@@ -186,12 +192,12 @@ def chat(
 
 
 class Unit(NamedTuple):
-    """A file of systemd or launchd that starts a server.
+    """A systemd or launchd file that starts a server.
 
     Attributes:
         path: The file.
         text: Its text.
-        stop: The commands that unload it.
+        stop: The commands that unload the file.
     """
 
     path: Path
@@ -211,7 +217,7 @@ def stop_command_server(config: Config) -> bool:
 def send(config: Config, word: str) -> Mapping[str, Any] | None:
     """Send `status` or `stop` to a store's server; return the answer, or None without a server.
 
-    Servers of earlier protocols understand both words.
+    Servers with earlier protocols also understand both words.
 
     Raises:
         SystemFault: The server does not answer.
@@ -232,9 +238,13 @@ def send(config: Config, word: str) -> Mapping[str, Any] | None:
         return None
     except OSError as exc:
         reason = exc.strerror or exc
-        raise SystemFault(f"the server does not answer: {reason}; end its process") from exc
+        raise SystemFault(
+            f"the server does not answer: {reason}; end the server's process"
+        ) from exc
     if not greeting.startswith(GREETING.partition(" ")[0]) or not line:
-        raise SystemFault("the server does not answer as this program does; end its process")
+        raise SystemFault(
+            "the server's answer is not in this program's protocol; end the server's process"
+        )
     answer: Mapping[str, Any] = json.loads(line)
     return answer
 
@@ -273,9 +283,9 @@ def _manage(config: Config, action: str) -> int:
     if action == "uninstall":
         unit = uninstall(config)
         if unit is None:
-            note("It is not installed.")
+            note("No server is installed.")
             return 1
-        text = "\n  ".join([f"{unit.path} removed.\nNow run:", *unit.stop])
+        text = "\n  ".join([f"Removed {unit.path}.\nNow run:", *unit.stop])
         shape = {"file": str(unit.path), "done": "removed", "text": unit.text}
         emit({**shape, "commands": unit.stop}, text)
         return 0

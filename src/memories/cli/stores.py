@@ -80,7 +80,7 @@ def open_store(
 
 def without_vector(count: int) -> str:
     """Return a sentence on how many records have no vector, and the remedy."""
-    return f"{count} have no vector; memory reembed adds one to each."
+    return f"{count} have no vector; memory reembed adds the missing vectors."
 
 
 def namespaces_of(
@@ -114,7 +114,7 @@ def temporary_copy(write: Callable[[IO[bytes]], object]) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def name_place(place: str, consequence: str) -> Iterator[None]:
-    """Add the location, and the consequence or the remedy, to errors while writing a file."""
+    """Add a location, and the consequence or the remedy, to the errors of writing there."""
     try:
         yield
     except (BrokenPipeError, MemoriesError):
@@ -165,8 +165,8 @@ def export(
     """Write memories and turns as JSON lines, or as Markdown.
 
     The export contains every version and every field, including deleted memories; memory import
-    reads it. --where limits it to turns that match the expression, and to memories whose latest
-    version does.
+    reads it. With --where, the export contains only turns that match the expression, and memories
+    whose latest version matches.
 
     With --markdown, each memory becomes a file that you can read, edit and keep in git. memory
     import FOLDER reads the files back, and stores edited texts as new versions.
@@ -176,9 +176,7 @@ def export(
 
     if folder is not None:
         if file or vectors or scope not in (None, "memories"):
-            raise InvalidInput(
-                "--markdown writes memories only; leave out --output, --vectors, --in"
-            )
+            raise InvalidInput("--markdown writes memories only; omit --output, --vectors and --in")
         scope = "memories"
 
     namespaces = namespaces_of(config, all_namespaces, no_shared)
@@ -208,7 +206,7 @@ def export(
         return
     begin_change()
     with (
-        name_place(file, "nothing was written; name another file"),
+        name_place(file, "nothing was written; name a different file"),
         replacing(Path(file)) as stream,
     ):
         count = write(stream)
@@ -223,7 +221,7 @@ def _write_markdown(write: Callable[[IO[bytes]], int], folder: Path) -> None:
     begin_change()
     with (
         temporary_copy(write) as copy,
-        name_place(str(folder), "some files may be missing; run it again"),
+        name_place(str(folder), "some files may be missing; run the command again"),
     ):
         count = bundle.write(folder, (line.decode() for line in copy))
     record_change(f"{count} memories were exported to {folder}")
@@ -243,9 +241,7 @@ def _write_to_output(write: Callable[[IO[bytes]], int]) -> None:
 
 
 def _own_key() -> bytes | None:
-    """Return the key that authenticates this user's exports; if it can't be created, print a
-    note.
-    """
+    """Return the key that authenticates this user's exports; if that fails, print a note."""
     from memories.config import registers
     from memories.transfer.export import own_key
 
@@ -256,9 +252,9 @@ def _own_key() -> bytes | None:
         raise
     except OSError as exc:
         note(
-            "Note: nothing in this export proves that it is yours, since its key can't be stored "
-            f"in {folder} ({exc.strerror or exc}); an import needs --trusted, or its memories "
-            "wait for review."
+            "Note: nothing in this export proves that it is yours, since the key of your exports "
+            f"can't be stored in {folder} ({exc.strerror or exc}); import the file with "
+            "--trusted, or its memories will wait for review."
         )
         return None
 
@@ -348,7 +344,7 @@ def _describe_edit(memory: "Memory", text: str) -> str:
 )
 @option(
     "--to", "target", metavar="URL",
-    help="The store to copy to, empty or a partial copy; - reads its URL from standard input.",
+    help="The store to copy to: empty, or an unfinished copy; - reads the URL from standard input.",
 )  # fmt: skip
 @option(
     "--partitions", type=int, metavar="N",
@@ -358,13 +354,13 @@ def _describe_edit(memory: "Memory", text: str) -> str:
 def migrate(config: "Config", target: str | None, partitions: int | None) -> None:
     """Copy the entire store to another one, and verify it.
 
-    The original is not changed, and you can use it in the meantime. Run the same command again to
+    The original is not changed, and you can use it during the copy. Run the same command again to
     continue an interrupted copy. Afterwards, set MEMORY_STORE to the copy.
 
     Other users of the machine can see a command's options, so pass a URL with a password through
     standard input (--to -) or MEMORY_MIGRATE_TO.
 
-    With --partitions the store stays in place and is repartitioned while others use it, completely
+    With --partitions, the store stays in place and is repartitioned while others use it, completely
     or not at all.
     """
     if target is not None and partitions is not None:
@@ -408,7 +404,7 @@ def _copy_store(config: "Config", target: str) -> None:
     from memories.transfer.migrate import migrate as run
 
     if _absolute(target) == _absolute(config.store):
-        raise InvalidInput("the store to copy to is the store itself; name another one")
+        raise InvalidInput("the store to copy to is the store itself; name a different store")
     embedder = open_embedder(config.embedder, config)
     begin_change()
     with (
@@ -469,12 +465,11 @@ def _absolute(url: str) -> str:
 def reembed(config: "Config", model: str | None, install: bool) -> None:
     """Recompute all vectors with another embedder.
 
-    Searches work in the meantime, and an interrupted command can be run again. Afterwards, the new
-    embedder is used: it is written to config.toml, unless an option names the store. For the
-    embedder in use, only missing vectors are computed.
+    Searches work while the command runs, and an interrupted command can be run again. Afterwards,
+    the new embedder is used, and its name is saved in config.toml, unless an option or the
+    environment names the store. For the embedder in use, only missing vectors are computed.
 
-    The model e5 reads about 100 languages; --install installs it the way this program was
-    installed.
+    The model e5 reads about 100 languages; --install installs it in the same way as this program.
     """
     from importlib.util import find_spec
 
@@ -504,7 +499,7 @@ def reembed(config: "Config", model: str | None, install: bool) -> None:
 
 
 def _use_embedder(config: "Config", name: str) -> dict[str, str]:
-    """Switch to an embedder, and print what is left to do; return what was done."""
+    """Switch to an embedder, and print what the user has to do; return the same for the answer."""
     source = config.sources["embedder"]
     if source in ("environment", ".env"):
         if config.embedder == name:

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 
 MAX_LINES = 6  # maximum number of lines shown of each text on a terminal
 MAX_SHOWN = 2_000  # maximum number of characters shown of each text, if there are several
-CREATED_ID = 13  # length of the time at the beginning of an id
-SHORT_ID = 18  # length of an id's beginning with the time and 12 random bits
+CREATED_ID = 13  # length of an id's prefix that contains the time
+SHORT_ID = 18  # length of an id's prefix that contains the time and 12 random bits
 WAITS = "waiting for review"
 NOTHING = "Nothing here."
 _NEEDS_QUOTES = re.compile(r'[·│"=]|  ')
@@ -103,7 +103,9 @@ def create_result(created: "Created") -> str:
     mark, sign = (GREEN, "✓") if created.stored else (YELLOW, "=")
     lines[0] = f"{paint(mark, sign)} {lines[0]}"
     if created.similar_to and not created.corrects:
-        lines.append(paint(YELLOW, "To replace one of these, run it again with --supersedes ID:"))
+        lines.append(
+            paint(YELLOW, "To replace one of these, run the command again with --supersedes ID:")
+        )
         lines += [
             _line(record.id, record.content, _similarity(record, record.difference))
             for record in created.similar_to
@@ -180,7 +182,8 @@ def forget_question(history: History) -> str:
 def forget_many_question(planned: "Affected") -> str:
     """Return the question to ask before erasing many memories."""
     first = "".join(f"\n  {shorten(step.content, 2)}" for step in planned.steps[:3])
-    return f"Permanently forget {planned.counts['forget']}, such as:{first}\nAll of them?"
+    count = amount(planned.counts["forget"], "record", "records")
+    return f"Permanently forget {count}, such as:{first}\nForget all of them?"
 
 
 def bulk_result(affected: "Affected", undo: str | None, limit: int) -> str:
@@ -382,7 +385,7 @@ def add_turn_result(turn: "Turn") -> str:
         return turns([turn])
     remark = "Already known: not stored again."
     if turn.reason:
-        remark = "Nothing was stored: its message id belongs to this turn."
+        remark = "Nothing was stored: the message id belongs to this turn."
     return f"{turns([turn])}\n{remark}"
 
 
@@ -397,12 +400,12 @@ def add_turns_result(records: "Sequence[Turn]") -> str:
         redacted += turn.redacted
         if turn.reason:
             refused.append(f"Refused: {safe(turn.reason)}.")
-    head = f"Added {counts['stored']} turns"
+    head = f"Added {amount(counts['stored'], 'turn', 'turns')}"
     if counts["stored"]:
         last = max(turn.index for turn in records if turn.status == "stored")
         head += f"; the last one has index {last}"
     if redacted:
-        head += f". Removed first: {count_kinds(redacted)}"
+        head += f". Removed before storing: {count_kinds(redacted)}"
     lines = [f"{head}."]
     if counts["known"]:
         lines.append(f"Already known: {counts['known']}.")

@@ -94,8 +94,8 @@ def import_(
 
     A file that memory export wrote is first checked completely: nothing from an incomplete or
     damaged file is stored, and records that already exist are not changed. Exits 1 if some records
-    conflict with existing ones. Your own exports are imported unchanged; - reads one from standard
-    input. If an agent imports one with --trusted, that agent counts as the writer.
+    conflict with existing ones. Your own exports are imported unchanged; - reads an export from
+    standard input. If an agent imports an export with --trusted, that agent counts as the writer.
 
     Names of programs and formats: {sources}.
     """
@@ -127,7 +127,7 @@ import_.help = (import_.help or "").replace("{sources}", ", ".join(SOURCES))
 
 
 def _project_of(folder: str) -> str | None:
-    """Return a folder's project; for a folder that no longer exists, its name."""
+    """Return a folder's project; for a folder that no longer exists, the folder's name."""
     from memories.identity.project import identify
 
     # `Path.is_dir` raises for names that are too long.
@@ -207,7 +207,7 @@ def _import_source(
         def begin() -> None:
             begin_change()
             bar.close()
-            note(f"Import {import_id}; to erase all of it: {undo}")
+            note(f"Import {import_id}; to erase everything from it: {undo}")
 
         importer = Importer(store, embedder, config, terms, begin)
         for counts in importer.store(reading.items(partial(bar, "importing"))):
@@ -225,7 +225,10 @@ def _import_source(
         if counts.pending:
             answer["hint"] = f"memory review{_namespace(config.namespace)} --import {import_id}"
     if not any((counts.turns, counts.memories, counts.known, counts.skipped)):
-        note("No messages or statements were found; a newer version of Memories may read them.")
+        note(
+            "No messages or statements were found; a newer version of Memories may understand this "
+            "source."
+        )
     emit(answer, partial(_render_result, answer))
     return 0
 
@@ -241,7 +244,7 @@ def _render_result(answer: Mapping[str, Any]) -> str:
     if "first" in answer:
         lines.append(f"Dates: {answer['first'][:10]} to {answer['last'][:10]}")
     if answer["pending"]:
-        lines.append(f"The memories {wait} for review: {answer['pending']}")
+        lines.append(f"{answer['pending']} memories {wait} for review.")
     for reason, count in answer["skipped"].items():
         lines.append(f"Left out: {count} {reason}")
     if answer.get("redacted"):
@@ -252,7 +255,7 @@ def _render_result(answer: Mapping[str, Any]) -> str:
     if "hint" in answer:
         lines.append(f"To decide: {answer['hint']}")
     if "undo" in answer:
-        lines.append(f"To erase all of it: {answer['undo']}")
+        lines.append(f"To erase everything from this import: {answer['undo']}")
     return "\n".join(map(safe, lines))
 
 

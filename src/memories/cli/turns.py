@@ -83,7 +83,7 @@ def turns() -> None:
 )
 @option(
     "--message-id", metavar="ID", group="fields",
-    help="Its id in the system it comes from; a turn with a known id is not added again.",
+    help="The turn's id in the system it comes from; a turn with a known id is not added again.",
 )  # fmt: skip
 @no_redact_option
 @in_session(reads=False)
@@ -98,8 +98,9 @@ def add(
 
     CONTENT is the turn's text, or - to read many turns from standard input: one JSON object per
     line, with the keys content, role, speaker, created_at, message_id and tags. Each turn is
-    reported as stored, known (its message id exists with the same content) or refused (it exists
-    with different content). If one is refused, the others are stored, and the exit code is 1.
+    reported as stored, known (its message id exists with the same content) or refused (its message
+    id exists with different content). If a turn is refused, the others are stored, and the exit
+    code is 1.
     """
     if content != "-":
         draft = _draft({"content": content, **fields})
@@ -110,7 +111,7 @@ def add(
         return _report_refused([turn])
     if fields:
         raise InvalidInput(
-            "with -, each line has its own role, speaker, time and id; remove these options"
+            "with -, each line has its own role, speaker, time and id; omit these options"
         )
     lines = read_argument("-", "input", MAX_INPUT_BYTES).split("\n")
     drafts = [_parse_line(line, number) for number, line in enumerate(lines, 1) if line.strip()]
@@ -288,8 +289,8 @@ def list_(
     """List conversations, newest first.
 
     --role, --speaker, --since and --until select conversations that contain a matching turn. If the
-    store does not answer, only those with turns waiting to be stored are shown, and the exit code
-    is 1.
+    store does not answer, only conversations with turns waiting to be stored are shown, and the
+    exit code is 1.
     """
     tags = dict(parse_tag(pair) for pair in tag) or None
     problem = None
@@ -317,7 +318,7 @@ def list_(
     'memory turns update standup --title "" --remove-tag project'
 )
 @click.argument("conversation")
-@option("--title", metavar="TEXT", group="changes", help="Its title; empty to remove it.")
+@option("--title", metavar="TEXT", group="changes", help="The title; empty to remove it.")
 @option(
     "--user", metavar="NAME", group="changes",
     help="The user in the conversation; empty to remove it.",
@@ -353,7 +354,10 @@ def update(
     "--index", metavar="INDEX", parse=whole_number_or("index must be a whole number from 0"),
     help="Only this turn. [default: the entire conversation]",
 )  # fmt: skip
-@option("--with-memories", is_flag=True, help="Also erase the memories that were made from it.")
+@option(
+    "--with-memories", is_flag=True,
+    help="Also erase the memories made from the conversation or the turn.",
+)  # fmt: skip
 @dry_run_option
 @unasked_option
 @in_session(reads=False)
@@ -367,7 +371,8 @@ def forget(
 ) -> int:
     """Permanently erase a conversation, or one of its turns.
 
-    No byte of it stays in the store, and this can't be undone. The other turns keep their index.
+    No byte of an erased turn stays in the store, and this can't be undone. The other turns keep
+    their index.
     """
     from memories.cli.bulk import note_copies
 
@@ -429,11 +434,11 @@ def context(
 ) -> int:
     """Build the prompt for a model's answer to a message.
 
-    The prompt contains the last turns of the message's conversation, earlier turns that may answer
-    it, memories, and the message itself. QUERY is the message, or - to read it from standard input.
-    Recalled texts are fenced as data. The text format prints only the prompt; JSON has it under
-    prompt, next to its parts. Tool turns, and texts that look like instructions to a model, are
-    left out; a note counts them. If the store can't be reached, the scratchpad provides the
+    The prompt contains the last turns of the message's conversation, earlier turns that may help to
+    answer the message, memories, and the message itself. QUERY is the message, or - to read it from
+    standard input. Recalled texts are fenced as data. The text format prints only the prompt; JSON
+    also contains the prompt's parts. Tool turns, and texts that look like instructions to a model,
+    are left out; a note says how many. If the store can't be reached, the scratchpad provides the
     memories, and the exit code is 4.
     """
     from memories.context.context import ContextBuilder
