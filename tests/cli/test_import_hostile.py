@@ -266,7 +266,7 @@ def test_a_source_without_anything_that_is_known_says_so(memory: Command, folder
     (folder / "rollout-1.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     answer = memory("import", "codex", "rollout-1.jsonl")
     assert answer.json["imported"] == 0
-    assert "a newer version of Memories may understand this source" in " ".join(answer.err.split())
+    assert "a newer version may understand this source" in " ".join(answer.err.split())
 
 
 def test_absurd_times_are_inferred(memory: Command, folder: Path) -> None:

@@ -104,7 +104,7 @@ def create_result(created: "Created") -> str:
     lines[0] = f"{paint(mark, sign)} {lines[0]}"
     if created.similar_to and not created.corrects:
         lines.append(
-            paint(YELLOW, "To replace one of these, run the command again with --supersedes ID:")
+            paint(YELLOW, "To replace one of these, repeat the command with --supersedes ID:")
         )
         lines += [
             _line(record.id, record.content, _similarity(record, record.difference))
@@ -182,8 +182,9 @@ def forget_question(history: History) -> str:
 def forget_many_question(planned: "Affected") -> str:
     """Return the question to ask before erasing many memories."""
     first = "".join(f"\n  {shorten(step.content, 2)}" for step in planned.steps[:3])
-    count = amount(planned.counts["forget"], "record", "records")
-    return f"Permanently forget {count}, such as:{first}\nForget all of them?"
+    return (
+        f"To forget permanently: {planned.counts['forget']}, such as:{first}\nForget all of them?"
+    )
 
 
 def bulk_result(affected: "Affected", undo: str | None, limit: int) -> str:
@@ -280,8 +281,8 @@ def search_result(explanation: "Explanation", *, explain: bool) -> str:
     if not explain:
         return answer
     terms = ", ".join(map(safe, explanation.terms)) or "-"
-    table = _candidates(explanation.considered)
-    return "\n".join([answer, "", f"words searched for: {terms}", *table])
+    lines = [answer, "", f"words searched for: {terms}", *_candidates(explanation.considered)]
+    return "\n".join(lines)
 
 
 def _hit(place: int, hit: "Hit", words: frozenset[str], explain: bool) -> str:

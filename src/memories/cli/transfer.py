@@ -225,10 +225,7 @@ def _import_source(
         if counts.pending:
             answer["hint"] = f"memory review{_namespace(config.namespace)} --import {import_id}"
     if not any((counts.turns, counts.memories, counts.known, counts.skipped)):
-        note(
-            "No messages or statements were found; a newer version of Memories may understand this "
-            "source."
-        )
+        note("No messages or statements were found; a newer version may understand this source.")
     emit(answer, partial(_render_result, answer))
     return 0
 
