@@ -51,6 +51,7 @@ CREATED_ID = 13  # length of an id's prefix that contains the time
 SHORT_ID = 18  # length of an id's prefix that contains the time and 12 random bits
 WAITS = "waiting for review"
 NOTHING = "Nothing here."
+_LINKS = ("supersedes", "superseded_by", "corrects", "corrected_by")  # shown after a history
 _NEEDS_QUOTES = re.compile(r'[·│"=]|  ')
 
 
@@ -103,9 +104,7 @@ def create_result(created: "Created") -> str:
     mark, sign = (GREEN, "✓") if created.stored else (YELLOW, "=")
     lines[0] = f"{paint(mark, sign)} {lines[0]}"
     if created.similar_to and not created.corrects:
-        lines.append(
-            paint(YELLOW, "To replace one of these, repeat the command with --supersedes ID:")
-        )
+        lines.append(paint(YELLOW, "To replace one of these, add --supersedes ID:"))
         lines += [
             _line(record.id, record.content, _similarity(record, record.difference))
             for record in created.similar_to
@@ -182,9 +181,8 @@ def forget_question(history: History) -> str:
 def forget_many_question(planned: "Affected") -> str:
     """Return the question to ask before erasing many memories."""
     first = "".join(f"\n  {shorten(step.content, 2)}" for step in planned.steps[:3])
-    return (
-        f"To forget permanently: {planned.counts['forget']}, such as:{first}\nForget all of them?"
-    )
+    count = amount(planned.counts["forget"], "record", "records")
+    return f"Permanently forget {count}, such as:{first}\nForget all of them?"
 
 
 def bulk_result(affected: "Affected", undo: str | None, limit: int) -> str:
@@ -223,18 +221,11 @@ def page(result: Page) -> str:
 def history(record: History) -> str:
     """Return every version of a memory."""
     blocks = [paint(DIM, safe(record.id)), *map(_version, record.versions)]
-    for name, label in _LINKS.items():
-        if memory_id := getattr(record, name):
-            blocks.append(f"{label} {safe(memory_id)}")
+    for field in MEMORY:
+        memory_id = getattr(record, field.name) if field.name in _LINKS else None
+        if memory_id:
+            blocks.append(f"{field.label} {safe(memory_id)}")
     return "\n\n".join(blocks)
-
-
-_LINKS = {
-    "supersedes": "supersedes",
-    "superseded_by": "replaced by",
-    "corrects": "corrects",
-    "corrected_by": "corrected by",
-}
 
 
 def _version(version: "Version") -> str:
