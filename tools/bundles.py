@@ -2,7 +2,7 @@
 
 python tools/bundles.py [FOLDER]          # dist by default
 
-The same sources give the same bytes.
+The same sources always give the same bytes.
 """
 
 import gzip
@@ -16,20 +16,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 EXTENSIONS = ROOT / "extensions"
-MOMENT = (1980, 1, 1, 0, 0, 0)  # the earliest that a ZIP archive can hold
+MOMENT = (1980, 1, 1, 0, 0, 0)  # the earliest time that a ZIP archive can store
 
 
 def files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the files of an extension with their names in its archive; the manifest is at the
-    root.
-    """
+    """Yield the files of an extension with their names in the archive; the manifest is at the root."""
     for path in sorted(folder.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:
             yield path.relative_to(folder).as_posix(), path
 
 
 def mode(path: Path) -> int:
-    """Return the permissions of a file in an archive: scripts may be run."""
+    """Return the permissions of a file in an archive; scripts are executable."""
     return 0o755 if path.suffix == ".sh" else 0o644
 
 
@@ -60,7 +58,9 @@ def tarred(folder: Path) -> bytes:
 
 
 def bundles() -> dict[str, bytes]:
-    """Return the archives by name. Gemini CLI takes the one whose name begins with the system."""
+    """Return the archives by name. Gemini CLI downloads the archive whose name begins with the
+    system.
+    """
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     gemini = EXTENSIONS / "gemini"
     return {

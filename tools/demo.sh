@@ -1,11 +1,11 @@
 #!/bin/sh
-# Stores a dozen memories in .demo/, finds them again, and shows where they lie. Run it as often as you like: what is
-# stored already is not stored twice.
+# Stores a dozen memories in .demo/, searches for them, and shows where they are stored. You can run
+# it any number of times: stored memories are not stored twice.
 set -eu
 memory=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
 MEMORY_HOME=$(pwd)/.demo
 export MEMORY_HOME MEMORY_FORMAT=text
-cd /tmp # so that no .env of this folder plays a part
+cd /tmp # so that a .env in this folder has no effect
 
 say() { printf '\n\033[1m$ %s\033[0m\n' "$*"; }
 

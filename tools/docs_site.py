@@ -1,6 +1,6 @@
 """Build the site of the docs in site/ with zensical: `python tools/docs_site.py`.
 
-A link of a page to a file outside docs/ leads to that file in the repository.
+Links to files outside docs/ lead to those files in the repository.
 """
 
 import re
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def with_addresses(text: str, repository: str) -> str:
-    """Return a page whose links to files outside docs/ are addresses in the repository."""
+    """Return a page in which links to files outside docs/ are URLs in the repository."""
     return text.replace("](../", f"]({repository}/blob/main/")
 
 
@@ -38,7 +38,7 @@ def main() -> None:
         )
         sys.stdout.write(done.stdout)
         if re.search(r"\d+ issues? found", done.stdout):
-            sys.exit("the site has links that lead nowhere")
+            sys.exit("the site has broken links")
         shutil.rmtree(ROOT / "site", ignore_errors=True)
         shutil.copytree(folder / "site", ROOT / "site")
 

@@ -1,8 +1,8 @@
-"""Write `languages/latin.txt`: for each language in Latin letters the words by which it is known,
-ready to compare.
+"""Write `languages/latin.txt`: the words that identify each language with Latin letters, in folded
+form.
 
-Run `python tools/latin_words.py` after a change to a file of `src/memories/languages`; the tests
-say when.
+Run `python tools/latin_words.py` after a change to a file in `src/memories/languages`. A test fails
+if it is necessary.
 """
 
 import re
@@ -15,8 +15,8 @@ LINES = (
     "stop today yesterday tomorrow before after last next every recently weekdays months week weekend year month not "
     "numbers single is using many few"
 ).split()
-# Words that English texts have too, as content or as names; function words of English weigh for
-# English there.
+# Words that occur in English texts too, as ordinary words or as names. The function words of
+# English are not listed here, since `languages` counts them as signs of English.
 ENGLISH = frozenset(
     "act adore ago ami ante apr april aug august ben bin china club coach come commence commute com con dal dan "
     "dance dans day dec dine dins dove era even fa fare feb french gain gala gene hat hem hen hobby hoe "
@@ -29,7 +29,7 @@ ENGLISH = frozenset(
 
 
 def marks(code: str) -> list[str]:
-    """Return the words by which a language is known."""
+    """Return the words that identify a language."""
     entries = (entry for line in LINES for entry in words(code).get(line, ()))
     parts = (part.strip("~") for entry in entries for part in re.split(r"[|_']", entry))
     return sorted(

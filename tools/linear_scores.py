@@ -1,5 +1,5 @@
 """Fit the weights of `hooks/gate.py`: the worth of sentences, the need of prompts, and the relation
-of prompts and facts.
+between prompts and facts.
 
 Run `python tools/linear_scores.py` after a change to the `dev` half of `bench/messages/en.txt` or
 of `bench/histories`, to `bench/prompts.txt` or `bench/needs.txt`, or to a model. An argument,
@@ -23,27 +23,27 @@ from memories.hooks.sentences import split_sentences
 from memories.hooks.transcripts import USER
 
 BENCH = Path(agents_memory.__file__).parent
-PENALTY = 0.001  # of the squared weights
+PENALTY = 0.001  # factor for the squared weights
 STEPS, RATE = 4_000, 2.0
 WEIGHT_OF_OTHERS = 0.1
 RELATION_PENALTY = 0.03
 RELATION_STEPS, RELATION_RATE = 250, 0.02
-RANK = 24  # dimensions of the relation
-UNIT = 0.001  # of its weights in the file
+RANK = 24  # number of dimensions of the relation
+UNIT = 0.001  # unit of the relation's weights in the file
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class Model(NamedTuple):
-    """A model whose vectors are rated.
+    """A model for whose vectors weights are fitted.
 
     Attributes:
         name: Its name as an embedder, and in the names of the files.
         average_need: The log-odds that an average prompt of the histories needs something, which
-            are left out of the need. With e5 they also balance its larger relations: chosen on
-            `dev`, so that one threshold fits both models.
-        scale: By what a cosine is multiplied, so that all models' have the same spread.
-        zero: The cosine of unrelated texts. e5 has no vectors that are far from each other.
-        spread: How long a vector is after that of the average text was subtracted.
+            are subtracted from the need. For e5 they also compensate for its larger relations. They
+            were chosen on `dev`, so that one threshold fits both models.
+        scale: The factor that gives the cosines of all models the same spread.
+        zero: The cosine of unrelated texts, which is high for e5.
+        spread: The typical length of a vector after the average text's vector was subtracted.
     """
 
     name: str
@@ -84,10 +84,12 @@ def needy_prompts() -> Iterator[tuple[str, bool]]:
 
 
 class Group(NamedTuple):
-    """What a user told their agents, and prompts with the letters of the facts that they need.
+    """Facts that a user told their agents, and prompts with the letters of the facts that they
+    need.
 
     Attributes:
-        facts: The facts by their letters, which are in upper case for all projects.
+        facts: The facts by letter. The letter is in upper case if the fact is valid in all
+            projects.
         prompts: The prompts.
     """
 
@@ -111,14 +113,15 @@ def read_groups() -> list[Group]:
 
 
 class Pairs(NamedTuple):
-    """All prompts and all facts of `bench/needs.txt`; a row for each prompt, a column for each fact.
+    """All prompts and all facts of `bench/needs.txt`; arrays have a row for each prompt and a
+    column for each fact.
 
     Attributes:
         prompts: The vectors of the prompts.
         facts: The vectors of the facts.
         is_needed: 1 where a prompt needs a fact, else 0.
-        weights: How much a pair counts. A fact of another user counts only if it is valid in all
-            projects, and then little: agents of several users may share a namespace.
+        weights: How much a pair counts. A fact of a different user counts only if it is valid in
+            all projects, and then only a little: agents of several users may share a namespace.
         is_global: 1 for the facts that are valid in all projects, else 0.
     """
 
@@ -156,16 +159,17 @@ def make_pairs(embedder: Embedder) -> Pairs:
 
 
 def embed_prompts(embedder: Embedder, prompts: Iterable[str]) -> Array:
-    """Return the vectors of short prompts, a row each."""
+    """Return the vectors of short prompts, one per row."""
     return np.stack([embed_query(embedder, prompt)[0] for prompt in prompts]).astype(np.float64)
 
 
 def fit_relation(model: Model) -> None:
-    """Fit the relation of prompts and facts by Adam, and write it.
+    """Fit the relation between prompts and facts with Adam, and write it to its file.
 
-    The log-odds that a prompt needs a fact are linear in their similarity, in how far that is behind
-    the most similar fact of the user, and in whether the fact is valid in all projects. The relation
-    is the rest: a bilinear form of the centred vectors, of which the largest dimensions are kept.
+    The log-odds that a prompt needs a fact are a sum. Three terms are linear: in the similarity of
+    the two, in its distance to that of the user's most similar fact, and in whether the fact is
+    valid in all projects. The last term is the relation, a bilinear form of the centred vectors,
+    whose largest dimensions are kept.
     """
     embedder = open_embedder(model.name)
     assert embedder is not None
@@ -201,7 +205,7 @@ def fit_relation(model: Model) -> None:
 
 
 class Adam:
-    """Values that are optimized by Adam."""
+    """Values that Adam optimizes."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         """Begin with zeros."""
@@ -209,7 +213,7 @@ class Adam:
         self._count = 0
 
     def step(self, gradient: Array) -> None:
-        """Move the values against a gradient."""
+        """Move the values in the direction opposite to a gradient."""
         self._count += 1
         self._mean = 0.9 * self._mean + 0.1 * gradient
         self._square = 0.99 * self._square + 0.01 * gradient**2
@@ -219,13 +223,15 @@ class Adam:
 
 
 def list_weights(weights: Array, mean: Array) -> list[list[int]]:
-    """Return a map of centred vectors in whole units: the offset, then the weights, a row each."""
+    """Return a linear map of centred vectors in whole units: rows with the offset, then the
+    weights.
+    """
     rows = [-(weights @ mean), *weights]
     return [np.rint(row / UNIT).astype(int).tolist() for row in rows]
 
 
 def fit(score: str, model: Model, examples: Iterable[tuple[str, bool]], average: float) -> None:
-    """Fit a score by gradient descent, and write it; `average` is left out of it."""
+    """Fit a score by gradient descent, and write it to its file without `average`."""
     embedder = open_embedder(model.name)
     assert embedder is not None
     texts, labels = zip(*examples, strict=True)

@@ -1,4 +1,4 @@
-"""Draw what commands print on a terminal as an SVG picture, for the README.
+"""Draw the terminal output of commands as an SVG picture, for the README.
 
 python tools/picture.py docs/search.svg 'memory search "when do we release?" --limit 3'
 """
@@ -21,7 +21,7 @@ COLUMNS, LINE, MARGIN, CHARACTER = 90, 20, 20, 8.43
 
 
 def terminal_output(command: list[str]) -> str:
-    """Return what a command prints when it writes to a terminal."""
+    """Return the output of a command that writes to a terminal."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "COLUMNS": str(COLUMNS), "TERM": "xterm"}
     process = subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environment)

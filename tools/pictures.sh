@@ -1,5 +1,5 @@
 #!/bin/sh
-# Draws docs/search.svg from the README's commands under "Try it", run in a home of their own.
+# Draws docs/search.svg from the README's commands under "Try it", run in a temporary home.
 set -eu
 python=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
 tools=$(cd "$(dirname "$0")" && pwd)

@@ -1,5 +1,5 @@
-"""Brings the plugins and manifests up to date: one version and one repository everywhere, and one
-text of what several of them share.
+"""Brings the plugins and manifests up to date: the same version, repository and shared texts
+everywhere.
 
 python tools/plugins.py          # writes what is out of date
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 CLAUDE, EXTENSIONS = ROOT / "plugins" / "memories", ROOT / "extensions"
-# Files with the version and the address of the repository, which pyproject.toml decides.
+# Files with the version and the repository's address, which come from pyproject.toml.
 VERSIONED = (
     ".claude-plugin/marketplace.json",
     "server.json",
@@ -31,7 +31,7 @@ ADDRESSED = (
 SHARED = (
     "hooks/memory-hook.sh",
     "skills/recall/SKILL.md",
-)  # of the Claude plugin, in the Gemini extension too
+)  # files of the Claude plugin that the Gemini extension contains too
 _OPENCODE = """\
 const COMMAND = ["memoriae"]
 const CAPTURE = /^(1|true|yes|on)$/.test(process.env.MEMORY_CAPTURE ?? "")
@@ -41,7 +41,7 @@ const OPTIONS = CAPTURE ? ["--capture"] : []
 
 
 def wanted() -> dict[Path, str]:
-    """Return what each file that is made here should hold."""
+    """Return the text that each generated file should have."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     owner = project["urls"]["Repository"].split("/")[-2]
     texts = {}

@@ -1,11 +1,11 @@
-"""List what the program is made of as CycloneDX JSON: what the lock pins and a program with all
-extras runs with.
+"""List the program's components as CycloneDX JSON: the pinned packages that it needs with all
+extras.
 
     python tools/sbom.py [FILE]
 
-Versions and digests are those of `requirements.lock`; licences and who needs whom are told by what
-is installed. The same lock gives the same bytes, and `tests/test_supply.py` compares them with the
-file in the repository.
+Versions and digests come from `requirements.lock`; licences and dependencies come from the
+installed packages. The same lock gives the same bytes, and `tests/test_supply.py` compares them
+with the file in the repository.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ _DIGEST = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 
 
 def pinned(lock: str) -> dict[str, tuple[str, list[str]]]:
-    """Return the version of each package that a lock file names, and the digests of its files."""
+    """Return the version of each package in a lock file, and the digests of the package's files."""
     found: dict[str, tuple[str, list[str]]] = {}
     for entry in re.split(r"\n(?=\S)", lock):
         if named := _PINNED.match(entry):
@@ -91,9 +91,7 @@ def _component(kind: str, name: str, version: str) -> dict[str, Any]:
 
 
 def _of(name: str, digests: list[str]) -> dict[str, Any]:
-    """Return what is known of a package: its licence, and the digests of its files for all
-    systems.
-    """
+    """Return a package's licence, and the digests of its files for all systems."""
     hashes = [{"alg": "SHA-256", "content": digest} for digest in digests]
     return {"licenses": _licence(name), "hashes": hashes}
 
@@ -130,7 +128,7 @@ def _normal(name: str) -> str:
 
 
 def written() -> str:
-    """Return the bill of materials as the file has it."""
+    """Return the text of the file with the bill of materials."""
     return json.dumps(bill(), indent=1, ensure_ascii=False) + "\n"
 
 

@@ -1,7 +1,6 @@
 """Take the screenshots of the pages that the docs show: `python tools/screenshots.py [FOLDER]`.
 
-It needs Chromium and the extra `dev`. The memories are invented; they live in a folder that is
-removed.
+It needs Chromium and the extra `dev`. The memories are invented, and kept in a temporary folder.
 """
 
 import socket
@@ -33,7 +32,9 @@ _FACTS = (
 
 
 def fill(memories: Memories) -> str:
-    """Store what the pictures show; return the id of a memory that corrects another."""
+    """Store the memories and turns for the pictures; return the id of a memory that corrects
+    another.
+    """
     now = datetime.now(UTC)
     drafts = [
         Draft(text, {"type": ("fact", "preference", "decision")[at % 3], "project": ("shop", "memories")[at % 2]},

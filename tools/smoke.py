@@ -1,4 +1,4 @@
-"""Installs a wheel into an empty environment and does what a user of agents does, on any system.
+"""Installs a wheel into an empty environment and tries the main commands, on any system.
 
 python tools/smoke.py FOLDER          # with the wheel
 """

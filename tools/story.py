@@ -1,8 +1,8 @@
-"""Draw the story of the README: one agent stores a fact, and another one gets it.
+"""Draw the story in the README: one agent stores a fact, and another one recalls it.
 
-`python tools/story.py docs/story.svg` runs it anew, in a home of its own: the calls of the MCP tool
-and of the hook are real, and each line below an agent's mark is what the program answered. The
-picture is animated where the viewer supports it, and complete where it doesn't.
+`python tools/story.py docs/story.svg` runs the story in a temporary home: it calls the real MCP
+tool and the real hook, and each line below an agent's mark is a real answer. The picture is
+animated if the viewer supports that; otherwise it shows all lines.
 """
 
 import html
@@ -61,7 +61,7 @@ def create_memory(client: str, content: str, folder: Path) -> str:
 
 
 def recall(prompt: str, folder: Path) -> list[str]:
-    """Return the facts that the hook of Codex adds to a prompt."""
+    """Return the facts that the Codex hook adds to a prompt."""
     event = {
         "session_id": "story",
         "cwd": str(folder),
@@ -79,7 +79,7 @@ def run(arguments: list[str], stdin: str, folder: Path) -> str:
         name: value for name, value in os.environ.items() if not name.startswith("MEMORY_")
     }
     environment |= {"HOME": str(folder), "MEMORY_HOME": str(folder / "memories")}
-    environment["MEMORY_SERVE"] = "off"  # a server would still write when the folder is removed
+    environment["MEMORY_SERVE"] = "off"  # a server might write while the folder is removed
     command = [sys.executable, "-m", "memories", *arguments]
     process = subprocess.run(
         command,

@@ -1,7 +1,7 @@
-"""Writes the tables of the docs that the program itself knows: `python tools/tables.py` after a
-change of them.
+"""Generates tables and pages of the docs from the program: run `python tools/tables.py` after a
+change to commands or fields.
 
-A table stands between `<!-- table: NAME -->` and `<!-- end -->`.
+A table is between `<!-- table: NAME -->` and `<!-- end -->`.
 """
 
 import re
@@ -19,7 +19,7 @@ VALUES = {"text": "text", "time": "time", "share": "0 to 1", "whole": "whole num
 
 
 def query() -> Iterable[tuple[str, ...]]:
-    """Yield the rows of the parameters of `GET /api/memories`."""
+    """Yield a row for each parameter of `GET /api/memories`."""
     yield "parameter", "value", "option"
     for row in FILTERS.values():
         values = ", ".join(f"`{choice}`" for choice in row.choices) or VALUES[row.kind]
@@ -27,7 +27,7 @@ def query() -> Iterable[tuple[str, ...]]:
 
 
 def fields(*rows: Field) -> Iterable[tuple[str, ...]]:
-    """Yield the rows of fields of an answer."""
+    """Yield a row for each field of an answer."""
     yield "field", "in JSON", "meaning"
     for row in rows:
         yield (
@@ -48,7 +48,7 @@ TABLES: Mapping[str, Iterable[tuple[str, ...]]] = {
 
 
 def filled(page: str, tables: Mapping[str, str]) -> str:
-    """Return a page with its tables as they are to be."""
+    """Return a page with its tables up to date."""
 
     def table(found: re.Match[str]) -> str:
         return f"<!-- table: {found[1]} -->\n{tables[found[1]]}\n<!-- end -->"
@@ -57,7 +57,7 @@ def filled(page: str, tables: Mapping[str, str]) -> str:
 
 
 def rendered(rows: Iterable[tuple[str, ...]]) -> str:
-    """Return a table in Markdown; its first row is the head."""
+    """Return a table in Markdown; the first row is its head."""
     head, *body = [
         "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows
     ]
@@ -65,14 +65,14 @@ def rendered(rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """Return each page that has such a table, as it is to be."""
+    """Return the up-to-date text of each page that has such a table."""
     tables = {name: rendered(rows) for name, rows in TABLES.items()}
     texts = {path: path.read_text(encoding="utf-8") for path in sorted(DOCS.glob("*.md"))}
     return {path: filled(text, tables) for path, text in texts.items() if "<!-- table: " in text}
 
 
 def commands_page() -> str:
-    """Return the page of every command, as `memory COMMAND --help` prints it."""
+    """Return the page that lists every command, with the output of `memory COMMAND --help`."""
     import click
 
     from memories.cli import ALIASES, COMMANDS
