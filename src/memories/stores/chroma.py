@@ -191,7 +191,8 @@ class ChromaDriver:
 
         Args:
             part: The part.
-            contents: `words` for the collection of its words; empty for that of its points.
+            contents: `words` for the collection with the part's words; empty for the one with its
+                points.
         """
         return f"{self.collection}.{contents or part.kind}.{self._scope(part)}"
 
@@ -458,7 +459,7 @@ def _prefix(word: str) -> list[str]:
 
 
 def _word_points(point: Point) -> list[Point]:
-    """Return points with a record's words: several if there are too many words for one list.
+    """Return points that contain a record's words; several if one list can't hold all words.
 
     Their ids begin with a hash of the record's write, so that the words of a failed write don't
     block the next write.

@@ -42,7 +42,7 @@ _ENDS = ("update", "delete", "supersede", "pending", "rollback")
 class Damaged:
     """Collects the damaged parts that a store's reads have found; threads may share it.
 
-    Reads find damage only in what they read. `Store.check` looks for all damage.
+    Reads find damage only in the records that they read. `Store.check` looks for all damage.
     """
 
     def __init__(self, max_findings: int = _MAX_FINDINGS) -> None:

@@ -201,7 +201,7 @@ class Store(Protocol):
         """Return the number of records; with `at_most`, stop counting there."""
 
     def labels(self, where: Filter, key: str | None) -> Mapping[str, int]:
-        """Return how many records have each label key or, given a key, each of its values."""
+        """Return the number of records with each label key or, given a key, with each value."""
 
     def days(self, where: Filter) -> Mapping[int, int]:
         """Return the number of records written on each UTC day.

@@ -46,7 +46,7 @@ _BUSY_SECONDS = 30
 
 
 class WriterLock:
-    """Excludes this machine's other writers; while held, it knows which pending writes are dead.
+    """Excludes this machine's other writers, and determines which pending writes are dead.
 
     The clocks of two machines may differ by hours. So a record that another machine has begun to
     write counts as dead once it has been pending for a minute by this machine's clock. A file next
@@ -372,9 +372,9 @@ def _already_written(ref: Ref) -> Conflict:
 def check_free(
     driver: Driver, records: Sequence[Record], changes: Changes, lock: WriterLock
 ) -> None:
-    """Check that the positions and keys of records are free, and remove dead writes there.
+    """Check that the positions and keys of records are free, after removing dead writes.
 
-    This checks the server, the overlay, and the records themselves.
+    They must be free on the server, in the overlay, and among the records themselves.
 
     Raises:
         Conflict: A position or a key is taken.

@@ -113,7 +113,7 @@ class Driver(Protocol):
     - *One step.* `add` and `update` are done completely or not at all, up to `max_batch` points and
       `MAX_TEXT` characters, even if this process or the server is killed; a driver that can't
       guarantee this says in the docstring of its class what may happen. If there are more points,
-      the driver splits them into several requests, in their order; reads may be split as the server
+      the driver splits them into several requests, in order; reads may be split as the server
       requires.
     - *Complete answers.* Without a limit, an answer is complete, however long it is.
     - *Threads* may share a driver.

@@ -52,7 +52,7 @@ class View:
         self.damaged = damaged
 
     def places(self, where: Filter, *more: Condition) -> set[Place]:
-        """Return the places of matching records; conditions in `more` aren't checked on the
+        """Return the places of matching records; the conditions in `more` don't apply to the
         overlay.
         """
         places: set[Place] = set()
@@ -73,13 +73,11 @@ class View:
         return places | matching
 
     def refs(self, where: Filter, *more: Condition) -> set[Ref]:
-        """Return the refs of matching records; conditions in `more` aren't checked on the
-        overlay.
-        """
+        """Return the refs of matching records; see `places`."""
         return {ref_at(where, place) for place in self.places(where, *more)}
 
     def refs_to_check(self, where: Filter) -> set[Ref]:
-        """Return refs that include all matching records, and possibly others.
+        """Return the refs of all matching records, and possibly of others.
 
         Most records are live, and a server takes longer to check a condition that most records meet
         than to list all ids.

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 _DAY_MILLIS = 86_400_000
 _PAGE = 1_000  # maximum number of records in one request
 _LOG_ATTEMPTS = 20
-# Distances from a known position at which a chain's end is looked for: first nearby, then anywhere.
+# Distances from a known position at which to look for a chain's end: first nearby, then anywhere.
 _NEAR = (0, 1, 2)
 _FAR = tuple(digit * 8**power for power in range(8) for digit in range(1, 8))
 
@@ -65,9 +65,10 @@ _FAR = tuple(digit * 8**power for power in range(8) for digit in range(1, 8))
 class Chains:
     """The chains of the audit log on a server.
 
-    Entries are written before their changes, in a separate step. So every change is in the log, but
-    a crash in between leaves an entry for a change that didn't happen. Writers on other machines
-    may add to the same chain. If their entries come first, ours get new hashes and follow them.
+    Entries are written in a separate step, before the changes that they describe. So every change
+    is in the log, but a crash in between leaves an entry for a change that didn't happen. Writers
+    on other machines may add to the same chain. If their entries come first, ours get new hashes
+    and follow them.
     """
 
     def __init__(self, driver: Driver) -> None:

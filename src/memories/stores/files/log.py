@@ -84,7 +84,7 @@ def stem(namespace: str) -> str:
             escaped += "".join(
                 [f"%{byte:02x}" for byte in character.encode("utf-8", "surrogatepass")]
             )
-    for ending in (".turns", ".jsonl"):  # otherwise it could be a file of another namespace
+    for ending in (".turns", ".jsonl"):  # otherwise the name could be that of a different file
         if escaped.endswith(ending):
             escaped = f"{escaped[: -len(ending)]}%2e{ending[1:]}"
     if escaped.startswith("."):
@@ -563,7 +563,7 @@ def change_event(last: str, before: Record, after: Record, of: str) -> Event:
 
 
 def removal_event(last: str, ref: Ref, ids: Iterable[str], groups: Iterable[str]) -> Event:
-    """Return the event that keeps removed records from reappearing, without their texts.
+    """Return the event that keeps removed records from reappearing; it doesn't contain their texts.
 
     Args:
         last: See `create_event`.

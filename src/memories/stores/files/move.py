@@ -5,8 +5,8 @@ memories found there later come from the move: nothing is mixed with other recor
 from an earlier move reappear.
 
 Every step can be interrupted. Until the marker is written, the files stay in use, and the next
-attempt removes the copies that the previous one made and starts again. After that, every process
-uses the larger store, and the next writer renames the files.
+attempt removes the copies that the previous one made and starts again. Once it is written, every
+process uses the larger store, and the next writer renames the files.
 
 Earlier versions moved each namespace separately. A folder that such a version moved only partly is
 refused, with an error that names the stores that contain the parts.

@@ -239,7 +239,7 @@ class Server:
         """Begin a transaction, yield it, and end it; one that only reads is rolled back.
 
         Args:
-            first: The first statements, which are sent in the same step. If they end with
+            first: The first statements, which are sent in one step with the BEGIN. If they end with
                 `READ_META`, the store's settings needn't be read later.
             to_write: Whether to commit.
         """

@@ -164,7 +164,7 @@ def look_up(db: Transaction, selected: Selection, where: Filter) -> int | None:
 
 
 def labels(db: Transaction, selected: Selection, key: str | None) -> dict[str, int]:
-    """Return how many of these records have each label key or, given a key, each of its values."""
+    """Return the number of these records with each label key or, given a key, with each value."""
     in_namespaces, values = one_of("namespace", selected.namespaces)
     values = (*values, selected.collection)
     count = " + ".join("ended" if is_ended else "live" for is_ended in selected.states)

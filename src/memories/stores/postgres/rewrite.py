@@ -99,7 +99,7 @@ class Copy(NamedTuple):
 
 
 def leaves(db: Transaction, table: str) -> list[Leaf]:
-    """Return a table's partitions, or the table itself; nothing if it no longer exists."""
+    """Return a table's partitions, or the table itself; empty if it no longer exists."""
     if db.value("SELECT to_regclass(%s)", (table,)) is None:
         return []
     distributed = db.value(_CITUS) is not None
@@ -162,7 +162,7 @@ def replace(
 
     Returns:
         Tables from which rows were removed after the copy. The free space in the copies still
-        contains their bytes.
+        contains the bytes of these rows.
     """
     for copy in copies:
         _create(db, copy)

@@ -1,4 +1,4 @@
-"""What the servers of one store share: claims of keyed requests, and notifications of writes."""
+"""Claims of keyed requests and notifications of writes, shared by the servers of one store."""
 
 import contextlib
 import logging

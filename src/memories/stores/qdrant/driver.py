@@ -116,8 +116,8 @@ class QdrantDriver:
     or not at all. Every vector space has a collection with its dimension and the server's default
     number of shards. Every request is limited to `_part`, which the server indexes as the tenant.
 
-    A keyword index over the tokens, which are the same in all stores, finds words. A term that is
-    only the beginning of a word is looked up by its first characters.
+    A keyword index over the tokens, which are the same in all stores, finds words. A word prefix is
+    looked up by its first characters.
 
     What is not guaranteed:
 
@@ -365,7 +365,7 @@ class QdrantDriver:
         return self.collection
 
     def _read(self, verb: Verb, collection: str, body: Body | None = None) -> Any:
-        """Send a request that creates nothing; None if the collection doesn't exist."""
+        """Send a request that creates nothing; return None if the collection doesn't exist."""
         try:
             return self._transport.ask(verb, collection, body)
         except NoCollection:
@@ -423,7 +423,7 @@ class QdrantDriver:
             body["offset"] = answer["next_page_offset"]
 
     def _complete_collection(self, name: str, dimension: int) -> None:
-        """Create a collection, or add what a crash or an older program left out of it."""
+        """Create a collection if it is missing, and add the indexes that it lacks."""
         if name in self._complete:
             return
         info = self._read(Verb.INFO, name)
