@@ -26,7 +26,7 @@ IDLE_MINUTES = 15
 _HELLO_SECONDS = 0.1
 _SILENCE_SECONDS = 15.0  # a server that sends no dot for this long is hanging
 _RETRY_SECONDS = 60  # how long to wait after starting a server before starting another one
-_MAX_INPUT_BYTES = 8 << 20  # maximum size of the input of commands that read all of it
+_MAX_INPUT_BYTES = 8 << 20  # maximum size of standard input, which is sent as a whole
 _MAX_PATH_BYTES = 100  # maximum length of a Unix socket's path; systems allow 103 to 107
 _HOME = "home"  # name of the default store's socket
 

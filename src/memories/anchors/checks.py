@@ -44,7 +44,7 @@ class Check(NamedTuple):
 
 
 class Session:
-    """Checks several memories, which share open working trees and earlier results."""
+    """Checks several memories with shared working trees and earlier results."""
 
     def __init__(
         self, root_of: RootOf, cache: Path | None, seconds: float | None, now: datetime

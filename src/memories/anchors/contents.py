@@ -16,7 +16,7 @@ _FILE = Path(__file__).with_name("symbols.txt")
 _PARTS = re.compile(r"\.|::|#")
 _MAX_LINE = 400  # maximum length in characters; longer lines are minified code or data
 # Characters allowed between two words; `-`, `<`, `!`, `~` and `+` would change the meaning of the
-# second one.
+# second word.
 _GAP = r"(?:[ \t]*:[ \t]*[\w.\[\], |]{1,40}(?==))?(?:->|[^\w\n<!~+\-])*"
 _MAX_PLACES = 50  # maximum number of a value's occurrences that are checked for a name
 _MAX_BEFORE = 120  # maximum number of characters searched before a value for its name

@@ -69,7 +69,7 @@ class Anchor(NamedTuple):
 
     @property
     def parts(self) -> list[str]:
-        """The parts of the path: the names of its folders, and its own."""
+        """The parts of the path: the names of its folders, and its own name."""
         return self.target.rstrip("/").split("/")
 
     def __str__(self) -> str:

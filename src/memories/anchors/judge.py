@@ -54,8 +54,8 @@ class Judge(NamedTuple):
     def settle(self, anchors: Iterable[str], tags: Mapping[str, str]) -> "list[Anchor]":
         """Return explicit anchors in the form in which they are stored.
 
-        If the project is at hand, each must hold now. A symbol that a file only mentions becomes a
-        literal.
+        If the project is at hand, each anchor must hold now. A symbol that a file only mentions
+        becomes a literal.
 
         Raises:
             InvalidInput: An anchor is malformed, or doesn't hold.

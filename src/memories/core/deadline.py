@@ -30,7 +30,7 @@ class Wait:
     def __init__(self, most_seconds: float | None = None) -> None:
         self.most_seconds = most_seconds
         self._earlier_seconds = 0.0
-        self._since = 0.0  # 0 while the call does not wait
+        self._since = 0.0  # 0 while the call is not waiting
 
     @property
     def is_on(self) -> bool:

@@ -280,7 +280,7 @@ def home_in_doubt(home: Path) -> str:
 def open_to_everybody(path: Path, status: os.stat_result) -> str:
     """Return why every user may replace a file, as part of a sentence; empty if they can't.
 
-    In a sticky folder users can't replace the files of others.
+    In a sticky folder, users can't replace the files of other users.
     """
     is_sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
     if status.st_mode & stat.S_IWOTH and not is_sticky:
@@ -298,7 +298,7 @@ def _open_to_others(path: Path, status: os.stat_result) -> str:
 
 
 def _is_private(group_id: int) -> bool:
-    """Return whether a group has only this user; many systems create such a group for each user."""
+    """Return whether this user is a group's only member, as in the groups that many systems add."""
     import grp
     import pwd
 

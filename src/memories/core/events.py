@@ -36,8 +36,8 @@ OFF, ON, CONTENT = "off", "on", "content"
 
 _BEGIN = b'{"at":"'
 
-# The methods of `Memories` whose calls are recorded, each with the name of its operation if that
-# differs.
+# The methods of `Memories` whose calls are recorded, each with the name of its operation if the
+# names differ.
 _READS = {
     "get": "", "list": "", "search": "", "explain": "search", "find_candidates": "search",
     "history": "", "tags": "", "status": "", "log": "", "verify_log": "log", "namespaces": "",

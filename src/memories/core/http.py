@@ -118,7 +118,7 @@ class Answer(NamedTuple):
 
 
 class NoAnswer(ConnectionError):
-    """The server did not answer. The message says why, and the cause is the original error.
+    """The server did not answer. The message says why, and `__cause__` is the original error.
 
     Attributes:
         sent: Whether the request may have arrived and been carried out.

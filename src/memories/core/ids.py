@@ -120,7 +120,7 @@ def parse_id(text: str) -> str:
 
 
 def short_form(memory_id: str) -> str:
-    """Return the short form of an id, which agents see, such as `20261122-363123452048`.
+    """Return an id's short form, which agents see, such as `20261122-363123452048`.
 
     It consists of the day in UTC, the milliseconds of that day, and a counter. So it shows the
     date, and takes 8 tokens instead of 21. Ids from other programs are returned unchanged.

@@ -174,12 +174,12 @@ def read_secret(file: Path) -> str:
         if doubt:
             raise ConfigError(f"{file} {doubt}")
         if file.stat().st_mode & 0o077:
-            raise ConfigError(f"{file} can be read by others; run: chmod 600 {file}")
+            raise ConfigError(f"{file} is readable by other users; run: chmod 600 {file}")
         token = read_file(file).decode("ascii").strip()
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigError(
             f"cannot read {file}: {getattr(exc, 'strerror', None) or 'it is not ASCII'}"
         ) from exc
     if len(token.split()) != 1:
-        raise ConfigError(f"{file} must hold one token and nothing else")
+        raise ConfigError(f"{file} must contain one token and nothing else")
     return token

@@ -275,7 +275,7 @@ def embed_windows(
 
 def _import_runtime(name: str) -> Any:
     """Import the runtime of a model. With too little memory its libraries would crash the process
-    or fail oddly, so refuse first.
+    or fail oddly, so check the limit first.
     """
     try:
         import resource

@@ -166,8 +166,8 @@ def embed_query(embedder: Embedder, text: str) -> "NDArray[np.float32]":
 def embed_to_store(
     embedder: Embedder | None, texts: Sequence[str], roles: Sequence[str | None] = ()
 ) -> Embedded:
-    """Return the vectors to store with texts. There are none without an embedder, or if its service
-    is down and the settings allow search by words instead.
+    """Return the vectors to store with texts. There are no vectors without an embedder, or if its
+    service is down and the settings allow search by words instead.
 
     A text without a vector is found by its words. No other model supplies the missing vector, since
     vectors of different models can't be compared. The arguments are those of `embed_many`.

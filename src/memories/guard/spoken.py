@@ -62,7 +62,7 @@ class _Word(NamedTuple):
     Attributes:
         kinds: The kinds of secrets that it names: `password`, `key`, `pin`.
         is_latin: Whether it is in Latin letters.
-        is_common: Whether it is also an English word. Code contains many of those, and `contexts`
+        is_common: Whether it is also an English word. Code contains many such words, and `contexts`
             finds the values that code assigns to them.
         verbs: Words, such as "is", in all its languages. If one stands between the word and a
             value, the word certainly names that value.

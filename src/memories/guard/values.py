@@ -104,8 +104,8 @@ def is_password(value: str, *, may_be_code: bool = False) -> bool:
 
     Args:
         value: The value.
-        may_be_code: Whether the value is unquoted in what may be code; an identifier is then not a
-            password.
+        may_be_code: Whether the value is unquoted in what may be code; in that case an identifier
+            is not a password.
     """
     is_format = not value.isdigit() and re.fullmatch(FORMAT, value)
     if len(value) < 6 or is_placeholder(value) or is_format:

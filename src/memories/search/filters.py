@@ -2,7 +2,7 @@
 
 To add a filter, add a key to `SearchFilters` and a row to `_ROWS` here. If it compares a whole
 label of records, apply it in `read.lookup.narrow`. If not, as for a part of `VIA` (`guard.origin`),
-add a predicate in `search.search`. The page has a form of its own, with few filters.
+add a predicate in `search.search`. The web page has its own form, with only a few filters.
 """
 
 from collections.abc import Mapping, Sequence

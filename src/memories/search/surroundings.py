@@ -182,7 +182,8 @@ def _describe(matches: Matches, query: Query, speakers: Sequence[str]) -> _Colum
     spans = dates.spans(query.text, query.now, np.unique(years).tolist())
     days = millis // _DAY_MILLIS + _EPOCH
     evidence = measure(matches)
-    # The best words of each index count fully, so that memories and turns can be ranked together.
+    # In each index, the best match by words counts fully, so that memories and turns can be ranked
+    # together.
     scale = FULL_WORDS / max(FULL_WORDS, float(evidence.words.max()))
     evidence = evidence._replace(
         words=evidence.words * scale,

@@ -231,7 +231,7 @@ def open_service(name: str, config: Config) -> HTTPEmbedder:
 
     Args:
         name: Its name, with or without `:MODEL`.
-        config: The settings, with its address and key.
+        config: The settings, with the service's address and key.
 
     Raises:
         ConfigError: A setting is missing or invalid.
@@ -247,8 +247,8 @@ class Rest:
     """The pause in requests after a service failed, recorded in a file that all processes with the
     same home share. Losing the file costs one attempt.
 
-    A failure applies only to callers who would not wait much longer than the caller who met it: a
-    hook gives up after a fraction of a second, which says little about the service.
+    A failure applies only to callers who would not wait much longer than the caller whose request
+    failed: a hook gives up after a fraction of a second, which says little about the service.
     """
 
     def __init__(self, home: Path, service: str, clock: Callable[[], float]) -> None:
