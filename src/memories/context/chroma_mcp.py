@@ -326,7 +326,7 @@ class ChromaMcpBackend:
         self._call_with(lambda session: _create_collections(session, names))
 
     def append(self, turn: HistoryTurn) -> str:
-        """Store a turn after the last one, with a hash of conversation and message id as its id."""
+        """Store a turn after the last one. Its id is a hash of its conversation and message id."""
         message_id = turn.message_id or os.urandom(16).hex()
         document_id = f"turn-{digest(turn.conversation_id, message_id)}"
         # Inside this block, no other thread or process with this home can number turns.
@@ -420,7 +420,7 @@ class ChromaMcpBackend:
     def _last_index(self, conversation_id: str) -> int:
         """Return the highest index in a conversation, or -1 if it has no turns.
 
-        This takes only one call if a lower bound close to it is known.
+        This takes only one call if a lower bound close to that index is known.
         """
         known = self._last_indexes.get(conversation_id, -1)
         indexes = self._read_indexes(conversation_id, known + 1)

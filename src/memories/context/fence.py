@@ -98,8 +98,8 @@ def block(title: str, lines: Sequence[str], boundary: str) -> str:
 def lines(text: str) -> list[str]:
     """Return the non-blank lines of a text, with markup and invisible characters escaped.
 
-    Single joiners, as in emoji, are removed. Consecutive joiners are escaped, since they may hide
-    something.
+    Single joiners, as in emoji, are removed. Consecutive joiners are escaped, since they may encode
+    a hidden text.
     """
     if not (text.isascii() and text.isprintable()):
         text = _JOINER.sub("", text.replace("\r\n", "\n").replace("\r", "\n").expandtabs(4))

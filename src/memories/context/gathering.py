@@ -34,7 +34,7 @@ NEIGHBOURS = 1  # number of turns read before and after a hit
 # The neighbours of a hit rank below the 20 hits that follow it, which contain the answer more
 # often (measured with LoCoMo).
 NEIGHBOURS_AFTER = 20
-HITS_WITH_NEIGHBOURS = 6  # the neighbours of this many of the best hits are read
+HITS_WITH_NEIGHBOURS = 6  # number of best hits whose neighbours are read
 MAX_GAP = 8  # maximum distance between hits whose neighbours are read in one call
 Part = TypeVar("Part")
 

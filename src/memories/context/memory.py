@@ -244,7 +244,7 @@ class AgentMemory:
     def health(self) -> dict[str, Any]:
         """Return the state of the memory, for a health check.
 
-        This reads a little, stores nothing and never raises an exception.
+        This reads a few records, stores nothing and never raises an exception.
 
         Returns:
             - `status`: `healthy` or `degraded`.

@@ -147,7 +147,7 @@ def user_config() -> Config:
 
 
 def current_branch(checkout: Checkout) -> str | None:
-    """Return the checked-out branch; None if a commit is detached, or `HEAD` can't be read."""
+    """Return the checked-out branch; None if `HEAD` is detached or can't be read."""
     reference = head_reference(checkout)
     if reference is None or not reference.startswith("refs/heads/"):
         return None

@@ -434,8 +434,8 @@ def _is_logged(store: Store, links: Sequence[Link], into: str) -> bool:
 
 
 def _translate(link: Link, digests: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-    """Return an entry's changes, with each conversation digest replaced by the one for the salt of
-    the other log.
+    """Return an entry's changes, with each conversation's digest replaced by one that uses the salt
+    of the other log.
     """
 
     def translate(item: str) -> str:

@@ -46,7 +46,7 @@ class Project(NamedTuple):
     Attributes:
         name: The project's name, which is the value of the tag `project`.
         root: The top folder of the working tree.
-        branch: The branch that is checked out; None for a detached commit.
+        branch: The branch that is checked out; None if `HEAD` is detached.
         worktree: The name of a linked working tree; None for the main one.
     """
 

@@ -287,8 +287,8 @@ class Lookup(NamedTuple):
                 projects matches too.
 
         Raises:
-            NotFound: No memory has the key; the message names projects in which a memory does. Or a
-                shared memory has the key, but in the caller's own namespace its id belongs to a
+            NotFound: No memory has the key; the message names projects in which a memory has it. Or
+                a shared memory has the key, but in the caller's own namespace its id belongs to a
                 different memory.
             InvalidInput: The key or the project is invalid.
             StoreDamaged: The memory with the key is damaged.

@@ -24,7 +24,8 @@ REPLACES = 1.3  # minimum score of a text that may replace another
 # half of `bench tidy`
 SURELY_REPLACES = 1.7
 UNRELATED = 0.25  # closeness below which texts are not about the same subject
-MIN_SHARED = 0.35  # minimum share of the old text's words, if no change is announced
+# Minimum share of the old text's words that a new text contains if it doesn't announce a change.
+MIN_SHARED = 0.35
 MAX_CHARACTERS = 2_000  # maximum number of characters of a text that may replace another
 
 

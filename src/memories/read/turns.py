@@ -16,7 +16,7 @@ from memories.stores.records import ROLE, ROLES, SPEAKER, Collection, Filter, Re
 
 PARTS = "parts"  # field in each part of a long message: the number of parts
 MESSAGE_ID = "message_id"  # field in each part of a long message: the message's id
-OFFSET = "utc_offset"  # field: the writer's time zone, in seconds
+OFFSET = "utc_offset"  # field: the offset of the writer's time zone, in seconds
 STORED, KNOWN, REFUSED = "stored", "known", "refused"  # the results of adding a turn
 MISSING = "\n[a part of this message is damaged and left out]\n"
 MAX_PARTS = 10_000  # maximum number of parts of a message

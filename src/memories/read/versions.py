@@ -1,4 +1,4 @@
-"""Converts between memories and their records, one record for each version, by pure functions."""
+"""Pure functions that convert between memories and their records, one record for each version."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -273,7 +273,7 @@ def _acceptance(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def corrected_by(record: Record, now: datetime) -> str | None:
-    """Return the id of the memory that corrects a version; None if none did so by `now`."""
+    """Return the id of the memory that had corrected a version by `now`, if any."""
     corrected_at = time_of(record.fields, "corrected_at")
     if corrected_at is None or corrected_at > now:
         return None
@@ -352,8 +352,8 @@ def compute_confidence(
     """Return how current a memory is: 1.0 when fresh, falling linearly to 0.0.
 
     The formula is from section 5.2 of the command's specification: `max(0, 1 - age / half_life)`,
-    to four digits. What the specification calls a half life is the time until confidence is 0. A
-    reference time in the future, as after a clock was set back, counts as now.
+    rounded to four digits. Its half life is the time until the confidence is 0. A reference time in
+    the future, as after a clock was set back, counts as now.
 
     Args:
         policy: `stable` never decays.

@@ -54,8 +54,8 @@ class Place(NamedTuple):
         home: The folder of the default store and of the settings.
         namespace: The namespace.
         store: The URL of the store, without a password.
-        stamp: Distinguishes the store's file from a later one at the same path; empty if the store
-            isn't a file.
+        stamp: Distinguishes the store's file from a different file that is later put at the same
+            path; empty if the store isn't a file.
         rules: The settings that decide which memories get an entry.
     """
 

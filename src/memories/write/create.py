@@ -57,12 +57,13 @@ class Created:
         note: Why the draft was stored without a vector although there is an embedder, why it was
             not merged, or why it was refused without being a duplicate (its id is taken). Usually
             empty.
-        merged: If a memory with the same text existed, what a new version of that memory took from
-            this draft: `tags`, `decay`, `confidence` or `source`; `supersedes` if the draft
-            replaces another memory; `trust` if this writer is more trusted than
-            the memory's; `corrects` if the memory had been corrected and is now true again.
-        not_merged: The fields that were not merged, by the same names, because they contradict that
-            memory or this writer may not change it. The memory keeps its own values.
+        merged: If a memory with the same text existed, the names of what a new version of it took
+            from this draft: `tags`, `decay`, `confidence`, `source`, `anchors`, `valid_until` or
+            `recheck`; `supersedes` if the draft replaces another memory; `trust` if this writer is
+            more trusted than the memory's writer; `corrects` if the memory had been corrected and
+            is now true again.
+        not_merged: The fields that were not merged, under the same names, because they contradict
+            that memory, or because this writer may not change it. The memory keeps its own values.
         reinforced: Whether the decay of that memory was reset.
     """
 

@@ -37,7 +37,8 @@ class Additions(NamedTuple):
 
     Attributes:
         tags: Tags that the memory lacks.
-        fields: `decay`, `confidence` and `source` if the memory lacks them or has a lower value.
+        fields: `decay`, `confidence`, `source`, and the fields for anchors, if the memory lacks
+            them or has a lower value.
         other_tags: Tags of the draft whose value differs from the memory's.
         other_fields: `decay`, `confidence` and `source` that contradict the memory.
     """

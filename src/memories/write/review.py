@@ -141,7 +141,7 @@ class Review:
         return self._lookup.store.count(self._where({}))
 
     def compare(self, memories: Sequence[Memory]) -> list[Rivals]:
-        """Return, for each of these memories that await review, the current memories that resemble
+        """For each of these memories that await review, return the current memories that resemble
         it.
         """
         store = self._lookup.store

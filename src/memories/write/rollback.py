@@ -280,7 +280,7 @@ class Rollback(NamedTuple):
             store.append(records)
         for group, change in changes.items():
             if change.action in ("restore", "update"):
-                # Keep the links of the current version; without any, use those of that time.
+                # Keep the links of the latest version, and add those that the memory had then.
                 then_fields = {} if change.then is None else change.then.fields
                 former = change.latest._replace(fields={**then_fields, **change.latest.fields})
                 restore_links(store, new[group]._replace(vectors=None), former)
@@ -291,8 +291,8 @@ class Rollback(NamedTuple):
         return self._find_change(records) if records else None
 
     def _resolve_keys(self, changes: dict[str, Change]) -> None:
-        """Add changes for the memories that hold a key that another change needs. If one of them
-        keeps its key, drop the change that needs it.
+        """Add changes for the memories that have a key that another change needs. If such a memory
+        keeps its key, drop the change that needs the key.
         """
         while True:
             blocked = [change for change in changes.values() if self._is_blocked(change, changes)]
@@ -414,7 +414,7 @@ def _read_entry(store: Store, record: Record) -> Iterator[tuple[int, datetime]]:
 
 
 def _has_time(memory_id: str, written_at: datetime) -> bool:
-    """Return whether an id is a UUIDv7 of about that time, or of a later one."""
+    """Return whether an id is a UUIDv7 that was made at about a given time, or later."""
     digits = memory_id.replace("-", "")
     if len(digits) != 32 or digits[12] != "7":
         return False

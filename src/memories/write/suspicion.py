@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MAX_DECODED = 20  # maximum number of encoded parts that are decoded
 _LONG_WORD = 24
-_BLOB = 200  # minimum length of base64
+_BLOB = 200  # base64 that is longer than this is marked even if it isn't text
 _QUOTES = "\"'`“”‘’«»„‚「」『』"
 
 _PUNCTUATION = {
@@ -90,7 +90,7 @@ _REPORTED = (
 
 
 class Rule(NamedTuple):
-    """A rule from suspicion.txt, which explains the parts."""
+    """A rule from suspicion.txt; the file explains what the parts of a rule mean."""
 
     mark: str
     pieces: Sequence[str]
@@ -99,7 +99,7 @@ class Rule(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """The unparsed rules in suspicion.txt: `read_rule` parses one when a text needs it.
+    """The unparsed rules in suspicion.txt: `read_rule` parses a rule when a text requires it.
 
     Attributes:
         orders: The rules for a folded text.

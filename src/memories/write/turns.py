@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
 SESSION_PAUSE = timedelta(hours=1)  # a longer pause begins a new session
 SESSION_TURNS = 64  # a new session also begins after this many turns
-# maximum number of characters of a message that a model is shown at a time; a part that ends with
-# a paragraph may be shorter
+# maximum number of characters in a part of a long message; a part that ends with a paragraph may be
+# shorter
 PART_CHARACTERS = 4_000
 _MIN_PART_CHARACTERS = PART_CHARACTERS // 2
 # Places to split a message, the best first: the ends of paragraphs, lines, sentences, clauses and
@@ -74,8 +74,8 @@ class _Prepared(NamedTuple):
         draft: The draft, without secrets.
         parts: Its content in parts; usually one.
         kinds: The kinds of the secrets that were removed.
-        original: The content with its secrets, to recognize a turn that was stored at a time when
-            secrets were not removed.
+        original: The content with its secrets, to recognize a turn that was stored by a program
+            that did not remove secrets.
     """
 
     draft: TurnDraft
@@ -361,7 +361,7 @@ def split(text: str) -> list[str]:
 
 
 def _end_of_part(text: str, start: int, visible: int) -> int:
-    """Return the end of a part: the last border of the best kind that occurs in its second half.
+    """Return the end of a part: the last border of the best kind that the part's second half has.
 
     Args:
         text: The complete text.

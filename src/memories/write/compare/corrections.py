@@ -54,7 +54,7 @@ from memories.write.compare.vocabulary import (
 )
 
 _MAX_CHARACTERS = 400  # a longer text usually makes several statements
-_MIN_SHARED = 0.45  # minimum share of the longer text's words that both contain
+_MIN_SHARED = 0.45  # minimum share of the longer text's words that both texts contain
 # fraction of the duplicate threshold; texts less similar than this are about different things
 _MIN_SIMILARITY = 0.4
 _ARTICLES = frozenset("the a an , do does we".split())
@@ -76,7 +76,7 @@ _ADJECTIVE = re.compile(r"\w{3,40}(?:ed|ing|ful|ous|ive|able|ible|al|ic|ary|less
 # Scripts without spaces.
 _FAVOURITE = "最喜欢的?|最喜歡的?|一番好きな|가장 좋아하는"
 _TIME = "点|點|時|时|月|日|号|號|시|월|일"
-_DENIAL = 8  # maximum number of characters that a negation and its verb change
+_DENIAL = 8  # maximum number of characters that differ if one text negates the other
 # Marks of a subject or an object. A text that contains one is a clause, not a value.
 _CASE = {"zh": "(?!)", "ja": "は|が|を", "ko": r"(?:은|는|이|가|을|를)\s", "th": "(?!)"}
 
@@ -93,7 +93,7 @@ class _Change(NamedTuple):
 
 
 def corrects(new: str, old: str, similarity: float | None, *, threshold: float) -> bool:
-    """Return whether a new text, which does not repeat an old one, corrects it.
+    """Return whether a new text corrects an old one that it doesn't repeat.
 
     Args:
         new: The new text.
@@ -328,7 +328,7 @@ def _has_opposites(change: _Change, codes: Sequence[str]) -> bool:
 
 
 def _is_other_value(change: _Change) -> bool:
-    """Return whether the changed part after a subject is the only value of an attribute."""
+    """Return whether the changed part, after a subject, is a value that can be the only one."""
     verbs = [i for i, word in enumerate(change.head) if _verb(word)]
     verb = verbs[-1] if verbs else None
     changed = [*change.removed, *change.added]
@@ -438,8 +438,8 @@ def _is_one_value(change: _Change, verb: int | None) -> bool:
 
 
 def _begins_with_verb(words: Sequence[Word]) -> bool:
-    """Return whether words may be a verb that is not listed and its object, as in "(robot arm 4)
-    welds doors".
+    """Return whether words may be an unlisted verb and its object, as in "(robot arm 4) welds
+    doors".
     """
     if len(words) < 2:
         return False
@@ -449,7 +449,7 @@ def _begins_with_verb(words: Sequence[Word]) -> bool:
 
 
 def _has_one_object(change: _Change, verb: int) -> bool:
-    """Return whether a verb can have only one object at once: is called, lives in, uses … for."""
+    """Return whether a verb can have only one object at a time: "lives in", "uses … for"."""
     head, removed, added, tail = change
     base, behind = _verb(head[verb]), head[verb + 1 :]
     keys = keys_of(head[:verb])

@@ -105,7 +105,7 @@ def compare_texts(
 def compare_words(
     new: str, old: str, similarity: float | None, *, threshold: float, explain: bool = True
 ) -> TextComparison:
-    """Compare the words of texts of any length as `compare_texts` does; long ones take seconds."""
+    """Compare texts of any length word by word; see `compare_texts`. Long texts take seconds."""
     are_alike = bare(new) == bare(old)
     if not are_alike and similarity is not None and similarity < _SURELY_DIFFERENT * threshold:
         # This is the usual case, and parsing the words would take a hundred times as long.

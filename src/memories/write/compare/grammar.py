@@ -1,6 +1,6 @@
-"""Finds differences of grammar between texts with the same words (tense, number, articles, commas),
-and rewrites constructions that mean the same thing ("Dana's manager is Max", "Max is the manager of
-Dana") into one form.
+"""Finds grammatical differences between texts with the same words (tense, number, articles,
+commas), and rewrites constructions that mean the same thing ("Dana's manager is Max", "Max is the
+manager of Dana") into one form.
 
 `constructions.txt` lists the constructions and explains their notation.
 """
@@ -127,8 +127,8 @@ def _by_key(words: Sequence[Word]) -> dict[str, list[tuple[str, int]]]:
 
 
 def describe_form(new: Sequence[Word], old: Sequence[Word]) -> str:
-    """Describe a participle that is an adjective or a noun in only one of the texts: a trusted
-    client, the running pod.
+    """Describe a participle that is an adjective or a noun in only one of the texts, as in "a
+    trusted client" and "the running pod".
     """
     for words, other in ((new, old), (old, new)):
         other_written = _by_key(other)
@@ -425,7 +425,7 @@ def _mark(key: str) -> str:
     return _PREPOSITION if key in _PREPOSITIONS else _OTHER
 
 
-@functools.cache  # few constructions occur in the texts of a command
+@functools.cache  # the texts that a command compares contain few constructions
 def _compile_pattern(parts: Sequence[str]) -> re.Pattern[str]:
     return re.compile("(?<![^ ])" + "".join(map(_express, parts)))
 

@@ -55,7 +55,7 @@ _QUANTITY = re.compile(r"(\d+(?:[.,]\d+)?)(GiB|GB|MiB|MB|KB|TB|ms|s|h|min|am|pm|
 _STRAIGHT = str.maketrans("‘’“”„।۔؟،؛", '\'\'"""..?,;')
 _ELIDED = r"(?i)\b((?:[cdjlmnst]|qu|all|dall|dell|nell|sull|un)')(?=\w)"  # in French and Italian
 _DECIMAL = re.compile(r"(\d+),(\d{1,2})")
-_SHOWS = 150  # number of characters from which a text's language is detected
+_SHOWS = 150  # the language of a text is detected from this many characters
 _DASH = "\ue000"  # represents the dash that joins two clauses
 _ENDING = re.compile(r"(?<=[\w)\]}\"'»”」』+#%`])[.!。…]+$")
 _LONGEST = 64  # maximum number of letters; the pattern takes quadratic time
@@ -411,7 +411,7 @@ def _mark_having(words: list[Word]) -> list[Word]:
 
 
 def _mark_names(words: list[Word]) -> list[Word]:
-    """Mark possible names: words that are capitalised within a sentence, or that are next to a word
+    """Mark possible names: words that are capitalized within a sentence, or that are next to a word
     that announces a name or value.
     """
     marked = []

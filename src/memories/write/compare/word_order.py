@@ -102,8 +102,8 @@ def _parts(words: Sequence[Word]) -> list[Word]:
 
 
 def _is_fronted(fronted: Sequence[Word], plain: Sequence[Word]) -> bool:
-    """Return whether one text starts with an adjunct that the other has at its end, or anywhere, in
-    languages that put the verb first after such an adjunct.
+    """Return whether one text starts with an adjunct that the other has at its end. In languages
+    that put the verb right after such an adjunct, the other text may have it anywhere.
     """
     if len(fronted) != len(plain) or not fronted or not _may_move(fronted):
         return False
@@ -235,8 +235,8 @@ def _sort_pair(words: Sequence[Word]) -> list[Word]:
 
 
 def _move_fronted(words: Sequence[Word]) -> list[Word]:
-    """Move an adjunct from a sentence's start to its end: "on Fridays we deploy", "we deploy on
-    Fridays".
+    """Move an adjunct from a sentence's start to its end: "on Fridays we deploy" becomes "we deploy
+    on Fridays".
     """
     words = list(words)
     if words and words[-1].key == ".":
@@ -249,7 +249,7 @@ def _move_fronted(words: Sequence[Word]) -> list[Word]:
 
 
 def _sort_adjuncts(words: Sequence[Word]) -> list[Word]:
-    """Sort a verb's adjuncts: "works from Porto on Fridays", "works on Fridays from Porto"."""
+    """Sort a verb's adjuncts, whose order makes no difference: "works from Porto on Fridays"."""
     keys = keys_of(words)
     if not BOUNDARIES.isdisjoint(keys):
         return list(words)
