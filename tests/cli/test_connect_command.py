@@ -403,7 +403,7 @@ def test_additions_of_the_user_to_an_entry_stay(memory: Command, user: Path) -> 
 @pytest.mark.parametrize(
     ("name", "text", "host", "why"),
     [
-        (".claude.json", '{\n"a": 1,\n}', "claude-code", "line 2, is broken"),
+        (".claude.json", '{\n"a": 1,\n}', "claude-code", "line 2, is malformed"),
         (".claude/settings.json", '{"hooks": []}', "claude-code", "line 1: hooks is not an object"),
         (
             ".claude/settings.json",
@@ -411,28 +411,28 @@ def test_additions_of_the_user_to_an_entry_stay(memory: Command, user: Path) -> 
             "claude-code",
             "is not a list",
         ),
-        (".claude/settings.json", "// no\n{}", "claude-code", "line 1, is broken"),
+        (".claude/settings.json", "// no\n{}", "claude-code", "line 1, is malformed"),
         (
             ".claude.json",
             '{"mcpServers": {"memories": {"command": "npx", "args": ["mcp"]}}}',
             "claude-code",
-            "another",
+            "different MCP server",
         ),
         (
             ".claude.json",
             '{"mcpServers": {"memories": {"url": "http://127.0.0.1:1/mcp"}}}',
             "claude-code",
-            "another",
+            "different MCP server",
         ),
         (".codex/config.toml", "a = 1\nb =\n", "codex", "line 2"),
         (".codex/config.toml", "mcp_servers = {}\n", "codex", "layout"),
-        (".codex/hooks.json", '{"hooks": ', "codex", "line 1, is broken"),
+        (".codex/hooks.json", '{"hooks": ', "codex", "line 1, is malformed"),
         (".gemini/settings.json", '["x"]', "gemini", "not a JSON object"),
         (
             ".config/opencode/plugins/memories.js",
             "export const other = 1\n",
             "opencode",
-            "another plugin",
+            "not our plugin",
         ),
         (".config/zed/settings.json", '\xff{"a": 1}', "zed", "is not UTF-8"),
     ],
@@ -912,7 +912,7 @@ def test_what_leaves_the_machine_is_named(memory: Command, user: Path) -> None:
     remote = {"EMBEDDER": "openai", "OPENAI_API_KEY": "x"}
     answer = memory("connect", "zed", env=remote).json["connected"][0]
     assert answer["sent"].startswith("texts, to the embedder openai")
-    assert answer["at_each_prompt"].startswith("nothing by itself")
+    assert answer["at_each_prompt"].startswith("nothing automatically")
 
 
 def test_a_dead_connection_is_reported_with_a_remedy(

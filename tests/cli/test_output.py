@@ -337,4 +337,7 @@ def test_debug_logs_figures_of_a_command_and_no_text(
 
 def test_a_hook_on_a_terminal_reports_wrong_arguments(terminal: Command) -> None:
     answer = terminal("hook", "dance", "--host", "codex")
-    assert (answer.code, answer.out) == (0, "error: memory hook has no argument 'dance'\n")
+    assert (answer.code, answer.out) == (
+        0,
+        "error: memory hook does not take the argument 'dance'\n",
+    )

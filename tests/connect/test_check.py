@@ -112,14 +112,14 @@ def test_a_hook_of_another_program_is_a_problem(
     def check(text: str) -> module.Check:
         return check_connection(entries(SERVER, [script(tmp_path, text), "hook", "session-start"]))
 
-    assert "doesn't answer as this version does" in check("echo hello").problem
+    assert "gave an answer that this version doesn't understand" in check("echo hello").problem
     assert "gave no answer" in check("exit 0").problem
     report = json.dumps({CHECK: {"is_on": False, "text": "", "problem": ""}})
     assert check(f"echo '{report}'").is_off
     assert check(f"echo '{report}'").hooks[0].is_late
     report = json.dumps({CHECK: {"problem": "the store is locked; wait"}})
     assert check(f"echo '{report}'").problem == (
-        "its hook session-start can't recall: the store is locked"
+        "its session-start hook can't recall: the store is locked"
     )
 
 

@@ -439,7 +439,7 @@ def test_a_store_that_is_down_keeps_the_inbox(
     record_event(home, "user-prompt", prompt="remember that Ann sails")
     done = flush_inbox(home)
     assert (done.sessions, done.waiting > 0) == (0, True)
-    assert "claude-code.s1 waits" in done.reasons[0]
+    assert "claude-code.s1 stays in the inbox" in done.reasons[0]
     blocked.rmdir()
     assert flush_inbox(home).proposed == 1
 
@@ -465,7 +465,7 @@ def test_a_session_that_changed_its_store_waits_for_each_in_turn(
         )
         record_event(home, "user-prompt", prompt=f"do {number}")
     assert (flush_inbox(home).turns, stored_turns()) == (1, [("user", "do 0")])
-    assert "another MEMORY_STORE" in flush_inbox(home).reasons[0]
+    assert "claude-code.s1 is for another store" in flush_inbox(home).reasons[0]
     monkeypatch.setenv("MEMORY_STORE", other)
     assert (flush_inbox(home).turns, stored_turns()) == (1, [("user", "do 1")])
     monkeypatch.delenv("MEMORY_STORE")

@@ -309,7 +309,7 @@ def test_doctor_reports_the_hooks(forked: Forked, hook: Hook, home: Path, tmp_pa
     assert "1 times, 1 failed" in found["hooks"]["gemini stop"]
     [finding] = [each for each in found["findings"] if "hook" in each["what"]]
     assert finding["what"].startswith(
-        "the hook stop of gemini failed when it last ran: JSONDecodeError"
+        "the stop hook of gemini failed when it last ran: JSONDecodeError"
     )
     inbox.add(str(home), "opencode.s1", {"id": "1"})
     os.utime(home / "inbox" / "opencode.s1.jsonl", (1, 1))

@@ -39,7 +39,7 @@ class Target(NamedTuple):
         scope: `user` or `project`.
         root: The folder of the project.
         capture: Whether to capture the conversation as well.
-        namespace: The namespace to write into the commands; None to use the settings'.
+        namespace: The namespace to write into the commands; None to leave it to the settings.
     """
 
     name: str
@@ -68,10 +68,11 @@ class Target(NamedTuple):
         return files.read(path, inside=None if self.is_private else self.root)
 
     def refuse_changed(self, change: "Change") -> None:
-        """Refuse to change a file that another program has changed since it was read."""
+        """Raise an error if another program has changed a file since this one read it."""
         if self.read(change.path) != change.before:
             raise InvalidInput(
-                f"{change.path} was changed by another program in the meantime; run this again"
+                f"{change.path} was changed by another program in the meantime; run this command "
+                "again"
             )
 
 
@@ -113,11 +114,11 @@ class Connector:
             return host.user_files(self.where)
         if not host.project:
             raise InvalidInput(
-                f"{host.title} has no configuration in projects; omit --scope project"
+                f"{host.title} has no configuration files in projects; omit --scope project"
             )
         if os.path.realpath(target.root) == os.path.realpath(self.where.home):
             raise InvalidInput(
-                "the working folder is your home, not a project; omit --scope project"
+                "the working folder is your home folder, not a project; omit --scope project"
             )
         return host.project_files(target.root)
 
@@ -136,7 +137,7 @@ class Connector:
             if path == host_files.plugin:
                 if before is not None and not before.startswith(PLUGIN_MARK.encode()):
                     raise InvalidInput(
-                        f"{path} is another plugin; rename it first; nothing was changed"
+                        f"{path} is not our plugin; rename the file first; nothing was changed"
                     )
                 after: bytes | None = entries.plugin.encode()
             elif path.suffix == ".toml":
@@ -180,7 +181,7 @@ class Connector:
         return {file.path: file for file in receipt.files} if receipt else {}
 
     def connect(self, target: Target, changes: Sequence[Change]) -> list[WrittenFile]:
-        """Write the changes that connect a host; return the files, with copies of earlier contents.
+        """Write the changes that connect a host; return a record of each file.
 
         Raises:
             InvalidInput: A file has changed in the meantime.
@@ -213,7 +214,7 @@ class Connector:
                     continue
                 before = change.before or b""
                 if _can_restore(record, before) and _earlier_content(record) == change.after:
-                    Path(record.before).unlink(missing_ok=True)  # the file has this content again
+                    Path(record.before).unlink(missing_ok=True)  # restored, so no longer needed
             files.keep_receipt(self.folder, target.place, [])
 
     def _apply(
@@ -224,7 +225,7 @@ class Connector:
         *,
         keep_copies: bool,
     ) -> list[WrittenFile]:
-        """Write all changes, or restore the files if one can't be written."""
+        """Write all changes; if one of them can't be written, restore all files."""
         applied: list[tuple[Change, list[str]]] = []
         written = []
         for change in changes:
@@ -255,7 +256,7 @@ class Connector:
             return None
         if record is not None and record.after == files.digest(change.before):
             return None
-        folder = Path(os.path.abspath(change.path)).parent  # noqa: PTH100 - beside a link, not its target
+        folder = Path(os.path.abspath(change.path)).parent  # noqa: PTH100 - next to a link, not to its target
         if not target.is_private:
             folder = self.folder / "copies"
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -283,7 +284,7 @@ def _edit(
 def _can_restore(record: WrittenFile, data: bytes) -> bool:
     """Return whether a file's earlier content can be restored.
 
-    It must be known, and no other program may have changed the file since.
+    That content must be known, and no other program may have changed the file since our change.
     """
     if not record.exact or record.after != files.digest(data):
         return False
@@ -328,10 +329,10 @@ def _record(
     folders: list[str],
     earlier: WrittenFile | None,
 ) -> WrittenFile:
-    """Return the receipt of a changed file.
+    """Return the record of a changed file.
 
-    If only we have changed the file since the host was first connected, the content from before our
-    first change can still be restored.
+    If no other program has changed the file since the host was first connected, the content from
+    before our first change can still be restored.
     """
     before = None if copy is None else str(copy)
     existed, exact, made = change.before is not None, True, change.made

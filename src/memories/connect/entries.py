@@ -19,7 +19,7 @@ class Entries(NamedTuple):
     """The entries that a host needs.
 
     Attributes:
-        server: The entry of the MCP server.
+        server: The entry for the MCP server.
         hooks: The command of each hook, by the host's name for the event.
         plugin: The text of the plugin, for a host that has plugins instead of hooks.
     """
@@ -39,7 +39,7 @@ def parse(host: Host, text: str, name: str) -> Document:
         return Document(text, comments=host.comments)
     except Malformed as exc:
         raise InvalidInput(
-            f"{name}, line {exc.line}, is broken: {exc.why}; nothing was changed"
+            f"{name}, line {exc.line}, is malformed: {exc.why}; nothing was changed"
         ) from exc
 
 
@@ -75,7 +75,7 @@ def remove_table(text: str, host: Host, name: str) -> str:
 
 @contextlib.contextmanager
 def _explained(name: str) -> Iterator[None]:
-    """Name the file in errors about its structure."""
+    """Add the file's name to errors about its structure."""
     try:
         yield
     except toml.Malformed as exc:
@@ -101,8 +101,8 @@ def _is_ours(entry: Any) -> bool:
 def _refuse_foreign(entry: Any, name: str) -> None:
     if entry is not None and not _is_ours(entry):
         raise InvalidInput(
-            f'{name} has another MCP server with the name "{SERVER}"; rename or remove it first; '
-            "nothing was changed"
+            f'{name} has a different MCP server with the name "{SERVER}"; rename or remove that '
+            "server first; nothing was changed"
         )
 
 
@@ -118,7 +118,10 @@ def _merge(existing: Mapping[str, Any] | None, entry: Mapping[str, Any]) -> dict
 
 
 def find_hooks(document: Document, host: Host) -> Iterator[tuple[KeyPath, str]]:
-    """Yield the path and command of each of our hooks, in reverse order within an event."""
+    """Yield the path and command of each of our hooks.
+
+    The last hook of an event comes first, so removing a hook doesn't change the paths that follow.
+    """
     events = document.get(("hooks",))
     if not isinstance(events, Mapping):
         return
@@ -143,14 +146,14 @@ def _reversed_objects(values: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 
 def _remove_hook(document: Document, path: KeyPath) -> None:
-    """Remove a hook, and its group too if it was the only hook there."""
+    """Remove a hook, and its group too if the group has no other hook."""
     document.remove(path)
     if path[3:4] == ("hooks",) and document.get(path[:4]) == []:
         document.remove(path[:3])
 
 
 def put_hooks(document: Document, host: Host, commands: Mapping[str, str], name: str) -> None:
-    """Add one hook for each of these events, and remove our hooks for other events.
+    """Add one hook for each event in `commands`, and remove our hooks for other events.
 
     Raises:
         InvalidInput: The file has an unexpected structure.
@@ -181,8 +184,8 @@ def remove_entries(document: Document, host: Host, made: Sequence[KeyPath] | Non
     Args:
         document: The file.
         host: The host.
-        made: The objects and lists created for our entries, which are removed if they are empty
-            now. None if that is unknown: everything that our entries leave empty is then removed.
+        made: The objects and lists that were created for our entries; those that become empty are
+            removed. If None, everything that becomes empty is removed.
     """
     hooks = [path for path, _ in find_hooks(document, host)]
     for path in hooks:

@@ -1,4 +1,4 @@
-"""Other programs' files: read carefully, replaced atomically, and recorded for undo.
+"""Other programs' files: reads them carefully, replaces them atomically, and records the changes.
 
 A file is copied before it changes. The register `connected.json`, next to the user's `config.toml`,
 records every change, so that disconnecting restores files byte for byte. Without the register, our
@@ -42,14 +42,14 @@ def read(path: Path, *, inside: Path | None = None) -> bytes | None:
             raise InvalidInput(f"{path} is a link that leads out of {inside}; nothing was changed")
         if not target.exists():
             is_root = hasattr(os, "geteuid") and os.geteuid() == 0
-            if inside is None and is_root:  # for example sudo in another user's home
+            if inside is None and is_root:  # for example, with sudo in another user's home
                 _check_owner(next(parent for parent in target.parents if parent.exists()), path)
             return None
         _check_owner(target, path)
         size = target.stat().st_size
         if size > MAX_BYTES:
             raise InvalidInput(
-                f"{path} has {size} bytes, too many for a configuration; nothing was changed"
+                f"{path} has {size} bytes, too many for a configuration file; nothing was changed"
             )
         return read_file(target)
     except OSError as exc:
@@ -59,16 +59,16 @@ def read(path: Path, *, inside: Path | None = None) -> bytes | None:
 
 
 def _check_owner(target: Path, path: Path) -> None:
-    """Refuse another user's file: its owner couldn't change it any more once we replaced it."""
+    """Refuse another user's file: if we replaced it, its owner could no longer change it."""
     owner = target.stat().st_uid
     if hasattr(os, "geteuid") and owner != os.geteuid():
         raise InvalidInput(
-            f"{path} belongs to user {owner}; run this as that user; nothing was changed"
+            f"{path} belongs to user {owner}; run this command as that user; nothing was changed"
         )
 
 
 def refuse_read_only(path: Path) -> None:
-    """Refuse to change a read-only file, although it could be replaced.
+    """Raise an error if a file is read-only: it could be replaced, but its owner protected it.
 
     Raises:
         InvalidInput: The file is read-only.
@@ -183,8 +183,9 @@ class WrittenFile(NamedTuple):
         path: The file.
         before: The path of a copy of the earlier content; None if there was no file.
         existed: Whether the file existed before.
-        exact: Whether restoring the earlier content undoes the change. If another program changed
-            the file between two of our changes, it doesn't, and our entries must be removed.
+        exact: Whether restoring the earlier content undoes our changes and nothing else. False if
+            another program changed the file between two of our changes; if so, our entries must be
+            removed one by one.
         after: The SHA-256 of the new content.
         made: The objects and lists that were created in the file for our entries.
         folders: The folders that were created for the file.
@@ -234,7 +235,7 @@ def load_receipts(folder: Path) -> list[Receipt]:
         return []
     except (OSError, ValueError, KeyError, TypeError) as exc:
         raise InvalidInput(
-            f"{file} is damaged; remove it: hosts can be disconnected without it"
+            f"{file} is damaged; remove it (hosts can be disconnected without it)"
         ) from exc
 
 

@@ -78,12 +78,12 @@ class Host(NamedTuple):
     Attributes:
         title: The host's name, for people.
         programs: The names of its programs; the host counts as installed if one of them is on PATH.
-        folders: Templates for its own folder; the first folder that exists is used. If one exists,
-            the host counts as installed.
+        folders: Templates for its own folder. The first one that exists is used; if any exists, the
+            host counts as installed.
         user: Templates of its files for all projects of a user, by the files' purpose.
         windows_folders: The `folders` on Windows; empty if they are the same there.
         project: Its files in a project, by their purpose; empty if it has none.
-        servers: Where the MCP servers are within its file.
+        servers: The path of the object that contains the MCP servers in its file.
         entry: Fields of a server's entry: `first`, then the command, then `last`.
         command: `list` if an entry has the program and its arguments in one list.
         comments: Whether its JSON may have comments.

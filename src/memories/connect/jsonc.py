@@ -1,7 +1,7 @@
 """Edits JSON, with or without comments, in place; all other bytes stay the same.
 
 Hosts keep settings in files that people edit themselves. Parsing such a file and printing it again
-would lose comments, order and layout, so entries are inserted into the text and cut out of it.
+would lose comments and layout, so entries are inserted into the text or deleted from it.
 """
 
 import json
@@ -91,7 +91,7 @@ class Document:
         self._root = self._value(self._skip(0), 0)
         end = self._skip(self._root.end)
         if end < len(text):
-            raise Malformed(text, end, "something follows the end of the object")
+            raise Malformed(text, end, "text follows the end of the object")
 
     def get(self, path: Path) -> Any:
         """Return the value at a path; None if there is none."""
@@ -155,7 +155,7 @@ class Document:
             if self.text[at : at + 1] == ",":
                 comma, at = at, self._skip(at + 1)
                 if self.text[at : at + 1] == closing and not self._comments:
-                    raise Malformed(self.text, comma, f'a "," stands before "{closing}"')
+                    raise Malformed(self.text, comma, f'there is a "," before "{closing}"')
         return _Node(start, at + 1, kind, tuple(members), comma)
 
     def _member(self, at: int, number: int, kind: str, depth: int) -> _Member:
@@ -254,11 +254,12 @@ class Document:
             end = self._rest_of_line(node.end, parent.end - 1)
         else:
             end = self._rest_of_line(parent.comma + 1, parent.end - 1)
-        # Without this, the following text could become part of a comment on the previous line.
+        # If text follows on the same line, keep the line break before the member. Otherwise, that
+        # text could become part of a comment on the previous line.
         ends_line = self.text[end : end + 1] in ("\r", "\n")
         start = self._start_of(members[number].start, parent.start + 1, with_line=ends_line)
         text = self.text[:start] + self.text[end:]
-        if is_last and number and parent.comma is None:  # also drop the comma before it
+        if is_last and number and parent.comma is None:  # also remove the comma before the member
             comma = self.text.index(",", self._skip(members[number - 1].node.end))
             text = text[:comma] + text[comma + 1 :]
         if len(members) == 1 and not text[parent.start + 1 : start].strip():
@@ -268,7 +269,7 @@ class Document:
         self._parse(text)
 
     def _start_of(self, at: int, minimum: int, *, with_line: bool) -> int:
-        """Return where to start cutting a member: if it begins a line, before that line."""
+        """Return where to start removing a member: if it begins a line, before that line."""
         start = at
         while start > minimum and self.text[start - 1] in " \t":
             start -= 1

@@ -1,7 +1,7 @@
 """Writes and recognizes the command that starts this program in a host's configuration.
 
-This module also finds programs that may be started instead: others with our names, and older
-installations.
+This module also finds what may be started instead: other programs with our names, and older
+installations of this one.
 """
 
 import os
@@ -41,7 +41,7 @@ class Program(NamedTuple):
 
 
 def bare() -> Program:
-    """Return the command without a path, as any user who has it installed can start it."""
+    """Return the command without a path, so that it works for every user who has installed it."""
     return Program((NAMES[0],))
 
 
@@ -57,10 +57,10 @@ def find_program(environment: Mapping[str, str]) -> Program:
         first = shutil.which(NAMES[0], path=environment.get("PATH"))
         installed = first if first is not None and is_same_file(first, beside) else None
     if installed is not None:
-        return Program((os.path.abspath(installed),), _doubt(installed))  # noqa: PTH100 - links stay: an upgrade moves them
+        return Program((os.path.abspath(installed),), _doubt(installed))  # noqa: PTH100 - keep links: an upgrade redirects them
     if beside.exists():
         return Program((str(beside),), _doubt(str(beside)))
-    # -P: hosts start this in projects' folders, where a folder `memories` must not be imported.
+    # -P: hosts start this command in a project's folder. Never import a folder `memories` there.
     return Program((sys.executable, "-P", "-m", "memories"), _doubt(sys.executable))
 
 
@@ -167,7 +167,7 @@ def is_missing(words: Sequence[str], environment: Mapping[str, str]) -> bool:
 
 
 class Conflict(NamedTuple):
-    """A sentence about what may be started instead of this program, and the remedy."""
+    """A sentence that names what may be started instead of this program, and the remedy."""
 
     problem: str
     remedy: str

@@ -30,7 +30,7 @@ def describe(config: Config, target: Target, check: Check, undo: str) -> dict[st
     if check.problem:
         return about
     has_hooks = bool(check.hooks)
-    prompts, switch = "nothing by itself: the agent searches with its tools", undo
+    prompts, switch = "nothing automatically: the agent searches with its tools", undo
     if has_hooks:
         prompts = "memories that match the prompt, each once a session; often none"
         switch = "memory off, in a project's folder; memory off --all for every project"
@@ -89,7 +89,7 @@ def _check_fields(check: Check) -> dict[str, Any]:
 
 def _describe_start(check: Check) -> str:
     if not check.hooks:
-        return "the tools of the MCP server; it has no hooks"
+        return "the tools of the MCP server; there are no hooks"
     text = "its identity, pinned and recent memories, notes of the last sessions"
     sizes = {hook.event: hook.characters for hook in check.hooks}
     size = sizes.get("session-start")
@@ -98,12 +98,12 @@ def _describe_start(check: Check) -> str:
 
 def _describe_capture(target: Target, has_hooks: bool) -> str:
     if not has_hooks:
-        return "nothing by itself: the agent stores what it decides to, with its tools"
+        return "nothing automatically: the agent decides what to store, with its tools"
     if target.capture:
         return (
             "what you and the agent say, as conversations; proposed memories wait in memory review"
         )
-    return "nothing, until you add --capture; the agent stores what it decides to, with its tools"
+    return "nothing, until you add --capture; the agent decides what to store, with its tools"
 
 
 def _describe_store(check: Check) -> str:
@@ -119,8 +119,8 @@ def _describe_server(config: Config, has_hooks: bool) -> str:
     if config.serve == "off" or not has_hooks or sys.platform == "win32":
         return "nothing"
     return (
-        "hooks start a small server on a socket that only you can open; it ends when idle "
-        "(memory serve --stop)"
+        "hooks start a small server on a socket that only you can open; it stops when idle (or with"
+        " memory serve --stop)"
     )
 
 
@@ -132,7 +132,7 @@ def _describe_network(config: Config, target: Target) -> str:
         service = urlsplit(config.embedder_url or "").hostname or config.embedder
         places.append(f"texts, to the embedder {service}")
     sent = " and ".join(places) or "nothing leaves this machine"
-    return f"{sent}; {target.host.title} shows its own model what is recalled"
+    return f"{sent}; {target.host.title} sends its own model what is recalled"
 
 
 _ROWS = (
@@ -149,7 +149,7 @@ _ROWS = (
 
 
 def render(answer: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, str]]]:
-    """Return the sentences that describe a new connection to the user, and a table's rows."""
+    """Return the sentences that describe a new connection to the user, and the rows of a table."""
     check = answer["check"]
     title = answer["title"]
     if check["problem"]:
@@ -162,7 +162,7 @@ def render(answer: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, str]]]
         slowest = max(hook["seconds"] for hook in check["hooks"])
         head += f", recall in {slowest:.2f} s"
         if any(hook["is_late"] for hook in check["hooks"]):
-            head += f" (hooks have {HOOK_SECONDS} s, so just now the agent would go on without it)"
+            head += f" (too slow: after {HOOK_SECONDS} s, the agent continues without it)"
     if check["is_off"]:
         head += "; memory is off in this folder (memory on)"
     return [f"{head}."], [(f"  {label}", answer[name]) for label, name in _ROWS]

@@ -202,7 +202,7 @@ def _find_connection(connector: Connector, name: str, scope: str, root: str) -> 
 
 
 def _find_missing(entries: FoundEntries, environment: Mapping[str, str]) -> str:
-    """Return a sentence about the first missing program of the commands; empty if none is."""
+    """Return a sentence that names the first missing program; empty if none is missing."""
     for words in (entries.server, *entries.hooks):
         if words and is_missing(words, environment):
             program = words[0]
@@ -223,7 +223,7 @@ def _remedy(connection: Connection) -> str:
         return connection.remedy
     if connection.entries is None:
         return "repair the file"
-    # Quote what a cloned project chose: it may try to run something in the user's shell.
+    # Quote values from a cloned project, which could otherwise run commands in the user's shell.
     command = f"memory connect {connection.host}"
     if connection.scope != "user":
         command = f"cd {shlex.quote(connection.root)} && {command} --scope project"
@@ -237,10 +237,10 @@ def _remedy(connection: Connection) -> str:
 # --- checking a connection ---
 
 _SERVER_SECONDS = 20.0  # the limit of Codex; other hosts wait longer
-_FIRST_START_SECONDS = 3.0  # after a slower start, which probably compiled modules, start again
+_FIRST_START_SECONDS = 3.0  # a slower start probably compiled modules, so measure a second start
 _MORE_SECONDS = ("--seconds", "10")  # lets a slow hook finish, so that it can be timed
 _HOOK_SECONDS = 15.0
-_CHECKED_EVENTS = ("session-start", "user-prompt")  # other events give the agent nothing
+_CHECKED_EVENTS = ("session-start", "user-prompt")  # hooks of other events give the agent nothing
 _PROMPT = "what do you remember about this project?"
 _STATUS = "memory://status"
 
@@ -260,7 +260,7 @@ class HookCheck(NamedTuple):
 
     @property
     def is_late(self) -> bool:
-        """Whether the host would have got no answer, as can happen on a very busy machine."""
+        """Whether the hook was too slow for its limit, as can happen on a very busy machine."""
         return self.seconds > HOOK_SECONDS
 
 
@@ -353,7 +353,7 @@ def check_connection(entries: FoundEntries) -> Check:
 def _check_server(words: Sequence[str], variables: Mapping[str, str]) -> Check:
     import anyio
 
-    logging.getLogger("mcp").propagate = False  # else it logs the output of other programs
+    logging.getLogger("mcp").propagate = False  # otherwise it logs the output of other programs
     started_at = time.monotonic()
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
         try:
@@ -368,7 +368,7 @@ def _check_server(words: Sequence[str], variables: Mapping[str, str]) -> Check:
 async def _ask_server(
     words: Sequence[str], variables: Mapping[str, str], errors: IO[str]
 ) -> tuple[list[str], dict[str, Any]]:
-    """Start the server with as few variables as hosts give it; return its tools and status."""
+    """Start the server, with as few variables as hosts set for it; return its tools and status."""
     import anyio
 
     from mcp import Client, StdioServerParameters, stdio_client
@@ -390,7 +390,7 @@ def _server_failure(words: Sequence[str], exc: BaseException, errors: str) -> _F
     if isinstance(exc, TimeoutError):
         return _Failure(
             f"its MCP server did not answer within {_SERVER_SECONDS:.0f} s",
-            f"run: {shlex.join(words)}, and see whether it waits for something",
+            f"run: {shlex.join(words)}, and see what it is waiting for",
         )
     reason, _, remedy = _last_error(errors).partition("; ")
     return _Failure(
@@ -428,17 +428,17 @@ def _run_hook(words: Sequence[str]) -> tuple[HookCheck, bool]:
     answer = _send_event(words)
     seconds = time.monotonic() - started_at
     if not answer:
-        raise _Failure(f"its hook {event} gave no answer", "run: memory doctor")
+        raise _Failure(f"its {event} hook gave no answer", "run: memory doctor")
     try:
         report = json.loads(answer)[CHECK]
     except (ValueError, TypeError, KeyError) as exc:
         raise _Failure(
-            f"its hook {event} doesn't answer as this version does",
+            f"its {event} hook gave an answer that this version doesn't understand",
             f"install the program again: {install_command()}",
         ) from exc
     if report["problem"]:
         problem, _, remedy = str(report["problem"]).partition("; ")
-        raise _Failure(f"its hook {event} can't recall: {problem}", remedy or "run: memory doctor")
+        raise _Failure(f"its {event} hook can't recall: {problem}", remedy or "run: memory doctor")
     return HookCheck(event, seconds, len(report["text"])), report["is_on"]
 
 
@@ -461,5 +461,5 @@ def _send_event(words: Sequence[str]) -> bytes:
     except subprocess.TimeoutExpired:
         return b""
     except OSError as exc:
-        problem = f"its hook {_event(words)} can't be started: {exc.strerror or exc}"
+        problem = f"its {_event(words)} hook can't be started: {exc.strerror or exc}"
         raise _Failure(problem, "") from exc

@@ -1,6 +1,6 @@
 """Adds one table to the end of a TOML file, or removes it; other lines keep their bytes.
 
-Every result is read with `tomllib`, and must have the expected values. So a file with an unusual
+Every result is parsed with `tomllib` and must have the expected values. So a file with an unusual
 layout is refused, never damaged.
 """
 
@@ -152,13 +152,13 @@ def _end_of(lines: Sequence[str], start: int, table: Table) -> int:
 def _check(text: str, expected: dict[str, Any], table: Table) -> str:
     """Return a text if its values are as expected, else raise an error.
 
-    Empty tables around the named one are ignored.
+    Empty tables that lead to the named one are ignored.
     """
     try:
         data = read(text)
     except Malformed as exc:
         raise Malformed(
-            f"[{'.'.join(table)}] does not fit into its layout; write its tables with [headers]"
+            f"[{'.'.join(table)}] does not fit into the file's layout; give each table a [header]"
         ) from exc
     if _prune(data, table) != _prune(expected, table):
         raise Malformed(

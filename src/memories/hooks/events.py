@@ -23,7 +23,7 @@ from memories.hooks.recall_strategy import (
     recall_from_store,
 )
 
-TYPE_CHECKING = False  # as in `typing`, but importing that costs 3 ms
+TYPE_CHECKING = False  # the one in `typing` takes 3 ms to import
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -31,16 +31,17 @@ if TYPE_CHECKING:
 
 MAX_EVENT_BYTES = 8 * 1_048_576
 MISSED = (
-    "The memory did not answer an earlier message in time, so nothing was recalled for it. Search "
-    "the memory if you need what it knows."
+    "The memory was too slow for an earlier message, so nothing was recalled for that message. "
+    "Search the memory if you need more context."
 )
 RESUMED = "resumed"  # the inbox event recorded when a session switches memory on again
-# -P: a folder `memories` where an agent works must not be imported in place of this package.
+# -P: never import a folder called `memories` in the agent's working folder instead of this package.
 FLUSH = ("-P", "-m", "memories", "capture", "flush", "--quiet")
 _RECALL_EVENTS = ("session-start", "user-prompt")
 _COMPACTS_EACH_TURN = ("gemini",)  # hosts that send pre-compact on every turn
 _RUNS_OTHER_HOOKS = (CURSOR,)  # hosts that also run other hosts' hooks
-_SAME_EVENT_SECONDS = 10.0  # an identical event without a turn id is a repetition within this time
+# An identical event without a turn id is a repetition if it comes within this time.
+_SAME_EVENT_SECONDS = 10.0
 _RESERVED_SECONDS = 0.2  # time reserved for the scratchpad, in case the store does not answer
 
 
@@ -50,14 +51,14 @@ class HookCall:
     Attributes:
         event: The event.
         host: The host.
-        seconds: How long the hook may take, as written in the arguments.
+        seconds: The time limit as written in the arguments; empty if there is none.
         namespace: The namespace, if one was named.
         capture: Whether the conversation may be captured.
         started_at: When the process started, in `time.monotonic` seconds.
         deadline: When the hook must have answered, in `time.monotonic` seconds.
         ask_server: Sends a recall request to a running server; None if there can't be one.
         start_server: Starts a server for a store; None if there can't be one.
-        send_interim: Sends an interim answer. The host gets it if the hook does not finish in time.
+        send_interim: Sends an interim answer, for the host if the hook does not finish in time.
     """
 
     def __init__(self) -> None:
@@ -79,7 +80,7 @@ class Reply:
         text: The text for the model; may be empty.
         context: The recalled context that is part of the text; None if nothing was recalled.
         error: Why the store did not answer; empty if it answered or was not asked.
-        probe: The request for probing the store later; None if no probe is needed.
+        probe: The request to probe the store with; None if no probe is needed.
         probe_seconds: How long the probe may take.
     """
 
@@ -97,7 +98,7 @@ class Outcome:
     Attributes:
         answer: The answer for the host.
         failed: Whether handling the event failed; the failure is already recorded.
-        follow_up: Does the remaining work after the host has received its answer.
+        follow_up: Does the remaining work, once the host has its answer.
     """
 
     def __init__(
@@ -114,9 +115,9 @@ class Outcome:
 def _follow_up(
     call: HookCall, folder: str | None, reply: Reply, result: str
 ) -> "Callable[[], None]":
-    """Return a function that does the work that follows the answer.
+    """Return a function for the work after the answer.
 
-    It records figures, starts a server if the settings ask for one, and probes the store.
+    The function records figures, starts a server if the settings ask for one, and probes the store.
 
     Args:
         call: The run of the hook.
@@ -199,7 +200,7 @@ def _answer_check(call: HookCall, event: HostEvent) -> bytes:
 
 
 def record_failure(call: HookCall | None, reason: str) -> Outcome:
-    """Record that handling an event failed; write nothing if memory is off in the folder."""
+    """Record that handling an event failed, unless memory is off in the working folder."""
     try:
         home = files.home()
         if not switch.read_state(working_folder(), None).on:
@@ -214,7 +215,7 @@ def record_failure(call: HookCall | None, reason: str) -> Outcome:
 
 
 class EventHandler:
-    """Handles one event, after the switch has been read for its session."""
+    """Handles one event, given the state of the session's switch."""
 
     def __init__(self, call: HookCall, event: HostEvent, home: str, state: switch.State) -> None:
         """Create a handler."""
@@ -264,7 +265,7 @@ class EventHandler:
             self.capture()
         if not self._is_first("given", prompt):
             return Reply()
-        # The store did not answer an earlier hook of this session in time.
+        # If the store did not answer an earlier hook of this session in time, report that once.
         state = session.read(self.home, self.event.session_name)
         is_past = 0 < state.suspect_since <= time.time_ns() // 1_000_000
         has_missed = is_past and state.suspect_since != state.miss_reported
@@ -273,7 +274,7 @@ class EventHandler:
         def announce() -> None:
             """Send the notice about the missed recall.
 
-            This must precede anything slow, since this hook may be killed too.
+            Nothing slow may happen before this notice is sent: this hook may be killed, too.
             """
             if has_missed:
                 self._note({session.MISS_REPORTED: state.suspect_since})
@@ -324,7 +325,7 @@ class EventHandler:
     ) -> Reply:
         """Return a reply with our message, if any, followed by the recalled context.
 
-        If there is a message, the event succeeds even if nothing can be recalled.
+        With a message, the event succeeds even if the recall fails.
         """
         reply = Reply()
         namespace = request.namespace
@@ -348,13 +349,13 @@ class EventHandler:
         return reply
 
     def capture(self, name: str = "") -> bool:
-        """Append the useful part of the event to the inbox, leaving out private text.
+        """Append the useful part of the event to the inbox, without private text.
 
         Args:
             name: The name of the inbox event; by default, the name of this event.
 
         Returns:
-            Whether it was appended; False if another hook has captured the same event.
+            Whether this hook appended the event; False if another hook has captured it.
         """
         name = name or self.call.event
         texts: dict[str, object] = {}
@@ -387,15 +388,15 @@ class EventHandler:
             "size": size,
             "store": store_mark(),
         }
-        if self.call.event != "user-prompt":  # the flusher records the figures
+        if self.call.event != "user-prompt":  # a prompt's duration is recorded with its recall
             fields["ms"] = round((time.monotonic() - self.call.started_at) * 1000, 2)
         inbox.add(self.home, event.session_name, fields | texts)
         return True
 
     def _is_first(self, action: str, text: str = "", name: str = "") -> bool:
-        """Return whether no other hook has performed this action for the event.
+        """Return whether this hook is the first to perform an action for the event.
 
-        Some hosts also run other hosts' hooks, all of them at the same time.
+        Some hosts also run other hosts' hooks, all at the same time.
         """
         if self.event.host not in _RUNS_OTHER_HOOKS:
             return True
@@ -424,7 +425,7 @@ def store_mark() -> str:
 def start_flusher(home: str) -> None:
     """Start a process that stores the inbox and outlives the host.
 
-    If a flusher is already running, that one also stores the new events.
+    If another flusher is already running, it stores the new events too, and the new process exits.
     """
     command = [sys.executable, *FLUSH]
     if not hasattr(os, "fork"):
@@ -446,7 +447,7 @@ def start_flusher(home: str) -> None:
 
 
 def _start_detached(command: list[str], folder: str) -> None:
-    """Start a process that outlives this one, on systems where processes cannot fork."""
+    """Start a process that outlives this one, on systems without `fork`."""
     import subprocess
 
     flags = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
@@ -471,10 +472,10 @@ def _read_event(fd: int) -> "dict[str, object]":
         if size <= MAX_EVENT_BYTES:
             parts.append(part)
     if size > MAX_EVENT_BYTES:
-        raise ValueError(f"the event has {size} bytes; at most {MAX_EVENT_BYTES} are read")
+        raise ValueError(f"the event has {size} bytes; the limit is {MAX_EVENT_BYTES}")
     fields = json.loads(b"".join(parts))
     if not isinstance(fields, dict):
-        raise ValueError("the event is not a JSON object")  # noqa: TRY004 - wrong input, no wrong call
+        raise ValueError("the event is not a JSON object")  # noqa: TRY004 - not a caller's mistake
     return fields
 
 

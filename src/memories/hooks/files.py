@@ -88,7 +88,8 @@ def private_folder(*parts: str) -> str:
     others_may_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     if not is_own or others_may_write or not stat.S_ISDIR(status.st_mode):
         raise UnsafeFolder(
-            f"{folder} must be a folder that only its owner, this user, may write to"
+            f"{folder} must be a folder that belongs to this user and that no other user may write "
+            "to"
         )
     return folder
 
@@ -120,7 +121,7 @@ def open_private(path: str, flags: int) -> int:
 def lock(fd: int) -> None:
     """Wait for the lock on an open file; closing the file releases the lock.
 
-    Windows has no such lock: writing each line in a single call is the only protection there.
+    Windows has no such lock. There, the only protection is that a line is written in one call.
     """
     if fcntl is not None:
         fcntl.flock(fd, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""The flusher: stores the inbox as turns of conversations, proposals, and session notes.
+"""The flusher: stores the inbox as conversation turns, proposals and session notes.
 
 Events leave the inbox only after they are completely stored. If a flusher is killed, the next one
 recognizes what is already stored: a turn by its text and its number among turns with the same
@@ -44,16 +44,14 @@ from memories.write.suspicion import find_marks
 _ATTEMPTS = 3  # number of attempts before a session that can't be stored is moved away
 _ROUNDS = 20  # maximum number of passes over the inbox
 _BATCH = 100  # number of turns stored at a time
-# a session leaves a note after these events
-_ENDING_EVENTS = ("session-end", "pre-compact")
+_ENDING_EVENTS = ("session-end", "pre-compact")  # after these events, a session leaves a note
 
-# The parts of a session note: 80 tokens in total, since every session in the project starts with
-# these notes.
+# Maximum lengths of the two parts of a session note. The notes must be short, because every session
+# in the project starts with the latest ones.
 REQUEST_TOKENS, ANSWER_TOKENS = 30, 50
 _MAX_NOTE_TURNS = 1_000
-_MAX_CHARACTERS = 1_000  # maximum length of a part; more would not fit, and counting tokens is slow
-# minimum length of a sentence in a note; shorter ones are greetings and thanks
-_MIN_CHARACTERS = 12
+_MAX_CHARACTERS = 1_000  # a longer part never fits; this check is faster than counting tokens
+_MIN_CHARACTERS = 12  # sentences shorter than this are greetings and thanks
 
 
 class Stored(NamedTuple):
@@ -91,7 +89,7 @@ class Flushed(NamedTuple):
 
 
 def flush(home: str) -> Flushed:
-    """Store the inbox until no more events arrive. Only one process does this at a time."""
+    """Store the inbox until no more events arrive, unless another process is already doing so."""
     if not os.path.isdir(os.path.join(home, files.INBOX)):
         return Flushed()
     flusher = _Flusher(home)
@@ -131,7 +129,7 @@ class _Flusher:
         try:
             is_stored = self._store_events(name)
         except (SystemFault, ConfigError, OSError) as exc:
-            self._report(f"{name} waits: {exc}")  # keep the events until the system works again
+            self._report(f"{name} stays in the inbox: {exc}")
             return False
         except Exception as exc:  # noqa: BLE001 - one session must not keep the others from being stored
             progress = Progress(self._home, name)  # the state before this attempt
@@ -151,11 +149,12 @@ class _Flusher:
         events, length, unreadable = inbox.read(self._home, name, store_mark())
         if not length and inbox.read(self._home, name)[1]:
             self._report(
-                f"{name} is for another MEMORY_STORE; run memory capture flush with that one"
+                f"{name} is for another store; run memory capture flush with the MEMORY_STORE of "
+                "that session"
             )
             return False
         if unreadable:
-            self._report(f"{unreadable} lines of {name} can't be read and were left out")
+            self._report(f"{unreadable} lines of {name} can't be read and were skipped")
         event_runs = list(_split_runs(_skip_stored(events, progress.last_event)))
         for number, run in enumerate(event_runs, 1):
             stored = self._store_run(name, run, progress, is_last=number == len(event_runs))
@@ -174,7 +173,7 @@ class _Flusher:
         return True
 
     def _report(self, reason: str) -> None:
-        with contextlib.suppress(OSError):  # the disk is full; the result has the reason too
+        with contextlib.suppress(OSError):  # the disk may be full; the result has the reason too
             runs.log(self._home, f"flush: {reason}")
         self._reasons.append(reason)
 
@@ -200,8 +199,8 @@ class _Flusher:
             session.read(self._home, name),
         )
         quiet = config._replace(count_accesses=False, reinforce_on_retrieval=False)
-        # Turns are stored only in this namespace. But a fact that the session can read in `shared`
-        # isn't new either.
+        # Turns are stored in the session's own namespace. To tell whether a fact is new, the
+        # namespace `shared` is searched as well, because the session can read it.
         with (
             Memories(config=quiet, channel="hook", shared=False) as memories,
             Memories(config=quiet, channel="hook", embedder=memories.embedder) as readable,
@@ -213,7 +212,7 @@ class _Flusher:
 
 
 def _skip_stored(events: Sequence[Event], last_event: str) -> Sequence[Event]:
-    """Return the events without those that a killed flusher stored but did not remove."""
+    """Return the events that are not stored yet; a killed flusher may have left stored ones."""
     if last_event:
         for number, event in enumerate(events, 1):
             if event.get("id") == last_event:
@@ -234,7 +233,7 @@ def _split_runs(events: Sequence[Event]) -> Iterator[list[Event]]:
 
 
 def _note_operations(run: Sequence[Event], config: Config, source: SessionSource) -> None:
-    """For `memory stats`, record the hooks that captured the events."""
+    """Record the hooks that captured the events, for `memory stats`."""
     for event in run:
         if isinstance(event.get("ms"), int | float):
             note_operation(
@@ -306,14 +305,14 @@ def _store_note(memories: Memories, source: SessionSource, known: KnownTexts) ->
 
 
 def write_note(turns: Sequence[tuple[str, str]], is_fit: Callable[[str], bool]) -> str:
-    """Return a session's note: its first request and last answer, shortened, one line for each.
+    """Return a session's note: its first request and its last answer, each cut to one line.
 
     Args:
         turns: The role and text of each turn, in order.
         is_fit: Returns whether a sentence may be in the note.
 
     Returns:
-        The note; empty if there is no request. Its text is extracted, not written by a model.
+        The note, made of sentences from the turns; empty if there is no request.
     """
     requests = [text for role, text in turns if role == USER]
     answers = [text for role, text in reversed(turns) if role == ASSISTANT]
@@ -324,7 +323,7 @@ def write_note(turns: Sequence[tuple[str, str]], is_fit: Callable[[str], bool]) 
 
 
 def _shorten_first(texts: Iterable[str], max_tokens: int, is_fit: Callable[[str], bool]) -> str:
-    """Shorten the first text with a suitable sentence; return an empty text if there is none."""
+    """Return the first text that has a suitable sentence, shortened; empty if there is none."""
     for text in texts:
         if short := _shorten(text, max_tokens, is_fit):
             return short
@@ -332,9 +331,9 @@ def _shorten_first(texts: Iterable[str], max_tokens: int, is_fit: Callable[[str]
 
 
 def _shorten(text: str, max_tokens: int, is_fit: Callable[[str], bool]) -> str:
-    """Return the first suitable sentences on one line.
+    """Return a text's suitable sentences on one line, as many as fit.
 
-    If even the first one is too long, return its first words.
+    If not even the first sentence fits, return its first words.
     """
     short = ""
     for sentence in split_sentences(text):
@@ -348,7 +347,7 @@ def _shorten(text: str, max_tokens: int, is_fit: Callable[[str], bool]) -> str:
 
 
 def _cut(sentence: str, max_tokens: int) -> str:
-    """Return as much of a sentence's beginning as fits, if possible up to the end of a word."""
+    """Return the beginning of a sentence that fits, if possible up to the end of a word."""
 
     def fits(length: int) -> bool:
         return estimate_tokens(f"{sentence[:length]}…") <= max_tokens

@@ -9,27 +9,27 @@ that a prompt needs a text, in any language, and admits texts that reach a thres
                 + 0.158 × words + 2.31 × spelling - 1.857 × everywhere
 
     need        the log-odds that the prompt needs any memory; see `rate_need`. 0 if unknown.
-    size        the length of the prompt in bytes of UTF-8, at most 100: "go on" needs nothing.
-                The length in bytes is comparable across scripts.
-    meaning     the log-odds of the calibrated similarity: slope × (cosine - middle). These are
-                comparable across embedders. 0 if unknown.
+    size        the length of the prompt in bytes of UTF-8, at most 100. Short prompts such as
+                "go on" need nothing. Bytes are comparable across scripts; characters are not.
+    meaning     the log-odds of the calibrated similarity: slope × (cosine - middle). Log-odds are
+                comparable across embedders; cosines are not. 0 if unknown.
     behind      this meaning minus the meaning of the project's most similar text: 0 or negative
     relation    the log-odds that prompts of this kind need texts of this kind, even if the two
                 aren't similar: "compile it" needs "The thesis is built with latexmk". See
                 `relation_rater`. 0 if unknown.
     words       the BM25 score of the words that the prompt and the text share
-    spelling    the fraction of the prompt's four-letter groups that also occur in the text. Such
-                groups match parts of compounds and other forms of a word. In scripts without
+    spelling    the fraction of the prompt's four-letter groups that also occur in the text. Groups
+                also match parts of compounds and other forms of a word. In scripts without
                 spaces, a group has two characters.
     everywhere  1 for a memory that is valid in every project, else 0
 
-The coefficients are a logistic regression (L2 of 0.003 on standardized features) over all pairs of
-a prompt and a fact that is valid in its project. The prompts are the 155 of the development half of
-`bench/histories`. Each prompt's need was computed with weights that were fitted without its own
-history. The coefficient of the need is twice the fitted one, because recalling nothing for a prompt
-that needs nothing matters more than any single pair. The relation was fitted on `bench/needs.txt`
-alone. All coefficients were fitted with MiniLM; e5 uses the same ones with its own need and
-relation. The longest of those prompts has 87 bytes, so size is capped at 100.
+The coefficients come from a logistic regression (L2 of 0.003 on standardized features) over all
+pairs of a prompt and a fact that is valid in the prompt's project. The prompts are the 155 in the
+development half of `bench/histories`. The weights that rate a prompt's need were fitted without
+that prompt's history. The coefficient of the need is twice the fitted one, because recalling
+nothing for a prompt that needs nothing matters more than any single pair. The relation was fitted
+on `bench/needs.txt` alone. All coefficients were fitted with MiniLM. For e5, only the weights of
+need and relation are different. The longest prompt has 87 bytes, so size is capped at 100.
 docs/benchmarks.md has the results on both halves.
 """
 
@@ -53,9 +53,9 @@ if TYPE_CHECKING:
 MAX_MEMORIES = 5  # maximum number of memories that a prompt recalls
 THRESHOLD = -2.75  # minimum relevance of the most relevant memory
 _RISE = 0.1  # increase of the threshold for each further memory
-# If the prompt doesn't name a memory's project, the memory must have at least this relevance (odds
-# of about three to one), and be this much more relevant than the best memory of the session's own
-# project.
+# A memory of another project that the prompt doesn't name is recalled only if its relevance is at
+# least CLEARLY_RELEVANT (odds of about three to one), and at least CLEARLY_BETTER above that of the
+# best memory of the session's own project.
 CLEARLY_RELEVANT = 1.0
 CLEARLY_BETTER = 1.0
 
@@ -150,7 +150,7 @@ def names_project(prompt: str, project: str) -> bool:
     return re.search(whole_word, prompt.casefold()) is not None
 
 
-# --- Scores by vectors ---
+# --- Scores from vectors ---
 #
 # `worth` and `need` are linear in a vector: intercept + weights · vector. `relation` is bilinear:
 # both vectors are mapped to the same few dimensions and multiplied there. The JSON files contain
@@ -160,7 +160,7 @@ def names_project(prompt: str, project: str) -> bool:
 Rate = Callable[[str], float]
 FOLDER = Path(__file__).parent
 WORTH, NEED, RELATION = "worth", "need", "relation"
-# The models whose vectors can be scored, each with its name in the names of the weights' files.
+# The models whose vectors can be scored. The values are part of the names of their weight files.
 FITTED = {"all-MiniLM-L6-v2/int8/1": "minilm", "multilingual-e5-small/int8/1": "e5"}
 
 
@@ -239,5 +239,5 @@ def _read(score: str, name: str) -> _Fit:
 
 
 def file_of(score: str, name: str) -> Path:
-    """Return the file that contains the weights of a score for a model's vectors."""
+    """Return the path of the weights for a score, given the value in `FITTED` for the model."""
     return FOLDER / f"{score}-{name}.json"

@@ -1,4 +1,4 @@
-"""The process of `memory hook`: handles one host event in time, and never fails the agent.
+"""The process of `memory hook`: handles one host event in time, and never breaks the agent.
 
 The work runs in a child process. If the child crashes, waits for a lock, fills a disk or hangs in a
 library, the hook still exits with code 0 in time, prints the complete answer or nothing, and logs
@@ -10,7 +10,7 @@ import select
 import signal
 import time
 
-TYPE_CHECKING = False  # as in `typing`, but importing that costs 3 ms
+TYPE_CHECKING = False  # the one in `typing` takes 3 ms to import
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from memories.hooks.events import HookCall, Outcome
     from memories.hooks.recall_strategy import AskServer
 
-    # A function that is called with its arguments and a function that sends an interim answer. The
-    # host gets the interim answer if no later answer comes in time.
+    # Its last argument is a function that sends an interim answer, which the host gets if no later
+    # answer arrives in time.
     Work = Callable[..., Outcome]
 
 EVENTS = ("session-start", "user-prompt", "answer", "stop", "pre-compact", "session-end")
@@ -30,8 +30,8 @@ _LONGEST = {"session-start": 5.0, "user-prompt": 2.5, "session-end": 1.5}
 _LONGEST_OTHERS = 5.0
 _QUIET_START = 0.1  # seconds that a process takes to start on an idle machine
 _MIN_SECONDS = 0.05
-_REPORT_SECONDS = 0.05  # how long the agent waits for the log line
-_MAX_REPORT_SECONDS = 5.0  # how long writing that line may take
+_REPORT_SECONDS = 0.05  # how long the agent waits while a failure is logged
+_MAX_REPORT_SECONDS = 5.0  # how long logging a failure may take
 _MAX_LATE_SECONDS = 1.0  # maximum extra time for a hook that started late to read its event
 # The last byte that a child sends: it succeeded, or it failed and has recorded the reason.
 _SUCCEEDED, _FAILED = b"\1", b"\2"
@@ -59,7 +59,7 @@ def main(
     try:
         _fill_streams()
         _run(arguments, ask_server, start_server)
-    except BaseException:  # noqa: BLE001, S110 - an agent never fails for its memory, and reporting has failed
+    except BaseException:  # noqa: BLE001, S110 - memory must never break an agent
         pass
     finally:
         os._exit(0)
@@ -86,7 +86,7 @@ def parse_arguments(arguments: "Sequence[str]") -> "HookCall":
         elif word in EVENTS and not call.event:
             call.event = word
         else:
-            raise UsageError(f"memory hook has no argument {word[:40]!r}")
+            raise UsageError(f"memory hook does not take the argument {word[:40]!r}")
     if not call.event or call.host not in HOSTS:
         raise UsageError(
             f"memory hook needs an event ({', '.join(EVENTS)}) and --host ({', '.join(HOSTS)})"
@@ -109,7 +109,7 @@ def _run(
         if not _MIN_SECONDS <= seconds <= MAX_SECONDS:
             raise UsageError(f"--seconds must be a number from {_MIN_SECONDS} to {MAX_SECONDS:g}")
     except (UsageError, ValueError) as exc:
-        if os.isatty(0):  # a person runs this; a host passes the event on a pipe
+        if os.isatty(0):  # a person ran this; a host passes the event on a pipe
             _write_all(2, f"error: {exc}\n".encode())
         _run_in_child(_record_failure, (None, str(exc)), SECONDS, kill_late=False)
         return
@@ -120,14 +120,14 @@ def _run(
     if error:
         _run_in_child(_record_failure, (call, error), _REPORT_SECONDS, kill_late=False)
     if answer:
-        if hasattr(signal, "setitimer"):  # the host may not read the answer
+        if hasattr(signal, "setitimer"):  # in case the host does not read the answer
             signal.signal(signal.SIGALRM, _stop)
             signal.setitimer(signal.ITIMER_REAL, _seconds_left(call))
         _write_all(1, answer)
 
 
 def _process_age() -> float:
-    """Return how long this process has run, in seconds: a busy machine starts Python slowly."""
+    """Return how long this process has been running, in seconds; Python may have started slowly."""
     try:
         with open("/proc/self/stat", "rb") as stat, open("/proc/uptime", "rb") as uptime:
             ticks = int(stat.read().rpartition(b")")[2].split()[19])
@@ -161,7 +161,8 @@ def _write_all(fd: int, data: bytes) -> None:
         data = data[os.write(fd, data) :]
 
 
-# These functions import `events` in the child, since that import may be slow on a busy machine.
+# The next two functions import `events` in the child, since the import may be slow on a busy
+# machine.
 
 
 def _handle(call: "HookCall", send_interim: "Callable[[bytes], None]") -> "Outcome":
@@ -185,20 +186,18 @@ def _run_in_child(
     *,
     kill_late: bool = True,
 ) -> tuple[bytes, str]:
-    """Do some work in a child process; return its answer and an error to record.
+    """Do some work in a child process; return the answer and the error to record, or empty ones.
 
-    Each is empty if there is none.
-
-    The child sends the answer first; the host does not wait for the follow-up work after it. If
-    there is no answer, the last interim answer takes its place.
+    The child sends the answer before it does the follow-up work, so the host does not wait for that
+    work. If there is no answer, the last interim answer is returned instead.
 
     Args:
         work: The work.
-        arguments: Its arguments.
+        arguments: The arguments for the work, except the last.
         seconds: How long to wait for the answer.
         late_seconds: How much longer to wait if not even an interim answer has arrived.
-        kill_late: Whether to kill a child that takes longer; otherwise the child may continue for
-            a moment.
+        kill_late: Whether to kill a child that takes longer. If not, the child may continue for up
+            to `_MAX_REPORT_SECONDS`.
     """
     if not hasattr(os, "fork"):
         return _run_with_timer(work, arguments, seconds)
@@ -226,10 +225,11 @@ def _run_in_child(
             return message[:-1], ""
         if message.endswith(_FAILED):
             return interim, ""
-        return interim, f"it ended with {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}"
+        exit_code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        return interim, f"the hook ended with exit code {exit_code}"
     if kill_late:
         os.kill(child, signal.SIGKILL)
-    return interim, "it did not finish in time"
+    return interim, "the hook did not finish in time"
 
 
 def _work_as_child(work: "Work", arguments: "tuple[Any, ...]", target: int, seconds: float) -> None:
@@ -242,9 +242,9 @@ def _work_as_child(work: "Work", arguments: "tuple[Any, ...]", target: int, seco
     try:
         _children.clear()
         null = os.open(os.devnull, os.O_RDWR)
-        for number in (1, 2):  # a host waits until every writer has closed its pipe
+        for number in (1, 2):  # the host waits until every process has closed the host's pipes
             os.dup2(null, number)
-        if hasattr(signal, "setitimer"):  # if the parent is killed, the kernel ends us in time
+        if hasattr(signal, "setitimer"):  # if the parent is killed, this timer ends the child
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.setitimer(signal.ITIMER_REAL, seconds + 0.5)
         outcome = work(*arguments, send_interim)
@@ -261,10 +261,7 @@ def _work_as_child(work: "Work", arguments: "tuple[Any, ...]", target: int, seco
 def _run_with_timer(
     work: "Work", arguments: "tuple[Any, ...]", seconds: float
 ) -> tuple[bytes, str]:
-    """Do the work in this process, on systems that cannot fork.
-
-    A timer ends the process when the time is up.
-    """
+    """Do the work in this process, on systems without `fork`; a timer ends the process in time."""
     import threading
 
     interim = b""
@@ -287,10 +284,7 @@ def _run_with_timer(
 
 
 def _stop(*_: object) -> None:
-    """End this process and its child immediately.
-
-    By then, either nothing or the complete answer has been printed.
-    """
+    """End this process and its child at once, with either nothing or the whole answer printed."""
     for child in _children:
         os.kill(child, signal.SIGKILL)
     os._exit(0)

@@ -11,8 +11,8 @@ import time
 from memories.hooks import files
 
 CURSOR = "cursor"
-CHECK = "memory_connect_check"  # a field of the events that `memory connect` sends
-# sources of prompts that no user typed
+CHECK = "memory_connect_check"  # a field of the test events that `memory connect` sends
+# Prompts from these sources were not typed by a user.
 SYSTEM_SOURCES = ("system", "loop_wakeup", "schedule_wakeup", "poll_event")
 _MAX_ID = 256  # maximum length of an id, in characters
 # Hosts' own names for events, for hosts that do not send them; "" stands for all other hosts.
@@ -44,7 +44,8 @@ class HostEvent:
     """An event from a host.
 
     Attributes:
-        host: The host. Cursor also runs the hooks of Claude Code, and sends them its own fields.
+        host: The host that ran the hook: `cursor` if the event has fields that only Cursor sends,
+            since Cursor also runs the hooks of Claude Code.
         session_id: The id of the host's session; empty if the event names none.
         turn_id: The id of the turn in that session; empty if the event names none.
         folder: The agent's working folder.
@@ -62,7 +63,8 @@ class HostEvent:
         self.host = CURSOR if any(name in fields for name in _CURSOR_FIELDS) else host
         self.session_id = self.first_text("conversation_id", "session_id", "sessionId")[:_MAX_ID]
         self.turn_id = self.first_text("prompt_id", "turn_id", "generation_id")[:_MAX_ID]
-        roots = fields.get("workspace_roots")  # Cursor runs hooks in the folder of their config
+        # Cursor runs a hook in the folder of the hook's config file.
+        roots = fields.get("workspace_roots")
         root = roots[0] if isinstance(roots, list) and roots else ""
         self.folder = root if isinstance(root, str) else ""
         self.folder = self.folder or self.text("cwd") or working_folder()
@@ -102,7 +104,7 @@ class HostEvent:
 
 
 def working_folder() -> str:
-    """Return the working folder of the agent, before the event has been read.
+    """Return the agent's working folder according to the environment; an event may name another.
 
     Raises:
         OSError: The working folder no longer exists.
@@ -119,7 +121,7 @@ def render_answer(event: HostEvent, name: str, text: str) -> bytes:
         text: The text for the model; may be empty.
     """
     answer: dict[str, object] = {}
-    if event.host == CURSOR:  # Gemini counts a hook without output as failed
+    if event.host == CURSOR:  # Cursor counts a hook without output as failed
         if name == "user-prompt":
             answer["continue"] = True
         if text:
@@ -141,7 +143,7 @@ def clean_prompt(text: str, source: str = "") -> str:
 
     Args:
         text: The prompt as the host sends it.
-        source: The sender, if the host names it.
+        source: The source of the prompt, if the host names one; see `SYSTEM_SOURCES`.
     """
     if source in SYSTEM_SOURCES:
         return ""
@@ -152,7 +154,7 @@ def clean_prompt(text: str, source: str = "") -> str:
 
 
 def remove_frames(text: str) -> str:
-    """Remove text that hosts and hooks insert into prompts, even where an agent repeats it."""
+    """Remove text that hosts and hooks insert into prompts; an agent's answer may repeat it."""
     parts = []
     start = position = 0
     while (frame := text.find(_FRAME_START, position)) >= 0:
@@ -186,7 +188,7 @@ def _end_of_frame(text: str, boundary: str, position: int) -> int:
 
 
 def is_command(text: str) -> bool:
-    """Return whether a prompt is a host command such as /compact; paths are not."""
+    """Return whether a prompt is a host command such as /compact, and not a path."""
     return re.match(_COMMAND, text) is not None
 
 

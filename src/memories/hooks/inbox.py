@@ -1,9 +1,8 @@
-"""The inbox: captured events that wait to be stored, one JSON object per line and one file per
-session.
+"""The inbox: captured events that wait to be stored, in one file per session.
 
-A line is written completely or not at all, and it is on disk before the hook reports success. A
-process that adds or removes lines holds the file's lock. It reopens the file if another process
-replaced the file before it got the lock.
+Each line is a JSON object. A line is written completely or not at all, and is on disk before the
+hook reports success. A process that adds or removes lines holds the file's lock. If the file was
+replaced while the process waited for the lock, the process opens the new file.
 """
 
 import json
@@ -11,9 +10,9 @@ import os
 
 from memories.hooks import files
 
-MAX_TEXT = 200_000  # maximum number of characters of one text
+MAX_TEXT = 200_000  # maximum length of one text, in characters
 MAX_FILE_BYTES = 16 * 1_048_576
-MAX_BYTES = 64 * 1_048_576  # maximum size of all files in total
+MAX_BYTES = 64 * 1_048_576  # maximum total size of the files
 SUFFIX, REFUSED = ".jsonl", "refused"
 _ATTEMPTS = 100
 
@@ -33,8 +32,8 @@ def add(home: str, name: str, event: "dict[str, object]") -> None:
     line = json.dumps(event).encode() + b"\n"
     if size(home) + len(line) > MAX_BYTES:
         raise Full(
-            f"the inbox contains {MAX_BYTES >> 20} MiB that are not stored; run: memory capture "
-            "flush"
+            f"the inbox is full: {MAX_BYTES >> 20} MiB of events are waiting to be stored; run: "
+            "memory capture flush"
         )
     fd = _open_locked(os.path.join(folder, name + SUFFIX), os.O_WRONLY | os.O_APPEND)
     try:
@@ -42,7 +41,8 @@ def add(home: str, name: str, event: "dict[str, object]") -> None:
         if before + len(line) > MAX_FILE_BYTES:
             limit = MAX_FILE_BYTES >> 20
             raise Full(
-                f"the inbox contains {limit} MiB from this session; run: memory capture flush"
+                f"{limit} MiB of events from this session are waiting to be stored; run: memory "
+                "capture flush"
             )
         try:
             view = memoryview(line)
@@ -78,13 +78,13 @@ def names(home: str) -> list[str]:
 def read(
     home: str, name: str, store: str | None = None
 ) -> tuple[list["dict[str, object]"], int, int]:
-    """Return a session's events that wait to be stored, their size in bytes, and the number of
-    unreadable lines.
+    """Return a session's waiting events, their size in bytes, and the number of unreadable lines.
 
     Args:
         home: The home folder.
         name: The session.
-        store: The mark of a store; reading stops before the first event for another store.
+        store: The mark of a store, from `events.store_mark`. Reading stops before the first event
+            for another store.
     """
     path = os.path.join(home, files.INBOX, name + SUFFIX)
     try:
@@ -111,7 +111,7 @@ def read(
 
 
 def remove(home: str, name: str, length: int) -> None:
-    """Remove the first bytes of a session's file, whose events have been stored."""
+    """Remove events that have been stored: the first `length` bytes of a session's file."""
     path = os.path.join(home, files.INBOX, name + SUFFIX)
     fd = _open_locked(path, os.O_RDONLY, create=False)
     with open(fd, "rb") as stream:
@@ -129,7 +129,7 @@ def remove(home: str, name: str, length: int) -> None:
 
 
 def put_aside(home: str, name: str) -> str:
-    """Move a session's file of events that can't be stored out of the way; return its new path."""
+    """Move away a session's file whose events can't be stored; return the file's new path."""
     folder = files.private_folder(home, files.INBOX, REFUSED)
     source = os.path.join(home, files.INBOX, name + SUFFIX)
     target = os.path.join(folder, f"{name}.{os.urandom(4).hex()}")
@@ -140,7 +140,7 @@ def put_aside(home: str, name: str) -> str:
 
 
 def list_refused(home: str) -> list[str]:
-    """List the files that were moved away."""
+    """List the files that `put_aside` moved away."""
     folder = os.path.join(home, files.INBOX, REFUSED)
     try:
         return sorted(os.path.join(folder, name) for name in os.listdir(folder))
@@ -170,8 +170,7 @@ def _open_locked(path: str, flags: int, *, create: bool = True) -> int:
 
 
 def _entries(home: str) -> "list[tuple[str, os.stat_result]]":
-    """Return the names of the inbox files, each with its status; the flusher may remove a file at
-    any time."""
+    """Return the name and status of each inbox file; the flusher may remove files at any time."""
     entries = []
     try:
         with os.scandir(os.path.join(home, files.INBOX)) as listing:

@@ -1,12 +1,12 @@
 """Finds the sentences of a message that may be worth remembering. Pure.
 
-A sentence is proposed if it asks to be remembered, begins with a label such as `TODO:`, or has a
-phrase from `languages/phrases`: a standing instruction, a team habit, a decision, something about
-the user, a preference, a cause, a lesson. A user's English sentence is also rated by `gate`: a
-high rating can replace a phrase, and a low one rules out even a sentence with one. A German, French
-or Spanish sentence without a phrase is rated by its gloss in English words. In all languages,
-questions, quotations, reports, suppositions, denials and instructions that concern only
-the current task are left out.
+A sentence is proposed if the user asks the agent to remember it, if it begins with a label such as
+`TODO:`, or if it has a phrase from `languages/phrases`: a standing instruction, a team habit, a
+decision, something about the user, a preference, a cause, a lesson. A user's English sentence is
+also rated by `gate`. With a high rating, the sentence needs no phrase; with a low rating, it is not
+proposed even if it has a phrase. A German, French or Spanish sentence without a phrase is rated by
+its English gloss. In all languages, questions, quotations, reports, suppositions, denials and
+instructions that concern only the current task are left out.
 """
 
 import functools
@@ -23,8 +23,8 @@ from memories.languages import gloss
 
 PREFERENCE, FACT, DECISION = "preference", "fact", "decision"
 MAX_CHARACTERS = 600  # maximum length of a sentence
-_MAX_SENTENCES = 500  # maximum number in a message; a message with more was pasted, not typed
-# The minimum length of a sentence in Latin letters; after "remember" it may be shorter.
+_MAX_SENTENCES = 500  # maximum number read from a message; a longer message was pasted, not typed
+# The minimum length of a sentence in Latin letters. After "remember", a sentence may be shorter.
 _MIN_CHARACTERS, _MIN_WORDS = 12, 3
 _MIN_REMEMBER_CHARACTERS, _MIN_REMEMBER_WORDS = 6, 2
 _MIN_LETTERS = 0.6  # minimum fraction of a sentence that must be letters or spaces
@@ -33,13 +33,13 @@ _CONFIDENCE = {USER: 0.85, ASSISTANT: 0.75, TOOL: 0.7}
 _REMEMBER_CONFIDENCE = 0.95
 _REMEMBER = "remember"
 _OF_NOW = ("moment", "task")
-_QUOTATION = '"x"'  # stands for a quotation
+_QUOTATION = '"x"'  # replaces each quotation
 _STATEMENT = "statement"  # a sentence that needs no phrase because it is rated highly enough
 # The minimum worth of a proposed English sentence, the worth that a phrase adds, and the minimum
 # worth of the gloss of a proposed sentence in another language.
 _MIN_WORTH, _WORTH_OF_PHRASE, _MIN_WORTH_OF_GLOSS = -0.6, 1.0, -0.7
 _WITHOUT_LABEL = ("preference:", "important")  # labels that don't become part of the memory
-# Words that connect "remember" with a fact that needs no verb.
+# If one of these leads from "remember" to the fact, the fact needs no verb.
 _CLEAR_LEADS = (" that ", ":", "—", "–", " dass ", " que ", " che ", " dat ", " что ")
 _ASKS = re.compile(r"[?？؟]\W*$")
 _GREEK_ASKS = re.compile(r";\W*$")  # in a folded text
@@ -53,7 +53,7 @@ class Candidate(NamedTuple):
     Attributes:
         content: The sentence.
         kind: The type of the memory.
-        confidence: The confidence that it is worth keeping.
+        confidence: The confidence that the sentence is worth keeping.
         phrase: The kind of phrase in it, such as `remember` or `decision`.
     """
 
@@ -93,7 +93,7 @@ class PhraseKind(NamedTuple):
     may_be_momentary: bool
 
 
-# The lines of the files in `languages/phrases`, in the order in which they are tried.
+# The kinds of phrases in the files of `languages/phrases`, in the order in which they are tried.
 _KINDS = {
     "rule": PhraseKind(PREFERENCE, "u", may_be_momentary=True),
     "decision": PhraseKind(DECISION, "ua", may_be_momentary=True),
@@ -111,8 +111,8 @@ class Language(NamedTuple):
     """The patterns of a language, for folded text.
 
     Attributes:
-        patterns: The patterns of each kind of phrase, and of contexts in which a phrase means
-            nothing, by name.
+        patterns: The patterns by name: for each kind of phrase, and for contexts in which a phrase
+            doesn't count.
     """
 
     patterns: dict[str, re.Pattern[str]]
@@ -145,15 +145,13 @@ class Language(NamedTuple):
 
 
 def candidates(text: str, role: str, rate: Rate | None = None) -> list[Candidate]:
-    """Return the sentences of a message that may be worth remembering.
-
-    They are in order, without repetitions.
+    """Return the sentences of a message that may be worth remembering, in order, each only once.
 
     Args:
         text: The message.
         role: Its author: `user`, `assistant` or `tool`.
-        rate: Returns the worth of an English sentence; see `gate.worth_rater`. Without it,
-            phrases alone decide.
+        rate: Returns the worth of an English sentence; see `gate.worth_rater`. If None, only
+            phrases decide.
     """
     by_content: dict[str, Candidate] = {}
     sentences = split_sentences(text)
@@ -172,7 +170,7 @@ def candidates(text: str, role: str, rate: Rate | None = None) -> list[Candidate
 
 
 def _find_request(sentence: str, following: str) -> Candidate | None:
-    """Return the fact that a user wants remembered, perhaps in the sentence after a colon."""
+    """Return the fact that a user wants remembered; after a colon, it may be the next sentence."""
     match = _pattern("remember_cjk").match(sentence)
     asking, verb, lead = "", "", ":"
     if match is None:
@@ -213,10 +211,7 @@ def _find_label(sentence: str, role: str) -> Candidate | None:
 
 
 def _find_phrase(sentence: str, role: str, message: str, rate: Rate | None) -> Candidate | None:
-    """Return the sentence if it has a phrase or is rated highly enough, except for false alarms.
-
-    See the module's docstring.
-    """
+    """Return the sentence if it has a phrase or a high rating; see the module's docstring."""
     if role != USER and _pattern("small_talk").match(sentence):
         return None
     text = _pattern("quoted").sub(_QUOTATION, languages.fold(sentence))

@@ -51,7 +51,7 @@ class Line(NamedTuple):
 
 
 class QuotedTurn(NamedTuple):
-    """A turn that the text quotes, with its relevance: None for a neighbour of a relevant turn."""
+    """A turn that the text quotes, and its relevance; None if it is next to a relevant turn."""
 
     turn: "HistoryTurn"
     relevance: float | None
@@ -61,14 +61,14 @@ class Part(NamedTuple):
     """One text that an agent gets.
 
     Attributes:
-        text: The text, exactly; may be empty.
+        text: The exact text; may be empty.
         tokens: An upper bound on its tokens.
         milliseconds: How long it took to produce the text.
         lines: The memories that were considered; the shown ones come first.
         turns: The recalled turns of conversations.
-        silence: Why hooks say nothing at all, as a key: `command`, `switch` or `empty`. Empty if
-            they say something.
-        error: Why the store did not answer, so that the scratchpad was used; empty if the store
+        silence: Why hooks don't even look for memories, as a key: `command`, `switch` or `empty`.
+            An empty text if they do.
+        error: Why the store did not answer and the scratchpad was used; empty if the store
             answered.
     """
 
@@ -145,7 +145,7 @@ def _preview_prompt(
 
 
 def _why_silent(prompt: str) -> str:
-    """Return why hooks recall nothing for a prompt, as a key of `Part.silence`."""
+    """Return why hooks don't look for memories for a prompt, as a key of `Part.silence`."""
     if not prompt:
         return "empty"
     if switch.parse_wish(prompt) is not None:

@@ -1,6 +1,6 @@
 """Proposals: sentences from a session that may be worth remembering, stored for review.
 
-`phrases` finds the sentences; this module leaves out those that say nothing new.
+`phrases` finds the sentences. This module leaves out sentences that say nothing new.
 """
 
 import functools
@@ -21,10 +21,10 @@ from memories.identity.project import Project
 from memories.memories import Memories
 from memories.models import SESSION
 
-WINDOW = "window"  # a tag for counting the memories proposed in a time window
+WINDOW = "window"  # the tag by which memories proposed in a time window are counted
 _SIMILAR = 5  # number of similar memories that a sentence is compared with
-_MAX_SEEN = 200  # maximum number of memories shown to the session that a sentence is compared with
-_MAX_QUERY = 1_000  # maximum number of characters of a sentence that are used as a query
+_MAX_SEEN = 200  # a sentence is compared with at most this many memories shown to the session
+_MAX_QUERY = 1_000  # maximum length of a query made from a sentence, in characters
 
 _INSTRUCTION_FILES = (
     "CLAUDE.md", "CLAUDE.local.md", "AGENTS.md", "AGENTS.override.md", "GEMINI.md", "MEMORY.md",
@@ -48,7 +48,7 @@ class SessionSource(NamedTuple):
         host: The host.
         folder: The working folder of the agent.
         project: The project of that folder, if it has one.
-        session: The memories that were shown to the session.
+        session: The session's state, which lists the memories shown to it.
     """
 
     name: str
@@ -80,13 +80,13 @@ def propose(
     turn_ids: dict[Utterance, str],
     known: "KnownTexts",
 ) -> int:
-    """Store the candidates that the policy accepts, to wait for review; return how many are new.
+    """Store the candidates that the policy accepts, pending review; return how many are new.
 
     Args:
         memories: The memories of the session's namespace.
         source: The session.
         utterances: The new utterances of the session.
-        turn_ids: The ids of the turns made from them.
+        turn_ids: The id of the turn made from each utterance, if there is one.
         known: Texts that are already known.
     """
     config = memories.config
@@ -132,7 +132,7 @@ class KnownTexts:
     """Texts that are already known: shown to the session, remembered, or in instruction files."""
 
     def __init__(self, memories: Memories, source: SessionSource) -> None:
-        """Initialize for a session; files and memories are read when needed."""
+        """Initialize for a session; files and memories are read only when needed."""
         self._memories, self._source = memories, source
 
     def has(self, sentence: str) -> bool:
@@ -184,7 +184,7 @@ def read_instructions(folder: Path, root: Path | None, user: Path) -> list[str]:
             with open_file(file) as stream:
                 text = stream.read(_MAX_FILE_BYTES).decode("utf-8", "replace")
         except OSError:
-            continue  # agents can't read it either
+            continue  # agents can't read the file either
         sentences += split_sentences(text)
     return sentences
 

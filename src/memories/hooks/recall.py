@@ -1,8 +1,8 @@
 """The context that a hook gives a model: the session block, or the memories that a prompt recalls.
 
 A session starts with the block that `identity.prompt` renders. If the scratchpad is up to date, no
-store is opened for the block. `recall_prompt` recalls what a prompt needs. Every context is
-short enough for hosts to accept.
+store is opened for the block. `recall_prompt` recalls what a prompt needs. Every context is short
+enough to be accepted by all hosts.
 """
 
 import contextlib
@@ -153,7 +153,7 @@ def recall_memories(
 ) -> HookContext:
     """Return the memories and turns that a prompt recalls.
 
-    If the request is a probe, they don't count as read.
+    They count as read only if `request.counts` is true.
     """
     from memories.hooks.recall_prompt import recall_prompt
 
@@ -198,7 +198,7 @@ def context_of(block: blocks.Block, namespace: str) -> HookContext:
     text = block.text if len(block.text) <= MAX_CHARACTERS else ""
     context = HookContext(text, namespace)
     context.sentences = sorted(hash_sentences(text))
-    if text:  # a memory that was cut doesn't count as shown
+    if text:  # a truncated memory doesn't count as shown
         shown = (*block.entries, *block.sessions)
         context.shown = [entry.id for entry in shown if entry.cut is None]
     context.error = block.degraded or ""
@@ -228,11 +228,11 @@ def _block_from_store(
 def is_served(session: str, folder: str) -> bool:
     """Return whether a session's host has the tools of the MCP server.
 
-    `memory connect` always connects the server and the hooks together, and keeps a receipt. The
+    `memory connect` always connects the server along with the hooks, and keeps a receipt. The
     OpenClaw plugin has tools with the same names.
 
     Args:
-        session: The session, or only its host.
+        session: The session's name, or only the host's.
         folder: The working folder of the agent.
     """
     host = session.partition(".")[0]

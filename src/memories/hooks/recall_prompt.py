@@ -1,8 +1,8 @@
-"""Memories and turns that a prompt recalls: they pass the `gate` and are new to the session.
+"""Recall for a prompt: finds memories and turns that pass the `gate` and are new to the session.
 
 The session's own project comes first: its memories, those for every project, and those without a
 project. A memory from another project is recalled if the prompt names that project, or if that
-memory is clearly the most relevant one. First the gate selects candidates by relevance. Then
+memory is clearly the most relevant one. First, the gate selects candidates by relevance. Then the
 candidates that are already in the session's context are left out; less relevant memories never take
 their place.
 """
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from memories.context.protocol import HistoryTurn
     from memories.stores.records import Space
 
-_NO_ID = "ffffffff-ffff-7"  # the prefix of an id from the year 10889, which no memory has
-_MIN_BUDGET = 100  # minimum number of tokens to try
+_NO_ID = "ffffffff-ffff-7"  # the prefix of ids from the year 10889, so no memory's id has it
+_MIN_BUDGET = 100  # the smallest budget to try, in tokens
 
 
 class Rated(NamedTuple):
@@ -57,7 +57,7 @@ class Rated(NamedTuple):
         relevance: Its relevance; see `gate`.
         meaning: The log-odds of the calibrated similarity; None if it is unknown.
         words: The BM25 score of the words that the memory shares with the prompt.
-        vectors: The vectors of the text's windows, shape (windows, dimension); None without any.
+        vectors: The vectors of the text's windows, shape (windows, dimension); None if it has none.
     """
 
     hit: Hit
@@ -73,7 +73,7 @@ class Rated(NamedTuple):
 
 
 class RecallTrace:
-    """Records why a prompt recalls some memories and not others. Hooks don't use it.
+    """Records why a prompt recalls some memories and not others. Only previews use it.
 
     Attributes:
         in_context: The marks of memories to treat as already shown to the session.
@@ -130,8 +130,8 @@ def recall_prompt(
         memories: The open memories.
         request: The session and its prompt.
         config: The settings.
-        projects: All names of the session's project. Empty if there is no project; all memories
-            then count as the session's own.
+        projects: All names of the session's project. Empty if there is no project; if so, all
+            memories count as the session's own.
         limits: The maximum numbers of characters and of tokens in the text.
         trace: Records the reasons for the preview.
     """
@@ -150,7 +150,7 @@ def recall_prompt(
         trace.finish(recalled)
     errors = recalled["metadata"]["errors"]
     if errors:
-        memories.abandon()  # a call that timed out may still use the store
+        memories.abandon()  # a call that timed out may still be using the store
     context = HookContext(text, config.namespace)
     context.error = errors[0]["error"] if errors else ""
     sentences: set[str] = set()
@@ -168,7 +168,7 @@ def recall_prompt(
 def _check_store(memories: Memories, seconds: float) -> str:
     """Return why the store does not answer a cheap call; empty if it answers.
 
-    This runs before a model is loaded.
+    The check needs no model, so a store that is down does not cost the time to load one.
     """
     try:
         Deadline(seconds).run(lambda: memories.ids(_NO_ID, limit=1))
@@ -187,10 +187,10 @@ def _build(
     projects: Sequence[str],
     limits: tuple[int, int],
 ) -> tuple[dict[str, Any], str]:
-    """Return a context that fits the limits, and its text: empty if there is nothing new to show.
+    """Return a context that fits the limits, and its text, which is empty if nothing is new.
 
-    `limits` are the maximum numbers of characters and of tokens. The builder measures its own
-    format, which is longer, so the first budget usually fits. Each retry searches again with a
+    `limits` are the maximum numbers of characters and of tokens. The builder measures a longer
+    format than this text has, so the first budget usually fits. Each retry searches again with a
     smaller budget.
     """
     characters, tokens = limits
@@ -234,9 +234,9 @@ def _leave_out(context: Mapping[str, Any], in_context: set[str]) -> dict[str, An
 class _GatedBackend(EngineBackend):
     """An engine that recalls only what passes the gate.
 
-    For memories, the gate alone decides, with a threshold that rises with each further memory; a
-    candidate that the search itself would drop can pass. A turn must pass both the search and the
-    gate, whose threshold is fixed for turns. Neighbours of turns are added without the gate.
+    For memories, the gate alone decides, with a threshold that rises with each further memory. Even
+    a candidate that the search would drop can pass. A turn must pass both the search and the gate,
+    whose threshold is the same for all turns. Neighbours of turns need not pass the gate.
     """
 
     def __init__(
@@ -251,7 +251,7 @@ class _GatedBackend(EngineBackend):
         Args:
             memories: The memories.
             projects: All names of the session's project.
-            offline: Why the store must not be asked; empty if it may be.
+            offline: Why the store must not be asked; empty if it may be asked.
             trace: Records the reasons.
         """
         super().__init__(memories)
@@ -262,7 +262,7 @@ class _GatedBackend(EngineBackend):
         query_text: str,
         k: int,
         min_confidence: float,
-        conversation_id: str | None,  # noqa: ARG002 - a prompt recalls memories of all conversations
+        conversation_id: str | None,  # noqa: ARG002 - recall covers all conversations
     ) -> list[Any]:
         """Return the documents of the memories that pass the gate, most relevant first.
 
@@ -274,7 +274,7 @@ class _GatedBackend(EngineBackend):
         with translate_errors():
             try:
                 results = self._search(query, k, min_confidence)
-            except InvalidInput:  # a prompt that can't be a query, for example without visible text
+            except InvalidInput:  # such a prompt can't be a query: it may have no visible text
                 return []
             is_small = len(results[0].candidates) < MIN_CANDIDATES
             rater = _Rater(results)
@@ -412,7 +412,7 @@ class _Rater:
     def rate_memories(
         self, result: SearchResult, min_confidence: float, *, is_small: bool
     ) -> Iterable[Rated]:
-        """Yield those candidates of a search that are current enough, with their relevance.
+        """Yield the candidates of a search whose confidence is high enough, with their relevance.
 
         The gate replaces the search's own thresholds, which are meant for questions.
         """
@@ -437,10 +437,7 @@ def _meaning(result: SearchResult, features: Features) -> float | None:
 
 
 def is_own(memory: Memory, projects: Sequence[str]) -> bool:
-    """Return whether a memory is valid in the project with these names.
-
-    Every memory is valid if there are no names.
-    """
+    """Return whether a memory is valid in the project with these names, or there are no names."""
     project = memory.tags.get("project")
     return not projects or project is None or project in projects or _is_global(memory)
 
@@ -496,10 +493,10 @@ def _put_corrections(
 def _put_newer(
     current: Iterable[Rated], candidates: Sequence[Rated], space: "Space | None"
 ) -> list[Rated]:
-    """Put each memory after a newer one that may replace it.
+    """Put each memory after the newer one that may replace it, if there is one.
 
-    A memory that is certainly replaced is left out. A correction in other words isn't linked to the
-    memory that it corrects, and a prompt often resembles the older memory more; see
+    A memory that is certainly replaced is left out. A correction in different words isn't linked to
+    the memory that it corrects, and a prompt often resembles the older memory more; see
     `search.put_newer_first`.
     """
     ordered: dict[str, Rated] = {}
@@ -527,7 +524,7 @@ def _find_newer(
         if score < best_score or is_recall_off(newer.memory.tags):
             continue
         if not is_admitted(memory_document(newer.hit), Admission()):
-            continue  # the newer memory isn't shown, so it can't replace this one
+            continue  # a memory that isn't shown can't replace another
         if all(_score_replacement(newer, other, space) <= score for other in candidates):
             best, best_score = newer, score
     return best, best_score

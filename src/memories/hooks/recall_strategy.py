@@ -2,9 +2,9 @@
 
 A session waits for an unresponsive store only once. Before a hook asks the store, it records in the
 session's file that the store is suspect from the hook's deadline on. Once the store has answered,
-the hook withdraws this suspicion, so a killed hook leaves it behind. While the store
-is suspect, the session's hooks answer from the scratchpad, and probe the store after the host has
-received their answer.
+the hook clears that entry; a hook that is killed while waiting leaves the entry behind. While the
+store is suspect, the session's hooks answer from the scratchpad, and probe the store after the host
+has received their answer.
 
 Requests and contexts travel to the server and back as JSON.
 """
@@ -14,7 +14,7 @@ import time
 
 from memories.hooks import session
 
-TYPE_CHECKING = False  # as in `typing`, but importing that costs 3 ms
+TYPE_CHECKING = False  # the one in `typing` takes 3 ms to import
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -28,24 +28,24 @@ PROBE_PAUSE_MS = 3_000
 SUSPECT_FOR_MS = 600_000
 _MIN_SECONDS = 0.05
 _LATE = "did not answer"  # part of the errors that report a slow store
-# the same as `MAX_QUERY_CHARACTERS` in `memories.guard.validate`, which is slow to import
+# The value of `MAX_QUERY_CHARACTERS` in `memories.guard.validate`, which is slow to import.
 _MAX_QUERY = 4_096
 
 
 def query_of(prompt: str) -> str:
-    """Return a prompt as a query, cut to the maximum length and without forbidden characters."""
+    """Return a prompt as a query: truncated to the maximum length, without forbidden characters."""
     return prompt[:_MAX_QUERY].replace("\0", " ").encode("utf-8", "replace").decode()
 
 
 class RecallRequest:
-    """What to recall, for which session, and until when.
+    """What to recall, for which session, and by when.
 
     Attributes:
         home: The home folder.
         folder: The working folder of the agent.
         session: The session, in the form that `files.session_name` returns.
-        namespace: The namespace named by the user, if any.
-        prompt: The prompt of the user; None at the start of a session.
+        namespace: The namespace to use; None for the configured one.
+        prompt: The user's prompt; None at the start of a session.
         deadline: When the store must have answered, in `time.monotonic` seconds; None to leave the
             store alone and answer from the scratchpad.
         counts: Whether a memory that is shown counts as read.
@@ -78,7 +78,7 @@ class RecallRequest:
         return max(_MIN_SECONDS, self.deadline - time.monotonic())
 
     def encode(self) -> bytes:
-        """Return the request as JSON; times become seconds from now."""
+        """Return the request as JSON, with times relative to now."""
         age = time.monotonic() - self.started_at
         return json.dumps([self.place, self.prompt, self.seconds(), self.counts, age]).encode()
 
@@ -99,11 +99,12 @@ class HookContext:
         namespace: The namespace whose memories the text shows.
         shown: The ids of the memories and turns in the text.
         sentences: The hashes of the text's sentences; see `sentences.hash_sentences`.
-        error: Why the store did not answer, so that the text comes from the scratchpad; empty if
-            the store answered.
+        error: Why the store did not answer and the text comes from the scratchpad; empty if the
+            store answered.
         figures: Figures for `memory stats`; see `runs.figures`.
-        is_noted: Whether the server has noted these figures already.
-        wanted_store: The URL of the store for which the settings ask for a server; empty if none.
+        is_noted: Whether the server has already recorded these figures.
+        wanted_store: The URL of the store to start a server for; empty if the settings ask for no
+            server.
     """
 
     def __init__(self, text: str, namespace: str) -> None:
@@ -147,7 +148,7 @@ def recall(
         ask_server: Sends the request to a running server; returns None if there is none or it does
             not answer.
         search_here: Answers the request in this process.
-        announce: Called before anything slow, once the suspicion has been recorded.
+        announce: Called before anything slow, once the store has been recorded as suspect.
 
     Raises:
         MemoriesError: A setting is wrong, or a new session has neither a reachable store nor a
@@ -179,7 +180,7 @@ def probe(
 ) -> None:
     """Ask the store again, after the host has received its answer.
 
-    If the store replies, the session's next hook will ask it.
+    If the store answers the probe, the session's next hook uses the store again.
     """
     session.note(request.home, request.session, **{session.PROBED_AT: _now_ms()})
     trial = RecallRequest(request.place, request.prompt, time.monotonic() + seconds, counts=False)
@@ -197,7 +198,7 @@ def is_probe_due(request: RecallRequest, state: session.Session, now_ms: int) ->
     if request.prompt is None:
         return False
     elapsed_ms = now_ms - state.probed_at
-    return elapsed_ms < 0 or elapsed_ms >= PROBE_PAUSE_MS  # below 0: the clock was set back
+    return elapsed_ms < 0 or elapsed_ms >= PROBE_PAUSE_MS  # negative if the clock was set back
 
 
 def recall_from_store(
@@ -215,7 +216,7 @@ def _record_shown(request: RecallRequest, context: HookContext, *, suspect_since
     """
     facts: dict[str, object] = {session.SUSPECT_SINCE: suspect_since}
     if context.error and _LATE not in context.error:
-        facts[session.MISS_REPORTED] = suspect_since  # the agent can't do anything about this error
+        facts[session.MISS_REPORTED] = suspect_since  # no report: the agent can't fix this error
     if context.shown or context.sentences:
         facts[session.SHOWN] = context.shown
         facts[session.SENTENCES] = context.sentences

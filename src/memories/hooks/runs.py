@@ -2,7 +2,7 @@
 
 There is a small file for each hook of each host, and a log of limited size. Neither contains text
 from a session. This module also provides the report for `memory doctor` and the figures for `memory
-stats`. What these two functions need is imported only when they are called.
+stats`. Their functions import what they need only when called, so that hooks start quickly.
 """
 
 import json
@@ -11,7 +11,7 @@ import time
 
 from memories.hooks import files, inbox
 
-TYPE_CHECKING = False  # as in `typing`, but importing that costs 3 ms
+TYPE_CHECKING = False  # the one in `typing` takes 3 ms to import
 if TYPE_CHECKING:
     from typing import Any
 
@@ -52,7 +52,7 @@ class Run:
         self.error = str(fields.get("why", ""))
 
     def encode(self) -> bytes:
-        """Return the run as the content of its file, with the key names of earlier versions."""
+        """Return the content of the run's file, with the key names that earlier versions used."""
         fields = {
             "ran": self.ran_ms,
             "runs": self.runs,
@@ -98,7 +98,7 @@ def record_run(home: str, host: str, event: str, error: str = "") -> None:
 
 
 def log(home: str, message: str) -> None:
-    """Append a line to the log. A full log is renamed, replacing the previous one.
+    """Append a line to the log. A full log is renamed, and replaces the previously renamed one.
 
     Raises:
         OSError: The log can't be written.
@@ -149,7 +149,10 @@ def describe_runs(home: str) -> "list[dict[str, Any]]":
 
 
 def examine(home: str) -> "tuple[dict[str, Any], list[Finding]]":
-    """Return the facts and findings of `memory doctor` on hooks; no facts if no hook ever ran."""
+    """Return the facts and findings of `memory doctor` about hooks.
+
+    There are no facts if no hook has ever run and no event is waiting.
+    """
     from memories.config import registers
     from memories.errors import ConfigError
     from memories.identity import registry
@@ -159,8 +162,9 @@ def examine(home: str) -> "tuple[dict[str, Any], list[Finding]]":
     findings: list[Finding] = []
     try:
         registry.aliases(registers())
-    except ConfigError as exc:  # a project's hooks may be off
-        findings.append(Finding(str(exc), "without it, projects have only their own names"))
+    except ConfigError as exc:  # this may switch hooks off: see `switch`
+        remedy = "until then, a project is known only by its current name"
+        findings.append(Finding(str(exc), remedy))
     for run in describe_runs(home):
         failures = f", {run['failure_count']} failed" if run["failure_count"] else ""
         facts.setdefault("hooks", {})[f"{run['host']} {run['event']}"] = (
@@ -168,7 +172,7 @@ def examine(home: str) -> "tuple[dict[str, Any], list[Finding]]":
         )
         if run["last_failed_at"] is not None and run["last_failed_at"] == run["last_run_at"]:
             problem = (
-                f"the hook {run['event']} of {run['host']} failed when it last ran: {run['reason']}"
+                f"the {run['event']} hook of {run['host']} failed when it last ran: {run['reason']}"
             )
             log_file = os.path.join(home, files.LOG)
             remedy = f"read {log_file}; memory capture status shows all hooks"
@@ -179,7 +183,7 @@ def examine(home: str) -> "tuple[dict[str, Any], list[Finding]]":
     oldest = inbox.oldest(home)
     if oldest is not None and time.time() - oldest > _LONG_WAIT_SECONDS:
         problem = (
-            f"{waiting_bytes} bytes that hooks captured are not stored, some since"
+            f"{waiting_bytes} bytes that hooks captured are not stored yet, some of them since"
             f" {_iso(int(oldest * 1000))}"
         )
         findings.append(Finding(problem, "run: memory capture flush, which reports the reason"))

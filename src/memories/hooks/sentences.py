@@ -37,11 +37,11 @@ _REPEATING = (
     "todo according know known please also still team project currently always usually already "
     "really actually indeed yes right chose chosen"
 )
-_QUERY_WORDS = 40  # maximum number of words in one call of `stems`, which reads only so much text
+_QUERY_WORDS = 40  # number of words passed to `stems` at a time; it ignores the rest of a long text
 
 
 def split_sentences(text: str) -> list[str]:
-    """Return a text's sentences in order, without marks for emphasis and lists."""
+    """Return a text's sentences in order, without Markdown for emphasis and lists."""
     sentences: list[str] = []
     for paragraph in _paragraphs(_CODE.sub("\n\n", text[:MAX_TEXT])):
         start = 0
@@ -53,7 +53,7 @@ def split_sentences(text: str) -> list[str]:
 
 
 def _paragraphs(text: str) -> list[str]:
-    """Return the lines of prose; the lines of a wrapped sentence are joined."""
+    """Return the lines of prose, after joining the lines of wrapped sentences."""
     paragraphs: list[str] = []
     length = 0  # length of the previous line, if its sentence may continue
     for line in text.split("\n"):
@@ -74,7 +74,7 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def hash_sentences(text: str) -> set[str]:
-    """Return the hashes of a text's sentences; they ignore case and punctuation."""
+    """Return the hashes of a text's sentences, which ignore case and punctuation."""
     hashes = set()
     for sentence in split_sentences(text):
         words = " ".join(_WORD.findall(normal_form(sentence)))

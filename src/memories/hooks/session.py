@@ -1,7 +1,7 @@
 """Session files: each host session's namespace, its switch, and the memories it was shown.
 
-Lines are only ever appended to a session file, so simultaneous hooks lose nothing. A session file
-contains hashes instead of the text of memories.
+Hooks only append lines to a session file, so hooks that run at the same time lose nothing. The file
+contains hashes of the sentences shown, not their text.
 """
 
 import json
@@ -37,11 +37,11 @@ class Session:
         off: Whether the session switched memory off.
         folder: The session's working folder.
         ended: Whether the session has ended and was not resumed.
-        in_context: The marks of the memories and turns that are in its context now; see `mark`.
-        seen: The marks of all memories and turns ever shown to it.
-        sentences: The hashes of all sentences ever shown to it.
-        suspect_since: When the store was first suspected of not answering, in milliseconds since
-            1970; 0 if it is not suspected.
+        in_context: The marks of the memories and turns now in the session's context; see `mark`.
+        seen: The marks of all memories and turns ever shown to the session.
+        sentences: The hashes of all sentences ever shown to the session.
+        suspect_since: When the store became suspect, in milliseconds since 1970; 0 if it is not
+            suspect. A hook that is waiting for the store sets this to the hook's deadline.
         probed_at: When the store was last probed, in milliseconds since 1970.
         miss_reported: The last `suspect_since` that was reported to the agent.
     """
@@ -77,8 +77,8 @@ def mark(shown: str) -> str:
     """Return the form of an id in a session file.
 
     A memory's id is unchanged. A turn's id, `CONVERSATION#INDEX`, is hashed: users name their
-    conversations, and such a name must not outlive the conversation. Marking a mark doesn't change
-    it, so files from earlier versions, which contain the names, can be read in the same way.
+    conversations, and such a name must not outlive the conversation. Marking a mark again doesn't
+    change it. So files from earlier versions, which contain the names, are read in the same way.
     """
     if shown.rfind("#") <= 0:
         return shown
@@ -117,7 +117,7 @@ def note(home: str, name: str, **facts: object) -> None:
     path = os.path.join(files.private_folder(home, files.SESSIONS), name)
     fd = files.open_private(path, os.O_WRONLY | os.O_APPEND)
     try:
-        files.lock(fd)  # a namespace and its facts may be erased at the same time
+        files.lock(fd)  # another process may be moving or removing a namespace in this file
         is_full = os.fstat(fd).st_size > MAX_BYTES
         if is_full and not facts.keys() & {OFF, NAMESPACE, RESET}:
             raise OSError(f"{path} is full; end this session or start another")
@@ -133,7 +133,7 @@ def claim(home: str, name: str, action: str, *, within: float | None) -> bool:
         home: The home folder.
         name: The session.
         action: The action; it must not contain any text of the session.
-        within: How many seconds a repetition counts as the same action; None for no limit.
+        within: For how many seconds a repetition counts as the same action; None for no limit.
 
     Raises:
         OSError: The file can't be written.
@@ -176,7 +176,7 @@ def find_latest(home: str, folder: str, *, since: float = 0.0) -> str | None:
 
 
 def prune(home: str) -> None:
-    """Remove the files of sessions inactive for a month."""
+    """Remove the files of sessions that have been inactive for a month."""
     for entry in _entries(home):
         if time.time() - entry.stat(follow_symlinks=False).st_mtime > KEEP_SECONDS:
             os.unlink(entry.path)

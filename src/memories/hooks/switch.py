@@ -1,8 +1,8 @@
 """The hooks' switch: whether memory is on for a folder and session, and for which identity.
 
-A file in a repository can only switch memory off. Only files in the user's home, which no
-repository can reach, can switch it on: a session's own file, and the setting `capture_projects`. A
-prompt such as "memory off" or "start as bob" switches its own session.
+A file in a repository can only switch memory off. Files that switch memory on are in the user's
+home, where no repository can put them. A prompt such as "memory off" or "start as bob" switches its
+own session.
 """
 
 import os
@@ -10,7 +10,7 @@ import re
 
 from memories.hooks import files, session
 
-TYPE_CHECKING = False  # as in `typing`, but importing that costs 3 ms
+TYPE_CHECKING = False  # the one in `typing` takes 3 ms to import
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
@@ -20,7 +20,7 @@ EVERYWHERE = "*"
 PROJECT = "project "  # prefix of project lines among the folder lines
 _FALSE = ("", "0", "false", "no", "off")
 
-_MAX_WISH = 120  # maximum length of such a prompt, in characters
+_MAX_WISH = 120  # maximum length of a prompt that switches memory, in characters
 _NAME = r"[`\"'“]?(?P<name>[a-z0-9][a-z0-9._-]{0,62})[`\"'”]?"
 _ON = r"with (?:your |the |my )?memory(?: (?:enabled|on|turned on|switched on))?"
 _OFF = (
@@ -39,7 +39,7 @@ _START = (
     r"(?: (?:session|chat))?)"
 )
 _AS = rf"(?:{_START} as|as) {_NAME}"
-# Words that can stand where a name would, in sentences that do not name an identity.
+# Words that may follow "as" in prompts that name no identity, such as "start as usual".
 _NOT_NAMES = frozenset(
     "a an the usual always before expected planned is was well soon possible needed follows "
     "above below discussed agreed described requested root admin administrator daemon service "
@@ -93,7 +93,7 @@ def read_state(folder: str, session_name: str | None) -> State:
             there is none.
 
     Raises:
-        ValueError: The home or the user's `config.toml` can't be read.
+        ValueError: The setting `home` is empty, or the user's `config.toml` can't be read.
         OSError: The list of folders that are off can't be read.
     """
     folders = list(_with_parents(folder))
@@ -137,7 +137,7 @@ def _why_off(folders: "Sequence[str]") -> str:
             return f"memory off was run in {folder}"
     if any(line.startswith(PROJECT) for line in off):
         return _why_project_off(off, folders[0])
-    return ""  # looking up the project would take as long as all the rest
+    return ""  # no project is off; looking up this one would take as long as all the rest
 
 
 def _why_project_off(off: set[str], folder: str) -> str:
@@ -156,7 +156,7 @@ def _why_project_off(off: set[str], folder: str) -> str:
         if project is not None and lines_of(off, project.name, settings):
             return f"memory off was run in the project {project.name}"
     except ConfigError as exc:
-        return f"some project is off, and this one can't be identified: {exc}"
+        return f"memory is off in some projects, and this project can't be identified: {exc}"
     return ""
 
 
@@ -205,8 +205,8 @@ def why_not_captured(folders: "Sequence[str]", patterns: str) -> str:
     for rule in rules:
         if rule.startswith("!"):
             pattern = os.path.expanduser(rule[1:].strip()).rstrip(os.sep)
-            # A pattern without a folder is compared with folder names. It can only exclude, since a
-            # repository's author chooses its folder's name.
+            # A pattern without a slash is compared with folder names. Such a pattern can only
+            # exclude, since the author of a repository can choose the name of its folder.
             for folder in folders:
                 text = folder if os.sep in pattern else os.path.basename(folder)
                 if fnmatchcase(text, pattern):
@@ -217,11 +217,11 @@ def why_not_captured(folders: "Sequence[str]", patterns: str) -> str:
     for pattern in [rule.rstrip(os.sep) or os.sep for rule in allowed]:
         if os.sep in pattern and any(fnmatchcase(folder, pattern) for folder in folders):
             return ""
-    return f"{PROJECTS} names other folders"
+    return f"{PROJECTS} allows only other folders"
 
 
 def _with_parents(folder: str) -> "Iterator[str]":
-    """Yield a folder and its parents, first as written, then with links resolved."""
+    """Yield a folder and its parents: first of the path as written, then with links resolved."""
     seen = set()
     for start in (os.path.abspath(folder), os.path.realpath(folder)):
         path = start
@@ -232,7 +232,7 @@ def _with_parents(folder: str) -> "Iterator[str]":
 
 
 class Wish:
-    """A prompt that switches memory on or off for its session, perhaps to another namespace."""
+    """A prompt's wish to switch memory on or off for its session, or to use another namespace."""
 
     def __init__(self, on: bool, namespace: str | None) -> None:
         """Create a wish."""

@@ -25,26 +25,26 @@ USER, ASSISTANT, TOOL = "user", "assistant", "tool"
 MAX_LINE_BYTES = 16 * 1_048_576
 MAX_TEXT = 200_000  # maximum number of characters of one line's text
 MAX_TOOL = 20_000  # maximum number of characters of a tool's output
-# Where hosts keep transcripts: in a folder that a variable names, else in the home folder.
+# Where hosts keep transcripts: a variable and the folder below its value, and the default folder.
 _FOLDERS = {
     "claude-code": ("CLAUDE_CONFIG_DIR", "projects", ".claude/projects"),
     "codex": ("CODEX_HOME", "sessions", ".codex/sessions"),
     "gemini": ("GEMINI_CLI_HOME", ".gemini/tmp", ".gemini/tmp"),
 }
 HOSTS = tuple(_FOLDERS)  # hosts whose transcripts are read
-# fields that mark those lines of Claude Code's transcripts that are left out
+# Lines of Claude Code's transcripts with one of these fields are left out.
 _HIDDEN = ("isMeta", "isSidechain", "isCompactSummary", "isApiErrorMessage")
 _PROGRESS = "state"  # the folder in which the positions are stored
 _KEEP_SECONDS = 180 * 86_400
 _RECENT = 20  # number of earlier prompts and answers that a new one is compared with
-_SAME_MS = 3_000  # an identical text without a turn id is the same utterance within this time
+_SAME_MS = 3_000  # without turn ids, identical texts this close together are the same utterance
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 Event = dict[str, Any]
 
 
 class Utterance(NamedTuple):
-    """A text in a session.
+    """A text by the user, the agent or a tool in a session.
 
     Attributes:
         role: `user`, `assistant` or `tool`.
@@ -65,8 +65,7 @@ class Utterance(NamedTuple):
 
     @property
     def message_id(self) -> str:
-        """The id that maps the same utterance to the same turn, no matter how often it is
-        stored."""
+        """The id by which an utterance that is stored again becomes the same turn."""
         return f"{self.role}:{self.digest}:{self.number}"
 
 
@@ -98,8 +97,8 @@ class Progress:
         stopped: The size of the transcript when the agent last stopped; None if it never stopped.
         counts: How many times each role said each text, counted separately in `events` and in
             transcript `lines`.
-        recent: The last prompts and answers in events, each with turn, hash and time.
-        last_event: The id of the last event that was stored; all earlier ones were stored too.
+        recent: The last prompts and answers in events: the turn, hash and time of each.
+        last_event: The id of the last event that was stored; all earlier events were stored too.
         failures: How many attempts to store the session have failed.
     """
 
@@ -159,7 +158,7 @@ class Progress:
 
 
 def prune_progress(home: str) -> None:
-    """Remove the positions of sessions inactive for half a year."""
+    """Remove the positions of sessions that have been inactive for half a year."""
     for file in Path(home, files.INBOX, _PROGRESS).glob("*.json"):
         if time.time() - file.stat().st_mtime > _KEEP_SECONDS:
             file.unlink()
@@ -285,7 +284,7 @@ def read_lines(host: str, path: str, start: int) -> Iterator[Line]:
     Args:
         host: The host.
         path: The file, as an event named it.
-        start: The position; a shorter file is a new one, and is read from its beginning.
+        start: The position. A file that is shorter is a new one, and is read from its beginning.
 
     Raises:
         UnknownTranscript: The path is not a file of this user in this host's folder.
@@ -301,9 +300,9 @@ def read_lines(host: str, path: str, start: int) -> Iterator[Line]:
             while line[-1:] != b"\n":
                 more = stream.readline(MAX_LINE_BYTES)
                 if not more:
-                    return  # the host is still writing it
+                    return  # the host is still writing this line
                 end += len(line)
-                line = more  # skip a line this long
+                line = more  # skip a line that is too long
             end += len(line)
             try:
                 fields = json.loads(line)
@@ -328,19 +327,19 @@ def _open_transcript(host: str, path: str) -> int:
     real_folder, real = os.path.realpath(folder), os.path.realpath(path)
     if not real.startswith(real_folder + os.sep) or not real.endswith(".jsonl"):
         raise UnknownTranscript(
-            f"{path} is not below {real_folder}, where {host} keeps its transcripts"
+            f"{path} is not a .jsonl file in {real_folder}, where {host} keeps its transcripts"
         )
     fd = os.open(real, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
     status = os.fstat(fd)
     is_own = os.name != "posix" or status.st_uid == os.geteuid()
     if not stat.S_ISREG(status.st_mode) or not is_own:
         os.close(fd)
-        raise UnknownTranscript(f"{path} does not belong to this user")
+        raise UnknownTranscript(f"{path} is not a file that belongs to this user")
     return fd
 
 
 def _parse_claude(line: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield role and text from a Claude Code line, of which there are many kinds."""
+    """Yield role and text from a line in a Claude Code transcript; most kinds have none."""
     role, message = line.get("type"), line.get("message")
     if role not in (USER, ASSISTANT) or not isinstance(message, dict):
         return
