@@ -55,10 +55,10 @@ def refused(memory: Command, *arguments: str) -> str:
 @pytest.mark.parametrize(
     ("make", "problem"),
     [
-        (lambda: CHATS[:1500], "is cut off"),
-        (lambda: packed()[:300], "a ZIP archive that is cut off"),
+        (lambda: CHATS[:1500], "is truncated"),
+        (lambda: packed()[:300], "a ZIP archive that is truncated"),
         (flipped, "is not a complete ZIP archive"),
-        (lambda: packed(chats=CHATS[:1500]), "is cut off"),
+        (lambda: packed(chats=CHATS[:1500]), "is truncated"),
         (lambda: packed(chats=b"not json"), "is not JSON"),
         (lambda: CHATS.decode().encode("utf-16"), "UTF-16"),
         (lambda: CHATS.replace(b"Lisbon", b"\xc9vora"), "is not JSON"),
@@ -463,7 +463,7 @@ def test_a_damaged_compressed_session_and_a_bomb_are_refused(
     file.write_bytes(file.read_bytes()[:20] + b"x" * 100)
     assert "rollout-1.jsonl.zst is damaged" in refused(memory, "codex", "sessions")
     file.write_bytes(zstandard.compress(b'{"type": "session_meta"}\n' * 100)[:20])
-    assert "is cut off or empty" in refused(memory, "codex", "sessions")
+    assert "is truncated or empty" in refused(memory, "codex", "sessions")
 
 
 @pytest.mark.first(1)
@@ -482,7 +482,7 @@ def test_a_compressed_session_that_is_cut_in_a_later_block_is_refused(
     assert memory("import", str(file), "--dry-run").json["turns"] == 4
     file.write_bytes((packed + second if lost == 1 else packed)[:-lost])
     for arguments in (["sessions"], [str(file)], ["codex", "sessions"]):
-        assert "rollout-1.jsonl.zst is cut off or empty" in refused(memory, *arguments)
+        assert "rollout-1.jsonl.zst is truncated or empty" in refused(memory, *arguments)
 
 
 def test_a_session_is_recognized_behind_lines_of_other_kinds(memory: Command, folder: Path) -> None:

@@ -87,7 +87,7 @@ class Store(Protocol):
 
         Raises:
             Conflict: A position or a key is taken; nothing was added.
-            EmbedderMismatch: The store's vectors are in another space.
+            EmbedderMismatch: The store's vectors are in a different space.
         """
 
     def patch(self, patches: Sequence[Patch]) -> None:
@@ -169,7 +169,7 @@ class Store(Protocol):
             no particular order.
 
         Raises:
-            EmbedderMismatch: The store's vectors are in another space.
+            EmbedderMismatch: The store's vectors are in a different space.
         """
 
     def matches(self, where: Filter, query: "TurnQuery") -> "Matches":
@@ -184,7 +184,7 @@ class Store(Protocol):
             query: The search.
 
         Raises:
-            EmbedderMismatch: The store's vectors are in another space.
+            EmbedderMismatch: The store's vectors are in a different space.
         """
 
     def read(self, refs: Sequence[Ref]) -> list[Record]:
@@ -198,7 +198,7 @@ class Store(Protocol):
         """
 
     def count(self, where: Filter, *, at_most: int | None = None) -> int:
-        """Return the number of records; with `at_most`, stop counting there."""
+        """Return the number of records that match a filter; counting stops at `at_most`."""
 
     def labels(self, where: Filter, key: str | None) -> Mapping[str, int]:
         """Return the number of records with each label key or, given a key, with each value."""
@@ -218,10 +218,10 @@ class Store(Protocol):
     def vectors(self, refs: Sequence[Ref]) -> "dict[Ref, NDArray[np.float32]]":
         """Return each record's stored vectors: shape (windows, dimension), float32, unit length.
 
-        These are the vectors in use, even if the store was opened with another space. A store may
-        store vectors in a coarser form than it received. A cosine is still within 0.01 of the exact
-        one, even after the vectors were copied to another store and read there. Records without a
-        vector, and refs that don't exist, are left out.
+        These are the vectors in use, even if the store was opened with a different space. A store
+        may keep vectors in a coarser form than it received. A cosine is still within 0.01 of the
+        exact one, even after the vectors were copied to another store and read from that store.
+        Records without a vector, and refs that don't exist, are left out.
         """
 
     def unstaged(self, space: Space, collection: Collection, *, limit: int) -> list[Record]:
@@ -253,7 +253,7 @@ class Store(Protocol):
     def switch(self, space: Space) -> None:
         """Search by the staged vectors in this space from now on, and remove the previous ones.
 
-        The switch is atomic. From then on, a store opened with another space raises
+        The switch is atomic. From then on, a store opened with a different space raises
         `EmbedderMismatch`, and one opened with this space searches by its vectors. A store without
         records switches immediately. If this space is already in use, nothing changes. No record
         may be added unnoticed between the last call to `unstaged` and the switch: both calls may
@@ -385,7 +385,7 @@ def other_space(model: str, dimension: int, space: Space) -> EmbedderMismatch:
 
 
 def other_embedder(stored: str, used: str) -> EmbedderMismatch:
-    """Return the error for a store whose vectors come from another model."""
+    """Return the error for a store whose vectors come from a different model."""
     remedy = "set EMBEDDER to the one that created them"
     if stored.startswith(_DEFAULT_MODEL):
         remedy = "unset EMBEDDER"

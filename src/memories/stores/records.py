@@ -108,7 +108,7 @@ class Filter(NamedTuple):
         until: Only records written at this time or earlier.
         state: `live` records, `ended` records, or `any`.
         ended_by: Only records that this action ended.
-        as_of: Only records that were live at this time; `state` is then ignored.
+        as_of: Only records that were live at this time; if it is set, `state` is ignored.
         group: One memory or conversation, by its full name or, with `prefix`, by the beginning of
             its name.
         prefix: Whether `group` is only the beginning of a name.
@@ -411,7 +411,7 @@ def patch_for_copy(record: Record, copy: Record) -> Patch | None:
 def split_ends_first(patches: Sequence[Patch]) -> tuple[list[Patch], list[Patch]]:
     """Return the patches that end records, and the others.
 
-    Apply the former first, because ending a record frees its key.
+    Apply those that end records first, because ending a record frees its key.
     """
     ends = [patch for patch in patches if patch.ended_at is not None]
     return ends, [patch for patch in patches if patch.ended_at is None]

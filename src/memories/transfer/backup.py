@@ -104,7 +104,7 @@ def back_up(
         progress: Called after each step.
 
     Raises:
-        RequestError: There is no store yet, or the target is a file that isn't a backup of it.
+        RequestError: There is no store yet, or the target is a file that isn't one of its backups.
         StoreDamaged: The store or the copy is damaged.
         StoreError: The file could not be written.
     """

@@ -77,10 +77,10 @@ def split_lines(stream: IO[bytes], name: str) -> Iterator[bytes]:
 
 
 def refuse_other_files(start: bytes) -> None:
-    """Reject data that begins like a file of another kind; nothing is ever unpacked or run.
+    """Reject data that begins like a different kind of file; nothing is ever unpacked or run.
 
     Raises:
-        InvalidInput: The data is a file of another kind, which the message names.
+        InvalidInput: The data is a different kind of file, which the message names.
     """
     description = "a tar archive; unpack it first" if start[257:262] == b"ustar" else ""
     for sign, other in _OTHER_FILES:

@@ -35,7 +35,7 @@ def places(store: Store, namespaces: Sequence[str] | None = None) -> list[Place]
 
     Args:
         store: The store.
-        namespaces: Only places in these; None for all.
+        namespaces: Only places in these namespaces; None for all.
     """
     selected: list[Place] = []
     for collection in sorted(SEARCHED):

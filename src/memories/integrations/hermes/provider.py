@@ -104,7 +104,7 @@ class MemoriesProvider(MemoryProvider):  # type: ignore[misc]  # Hermes has no t
         self._captured = Memories(config=config, channel="hook", shared=not is_guest)
 
     def on_session_switch(self, new_session_id: str, **_kwargs: Any) -> None:
-        """Continue with another session."""
+        """Continue with a different session."""
         self._session = new_session_id
 
     def shutdown(self) -> None:

@@ -145,7 +145,7 @@ class FileClaims:
         """Claim a request that is in the table.
 
         Raises:
-            Taken: A server is handling the request, or the key belongs to another request.
+            Taken: A server is handling the request, or the key belongs to a different request.
         """
         database.execute("BEGIN IMMEDIATE")
         try:
@@ -298,7 +298,7 @@ class Once:
 
         Raises:
             Refused: 400, the key is invalid; 409, the same request is in progress; 422, the key was
-                used for another request.
+                used for a different request.
         """
         if not (1 <= len(key) <= _MAX_KEY and key.isascii() and key.isprintable()):
             raise Refused(
@@ -328,7 +328,7 @@ class Once:
             if exc.other:
                 raise Refused(
                     422,
-                    "this Idempotency-Key was used for another request; use a new key for each "
+                    "this Idempotency-Key was used for a different request; use a new key for each "
                     "request",
                 ) from None
             raise Refused(

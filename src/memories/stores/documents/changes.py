@@ -251,7 +251,7 @@ class Flush:
 
         Raises:
             Conflict: Another writer wrote one of the records or keys first; nothing was changed.
-            StoreUnreachable: The server stopped answering; all or nothing may be stored.
+            StoreUnreachable: The server stopped answering; the changes may or may not be stored.
         """
         for part, refs in self._new.items():
             self._add_labels(part, refs)

@@ -29,7 +29,7 @@ from memories.stores.records import Collection, Record, Ref
 
 UNTYPED = "memory"  # the kind of a memory that has no `type` tag
 _KINDS = {Collection.MEMORY: UNTYPED, Collection.HISTORY: "turn", Collection.LOG: "log"}
-# The stem of a namespace never ends in one of these.
+# The suffixes of the file names; `stem` never returns a name that ends in one of these.
 _SUFFIXES = {Collection.MEMORY: "", Collection.HISTORY: ".turns", Collection.LOG: "~log"}
 _PLAIN = re.compile(r"[a-z0-9._-]")
 _ESCAPED = re.compile(r"%([0-9a-f]{2})")

@@ -117,7 +117,7 @@ class Mover:
                 open_store(self._target, None, config).close()
 
     def use_space(self, space: Space) -> None:
-        """Open larger stores with another space from now on."""
+        """Set the space with which larger stores are opened."""
         self._space = space
 
     def marker(self) -> Marker | None:

@@ -299,7 +299,7 @@ class Server:
         # after a failed statement, the server answers COMMIT with ROLLBACK
         if cursor.statusmessage != "COMMIT":
             raise StoreError(
-                f"{self.masked_url}: an error inside the transaction undid all of it; nothing was "
+                f"{self.masked_url}: an error rolled back the entire transaction; nothing was "
                 "written"
             )
         if warnings:  # the server only warns if an administrator cancels the wait for a replica
@@ -442,7 +442,7 @@ class Server:
             )
         self._unsafe = None
         if fsync != "on":
-            self._unsafe = "fsync is off there, so a power failure loses writes; set fsync = on"
+            self._unsafe = "fsync is off, so a power failure loses writes; set fsync = on"
         schemas = dict.fromkeys((self.url.schema, "public", extension))
         path = ", ".join(f'"{name}"' for name in schemas if name)
         if commit not in ("on", "remote_apply"):

@@ -479,7 +479,7 @@ class PostgresStore:
         """Return the probe for a vector; None if no vector is given or the store has none.
 
         Raises:
-            EmbedderMismatch: The store's vectors are in another space.
+            EmbedderMismatch: The store's vectors are in a different space.
         """
         used = db.meta.used
         if vector is None or used is None:

@@ -165,7 +165,7 @@ def _score_all(
 
 
 def _nearest(db: Transaction, probe: Probe, selected: Selection, namespace: str, k: int) -> Scores:
-    """Return the best records in a namespace by means of the vector index."""
+    """Return the best records in a namespace, using the vector index."""
     row_limit = k + k // 2
     sql = (
         f"SELECT v.seq, 1 - (v.embedding <=> %s::halfvec) FROM {probe.table} v "
@@ -235,7 +235,7 @@ def claim(db: Transaction, space: Space) -> Vectors:
     """Return the table for vectors of the space in use; the store's first vectors determine it.
 
     Raises:
-        EmbedderMismatch: The store's vectors are in another space.
+        EmbedderMismatch: The store's vectors are in a different space.
     """
     used = db.meta.used
     if used is None:
@@ -251,7 +251,7 @@ def check_space(used: Vectors, space: Space) -> Vectors:
     """Return the vectors in use if they are in this space.
 
     Raises:
-        EmbedderMismatch: The vectors are in another space.
+        EmbedderMismatch: The vectors are in a different space.
     """
     if not used.are_of(space):
         raise other_space(used.model, used.dimension, space)

@@ -96,7 +96,7 @@ class Transport(Protocol):
 
         Args:
             verb: The kind of request.
-            collection: The collection; empty for a request about all of them.
+            collection: The collection; empty for a request about all collections.
             body: The JSON object that the REST API documents; None for no body.
 
         Raises:

@@ -231,8 +231,8 @@ def _overwrites_deleted() -> bool:
 
 def _busy_error(folder: Path) -> StoreBusy:
     return StoreBusy(
-        f"another process has qdrant:///{folder} open, and only one process can use it; close it "
-        "there, or use a Qdrant server"
+        f"another process has qdrant:///{folder} open, and only one process at a time can use it; "
+        "close it in that process, or use a Qdrant server"
     )
 
 

@@ -107,7 +107,7 @@ class SQLiteFile:
                 commit may lose it, but nothing that was flushed earlier.
 
         Raises:
-            StoreBusy: The lock wasn't available within that time.
+            StoreBusy: The lock wasn't available within `wait_seconds`.
             CommitsMissing: The file lacks acknowledged commits; see `accept_loss`.
         """
         with sqlite_errors(self.path):

@@ -389,7 +389,7 @@ def live_labels(db: apsw.Connection, pools: Sequence[int], key: str | None) -> d
 
 
 def count_matching(db: apsw.Connection, where: Filter, at_most: int | None) -> int:
-    """Return how many records match a filter; with `at_most`, stop counting there."""
+    """Return how many records match a filter; counting stops at `at_most`."""
     everything = Filter(where.collection, where.namespaces)
     selected = selection(db, where)
     count: int | None = None

@@ -92,7 +92,7 @@ def _salvage_all(path: Path) -> Iterator[Record | Lost]:
     lost = {seq: loss for seq, loss in lost.items() if seq not in saved}
     if not lost:
         return
-    # First yield the lost records whose data is in some page, then report the others as lost.
+    # First yield the lost records that are found in any page, then report the others as lost.
     records = {seq: record for seq, record in _find_in_pages(path) if seq in lost}
     yield from records.values()
     for seq, loss in lost.items():
@@ -117,7 +117,7 @@ def _has_foreign_log(path: Path) -> bool:
 def _salvage_without_sqlite(path: Path, reason: Exception) -> Iterator[Record | Lost]:
     """Yield the records in the pages of a file that SQLite can't read at all.
 
-    The number of lost records may then be unknown.
+    In this case, the number of lost records may be unknown.
     """
     records = dict(_find_in_pages(path))
     if not records:

@@ -58,8 +58,9 @@ def storage_space(space: Space, *, compact: bool) -> StoredSpace:
 
 
 def read_space(db: apsw.Connection, prefix: str = IN_USE) -> StoredSpace | None:
-    """Return the space in use, or the staged one, as far as it can be read; None if there is
-    none.
+    """Return the space in use, or the staged one; None if there is none.
+
+    Values that can't be read are empty or 0.
     """
     names = names_of(prefix)
     rows = dict(fetch(db, "SELECT name, value FROM meta WHERE name IN (?, ?, ?)", names))
@@ -103,7 +104,7 @@ def claim(db: apsw.Connection, space: Space, *, compact: bool) -> None:
     """Check that vectors in this space may be added; the first vector determines the space.
 
     Raises:
-        EmbedderMismatch: The store's vectors are from another space.
+        EmbedderMismatch: The store's vectors are from a different space.
     """
     stored = space_in_use(db)
     if stored is None:
@@ -116,7 +117,7 @@ def refuse_other(stored: StoredSpace, space: Space) -> None:
     """Refuse a space other than the one of the store's vectors.
 
     Raises:
-        EmbedderMismatch: The store's vectors are from another space.
+        EmbedderMismatch: The store's vectors are from a different space.
     """
     if (stored.model, stored.dimension) != (space.model, space.dimension):
         raise other_space(stored.model, stored.dimension, space)
@@ -173,7 +174,7 @@ class StoredVectors:
         """Return the index to search; None if the store contains no vectors.
 
         Raises:
-            EmbedderMismatch: The store's vectors are from another space.
+            EmbedderMismatch: The store's vectors are from a different space.
         """
         stored = space_in_use(db)
         if stored is None:
@@ -182,7 +183,7 @@ class StoredVectors:
         return self._index_of(stored, collection)
 
     def index(self, db: apsw.Connection, collection: Collection) -> "VectorIndex":
-        """Return the index of the vectors in use, even if the store was opened with another
+        """Return the index of the vectors in use, even if the store was opened with a different
         space.
         """
         space = form_in_use(db)

@@ -418,7 +418,7 @@ class VectorIndex:
         return windows.take(np.flatnonzero(is_own))
 
     def _load_blocks(self, db: apsw.Connection) -> "_Blocks":
-        """Return all blocks, from the cache as far as it is valid."""
+        """Return all blocks; blocks in a valid cache aren't read again."""
         epoch = fetch_value(db, "SELECT value FROM meta WHERE name = ?", (self._epoch_name,))
         with self._lock:
             cached = self._blocks if self._epoch == epoch else self._no_blocks()
@@ -430,11 +430,11 @@ class VectorIndex:
             return blocks
 
     def _load_newest(self, db: apsw.Connection, hi: int) -> _Windows:
-        """Return the windows that aren't in a block yet, from the cache as far as it is valid.
+        """Return the windows that aren't in a block yet; those in a valid cache aren't read again.
 
-        Some of their records may have been removed in the meantime; callers that read the codes
-        don't find these. A transaction that has written neither uses nor fills the cache, because
-        its changes may be rolled back and its seqs used again.
+        Some records of cached windows may have been removed in the meantime; callers that read the
+        codes don't find these records. A transaction that has written neither uses nor fills the
+        cache, because its changes may be rolled back and its seqs used again.
         """
         is_writing = has_written(db)
         epoch = fetch_value(db, "SELECT value FROM meta WHERE name = ?", (self._epoch_name,))

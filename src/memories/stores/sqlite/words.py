@@ -270,7 +270,8 @@ def _has_words(
 ) -> bool:
     """Return whether a row consists of exactly these tokens.
 
-    It doesn't if it was written with another Unicode version, which split the text differently.
+    It doesn't if it was written with a different version of Unicode, which split the text
+    differently.
     """
     if len(tokens) != count:
         return False

@@ -68,7 +68,7 @@ def recognize(path: Path) -> str | None:
     if sample.is_folder:
         raise InvalidInput(f"cannot read {shown(path.name)}: Is a directory{_UNKNOWN}")
     if sample.is_archive:
-        problem = _UNKNOWN if sample.names else " that is cut off or empty; use another copy"
+        problem = _UNKNOWN if sample.names else " that is truncated or empty; use another copy"
         raise InvalidInput(f"{shown(path.name)} is not an export: a ZIP archive{problem}")
     return None
 

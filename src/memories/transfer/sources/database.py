@@ -62,14 +62,14 @@ class Database:
         columns = self.columns(table)
         if not columns:
             raise InvalidInput(
-                f"{shown(self._name)} has no table {table}; another version of the program may "
-                "have written it"
+                f"{shown(self._name)} has no table {table}; a different version of the program may "
+                "have written the file"
             )
         for column in needed:
             if column not in columns:
                 raise InvalidInput(
                     f"table {table} of {shown(self._name)} has no column {column}; "
-                    "another version of the program may have written it"
+                    "a different version of the program may have written the file"
                 )
         names = [*needed, *(column for column in optional if column in columns)]
         quoted = ", ".join(map(_bounded, names))

@@ -245,7 +245,7 @@ class Reader:
         except InvalidInput:
             raise
         except ijson.IncompleteJSONError as exc:
-            problem = "is cut off" if "premature" in str(exc) or counted.at_end else "is not JSON"
+            problem = "is truncated" if "premature" in str(exc) or counted.at_end else "is not JSON"
             raise InvalidInput(
                 f"{shown(name)} {problem} after {counted.total} bytes; use another copy"
             ) from exc
@@ -424,7 +424,7 @@ class _Unpacked(io.RawIOBase):
             self._unpacked_bytes += len(self._text)
             _refuse_bomb(self._unpacked_bytes, self._packed_bytes, self._name)
         if not self._text and not self._frame.eof:
-            raise InvalidInput(f"{shown(self._name)} is cut off or empty; use another copy")
+            raise InvalidInput(f"{shown(self._name)} is truncated or empty; use another copy")
         count = min(len(buffer), len(self._text))
         buffer[:count], self._text = self._text[:count], self._text[count:]
         return count
