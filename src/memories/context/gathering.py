@@ -6,7 +6,6 @@ import logging
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from memories.context import admission
@@ -285,14 +284,12 @@ def _is_neighbour(turn: HistoryTurn, hits: Mapping[Place, HistoryTurn]) -> bool:
     """Return whether a turn is next to a hit and in the same session."""
     for offset in range(-NEIGHBOURS, NEIGHBOURS + 1):
         hit = hits.get((turn.conversation_id, turn.turn_index + offset))
-        if hit is not None and _is_same_session(turn, hit):
+        if hit is None:
+            continue
+        pause = abs(parse_time(turn.ts) - parse_time(hit.ts))
+        if pause <= SESSION_PAUSE:
             return True
     return False
-
-
-def _is_same_session(turn: HistoryTurn, other: HistoryTurn) -> bool:
-    pause = abs(parse_time(turn.ts) - parse_time(other.ts))
-    return timedelta() <= pause <= SESSION_PAUSE
 
 
 def _is_own(document: Document) -> bool:

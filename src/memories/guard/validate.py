@@ -329,7 +329,7 @@ def _require_visible(text: str, name: str) -> str:
     if not text:
         raise InvalidInput(f"{name} is empty")
     _require_storable(text, name)
-    if not any(map(_is_visible, text)):
+    if not any(map(is_visible, text)):
         raise InvalidInput(f"{name} has no visible text")
     return unicodedata.normalize("NFC", text)
 
@@ -359,5 +359,6 @@ def _require_storable(text: str, name: str) -> None:
         raise InvalidInput(f"{name} is not valid Unicode at {exc.start}") from None
 
 
-def _is_visible(character: str) -> bool:
+def is_visible(character: str) -> bool:
+    """Return whether a character is a letter, digit, mark, punctuation sign or symbol."""
     return character.isalnum() or unicodedata.category(character)[0] in "LNPSM"

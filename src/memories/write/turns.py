@@ -343,7 +343,9 @@ def split(text: str) -> list[str]:
     parts: list[str] = []
     start = 0
     while start < len(text):
-        visible = next((at for at in range(start, len(text)) if _is_visible(text[at])), None)
+        visible = next(
+            (at for at in range(start, len(text)) if validate.is_visible(text[at])), None
+        )
         if visible is None and parts:
             parts[-1] += text[start:]
             break
@@ -388,10 +390,6 @@ def _is_within_character(text: str, end: int) -> bool:
     before, after = text[end - 1], text[end]
     is_joined = after in _JOINERS or before == "\u200d" or bool(unicodedata.combining(after))
     return is_joined or before + after == "\r\n"
-
-
-def _is_visible(sign: str) -> bool:
-    return sign.isalnum() or unicodedata.category(sign)[0] in "LNPSM"
 
 
 # --- the description of a conversation
