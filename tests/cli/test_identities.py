@@ -113,9 +113,11 @@ def test_the_project_of_no_repository_is_refused(
 ) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(folder.parent))
     answer = memory("list", "--project", ".")
-    assert (answer.code, answer.error) == (
-        2, "the working folder is not in one of your git repositories; name the project instead of .",
-    )  # fmt: skip
+    assert answer.code == 2
+    assert answer.error == (
+        "the working folder is not in one of your git repositories; "
+        'give the project\'s name instead of "."'
+    )
 
 
 def test_a_key_is_that_of_the_project_and_else_the_one_outside_of_projects(
@@ -190,7 +192,7 @@ def test_the_end_of_a_projects_name_finds_it_unless_several_end_like_that(
     refused = memory("search", "deploys", "--project", "shop")
     assert (refused.code, refused.error) == (
         2,
-        f'"shop" may be {ACME} or example.org/shop; give its full name',
+        f'"shop" may mean {ACME} or example.org/shop; give the full name',
     )
     stored("Deploys need no project", "--project", "shop")
     assert memory("list", "--project", "shop").json["count"] == 1
@@ -208,7 +210,7 @@ def test_the_end_of_a_projects_name_is_enough_for_a_prompt(
     assert "Deploys happen" not in memory("prompt", "--project", "op").json["prompt"]
     stored("Deploys are announced", "--project", "example.org/shop")
     refused = memory("prompt", "--project", "shop")
-    said = f'"shop" may be {ACME} or example.org/shop; give its full name'
+    said = f'"shop" may mean {ACME} or example.org/shop; give the full name'
     assert (refused.code, refused.error) == (2, said)
 
 

@@ -201,7 +201,7 @@ def test_a_memory_is_decided_about_once(memory: Command, captured: list[str]) ->
             answer = memory("review", verb, "--yes", captured[2], decided)
             assert answer.code == 1
             assert decided in answer.error
-            assert "memory review lists the memories that wait" in answer.error
+            assert "to list the memories that are waiting, run memory review" in answer.error
     assert waiting(memory) == {captured[2]}
     missing = memory("review", "accept", "--yes", "01a1fe00-17ab-7c55-8000-000000000000")
     assert (missing.code, missing.error) == (1, "Memory not found")

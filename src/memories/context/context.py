@@ -366,7 +366,7 @@ def _check_shares(shares: Shares) -> Shares:
             "shares must be three whole numbers, 0 or more: last turns, recalled turns, memories"
         )
     if not any(shares):
-        raise InvalidInput("shares are all 0; give at least one part of a context a share")
+        raise InvalidInput("all shares are 0; give at least one of them a larger number")
     return Shares(*shares)
 
 

@@ -119,8 +119,8 @@ def names_of(project: str | None) -> tuple[str, ...]:
         identified = identify(Path.cwd())
         if identified is None:
             raise InvalidInput(
-                "the working folder is not in one of your git repositories; name the project "
-                "instead of ."
+                "the working folder is not in one of your git repositories; give the project's "
+                'name instead of "."'
             )
         name = identified.name
     return tuple(registry.names_of(name, registry.aliases(registers())))

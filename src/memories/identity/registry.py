@@ -97,7 +97,7 @@ def aliases(home: Path) -> dict[str, str]:
     except ValueError as exc:
         raise ConfigError(f"{file} is not JSON ({exc}); repair or remove it") from exc
     if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
-        raise ConfigError(f"{file} is not an object of names; repair or remove it")
+        raise ConfigError(f"{file} does not map aliases to names; repair or remove it")
     return names
 
 

@@ -485,7 +485,7 @@ def complete_name(project: str, names: Set[str]) -> str:
         return name
     longer = sorted(other for other in names if other.endswith(f"/{name}"))
     if len(longer) > 1:
-        raise InvalidInput(f'"{name}" may be {" or ".join(longer)}; give its full name')
+        raise InvalidInput(f'"{name}" may mean {" or ".join(longer)}; give the full name')
     return longer[0] if longer else name
 
 

@@ -310,7 +310,8 @@ class Review:
             if record.ended_by != PENDING:
                 state = "was deleted" if record.ended_by == "delete" else "does not wait for review"
                 raise RequestError(
-                    f"Memory {record.ref.group} {state}; memory review lists the memories that wait"
+                    f"Memory {record.ref.group} {state}; to list the memories that are waiting, "
+                    "run memory review"
                 )
             records[record.ref.group] = record
         return list(records.values())
