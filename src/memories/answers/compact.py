@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from memories.write.create import Created
 
 NOTHING = "nothing found"
-MAX_SHOWN = 2_000  # maximum length of each of several texts; a single text is never cut
+MAX_SHOWN = 2_000  # maximum number of characters of a text, if there are several texts
 _PLAIN = re.compile(r"[^\s:\[\]\"]+")  # a name that needs no quotes
 _SHORT_ID = 18  # length of an id's prefix where the shortest unique prefix isn't looked up
 _NESTED = ("tags", "origin")

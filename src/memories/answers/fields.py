@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from memories.models import Memory
 
 ALWAYS: Any = object()
-MAX_SIMILAR = 120  # maximum number of characters of a memory that a new memory may replace
+MAX_SIMILAR = 120  # maximum number of characters shown of a memory that a new one may replace
 _SCALARS = frozenset({str, int, float, bool, type(None)})  # types that JSON also has
 
 
@@ -55,7 +55,7 @@ def shape(record: object, fields: tuple[Field, ...]) -> dict[str, Any]:
 
 def plain(value: Any) -> Any:
     """Return a value in its JSON form."""
-    if value is None or isinstance(value, str | float | int):  # most values; the fastest check
+    if value is None or isinstance(value, str | float | int):  # first, as most values are of these
         return value
     if isinstance(value, datetime):
         return to_iso(value)

@@ -378,7 +378,7 @@ def _shape_line(result: "Created | RequestError") -> dict[str, Any]:
     shape = {name: answer[name] for name in _ANSWERED if name in answer}
     for similar in (*shape.get("duplicates", ()), *shape.get("similar_to", ())):
         for name in similar.keys() - {"id", "similarity", "difference"}:
-            del similar[name]  # for example, the contents of other memories
+            del similar[name]  # leaves out, for example, the contents of other memories
     return shape
 
 
@@ -411,7 +411,8 @@ def _open(file: str) -> Iterator[BinaryIO]:
 
 def _read_lines(stream: BinaryIO, plan: Plan) -> Iterator[list[_Line]]:
     """Yield lines in groups as they arrive, so that a slow writer gets immediate answers."""
-    read: Callable[[int], bytes] = getattr(stream, "read1", stream.read)  # waits only for one byte
+    # `read1` returns as soon as there is any input.
+    read: Callable[[int], bytes] = getattr(stream, "read1", stream.read)
     partial_line = bytearray()
     number = 0
     is_too_long = False

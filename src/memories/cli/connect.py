@@ -130,8 +130,8 @@ def disconnect(config: "Config", hosts: Sequence[str], scope: str | None, dry_ru
     scope = _check_scope(scope)
     if not hosts:
         raise InvalidInput(
-            f"name the host to disconnect: {', '.join(load_hosts())}; memory connect lists those "
-            "that are connected"
+            f"name the host to disconnect: {', '.join(load_hosts())}; memory connect shows which "
+            "are connected"
         )
     plans = []
     for host in hosts:
@@ -168,7 +168,7 @@ def _check_hosts(hosts: Sequence[str]) -> None:
             hint = f"did you mean {near[0]}?" if near else f"name one of {', '.join(names)}"
             raise InvalidInput(f'there is no host "{safe(host)}"; {hint}')
     if len(set(hosts)) < len(hosts):
-        raise InvalidInput("a host is named twice; name each once")
+        raise InvalidInput("a host is named twice; name each host once")
 
 
 def _check_scope(scope: str | None) -> str:
@@ -351,8 +351,7 @@ def _has_hooks(host: str) -> bool:
 
 
 def _show_status(connector: Connector, hosts: Sequence[str], *, everywhere: bool) -> int:
-    """Print which hosts are installed and connected; return the exit code, 1 if there is a
-    problem."""
+    """Print which hosts are installed and connected; return the exit code."""
     project = _project()
     root = None if project == Path.home() else project
     connected = find_connections(connector, root)
@@ -449,7 +448,6 @@ def _render_answers(answers: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _render_answer(answer: Mapping[str, Any]) -> str:
-    """Return the result of connecting or disconnecting one host, as text."""
     if answer.get("dry_run"):
         lines = [*answer["diff"].splitlines(), *answer["notes"]]
         return "\n".join(map(safe, lines))

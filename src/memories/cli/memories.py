@@ -310,7 +310,7 @@ def _is_file(name: str) -> bool:
     try:
         parse_id(name)
     except InvalidInput:
-        # A slash doesn't make it a path, since other programs' ids may contain slashes.
+        # A slash alone doesn't make it a file name, since other programs' ids may contain slashes.
         if name.startswith((".", "/", "~")) or name.endswith((".db", ".jsonl", ".backup")):
             return True
         try:

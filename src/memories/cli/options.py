@@ -31,7 +31,7 @@ _NOTED = (
 )  # other commands call methods that record their own events
 _TYPES = ("preference", "fact", "observation", "project", "decision")
 _MAX_ID_BYTES = 4_194_304
-_COMPLETED = {"conversation": "conversations"}  # the kind of names that complete a filter's value
+_COMPLETED = {"conversation": "conversations"}  # kind of names offered as values of a filter
 
 # A server sets both: the function that opens a run's memory, and the id for the memory that
 # `create` stores. Because of this id, a command that is sent twice stores only one memory.
@@ -134,7 +134,8 @@ def load_settings(output: str | None, namespace: str | None, store: str | None) 
 
     config = load_config({"format": output, "namespace": namespace, "store": store}, tell=note)
     set_format(config.format)
-    if config.log_level == "DEBUG" and OPEN_MEMORY.get() is None:  # a server runs many commands
+    # In a server, a command must not change the log level of other commands.
+    if config.log_level == "DEBUG" and OPEN_MEMORY.get() is None:
         from memories.core import logs
 
         logs.enable(config.log_level)
@@ -564,7 +565,7 @@ no_shared_option = option(
 )
 store_option = option(
     "--store", metavar="URL", section="Store",
-    help="The store, such as sqlite:///path. [default: a file in the data folder]",
+    help="The store's URL, such as sqlite:///path. [default: a file in the data folder]",
 )  # fmt: skip
 no_redact_option = option(
     "--no-redact", is_flag=True,
@@ -588,5 +589,5 @@ cursor_option = option(
 )  # fmt: skip
 fields_option = option(
     "--fields", metavar="NAMES", section="Output",
-    help="Only these fields, such as id,content; as text, one line for each result. [default: all]",
+    help="Only these fields, such as id,content; in text, one line for each result. [default: all]",
 )  # fmt: skip

@@ -58,7 +58,7 @@ _all_option = option(
 )
 _yes_option = option(
     "--yes", is_flag=True,
-    help="Decide without a terminal, in your own script. An agent can't use it.",
+    help="Decide without a terminal; for your own scripts, not for agents.",
 )  # fmt: skip
 _suspicious_option = option(
     "--suspicious", is_flag=True, section="Filters", help="Only memories marked as suspicious."
@@ -270,7 +270,6 @@ def _require_person(*, yes: bool, dry_run: bool) -> None:
 
 
 def _nonempty(filters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the filters that are not empty."""
     return {name: value for name, value in filters.items() if value}
 
 
@@ -316,7 +315,7 @@ class _Decision(NamedTuple):
     """A decision about one memory.
 
     Attributes:
-        word: The decision.
+        word: What was decided, such as `accepted`.
         at: The time just before the memory was accepted; None if it was not.
     """
 
@@ -330,7 +329,7 @@ class _Decisions:
     def __init__(self, memories: "Memories", rule: Mapping[str, Any]) -> None:
         self._memories = memories
         self._ids = memories.review.select(**rule)[::-1]  # newest first, as in the list
-        self._decisions: list[_Decision] = []  # on the first memories, in order
+        self._decisions: list[_Decision] = []  # one for each of the first memories
 
     def run(self) -> None:
         """Read keys until everything is decided, or the user quits."""

@@ -1,4 +1,4 @@
-"""Commands that find memories: search, get, history, list, duplicates. Also tags."""
+"""Commands that find memories (search, get, history, list, duplicates), and tags."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -59,9 +59,8 @@ def search(
 ) -> int:
     """Find memories or conversation turns, best match first.
 
-    QUERY is a question or some words, or - to read it from standard input. Memories are found by
-    meaning and by word. If the store can't be reached, the scratchpad is searched, and the exit
-    code is 4.
+    QUERY is a question or some words, or - to read it from standard input. Results match by meaning
+    or by word. If the store can't be reached, the scratchpad is searched, and the exit code is 4.
     """
     names = field_names(fields)
     query = read_argument(query, "query")

@@ -291,7 +291,6 @@ def _manage(config: Config, action: str) -> int:
 
 
 def _describe_server(status: Mapping[str, Any]) -> str:
-    """Describe the state of a server for people."""
     rows = {name: str(value) for name, value in status.items() if value is not None}
     minutes, seconds = divmod(int(rows.pop("seconds", 0)), 60)
     rows["running"] = f"for {minutes} min {seconds} s" if status["running"] else "no"

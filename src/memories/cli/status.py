@@ -121,7 +121,7 @@ def _render_status(state: "Status", problem: str) -> str:
         rows["size"] = f"{state.size_bytes / 1e6:.1f} MB{', compact' if state.compact else ''}"
     if log := store_shapes.large_log(state):
         rows["log"] = (
-            f"{log / 1e6:.1f} MB; it grows while a process keeps a read open; stop that process"
+            f"{log / 1e6:.1f} MB; grows while a process keeps a read open; stop that process"
         )
     if state.read_only:
         rows["access"] = "read only"
@@ -157,7 +157,7 @@ def render_config(settings: "Config") -> str:
 @click.argument("folder", default=".")
 @option("--revoke", is_flag=True, help="Stop trusting the file.")
 @option("--list", "lists", is_flag=True, help="List the trusted files.")
-@option("--yes", is_flag=True, help="Do not ask, in your own script. An agent can't use it.")
+@option("--yes", is_flag=True, help="Do not ask; for your own scripts, not for agents.")
 @format_option
 def trust(folder: str, revoke: bool, lists: bool, yes: bool, output: str | None) -> None:  # noqa: ARG001 - the option itself sets the format
     """Trust the settings in a folder's .env file.

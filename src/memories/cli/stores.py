@@ -215,7 +215,6 @@ def export(
 
 
 def _write_markdown(write: Callable[[IO[bytes]], int], folder: Path) -> None:
-    """Write an export into a folder of Markdown files."""
     from memories.transfer import bundle
 
     begin_change()
@@ -230,8 +229,10 @@ def _write_markdown(write: Callable[[IO[bytes]], int], folder: Path) -> None:
 
 
 def _write_to_output(write: Callable[[IO[bytes]], int]) -> None:
-    """Write an export to standard output from a copy, so that a slow reader doesn't block
-    writers."""
+    """Write an export to standard output.
+
+    The export is first written to a temporary file, so that a slow reader doesn't block writers.
+    """
     with (
         temporary_copy(write) as copy,
         name_place("standard output", "the export is incomplete"),
@@ -327,7 +328,6 @@ def _find_memory(memories: "Memories", memory_id: str) -> "Memory | None":
 
 
 def _describe_edit(memory: "Memory", text: str) -> str:
-    """Return the difference between a memory and its edited text."""
     import difflib  # takes 4 ms
 
     before, after = memory.content.splitlines(), text.splitlines()
@@ -435,8 +435,7 @@ def _render_migration(answer: Mapping[str, Any]) -> str:
 
 
 def _setting(url: str, otherwise: str) -> str:
-    """Return the command that sets a store, or a sentence if its URL contains a password, which
-    isn't shown."""
+    """Return the command that sets a store; for a URL with a password, a sentence without it."""
     from memories.core.urls import without_password
 
     if without_password(url) != url:

@@ -120,7 +120,7 @@ def create_result(created: "Created") -> str:
 
 
 def _outcome(created: "Created", record: Memory) -> list[str]:
-    """Describe the outcome of a create, in parts."""
+    """Return the parts of the line that reports a create."""
     name = safe(record.id[:CREATED_ID])
     verb = "stored" if created.stored else "already stored as"
     parts = [f"{verb} {name}"]
@@ -144,7 +144,6 @@ def _outcome(created: "Created", record: Memory) -> list[str]:
 
 
 def _correction(created: "Created") -> str:
-    """Describe what a create corrects."""
     corrected = f"corrects {safe((created.corrects or '')[:CREATED_ID])}"
     for similar in created.similar_to:
         if similar.id == created.corrects and similar.difference:

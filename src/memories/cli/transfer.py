@@ -65,7 +65,7 @@ _COUNTED_BYTES = 33_554_432  # maximum size of a source whose items are counted 
 )  # fmt: skip
 @option(
     "--yes", is_flag=True,
-    help="Do not ask before storing texts that were edited in a folder of export --markdown.",
+    help="Do not ask before storing edited texts from a folder that export --markdown wrote.",
 )  # fmt: skip
 @no_redact_option
 @namespace_settings
@@ -159,7 +159,9 @@ def _find_source(source: str, path: str | None) -> tuple[str | None, Sequence[Pa
     if path is not None:
         raise InvalidInput(f'there is no source "{shown(source)}"; use {", ".join(SOURCES)}')
     file = None
-    with contextlib.suppress(OSError, RuntimeError, ValueError):  # opening the file reports why
+    with contextlib.suppress(
+        OSError, RuntimeError, ValueError
+    ):  # opening the file later reports the error
         file = Path(source).resolve(strict=True)
     if file is None or source in ("", "-") or is_bundle(file) or _is_export(file):
         return None, []
@@ -177,7 +179,6 @@ def _is_export(file: Path) -> bool:
 def _import_source(
     config: "Config", reading: Reading, *, dry_run: bool, trusted: bool, redact: bool
 ) -> int:
-    """Import a source and print the result."""
     from memories.core.ids import new_id
     from memories.embedders import open_embedder
     from memories.guard.origin import origin, refuse_agent
@@ -268,7 +269,6 @@ def _render_counts(counts: Mapping[str, Any]) -> str:
 
 
 def _list_sources() -> int:
-    """Print the sources on this machine."""
     from memories.transfer.sources import locate
 
     rows: list[dict[str, Any]] = []
@@ -448,7 +448,7 @@ def _readable(file: str | IO[bytes]) -> Iterator[Callable[[str], Iterator[bytes]
             stream = sys.stdin.buffer if file == "-" else stack.enter_context(_open_file(file))
         else:
             stream = file
-        if not stream.seekable():  # a pipe; an import reads its file twice
+        if not stream.seekable():  # an import reads its file twice, which a pipe doesn't allow
             copy = partial(shutil.copyfileobj, stream, length=CHUNK_BYTES)
             stream = stack.enter_context(temporary_copy(copy))
         size = stream.seek(0, os.SEEK_END)
