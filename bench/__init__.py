@@ -1,1 +1,1 @@
-"""Measurements: what the memory reaches, and at what cost."""
+"""Measurements: the quality of the memory's answers, and their cost."""

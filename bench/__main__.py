@@ -10,7 +10,7 @@ from types import ModuleType
 
 os.environ.setdefault(
     "OPENBLAS_NUM_THREADS", "1"
-)  # before numpy: as in the command, and comparable between machines
+)  # set before numpy is imported: as in the command, and comparable across machines
 
 from bench import (
     agents_memory,
@@ -93,9 +93,9 @@ _BEAM = Path("../shared/data/beam-100k-dev")
 
 
 def main() -> None:
-    """Read the options and run what is asked for."""
+    """Parse the options and run the requested benchmarks."""
     given = _parser().parse_args()
-    sys.stdout.reconfigure(line_buffering=True)  # a long run shows its tables as they come
+    sys.stdout.reconfigure(line_buffering=True)  # a long run prints each table when it is finished
     print(f"Measured {report.environment()}.")
     for part in _WHAT[given.what]:
         data = {
@@ -155,7 +155,7 @@ def _measure(part: str, given: argparse.Namespace) -> None:
 
 
 def _processes(part: str, given: argparse.Namespace) -> None:
-    """Measure whole processes beside `python -c pass`."""
+    """Measure whole processes relative to `python -c pass`."""
     if part == "hot tier":
         hot.run(given.rounds)
         return
@@ -211,7 +211,9 @@ def _without_data(part: str) -> None:
 
 
 def _locomo(file: Path, embedder: str, *, chroma: bool) -> None:
-    """Measure retrieval with each conversation in a namespace of its own, and with all in one."""
+    """Measure retrieval with one namespace per conversation, and with all conversations in one
+    namespace.
+    """
     chosen = tuple(name for name in systems.NAMES if chroma or name != "chroma")
     for one_store in (False, True):
         try:
@@ -223,7 +225,7 @@ def _locomo(file: Path, embedder: str, *, chroma: bool) -> None:
 
 
 def _contexts(given: argparse.Namespace) -> None:
-    """Measure every data set that is there."""
+    """Measure every available data set."""
     paths = {name: getattr(given, name) for name in SETS}
     for name, path in paths.items():
         if path is None or not path.exists():

@@ -1,34 +1,34 @@
-"""What the prompt hook gives an agent, out of one store with the facts of nine people and their
+"""Facts that the prompt hook gives an agent, from one store with the facts of nine people and their
 projects.
 
-`bench/histories/NAME.jsonl` is what one person told their agents over months, and what they typed
-afterwards. Its first line is the history: its half, `dev` or `test`, and its projects with their
-remotes. Then come the facts, each with its project (`*`: valid in all projects) and its day; a
-correction names the fact that it `corrects`, and whether it has the same wording or another one.
-Then come the prompts, each with its day, the project in whose folder it is typed and the ids of the
-facts that a careful colleague would need for it; a third of them need none. Tune on `dev` alone.
+`bench/histories/NAME.jsonl` has the facts that one person told their agents over months, and the
+prompts that they typed afterwards. The first line describes the history: its half, `dev` or `test`,
+and its projects with their remotes. Then come the facts, each with its project (`*`: valid in all
+projects) and its day; a correction names the fact that it `corrects`, and whether it has the same
+wording or a different one. Then come the prompts, each with its day, the project in whose folder it
+is typed and the ids of the facts that a careful colleague would need for it; a third of the prompts
+need none. Tune only on `dev`.
 
 The library stores all facts in one namespace, each on its day and in the folder of its project.
-Then each prompt gets a `memory hook user-prompt` of its own: a new process and a new session, at
-noon of the prompt's day. Reads are not counted, so each prompt meets the same store. Beside the
-hook stand plain searches, which give their best five: the cosine of the same embedder, over all
-facts and over those of the project and of all projects, and BM25.
+Then `memory hook user-prompt` runs for each prompt, in a new process and a new session, at noon of
+the prompt's day. Reads are not counted, so each prompt sees the same store. The hook is compared
+with plain searches, which return their best five facts: by the cosine of the same embedder, over
+all facts or over those of the project and of all projects, and by BM25.
 
-How it is counted:
+The figures:
 
-- A fact is given if its whole text stands in what the hook printed.
+- A fact is given if the hook's output contains its whole text.
 - any, all: the share of the prompts with needs that got at least one of the facts that they need,
   and all of them.
 - given without need: how many of the prompts without needs got a fact.
 - of other projects: facts given whose project is neither that of the prompt nor `*`, per prompt.
-- outdated alone: how often a fact was given that a later one corrects, without the last one that
-  corrects it.
-- useless: facts given that the prompt does not need, per prompt; outdated ones are among them.
-- characters: of the facts given, and of all that the hook printed for the model, per prompt.
+- outdated alone: how often a fact was given that a later one corrects, without its last correction.
+- useless: facts given that the prompt does not need, per prompt; this includes outdated ones.
+- characters: of the facts given, and of the hook's whole output for the model, per prompt.
 
-A second table compares the ways at equal cost: each has the lowest threshold of its score at which
-it gives at most so many useless facts per prompt. Here the library rates what the hook would rate,
-and the plain searches look only at facts of the project and of all projects.
+A second table compares the ways at equal cost: each uses the lowest threshold of its score that
+keeps the useless facts per prompt below a limit. Here the library rates the facts that the hook
+would rate, and the plain searches consider only facts of the project and of all projects.
 """
 
 import json
@@ -66,7 +66,7 @@ EVERYWHERE = "*"
 HALVES = ("dev", "test")
 _HOOK = "`memory hook user-prompt`"
 _ARGUMENTS = "hook user-prompt --host claude-code --seconds 30".split()
-_BEST = 5  # facts that a plain search gives
+_BEST = 5  # number of facts that a plain search returns
 _COLUMNS = (
     "any %",
     "all %",
@@ -77,7 +77,7 @@ _COLUMNS = (
 )
 _CHARACTERS = ("characters of facts", "characters as sent")
 _DEADLINE_SECONDS = 60
-_USELESS = (0.5, 1.0, 1.5, 2.0, 3.0)  # facts per prompt, at which the ways are compared
+_USELESS = (0.5, 1.0, 1.5, 2.0, 3.0)  # limits of useless facts per prompt
 _NO_LIMITS = (1_000_000, 1_000_000)  # characters and tokens
 _QUIET = {"COUNT_ACCESSES": "false", "REINFORCE_ON_RETRIEVAL": "false", "MEMORY_EVENTS": "off"}
 _MOVED = """
@@ -89,12 +89,12 @@ class Moved(datetime.datetime):
 by = Moved.fromisoformat(sys.argv.pop(1)) - datetime.datetime.now(datetime.UTC)
 datetime.datetime = Moved
 runpy.run_module("memories", run_name="__main__", alter_sys=True)
-"""  # `python -m memories` at another time
+"""  # `python -m memories` at a different time
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """Something that a person told an agent."""
+    """A fact that a person told an agent."""
 
     id: str
     project: str
@@ -106,7 +106,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What a person types in a project, and the ids of the facts that it needs."""
+    """A prompt that a person types in a project, and the ids of the facts that it needs."""
 
     id: str
     project: str
@@ -131,7 +131,9 @@ class History:
 
 
 class Answer(NamedTuple):
-    """The facts that a prompt was given, and how many characters were sent with them."""
+    """The facts that were given for a prompt, and the number of characters that were sent with
+    them.
+    """
 
     prompt: Prompt
     facts: Sequence[Fact]
@@ -156,7 +158,7 @@ def load(folder: Path = DATA) -> list[History]:
 
 
 def last_corrections(facts: Sequence[Fact]) -> dict[str, str]:
-    """Return for each fact that was corrected the last one that corrects it, by their ids."""
+    """Return the last correction of each corrected fact, by id."""
     newer = {fact.corrects: fact.id for fact in facts if fact.corrects}
 
     def last(fact: str) -> str:
@@ -166,7 +168,7 @@ def last_corrections(facts: Sequence[Fact]) -> dict[str, str]:
 
 
 def score(answers: Sequence[Answer], corrected: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the figures of the module's docstring, in its order, as they are printed.
+    """Return the figures that the module's docstring lists, in the same order, as text.
 
     Args:
         answers: Some with needs.
@@ -197,7 +199,7 @@ def score(answers: Sequence[Answer], corrected: Mapping[str, str]) -> tuple[str,
 
 
 def run() -> None:
-    """Ask the hook and the plain searches, and print a table for each half and one for all."""
+    """Run the hook and the plain searches, and print a table for each half and one for all."""
     histories = load()
     facts = [fact for history in histories for fact in history.facts]
     prompts = [prompt for history in histories for prompt in history.prompts]
@@ -233,7 +235,7 @@ def run() -> None:
 def _compare_thresholds(
     scored: Mapping[str, Sequence[Scored]], half: str, corrected: Mapping[str, str]
 ) -> None:
-    """Print what each way gives at the threshold where it gives so many useless facts."""
+    """Print the figures of each way at the threshold that keeps a limit of useless facts."""
     report.heading(f"Needed facts at so many useless facts per prompt, {half}")
     rows = []
     for way, prompts in scored.items():
@@ -246,7 +248,7 @@ def _compare_thresholds(
 def best_figures(
     scored: Sequence[Scored], useless: float, corrected: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Return any, all and given without need, at the lowest threshold that keeps the limit.
+    """Return `any`, `all` and `given without need` at the lowest threshold that keeps the limit.
 
     Args:
         scored: Prompts with facts and their scores.
@@ -273,7 +275,7 @@ def best_figures(
 def _rate(
     prompts: Sequence[Prompt], facts: Sequence[Fact], folders: Mapping[str, Path], home: Path
 ) -> list[Scored]:
-    """Return what the hook's gate would let through without a threshold."""
+    """Return the facts that the hook's gate would pass without a threshold."""
     now = SimpleNamespace(time=datetime.now(UTC))
     config = load_config({"home": str(home)}, environment=_QUIET)
     by_text = {fact.text: fact for fact in facts}
@@ -302,9 +304,7 @@ def _rate(
 
 
 def _folders(histories: Sequence[History], base: Path) -> Iterator[tuple[str, Path]]:
-    """Make a folder for each project, a git repository as its clone would be, and yield them by
-    project.
-    """
+    """Make a git repository for each project, like a clone of it, and yield the folders by project."""
     for history in histories:
         for name, remote in history.projects.items():
             git = base / history.id / name / ".git"
@@ -316,11 +316,11 @@ def _folders(histories: Sequence[History], base: Path) -> Iterator[tuple[str, Pa
 
 
 def _fill(facts: Sequence[Fact], folders: Mapping[str, Path], home: Path) -> str:
-    """Store the facts in the order of their days; return a sentence on what became of them.
+    """Store the facts in the order of their days; return a sentence about the results.
 
     Raises:
-        RuntimeError: A fact is stored with another text, by which it can't be found in what a hook
-            prints.
+        RuntimeError: A fact is stored with a different text, so it can't be recognized in a hook's
+            output.
     """
     home.mkdir()
     places: dict[str, Place] = {}
@@ -353,11 +353,11 @@ def _fill(facts: Sequence[Fact], folders: Mapping[str, Path], home: Path) -> str
 def _hook(
     prompts: Sequence[Prompt], facts: Sequence[Fact], folders: Mapping[str, Path], home: Path
 ) -> list[Answer]:
-    """Run the hook for each prompt, a process each.
+    """Run the hook for each prompt, in one process each.
 
     Raises:
-        RuntimeError: A hook failed, which it hides from its agent; or it printed something without
-            a whole fact.
+        RuntimeError: A hook failed, which it hides from its agent, or its output contains no whole
+            fact.
     """
     kept = {
         name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "PYTHONPATH")
@@ -426,7 +426,7 @@ class _PlainSearch:
         embedder = open_embedder("minilm")
         assert embedder is not None
         self._facts, self._embedder = facts, embedder
-        # none is longer than one window
+        # no fact is longer than one window
         self._vectors = np.stack([embedder.embed(fact.text)[0] for fact in facts])
         self._db = apsw.Connection(":memory:")
         self._db.execute(
@@ -455,8 +455,8 @@ class _PlainSearch:
 
 
 def _keep(answers: Sequence[Answer]) -> None:
-    """Write down what each prompt of the development half was given; nobody looks into the other
-    half.
+    """Write the facts given for each prompt of the half `dev` to a file; the other half stays
+    unread.
     """
     corpus.CACHE.mkdir(exist_ok=True)
     file = corpus.CACHE / "agents-memory-dev.jsonl"

@@ -1,5 +1,5 @@
-"""Searches over the HTTP API: what they take in a client, beside the same searches in the process
-itself.
+"""Searches over the HTTP API: their time in a client, compared with the same searches in one
+process.
 """
 
 import http.client
@@ -20,14 +20,14 @@ from memories.server.http import HttpProtocol
 
 
 class Searched(NamedTuple):
-    """What searches took, in milliseconds.
+    """The times of searches, in milliseconds.
 
     Attributes:
-        api: The median and the 95th percentile over HTTP, one connection that is kept.
+        api: The median and the 95th percentile over HTTP, with one persistent connection.
         inside: The same in one process, without a server.
-        api_cpu: CPU time of one search over HTTP, of client and server together, which a busy
-            machine changes less.
-        inside_cpu: CPU time of one inside.
+        api_cpu: CPU time of one search over HTTP, of client and server in total. A busy machine
+            changes it less than wall time.
+        inside_cpu: CPU time of one search inside the process.
     """
 
     api: tuple[float, float]

@@ -1,9 +1,9 @@
-"""Calibrate similarity: which cosine means that a text belongs to a question, so that thresholds
-fit every model.
+"""Calibrate similarity: find out which cosine means that a text answers a question, so that
+thresholds fit every model.
 
-Texts that answer a question are set against as many that stand in other conversations, and a
-logistic curve is fitted to their cosines (Platt, 1999). Its two constants are what
-`Space.calibration` holds; the table shows how well the curve says what is so.
+Texts that answer a question are compared with as many texts from other conversations, and a
+logistic curve is fitted to their cosines (Platt, 1999). The curve's two constants are stored in
+`Space.calibration`; the table shows how well the curve fits.
 """
 
 import random
@@ -28,12 +28,12 @@ Cosines = NDArray[np.float64]
 
 
 def run(files: dict[str, Path], embedder: str = "minilm", seed: int = 7) -> None:
-    """Measure with the data sets at hand, and print the constants and the curve.
+    """Measure with the given data sets, and print the constants and the curve.
 
     Args:
         files: Names of data sets and the user's copies of them.
-        embedder: The name of an embedder that ships.
-        seed: Of the draw of unrelated texts.
+        embedder: The name of an included embedder.
+        seed: The seed for drawing unrelated texts.
     """
     kept = KeptVectors(embedder)
     try:
@@ -77,8 +77,8 @@ def run(files: dict[str, Path], embedder: str = "minilm", seed: int = 7) -> None
 
 
 def fit(related: Cosines, unrelated: Cosines) -> tuple[float, float]:
-    """Return slope and middle of the logistic curve that makes these cosines likeliest, by Newton's
-    method.
+    """Return the slope and the middle of the logistic curve with the maximum likelihood, by
+    Newton's method.
     """
     cosines = np.concatenate([related, unrelated])
     belongs = np.concatenate([np.ones(len(related)), np.zeros(len(unrelated))])
@@ -94,8 +94,8 @@ def fit(related: Cosines, unrelated: Cosines) -> tuple[float, float]:
 def _cosines(
     data: datasets.DataSet, embedder: KeptVectors, rng: random.Random
 ) -> tuple[Cosines, Cosines]:
-    """Return the best cosine of each question with a text that answers it, and with one of another
-    conversation.
+    """Return each question's best cosine with a text that answers it, and its cosine with a text of
+    a different conversation.
     """
     related, unrelated = [], []
     for pool in data.pools:
@@ -115,7 +115,7 @@ def _cosines(
 
 
 def _stored(embedder: KeptVectors, turns: Sequence[datasets.Turn]) -> list[NDArray[np.float32]]:
-    """Return the vectors that a store keeps of turns."""
+    """Return the vectors that a store keeps for turns."""
     return embed_many(embedder, [turn.text for turn in turns], [turn.role for turn in turns])
 
 

@@ -1,12 +1,12 @@
 """Which sentences of a conversation are proposed as memories, in twenty-one languages.
 
 `bench/messages/CODE.txt` has messages as developers type them to agents, one per line, in two
-halves, `# dev` and `# test`. `[[…]]` marks a sentence that is worth remembering in later sessions;
-`a: ` begins a message of the assistant. Tune on `dev` alone; the messages of `test` are by other
-people with another style.
+halves, `# dev` and `# test`. `[[…]]` marks a sentence that is worth remembering in later sessions,
+and `a: ` begins a message of the assistant. Tune on `dev` alone; the messages of `test` are by
+different people with a different style.
 
 A proposal is right if it has at least six in ten words of a marked sentence, and a marked sentence
-is proposed if a right proposal belongs to it.
+counts as proposed if a right proposal belongs to it.
 
 - recall: the share of the marked sentences that were proposed.
 - precision: the share of the proposals that are right.
@@ -41,7 +41,7 @@ class Message(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The sentences of a message that were missed, and those that were proposed wrongly."""
+    """The sentences of a message that were missed, and those that were wrongly proposed."""
 
     message: Message
     proposed: int

@@ -1,7 +1,7 @@
-"""`python -m bench.chat`: what a long session costs, and what search brings over the last three
-facts; with a stand-in.
+"""`python -m bench.chat`: the cost of a long session, and the benefit of search over the last three
+facts, with a model's stand-in.
 
-The model's own time is not in it: the stand-in on this machine answers at once.
+The figures don't include a model's time, since the stand-in answers immediately.
 """
 
 import argparse
@@ -30,7 +30,7 @@ FACTS = (
     "boat:Perle", "garden:wild", "bicycle:red", "editor:Helix", "shell:fish", "time zone:Europe/Oslo", "diet:vegan",
     "birthday:May 4", "street:Elm Row", "team:platform", "laptop:Framework", "language:Norwegian", "plan:the small one",
 )  # fmt: skip
-WINDOW = 50  # turns whose times are told together
+WINDOW = 50  # number of turns per reported time
 
 
 def main() -> None:

@@ -1,5 +1,5 @@
-"""Cold commands: the CPU time of a whole `memory …` process, as a ratio to `python -c pass`, and
-where it goes.
+"""Cold commands: the CPU time of a whole `memory …` process, as a multiple of `python -c pass`, and
+how it is spent.
 """
 
 import contextlib
@@ -27,9 +27,9 @@ _TARGETS = {
     "get": 6.5,
     "list": 6.5,
     "search": 22.0,
-}  # times `python -c pass`, at most
+}  # maximum, as a multiple of `python -c pass`
 
-# One process that does what `memory search` does, step by step; each step's end is printed in
+# A process that does the steps of `memory search` and prints the time at the end of each, in
 # seconds.
 _STEPS = """
 import time; print("interpreter", time.monotonic())
@@ -51,9 +51,7 @@ import os; os._exit(0)
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What is asked of the cold benchmark: how many memories there are, and how often each command
-    runs.
-    """
+    """Options of the benchmark: the number of memories, and how often each command runs."""
 
     texts: Path
     memories: int = MEMORIES
@@ -82,7 +80,7 @@ def _environment(home: Path) -> dict[str, str]:
 
 
 def _fill(options: Options, home: Path) -> str:
-    """Store the texts; return the id of the last one."""
+    """Store the texts; return the id of the last memory."""
     corpus = corpora.load(options.texts, options.memories, 0)
     config = load_config({"home": str(home)}, environment={})
     with Memories(embedder=corpus.embedder, config=config) as memories:
@@ -111,7 +109,7 @@ def _print_commands(
     options: Options, commands: Mapping[str, list[str]], environment: Mapping[str, str]
 ) -> None:
     taken: dict[str, list[float]] = {name: [] for name in commands}
-    for _ in range(options.rounds + 1):  # the first round warms the disk cache and is not counted
+    for _ in range(options.rounds + 1):  # the first round warms the disk cache, so it isn't counted
         for name, command in commands.items():
             taken[name].append(_cpu_milliseconds(command, environment))
     times = {name: values[1:] for name, values in taken.items()}
@@ -155,9 +153,7 @@ def _bar(name: str, values: Sequence[float], bare: Sequence[float]) -> str:
 
 
 def _cpu_milliseconds(command: Sequence[str], environment: Mapping[str, str]) -> float:
-    """Run a command; return the CPU time that it took, of which other load takes less away than of
-    wall time.
-    """
+    """Run a command; return its CPU time, which other load affects less than wall time."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     _run(command, environment)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -187,7 +183,7 @@ def _print_parts(options: Options, environment: Mapping[str, str]) -> None:
 
 
 def _print_handshake(options: Options, environment: Mapping[str, str]) -> None:
-    """Print how long `memory mcp` needs until it has shaken hands, beside the import of the SDK."""
+    """Print how long `memory mcp` takes until the handshake, compared with importing the SDK."""
     hello = {
         "protocolVersion": "2025-06-18",
         "capabilities": {},
@@ -214,7 +210,7 @@ def _print_handshake(options: Options, environment: Mapping[str, str]) -> None:
 
 
 def _answer(command: Sequence[str], request: str, environment: Mapping[str, str]) -> None:
-    """Run a command until it has said its first line, or has ended if it says nothing."""
+    """Run a command until it prints its first line, or ends without output."""
     with subprocess.Popen(
         command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as running:
@@ -237,8 +233,8 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> str:
 
 
 def _loads_heavy(command: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Return whether a command imports numpy or what the model needs, as Python itself reports its
-    imports.
+    """Return whether a command imports numpy or the model's runtime, according to Python's import
+    log.
     """
     traced = subprocess.run(
         [command[0], "-X", "importtime", *command[1:]],

@@ -1,5 +1,5 @@
-"""Contexts: how often what answers a question stands in the context that a model is given, and what
-it costs.
+"""Contexts: how often a model's context contains the answer to a question, and the cost of the
+context.
 """
 
 import tempfile
@@ -28,8 +28,8 @@ _TAIL = 16
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What one way gave for a question: the targets that are in the text, its tokens, and how long
-    it took.
+    """The result of one way for a question: the targets in the text, the text's tokens, and the
+    time.
     """
 
     targets: frozenset[str]
@@ -39,7 +39,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What is asked of the benchmark: a data set, where it is, and the halves of it that count.
+    """Options of the benchmark: a data set, its path, and the half that counts.
 
     Attributes:
         half: 0 or 1 for every second pool, from that one on; None for all.
@@ -55,7 +55,7 @@ def run(options: Options) -> None:
     """Measure a data set and print its tables.
 
     Raises:
-        DataError: The data are not there, or of another format.
+        DataError: The data are missing, or in a different format.
     """
     data = datasets.load(options.name, options.path)
     if options.half is not None:
@@ -73,9 +73,7 @@ def run(options: Options) -> None:
 def _measure(
     data: DataSet, embedder: KeptVectors, sessions: dict[str, list[str]] | None
 ) -> dict[tuple[str, int], list[Given]]:
-    """Return for each way and budget what it gives for each question that counts, in their
-    order.
-    """
+    """Return the results of each way and budget, in the order of the questions that count."""
     found: dict[tuple[str, int], list[Given]] = {}
     with progress.shown("questions", sum(len(_counted(pool)) for pool in data.pools)) as advance:
         for pool in data.pools:
@@ -126,7 +124,7 @@ class _Store:
     def ways(
         self, question: Question, budget: int, sessions: dict[str, list[str]] | None
     ) -> Iterator[tuple[str, Given]]:
-        """Yield each way with what it gives."""
+        """Yield each way with its result."""
         yield "context", self._context(question, budget)
         hits = self._gateway.recall_history(question.text, budget // 10, self._one)
         known = [
@@ -160,8 +158,8 @@ class _Store:
     def _filled(
         self, question: Question, budget: int, places: Iterable[tuple[str, int]], *, in_order: bool
     ) -> Given:
-        """Return what plain lines of these turns fill the budget with; `in_order`: up to the first
-        that is too long.
+        """Return the plain lines of these turns that fit the budget; with `in_order`, only those
+        before the first line that is too long.
         """
         room = budget - estimate_tokens(question.text)
         held: set[str] = set()
@@ -182,7 +180,7 @@ class _Store:
 
 
 def _shown(conversation: Conversation, at: int, turn: Turn) -> int:
-    """Return how many tokens a turn takes as a line with its date, as plain ways show it."""
+    """Return the number of tokens of a turn as a line with its date, which the plain ways use."""
     made = HistoryTurn(
         conversation.id,
         turn.role or "user",

@@ -1,6 +1,4 @@
-"""Conversations: what an agent waits for at each message, while ten conversations are held at
-once.
-"""
+"""Conversations: how long an agent waits at each message, while ten conversations run at once."""
 
 import itertools
 import tempfile
@@ -37,9 +35,9 @@ class Load:
 
     Attributes:
         name: What the table is called.
-        per_second: How many messages, of all conversations together.
+        per_second: The number of messages in all conversations.
         seconds: For how long.
-        every: One message of so many is also remembered.
+        every: One of this many messages is also remembered.
     """
 
     name: str
@@ -54,7 +52,7 @@ LOADS = (Load("100 messages a minute", 100 / 60, 60, 2), Load("100 messages a se
 
 @dataclass(slots=True)
 class Timed:
-    """The milliseconds of each operation, and how late each message was begun."""
+    """The milliseconds of each operation, and the delay with which each message began."""
 
     operations: dict[str, list[float]] = field(
         default_factory=lambda: {name: [] for name in TARGETS}
@@ -71,7 +69,7 @@ def run(file: Path, count: int, endpoint: str = "") -> None:
 
     Args:
         file: Texts, one a line.
-        count: How many turns the longest conversation has.
+        count: The number of turns in the longest conversation.
         endpoint: Another memory to measure instead; see `MCP_ENDPOINT`.
     """
     if endpoint:
@@ -90,8 +88,8 @@ def run(file: Path, count: int, endpoint: str = "") -> None:
 
 
 def _run_endpoint(file: Path, count: int, endpoint: str) -> None:
-    """Hold the conversations over another memory, which keeps what is written to it, and print a
-    table for the first load.
+    """Hold the conversations with a different memory, which keeps its data, and print a table for
+    the first load.
     """
     texts = file.read_text(encoding="utf-8").splitlines()
     now = datetime.now(UTC).isoformat()
@@ -109,8 +107,8 @@ def _run_endpoint(file: Path, count: int, endpoint: str) -> None:
 
 
 def _fill(config: Config, corpus: Corpus) -> None:
-    """Store all turns in one conversation and the first texts as memories, with the vectors at
-    hand.
+    """Store all turns in one conversation and the first texts as memories, with precomputed
+    vectors.
     """
     with Memories(config=config, embedder=corpus.embedder) as memories:
         for first in range(0, len(corpus.texts), _BATCH):
@@ -144,8 +142,8 @@ def _warm(gateway: MemoryGateway, corpus: Corpus) -> None:
 
 
 def _hold(gateway: MemoryGateway, load: Load, messages: Iterable[str]) -> list[Timed]:
-    """Let messages come at their times, in turn in each conversation, and each conversation be a
-    thread.
+    """Send the messages at their times, to each conversation in turn, with one thread per
+    conversation.
     """
     texts = list(itertools.islice(messages, round(load.per_second * load.seconds)))
     begin = time.perf_counter() + 0.5

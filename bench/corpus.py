@@ -1,4 +1,4 @@
-"""Texts and their vectors: real sentences, embedded once with the packaged model and kept under
+"""Texts and their vectors: real sentences, embedded once with the packaged model and cached in
 `.bench/`.
 """
 
@@ -25,12 +25,12 @@ _SHORT_WORDS = 5
 
 @dataclass(frozen=True)
 class Corpus:
-    """Texts to store and texts to ask, in the same order as the rows of their vectors.
+    """Texts to store and texts to search for, in the order of the rows of their vectors.
 
     Attributes:
         texts: What is stored.
-        statements: Held-out texts, asked as they are: long queries.
-        shorts: The first words of each of them: what a person types.
+        statements: Held-out texts, used as queries without changes: long queries.
+        shorts: The first words of each held-out text: what a person types.
     """
 
     texts: list[str]
@@ -53,8 +53,8 @@ class Corpus:
 
     @cached_property
     def embedder(self) -> "KnownVectors":
-        """An embedder that answers from the vectors at hand, so that no embedding is in what is
-        measured.
+        """An embedder that looks up precomputed vectors, so that measurements don't include
+        embedding.
         """
         return KnownVectors(
             [*self.texts, *self.statements, *self.shorts],
@@ -73,8 +73,8 @@ class KnownVectors:
         self._rows = {text: row for row, text in enumerate(texts)}
 
     def embed(self, text: str) -> NDArray[np.float32]:
-        """Return the vector of a known text, or the model's of another one, shape (1, 384); see
-        `Embedder.embed`.
+        """Return the precomputed vector of a text, or the model's if there is none, shape (1, 384);
+        see `Embedder.embed`.
         """
         row = self._rows.get(text)
         return self._model.embed(text)[:1] if row is None else self._vectors[row : row + 1]
@@ -85,11 +85,11 @@ class KnownVectors:
 
 
 def load(file: Path, count: int, queries: int) -> Corpus:
-    """Read a file of texts, one a line, and embed what has not been embedded by an earlier run.
+    """Read a file of texts, one per line, and embed those that no earlier run has embedded.
 
     Args:
-        file: At least `count + queries` lines, best shuffled; the last `queries` lines are held out
-            as queries.
+        file: At least `count + queries` lines, preferably shuffled; the last `queries` lines are
+            held out as queries.
         count: How many texts to store.
         queries: How many to ask.
     """
@@ -108,8 +108,8 @@ def load(file: Path, count: int, queries: int) -> Corpus:
 
 
 def embed(texts: Sequence[str]) -> NDArray[np.float32]:
-    """Return the vectors of texts, shape (n, 384), each by its first window; kept under `.bench/`
-    for the next time.
+    """Return the vectors of texts, shape (n, 384), each by its first window; cached in `.bench/`
+    for the next run.
     """
     digest = hashlib.blake2b(
         "\n".join([MiniLM.space.model, *texts]).encode(), digest_size=8

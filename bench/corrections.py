@@ -1,5 +1,5 @@
-"""How well corrections are linked and ranked in `tests/data/correction_*.jsonl`, with MiniLM and by
-words alone.
+"""How well corrections are linked and ranked in `tests/data/correction_*.jsonl`, with MiniLM and
+only by words.
 """
 
 import json
@@ -34,7 +34,7 @@ class Pair:
 
 
 class Clock:
-    """A clock that stands still until it is moved."""
+    """A clock that changes only when it is set."""
 
     def __init__(self) -> None:
         """Begin at a fixed time."""
@@ -46,13 +46,13 @@ class Clock:
 
 
 def load_pairs(path: Path = PAIRS) -> list[Pair]:
-    """Return the pairs of a file of JSON lines."""
+    """Return the pairs in a file of JSON lines."""
     return [Pair(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 @contextmanager
 def store_of(texts: Sequence[str], embedder: "Embedder | str") -> Iterator[Path]:
-    """Yield a folder with a store that holds these texts."""
+    """Yield a folder with a store that contains these texts."""
     with tempfile.TemporaryDirectory() as folder:
         with Memories(f"sqlite:///{folder}/m.db", embedder=embedder, clock=Clock()) as memories:
             memories.create_many(texts, force=True)
@@ -88,7 +88,7 @@ def is_newer_first(
 
 
 def wrong_links(pairs: Sequence[Pair], embedder: "Embedder | str") -> int:
-    """Store each pair of facts in a project of its own, and count the linked ones."""
+    """Store each pair of facts in its own project, and count the linked pairs."""
     drafts = [
         Draft(text, tags={"project": str(number)})
         for number, pair in enumerate(pairs)

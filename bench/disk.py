@@ -1,4 +1,4 @@
-"""What a store file takes on the disk, by part, beside the text itself."""
+"""The size of a store file on disk, by part, without the text itself."""
 
 import json
 import subprocess
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench import report
 
-# In a process of its own: nothing but the store may have the file open in this one.
+# Runs in a separate process, since in this one only the store may have the file open.
 _READ = """
 import apsw, json, sys
 db = apsw.Connection(sys.argv[1], flags=apsw.SQLITE_OPEN_READONLY)
@@ -50,12 +50,12 @@ class Disk:
 
     @property
     def beside_text(self) -> int:
-        """Return the bytes of everything but the text."""
+        """Return the bytes of everything except the text."""
         return sum(self.parts.values())
 
 
 def measure(file: Path) -> Disk:
-    """Return what a closed store file holds."""
+    """Return the sizes of the parts of a closed store file."""
     read = subprocess.run(
         [sys.executable, "-c", _READ, str(file)], check=True, capture_output=True, text=True
     )
