@@ -32,7 +32,7 @@ class Pair:
     cosine: float
 
     def relation(self, threshold: float) -> Relation:
-        """Return the relation on the new text at a threshold."""
+        """Return the relation of the new text to the old one at a threshold."""
         return compare_words(self.new, self.old, self.cosine, threshold=threshold).relation
 
 
@@ -80,17 +80,17 @@ def load_pairs(path: Path = PAIRS, name: str = "minilm") -> list[Pair]:
 
 
 def score(pairs: Iterable[Pair], threshold: float) -> Score:
-    """Count the pairs that are refused at a threshold, and those that should be."""
+    """Count the pairs that are refused at a threshold, and the pairs that should be refused."""
     counts = Counter((pair.repeats, pair.relation(threshold) in NOT_STORED) for pair in pairs)
     return Score(right=counts[True, True], wrong=counts[False, True], missed=counts[True, False])
 
 
 def recommended(pairs: Sequence[Pair]) -> float:
-    """Return the threshold, among those without a wrong duplicate, that is best on the dev split.
+    """Return the best threshold on the dev split among those without a wrong duplicate.
 
-    The best one has the largest sum of two shares: the repetitions that are not stored, and the
-    pairs about one fact (corrections, elaborations) that get a hint, less the share of other pairs
-    that get one too.
+    The best threshold has the largest sum of two shares: the repetitions that are not stored, and
+    the pairs about one fact (corrections, elaborations) that get a hint, less the share of other
+    pairs that get one too.
     """
     dev = [pair for pair in pairs if pair.split == "dev"]
     safe = [threshold for threshold in THRESHOLDS if not score(dev, threshold).wrong]

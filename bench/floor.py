@@ -1,10 +1,10 @@
 """Calibrate the noise floor: how similar the best memory is to a nonsense query, by the number of
 memories.
 
-The best of N cosines that mean nothing grows as mean + spread × sqrt(2 ln N), as the largest of N
-normal numbers does. This fits the two constants to the 98th percentile of nonsense queries and
-shows what the floor costs: the share of real questions that nothing resembles so much, where the
-text that answers is among the N.
+The best of N meaningless cosines grows as mean + spread × sqrt(2 ln N), like the largest of N
+normal deviates. This fits the two constants to the 98th percentile of nonsense queries and shows
+the cost of the floor: the share of real questions whose best similarity is below the floor although
+the answer is among the N texts.
 """
 
 import json
@@ -23,7 +23,7 @@ ROUNDS = 4
 
 
 def nonsense(rng: random.Random) -> str:
-    """Return keys struck at random, or syllables that make no word."""
+    """Return random keystrokes, or syllables that form no word."""
 
     def mashed() -> str:
         return "".join(rng.choices(string.ascii_lowercase, k=rng.randint(4, 9)))
@@ -38,7 +38,7 @@ def nonsense(rng: random.Random) -> str:
 
 
 def load(path: Path) -> tuple[list[str], list[tuple[str, list[int]]]]:
-    """Return all turns, and each question with the places of the turns that answer it."""
+    """Return all turns, and each question with the positions of the turns that answer it."""
     texts: list[str] = []
     questions: list[tuple[str, list[int]]] = []
     for item in json.loads(path.read_text(encoding="utf-8")):

@@ -1,9 +1,9 @@
-"""Hooks: the CPU time of a whole `memory hook …`, and the wall time until it ends, as ratios to
+"""Hooks: the CPU time of a whole `memory hook …`, and the wall time until it ends, as multiples of
 `python -c pass`.
 
-Its CPU time is that of all its processes, also of what they do when the host has its answer; on
-Linux, where this process can wait for those that a hook leaves behind. The flusher is none of them:
-it stores what was said, once.
+The CPU time includes all processes that a hook starts, even those that continue after the host has
+its answer, since on Linux this process can wait for them. It excludes the flusher, which stores
+turns once for many hooks.
 """
 
 import contextlib
@@ -25,10 +25,10 @@ from memories import Draft, Memories, load_config
 from memories.hooks.hook import EVENTS
 
 _APPENDING = ("answer", "stop", "pre-compact", "session-end")
-_TARGET = 3.0  # times `python -c pass`, for events that only append
-_LATEST_MS = 1_000.0  # that an agent is ever held up
+_TARGET = 3.0  # as a multiple of `python -c pass`, for events that only append
+_LATEST_MS = 1_000.0  # maximum delay of an agent
 _CHILD_SUBREAPER = 36  # of prctl(2)
-_SETTLING_SECONDS = 3.0  # in which a server loads what commands need
+_SETTLING_SECONDS = 3.0  # time for a server to load the modules of commands
 _LOCK = """
 import apsw, sys
 connection = apsw.Connection(sys.argv[1])
@@ -44,7 +44,7 @@ _SECONDS = "0.85"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What is asked of the benchmark: how many memories there are, and how often each hook runs."""
+    """Options of the benchmark: the number of memories, and how often each hook runs."""
 
     texts: Path
     memories: int = 10_000
@@ -52,8 +52,8 @@ class Options:
 
 
 def run(options: Options) -> None:
-    """Measure each event over an empty store, a full one, the same with a server, and one that
-    others may not read.
+    """Measure each event with an empty store, a full store, a full store with a server, and an
+    unreadable store.
     """
     corpora.CACHE.mkdir(exist_ok=True)
     if sys.platform == "linux":
@@ -100,7 +100,7 @@ def _environment(home: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _other(command: list[str], home: Path) -> Iterator[None]:
-    """Run another program while inside, from when it has said its first line."""
+    """Run another program during the block, which starts after the program's first line."""
     with subprocess.Popen(
         command,
         env=_environment(home),
@@ -119,7 +119,7 @@ def _other(command: list[str], home: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _ending_flushers() -> Iterator[None]:
-    """Wait for the flushers that hooks started: at the end only they, of all children, lead a
+    """Wait for the flushers that hooks started. At the end they are the only children that lead a
     session.
     """
     yield
@@ -135,7 +135,7 @@ def _print(title: str, options: Options, home: Path) -> None:
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in ("python -c pass", *EVENTS)}
     for number in range(
         options.rounds + 1
-    ):  # the first round warms the disk cache and is not counted
+    ):  # the first round warms the disk cache, so it isn't counted
         for name, times in taken.items():
             times.append(_times(name, number, home, environment))
     bare = report.percentile([cpu for cpu, _ in taken["python -c pass"][1:]], 0.5)
@@ -175,7 +175,7 @@ def _bar(name: str, ratio: float, walls: list[float]) -> str:
 def _times(
     name: str, number: int, home: Path, environment: Mapping[str, str]
 ) -> tuple[float, float]:
-    """Run a process; return the CPU time and the wall time that it took, in milliseconds."""
+    """Run a process; return its CPU time and wall time, in milliseconds."""
     hook = [
         sys.executable,
         "-m",

@@ -1,5 +1,5 @@
-"""The hot tier: what reading a scratchpad, the prompt block and a search of it cost, beside `python
--c pass`.
+"""The hot tier: the cost of reading and searching a scratchpad, and of the prompt block, relative
+to `python -c pass`.
 """
 
 import os
@@ -66,7 +66,7 @@ def _print_cold(rounds: int, home: Path, environment: dict[str, str]) -> None:
         "memory create": [*memory, "create", "a fact that is there", "-n", "bob"],
     }
     taken: dict[str, list[float]] = {name: [] for name in commands}
-    for _ in range(rounds + 1):  # the first round warms the disk cache and is not counted
+    for _ in range(rounds + 1):  # the first round warms the disk cache, so it isn't counted
         for name, command in commands.items():
             taken[name].append(_cpu_milliseconds(command, environment))
     bare = report.percentile(taken["python -c pass"][1:], 0.5)

@@ -1,8 +1,8 @@
-"""What an identity costs as it grows, alone in its store and beside eleven others: search, create,
-list, the prompt.
+"""The cost of an identity as it grows, alone in its store and next to eleven others: search,
+create, list, the prompt.
 
-Both stores grow in one run and their calls take turns, so that the ratios hold whatever else the
-machine does. The texts are those of `scale`.
+Both stores grow in one run and their calls take turns, so that other load on the machine doesn't
+change the ratios. The texts are those of `scale`.
 """
 
 import random
@@ -20,18 +20,18 @@ from memories import Config, Draft, Memories, load_config
 SIZES = (1_000, 10_000, 100_000)
 TIMED = 100
 OTHERS = 11
-SHARE = 10  # each of the others has a tenth of what the measured one has
+SHARE = 10  # each of the other identities has a tenth as many memories as the measured one
 BATCH = 500
 _Calls = dict[str, Callable[[Memories, int], Any]]
 
 
 def run(texts: Sequence[str], sizes: Sequence[int], timed: int) -> None:
-    """Measure each size, alone and beside others, and print a table with the ratios.
+    """Measure each size, alone and next to others, and print a table with the ratios.
 
     Args:
         texts: Real texts, of any length.
-        sizes: How many memories the measured identity has.
-        timed: With how many calls of each kind.
+        sizes: Numbers of memories of the measured identity.
+        timed: The number of calls of each kind.
     """
     sentences = scale.sentences(texts, scale.SENTENCES + timed)
     random.Random(7).shuffle(sentences)
@@ -96,7 +96,7 @@ def _measured(
                 taken = report.milliseconds(
                     lambda call=call, memories=memories, at=at: call(memories, at)
                 )
-                if at >= 0:  # the first ones fill caches
+                if at >= 0:  # the first calls fill caches
                     spent.append((name, bool(beside), taken))
     for memories in stores:
         memories.close()

@@ -1,5 +1,5 @@
-"""`python -m bench.langgraph_store`: `MemoriesStore` beside LangGraph's `SqliteStore`, on turns of
-LoCoMo, in one run.
+"""`python -m bench.langgraph_store`: Compares `MemoriesStore` with LangGraph's `SqliteStore` on
+turns of LoCoMo, in one run.
 
 Both embed with the packaged model. Each turn is an item; a question is a paraphrase of the turn
 that answers it.
@@ -17,7 +17,7 @@ from typing import Any
 
 sys.modules["sqlite3"] = importlib.import_module(
     "pysqlite3"
-)  # Python's own often can't load sqlite-vec
+)  # Python's own SQLite often can't load sqlite-vec
 
 from langgraph.store.base import BaseStore, PutOp  # noqa: E402
 from langgraph.store.sqlite import SqliteStore  # noqa: E402
@@ -29,7 +29,7 @@ from memories.langgraph import MemoriesStore  # noqa: E402
 
 LOCOMO = Path("../shared/data/locomo-dev.json")
 PLACE = ("single",)
-ONE_BY_ONE = 200  # puts and gets that are timed one by one
+ONE_BY_ONE = 200  # number of puts and gets that are timed individually
 BATCH = 500
 DEPTHS = (5, 10)
 

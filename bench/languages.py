@@ -1,9 +1,9 @@
-"""Whether memories are found in many languages: asked in their own, and in another one.
+"""Whether memories in many languages are found by questions in their own language and in others.
 
-`bench/languages.jsonl` has the same thirty facts in each language, with a question about each that
-avoids its words where it can. Of each language there is a store with its thirty memories. Each is
-asked for three times: in its own language, and in two others, which change from memory to memory,
-so that every pair of languages occurs.
+`bench/languages.jsonl` has the same thirty facts in each language, and a question about each fact
+that avoids the fact's words where possible. Each language has a store with its thirty memories.
+Each memory is searched for three times: in its own language, and in two others, which change from
+memory to memory, so that every pair of languages occurs.
 """
 
 import json
@@ -18,7 +18,7 @@ from memories import Memories, load_config
 SYSTEMS = ("none", "minilm", "e5")
 NAMES = {"none": "words alone", "minilm": "minilm", "e5": "e5"}
 RANKS = (1, 5)
-OTHERS = 2  # so many questions of each memory are in other languages
+OTHERS = 2  # number of questions about each memory in other languages
 _FILE = Path(__file__).with_name("languages.jsonl")
 
 
@@ -30,14 +30,16 @@ class Fact(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The ranks of the memories that were asked for, from 1 on; 0 where one was not found."""
+    """The ranks of the memories that were searched for, starting at 1; 0 for a memory that was not
+    found.
+    """
 
     same: list[int]
     across: list[int]
 
 
 def load(file: Path = _FILE) -> dict[str, list[Fact]]:
-    """Return the facts of each language, in one order."""
+    """Return the facts of each language, in the same order."""
     facts: dict[str, list[Fact]] = {}
     for line in file.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
@@ -58,7 +60,7 @@ def asked(facts: Mapping[str, list[Fact]], language: str) -> Iterator[tuple[int,
 
 
 def measure(facts: Mapping[str, list[Fact]], language: str, embedder: str) -> Found:
-    """Store the memories of a language, and ask for each."""
+    """Store the memories of a language, and search for each."""
     found = Found([], [])
     with tempfile.TemporaryDirectory() as folder:
         config = load_config({"home": folder}, environment={})

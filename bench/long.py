@@ -1,5 +1,5 @@
-"""Long texts: how the time to read one grows with its length, and what a question full of operators
-costs.
+"""Long texts: how the time to read a text grows with its length, and the cost of a question full of
+operators.
 """
 
 import tempfile
@@ -12,7 +12,7 @@ from memories.languages.text import index_text, query_terms
 
 PARTS = ("a", "don't ", "a.", ".", "a-", '"a ', "字", "🎉", "a#", "+", "x_1/")
 LENGTH, TIMES, ROUNDS = 50_000, 8, 3
-TARGET = 2 * TIMES  # between what grows with the length, TIMES, and with its square, TIMES * TIMES
+TARGET = 2 * TIMES  # between linear growth, TIMES, and quadratic growth, TIMES * TIMES
 QUESTIONS = ("OR " * 1365, "(" * 300, "a OR " * 800, "((a+)+" * 600, '"a' * 2000, "a." * 2000)
 
 
@@ -61,8 +61,8 @@ def _read(text: str) -> None:
 
 
 def _least(rounds: int, call: partial[object]) -> float:
-    """Return the least milliseconds of the processor's time, which other processes change less than
-    the clock's.
+    """Return the minimum CPU time in milliseconds, which other processes change less than wall
+    time.
     """
     taken = []
     for _ in range(rounds):

@@ -1,1 +1,1 @@
-"""How memories for agents behave in operation: this one and others, with the same inputs."""
+"""How this memory and others for agents behave in operation, with the same inputs."""

@@ -1,6 +1,4 @@
-"""`python -m bench.operations`: run the comparison and write down each case; see
-`bench/RESULTS.md`.
-"""
+"""`python -m bench.operations`: run the comparison and record each case; see `bench/RESULTS.md`."""
 
 import argparse
 import json
@@ -20,7 +18,7 @@ _ROWS = rows.ROWS | measures.MEASURES
 
 
 def main() -> None:
-    """Read the options, run the rows and print the page's table."""
+    """Parse the options, run the rows and print the page's table."""
     options = _parser().parse_args()
     chosen = options.systems or (list(systems.MODULES) if options.peers else list(_WITHOUT_PEERS))
     cache = (corpus.CACHE / "operations").absolute()

@@ -17,7 +17,7 @@ class NotInstalled(Exception):
 
 
 def make(folder: Path, packages: Sequence[str], minimum: str = "3.11") -> Path:
-    """Return the Python of a virtual environment with packages, installed by the first call.
+    """Return the Python of a virtual environment with packages, which the first call installs.
 
     Args:
         folder: Where the environment lies.
@@ -40,10 +40,10 @@ def make(folder: Path, packages: Sequence[str], minimum: str = "3.11") -> Path:
 
 
 def make_node(folder: Path, packages: Sequence[str]) -> Path:
-    """Return `node_modules` with packages, installed by the first call.
+    """Return `node_modules` with packages, which the first call installs.
 
     Raises:
-        NotInstalled: npm is missing, or it failed.
+        NotInstalled: npm is missing or failed.
     """
     modules = folder / "node_modules"
     if not modules.is_dir():
@@ -53,8 +53,8 @@ def make_node(folder: Path, packages: Sequence[str]) -> Path:
 
 
 def size(folder: Path) -> tuple[int, float]:
-    """Return how many packages an environment contains, pip and setuptools not counted, and its
-    size in megabytes.
+    """Return the number of packages in an environment, without pip and setuptools, and its size in
+    megabytes.
     """
     metadata = [*folder.glob("lib/python*/site-packages/*.dist-info"), *_node_packages(folder)]
     own = [path for path in metadata if not path.name.startswith(("pip-", "setuptools-"))]
@@ -70,7 +70,7 @@ def _node_packages(folder: Path) -> Iterator[Path]:
 
 def _find_python(minimum: str) -> str:
     """Return the first Python that is new enough and whose SQLite loads extensions, which one of
-    the systems needs; else the first that is new enough.
+    the systems needs; else the first Python that is new enough.
     """
     candidates = [sys.executable if sys.prefix == sys.base_prefix else None]
     candidates += map(shutil.which, _NAMES)

@@ -133,14 +133,14 @@ _REASONS = ("because of the audit", "after the outage in March", "as Priya propo
 
 
 def statements(count: int) -> list[str]:
-    """Return different statements, at most 12,000, the same in each run."""
+    """Return distinct statements, at most 12,000, the same in each run."""
     parts = list(itertools.product(_SUBJECTS, _VERBS, _OBJECTS, _REASONS))
     random.Random(33).shuffle(parts)
     return [f"{' '.join(words)}." for words in parts[:count]]
 
 
 def number_pairs() -> list[tuple[str, str]]:
-    """Return pairs of texts that differ in a number only."""
+    """Return pairs of texts that differ only in a number."""
     return [
         (form.format(name, value), form.format(name, value + 5))
         for number, form in enumerate(NUMBERS)
@@ -149,7 +149,7 @@ def number_pairs() -> list[tuple[str, str]]:
 
 
 def secrets() -> list[tuple[str, str]]:
-    """Return 30 texts, each with the secret in it. The secrets are drawn, and open nothing."""
+    """Return 30 texts, each with a secret in it. The secrets are random and not in use."""
     draw = random.Random(7)
 
     def letters(count: int, alphabet: str = string.ascii_letters + string.digits) -> str:

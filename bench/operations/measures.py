@@ -23,8 +23,8 @@ _PASSES = 11
 
 
 def measure_tools(room: Room) -> Iterator[Case]:
-    """The tools that a model's context holds in every session: their names, descriptions and
-    schemas.
+    """The tool descriptions that are in a model's context in every session: their names,
+    descriptions and schemas.
     """
     with room.session(room.home()) as session:
         if hasattr(session, "tools"):
@@ -78,7 +78,7 @@ def _time_calls(
 
 
 def _time_start(room: Room, home: Path, size: int, unit: float) -> Iterator[Case]:
-    """Start a server and search once."""
+    """Start a server and run one search."""
     start = time.monotonic()
     with room.session(home) as session:
         if hasattr(session, "process_id"):

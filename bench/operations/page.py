@@ -1,4 +1,4 @@
-"""Write `bench/RESULTS.md` out of the results of `python -m bench.operations`."""
+"""Write `bench/RESULTS.md` from the results of `python -m bench.operations`."""
 
 import json
 import sys
@@ -21,7 +21,7 @@ class Line(NamedTuple):
         row: The row of the cases.
         measure: The measure of the cases.
         title: What readers see.
-        remedy: What it would take to be as good as a system that is better than ours.
+        remedy: The changes needed to match a system that is better than ours.
         is_less_better: Whether a lower value is better.
     """
 
@@ -116,7 +116,7 @@ class Sum(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """The share of a count, or what was measured."""
+        """The share of a count, or the measured value."""
         return self.value / self.out_of if self.out_of else self.value
 
     def __str__(self) -> str:
@@ -134,7 +134,7 @@ def read(file: Path = RESULTS) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def sum_up(cases: Iterable[dict[str, Any]], line: Line, system: str) -> Sum | None:
-    """Return what a system reached in a line; None if it has no such case."""
+    """Return a system's result in a line; None if it has no such case."""
     own = [
         case
         for case in cases
@@ -168,7 +168,7 @@ def better_peers(cases: Sequence[dict[str, Any]], line: Line, names: Sequence[st
 
 
 def find_differences(cases: Sequence[dict[str, Any]], again: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the counts that differ between two runs, a sentence each."""
+    """Return a sentence for each count that differs between two runs."""
     differences = []
     for name in MODULES:
         for line in LINES:
@@ -211,7 +211,7 @@ def render(run: dict[str, Any], cases: Sequence[dict[str, Any]]) -> str:
 
 
 def _render_differences(differences: Sequence[str]) -> str:
-    """Return what a second run says about the counts."""
+    """Return sentences about the counts of a second run."""
     if not differences:
         return "A second run gave the same counts.\n"
     listed = "\n".join(f"- {difference}" for difference in differences)

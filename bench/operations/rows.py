@@ -1,4 +1,4 @@
-"""The rows of the comparison: each gives every system the same inputs and counts what came of it."""
+"""The rows of the comparison: each gives every system the same inputs and counts the results."""
 
 import os
 import re
@@ -31,9 +31,9 @@ class Case(NamedTuple):
 
     Attributes:
         name: The case.
-        value: A count, or what was measured.
-        out_of: How high the count could be; 0 for a measurement.
-        measure: What is counted, in rows that count more than one thing.
+        value: A count, or a measured value.
+        out_of: The maximum of the count; 0 for a measurement.
+        measure: The thing that is counted, in rows that count several things.
         detail: A remark.
     """
 
@@ -45,7 +45,7 @@ class Case(NamedTuple):
 
 
 class Room:
-    """Fresh homes and projects for a system; all are removed in the end."""
+    """Fresh homes and projects for a system; all are removed at the end."""
 
     def __init__(self, system: System, folder: Path) -> None:
         self.system = system
@@ -105,8 +105,8 @@ def room(system: System, scratch: Path) -> Iterator[Room]:
 
 
 def write_at_once(room: Room) -> Iterator[Case]:
-    """8 agents store 25 texts each at the same time. Each has a server of its own, which is started
-    before the first write.
+    """8 agents store 25 texts each at the same time. Each agent has its own server, which is
+    started before the first write.
     """
     home = room.home()
     texts = inputs.statements(AGENTS * WRITES_EACH)
@@ -143,7 +143,9 @@ def kill(room: Room) -> Iterator[Case]:
 
 
 def _write_until_killed(room: Room, session: Any, count: int) -> list[str]:
-    """Kill a server after some writes, while it has the next one; return the acknowledged texts."""
+    """Kill a server after some writes, while it handles the next one; return the acknowledged
+    texts.
+    """
     acknowledged: list[str] = []
     is_time = threading.Event()
 
@@ -178,7 +180,9 @@ def correct(room: Room) -> Iterator[Case]:
 
 
 def tell_again(room: Room) -> Iterator[Case]:
-    """A fact is told again with another value, without an update: does the new one come first?"""
+    """A fact is stored again with a different value, without an update: does the new one come
+    first?
+    """
     home = room.home()
     with room.session(home) as session:
         for change in inputs.CHANGES:
@@ -192,7 +196,7 @@ def tell_again(room: Room) -> Iterator[Case]:
 
 
 def keep_numbers(room: Room) -> Iterator[Case]:
-    """Two texts differ in a number only: are both kept?"""
+    """Two texts differ only in a number: are both kept?"""
     home = room.home()
     with room.session(home) as session:
         for pair in inputs.number_pairs():
@@ -229,7 +233,7 @@ def erase(room: Room) -> Iterator[Case]:
 
 
 def keep_secrets_out(room: Room) -> Iterator[Case]:
-    """A text contains a secret: does the secret stand in no file?"""
+    """A text contains a secret: is the secret in none of the files?"""
     home = room.home()
     with room.session(home) as session:
         for text, _ in inputs.secrets():
@@ -240,7 +244,7 @@ def keep_secrets_out(room: Room) -> Iterator[Case]:
 
 
 def mark_orders(room: Room) -> Iterator[Case]:
-    """A text gives orders to the model: is it refused, or answered with a mark?"""
+    """A text gives orders to the model: is it refused, or returned with a warning?"""
     home = room.home()
     with room.session(home) as session:
         texts = [text for text in inputs.ORDERS if room.add(session, text)]
@@ -253,7 +257,7 @@ def mark_orders(room: Room) -> Iterator[Case]:
 
 
 def keep_apart(room: Room) -> Iterator[Case]:
-    """A fact of project A is asked for in project B: does it stay out, or is its project named?"""
+    """A fact of project A is searched for in project B: does it stay out, or is its project named?"""
     home = room.home()
     with room.session(home, "alpha") as session:
         for change in inputs.CHANGES:
@@ -269,7 +273,7 @@ def keep_apart(room: Room) -> Iterator[Case]:
 
 
 def give_needed(room: Room) -> Iterator[Case]:
-    """The prompts of eight people, asked as searches in their projects: are the needed facts among
+    """The prompts of eight people, used as searches in their projects: are the needed facts among
     the best five, and in how many tokens?
     """
     home = room.home()
@@ -302,7 +306,7 @@ def _ask_prompts(
 
 
 def ask_in(pairs: tuple[tuple[str, str], ...]) -> Callable[[Room], Iterator[Case]]:
-    """Return a row that asks in a language other than English."""
+    """Return a row whose questions are in a language other than English."""
 
     def ask(room: Room) -> Iterator[Case]:
         home = room.home()
@@ -316,7 +320,7 @@ def ask_in(pairs: tuple[tuple[str, str], ...]) -> Callable[[Room], Iterator[Case
 
 
 def notice_changes(room: Room) -> Iterator[Case]:
-    """What a fact says of a file no longer holds: does the answer say so?"""
+    """A fact's statement about a file is no longer true: does the answer say so?"""
     home, project = room.home(), room.project()
     cases = (
         ("compose.yml", "port: 5433", "port: 5544", "The database port is 5433, see compose.yml."),

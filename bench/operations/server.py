@@ -1,4 +1,4 @@
-"""An MCP server as a child process on stdin and stdout, spoken to by the MCP SDK without `async`."""
+"""An MCP server as a child process on stdin and stdout, used through the MCP SDK without `async`."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 from anyio.from_thread import start_blocking_portal
 
-if TYPE_CHECKING:  # the SDK takes a second to load
+if TYPE_CHECKING:  # importing the SDK takes a second
     from mcp_types import ListRootsResult
 
     from mcp import ClientSession
@@ -23,7 +23,7 @@ _ESCAPED = re.compile(r"\\u([0-9a-fA-F]{4})")
 
 
 class Refused(Exception):
-    """A server answered with an error, or no longer answers."""
+    """A server answered with an error, or stopped answering."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +36,14 @@ class Start:
 
 
 class Server:
-    """A running server. `close` ends it as a host does; `kill` ends it as a power cut does."""
+    """A running server. `close` ends the server like a host; `kill` ends it like a power failure."""
 
     def __init__(self, start: Start, log: Path) -> None:
-        """Start a server and shake hands.
+        """Start a server and do the handshake.
 
         Args:
             start: How it is started.
-            log: A file in which its standard error and its process id are kept.
+            log: A file for the server's standard error and process id.
 
         Raises:
             Refused: It did not answer.
@@ -65,7 +65,7 @@ class Server:
         """Call a tool; return the texts of its answer with JSON's escapes undone.
 
         Raises:
-            Refused: The answer is an error, or none came.
+            Refused: The answer is an error, or is missing.
         """
         try:
             result = self._portal.call(self._session.call_tool, tool, arguments, CALL_SECONDS)
@@ -77,7 +77,7 @@ class Server:
         return unescape(text)
 
     def tools(self) -> list[dict[str, Any]]:
-        """Return the tools as a model's host gets them."""
+        """Return the tools as a model's host receives them."""
         listed = self._portal.call(self._session.list_tools)
         return [
             tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in listed.tools
@@ -105,7 +105,7 @@ class Server:
         os.killpg(self.process_id, signal.SIGKILL)
 
     def close(self) -> None:
-        """Close the server's stdin and wait for its end."""
+        """Close the server's stdin and wait until the server ends."""
         try:
             self._stack.close()
         except Exception as exc:  # a killed server breaks its pipes
@@ -142,6 +142,6 @@ async def _list_no_roots(_context: object) -> "ListRootsResult":
 
 
 def unescape(text: str) -> str:
-    """Return an answer with the escapes undone that JSON puts into texts."""
+    """Return an answer without the escapes that JSON adds to texts."""
     text = _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text)
     return text.replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")

@@ -44,9 +44,9 @@ NOT_RUN = {
 class System(ABC):
     """A memory for agents: how it is installed, started, called and counted.
 
-    A row of the benchmark opens one or several sessions on a home, a fresh folder. Each session is
-    a server of its own, as each agent starts one. All methods that take a session raise `Refused`
-    if the system answers with an error.
+    A row of the benchmark opens one or several sessions on a home, which is a fresh folder. Each
+    session has its own server, as each agent starts one. All methods that take a session raise
+    `Refused` if the system answers with an error.
     """
 
     name: ClassVar[str]
@@ -83,7 +83,7 @@ class System(ABC):
         """Return how a session begins: with its data in `home`, in the folder of a project."""
 
     def open(self, home: Path, project: Path) -> Any:
-        """Start a session. Its standard error goes to a file beside the home."""
+        """Start a session. The server's standard error goes to a file next to the home."""
         log = home.with_name(f"{home.name}-{project.name}-{uuid4().hex[:8]}.log")
         return Server(self.start(home, project), log)
 
@@ -101,7 +101,7 @@ class System(ABC):
 
     @abstractmethod
     def delete(self, session: Any, identifier: str) -> None:
-        """Delete a memory as an agent does it."""
+        """Delete a memory as an agent does."""
 
     def fill(self, session: Any, home: Path, texts: Sequence[str]) -> None:
         """Store many texts, with a command for it if there is one."""
@@ -151,7 +151,7 @@ def load(name: str) -> type[System]:
 
 
 def query(file: Path, sql: str, *values: object) -> list[tuple[Any, ...]]:
-    """Return the rows of a query to a copy of an SQLite file, which may be in use."""
+    """Return the rows of a query on a copy of an SQLite file, since the file may be in use."""
     if not file.exists():
         return []
     with tempfile.TemporaryDirectory() as folder:
@@ -171,7 +171,7 @@ def _connect(file: Path) -> Iterator[sqlite3.Connection]:
 
 
 def output(start: Start, *command: str) -> str:
-    """Return what another command of a system prints, run with the environment of its server."""
+    """Return the output of another command of a system, run in its server's environment."""
     done = subprocess.run(
         command, capture_output=True, text=True, check=True, cwd=start.folder,
         env={"PATH": "/usr/bin:/bin", **start.environment},

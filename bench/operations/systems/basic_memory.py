@@ -26,12 +26,12 @@ class Adapter(systems.System):
             "BASIC_MEMORY_HOME": str(notes),
             "BASIC_MEMORY_CONFIG_DIR": str(home / "config"),
             "BASIC_MEMORY_SEMANTIC_SEARCH_ENABLED": "false",
-            "BASIC_MEMORY_NO_PROMOS": "1",  # its statistics go to a server that can't be reached
+            "BASIC_MEMORY_NO_PROMOS": "1",  # its usage statistics go to an unreachable server
         }
         return Start([self.bin("basic-memory"), "mcp"], project, environment)
 
     def add(self, session: Any, text: str) -> str:
-        """Write a note; return its path. A title that exists would refuse the note."""
+        """Write a note; return its path. A note with an existing title would be refused."""
         title = hashlib.sha256(f"{session.folder}\n{text}".encode()).hexdigest()[:16]
         folder = session.folder.name
         answer = str(
@@ -63,6 +63,6 @@ class Adapter(systems.System):
         return [file.read_text().split("---\n", 2)[-1].strip() for file in files]
 
     def copy(self, home: Path, target: Path) -> bool:
-        """Copy the folder of notes, which is how its users do it."""
+        """Copy the folder of notes, as its users do."""
         shutil.copytree(home / "notes", target / "notes", dirs_exist_ok=True)
         return True

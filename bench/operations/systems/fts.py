@@ -1,4 +1,4 @@
-"""A plain baseline: one SQLite file with FTS5, as an afternoon's work would be."""
+"""A plain baseline: one SQLite file with FTS5, such as one could build in an afternoon."""
 
 import re
 import sqlite3
@@ -34,7 +34,7 @@ class Adapter(systems.System):
         return str(session.write("INSERT INTO memory (text) VALUES (?)", text))
 
     def search(self, session: Any, question: str, limit: int = 5) -> str:
-        """Return the best rows, one a line."""
+        """Return the best rows, one per line."""
         words = " OR ".join(f'"{word}"' for word in re.findall(r"\w+", question))
         sql = "SELECT text FROM memory WHERE memory MATCH ? ORDER BY rank LIMIT ?"
         return "\n".join(row[0] for row in session.db.execute(sql, (words, limit)))

@@ -20,7 +20,7 @@ class Adapter(systems.System):
     )
 
     def start(self, home: Path, project: Path) -> Start:
-        """Return the server's command, with the model where it would download one."""
+        """Return the server's command, after putting the model where the server would download it."""
         if self.model:
             place = home / ".cache" / "mcp_memory" / "onnx_models" / "all-MiniLM-L6-v2" / "onnx"
             model.link(self.model, place)

@@ -16,7 +16,7 @@ class Adapter(systems.System):
     remark = "One server writes; others that run at the same time can only read."
 
     def start(self, home: Path, project: Path) -> Start:
-        """Return the server's command, with the model where Chroma would download it."""
+        """Return the server's command, after putting the model where Chroma would download it."""
         if self.model:
             place = home / ".cache" / "chroma" / "onnx_models" / "all-MiniLM-L6-v2" / "onnx"
             model.link(self.model, place)

@@ -9,7 +9,7 @@ from bench.operations.server import Refused, Start
 
 
 class Adapter(systems.System):
-    """`omega serve` with all-MiniLM-L6-v2, and the project where a tool has such a parameter."""
+    """`omega serve` with all-MiniLM-L6-v2, and with the project in tools that accept it."""
 
     name = "OMEGA"
     packages = ("omega-memory[server]==1.5.20",)
@@ -61,7 +61,7 @@ class Adapter(systems.System):
 
 
 def _call(session: Any, tool: str, arguments: dict[str, Any]) -> str:
-    """Call a tool that the list of tools leaves out; an error comes as a text."""
+    """Call a tool that is missing from the list of tools; an error comes as a text."""
     answer = str(session.call("omega_call", tool=tool, args=arguments))
     if answer.startswith(("Error", "Rate limit exceeded")):
         raise Refused(answer[:300])

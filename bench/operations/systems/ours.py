@@ -20,7 +20,7 @@ class Adapter(systems.System):
     packages = (str(CHECKOUT),)
 
     def install(self) -> None:
-        """Install the checkout as it is now."""
+        """Install the current checkout."""
         (self.environment / ".complete").unlink(missing_ok=True)
         super().install()
 

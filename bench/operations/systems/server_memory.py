@@ -40,7 +40,7 @@ class Adapter(systems.System):
         return str(entity["name"])
 
     def search(self, session: Any, question: str, limit: int = 5) -> str:
-        """Ask for each long word of the question, longest first, until something is found."""
+        """Search for each long word of the question, longest first, until there is a result."""
         for word in sorted(question.split(), key=len, reverse=True):
             answer = str(session.call("search_nodes", query=word.strip("?.,'\"")))
             if '"observations"' in answer:
@@ -48,7 +48,7 @@ class Adapter(systems.System):
         return ""
 
     def update(self, session: Any, identifier: str, text: str) -> None:
-        """Add an observation: no tool replaces one in a step."""
+        """Add an observation: no tool replaces an observation in one step."""
         observation = {"entityName": identifier, "contents": [text]}
         session.call("add_observations", observations=[observation])
 
@@ -64,11 +64,11 @@ class Adapter(systems.System):
         for line in text.splitlines():
             try:
                 entities.append(json.loads(line))
-            except ValueError:  # a line that two servers wrote into each other
+            except ValueError:  # a line in which the writes of two servers are mixed
                 continue
         return [text for entity in entities for text in entity.get("observations", ())]
 
     def copy(self, home: Path, target: Path) -> bool:
-        """Copy the file, which is how its users do it."""
+        """Copy the file, as its users do."""
         shutil.copy(home / "memory.jsonl", target)
         return True
