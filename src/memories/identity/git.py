@@ -390,7 +390,10 @@ def _is_listed(index: Path, name: bytes) -> bool:
         if data[:_FANOUT] != _INDEX:
             return False
         counts = struct.unpack_from(">256I", data, _FANOUT)
-        low, high = counts[name[0] - 1] if name[0] else 0, counts[name[0]]
+        first_byte = name[0]
+        low, high = 0, counts[first_byte]
+        if first_byte:
+            low = counts[first_byte - 1]
         while low < high:
             middle = (low + high) // 2
             start = _NAMES + middle * len(name)

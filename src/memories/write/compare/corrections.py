@@ -145,7 +145,8 @@ def _differ_twice(new: Sequence[str], old: Sequence[str]) -> bool:
     end = 0
     while end < shorter - start and new[-1 - end] == old[-1 - end]:
         end += 1
-    between = {*new[start : len(new) - end]} & {*old[start : len(old) - end]}
+    new_changed, old_changed = new[start : len(new) - end], old[start : len(old) - end]
+    between = {*new_changed} & {*old_changed}
     weighty = [word for word in between if word.isalpha() and word not in _LIGHT]
     if not weighty:
         return False
@@ -358,7 +359,8 @@ def _changes_direction(change: _Change) -> bool:
     removed, added = keys_of(change.removed), keys_of(change.added)
     if ("and" in removed) != ("and" in added):
         return _TOWARDS.issuperset(removed) or _TOWARDS.issuperset(added)
-    return {removed[0], added[0]} == {"to", "from"} and min(len(removed), len(added)) > 1
+    have_places = min(len(removed), len(added)) > 1
+    return have_places and {removed[0], added[0]} == {"to", "from"}
 
 
 def _changes_kind(change: _Change) -> bool:

@@ -297,8 +297,10 @@ def _convert_units(words: Sequence[Word]) -> Sequence[Word]:
     converted = list(words)
     for i, word in enumerate(words):
         seconds = _SECONDS.get(word.key.removesuffix("s"))
-        if seconds and i and words[i - 1].key.isdigit():
-            converted[i - 1] = words[i - 1]._replace(key=str(int(words[i - 1].key) * seconds))
+        number = words[i - 1]
+        if seconds and i and number.key.isdigit():
+            total = int(number.key) * seconds
+            converted[i - 1] = number._replace(key=str(total))
             converted[i] = word._replace(key="second")
     return tuple(converted)
 

@@ -246,7 +246,8 @@ def write_clock(words: Sequence[Word]) -> list[Word]:
     written: list[Word] = []
     for word in words:
         if word.key in _HOURS and (part := _part_at_end(written)):
-            hour, minute = divmod(60 * int(word.key) + _PARTS[" ".join(keys_of(part))], 60)
+            minutes = 60 * int(word.key) + _PARTS[" ".join(keys_of(part))]
+            hour, minute = divmod(minutes, 60)
             shown = " ".join(before.shown for before in (*part, word))
             del written[-len(part) :]
             if written and written[-1].key == "a":

@@ -169,7 +169,8 @@ def join_nouns(words: Sequence[Word], other: Sequence[Word]) -> Sequence[Word]:
     other_keys = " ".join(word.key if word.form != FREE else f"{word.key} ." for word in other)
     other_keys = f" {other_keys} "
     for at in range(1, len(words) - 1):
-        if keys[at] not in _OF or keys.count(keys[at]) <= other_keys.count(f" {keys[at]} "):
+        key = keys[at]
+        if key not in _OF or keys.count(key) <= other_keys.count(f" {key} "):
             continue
         start = at + 1 + (keys[at + 1] in DETERMINERS)
         for before, after in product(range(min(2, at), 0, -1), range(_NAME, 0, -1)):
@@ -219,12 +220,14 @@ def _sort_pair(words: Sequence[Word]) -> list[Word]:
     words = list(words)
     ands = [i for i, word in enumerate(words) if word.key == "and"]
     length = len(words) - (bool(words) and words[-1].key == ".")
-    if len(ands) != 1 or ands[0] not in {1, length - 2} or not 0 < ands[0] < length - 1:
+    if len(ands) != 1:
+        return words
+    at = ands[0]
+    if at not in {1, length - 2} or not 0 < at < length - 1:
         return words
     keys = keys_of(words)
     if "respectively" in keys or "," in keys:
         return words
-    at = ands[0]
     pair = [words[at - 1], words[at + 1]]
     is_list = at == length - 2 and keys[at - 2] in _LISTING and _ORDERED.isdisjoint(keys)
     if is_list:
