@@ -433,7 +433,7 @@ def test_a_file_of_two_namespaces_has_no_one_name(
     stored("for everybody")
     memory("export", "-n", "bob", "--output", "both.jsonl")
     answer = memory("import", "both.jsonl", "--as", "rob")
-    assert answer.code == 2 and "--as takes the export of one namespace" in answer.error
+    assert answer.code == 2 and "--as accepts only an export of a single namespace" in answer.error
 
 
 def test_an_import_keeps_to_the_quota(

@@ -708,7 +708,7 @@ def test_no_password_is_written_or_shown(
     assert "s3cret" not in caplog.text
     assert content(open_with(3, url), "ann") == before
     assert set(asked) - {url} == {f"files:///{folder}"}
-    with pytest.raises(StoreError, match="set FILE_MIGRATE_TO to it, with its password"):
+    with pytest.raises(StoreError, match="set FILE_MIGRATE_TO to this URL with its password"):
         open_with(3).count(pool())
 
 

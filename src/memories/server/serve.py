@@ -175,8 +175,8 @@ class Process:
         if web is None or address is None:
             self._ready("")
             while not self._ending.wait(SIGNAL_SECONDS):
-                # a signal that arrives just before a wait is handled only after it, so waits are
-                # short
+                # a signal that arrives just before a wait is handled only after the wait, so waits
+                # are short
                 pass
         else:
             serving = web(self, self._options, address)

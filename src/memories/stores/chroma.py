@@ -241,7 +241,7 @@ class ChromaDriver:
                 if sum(map(len, lists)) > _MAX_LABELS:
                     raise StoreError(
                         f"a record has more than {_MAX_LABELS} labels, the maximum in ChromaDB; "
-                        "give it fewer"
+                        "use fewer labels"
                     )
                 word_points += _word_points(point)
             self._add(part, word_points, "words")
@@ -508,9 +508,9 @@ class ChromaStore(RemoteStore):
         """Initialize; no request is sent yet.
 
         Args:
-            url: `chroma://host:port`, and `/collection` unless the settings name it. A key for a
-                proxy precedes the host, `chroma://:KEY@host:port`, and is sent as a bearer token.
-                `?tls=1` or `?ssl=true` turns TLS on.
+            url: `chroma://host:port`, followed by `/collection` unless the settings name the
+                collection. A key for a proxy precedes the host, `chroma://:KEY@host:port`, and is
+                sent as a bearer token. `?tls=1` or `?ssl=true` turns TLS on.
             space: The space of the vectors to write and search; None in keyword-only mode.
             collection_name: The collection to use if the URL doesn't name one.
 

@@ -66,7 +66,7 @@ class Intake(NamedTuple):
         redactor: Removes secrets; None to keep them.
         own: Whether the file is a backup; see `lines.read_line`.
         into: The namespace to which all records are moved; all records in the file must be from a
-            single namespace. None to leave them in their own.
+            single namespace. None to leave records in their own namespaces.
         accepted: Whether records keep the fields that say who accepted them.
     """
 
@@ -161,9 +161,9 @@ def rename(lines: Iterable[Line], namespace: str) -> Iterator[Line]:
         first = first or ref.namespace
         if ref.namespace != first:
             raise InvalidInput(
-                f"line {line.number} belongs to namespace {ref.namespace}, the lines before it to "
-                f"{first}; --as takes the export of one namespace: memory export --namespace NAME "
-                "--no-shared"
+                f"line {line.number} belongs to namespace {ref.namespace}, but the lines before it "
+                f"belong to {first}; --as accepts only an export of a single namespace: memory "
+                "export --namespace NAME --no-shared"
             )
         yield line._replace(record=line.record._replace(ref=ref._replace(namespace=namespace)))
 

@@ -33,7 +33,8 @@ WITHOUT_LAST_LINE = 1  # the first version; an incomplete export in this version
 MAX_LINE_BYTES = 16_777_216
 _REQUIRED = ("collection", "namespace", "group", "position", "text", "created_at")
 _OPTIONAL = ("ended_at", "ended_by", "key", "session", "labels", "fields", "accesses", "vectors")
-# Besides tags, labels hold a turn's role, speaker and part; and the origin, review, import and pin.
+# Besides tags, labels contain a turn's role, speaker and part, and the origin, review, import and
+# pin of any record.
 _MAX_LABELS = validate.MAX_TAGS + 12
 _MAX_KEY = 2 * validate.MAX_KEY + 1  # a key with its project or conversation
 _MAX_FIELDS = 100

@@ -130,7 +130,8 @@ def error_response(exc: Exception) -> Response:
         return problem(400, "the client disconnected before its request was complete")
     if isinstance(exc, OSError):
         is_temporary = exc.errno in (errno.EMFILE, errno.ENFILE)
-        detail = f"the server's system reported an error: {exc.strerror or type(exc).__name__}"
+        reason = exc.strerror or type(exc).__name__
+        detail = f"the server's operating system reported an error: {reason}"
         _logger.error("%s (%s)", detail, exc.filename)
         status = 507 if exc.errno in FULL else 503
         return problem(status, detail, {"exit_code": 1}, **(_RETRY if is_temporary else {}))

@@ -195,7 +195,7 @@ class Mover:
             url = self._target
         elif _MASKED.search(store):
             raise StoreError(
-                f"memories were moved to {store}; set FILE_MIGRATE_TO to it, with its password"
+                f"memories were moved to {store}; set FILE_MIGRATE_TO to this URL with its password"
             )
         return self._open_store(url, space, self._config)
 

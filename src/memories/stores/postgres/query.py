@@ -298,7 +298,7 @@ class Extent(NamedTuple):
         documents: The total number of documents in these corpora.
         live: The number of live records in each namespace.
         matching: How many records match, counted only up to `COUNTED`. If there are few documents,
-            they aren't counted, and this is the number of all documents.
+            matches aren't counted, and this is the number of all documents.
     """
 
     corpora: Mapping[bool, tuple[int, int]]

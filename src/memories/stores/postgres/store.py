@@ -117,8 +117,8 @@ class PostgresStore:
         Args:
             url: `postgresql://user:password@host:port/database`, with any of libpq's options after
                 a question mark, and two of our own: `schema`, the schema of the tables (default:
-                memories), and `partitions`, how many a new store gets (default: 4; with 1 the
-                tables are not partitioned).
+                memories), and `partitions`, the number of partitions of a new store (default: 4;
+                with 1 the tables are not partitioned).
             space: The space of the vectors to write and search; None in keyword-only mode.
 
         Raises:
@@ -440,7 +440,8 @@ class PostgresStore:
         """Schedule the creation of missing vector indexes: after this write or, for a load, when
         the store is closed.
 
-        A load is several times as fast without indexes, but searches then score every vector.
+        A load is several times as fast without indexes, but until they exist, searches score every
+        vector.
         """
         if self._checked_places.issuperset(large):
             return

@@ -314,7 +314,7 @@ def switch(db: Transaction, space: Space, damaged: Damaged) -> None:
     if used is not None and used.are_of(space):
         return
     if any(unstaged(db, space, collection, 1, damaged) for collection in SEARCHED):
-        raise Conflict(f"records have no vectors from {space.model} yet; stage these first")
+        raise Conflict(f"records have no vectors from {space.model} yet; stage their vectors first")
     target = _find(db, space) or _make_staged(db, space)
     if used is not None:
         db.run(f"DROP TABLE {used.table}")

@@ -124,8 +124,8 @@ class QdrantDriver:
     - More than about 24 MB of points in one call are split into several requests; after an
       interruption, only some of them may be stored.
     - If two writers change one point at the same moment, both changes are made, one after the
-      other. In that case, a call that makes different changes to several points may become visible
-      in parts.
+      other. In that case, if a call makes different changes to several points, they may become
+      visible one after the other.
     - Vectors on several shards are not written in one step; nothing refers to them before all are
       written.
     - If the server keeps replicas, reads see every acknowledged write only if its

@@ -33,7 +33,7 @@ class FolderTransport:
       waits for `BUSY_SECONDS` and then gets `StoreBusy`. Threads and stores of one process share
       the folder; a forked process counts as another process.
     - Local mode reads all collections into memory when it opens, and compares a query with every
-      vector: use it for up to about ten thousand records. Importing it takes about 1.5 s.
+      vector: use it for up to about ten thousand records. Importing the client takes about 1.5 s.
     - Local mode writes each point separately. So a request is first written to a file in the
       folder. If a crash interrupts the request, it is repeated when the folder is opened again.
     - Points are JSON, not the pickled objects that the client would write, so opening a folder

@@ -415,7 +415,7 @@ class SQLiteFile:
                 part = f"{self.path}{suffix}" + (", a part of the store," if suffix else "")
                 raise StoreDamaged(
                     f"{part} was removed or replaced while it was open; nothing was written; "
-                    "start again to use the current files"
+                    "restart this program to use the current files"
                 )
         self._seen = identities
 
@@ -423,7 +423,7 @@ class SQLiteFile:
         """Refuse a result that was read without locks while another process wrote."""
         if self._frozen_stamp and self._frozen_stamp != self._stamp():
             raise StoreError(
-                f"another process wrote to {self.path} while it was read without locks; start again"
+                f"another process wrote to {self.path} while it was read without locks; try again"
             )
 
     def _stamp(self) -> tuple[int, int, int]:

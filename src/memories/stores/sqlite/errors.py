@@ -69,7 +69,7 @@ class WordsDamaged(StoreDamaged):
 
     def finding(self) -> Finding:
         """Return the finding for a search that continues without the index."""
-        what = f"records that only words find: the index of words is damaged ({self.why})"
+        what = f"records that only a word search finds: the index of words is damaged ({self.why})"
         return Finding(what, self.remedy, derived=True)
 
 

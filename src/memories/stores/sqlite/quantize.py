@@ -30,7 +30,7 @@ _ABOVE = (0.0659, 0.1981, 0.3314, 0.4667, 0.6049, 0.7471, 0.8946, 1.0488,
           1.2118, 1.3863, 1.5762, 1.7872, 2.0287, 2.3177, 2.6911, 3.2607)  # fmt: skip
 _LEVELS = np.array([-level for level in reversed(_ABOVE)] + list(_ABOVE), dtype=np.float32)
 _MIN_TOGETHER = 4  # smaller batches of vectors are encoded individually
-_WORDS_OF_A_BYTE = 3  # number of 64-bit words whose set bits are counted in one byte
+_WORDS_OF_A_BYTE = 3  # number of 64-bit words whose set bits can be counted in one byte
 
 
 class Quantizer:
@@ -268,7 +268,7 @@ def windows_of(codes: "Sequence[bytes | None]", size: int) -> "tuple[NDArray[np.
 def _count_bits(
     operation: np.ufunc, bits: "NDArray[np.uint64]", other: "NDArray[np.uint64]"
 ) -> "NDArray[np.uint16]":
-    """Return how many bits are set after an operation on each code and one other code.
+    """Apply an operation to each code and one other code; count the set bits in each result.
 
     Counts are added in bytes as long as they can't overflow, which is several times faster than in
     wider integers.

@@ -576,7 +576,7 @@ def _score_common(
 ) -> None:
     """Score only some records, as chosen by `_find_newest`.
 
-    With a million records, ranking every record that contains such a term would take a second.
+    With a million records, ranking every record that contains a common term would take a second.
     """
     table, pool_count = corpus.table, len(corpus.pools)
     exact = [

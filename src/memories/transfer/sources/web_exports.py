@@ -1,4 +1,4 @@
-"""Chats exported from the web sites of ChatGPT and Claude, as ZIP archives or unpacked."""
+"""Chats exported from the websites of ChatGPT and Claude, as ZIP archives or unpacked."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
