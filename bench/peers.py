@@ -1,5 +1,5 @@
 """Others beside us: the same vectors and queries in Chroma's embedded client and in sqlite-vec, in
-their own venv.
+a separate virtual environment.
 """
 
 import json
@@ -25,8 +25,8 @@ _SCRIPT = Path(__file__).with_name("peers_inside.py")
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What an engine reached. Times are milliseconds for ten hits; `filtered_times` are among one
-    memory of 200.
+    """What an engine reached. Times are milliseconds for ten hits; `filtered_times` are for a
+    filter that matches one memory of 200.
     """
 
     engine: str
@@ -41,9 +41,9 @@ def run(corpus: Corpus, best: NDArray[np.int64], timed: int) -> list[Measured]:
     """Measure the others.
 
     Args:
-        corpus: What to store and to ask.
-        best: The true ten best for each held-out text, shape (n, 10).
-        timed: With how many queries time is measured; recall is measured with all.
+        corpus: The texts to store and the queries.
+        best: The exact ten best for each held-out text, shape (n, 10).
+        timed: The number of queries that are timed; recall is measured with all.
     """
     python = environment()
     if python is None:
@@ -68,8 +68,8 @@ def run(corpus: Corpus, best: NDArray[np.int64], timed: int) -> list[Measured]:
 
 
 def environment() -> Path | None:
-    """Return the Python of the others' virtual environment, made by the first call; None if that is
-    not possible.
+    """Return the Python of the other engines' virtual environment, which the first call creates;
+    None if that is not possible.
     """
     python = _VENV.absolute() / ("Scripts" if sys.platform == "win32" else "bin") / "python"
     complete = _VENV / ".complete"

@@ -1,5 +1,5 @@
-"""Runs in the others' virtual environment, started by `bench/peers.py`; prints one line of JSON for
-each engine.
+"""Runs in the other engines' virtual environment, started by `bench/peers.py`; prints one line of
+JSON for each engine.
 """
 
 import json
@@ -35,7 +35,7 @@ class Task:
             yield range(at, min(at + _BATCH, len(self.texts)))
 
     def measure(self, engine: str, seconds: float, ask: Ask, size: Callable[[], int]) -> None:
-        """Ask all the queries and print what came of it."""
+        """Run all queries and print the results."""
         for query in self.queries[:10]:
             ask(query, False)
         times = [_milliseconds(ask, query, False) for query in self.queries[: self.timed]]
@@ -66,12 +66,12 @@ def _milliseconds(ask: Ask, query: Any, filtered: bool) -> float:
 
 
 def namespace(at: int) -> str:
-    """Return where the text of that number lies, as in `bench/search.py`."""
+    """Return the namespace of the text with this number, as in `bench/search.py`."""
     return "bob" if at % 20 == 7 else "shared"
 
 
 def project(at: int) -> int:
-    """Return the project of the text of that number, as in `bench/search.py`."""
+    """Return the project of the text with this number, as in `bench/search.py`."""
     return at // 20 % 10
 
 
@@ -112,15 +112,15 @@ def chroma(task: Task) -> None:
 
 
 def sqlite_vec(task: Task, kind: str) -> None:
-    """Measure sqlite-vec, float32 or int8, with the texts in a table beside it."""
+    """Measure sqlite-vec, float32 or int8, with the texts in a separate table."""
     import apsw
     import sqlite_vec as extension
 
     largest = float(np.abs(task.stored).max())
     column, given, encoded = {
         "float32": ("float[384] distance_metric=cosine", "?", lambda vector: vector.tobytes()),
-        # One scale for all numbers: its own vec_quantize_int8 expects numbers up to 1 and loses 5
-        # points of recall.
+        # One scale for all numbers: vec_quantize_int8 of sqlite-vec expects numbers up to 1 and
+        # loses 5 points of recall.
         "int8": (
             "int8[384] distance_metric=cosine",
             "vec_int8(?)",
@@ -168,7 +168,7 @@ def sqlite_vec(task: Task, kind: str) -> None:
 
 
 def main() -> None:
-    """Measure every engine on what lies in the folder that is given."""
+    """Measure every engine with the data in the given folder."""
     task = Task(Path(sys.argv[1]), int(sys.argv[2]))
     chroma(task)
     sqlite_vec(task, "float32")

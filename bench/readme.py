@@ -1,9 +1,9 @@
-"""`python -m bench.readme`: write the figures of README.md from the results and pages that have
+"""`python -m bench.readme`: write the figures in README.md, from the results and pages that contain
 them.
 
-The figures of Memories and of systems that ran come from `bench/operations/results.jsonl`, and
-those of longer measurements from the tables of docs/. What is said of systems that did not run
-comes from their documentation and released packages.
+The figures of Memories and of systems that ran come from `bench/operations/results.jsonl`, and the
+figures of longer measurements come from the tables in docs/. Statements about systems that did not
+run come from their documentation and released packages.
 """
 
 import re
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def update(text: str) -> str:
-    """Return the text of README.md with its tables as the results say."""
+    """Return the text of README.md with up-to-date tables."""
     for name, render in _TABLES.items():
         begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
         before, _, rest = text.partition(begin)
@@ -105,14 +105,14 @@ _TABLES: dict[str, Callable[[], str]] = {
 
 
 def _count(row: str, measure: str, system: str = page.OURS) -> str:
-    """Return what a system reached in a line of the operations benchmark."""
+    """Return a system's result in a line of the operations benchmark."""
     _, cases = page.read()
     line = next(line for line in page.LINES if (line.row, line.measure) == (row, measure))
     return str(page.sum_up(cases, line, system) or _NOT_MEASURED)
 
 
 def _find(file: str, pattern: str) -> tuple[str, ...]:
-    """Return the groups of a pattern in a page.
+    """Return the groups of a pattern's match in a page.
 
     Raises:
         ValueError: The page has no such row.

@@ -1,9 +1,9 @@
-"""Whether age spoils what is found: the questions of LoCoMo, asked of its messages as memories that
+"""Whether age harms search: the questions of LoCoMo, with its messages stored as memories that
 decay.
 
-In a conversation every message is old, and what answers is as often old as new: there freshness can
-only do harm. So the order by relevance is measured beside the plain one, right after the
-conversation, when ages differ most, and later.
+In a conversation, an answer is as often in an old message as in a new one, so freshness can only do
+harm. So the order by relevance is compared with the plain order, right after the conversation, when
+ages differ most, and later.
 """
 
 import tempfile
@@ -69,8 +69,8 @@ def _answers(pool: Pool, vectors: KeptVectors) -> Iterator[tuple[str, str, Found
 
 
 def _stored(memories: Memories, pool: Pool) -> Iterator[tuple[str, str]]:
-    """Store the messages, and yield the id of each memory with what it answers; a message said
-    twice is one.
+    """Store the messages, and yield the id of each memory with the questions that it answers; a
+    repeated message is one memory.
     """
     drafts = [Draft(turn.text, decay="contextual", created_at=turn.said_at) for turn in pool.turns]
     for made, turn in zip(

@@ -1,5 +1,5 @@
-"""How results are summed up and printed: percentiles, and tables that go into `docs/benchmarks.md`
-as they are.
+"""Summarizes and prints results: percentiles, and tables that go into `docs/benchmarks.md`
+unchanged.
 """
 
 import os
@@ -29,7 +29,7 @@ def note(text: str) -> None:
 
 
 def environment() -> str:
-    """Return what was measured on, and when, without naming the machine."""
+    """Return the kind of machine and the time of the measurement, without the machine's name."""
     memory = (
         os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
         if hasattr(os, "sysconf")
@@ -42,18 +42,18 @@ def environment() -> str:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the value that `share` of the values do not exceed, by the nearest rank."""
+    """Return the value that this share of the values do not exceed, by the nearest rank."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def milliseconds(call: Callable[[], Any]) -> float:
-    """Return how long a call took."""
+    """Return the duration of a call."""
     start = time.perf_counter()
     call()
     return (time.perf_counter() - start) * 1000
 
 
 def p50_p95(values: Sequence[float]) -> tuple[str, str]:
-    """Return the median and the 95th percentile of milliseconds, as they are printed."""
+    """Return the median and the 95th percentile of milliseconds, as text."""
     return f"{percentile(values, 0.5):.2f}", f"{percentile(values, 0.95):.2f}"

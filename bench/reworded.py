@@ -1,15 +1,16 @@
-"""What a create answers about the pairs of `tests/data/reworded_pairs.jsonl`, in a store of other
+"""The results of `create` for the pairs in `tests/data/reworded_pairs.jsonl`, in a store with other
 facts.
 
-The store has the facts of `bench/histories`, all in one namespace. Each pair gets a copy of it: the
-older text is stored, a day later the newer one. The pairs have three kinds:
+The store has the facts of `bench/histories`, all in one namespace. For each pair, the older text is
+stored in a copy of this store, and a day later the newer text. There are three kinds of pairs:
 
-- correction: the newer text replaces the older one, in other words. Its writer should be shown the
-  older one, and a search for the question should find the newer one first.
-- related: both texts are true. Nothing should be refused or linked, and the older one seldom shown.
-- repetition: both texts say the same. The newer one should not be stored.
+- correction: the newer text replaces the older one, in different words. Its writer should be shown
+  the older text, and a search for the question should find the newer text first.
+- related: both texts are true. Nothing should be refused or linked, and the older text should
+  seldom be shown.
+- repetition: both texts say the same thing. The newer text should not be stored.
 
-Tune on the half `dev` alone.
+Tune only on the half `dev`.
 """
 
 import json
@@ -93,12 +94,12 @@ def answer_pair(base: Path, pair: Pair, embedder: "Embedder | str") -> list[str]
 
 
 def base_texts() -> list[str]:
-    """Return the facts that the store has besides a pair."""
+    """Return the facts that the store contains in addition to a pair."""
     return [fact.text for history in agents_memory.load() for fact in history.facts]
 
 
 def main() -> None:
-    """Print the counts for each half, with MiniLM and by words alone."""
+    """Print the counts for each half, with MiniLM and only by words."""
     minilm = open_embedder("minilm")
     assert minilm is not None
     pairs = load_pairs()

@@ -1,17 +1,17 @@
 """Whether anchors notice what changed: claims about the older release of a package, checked against
 the newer one.
 
-Each package of `PACKAGES` is a pair of releases, as source archives from the package index; `pip`
-downloads those that are not in the folder yet. From the older release claims are derived by rule:
-that a file exists, that a file defines a symbol, that a name has a value. Each becomes a memory in
-the working tree of the older release, whose anchors the program finds by itself. Then the tree is
-replaced by the newer release, and the verdicts are compared with the truth.
+Each package in `PACKAGES` has a pair of releases, source archives from the package index; `pip`
+downloads the missing ones. Rules derive claims from the older release: that a file exists, that a
+file defines a symbol, that a name has a value. Each claim becomes a memory in the working tree of
+the older release, and the program finds its anchors. Then the tree is replaced by the newer
+release, and the verdicts are compared with the truth.
 
-The truth comes from other code than the verdicts: from the file system, from Python's own parser,
-and from a reader of `key = value` lines. Claims about files that the parser can't read are left
-out. Half of the packages were used for development; the figures that count are those of the others.
+The truth doesn't come from the code that computes the verdicts, but from the file system, Python's
+own parser, and a reader of `key = value` lines. Claims about files that the parser can't read are
+left out. Half of the packages were used for development; the figures come from the other half.
 
-How it is counted:
+The figures:
 
 - precision: of the verdicts `changed`, the share whose claim is false in the newer release.
 - recall: of the claims that are false in the newer release, the share with the verdict `changed`.
@@ -50,7 +50,7 @@ PACKAGES = {
         boltons 20.2.1 23.1.1""",
 }
 Item = TypeVar("Item")
-CLAIMS = 120  # of each kind, of one package
+CLAIMS = 120  # maximum number per kind and package
 ANCHORED = 1_000  # memories under the hook
 _CONFIGS = (".toml", ".cfg", ".ini")
 _SETTING = re.compile(
@@ -66,7 +66,7 @@ _SENTENCES = {
 }  # fmt: skip
 
 
-# What `memory hook user-prompt` does in its own process, with its processor time.
+# Does the work of `memory hook user-prompt` in a separate process, and prints the processor time.
 _ANSWER = """
 import json, sys, time
 from memories.hooks.recall import answer
@@ -88,7 +88,7 @@ class Claim(NamedTuple):
 
 
 def run(folder: Path) -> None:
-    """Measure the verdicts on all packages, and what anchors cost a hook."""
+    """Measure the verdicts on all packages, and the cost of anchors for a hook."""
     report.heading("Anchors and what changed")
     counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for half, packages in PACKAGES.items():
@@ -130,7 +130,7 @@ def _row(name: str, count: Mapping[str, int]) -> tuple[str, ...]:
 
 
 def _release(folder: Path, name: str, version: str) -> Path | None:
-    """Return the folder of a release, downloaded if need be; None if that fails."""
+    """Return the folder of a release, which is downloaded if necessary; None if that fails."""
     tree = folder / f"{name}-{version}"
     if tree.is_dir():
         return tree
@@ -280,18 +280,18 @@ def _judge(name: str, old: Path, new: Path) -> Iterator[tuple[Claim, bool, bool,
                 yield claim, bool(memory.anchors), is_changed, not is_true
 
 
-# --- what a hook pays
+# --- the cost for a hook
 
 
 def _measure_hook(rounds: int = 15) -> None:
-    """Print the processor time of a prompt's hook over anchored memories, and over others."""
+    """Print the processor time of a prompt's hook with anchored memories, and with others."""
     with tempfile.TemporaryDirectory() as scratch:
         runs = {anchored: _hook(Path(scratch), anchored=anchored) for anchored in (False, True)}
         times: dict[bool, list[float]] = {False: [], True: []}
         for number in range(rounds + 1):
             for anchored, ask in runs.items():
                 seconds = ask(number)
-                if number:  # the first one fills the caches
+                if number:  # the first run fills the caches
                     times[anchored].append(seconds * 1000)
     plain, anchored_ms = median(times[False]), median(times[True])
     report.note(

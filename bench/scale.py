@@ -1,9 +1,9 @@
 """How a store grows from 1,000 memories to 1,000,000: search, recall, memory, status, tags and a
 cold search.
 
-So many real texts are not at hand. A memory here is made of the beginning of one real sentence and
-the end of another, and its vector lies between theirs, with some noise: how often words occur, and
-how crowded the space is, stay as they are in real texts. The figures are synthetic in that sense.
+There aren't enough real texts, so a memory here consists of the beginning of one real sentence and
+the end of another, and its vector lies between their vectors, with some noise. The frequency of
+words and the density of the space remain as in real texts. In this sense the figures are synthetic.
 """
 
 import itertools
@@ -29,7 +29,7 @@ from memories.embedders.minilm import MiniLM
 from memories.stores.records import Collection, Filter
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
-SENTENCES = 20_000  # real ones, at most, that all is made of
+SENTENCES = 20_000  # maximum number of real sentences from which all memories are made
 TIMED = 200
 TAGS = {
     "one tag of 10": ("project", 10),
@@ -37,13 +37,13 @@ TAGS = {
     "one of 1,000": ("thread", 1_000),
 }
 _BATCH = 500
-_TOLD = 100_000  # memories between two lines about progress
-_NOISE = 0.5  # as long as this, beside vectors of length 1
+_TOLD = 100_000  # number of memories between two progress lines
+_NOISE = 0.5  # length of the noise, relative to vectors of length 1
 
 
 class Made:
-    """An endless row of memories, the same in each run, and an embedder that knows the vectors of
-    the last batch.
+    """An endless series of memories, the same in each run, and an embedder that knows the vectors
+    of the last batch.
     """
 
     space = MiniLM.space
@@ -73,7 +73,7 @@ class Made:
         return texts, mixed
 
     def know(self, texts: Sequence[str], vectors: NDArray[np.float32]) -> None:
-        """Answer for these texts with these vectors from now on."""
+        """From now on, return these vectors for these texts."""
         self._known = dict(zip(texts, vectors, strict=True))
 
     def embed(self, text: str) -> NDArray[np.float32]:
@@ -119,7 +119,7 @@ def run(texts: Sequence[str], sizes: Sequence[int], timed: int) -> None:
 
 
 class Nearest:
-    """The ten best of all vectors so far for each query, by exact float32 cosines."""
+    """Finds the ten best vectors so far for each query, by exact float32 cosines."""
 
     def __init__(self, queries: NDArray[np.float32]) -> None:
         self._queries = queries
@@ -150,7 +150,7 @@ def _sentences(texts: Sequence[str]) -> Iterator[str]:
 
 
 def sentences(texts: Sequence[str], count: int) -> list[str]:
-    """Return the first sentences of texts, each once."""
+    """Return the first sentences of texts, without repetitions."""
     return list(itertools.islice(_sentences(texts), count))
 
 
@@ -161,7 +161,9 @@ def embedded(texts: Sequence[str]) -> NDArray[np.float32]:
 
 
 def _fill(config: Config, made: Made, nearest: Nearest, count: int, size: int) -> float:
-    """Store more memories, until there are `size`; return how many a second of CPU time."""
+    """Store more memories, until there are `size`; return the number of memories per second of CPU
+    time.
+    """
     seconds = 0.0
     with Memories(config=config, embedder=made) as memories:
         for first in range(count, size, _BATCH):
@@ -187,9 +189,7 @@ def _tell(line: str) -> None:
 
 
 def _cpu(call: Callable[[], Any]) -> float:
-    """Return the CPU time of a call in milliseconds: of other work on the machine it tells
-    least.
-    """
+    """Return the CPU time of a call in milliseconds, which other load affects least."""
     start = time.process_time_ns()
     call()
     return (time.process_time_ns() - start) / 1e6
@@ -270,7 +270,7 @@ def _environment(config: Config) -> dict[str, str]:
 
 
 def _resident(config: Config, asked: Sequence[str]) -> float:
-    """Return the most memory that a process of its own took for some searches, in MB."""
+    """Return the maximum memory of a separate process for some searches, in MB."""
     command = [sys.executable, "-c", _SEARCHER, *asked]
     done = subprocess.run(
         command, env=_environment(config), check=True, capture_output=True, text=True
@@ -279,7 +279,7 @@ def _resident(config: Config, asked: Sequence[str]) -> float:
 
 
 def _cold(config: Config, query: str) -> float:
-    """Return the CPU time of a command in milliseconds, the least of three."""
+    """Return the CPU time of a command in milliseconds, the minimum of three runs."""
     command = [str(Path(sys.executable).with_name("memory")), "search", "--", query]
 
     def spent() -> float:
@@ -295,7 +295,7 @@ def _cold(config: Config, query: str) -> float:
 
 
 def _turned(rows: Sequence[Sequence[object]], columns: int) -> list[Sequence[object]]:
-    """Return a row for each thing that was measured, with a column for each size."""
+    """Return a row for each measurement, with a column for each size."""
     count = len(rows) // columns
     return [
         (rows[at][0], *(rows[column * count + at][1] for column in range(columns)))

@@ -1,4 +1,4 @@
-"""Warm search: speed, recall and disk over real texts whose vectors were made beforehand."""
+"""Warm search: speed, recall and disk size, with real texts and precomputed vectors."""
 
 import tempfile
 import time
@@ -23,23 +23,23 @@ from memories.stores.records import Candidate, Collection, Filter
 SIZES = (10_000, 100_000)
 QUERIES = 1_500
 TIMED = 500
-NAMESPACE = "bob"  # one memory of 20 is bob's and the others are shared: bob searches all of them
+NAMESPACE = "bob"  # one memory of 20 is bob's, and the others are shared: bob searches all of them
 EVERYTHING = Filter(Collection.MEMORY, (NAMESPACE, "shared"))
 FEW = Filter(Collection.MEMORY, (NAMESPACE,), labels={"project": "p3"})  # one memory of 200
-_K = 50  # what a search with the default limit asks a store for
+_K = 50  # number of candidates that a search with the default limit requests from a store
 _LATENCY_TARGET, _RECALL_TARGET, _DISK_TARGET = 10.0, 0.99, 6.0
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What is asked of the search benchmark.
+    """Options of the search benchmark.
 
     Attributes:
-        texts: One text a line.
-        sizes: How many memories, one measurement each.
-        queries: How many held-out texts recall is measured with.
-        timed: How many of them time is measured with.
-        peers: Whether others are measured beside us.
+        texts: A file with one text per line.
+        sizes: Numbers of memories, with one measurement each.
+        queries: The number of held-out texts for measuring recall.
+        timed: The number of those texts that are timed.
+        peers: Whether other engines are measured too.
     """
 
     texts: Path
@@ -65,7 +65,7 @@ class Opened:
     def candidates(
         self, at: int, where: Filter, *, k: int = _K, vector: bool = True, words: str = ""
     ) -> list[Candidate]:
-        """Return the store's candidates for the held-out text of that number."""
+        """Return the store's candidates for the held-out text with this number."""
         vectors = self.corpus.statement_vectors
         return self.store.candidates(
             where, vector=vectors[at] if vector else None, terms=query_terms(words), k=k
@@ -73,7 +73,7 @@ class Opened:
 
 
 def run(options: Options) -> None:
-    """Measure each size, ours beside the others, and print the tables."""
+    """Measure each size, our store and the other engines, and print the tables."""
     corpus = corpora.load(options.texts, max(options.sizes), options.queries)
     for size in sorted(options.sizes):
         _run_size(corpus.first(size), options)
@@ -110,8 +110,8 @@ def _run_size(corpus: Corpus, options: Options) -> None:
 
 
 def run_disk(options: Options) -> None:
-    """Measure what a store takes on the disk, as it is by default and compact, and how well each
-    finds the nearest.
+    """Measure the size of a store on disk, by default and compact, and how well each finds the
+    nearest vectors.
     """
     size = max(options.sizes)
     corpus = corpora.load(options.texts, size, options.queries)
@@ -132,7 +132,7 @@ def run_disk(options: Options) -> None:
 
 
 def _fill(corpus: Corpus, file: Path, *, compact: bool = False) -> float:
-    """Store the texts; return the seconds that it took, without embedding."""
+    """Store the texts; return the seconds, without embedding."""
     drafts = [
         Draft(text, {"project": f"p{at // 20 % 10}", "type": "fact"})
         for at, text in enumerate(corpus.texts)
@@ -166,11 +166,11 @@ def _open(corpus: Corpus, file: Path, *, compact: bool = False) -> Iterator[Open
 
 
 def _times(calls: Mapping[str, Callable[[int], Any]], count: int) -> dict[str, list[float]]:
-    """Return the milliseconds of each call for each query, in turns, so that other load falls on
-    all alike.
+    """Return the milliseconds of each call for each query. The calls alternate, so that other load
+    affects all alike.
     """
     taken: dict[str, list[float]] = {name: [] for name in calls}
-    for at in range(-10, count):  # the first ten are not counted
+    for at in range(-10, count):  # the first ten aren't counted
         for name, call in calls.items():
             start = time.perf_counter()
             call(abs(at))
@@ -204,7 +204,7 @@ def _time_searches(opened: Opened, count: int) -> dict[str, list[float]]:
 
 
 def _time_parts(opened: Opened, count: int) -> dict[str, list[float]]:
-    """Time what a search for a whole sentence consists of, from the inside out."""
+    """Time the parts of a search for a whole sentence, from the inside out."""
     texts = opened.corpus.statements
     return _times(
         {
@@ -223,7 +223,7 @@ def _time_parts(opened: Opened, count: int) -> dict[str, list[float]]:
 
 
 def _time_vectors(opened: Opened, count: int) -> dict[str, list[float]]:
-    """Time what the others are timed with: ten hits by vector."""
+    """Time the same searches as for the other engines: ten hits by vector."""
     return _times(
         {
             "all": lambda at: opened.candidates(at, EVERYTHING, k=10),
@@ -246,7 +246,7 @@ def _print_times(title: str, what: str, taken: dict[str, list[float]]) -> None:
 
 
 def exact_best(corpus: Corpus) -> NDArray[np.int64]:
-    """Return the numbers of the ten best texts for each held-out one by exact float32 cosines,
+    """Return the numbers of the ten best texts for each held-out text, by exact float32 cosines,
     shape (n, 10).
     """
     best = []

@@ -1,5 +1,5 @@
-"""A server: what a command costs that it answers, as a ratio to `python -c pass`; `writes` says how
-much it writes.
+"""A server: the cost of a command that the server answers, as a multiple of `python -c pass`; for
+the speed of writes see `writes`.
 """
 
 import json

@@ -1,5 +1,5 @@
-"""Agents: how much longer a real one takes with our hooks, over a healthy, a locked, a broken and a
-silent store.
+"""Agents: how much longer a real session takes with our hooks, with a healthy, a locked, a broken
+and a silent store.
 """
 
 import importlib
@@ -27,9 +27,9 @@ _MEMORY = Path(sys.executable).with_name("memory")
 _FACT = "The release train leaves on Tuesdays at 09:30"
 _QUESTION = "When does the release train leave?"
 _STATES = ("not connected", "without hooks", "healthy", "locked", "broken", "silent")
-_LATEST_MS = 1_000  # that an agent is ever held up by one hook
+_LATEST_MS = 1_000  # maximum delay of an agent by one hook
 _NOTHING = "#!/bin/sh\ncat > /dev/null\n"
-# Its own two calls of `date` take some milliseconds, which count as ours.
+# The two calls of `date` take some milliseconds, which count as ours.
 _TIMED = """#!/bin/sh
 began=$(date +%s%N)
 "{memory}" "$@"
@@ -39,8 +39,8 @@ echo "$2 $began $(date +%s%N)" >> "{log}"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What is asked of the benchmark: where npm put the agents, which of them, and how many
-    sessions of each kind.
+    """Options of the benchmark: the folder where npm installed the agents, the agents, and the
+    number of sessions of each kind.
     """
 
     clients: Path
@@ -49,8 +49,8 @@ class Options:
 
 
 class Taken(NamedTuple):
-    """What one session took: seconds until its model was asked, and in all; and whether the model
-    heard the fact.
+    """One session: the seconds until its model was called, and in total, and whether the
+    model received the fact.
     """
 
     asked: float
@@ -88,7 +88,7 @@ class _Place:
 
 
 def run(options: Options) -> None:
-    """Run sessions of each kind in turns, and print what they took."""
+    """Run sessions of each kind in turn, and print their times."""
     if not options.clients.is_dir():
         report.note(
             f"Left out: agents, for there is no {options.clients} (bench/README.md says how to install them)."
@@ -106,7 +106,7 @@ def run(options: Options) -> None:
             _prepare(place, agents, options)
         for number in range(
             options.rounds + 1
-        ):  # the first round warms the disk cache and is not counted
+        ):  # the first round warms the disk cache, so it isn't counted
             for place in places:
                 taken = _session(place, agents, options, model)
                 if number:
@@ -117,7 +117,7 @@ def run(options: Options) -> None:
 
 
 def _prepare(place: _Place, agents: Any, options: Options) -> None:
-    """Make a home with an agent, some memories, and hooks that note how long they take."""
+    """Make a home with an agent, some memories, and hooks that record their durations."""
     work = place.home / "work"
     work.mkdir(parents=True)
     agents.AGENTS[options.agent].configure(place.home, work, place.url)
@@ -131,8 +131,7 @@ def _prepare(place: _Place, agents: Any, options: Options) -> None:
         return
     agents.run([str(_MEMORY), "scratchpad", "show"], place.home, work)
     timed = place.home / "timed.sh"
-    # The server of MCP, which the agent starts as well, is not what is measured: it also runs
-    # beside hooks of nothing.
+    # The MCP server, which the agent starts too, is not measured: it also runs with empty hooks.
     timed.write_text(
         _NOTHING if place.state == "without hooks" else _TIMED.format(memory=_MEMORY, log=place.log)
     )
@@ -141,7 +140,7 @@ def _prepare(place: _Place, agents: Any, options: Options) -> None:
         agents.run([str(_MEMORY), "connect", options.agent, "--capture"], place.home, work)
     )
     for file in (Path(each["path"]) for each in said["connected"][0]["files"]):
-        if file.is_file():  # the server of MCP stays as it is
+        if file.is_file():  # the MCP server stays unchanged
             text = file.read_text().replace(f"{_MEMORY} hook ", f"{timed} hook ")
             file.write_text(text.replace(_plugin(_MEMORY), _plugin(timed)))
     if place.state == "broken":
@@ -153,7 +152,7 @@ def _plugin(program: Path) -> str:
 
 
 def _session(place: _Place, agents: Any, options: Options, model: Any) -> Taken:
-    """Have the agent answer a question; wait until nothing that it started is at work any more."""
+    """Have the agent answer a question; wait until all processes that it started have ended."""
     agent, work = agents.AGENTS[options.agent], place.home / "work"
     variables = {name: value.format(url=place.url) for name, value in agent.variables.items()}
     with _troubled(place):
@@ -175,8 +174,8 @@ def _session(place: _Place, agents: Any, options: Options, model: Any) -> Taken:
 
 @contextmanager
 def _troubled(place: _Place) -> Iterator[None]:
-    """Lock a store, or put one in its place that takes calls and says nothing, for as long as a
-    session runs.
+    """Lock a store, or replace it with one that accepts calls and never answers, while a session
+    runs.
     """
     if place.state == "locked":
         config = load_config({"home": str(place.data)}, environment={})

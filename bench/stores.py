@@ -1,4 +1,4 @@
-"""All stores and the clients beneath them: inserts, searches by vector, recall, disk, and a cold
+"""All stores and the clients beneath them: inserts, vector searches, recall, disk size, and a cold
 `memory search`.
 """
 
@@ -36,11 +36,11 @@ TIMED = 100
 SMALL = {
     "qdrant": "qdrant:///folder",
     "files": "files:///folder",
-}  # which are not meant for more than these
+}  # stores for at most `_SMALL_SIZE` memories
 _SMALL_SIZE = 10_000
 _BATCH = 500
 _COLD_ROUNDS = 7
-_WARMING = 10  # queries that are not counted
+_WARMING = 10  # number of first queries that aren't counted
 _ASKED = Asked(search.EVERYTHING, search.FEW)
 _COLD_QUERY = "library to parse command line options"
 _COLD_TARGET_SECONDS, _LAYER_TARGET = 0.6, 2.0
@@ -52,14 +52,14 @@ _COLUMNS = [
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What is asked of the benchmark of stores.
+    """Options of the benchmark of stores.
 
     Attributes:
-        texts: One text a line.
-        sizes: How many memories, one measurement each.
+        texts: A file with one text per line.
+        sizes: Numbers of memories, with one measurement each.
         stores: Which stores; None for all, those for few memories only up to 10,000.
-        queries: How many held-out texts recall is measured with.
-        timed: How many of them time is measured with.
+        queries: The number of held-out texts for measuring recall.
+        timed: The number of those texts that are timed.
     """
 
     texts: Path
@@ -71,7 +71,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What every store of one size is given: texts, their records, and the true ten best for each
+    """The data for all stores of one size: texts, their records, and the exact ten best for each
     query.
     """
 
@@ -83,7 +83,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """What a store, or the client beneath it, reached; times are milliseconds for ten hits."""
+    """The results of a store, or of the client beneath it; times are milliseconds for ten hits."""
 
     inserts_per_second: float
     times: Sequence[float]
@@ -97,7 +97,7 @@ class Measured:
     """One store with one number of memories: the store, its client, whole searches, and whole
     processes.
 
-    `plain_named_times` are the client's where it is told both namespaces, as a store always is.
+    `plain_named_times` are the client's with both namespaces given, as they always are to a store.
     """
 
     kind: str
@@ -113,7 +113,7 @@ class Measured:
 
 
 def run(options: Options) -> None:
-    """Measure each store at each size and print the tables, row by row as they come."""
+    """Measure each store at each size and print the tables, row by row."""
     corpus = corpora.load(options.texts, max(options.sizes), options.queries)
     measured: list[Measured] = []
     left_out: list[str] = []
@@ -131,7 +131,7 @@ def run(options: Options) -> None:
 def _rows(
     corpus: Corpus, options: Options, measured: list[Measured], left_out: list[str]
 ) -> Iterator[Sequence[object]]:
-    """Yield two rows for each store and size, once they are measured."""
+    """Yield two rows for each store and size, when they are measured."""
     for size in sorted(options.sizes):
         part = corpus.first(size)
         task = Task(part, _records(part), search.exact_best(part), options.timed)
@@ -177,7 +177,7 @@ def _of_search(found: Measured) -> Sequence[str]:
 
 
 def _measure(kind: str, task: Task) -> Measured:
-    """Measure a store and the client beneath it, side by side."""
+    """Measure a store and the client beneath it together."""
     with tempfile.TemporaryDirectory(dir=corpora.CACHE) as name:
         folder = Path(name).absolute()
         folder.chmod(0o755)  # a server may run as another user
@@ -228,7 +228,7 @@ def _open(place: Place) -> Store:
 
 
 def _records(corpus: Corpus) -> list[Record]:
-    """Return the records that `Memories` would write: one of 20 in a namespace of its own, ten
+    """Return the records that `Memories` would write: one of 20 in a different namespace, ten
     projects.
     """
     now = datetime.now(UTC)
@@ -255,7 +255,7 @@ def _plain_rows(task: Task) -> list[Row]:
 
 
 def _fill(insert: Callable[[Sequence[Any]], None], items: Sequence[Any]) -> float:
-    """Insert in batches, each of them durable; return the seconds that it took."""
+    """Insert in batches, each of them durable; return the seconds."""
     start = time.perf_counter()
     for at in range(0, len(items), _BATCH):
         insert(items[at : at + _BATCH])
@@ -283,8 +283,8 @@ def _times(store: Store, place: Place, task: Task) -> dict[str, list[float]]:
 
 
 def _searches(store: Store, task: Task) -> list[float]:
-    """Return the times of what a user does: a whole sentence, by words and by vector, whose access
-    is counted.
+    """Return the times of a user's search: for a whole sentence, by words and by vector, with
+    counted reads.
     """
     config = load_config({}, environment={})
     memories = Memories(
@@ -303,7 +303,7 @@ def _in_turns(calls: Mapping[str, Callable[[int], Any]], count: int) -> dict[str
     taken: dict[str, list[float]] = {name: [] for name in calls}
     for at in range(-_WARMING, count):
         order = list(calls.items())
-        # Who comes second finds caches warm, so each comes first as often.
+        # The second call finds warm caches, so each is first equally often.
         for name, call in order if at % 2 else reversed(order):
             spent = report.milliseconds(lambda call=call, at=at: call(abs(at)))
             if at >= 0:
@@ -312,7 +312,9 @@ def _in_turns(calls: Mapping[str, Callable[[int], Any]], count: int) -> dict[str
 
 
 def _recalls(store: Store, place: Place, task: Task) -> tuple[float, float]:
-    """Return which share of the true ten best the store finds, and the client beneath it."""
+    """Return the share of the exact ten best that the store finds, and the share that its client
+    finds.
+    """
     found = [0, 0]
     for at, rows in enumerate(task.best):
         wanted = {task.corpus.texts[row] for row in rows}
@@ -330,8 +332,8 @@ def _recalls(store: Store, place: Place, task: Task) -> tuple[float, float]:
 
 
 def _cold(url: str, home: Path) -> tuple[list[float], list[float]]:
-    """Return the milliseconds of `python -c pass` and of `memory search`, in turns, each a process
-    of its own.
+    """Return the milliseconds of `python -c pass` and of `memory search`, in turn, each in its own
+    process.
     """
     kept = {
         name: value
@@ -344,7 +346,7 @@ def _cold(url: str, home: Path) -> tuple[list[float], list[float]]:
         "search": [sys.executable, "-m", "memories", "search", _COLD_QUERY],
     }
     taken: dict[str, list[float]] = {name: [] for name in commands}
-    for _ in range(_COLD_ROUNDS + 1):  # the first round warms the disk cache and is not counted
+    for _ in range(_COLD_ROUNDS + 1):  # the first round warms the disk cache, so it isn't counted
         for name, command in commands.items():
             start = time.perf_counter()
             done = subprocess.run(

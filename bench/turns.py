@@ -1,6 +1,4 @@
-"""Conversations: what appending a turn costs as they grow, and how long a search of many turns
-takes.
-"""
+"""Conversations: the cost of appending a turn as they grow, and the time of a search in many turns."""
 
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -14,11 +12,11 @@ from bench.corpus import Corpus
 from memories import Memories, TurnDraft, load_config
 
 CONVERSATIONS = 50
-SPEAKERS = ("Annelore", "Bartolome", "Crescentia")  # names that no text is about
+SPEAKERS = ("Annelore", "Bartolome", "Crescentia")  # names that occur in no text
 QUERIES = 1_500
 _BATCH = 500
-_APPENDED = 40  # single turns that are timed at each length
-_LENGTHS = (100, 10_000, 100_000)  # as far as there are texts
+_APPENDED = 40  # number of single turns that are timed at each length
+_LENGTHS = (100, 10_000, 100_000)  # lengths, as far as there are enough texts
 _START = datetime(2024, 1, 1, tzinfo=UTC)
 
 
@@ -74,7 +72,7 @@ def _print_searches(memories: Memories, corpus: Corpus, timed: int) -> None:
 
 
 def _print_appends(memories: Memories, corpus: Corpus) -> None:
-    """Time single turns at the end of conversations of different lengths, in turns."""
+    """Time single turns at the end of conversations of different lengths, alternately."""
     lengths = [length for length in _LENGTHS if length <= len(corpus.texts)]
     for length in lengths:
         memories.add_turns(f"of {length}", list(_drafts(corpus.texts[:length], 0)))

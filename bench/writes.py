@@ -1,8 +1,8 @@
-"""How many memories a server stores a second, each acknowledged after its commit: from threads of
-its own, over HTTP.
+"""How many memories a server stores per second, each acknowledged after its commit: from the
+server's own threads, and over HTTP.
 
-Run as a program it is the clients: `python -m bench.writes PORT CLIENTS BATCH SECONDS`, the token
-on standard input.
+As a program, this module runs the clients: `python -m bench.writes PORT CLIENTS BATCH SECONDS`, the
+token on standard input.
 """
 
 import json
@@ -64,8 +64,8 @@ def run() -> None:
 
 
 def _inside(name: str) -> Row:
-    """Measure threads of the server's own process, each with a memory of its own, through the queue
-    alone.
+    """Measure threads of the server's own process, each with its own `Memories`, only through the
+    queue.
     """
     from memories import Draft, Memories, load_config
     from memories.embedders import open_embedder
@@ -110,7 +110,7 @@ def _inside(name: str) -> Row:
 
 
 def _over_http(name: str) -> Iterator[Row]:
-    """Measure `memory serve` as a process of its own: single creates, then the route for many."""
+    """Measure `memory serve` as a separate process: single creates, then the route for many."""
     for batch in BATCHES:
         with (
             tempfile.TemporaryDirectory(prefix="bench-writes-") as folder,
@@ -124,7 +124,7 @@ def _over_http(name: str) -> Iterator[Row]:
                 str(CLIENTS),
                 str(batch),
             ]
-            _asked(server, [*command, "1"])  # what loads at first use is loaded
+            _asked(server, [*command, "1"])  # load everything that is loaded on first use
             before = server.counted()
             done, seconds = _asked(server, [*command, str(SECONDS)])
             after = server.counted()
@@ -136,7 +136,7 @@ def _row(name: str, client: str, batch: int, made: tuple[int, float], counted: _
     done, seconds = made
     share = (
         f"{done / counted.commits:.0f}" if counted.commits else "-"
-    )  # large requests have commits of their own
+    )  # large requests have their own commits
     return _NAMES[name], client, batch, f"{done / seconds:,.0f}", share, counted.cpu / done
 
 
@@ -205,7 +205,7 @@ def _text(client: int, number: int) -> str:
 
 
 def _clients(port: int, count: int, batch: int, seconds: float) -> None:
-    """Store memories from many connections; print how many were acknowledged, in how many
+    """Store memories from many connections; print the number of acknowledged memories and the
     seconds.
     """
     token, done, until = sys.stdin.read().strip(), [0] * count, time.perf_counter() + seconds

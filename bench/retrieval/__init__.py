@@ -1,3 +1,3 @@
-"""How well a search finds what answers a question about a conversation, beside plain ways to find
-it.
+"""How well a search finds the answer to a question about a conversation, compared with plain
+methods.
 """

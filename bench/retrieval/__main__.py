@@ -7,7 +7,7 @@ from pathlib import Path
 
 os.environ.setdefault(
     "OPENBLAS_NUM_THREADS", "1"
-)  # before numpy: as in the command, and comparable between machines
+)  # set before numpy is imported: as in the command, and comparable across machines
 
 from bench import report
 from bench.retrieval import measure, systems
@@ -17,7 +17,7 @@ from memories import InvalidInput
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Read the options, measure, and print tables in markdown; wrong ones and wrong data end with
+    """Parse the options, measure, and print tables in markdown; invalid options or data end with
     status 2.
     """
     parser = _parser()

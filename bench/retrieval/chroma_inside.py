@@ -1,5 +1,5 @@
-"""Runs in the others' virtual environment, started by `bench/retrieval/systems.py`; prints a line
-for each question.
+"""Runs in the other systems' virtual environment, started by `bench/retrieval/systems.py`; prints a
+line for each question.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Data sets of questions about conversations, each read from the user's own copy into one model."""
+"""Data sets of questions about conversations, each read from the user's copy into a common model."""
 
 import json
 import random
@@ -24,15 +24,15 @@ LOCOMO_CATEGORIES = {
 REALTALK_CATEGORIES = {1: "1 multi-hop", 2: "2 temporal", 3: "3 commonsense"}
 BETWEEN_TURNS = timedelta(seconds=30)
 _DAY = timedelta(days=1)
-_EPOCH = datetime(2024, 1, 1, tzinfo=UTC)  # where a data set says nothing of time
+_EPOCH = datetime(2024, 1, 1, tzinfo=UTC)  # for a data set without times
 _CLOCKS = ("%I:%M %p on %d %B, %Y", "%d.%m.%Y, %H:%M:%S", "%d.%m.%Y, %H:%M", "%Y-%m-%d %H:%M:%S")
-_BEAM_ANSWERS = ("answer", "ideal_answer", "ideal_summary")  # others have only a rubric
+_BEAM_ANSWERS = ("answer", "ideal_answer", "ideal_summary")  # other questions have only a rubric
 _ONE = "everyone"  # the pool of all conversations
-_AGAIN = "~"  # between the number of a message and which of those with that number it is
+_AGAIN = "~"  # between a message's number and its position among messages with the same number
 
 
 class DataError(ValueError):
-    """The data are not there, or not in the format of the set; the message is one sentence."""
+    """The data are missing, or not in the format of the data set; the message is one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,12 @@ class Turn:
     """One message.
 
     Attributes:
-        id: Different for each message of a pool.
+        id: Unique to each message in a pool.
         session: The id of the session that it belongs to.
-        target: What counts as found with it: itself, or the first message of its exchange.
+        target: The id that counts as found with it: its own, or that of the first message of its
+            exchange.
         role: `user` or `assistant`; None where two persons talk.
-        speaker: Who wrote it where persons talk.
+        speaker: Its writer, if people talk to each other.
     """
 
     id: str
@@ -57,7 +58,7 @@ class Turn:
 
     @property
     def said(self) -> str:
-        """The text with its speaker, as systems are given it that know no speakers."""
+        """The text with its speaker, for systems that don't support speakers."""
         return f"{self.speaker}: {self.text}" if self.speaker else self.text
 
 
@@ -71,14 +72,14 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question and what answers it.
+    """A question and its answers.
 
     Attributes:
-        turns: The targets that answer it; empty where the data set names sessions only.
+        turns: The targets that answer it; empty if the data set names only sessions.
         sessions: The sessions that answer it.
         asked_at: When it is asked; None for after everything.
         counted: Whether it counts in the figure for all.
-        answer: The expected answer; empty where the data set has none.
+        answer: The expected answer; empty if the data set has none.
     """
 
     id: str
@@ -107,12 +108,12 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """A data set as it is measured.
+    """A data set in the form that is measured.
 
     Attributes:
         pools: What is searched together.
-        apart: Whether each pool is stored, asked and forgotten before the next, for all at once
-            would be too many.
+        apart: Whether each pool is stored, queried and forgotten before the next, because all pools
+            at once would be too many.
     """
 
     name: str
@@ -125,8 +126,8 @@ class DataSet:
         return [question for pool in self.pools for question in pool.questions]
 
     def limited(self, count: int | None, seed: int) -> "DataSet":
-        """Return the set with so many of its questions, drawn at random in their order;
-        conversations all stay.
+        """Return the set with this many random questions in their original order; conversations all
+        stay.
         """
         if count is None or count >= len(self.questions):
             return self
@@ -140,10 +141,10 @@ class DataSet:
         )
 
     def joined(self) -> "DataSet":
-        """Return the set with all conversations in one pool, where every question is asked.
+        """Return the set with all conversations in one pool, in which every question is asked.
 
         Raises:
-            DataError: The same sessions are in several pools, each with other answers.
+            DataError: The same sessions are in several pools, each with different answers.
         """
         if self.apart:
             raise DataError(
@@ -163,7 +164,7 @@ def load(name: str, path: Path) -> DataSet:
         path: A JSON file for LoCoMo and LongMemEval, a folder for BEAM and REALTALK.
 
     Raises:
-        DataError: It is not there, or of another format.
+        DataError: It is missing, or in a different format.
     """
     loaders = {"locomo": _locomo, "longmemeval": _longmemeval, "beam": _beam, "realtalk": _realtalk}
     if not path.exists():
@@ -189,7 +190,7 @@ def _read(file: Path) -> Any:
 
 @contextmanager
 def _in_format(file: Path, name: str) -> Iterator[None]:
-    """Say in one sentence that a file has another shape than its set has."""
+    """Raise an error with one sentence if a file isn't in the format of its data set."""
     try:
         yield
     except DataError:
@@ -303,9 +304,7 @@ def _with_photo(message: Mapping[str, Any]) -> str:
 
 
 def _clock(text: str | None) -> datetime | None:
-    """Return the time that is written in one of the ways that the sets write it; None if it is in
-    none.
-    """
+    """Return a time that is written in one of the data sets' formats; None for other texts."""
     for form in _CLOCKS if text else ():
         try:
             return datetime.strptime(str(text), form).replace(tzinfo=UTC)
@@ -344,7 +343,7 @@ def _haystack(item: Mapping[str, Any]) -> Pool:
         }
         again = sum(
             other.turns[0].session == name for other in conversations
-        )  # the same session, brought twice
+        )  # the same session, contained twice
         conversations.append(Conversation(f"{name}-{again + 1}" if again else name, turns))
     question = Question(
         id=item["question_id"],
@@ -369,8 +368,8 @@ def _slashed(text: str) -> datetime:
 def _exchanges(
     session: str, messages: Sequence[tuple[str, Mapping[str, Any]]], times: Iterable[datetime]
 ) -> tuple[Turn, ...]:
-    """Return messages with their ids as turns; what follows a user's message counts as one with
-    it.
+    """Return messages with their ids as turns; messages that follow a user's message count as one
+    with it.
     """
     turns: list[Turn] = []
     for (at, message), said_at in zip(messages, times, strict=True):
@@ -426,9 +425,9 @@ def _beam_turns(chat: str, batches: Sequence[Any]) -> Iterator[Turn]:
 def _groups(batches: Sequence[Any], plan: str = "") -> Iterator[tuple[str, list[Any], str | None]]:
     """Yield the groups of messages of a chat, each with its place and the date of its batch.
 
-    A chat is a list of batches. The repository has a batch as an object with `turns`, lists of
-    messages; the data set's own files have it as one list of messages. Chats of 10M tokens are
-    lists of plans: objects of one or more chats by name, some of them null.
+    A chat is a list of batches. In the repository, a batch is an object with `turns`, lists of
+    messages; in the data set's own files, it is one list of messages. Chats of 10M tokens are lists
+    of plans: objects of one or more chats by name, some of them null.
     """
     for number, batch in enumerate(batches, 1):
         if isinstance(batch, Mapping) and "turns" not in batch:
@@ -448,20 +447,20 @@ def _groups(batches: Sequence[Any], plan: str = "") -> Iterator[tuple[str, list[
 
 
 def _once(at: str, used: Counter[str]) -> str:
-    """Return the id of a message, with a number behind it where others have the same."""
+    """Return the id of a message, followed by a number if other messages have the same id."""
     used[at] += 1
     return at if used[at] == 1 else f"{at}{_AGAIN}{used[at]}"
 
 
 def group_starts(anchors: Sequence[datetime | None]) -> list[datetime]:
-    """Return when each group of messages begins: at its date if it has one, else a day after the
-    one before.
+    """Return the time at which each group of messages begins.
 
-    Groups come closer together where the next date would be overtaken; a date before an earlier one
-    is not heeded.
+    A group begins at its date if it has one, else a day after the previous group. Groups are moved
+    closer together if they would otherwise pass the next date. A date that is before an earlier one
+    is ignored.
 
     Args:
-        anchors: The date of each group, where it has one.
+        anchors: The date of each group, if it has one.
     """
     known: list[tuple[int, datetime]] = []
     for at, anchor in enumerate(anchors):
@@ -484,8 +483,8 @@ def _anchor(text: str) -> datetime:
 
 
 def _unmarked(message: Mapping[str, Any]) -> str:
-    """Return the text of a message without the mark that BEAM leaves at the end of a user's, as in
-    `->-> 1,1`.
+    """Return the text of a message without the mark that BEAM leaves at the end of user messages,
+    such as `->-> 1,1`.
     """
     text: str = message["content"]
     return _clean(
@@ -497,7 +496,7 @@ def _beam_questions(
     chat: str, abilities: Mapping[str, Any], turns: Sequence[Turn]
 ) -> Iterator[Question]:
     known = {turn.id: turn for turn in turns}
-    # A number that several messages have does not say which of them answers.
+    # If several messages have the same number, it is unknown which of them answers.
     doubtful = {turn.id.partition(_AGAIN)[0] for turn in turns if _AGAIN in turn.id}
     for ability, asked in abilities.items():
         for number, item in enumerate(asked if ability != "abstention" else (), 1):

@@ -1,4 +1,4 @@
-"""Asks every question of every system, scores the answers, keeps them in a file, and prints the
+"""Asks every system every question, scores the answers, stores them in a file, and prints the
 tables.
 """
 
@@ -17,24 +17,24 @@ from bench.retrieval.datasets import DataError, DataSet, Pool, Question, Turn
 from bench.retrieval.metrics import DEPTH, Scores
 from bench.retrieval.vectors import KeptVectors
 
-KEPT = 10  # so many ids of each ranking are in the file of results
+KEPT = 10  # number of ids of each ranking in the file of results
 COMPARED = (("turn", "any@5"), ("turn", "any@10"), ("session", "any@5"))
 LEVELS = ("turn", "session")
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What is asked of the benchmark.
+    """Options of the benchmark.
 
     Attributes:
         name: One of `datasets.SETS`.
         path: The user's copy of the data.
         systems: Which of `systems.NAMES`.
-        limit: How many questions, drawn at random; None for all.
-        results: The file for what each question gave; None for one under `.bench/`.
-        seed: Of the draw and of the bootstrap.
+        limit: The number of random questions; None for all.
+        results: The file for the results of each question; None for one under `.bench/`.
+        seed: The seed of the draw and of the bootstrap.
         one_store: Whether all conversations are in one namespace and searched together.
-        embedder: The name of an embedder that ships.
+        embedder: The name of an included embedder.
         reader: A command that answers questions from messages; see `reading`.
     """
 
@@ -51,13 +51,13 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a system found for a question.
+    """The results of a system for a question.
 
     Attributes:
-        turns: Targets, best first; None from a system that ranks sessions alone.
-        sessions: Sessions, by the best turn of each.
-        turn: The scores of `turns`; None where there are none, or where the data set does not say
-            which answer.
+        turns: Targets, best first; None for a system that ranks only sessions.
+        sessions: Sessions, in the order of their best turns.
+        turn: The scores of `turns`; None if there are none, or if the data set does not say which
+            messages answer.
         session: The scores of `sessions`.
         text: The reader's answer, if it was asked.
     """
@@ -74,8 +74,8 @@ class Measured:
     """What came of a run.
 
     Attributes:
-        answers: For each system an answer for each question, in the order of the questions.
-        times: Milliseconds of each search of ours, with vectors looked up.
+        answers: For each system, an answer to each question, in the order of the questions.
+        times: Milliseconds of each search by Memories, with precomputed vectors.
     """
 
     questions: list[Question]
@@ -87,7 +87,7 @@ def run(options: Options) -> None:
     """Measure, write the file of results, and print the tables.
 
     Raises:
-        DataError: The data are not there, or of another format, or the results cannot be written.
+        DataError: The data are missing or in a different format, or the results can't be written.
     """
     data = datasets.load(options.name, options.path)
     if options.one_store:
@@ -123,7 +123,7 @@ def _measure(data: DataSet, options: Options, embedder: KeptVectors) -> Measured
                     for name, find in finders.items():
                         found = [turns[at] for at in find(pool.name, question)]
                         answers[name].append(_answer(question, found, options.reader))
-                    if "memories" in finders:  # once more, for now its vectors are known
+                    if "memories" in finders:  # a second time, now that the vectors are known
                         search = partial(finders["memories"], pool.name, question, KEPT)
                         times.append(report.milliseconds(search))
                     advance(1)
@@ -175,7 +175,9 @@ def _sessions_alone(question: Question, found: list[str]) -> Answer:
 
 
 def _make_room(file: Path) -> None:
-    """Make the file of results, so that a long run is not in vain."""
+    """Create the file of results first, so that a long run isn't wasted if the file can't be
+    written.
+    """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.open("a").close()
@@ -238,7 +240,7 @@ def _print(measured: Measured, options: Options) -> None:
 
 
 def _groups(questions: Sequence[Question]) -> Iterator[tuple[str, list[int]]]:
-    """Yield `all` and each category with the places of its questions."""
+    """Yield `all` and each category with the positions of its questions."""
     yield "all", [at for at, question in enumerate(questions) if question.counted]
     for category in sorted({question.category for question in questions}):
         yield (

@@ -12,24 +12,24 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-DEPTH = 50  # so far a ranking is looked at
+DEPTH = 50  # number of entries of a ranking that are considered
 CUTS = (1, 5, 10)
 NAMES = (*(f"{kind}@{k}" for kind in ("any", "all", "frac") for k in CUTS), "ndcg@10", "mrr")
 OF_BUDGET = ("frac@1k", "evidence/1k")
 RESAMPLES = 10_000
-_CHUNK = 500  # resamples at once, so that memory stays small
+_CHUNK = 500  # number of resamples at once, which limits memory
 
 Scores = Mapping[str, float]  # for each of `NAMES`, 0 to 1
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What a paired bootstrap says of ours minus theirs.
+    """The result of a paired bootstrap of our metric minus theirs.
 
     Attributes:
         mean: The difference that was measured.
         low: With `high`, the interval that holds 95 % of the resampled differences.
-        p: How likely a difference so large is by chance, in either direction.
+        p: The probability of such a large difference by chance, in either direction.
     """
 
     mean: float
@@ -47,14 +47,14 @@ def score(ranked: Sequence[str], gold: frozenset[str]) -> Scores:
     """Return all metrics of one ranking.
 
     Args:
-        ranked: What was found, best first, each once.
+        ranked: The found ids, best first, without repetitions.
         gold: What answers the question; at least one.
 
     Returns:
-        For k of 1, 5, 10: `any@k`, whether one of gold is among the first k; `all@k`, whether all
-            are; `frac@k`, the
-        share that is. `ndcg@10` with gains of 0 and 1 (Järvelin and Kekäläinen, 2002). `mrr`: one
-        over the rank of the first of gold, 0 if it is not among the first 50.
+        For k of 1, 5, 10: `any@k`, whether one of `gold` is among the first k; `all@k`, whether all
+            are; `frac@k`, the share that is. `ndcg@10` with gains of 0 and 1 (Järvelin and
+            Kekäläinen, 2002). `mrr`: one over the rank of the first of `gold`, 0 if it is not among
+            the first 50.
     """
     ranks = [rank for rank, found in enumerate(ranked[:DEPTH], 1) if found in gold]
     within = {k: sum(rank <= k for rank in ranks) for k in CUTS}
@@ -70,7 +70,7 @@ def score(ranked: Sequence[str], gold: frozenset[str]) -> Scores:
 
 
 def score_budget(held: frozenset[str], gold: frozenset[str], tokens: int) -> Scores:
-    """Return the metrics of the messages that a reader gets.
+    """Return the metrics of the messages that a reader receives.
 
     Args:
         held: The targets among them.
@@ -78,8 +78,8 @@ def score_budget(held: frozenset[str], gold: frozenset[str], tokens: int) -> Sco
         tokens: Their tokens.
 
     Returns:
-        `frac@1k`, the share of gold that is held; `evidence/1k`, how many of gold are held per 1,000
-            tokens.
+        `frac@1k`, the share of `gold` among the messages; `evidence/1k`, the number of `gold` among
+            the messages per 1,000 tokens.
     """
     count = len(held & gold)
     return {"frac@1k": count / len(gold), "evidence/1k": 1_000 * count / max(1, tokens)}
@@ -100,10 +100,10 @@ def bootstrap(
     1993, chapter 16).
 
     Args:
-        ours: A metric of ours for each question; at least one.
-        theirs: The same metric of theirs, in the same order.
+        ours: Our metric for each question; at least one.
+        theirs: Their metric for each question, in the same order.
         seed: The same seed gives the same result.
-        resamples: How many times as many questions are drawn with replacement.
+        resamples: How many times the same number of questions is drawn with replacement.
 
     Returns:
         The difference, its 95 % interval, and p: twice the smaller share of resampled means on one

@@ -1,4 +1,4 @@
-"""How far a long run is, on standard error and on a terminal only."""
+"""Shows the progress of a long run on standard error, only on a terminal."""
 
 import sys
 import time
@@ -15,10 +15,10 @@ def shown(label: str, total: int) -> Iterator[Callable[[int], None]]:
 
     Args:
         label: What is being done.
-        total: How many things there are to do.
+        total: The total number of steps.
 
     Yields:
-        What is called with the number of things that were done since.
+        A function to call with the number of steps completed since the last call.
     """
     done, drawn_at, terminal = 0, 0.0, sys.stderr.isatty()
 
@@ -39,6 +39,6 @@ def shown(label: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 def bar(label: str, done: int, total: int) -> str:
-    """Return the bar as it is drawn."""
+    """Return the text of the bar."""
     filled = _WIDTH * done // max(1, total)
     return f"{label} [{'#' * filled}{'.' * (_WIDTH - filled)}] {done:,} of {total:,}"

@@ -1,8 +1,8 @@
-"""`python -m bench.retrieval.sources [SET PATH]`: where each data set is to be had, and whether a
-copy is the one that was measured.
+"""`python -m bench.retrieval.sources [SET PATH]`: where to get each data set, and whether a copy is
+the one that was measured.
 
 A digest is computed for each conversation with its questions, from their values and not from the
-bytes of a file. So a half of a data set can be recognized in the whole.
+bytes of a file. So half of a data set can be recognized in the whole.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from bench.retrieval.datasets import SETS, DataError, Pool
 
 
 class Source(NamedTuple):
-    """Where a data set is to be had, under which licence, and the conversations in our figures."""
+    """The source of a data set, its licence, and the conversations in our figures."""
 
     place: str
     licence: str
@@ -84,7 +84,7 @@ def describe(name: str, pools: Sequence[Pool]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print where the data sets are to be had, or describe a copy; status 2 if it is unreadable."""
+    """Print where to get the data sets, or describe a copy; status 2 if it is unreadable."""
     parser = argparse.ArgumentParser(prog="python -m bench.retrieval.sources", description=__doc__)
     parser.add_argument("set", nargs="?", choices=SETS)
     parser.add_argument("path", nargs="?", type=Path, help="your copy")

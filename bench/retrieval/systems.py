@@ -24,9 +24,9 @@ from memories.write.turns import split
 
 NAMES = ("memories", "fts5", "dense", "rrf", "chroma")
 _RRF_K = 60  # Cormack, Clarke and Büttcher, 2009
-_FUSED = 2 * DEPTH  # so many of each ranking are fused
+_FUSED = 2 * DEPTH  # number of entries of each ranking that are fused
 _SCRIPT = Path(__file__).with_name("chroma_inside.py")
-_SESSION_CHARACTERS = 2_500  # more than one window holds
+_SESSION_CHARACTERS = 2_500  # more than fits into one window
 
 Finder = Callable[
     ..., list[str]
@@ -38,10 +38,10 @@ _Ranker = Callable[[str, str], list[int]]  # pool and text → places of turns i
 def opened(
     names: Sequence[str], pools: Sequence[Pool], embedder: KeptVectors, folder: Path
 ) -> Iterator[dict[str, Finder]]:
-    """Store the pools in every system that ranks turns, and yield how each is asked.
+    """Store the pools in every system that ranks turns, and yield a search function for each.
 
     Args:
-        names: Which of `NAMES`; `chroma` is not among what comes back, for it ranks sessions alone.
+        names: Which of `NAMES`; `chroma` is not included, since it ranks only sessions.
         pools: What to store; each is searched by itself.
         embedder: Gives all systems the same vectors.
         folder: Empty; stores lie in it.
@@ -90,7 +90,7 @@ def _finder(rank: _Ranker, turns: Mapping[str, Sequence[Turn]]) -> Finder:
 
 @contextmanager
 def _memories(pools: Sequence[Pool], embedder: KeptVectors, folder: Path) -> Iterator[Finder]:
-    """Store conversations as a user's application would, a namespace for each pool, and yield the
+    """Store conversations as a user's application would, in one namespace per pool, and yield the
     search.
     """
     config = load_config({"home": str(folder.absolute())}, environment={})
@@ -121,7 +121,7 @@ def _memories(pools: Sequence[Pool], embedder: KeptVectors, folder: Path) -> Ite
 
 
 def drafts(conversation: Conversation) -> list[TurnDraft]:
-    """Return messages as they are stored."""
+    """Return messages in the form in which they are stored."""
     return [
         TurnDraft(content=turn.text, role=turn.role, created_at=turn.said_at)
         if turn.role
@@ -179,8 +179,8 @@ def _fused(words: _Ranker, dense: _Ranker) -> _Ranker:
 
 
 def reciprocal_ranks(rankings: Sequence[Sequence[int]]) -> list[int]:
-    """Fuse rankings: what is found counts 1 / (60 + rank) for each; the first ranking goes first on
-    a tie.
+    """Fuse rankings: in each ranking, a text counts 1 / (60 + rank); the first ranking goes first
+    on a tie.
     """
     scores: dict[int, float] = {}
     for ranking in rankings:
@@ -231,9 +231,7 @@ def chroma(pools: Sequence[Pool], embedder: KeptVectors) -> dict[str, list[str]]
 
 
 def _session_texts(pool: Pool) -> dict[str, str]:
-    """Return the beginning of each session as one text; more than fits into one window, and not
-    much more.
-    """
+    """Return the beginning of each session as one text; slightly more than fits into one window."""
     said: dict[str, list[str]] = {}
     for turn in pool.turns:
         said.setdefault(turn.session, []).append(turn.said)

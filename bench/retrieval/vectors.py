@@ -1,4 +1,4 @@
-"""An embedder that keeps every vector under `.bench/`, so that a second run embeds nothing."""
+"""An embedder that caches every vector in `.bench/`, so that a second run embeds nothing."""
 
 import hashlib
 import multiprocessing
@@ -18,14 +18,14 @@ from memories.stores.records import Space
 EMBEDDERS = ("minilm", "e5")  # that run in this process
 _ASKED = "?"  # marks the vector of a question
 _CHUNK = 50
-_SPAWN_FROM = 400  # fewer texts are embedded before other processes have begun
+_SPAWN_FROM = 400  # fewer texts are embedded faster than other processes start
 
 Vectors = NDArray[np.float32]
 
 
 class KeptVectors:
-    """An embedder in the space of one that ships, which asks that one only for texts it has never
-    seen.
+    """An embedder that wraps an included embedder, and calls it only for texts without a cached
+    vector.
     """
 
     def __init__(self, name: str = "minilm", file: Path | None = None) -> None:
@@ -52,7 +52,7 @@ class KeptVectors:
 
     @property
     def space(self) -> Space:
-        """The space of the embedder behind."""
+        """The space of the wrapped embedder."""
         return self._embedder.space
 
     def embed(self, text: str) -> Vectors:
@@ -68,9 +68,7 @@ class KeptVectors:
             return found
 
     def embed_query(self, text: str) -> Vectors:
-        """Return the vectors of a question, which some models embed in another way than
-        statements.
-        """
+        """Return the vectors of a question, which some models embed differently from statements."""
         with self._lock:
             found = self._asked.get(text)
             if found is None:
@@ -82,18 +80,18 @@ class KeptVectors:
             return found
 
     def embed_many(self, texts: Sequence[str]) -> list[Vectors]:
-        """Return what `embed` returns, for each text."""
+        """Return the vectors of each text; see `embed`."""
         return [self.embed(text) for text in texts]
 
     def familiarity(self, text: str) -> float:
-        """Return what the embedder behind says; see `Embedder.familiarity`."""
+        """Return the familiarity from the wrapped embedder; see `Embedder.familiarity`."""
         if text not in self._familiar:
             self._familiar[text] = self._embedder.familiarity(text)
         return self._familiar[text]
 
     def fill(self, texts: Iterable[str]) -> None:
-        """Embed those of the texts that were never embedded, and show how far it is; what is made
-        is kept at once.
+        """Embed the texts without a cached vector, and show the progress; each vector is cached
+        immediately.
         """
         missing = [text for text in dict.fromkeys(texts) if self._kept(text) is None]
         if not missing:
@@ -107,7 +105,7 @@ class KeptVectors:
                 advance(len(chunk))
 
     def prepare(self, texts: Iterable[str]) -> None:
-        """Have the vectors of these texts at hand, and forget others."""
+        """Load the vectors of these texts, and drop all others."""
         wanted = list(dict.fromkeys(texts))
         self.fill(wanted)
         with self._lock:
