@@ -332,7 +332,7 @@ def test_a_point_is_the_project_of_the_working_folder(tmp_path: Path) -> None:
 
 def test_a_point_where_no_project_is_says_so(modern: Agent) -> None:
     assert modern.refused("search_memories", query="deploys", project=".") == (
-        "this folder belongs to no project; leave project out, or name one"
+        "the working folder has no project; omit project, or name one"
     )
 
 
@@ -356,7 +356,7 @@ def test_every_argument_of_create_arrives(modern: Agent, memories: Memories) -> 
     assert (again["id"], memories.get(keyed).content) == (keyed, "Spaces")
     assert "next version" in again["hint"]
     assert modern.call("update_memory", id=new, confirm=True)["last_reinforced_at"]
-    assert "confirm excludes changes" in modern.refused(
+    assert "confirm can't be combined with changes" in modern.refused(
         "update_memory", id=new, confirm=True, content="The editor is Kakoune"
     )
 
@@ -544,7 +544,10 @@ def test_a_new_writer_of_a_text_becomes_its_agent(memories: Memories) -> None:
     assert made is not None
     agent = Agent(memories, "auto")
     same = agent.call("update_memory", id=made.id, content="Deploys happen on Tuesdays")
-    assert (same["version"], same["hint"]) == (1, "nothing was changed: it already says this")
+    assert (same["version"], same["hint"]) == (
+        1,
+        "nothing was changed: the memory already says this",
+    )
     assert "hint" not in agent.call(
         "update_memory", id=made.id, content="Deploys happen on Fridays"
     )

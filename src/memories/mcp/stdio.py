@@ -1,6 +1,6 @@
 """`memory mcp` on standard input and output, in the namespace of the host's session.
 
-Until the model is loaded, searches match words only.
+Until the embedding model is loaded, searches match words only.
 """
 
 import functools
@@ -52,7 +52,8 @@ AGAIN_SECONDS = 60.0  # how long to wait before trying again to load a model
 LEAVING_SECONDS = 60.0  # how long running calls may continue after the client has left
 LAST_SECONDS = 2.0  # how long refusing the remaining calls may take after `LEAVING_SECONDS`
 STILL_LOADING = (
-    "found by words only, the model is loading; ask again in a second to search by meaning too"
+    "found by words only: the model is still loading; ask again in a second to search by meaning "
+    "too"
 )
 NOT_LOADED = "found by words only: {}"
 
@@ -79,11 +80,11 @@ EARLIER_SECONDS = 60.0  # a session's first hook may start this long before the 
 class ServerSession(NamedTuple):
     """Where and when a server started, which identifies the session of its host.
 
-    A prompt such as "start as bob" switches a session; its hooks note that in the session's file.
-    The server reads the same file before each call, so that hooks and tools agree. If the host
-    passes the session's id in an environment variable, the server finds the file by that id.
-    Otherwise, or if that session has ended (a host may clear the conversation and keep the server),
-    it takes the session that was last active in the server's folder since the server started.
+    A prompt such as "start as bob" switches a session; hooks record that in the session's file. The
+    server reads the same file before each call, so that hooks and tools agree. If the host passes
+    the session's id in an environment variable, the server finds the file by that id. Otherwise, or
+    if that session has ended (a host may clear the conversation and keep the server), the server
+    uses the session that was last active in the server's folder since the server started.
 
     Attributes:
         home: The home with the session files.
@@ -119,7 +120,7 @@ def serve(config: Config, *, shared: bool = True, read_only: bool = False) -> No
     """Serve one client until it leaves."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="memory mcp: %(message)s")
     if config.sources["store"] == ".env":
-        _logger.warning("the .env in the working folder names the store")
+        _logger.warning("the store comes from the .env file in the working folder")
     if read_only:
         config = config._replace(count_accesses=False, reinforce_on_retrieval=False)
     open_memories = functools.partial(Memories, shared=shared, channel="mcp", place=here(config))
@@ -194,7 +195,7 @@ class Waiting:
                 self._is_empty = anyio.Event()
 
     def written(self, message: Any) -> None:
-        """Record a server's message: an answer ends the wait for it."""
+        """Record a message from the server; an answer ends the wait for its request."""
         if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None:
             self._forget(str(message.id))
 
@@ -208,14 +209,14 @@ class Waiting:
             self._is_empty.set()
 
     async def end(self) -> list[int | str]:
-        """Wait at most `LEAVING_SECONDS` for all answers; return the requests without one."""
+        """Wait at most `LEAVING_SECONDS` for all answers; return the unanswered requests."""
         with anyio.move_on_after(LEAVING_SECONDS):
             await self._is_empty.wait()
         return [request for request, count in self._requests.values() for _ in range(count)]
 
 
 class Answers:
-    """A stream of answers that notes which requests were answered."""
+    """A stream of answers that records which requests have been answered."""
 
     def __init__(self, stream: Any, waiting: Waiting) -> None:
         self._stream, self._waiting = stream, waiting
@@ -307,8 +308,8 @@ async def lines(
     """Yield a client's messages, and refuse lines that are not messages.
 
     The SDK silently drops lines that it can't parse, such as JSON with a lone surrogate or deep
-    nesting, so the client would wait forever. It also drops running calls at the end of the input,
-    so this generator ends only when all calls are answered.
+    nesting; without this function, the client would wait forever. The SDK also drops running calls
+    at the end of the input, so this generator ends only when all calls have been answered.
     """
     async for line in stdin:
         if not line.strip():
@@ -330,9 +331,9 @@ async def lines(
 
 
 def answerable(line: str) -> str | JSONRPCError:
-    """Return a line that the SDK can parse, or an error if there is none.
+    """Return a line that the SDK can parse: the given one, or a call that the server will refuse.
 
-    The line is the given one, or a call that the server will refuse.
+    If the SDK can parse neither, return an error for the client.
     """
     try:
         message = read_json(line)
@@ -345,9 +346,9 @@ def answerable(line: str) -> str | JSONRPCError:
         return _error(INVALID_REQUEST, f"batches are not supported; {_ONE_MESSAGE}", None)
     reason = ""
     if _LONE_SURROGATE.search(line):
-        reason = "the arguments hold half a character (a lone surrogate); send valid Unicode"
+        reason = "the arguments contain half a character (a lone surrogate); send valid Unicode"
     elif line.count("[") + line.count("{") >= _DEEP:
-        reason = "the arguments are nested too deep; send flat text"
+        reason = "the arguments are nested too deeply; send flat values"
     if (_is_request(message) and not reason) or _is_parsed(line, message):
         return line
     if reason:
@@ -368,7 +369,7 @@ def _is_parsed(line: str, message: Any) -> bool:
     """Return whether the SDK parses a line correctly."""
     is_call = isinstance(message, dict) and "method" in message
     if is_call and type(message.get("id", 0)) not in (int, str):
-        return False  # the SDK would take it for a notification
+        return False  # the SDK would take the call for a notification
     try:
         jsonrpc_message_adapter.validate_json(line, by_name=False)
     except ValueError:
@@ -377,7 +378,7 @@ def _is_parsed(line: str, message: Any) -> bool:
 
 
 def id_of(line: str) -> int | str | None:
-    """Return the id of a request, even if its rest is malformed; None if there is no id."""
+    """Return the id of a request, even if the rest is malformed; None if there is no id."""
     depth = 0
     for token in _TOKENS.finditer(line):
         if token[0] in "[{":
@@ -395,7 +396,7 @@ def _error(code: int, message: str, request_id: int | str | None) -> JSONRPCErro
 
 
 def _refused_call(line: str, reason: str) -> str | JSONRPCError:
-    """Return a call of the same tool with only the reason for its refusal, else an error."""
+    """Return a call to the same tool with only the reason for refusing it; else an error."""
     try:
         message: Any = json.loads(_LONE_SURROGATE.sub("\\\\ufffd", line))
         params = message["params"]

@@ -33,21 +33,26 @@ if TYPE_CHECKING:
 HINT_KNOWN = "nothing was stored: this memory already says the same thing"
 HINT_MERGED = "not stored again: this memory already says the same thing"
 HINT_REPLACED = "stored as the next version under this key; get_history shows the earlier ones"
-HINT_UNCHANGED = "nothing was changed: it already says this"
+HINT_UNCHANGED = "nothing was changed: the memory already says this"
 HINT_DUPLICATE = (
-    "nothing was stored, it is known; reword it with update_memory, or store it anyway with "
-    "force=true"
+    "nothing was stored: a memory already says this; change that memory with update_memory, or "
+    "store yours anyway with force=true"
 )
 HINT_SIMILAR = (
-    "stored; if it replaces or repeats one of similar_to, call this again with supersedes=ID"
+    "stored; if this replaces or repeats a memory in similar_to, call create_memory again with "
+    "supersedes=ID"
 )
-HINT_SEEN = "stored; your search found {}: if this replaces it, call this again with supersedes=ID"
+HINT_SEEN = (
+    "stored; your search found {}: if the new memory replaces that one, call create_memory again "
+    "with supersedes=ID"
+)
 HINT_CORRECTS = (
-    "stored; it corrects {}: a search that finds both shows that one second, marked as corrected"
+    "stored as a correction of {}; a search that finds both shows the correction first, and the "
+    "other marked as corrected"
 )
 HINT_DELETED = "restore_memory brings it back"
-HINT_NOT_MERGED = "not_merged names what it says differently: to change that call update_memory"
-# fields in the answer to a create
+HINT_NOT_MERGED = "not_merged lists what it says differently; call update_memory to change that"
+# Fields of the answer of `create_memory`.
 CREATED = ("id", "stored", "merged", "not_merged", "reinforced")
 CONTEXT_TOKENS = (200, 20_000)
 FACTS_TOKENS = 60  # tokens of a context reserved for the counts of omitted texts
@@ -61,7 +66,8 @@ ECHO = 200  # maximum number of characters shown of a text that the caller just 
 # Defaults that differ from the library's.
 SEARCH_DEFAULTS: Mapping[str, Any] = {"scope": "all", "limit": 5}
 
-# Optional texts default to "": the SDK would parse other types from JSON.
+# An optional text has the type `str` and the default "": if None were allowed, the SDK would parse
+# the text as JSON.
 Tags = dict[str, str] | None
 Value = TypeVar("Value")
 Ready = Callable[[bool], tuple[Memories, str]]
@@ -194,12 +200,12 @@ class Tools:
         return Own.of(self.memories)
 
     def _names_of(self, project: str) -> str | Collection[str] | None:
-        """Return a project in the form for `Memories.search`; `.` is the working folder's."""
+        """Return a project as `Memories.search` takes it; `.` is the working folder's project."""
         if project != ".":
             return find_project(project)
         projects = self._own().projects
         if not projects:
-            raise InvalidInput("this folder belongs to no project; leave project out, or name one")
+            raise InvalidInput("the working folder has no project; omit project, or name one")
         return projects
 
     # --- search and read ---
@@ -257,8 +263,8 @@ class Tools:
         self,
         id: Annotated[str, Field(description="of a memory, or conversation#index of a turn")],  # noqa: A002
     ) -> CallToolResult:
-        """Read one memory whole, with the versions it had, oldest first; also a deleted one. Or one
-        turn whole.
+        """Read one memory in full, with its versions, oldest first, even if it was deleted; or one
+        turn in full.
         """
         conversation, separator, index = id.rpartition("#")
         if separator and index.isascii() and index.isdigit() and len(index) <= 10:
@@ -294,7 +300,7 @@ class Tools:
         conversation: Annotated[str, Field(description="its latest turns are included")] = "",
         max_tokens: int = 2_000,
     ) -> CallToolResult:
-        """Get what to know before a task: memories and turns that fit it, the latest turns of a
+        """Get context for a task: memories and turns that fit it, and the latest turns of a
         conversation.
         """
         lowest, highest = CONTEXT_TOKENS
@@ -347,12 +353,12 @@ class Tools:
         *,
         tags: Annotated[Tags, Field(description="like project: shop, type: preference")] = None,
         key: Annotated[
-            str, Field(description="like user/editor; its next create replaces this")
+            str, Field(description="like user/editor; the next create with it replaces this")
         ] = "",
-        supersedes: Annotated[str, Field(description="id of what it replaces")] = "",
+        supersedes: Annotated[str, Field(description="id of the memory it replaces")] = "",
         decay: Annotated[
             Literal["stable", "contextual", "reinforceable"] | None,
-            Field(description="contextual: fades; reinforceable: unless confirmed"),
+            Field(description="contextual: fades; reinforceable: fades unless confirmed"),
         ] = None,
         confidence: Annotated[float | None, Field(description="0 to 1")] = None,
         anchors: Annotated[
@@ -364,8 +370,8 @@ class Tools:
     ) -> CallToolResult:
         """Store one lasting, self-contained statement, with names and absolute dates.
 
-        A known one is refused: see duplicates. If it replaces a memory, pass supersedes, or call
-        again: see similar_to.
+        Duplicates are refused. If it replaces a memory, pass supersedes, or call again if the
+        answer has similar_to.
         """
         seen = frozenset(self._seen.copy())
         draft = Draft(
@@ -388,7 +394,7 @@ class Tools:
         content: Annotated[str, Field(description="whole new text")] = "",
         tags: Annotated[Tags, Field(description="to add")] = None,
         remove_tags: list[str] | None = None,
-        confirm: Annotated[bool, Field(description="it still holds")] = False,
+        confirm: Annotated[bool, Field(description="it is still true")] = False,
         *,
         caller: Caller,
     ) -> CallToolResult:
@@ -397,7 +403,7 @@ class Tools:
         if confirm:
             if content or tags or remove_tags:
                 raise InvalidInput(
-                    "confirm excludes changes: a changed memory is not a confirmed one"
+                    "confirm can't be combined with changes; confirm or change the memory"
                 )
             memory = memories.get(id)
             if memory.anchors or memory.valid_until or memory.recheck_days:
@@ -423,7 +429,7 @@ class Tools:
         return _change_result(memory, deleted=True, hint=HINT_DELETED, note=note)
 
     def restore_memory(self, id: str, *, caller: Caller) -> CallToolResult:  # noqa: A002
-        """Bring back a memory that was deleted, or replaced by another one."""
+        """Bring back a memory that was deleted or replaced."""
         memory = self._written_by(caller).restore(id)
         return _change_result(memory, version=memory.version)
 
@@ -457,7 +463,7 @@ def _add_agent(tags: Mapping[str, str], caller: Caller) -> Mapping[str, str]:
 
 def _check_limit(limit: int) -> None:
     if limit > MAX_RESULTS:
-        raise InvalidInput(f"limit must be at most {MAX_RESULTS}, not {limit}; narrow the question")
+        raise InvalidInput(f"limit must be at most {MAX_RESULTS}, not {limit}; narrow the search")
 
 
 # --- results ---
@@ -476,12 +482,12 @@ def _answer(facts: Mapping[str, Any], **groups: Sequence[str]) -> CallToolResult
 
 
 def _create_result(created: "Created", seen: Collection[str], remark: str) -> CallToolResult:
-    """Return the result of a create, with the memory if it differs from what was given.
+    """Return the result of `create_memory`, with the memory if it differs from what was given.
 
     Args:
         created: The result.
         seen: The ids of memories that this session's searches returned.
-        remark: The hint to give if the result itself calls for none.
+        remark: The hint to give if the result needs no other hint.
     """
     shape = shapes.create_result(created)
     facts: dict[str, Any] = {name: shape[name] for name in CREATED if name in shape}
