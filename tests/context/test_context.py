@@ -428,7 +428,7 @@ def test_turns_within_an_hour_belong_together(minutes: int, together: bool) -> N
         f"2026-05-31T{10 + hours:02}:{rest:02}:00Z" for hours, rest in (divmod(minutes, 60), (0, 0))
     )
     one, other = (HistoryTurn("c", "user", "x", 1, ts) for ts in times)
-    assert gathering._is_same_session(one, other) is together
+    assert gathering._is_within_pause(one, other) is together
 
 
 @pytest.mark.parametrize(

@@ -284,12 +284,13 @@ def _is_neighbour(turn: HistoryTurn, hits: Mapping[Place, HistoryTurn]) -> bool:
     """Return whether a turn is next to a hit and in the same session."""
     for offset in range(-NEIGHBOURS, NEIGHBOURS + 1):
         hit = hits.get((turn.conversation_id, turn.turn_index + offset))
-        if hit is None:
-            continue
-        pause = abs(parse_time(turn.ts) - parse_time(hit.ts))
-        if pause <= SESSION_PAUSE:
+        if hit is not None and _is_within_pause(turn, hit):
             return True
     return False
+
+
+def _is_within_pause(turn: HistoryTurn, other: HistoryTurn) -> bool:
+    return abs(parse_time(turn.ts) - parse_time(other.ts)) <= SESSION_PAUSE
 
 
 def _is_own(document: Document) -> bool:
