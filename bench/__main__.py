@@ -229,7 +229,7 @@ def _contexts(given: argparse.Namespace) -> None:
     paths = {name: getattr(given, name) for name in SETS}
     for name, path in paths.items():
         if path is None or not path.exists():
-            report.note(f"Left out: {name}, for there is no {path or 'path given'}.")
+            report.note(f"Left out: {name}, because there is no {path or 'path'}.")
             continue
         try:
             context.run(context.Options(name, path, chroma=given.peers))
@@ -253,7 +253,7 @@ def _constants(part: str, given: argparse.Namespace) -> None:
 def _present(file: Path, part: str) -> bool:
     if not file.is_file():
         report.note(
-            f"Left out: {part}, for there is no {file} (bench/README.md says where to get it)."
+            f"Left out: {part}, because there is no {file} (bench/README.md says where to get it)."
         )
     return file.is_file()
 
@@ -265,45 +265,56 @@ def _parser() -> argparse.ArgumentParser:
         "--texts",
         type=Path,
         default=Path("../shared/data/texts.txt"),
-        help="real texts, one a line",
+        help="file of real texts, one per line",
     )
     parser.add_argument(
-        "--locomo", type=Path, default=_LOCOMO, help="LoCoMo conversations as published, JSON"
+        "--locomo",
+        type=Path,
+        default=_LOCOMO,
+        help="JSON file of LoCoMo conversations, as published",
     )
-    parser.add_argument("--beam", type=Path, default=_BEAM, help="chats of BEAM, a folder")
-    parser.add_argument("--realtalk", type=Path, help="chats of REALTALK, a folder; for contexts")
+    parser.add_argument("--beam", type=Path, default=_BEAM, help="folder of BEAM chats")
+    parser.add_argument("--realtalk", type=Path, help="folder of REALTALK chats, for contexts")
     parser.add_argument(
-        "--longmemeval", type=Path, help="LongMemEval as published, JSON; for contexts"
+        "--longmemeval", type=Path, help="JSON file of LongMemEval, as published; for contexts"
     )
     parser.add_argument(
         "--embedder",
         choices=EMBEDDERS,
         default="minilm",
-        help="of LoCoMo, the noise floor and the calibration",
+        help="embedder for LoCoMo, the noise floor and the calibration",
     )
     parser.add_argument(
         "--sizes",
         type=_sizes,
         default=search.SIZES,
-        help="memories in warm search, stores: 10000,100000",
+        help="numbers of memories for warm search and stores, such as 10000,100000",
     )
     parser.add_argument(
-        "--queries", type=int, help="held-out texts that recall is measured by: 1500, stores: 500"
+        "--queries", type=int, help="number of held-out texts for recall; default 1500, stores: 500"
     )
     parser.add_argument(
-        "--timed", type=int, help="how many of them time is measured by: 500, stores: 100"
+        "--timed", type=int, help="number of those texts that are timed; default 500, stores: 100"
     )
     parser.add_argument(
-        "--cold-memories", type=int, default=cold.MEMORIES, help="memories under the cold commands"
+        "--cold-memories",
+        type=int,
+        default=cold.MEMORIES,
+        help="number of memories for cold commands",
     )
     parser.add_argument(
-        "--releases", type=Path, default=Path(".bench/releases"), help="source archives, for rot"
+        "--releases",
+        type=Path,
+        default=Path(".bench/releases"),
+        help="folder of source archives, for rot",
     )
     parser.add_argument(
-        "--clients", type=Path, default=_CLIENTS, help="node_modules with the agents, for agents"
+        "--clients", type=Path, default=_CLIENTS, help="folder node_modules with the agents"
     )
     parser.add_argument(
-        "--agent", default="claude-code", help="that is run: claude-code, codex, gemini or opencode"
+        "--agent",
+        default="claude-code",
+        help="the agent to run: claude-code, codex, gemini or opencode",
     )
     parser.add_argument(
         "--rounds", type=int, default=20, help="how often each cold command or session runs"
@@ -311,10 +322,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--endpoint",
         default="",
-        help="another memory for conversation, such as chroma-mcp://127.0.0.1:8000",
+        help="different memory for conversation, such as chroma-mcp://127.0.0.1:8000",
     )
     parser.add_argument(
-        "--stores", type=_kinds, help="stores to measure, such as sqlite,chroma; all otherwise"
+        "--stores", type=_kinds, help="stores to measure, such as sqlite,chroma; by default all"
     )
     parser.add_argument(
         "--no-peers", dest="peers", action="store_false", help="leave out Chroma and sqlite-vec"

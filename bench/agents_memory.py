@@ -469,4 +469,4 @@ def _keep(answers: Sequence[Answer]) -> None:
                 "given": [fact.id for fact in facts],
             }
             stream.write(json.dumps(row | {"sent": sent}, ensure_ascii=False) + "\n")
-    report.note(f"What the hook gave each of these prompts stands in `{file}`.")
+    report.note(f"The facts given for each of these prompts are in `{file}`.")

@@ -68,7 +68,7 @@ def run(file: Path, count: int, endpoint: str = "") -> None:
     """Fill a store, hold the conversations, and print a table for each load.
 
     Args:
-        file: Texts, one a line.
+        file: Texts, one per line.
         count: The number of turns in the longest conversation.
         endpoint: Another memory to measure instead; see `MCP_ENDPOINT`.
     """
@@ -181,5 +181,5 @@ def _print(load: Load, talks: list[Timed]) -> None:
     report.table(["operation", "calls", "p50 ms", "p95 ms", "max ms", "target at p95"], rows)
     late = [one for talk in talks for one in talk.late]
     report.note(
-        f"Messages were begun {report.percentile(late, 0.95):.1f} ms late at p95, {max(late):.1f} ms at most."
+        f"Messages began {report.percentile(late, 0.95):.1f} ms late at p95, {max(late):.1f} ms at most."
     )

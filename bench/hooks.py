@@ -158,7 +158,7 @@ def _print(title: str, options: Options, home: Path) -> None:
         ["process", "median CPU ms", "× `python -c pass`", "p50 ms", "p95 ms", "target"], rows
     )
     report.note(
-        f"Of each wall time the start of the interpreter takes {start:.0f} ms on this machine, as busy as it is."
+        f"Each wall time includes {start:.0f} ms for starting the interpreter under the current load."
     )
 
 

@@ -91,7 +91,7 @@ def run(options: Options) -> None:
     """Run sessions of each kind in turn, and print their times."""
     if not options.clients.is_dir():
         report.note(
-            f"Left out: agents, for there is no {options.clients} (bench/README.md says how to install them)."
+            f"Left out: agents, because there is no {options.clients} (bench/README.md says how to install them)."
         )
         return
     sys.path.insert(0, str(_TESTS))
@@ -167,7 +167,7 @@ def _session(place: _Place, agents: Any, options: Options, model: Any) -> Taken:
         with try_lock(inbox / ".flush.lock", 60):
             pass
     if noted.at is None:
-        raise SystemExit(f"{options.agent} asked its model nothing")
+        raise SystemExit(f"{options.agent} never called its model")
     heard = any(_FACT in text for request in noted for text in agents.texts(request))
     return Taken(noted.at - began, ended - began, heard)
 

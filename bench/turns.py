@@ -24,7 +24,7 @@ def run(file: Path, count: int, timed: int) -> None:
     """Measure both, and print the tables.
 
     Args:
-        file: Texts, one a line.
+        file: Texts, one per line.
         count: How many turns to search.
         timed: With how many queries.
     """

@@ -64,16 +64,18 @@ def _measure(name: str, chosen: list[str], cache: Path) -> Iterator[dict[str, An
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench.operations", description=__doc__)
     parser.add_argument("--peers", action="store_true", help="run all systems, and install them")
-    parser.add_argument("--systems", type=_systems, help=f"of {', '.join(systems.MODULES)}")
-    parser.add_argument("--rows", type=_rows, default=list(_ROWS), help=f"of {', '.join(_ROWS)}")
+    parser.add_argument("--systems", type=_systems, help=f"some of {', '.join(systems.MODULES)}")
+    parser.add_argument(
+        "--rows", type=_rows, default=list(_ROWS), help=f"some of {', '.join(_ROWS)}"
+    )
     parser.add_argument(
         "--results",
         type=Path,
         default=Path(".bench/operations.jsonl"),
-        help="where cases are written",
+        help="file for the cases",
     )
     parser.add_argument(
-        "--add", action="store_true", help="keep what the file has of other systems and rows"
+        "--add", action="store_true", help="keep the cases of other systems and rows in the file"
     )
     return parser
 

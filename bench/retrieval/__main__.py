@@ -50,10 +50,13 @@ def _parser() -> argparse.ArgumentParser:
         "path", type=Path, help="your copy: a JSON file, or for beam and realtalk a folder of chats"
     )
     parser.add_argument(
-        "--limit", type=_count, metavar="N", help="so many questions, drawn at random"
+        "--limit", type=_count, metavar="N", help="at most N questions, drawn at random"
     )
     parser.add_argument(
-        "--results", type=Path, metavar="FILE", help="what each question gave, in JSON lines"
+        "--results",
+        type=Path,
+        metavar="FILE",
+        help="file for the result of each question, as JSON lines",
     )
     parser.add_argument(
         "--systems", type=_systems, default=systems.NAMES, help=f"some of {','.join(systems.NAMES)}"
@@ -61,18 +64,21 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-chroma", dest="chroma", action="store_false", help="leave out Chroma")
     parser.add_argument("--one-store", action="store_true", help="search all conversations at once")
     parser.add_argument(
-        "--embedder", choices=EMBEDDERS, default="minilm", help="whose vectors all systems get"
+        "--embedder", choices=EMBEDDERS, default="minilm", help="embedder for all systems"
     )
     parser.add_argument(
-        "--reader", default="", metavar="COMMAND", help="answers questions from 1,000 tokens"
+        "--reader",
+        default="",
+        metavar="COMMAND",
+        help="program that answers questions from 1,000 tokens",
     )
-    parser.add_argument("--seed", type=int, default=7, help="of the draw and of the bootstrap")
+    parser.add_argument("--seed", type=int, default=7, help="seed of the draw and of the bootstrap")
     return parser
 
 
 def _count(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f'"{text}" is no number of questions')
+        raise argparse.ArgumentTypeError(f'"{text}" is not a number of questions')
     return int(text)
 
 

@@ -173,7 +173,7 @@ def load(name: str, path: Path) -> DataSet:
         raise DataError(
             f"{path} is a folder, and {name} is a file"
             if path.is_dir()
-            else f"{path} is no folder of chats"
+            else f"{path} is not a folder of chats"
         )
     found = DataSet(name, tuple(loaders[name](path)), apart=name == "longmemeval")
     if not found.questions:
@@ -361,7 +361,7 @@ def _slashed(text: str) -> datetime:
     """Return the time of `2023/05/20 (Sat) 02:21`."""
     found = re.fullmatch(r"(\d{4}/\d{2}/\d{2})\b.*?(\d{2}:\d{2})", text.strip())
     if not found:
-        raise ValueError(f'"{text}" is no time')
+        raise ValueError(f'"{text}" is not a time')
     return datetime.strptime(f"{found[1]} {found[2]}", "%Y/%m/%d %H:%M").replace(tzinfo=UTC)
 
 
@@ -399,7 +399,7 @@ def _beside(chat: Path) -> Path:
     names = ("pq.json", "probing_questions.json", "probing_questions/probing_questions.json")
     files = [file for name in names if (file := chat.parent / name).is_file()]
     if not files:
-        raise DataError(f"there is no pq.json beside {chat}")
+        raise DataError(f"there is no pq.json next to {chat}")
     return files[0]
 
 

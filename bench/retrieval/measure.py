@@ -104,7 +104,7 @@ def run(options: Options) -> None:
         embedder.close()
     _write(measured, kept)
     _print(measured, options)
-    report.note(f"What each question gave is in {kept}.")
+    report.note(f"The result of each question is in {kept}.")
 
 
 def _results_name(options: Options) -> str:

@@ -450,7 +450,7 @@ def test_groups_without_dates_are_a_day_apart_and_never_go_back() -> None:
         ("locomo", [{"sample_id": "x", "conversation": {}, "qa": []}], "x has no session_1"),
         ("locomo", [], "no question with a known answer"),
         ("longmemeval", LOCOMO, "'question_id' is missing"),
-        ("longmemeval", [haystack("q", haystack_dates=["x", "y"])], '"x" is no time'),
+        ("longmemeval", [haystack("q", haystack_dates=["x", "y"])], '"x" is not a time'),
     ],
 )
 def test_wrong_data_are_refused_in_a_sentence(
@@ -467,7 +467,7 @@ def test_missing_data_are_refused(here: Path) -> None:
     for name, path, said in [
         ("locomo", here / "nowhere.json", "there is no "),
         ("locomo", here, "is a folder"),
-        ("beam", file, "is no folder of chats"),
+        ("beam", file, "is not a folder of chats"),
         ("beam", here, "has no N/chat.json"),
         ("realtalk", here, "no question with a known answer"),
         ("locomo", here / "broken.json", "cannot be read as JSON"),
@@ -728,7 +728,7 @@ def test_results_lie_under_the_cache_by_default(here: Path) -> None:
     [
         (["locomo", "nowhere.json"], "there is no nowhere.json"),
         (["locomo", "nowhere.json", "--systems", "elastic"], 'there is no system "elastic"'),
-        (["locomo", "nowhere.json", "--limit", "0"], '"0" is no number of questions'),
+        (["locomo", "nowhere.json", "--limit", "0"], '"0" is not a number of questions'),
         (["locomo", "nowhere.json", "--systems", "chroma", "--no-chroma"], "no system is left"),
         (["squad", "nowhere.json"], "invalid choice"),
     ],
