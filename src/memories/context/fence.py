@@ -62,8 +62,8 @@ def marks(title: str, boundary: str) -> tuple[str, str]:
 
 
 def line(item: Mapping[str, Any]) -> str:
-    """Return the JSON line for an item. A text longer than `MAX_SHOWN` is truncated; then the field
-    `cut` contains the number of characters left out.
+    """Return the JSON line for an item. If its text is longer than `MAX_SHOWN`, the text is
+    truncated, and the field `cut` contains the number of characters left out.
     """
     shown = {name: value for name, value in item.items() if value is not None}
     text = shown.get("text", "")

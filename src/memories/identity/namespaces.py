@@ -380,7 +380,7 @@ def _find_copied(store: Store, source: _Source, into: str, *, merge: bool) -> se
 
 
 def _append_log(store: Store, source: _Source, into: str) -> None:
-    """Append the log to the other namespace's log; each entry gets a new hash there."""
+    """Append the log to the other namespace's log. Each copied entry gets a new hash."""
     log = source.records[Collection.LOG]
     last = store.scan(chain_of(into), limit=1, newest_first=True)
     first = store.scan(chain_of(into), limit=1) if last else []
