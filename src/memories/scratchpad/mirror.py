@@ -19,7 +19,8 @@ from memories.stores.logged import Change, ref_of
 from memories.stores.records import SEARCHED, Collection, Record, Ref
 
 _PAUSE_SECONDS = 0.25  # minimum time between two writes of a file for new memories
-# If more new memories are waiting in a namespace, those that won't get a slot are dropped.
+# If more new memories than this are waiting in a namespace, those that won't get a slot are
+# dropped.
 _MAX_WAITING = 200
 
 

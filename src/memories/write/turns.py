@@ -229,8 +229,8 @@ def _check(draft: TurnDraft, now: datetime) -> TurnDraft:
 
 
 def _find_end(store: Store, namespace: str, conversation: str) -> tuple[Record | None, int]:
-    """Return a conversation's last readable turn, and the position of its last unreadable turn, or
-    -1 if all are readable.
+    """Return a conversation's last readable turn, and the position of the last unreadable turn
+    after it, or -1 if there is none.
     """
     where = Filter(Collection.HISTORY, (namespace,), group=conversation, state="any")
     mark = store.damaged.mark()
