@@ -2,14 +2,14 @@ const COMMAND = ["memoriae"]
 const CAPTURE = /^(1|true|yes|on)$/.test(process.env.MEMORY_CAPTURE ?? "")
 const OPTIONS = CAPTURE ? ["--capture"] : []
 
-// Gives opencode the memory: what is known at the start of a session, what belongs to each message, and, with CAPTURE,
-// what was said is kept. It fails open: without the command, or when that is slow, opencode goes on as if it were not there.
+// Runs memory hooks in opencode: adds the session block and the memories for each message to the prompt. With CAPTURE,
+// it also captures the conversation. If the command is missing or slow, opencode continues without the memory.
 import { spawn } from "node:child_process"
 
 const DEADLINE = { "session-start": 10_000, "user-prompt": 5_000 } // milliseconds
 const OTHERS = 10_000
 
-/** Runs `memory hook EVENT` with an event on its standard input; gives what it says about it, or "". */
+/** Runs `memory hook EVENT` with the event on its standard input; returns the context that it prints, or "". */
 function hook(event, given, capture = true) {
   return new Promise((resolve) => {
     let said = ""
@@ -40,7 +40,7 @@ function hook(event, given, capture = true) {
   })
 }
 
-/** Takes the context out of what a hook printed. */
+/** Returns the context in a hook's output. */
 function context(said) {
   try {
     return JSON.parse(said).hookSpecificOutput?.additionalContext ?? ""
@@ -57,7 +57,7 @@ function textOf(parts) {
 }
 
 export const MemoriesPlugin = async ({ client, directory }) => {
-  const sessions = new Map() // by id: what is known at its start, what belongs to its last message, and that message
+  const sessions = new Map() // by id: the session block, the last message, and the memories recalled for that message
 
   const about = (id) => ({ session_id: id, cwd: directory })
 
@@ -69,7 +69,7 @@ export const MemoriesPlugin = async ({ client, directory }) => {
     return sessions.get(id)
   }
 
-  /** Tells whether a person talks in a session: what an agent tells another one, no person said. */
+  /** Returns whether a person talks in a session; in a child session, an agent talks to another agent. */
   async function isOfPerson(id) {
     try {
       const { data } = await client.session.get({ path: { id } })
