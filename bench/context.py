@@ -195,7 +195,6 @@ def _shown(conversation: Conversation, at: int, turn: Turn) -> int:
 
 
 # --- tables
-# ----------------------------------------------------------------------------------------------------------
 
 
 def _print(data: DataSet, measured: dict[tuple[str, int], list[Given]]) -> None:

@@ -128,7 +128,6 @@ def run_disk(options: Options) -> None:
 
 
 # --- our store
-# -------------------------------------------------------------------------------------------------------
 
 
 def _fill(corpus: Corpus, file: Path, *, compact: bool = False) -> float:
@@ -162,7 +161,6 @@ def _open(corpus: Corpus, file: Path, *, compact: bool = False) -> Iterator[Open
 
 
 # --- time
-# ------------------------------------------------------------------------------------------------------------
 
 
 def _times(calls: Mapping[str, Callable[[int], Any]], count: int) -> dict[str, list[float]]:
@@ -242,7 +240,6 @@ def _print_times(title: str, what: str, taken: dict[str, list[float]]) -> None:
 
 
 # --- recall
-# ----------------------------------------------------------------------------------------------------------
 
 
 def exact_best(corpus: Corpus) -> NDArray[np.int64]:

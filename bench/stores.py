@@ -173,7 +173,6 @@ def _of_search(found: Measured) -> Sequence[str]:
 
 
 # --- one store
-# -------------------------------------------------------------------------------------------------------
 
 
 def _measure(kind: str, task: Task) -> Measured:
@@ -263,7 +262,6 @@ def _fill(insert: Callable[[Sequence[Any]], None], items: Sequence[Any]) -> floa
 
 
 # --- time and recall
-# -------------------------------------------------------------------------------------------------
 
 
 def _times(store: Store, place: Place, task: Task) -> dict[str, list[float]]:
@@ -328,7 +326,6 @@ def _recalls(store: Store, place: Place, task: Task) -> tuple[float, float]:
 
 
 # --- whole processes
-# -------------------------------------------------------------------------------------------------
 
 
 def _cold(url: str, home: Path) -> tuple[list[float], list[float]]:
@@ -361,7 +358,6 @@ def _cold(url: str, home: Path) -> tuple[list[float], list[float]]:
 
 
 # --- targets
-# ------------------------------------------------------------------------------------------------------------
 
 
 def _print_layers(measured: Sequence[Measured]) -> None:

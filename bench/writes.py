@@ -197,7 +197,6 @@ def _serving(home: Path, embedder: str) -> Iterator[_Server]:
 
 
 # --- the clients
-# -----------------------------------------------------------------------------------------------------
 
 
 def _text(client: int, number: int) -> str:

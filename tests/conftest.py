@@ -266,7 +266,6 @@ def run_python(tmp_path: Path, clean_environment: Mapping[str, str]) -> RunPytho
 
 
 # --- bounds: a test that hangs fails, and no process outlives the tests
-# -----------------------------------------------
 
 
 class TookTooLong(BaseException):
@@ -312,7 +311,6 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 # --- campaigns: `make torture` runs them at full size, the default suite at a small one
-# ------------------------------
 
 FULL = os.environ.get("TORTURE")  # the share of the full size; unset outside of `make torture`
 _ENDED, _BEGINS = pytest.StashKey[str](), pytest.StashKey[int]()

@@ -112,7 +112,6 @@ def _interpreter(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 # --- in the forked processes
-# -----------------------------------------------------------------------------------------
 
 
 def preload() -> None:

@@ -61,7 +61,6 @@ def end(app: subprocess.Popen[str]) -> int:
 
 
 # --- persistence
-# -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.thorough  # AC-PERS-004 restarts it too, after worse
@@ -123,7 +122,6 @@ def test_ac_pers_004_nothing_that_was_answered_is_lost_at_a_shutdown(
 
 
 # --- quality
-# ---------------------------------------------------------------------------------------------------------
 
 
 def public(module: ModuleType) -> Iterator[tuple[str, Any]]:
@@ -278,7 +276,6 @@ def test_ac_qual_005_every_error_is_logged(
 
 
 # --- configuration
-# ---------------------------------------------------------------------------------------------------
 
 
 def section(title: str, page: str = GUIDE) -> str:
@@ -329,7 +326,6 @@ def test_ac_conf_001_the_variables_of_the_services_are_documented_with_their_val
 
 
 # --- documentation
-# ---------------------------------------------------------------------------------------------------
 
 
 def test_ac_doc_001_the_readme_has_a_quick_start_that_exists() -> None:

@@ -126,7 +126,6 @@ def test_the_settings_understand_what_the_app_is_given(tmp_path: Path) -> None:
 
 
 # --- health checks
-# ---------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -178,7 +177,6 @@ def test_ac_deploy_002_the_database_is_looked_at_every_ten_seconds() -> None:
 
 
 # --- the app
-# ---------------------------------------------------------------------------------------------------------
 
 
 def run_app(

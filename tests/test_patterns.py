@@ -253,7 +253,6 @@ ANCHORED = [
 
 
 # --- hostile texts
-# ---------------------------------------------------------------------------------------------------
 
 
 def shortest(tree: Any, state: Any) -> str:
@@ -312,7 +311,6 @@ def hostile(
 
 
 # --- growth
-# ----------------------------------------------------------------------------------------------------------
 
 
 class Stopped(BaseException):
@@ -483,7 +481,6 @@ def _is_of_words(pattern: str) -> bool:
 
 
 # --- functions
-# -------------------------------------------------------------------------------------------------------
 
 
 def accepted(check: Callable[[str], object]) -> Callable[[str], object]:
@@ -583,7 +580,6 @@ def test_the_time_of_a_function_grows_with_the_length_of_its_text(name: str) -> 
 
 
 # --- the check itself
-# ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("pattern", [r"(a+)+b", r"(.*a)*x", r"\s+$", r"\w+@", r"(?:x|xx)+y"])

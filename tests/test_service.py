@@ -96,7 +96,6 @@ def contents(found: object) -> list[str]:
 
 
 # --- verbs
-# -----------------------------------------------------------------------------------------------------------
 
 
 def test_create_get_update_delete_restore_forget(memories: Memories, clock: Clock) -> None:
@@ -225,7 +224,6 @@ def test_list_pages_hold_everything_once(memories: Memories, clock: Clock) -> No
 
 
 # --- many at once
-# ----------------------------------------------------------------------------------------------------
 
 
 def test_create_many_keeps_the_order(memories: Memories) -> None:
@@ -271,7 +269,6 @@ def test_imports_may_have_any_date(memories: Memories) -> None:
 
 
 # --- keys, chains, the past
-# ------------------------------------------------------------------------------------------
 
 
 def test_a_key_addresses_one_memory(memories: Memories) -> None:
@@ -328,7 +325,6 @@ def test_past_confidence_is_that_of_the_time(memories: Memories, clock: Clock) -
 
 
 # --- search
-# ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -459,7 +455,6 @@ def test_faded_memories_do_not_hide_current_ones(memories: Memories, clock: Cloc
 
 
 # --- the object
-# ------------------------------------------------------------------------------------------------------
 
 
 def test_namespaces_do_not_see_each_other(tmp_path: Path) -> None:
@@ -620,7 +615,6 @@ def test_an_erasure_that_a_reader_held_up_is_finished_by_forgetting_again(
 
 
 # --- somebody else writes in between
-# ---------------------------------------------------------------------------------
 
 
 class Interrupting(FakeEmbedder):
@@ -690,7 +684,6 @@ def test_a_search_does_not_restore_a_memory_deleted_meanwhile(
 
 
 # --- decay and repetition
-# --------------------------------------------------------------------------------------------
 
 
 def test_a_faded_memory_does_not_swallow_its_repetition(memories: Memories, clock: Clock) -> None:

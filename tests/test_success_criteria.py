@@ -75,7 +75,6 @@ def contents(answer: Any) -> list[str]:
 
 
 # --- MVP
-# -------------------------------------------------------------------------------------------------------------
 
 
 def test_mvp_a_single_agent_identity_can_store_memories(memory: Command, process: Command) -> None:
@@ -164,7 +163,6 @@ def test_mvp_file_based_storage_is_operational(memory: Command, tmp_path: Path) 
 
 
 # --- V1.0
-# ------------------------------------------------------------------------------------------------------------
 
 
 def test_v1_multiple_agent_identities_are_isolated(memory: Command) -> None:
@@ -281,7 +279,6 @@ def test_v1_context_is_injected_at_session_start() -> None:
 
 
 # --- V2.0
-# ------------------------------------------------------------------------------------------------------------
 
 
 def test_v2_knowledge_is_shared_in_a_namespace_of_its_own(memory: Command) -> None:

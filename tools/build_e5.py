@@ -140,7 +140,6 @@ def read(file: Path) -> Source:
 
 
 # --- the graph
-# -------------------------------------------------------------------------------------------------------
 
 
 class Graph:
@@ -257,7 +256,6 @@ def least_cosine(model: Path, exact: Path, source: Source) -> float:
 
 
 # --- the vocabulary
-# --------------------------------------------------------------------------------------------------
 
 
 def tree(pieces: list[bytes], left_out: int) -> tuple[list[int], list[int], list[int]]:

@@ -216,7 +216,6 @@ def _number_in(file: Path) -> tuple[int, str]:
 
 
 # --- two persons: LoCoMo and REALTALK
-# --------------------------------------------------------------------------------
 
 
 def _locomo(file: Path) -> Iterator[Pool]:
@@ -314,7 +313,6 @@ def _clock(text: str | None) -> datetime | None:
 
 
 # --- a user and an assistant: LongMemEval and BEAM
-# -------------------------------------------------------------------
 
 
 def _longmemeval(file: Path) -> Iterator[Pool]:

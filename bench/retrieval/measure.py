@@ -171,7 +171,6 @@ def _sessions_alone(question: Question, found: list[str]) -> Answer:
 
 
 # --- results
-# ---------------------------------------------------------------------------------------------------------
 
 
 def _make_room(file: Path) -> None:
@@ -210,7 +209,6 @@ def _kept(answer: Answer) -> dict[str, object]:
 
 
 # --- tables
-# ----------------------------------------------------------------------------------------------------------
 
 
 def _print(measured: Measured, options: Options) -> None:

@@ -85,7 +85,6 @@ def _finder(rank: _Ranker, turns: Mapping[str, Sequence[Turn]]) -> Finder:
 
 
 # --- ours
-# ------------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -135,7 +134,6 @@ def _namespace(name: str) -> str:
 
 
 # --- plain ways
-# ------------------------------------------------------------------------------------------------------
 
 
 def _words(pools: Sequence[Pool]) -> _Ranker:
@@ -190,7 +188,6 @@ def reciprocal_ranks(rankings: Sequence[Sequence[int]]) -> list[int]:
 
 
 # --- Chroma
-# ----------------------------------------------------------------------------------------------------------
 
 
 def chroma(pools: Sequence[Pool], embedder: KeptVectors) -> dict[str, list[str]] | None:

@@ -155,7 +155,6 @@ def _open(name: str) -> Embedder:
 
 
 # --- in the other processes
-# ------------------------------------------------------------------------------------------
 
 _theirs: dict[str, Embedder] = {}
 

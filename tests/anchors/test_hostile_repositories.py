@@ -76,14 +76,14 @@ print(json.dumps([opened, verdicts]))
 
 
 def bind(place: Path) -> None:
-    """Create a socket at a place, unless its path is too long for one."""
+    """Create a socket at a path, unless the path is too long."""
     if len(str(place)) < 90:
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(place))
 
 
 def sparse(place: Path) -> None:
-    """Create a file of a terabyte that takes no space."""
+    """Create a sparse file of a terabyte."""
     place.touch()
     os.truncate(place, 1 << 40)
 
@@ -138,7 +138,7 @@ def anchors_of(paths: list[str], outside: Path, chance: random.Random) -> list[s
 
 
 def judge_elsewhere(top: Path, text: str, anchors: list[str]) -> tuple[list[str], list[str | None]]:
-    """Judge anchors in a process of its own; return the files it opened, and the verdicts."""
+    """Judge anchors in a separate process; return the files it opened, and the verdicts."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], input=json.dumps([str(top), text, anchors]), text=True,
         capture_output=True, timeout=60, check=True,

@@ -1,4 +1,4 @@
-"""Definitions are found in each language and told apart from mentions."""
+"""Definitions are found in each language and distinguished from mentions."""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""What agents are given: the histories hold together, and the counting is what its module says."""
+"""What agents are given: the histories are consistent, and the figures follow the module's
+docstring.
+"""
 
 import re
 import sys

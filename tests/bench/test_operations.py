@@ -1,4 +1,6 @@
-"""The comparison of memories in operation: its rows count what they say, and its page is theirs."""
+"""The comparison of memories in operation: its rows count what they claim to count, and its page
+shows their results.
+"""
 
 import json
 import sys
@@ -24,7 +26,7 @@ def room(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[rows.Room]:
 
 
 def count(room: rows.Room, row: str, measure: str = "") -> tuple[float, int]:
-    """Return what a row counted, and how much it could have been."""
+    """Return a row's count, and the maximum of the count."""
     cases = [case for case in rows.ROWS[row](room) if case.measure == measure]
     return sum(case.value for case in cases), sum(case.out_of for case in cases)
 

@@ -1,4 +1,4 @@
-"""The figures of the README are those of the results, and each page of figures names its commands."""
+"""The figures in the README come from the results, and each page of figures names its commands."""
 
 import re
 import sys
@@ -54,7 +54,7 @@ def test_each_section_with_a_table_of_benchmarks_names_its_command() -> None:
 
 
 def read_sentences() -> str:
-    """Return the sentences of the README: no table, no code, no address, no comment."""
+    """Return the sentences of the README, without tables, code, addresses and comments."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     text = re.sub(r"(?s)<!--.*?-->|```.*?```|`[^`]*`|\]\([^)]*\)|https?://\S+", " ", text)
     return "\n".join(line for line in text.splitlines() if not line.startswith("|"))

@@ -41,7 +41,6 @@ def write(file: Path, content: object) -> Path:
 
 
 # --- metrics
-# ---------------------------------------------------------------------------------------------------------
 
 
 def test_metrics_by_hand() -> None:
@@ -112,7 +111,6 @@ def test_bootstrap_interval_is_the_one_of_the_normal_law_and_repeats() -> None:
 
 
 # --- LoCoMo and REALTALK
-# ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -191,7 +189,7 @@ def test_locomo(here: Path) -> None:
         True,
         True,
         False,
-    ]  # what has no evidence is left out
+    ]  # questions without evidence are left out
     both = first.questions[1]
     assert both.turns == {"conv-1/D10:1", "conv-1/D2:2"}
     assert both.sessions == {"conv-1/S10", "conv-1/S2"}
@@ -208,7 +206,7 @@ def test_one_store_and_a_limit(here: Path) -> None:
     assert len(few.questions) == 2
     assert few.questions == [question for question in data.questions if question in few.questions]
     assert few == data.limited(2, seed=1)
-    assert len(few.pools) == 2  # conversations stay, whatever is asked
+    assert len(few.pools) == 2  # all conversations stay, even without questions
     assert data.limited(None, seed=1) is data
 
 
@@ -253,7 +251,6 @@ def test_realtalk(here: Path) -> None:
 
 
 # --- LongMemEval and BEAM
-# --------------------------------------------------------------------------------------------
 
 
 def said(role: str, content: str, **more: object) -> dict[str, object]:
@@ -357,7 +354,7 @@ def test_beam(here: Path) -> None:
     [pool] = data.pools
     texts = [turn.text for turn in pool.turns]
     assert texts[0] == "Plan my week"
-    assert texts[1] == "A plan ->-> 1,1"  # an assistant that repeats the mark has written it
+    assert texts[1] == "A plan ->-> 1,1"  # in an assistant's message, the mark is part of the text
     assert texts[4] == "The API takes 300 ms"
     assert [turn.target for turn in pool.turns] == [f"3/{at}" for at in (0, 0, 2, 2, 4, 4, 6, 6)]
     assert [turn.session for turn in pool.turns] == ["3/1.1"] * 4 + ["3/1.2"] * 2 + ["3/2.1"] * 2
@@ -417,7 +414,7 @@ def test_beam_of_several_plans(here: Path) -> None:
     [question] = pool.questions
     assert question.turns == {
         "3/4~2"
-    }  # by the answer; which message has the number 4 cannot be told
+    }  # by the answer; it is unknown which message has the number 4
 
 
 def test_source_ids_are_flattened() -> None:
@@ -438,8 +435,7 @@ def test_groups_without_dates_are_a_day_apart_and_never_go_back() -> None:
     assert datasets.group_starts([]) == []
 
 
-# --- data that are not there, or wrong
-# -------------------------------------------------------------------------------
+# --- missing or invalid data
 
 
 @pytest.mark.parametrize(
@@ -480,7 +476,6 @@ def test_missing_data_are_refused(here: Path) -> None:
 
 
 # --- vectors and fusion
-# ----------------------------------------------------------------------------------------------
 
 
 def test_vectors_are_kept_and_are_those_of_the_embedder(
@@ -516,7 +511,6 @@ def test_reciprocal_ranks() -> None:
 
 
 # --- the command
-# -----------------------------------------------------------------------------------------------------
 
 
 def measured(file: Path, *options: str) -> list[dict[str, Any]]:
@@ -554,7 +548,7 @@ def test_the_command_measures_and_keeps_what_it_found(
     assert every.split(" | ")[4] == f"{100 * any1 / 3:.1f}"
     assert "5 adversarial | 1 | session | rrf" in printed.out
     assert "bootstrap" not in printed.out  # ours was not measured
-    assert printed.err == ""  # no bar where there is no terminal
+    assert printed.err == ""  # no bar without a terminal
 
 
 def turn(text: str, day: int = 1) -> datasets.Turn:

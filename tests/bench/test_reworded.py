@@ -1,4 +1,4 @@
-"""Pairs in other words: their writers learn of the older memory, and nothing is lost by a guess."""
+"""Pairs in other words: their writers are shown the older memory, and no guess loses a memory."""
 
 import sys
 from collections import Counter

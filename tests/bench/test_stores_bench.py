@@ -1,5 +1,5 @@
-"""The benchmark of stores: it measures what is there, says what it left out, and leaves nothing
-behind.
+"""The benchmark of stores: it measures the installed stores, names the skipped ones, and removes
+its files.
 """
 
 import re
@@ -23,7 +23,7 @@ COUNT = 400
 
 @pytest.fixture(autouse=True)
 def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
-    """Texts with vectors of chance, in an empty working folder with a `.bench/`."""
+    """Texts with random vectors, in an empty working folder with a `.bench/`."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".bench").mkdir()
     chance = np.random.default_rng(5).normal(size=(COUNT + 20, 384)).astype(np.float32)

@@ -68,7 +68,7 @@ def url(path: Path) -> str:
     return f"sqlite:///{path}"
 
 
-# --- backup ---
+# --- backup
 
 
 @pytest.mark.usefixtures("ids")
@@ -221,7 +221,7 @@ def test_a_full_disk_leaves_the_backup_from_before(memory: Command, small_disk: 
     ]
 
 
-# --- restore ---
+# --- restore
 
 
 @pytest.mark.usefixtures("ids")
@@ -474,7 +474,7 @@ def test_a_full_disk_leaves_the_old_store(memory: Command, small_disk: Path) -> 
     ]
 
 
-# --- doctor ---
+# --- doctor
 
 
 def test_a_sound_store_has_no_findings_and_is_left_as_it_is(
@@ -623,7 +623,7 @@ def test_doctor_reports_an_unreachable_server(memory: Command) -> None:
     assert "nothing listens" in answer.out
 
 
-# --- salvage ---
+# --- salvage
 
 
 def pages_with(data: bytes, text: bytes) -> list[int]:

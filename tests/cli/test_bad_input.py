@@ -462,7 +462,7 @@ def test_a_binary_config_file_is_named(memory: Command, home: Path, folder: Path
     assert (answer.code, "cannot read" in answer.error) == (2, True)
 
 
-# --- rows about what is accepted ---
+# --- rows about what is accepted
 
 SIGNS = [
     '"',
@@ -568,7 +568,7 @@ def test_accepted_though_strange(memory: Command) -> None:
     assert memory("create", active, "--force").json["content"] == active
 
 
-# --- stores that can't be used (rows 77 to 79) ---
+# --- stores that can't be used (rows 77 to 79)
 
 
 def test_an_id_of_another_namespace_reads_like_one_that_is_not_there(memory: Command) -> None:
@@ -625,7 +625,7 @@ def test_a_file_that_is_not_a_store_is_not_touched(
     assert file.read_bytes() == data
 
 
-# --- what else there may be ---
+# --- what else there may be
 
 
 @pytest.fixture(scope="module")

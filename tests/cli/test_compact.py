@@ -177,7 +177,7 @@ def test_an_id_is_as_short_as_it_can_be(memory: Command) -> None:
         assert memories.short_ids(["a file's own id"]) == {"a file's own id": "a file's own id"}
 
 
-# --- fields ---
+# --- fields
 
 
 def test_only_the_requested_fields_are_shown(memory: Command, stored: Callable[..., str]) -> None:

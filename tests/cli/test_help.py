@@ -52,7 +52,7 @@ def options() -> Iterator[tuple[str, click.Option]]:
         yield from ((name, option) for option in found.params if isinstance(option, click.Option))
 
 
-# --- the table ---
+# --- the table
 
 
 def test_the_table_matches_the_commands() -> None:
@@ -89,7 +89,7 @@ def test_the_groups_stand_together() -> None:
     assert headings == [f"{group}:" for group in dict.fromkeys(groups)]
 
 
-# --- pages ---
+# --- pages
 
 
 def test_no_command_prints_six_everyday_commands(memory: Command) -> None:
@@ -127,7 +127,7 @@ def test_a_group_alone_prints_its_page(memory: Command, group: str) -> None:
     assert answer.out == memory(group, "--help").out
 
 
-# --- other words for commands ---
+# --- other words for commands
 
 
 def test_aliases_are_no_commands_and_are_listed_nowhere(
@@ -333,7 +333,7 @@ def test_version(memory: Command) -> None:
     assert memory("--version").out == f"{__version__}\n"
 
 
-# --- what is wrong with a command line ---
+# --- what is wrong with a command line
 
 
 @pytest.mark.parametrize(
@@ -389,7 +389,7 @@ def test_an_option_with_one_value_is_given_once(
     assert not home.exists()
 
 
-# --- completion ---
+# --- completion
 
 
 @pytest.fixture
@@ -500,7 +500,7 @@ def test_the_script_for_a_shell_is_printed(forked: Forked, shell: str) -> None:
     assert (done.returncode, b"_memory_completion" in done.stdout) == (0, True)
 
 
-# --- the modules ---
+# --- the modules
 
 
 def test_no_import_goes_in_a_circle() -> None:
@@ -516,7 +516,7 @@ def test_no_import_goes_in_a_circle() -> None:
     assert imported == {}
 
 
-# --- documentation ---
+# --- documentation
 
 
 def test_the_page_of_the_command_lists_every_command() -> None:

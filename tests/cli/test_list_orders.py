@@ -114,7 +114,7 @@ def test_impossible_filters_are_refused(
     assert error in answer.error
 
 
-# --- a project, and what holds in all ---
+# --- a project, and what holds in all
 
 
 def test_a_project_has_memories_valid_everywhere(
@@ -151,7 +151,7 @@ def test_pages_of_a_project_mix_both_in_order(stored: Callable[..., str]) -> Non
         assert [hit.content for hit in memories.search("another", project="shop")] == []
 
 
-# --- search by an expression ---
+# --- search by an expression
 
 
 def test_a_search_finds_memories_that_match_an_expression(
@@ -199,7 +199,7 @@ def test_matches_are_found_behind_many_others(memory: Command) -> None:
         assert len(memories.search("deploys", where="not kind exists", limit=7)) == 7
 
 
-# --- namespaces ---
+# --- namespaces
 
 
 def test_namespaces_are_listed_with_their_numbers_and_nothing_else(
@@ -224,7 +224,7 @@ def test_namespaces_are_listed_with_their_numbers_and_nothing_else(
     assert [line.split()[:2] for line in text] == [["ann", "1"], ["bob", "0"], ["shared", "1"]]
 
 
-# --- what a version changed ---
+# --- what a version changed
 
 
 def test_history_shows_what_each_version_changed(

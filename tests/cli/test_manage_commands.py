@@ -23,7 +23,7 @@ def setting(
     return row["value"], row["source"]
 
 
-# --- status ---
+# --- status
 
 
 def test_status_of_a_healthy_memory(
@@ -88,7 +88,7 @@ def test_status_of_another_file_is_unhealthy(memory: Command, home: Path) -> Non
     assert shown.err.startswith("unhealthy: ")
 
 
-# --- settings ---
+# --- settings
 
 
 def test_config_shows_every_setting(memory: Command) -> None:
@@ -234,7 +234,7 @@ def test_status_of_a_chroma_server_that_is_not_there_reads_as_specified(memory: 
     assert "secret" not in shown.err
 
 
-# --- serve ---
+# --- serve
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,7 @@ def test_what_does_not_go_together_is_refused(
     assert error in answer.error
 
 
-# --- the id that agents see ---
+# --- the id that agents see
 
 
 @pytest.mark.first(6)

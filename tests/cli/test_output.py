@@ -162,7 +162,7 @@ def test_a_long_list_item_is_cut(memory: Command, stored: Callable[..., str]) ->
     assert len(memory("list", "--format", "text").out) < 3_000
 
 
-# --- processes and their streams ---
+# --- processes and their streams
 
 
 def test_answers_and_errors_use_different_streams(process: Command) -> None:

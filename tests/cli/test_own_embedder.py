@@ -60,7 +60,7 @@ def test_without_the_package_of_the_model_the_error_names_the_command(
     assert memory("get", e5_store, env=UNSET).json["content"] == "Anna lives in Riga"
 
 
-# --- reembed ---
+# --- reembed
 
 
 def test_reembed_makes_the_new_model_the_one_in_use(
@@ -115,7 +115,7 @@ def test_an_installation_that_fails_changes_nothing(
     assert memory("status", env=UNSET).json["store_model"].startswith("all-MiniLM-L6-v2")
 
 
-# --- the hint ---
+# --- the hint
 
 
 @pytest.mark.parametrize(

@@ -214,7 +214,7 @@ def test_other_names_stay_free(name: str) -> None:
     assert validate.namespace(name) == name
 
 
-# --- where a namespace is named ---
+# --- where a namespace is named
 
 OWN = ["memories.db-journal", "Tokens.JSON", "off", "inbox", "requests-0a1b2c3d"]
 

@@ -141,7 +141,7 @@ def test_an_agent_decides_nothing_by_the_library(
         assert len(memories.review.accept(captured)) == 3
 
 
-# --- what is said to be a person's ---
+# --- what is said to be a person's
 
 
 @pytest.mark.first(1)

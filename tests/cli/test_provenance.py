@@ -174,7 +174,7 @@ def test_filters_by_writer(memory: Command) -> None:
     )
 
 
-# --- forgery ---
+# --- forgery
 
 FORGED = {"=trust": "user", "=by": "boss", "=via": "cli||boss|there|9.9.9|ann"}
 

@@ -34,7 +34,7 @@ def contents(answer: Any) -> list[str]:
     return [shape["content"] for shape in answer.json["results"]]
 
 
-# --- search ---
+# --- search
 
 
 def test_a_result_is_a_memory_with_its_similarity_and_score(
@@ -254,7 +254,7 @@ def test_accesses_are_counted_unless_a_setting_says_no(
     assert memory("get", memory_id).json["access_count"] == 2
 
 
-# --- get and id prefixes ---
+# --- get and id prefixes
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_get_shows_a_memory_that_has_faded(memory: Command, aged: Callable[..., 
     assert memory("get", aged("content", 90, "contextual")).json["confidence"] == 0.0
 
 
-# --- history ---
+# --- history
 
 
 def test_history_shows_every_version_oldest_first(
@@ -346,7 +346,7 @@ def test_history_shows_deleted_memories(memory: Command, stored: Callable[..., s
     assert version["ended_at"] >= version["created_at"]
 
 
-# --- list ---
+# --- list
 
 
 def test_list_is_newest_first(memory: Command, stored: Callable[..., str]) -> None:
@@ -389,7 +389,7 @@ def test_list_takes_the_deleted_ones(memory: Command, stored: Callable[..., str]
     assert [shape["id"] for shape in page["results"] + rest["results"]] == ids[2::-1]
 
 
-# --- tags ---
+# --- tags
 
 
 def test_tags_counts_keys_and_values(memory: Command, stored: Callable[..., str]) -> None:
@@ -409,7 +409,7 @@ def test_tags_counts_keys_and_values(memory: Command, stored: Callable[..., str]
     assert memory("tags", "nothing").json == {"key": "nothing", "values": []}
 
 
-# --- the past ---
+# --- the past
 
 
 def test_a_memory_its_history_and_tags_are_shown_as_they_were(

@@ -356,7 +356,7 @@ def test_the_answer_of_a_create_that_waits(memory: Command) -> None:
     )
 
 
-# --- by keys, on a terminal ---
+# --- by keys, on a terminal
 
 
 def test_a_key_decides_about_each_memory_newest_first(

@@ -43,7 +43,7 @@ def url(folder: Path, name: str) -> str:
     return f"sqlite:///{folder}/{name}.db"
 
 
-# --- export ---
+# --- export
 
 
 @pytest.mark.usefixtures("filled")
@@ -178,7 +178,7 @@ def test_an_export_of_an_older_program_is_read_with_a_note(memory: Command, fold
     assert "the export may be incomplete" in answer.err
 
 
-# --- import ---
+# --- import
 
 
 @pytest.mark.usefixtures("filled")
@@ -303,7 +303,7 @@ def test_without_an_embedder_an_import_goes_by_words(memory: Command, folder: Pa
     assert memory("status", *other).json["without_vector_count"] == 0
 
 
-# --- migrate ---
+# --- migrate
 
 
 @pytest.mark.usefixtures("filled")
@@ -423,7 +423,7 @@ def test_migrate_needs_a_store_to_copy_from_and_another_to_copy_to(
     assert list(folder.iterdir()) == []
 
 
-# --- reembed ---
+# --- reembed
 
 
 @pytest.mark.usefixtures("filled")

@@ -62,7 +62,7 @@ def filled(memory: Command, once: Once) -> None:
     once(fill)
 
 
-# --- turns add ---
+# --- turns add
 
 
 def test_add_shows_the_turn(memory: Command) -> None:
@@ -269,7 +269,7 @@ def test_options_beside_standard_input_hold_or_are_refused(memory: Command) -> N
     )
 
 
-# --- turns tail ---
+# --- turns tail
 
 
 @pytest.mark.usefixtures("filled")
@@ -334,7 +334,7 @@ def test_tail_does_not_load_the_libraries_of_vectors(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["count"] == 1
 
 
-# --- search ---
+# --- search
 
 
 @pytest.mark.usefixtures("filled")
@@ -441,7 +441,7 @@ def test_search_by_words_alone_finds_turns(memory: Command) -> None:
     assert "calibrated" not in result
 
 
-# --- what is refused ---
+# --- what is refused
 
 LINE = {"content": "good"}
 ADD = ("turns", "add", "trip")
@@ -572,7 +572,7 @@ def test_a_bad_first_turn_makes_no_store(memory: Command, home: Path) -> None:
     assert not home.exists()
 
 
-# --- turns show, turns list ---
+# --- turns show, turns list
 
 
 def test_show_pages_through_a_conversation(memory: Command, filled: None) -> None:
@@ -631,7 +631,7 @@ def test_a_key_has_one_name_in_a_line(memory: Command) -> None:
     assert "line 1 contains a key twice" in answer.error
 
 
-# --- turns forget ---
+# --- turns forget
 
 
 def test_forget_removes_a_turn_or_all_of_them(memory: Command, filled: None, home: Path) -> None:
@@ -674,7 +674,7 @@ def test_forget_asks_on_a_terminal(
     assert memory("status").json["turn_count"] == (0 if gone else 3)
 
 
-# --- what conversations are called ---
+# --- what conversations are called
 
 
 @pytest.mark.usefixtures("filled")
@@ -731,7 +731,7 @@ def test_conversations_are_listed_in_pages_and_by_their_turns(memory: Command) -
         assert [each["conversation_id"] for each in found] == expected, options
 
 
-# --- while the store is down ---
+# --- while the store is down
 
 
 def test_turns_that_wait_are_shown_while_the_store_is_down(memory: Command, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def everything(memory: Command) -> Any:
     ]
 
 
-# --- create ---
+# --- create
 
 
 def test_create_answers_with_every_specified_field(memory: Command) -> None:
@@ -143,7 +143,7 @@ def test_declared_confidence_lowers_computed_confidence(memory: Command) -> None
     assert (shape["confidence"], shape["base_confidence"]) == (0.6, 0.6)
 
 
-# --- create: what is there already ---
+# --- create: what is there already
 
 
 def test_the_same_text_is_not_stored_again(memory: Command) -> None:
@@ -368,7 +368,7 @@ def test_supersedes_holds_beside_a_key_that_is_in_use(
     assert "superseded_by" in memory("get", old).json
 
 
-# --- update ---
+# --- update
 
 
 def test_update_appends_a_version(memory: Command) -> None:
@@ -403,7 +403,7 @@ def test_an_update_that_changes_nothing_makes_no_version(
     assert memory("history", memory_id).json["count"] == 1
 
 
-# --- reinforce ---
+# --- reinforce
 
 
 def test_reinforce_resets_decay(memory: Command, home: Path) -> None:
@@ -437,7 +437,7 @@ def test_other_policies_are_not_reinforced(
     assert (answer.code, answer.error) == (1, sentence)
 
 
-# --- delete and restore ---
+# --- delete and restore
 
 
 def test_delete_hides_a_memory_and_restore_brings_it_back(
@@ -507,7 +507,7 @@ def test_restore_does_not_take_a_key_from_another_memory(
     assert "user/editor" in answer.error
 
 
-# --- forget ---
+# --- forget
 
 
 def test_forget_leaves_no_byte(memory: Command, stored: Callable[..., str], home: Path) -> None:
@@ -560,7 +560,7 @@ def test_error_shapes_are_json_on_a_pipe(memory: Command) -> None:
     assert json.loads(answer.err) == {"error": "Memory not found"}
 
 
-# --- what was decided where the specifications are silent ---
+# --- what was decided where the specifications are silent
 
 
 def test_an_empty_option_counts_as_left_out(memory: Command) -> None:

@@ -353,7 +353,6 @@ def test_processes_with_one_home_assign_unique_indexes(chroma: FakeChroma, tmp_p
 
 
 # --- a process that dies
-# ---------------------------------------------------------------------------------------------
 
 ENDINGS = [ClosedByPeer(-32000, "Connection closed"), anyio.ClosedResourceError()]
 
@@ -443,7 +442,6 @@ def test_the_same_memory_is_stored_once(gateway: MemoryGateway, chroma: FakeChro
 
 
 # --- starting and errors
-# ---------------------------------------------------------------------------------------------
 
 
 def test_a_failed_start_is_raised_to_the_caller(

@@ -90,7 +90,6 @@ def texts(context: dict[str, Any]) -> tuple[list[str], list[str]]:
 
 
 # --- what it holds
-# ---------------------------------------------------------------------------------------------------
 
 
 def test_ac_func_007_a_context_has_history_memories_and_the_latest_message() -> None:
@@ -193,7 +192,6 @@ def test_malformed_documents_are_left_out() -> None:
 
 
 # --- failures
-# --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("failing", [MCPError, ConnectionError, TimeoutError, RuntimeError])
@@ -237,7 +235,6 @@ def test_invalid_numbers_are_refused(numbers: tuple[Any, ...]) -> None:
 
 
 # --- the budget
-# ------------------------------------------------------------------------------------------------------
 
 
 def words(text: str) -> int:
@@ -385,7 +382,6 @@ def test_a_message_over_the_budget_is_cut_at_its_end() -> None:
 
 
 # --- the fence
-# -------------------------------------------------------------------------------------------------------
 
 
 def test_recalled_items_are_dated_and_attributed() -> None:
@@ -542,7 +538,6 @@ def test_a_block_without_its_end_is_noticed() -> None:
 
 
 # --- turns and memories
-# ----------------------------------------------------------------------------------------------
 
 FORGED = Origin("user", "cli", "boss", None, "boss", "there", "0.1.0", "ann")
 TURN: dict[str, Any] = {

@@ -103,7 +103,6 @@ def agent(gateway: MemoryGateway, most: int = 3, least: float = 0.7) -> AgentMem
 
 
 # --- history
-# ---------------------------------------------------------------------------------------------------------
 
 
 def test_ac_func_001_every_message_is_stored_with_what_is_known_of_it(
@@ -240,7 +239,6 @@ def test_an_invalid_turn_is_refused_and_not_queued(gateway: MemoryGateway) -> No
 
 
 # --- memories
-# --------------------------------------------------------------------------------------------------------
 
 
 def remember(gateway: MemoryGateway, text: str, confidence: float = 0.9, **named: Any) -> str:
@@ -367,7 +365,6 @@ def test_an_invalid_memory_is_refused(gateway: MemoryGateway) -> None:
 
 
 # --- names
-# -----------------------------------------------------------------------------------------------------------
 
 NAMES = [(" c ", "c"), ("cafe\u0301", "caf\u00e9"), ("\u3000\u212bngstrom\n", "\u00c5ngstrom")]
 
@@ -431,7 +428,6 @@ def test_a_window_whose_name_cannot_be_a_tag_is_counted_by_its_hash(
 
 
 # --- what may be stored
-# ----------------------------------------------------------------------------------------------
 
 
 def test_ac_func_005_what_is_not_sure_enough_is_not_stored(gateway: MemoryGateway) -> None:
@@ -536,7 +532,6 @@ def test_a_window_of_the_shared_pool_does_not_count_in_another(store: str) -> No
 
 
 # --- the queue
-# -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -999,7 +994,6 @@ def killed(
 
 
 # --- end to end
-# ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.thorough
@@ -1102,7 +1096,6 @@ def test_a_broken_store_raises_the_errors_of_a_gateway(store: str) -> None:
 
 
 # --- endpoints and starting
-# ------------------------------------------------------------------------------------------
 
 
 def test_endpoints_of_our_own_engine(
@@ -1184,7 +1177,6 @@ def test_starting_does_not_retry_an_unsupported_endpoint(monkeypatch: pytest.Mon
 
 
 # --- logs
-# ------------------------------------------------------------------------------------------------------------
 
 SCRIPT = """
 import os, sys

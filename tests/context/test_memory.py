@@ -67,7 +67,6 @@ def logged(caplog: pytest.LogCaptureFixture, name: str) -> list[tuple[str, dict[
 
 
 # --- junk
-# ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("junk", JUNK, ids=IDS)
@@ -142,7 +141,6 @@ def test_the_storable_part_of_a_message_is_stored_and_the_change_logged(
 
 
 # --- logs
-# ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -189,7 +187,6 @@ def test_why_a_memory_is_not_stored_is_logged(
 
 
 # --- messages
-# --------------------------------------------------------------------------------------------------------
 
 
 def test_equal_messages_are_separate_turns(memory: AgentMemory, backend: Failing) -> None:

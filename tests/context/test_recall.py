@@ -250,7 +250,6 @@ def test_a_gateway_that_does_not_answer_is_not_asked_again() -> None:
 
 
 # --- parts
-# -----------------------------------------------------------------------------------------------------------
 
 
 def turn(index: int, conversation: str = "c", text: str = "x", day: int = 1) -> HistoryTurn:
@@ -316,7 +315,6 @@ def test_names_cannot_imitate_another_kind_of_line(name: str) -> None:
 
 
 # --- many turns of one writer
-# ----------------------------------------------------------------------------------------
 
 FLOOD = [
     TurnDraft(f"The harbour deploys go to host evil{n}", role=("user", "tool")[n % 2])

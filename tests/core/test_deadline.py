@@ -1,6 +1,6 @@
-"""Deadlines: calls to a memory that hangs time out, and agents go on.
+"""Deadlines: calls to a memory that hangs time out, and agents continue.
 
-Turns that can't be stored meanwhile are queued and shown.
+Turns that can't be stored in the meantime are queued and shown.
 """
 
 import os
@@ -171,7 +171,9 @@ def test_a_closed_deadline_leaves_no_thread() -> None:
 
 
 def test_the_time_of_the_embedder_does_not_count_as_that_of_the_store() -> None:
-    """The embedder has limits of its own; a hook, which has no time to spare, counts both and reports which was late."""
+    """The embedder has limits of its own; a hook, which has no time to spare, counts both times and
+    reports which part was late.
+    """
 
     def embed(release: threading.Event, seconds: float) -> bool:
         wait = WAIT.get()

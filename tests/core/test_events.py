@@ -1,4 +1,6 @@
-"""Events are whole lines of figures even if others write too, and no operation fails because of them."""
+"""Events are whole lines of figures even if several processes write, and no operation fails because
+of them.
+"""
 
 import errno
 import json

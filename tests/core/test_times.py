@@ -1,4 +1,6 @@
-"""Times are read at the edge, are aware UTC in milliseconds inside, and are written in one form."""
+"""Times are parsed on input, are aware UTC times in milliseconds inside, and are written in one
+format.
+"""
 
 import time
 from datetime import UTC, datetime, timedelta, timezone

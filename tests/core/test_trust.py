@@ -243,7 +243,7 @@ def test_a_file_that_others_may_write_chooses_nothing(
     assert warnings in lines[0]
     trust.approve(
         file, registers({})
-    )  # the approval is for the content, whoever may change the file
+    )  # the approval applies to the content, no matter who may change the file
     assert load(folder).default_limit == 3
 
 

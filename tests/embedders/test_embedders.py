@@ -1,4 +1,6 @@
-"""Embedders: the same text gives the same unit vector, regardless of the texts before it or with it."""
+"""Embedders: the same text gives the same unit vector, regardless of texts embedded earlier or
+together with it.
+"""
 
 import inspect
 import threading

@@ -226,7 +226,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @dataclass
 class Time:
-    """A clock that only pauses move."""
+    """A clock that moves only during pauses."""
 
     now: float = 0.0
     pauses: list[float] = field(default_factory=list)
@@ -429,7 +429,7 @@ def test_a_long_question_is_one_request(server: Server) -> None:
     assert len(server.seen) == 1
 
 
-# --- a service that is unwell
+# --- a failing service
 
 
 @pytest.mark.parametrize(
@@ -961,7 +961,7 @@ def test_names_of_models_are_looked_up_as_they_are_written() -> None:
         open_embedder("openai:a\nb", settings())
 
 
-# --- what is kept
+# --- the cache
 
 
 def test_a_text_is_asked_once(server: Server, cache: Path) -> None:

@@ -1,5 +1,5 @@
-"""Our WordPiece against the package `tokenizers`: the same ids, on whatever text this machine has
-or can be made.
+"""Our WordPiece against the package `tokenizers`: the same ids, for all texts on this machine and
+for random texts.
 """
 
 import gettext
@@ -81,7 +81,9 @@ def assert_same(ours: WordPiece, theirs: Tokenizer, lines: Iterable[str]) -> int
 
 
 def random_lines(seed: int) -> Iterator[str]:
-    """Yield random lines without end: of one or several blocks, with words of all lengths, with pieces of the vocabulary."""
+    """Yield random lines endlessly: of one or several blocks, with words of all lengths, with
+    pieces of the vocabulary.
+    """
     rng = random.Random(seed)
     blocks = [
         range(int(first, 16), int(last, 16) + 1)

@@ -1,6 +1,6 @@
 # ruff: noqa: RUF100, E501 - one line of a text stays on one line
-"""Lines without a secret, of the kinds that memories and transcripts are full of; drawn from a
-fixed seed.
+"""Lines without a secret, of kinds that are common in memories and transcripts; drawn from a fixed
+seed.
 """
 
 import ast

@@ -1,8 +1,8 @@
 # ruff: noqa: RUF100, E501, ISC004 - one line of a text stays on one line
 """Secrets that are built here, from a published prefix and seeded random text: the repository contains none.
 
-`PLANTED` are 30 kinds in 4 surroundings each. `HELD_OUT` are other formats, and the same in other
-surroundings: no rule was adjusted to them. `benign` are lines without a secret.
+`PLANTED` are 30 kinds in 4 surroundings each. `HELD_OUT` are other formats, and the same formats in
+other surroundings: no rule was adjusted to them. `benign` are lines without a secret.
 """
 
 import base64

@@ -22,7 +22,7 @@ from tables import failures_of
 ALL = (*rules.tokens(), *contexts.CONTEXTS, *contexts.LONG, *contexts.NUMBERS, *contexts.PERSONAL)
 
 
-# Where a value may be a secret, and values that are one from some length on.
+# Contexts in which a value may be a secret, and values that are secrets if they are long enough.
 PLACES = (
     "password = {}", "password: '{}'", 'DB_PASS="{}"', "export API_KEY={}", "Cookie: theme={}; sid=aB3eF7gH1x9Z2k4q",
     "Set-Cookie: id={}; Path=/", "https://user:{}@host.example/", "Authorization: Bearer {}", "Authorization: Basic {}",
@@ -242,7 +242,7 @@ HOSTILE = (
 
 
 def cost(text: str) -> float:
-    """Return the lesser of two processor times that a text takes."""
+    """Return the shorter of two processor times for a text."""
     taken = []
     for _ in range(2):
         began = time.thread_time()

@@ -141,7 +141,6 @@ def test_when_the_primary_is_killed_the_replica_has_all_that_was_acknowledged(
 
 
 # --- a partition on another node
-# -------------------------------------------------------------------------------------
 
 _names = itertools.count()
 

@@ -110,7 +110,6 @@ def test_an_expression_finds_a_match_that_a_question_ranks_last(talk: Memories, 
 
 
 # --- surroundings
-# ----------------------------------------------------------------------------------------------------
 
 
 def test_a_short_answer_is_found_by_the_words_of_its_question(talk: Memories) -> None:
@@ -211,7 +210,6 @@ def test_an_assistants_repetition_ranks_after_the_original(talk: Memories) -> No
 
 
 # --- speakers
-# --------------------------------------------------------------------------------------------------------
 
 
 def test_a_turn_of_the_named_speaker_ranks_first(talk: Memories) -> None:
@@ -266,7 +264,6 @@ def test_speakers_of_other_namespaces_are_unknown(store: Store, embedder: Embedd
 
 
 # --- dates
-# -----------------------------------------------------------------------------------------------------------
 
 DAYS = (
     datetime(2025, 3, 3, 12, tzinfo=UTC),
@@ -437,8 +434,7 @@ def test_a_turn_with_a_turkish_capital_works(talk: Memories, asked: str) -> None
     assert contents(talk.search(asked, scope="history")) == ["The garden opens APRİL 3"]
 
 
-# --- how much
-# --------------------------------------------------------------------------------------------------------
+# --- limits
 
 
 def test_an_empty_history_gives_nothing(store: Store, embedder: Embedder | None) -> None:
@@ -479,7 +475,6 @@ def test_one_conversation_is_gathered_alone(
 
 
 # --- memories
-# --------------------------------------------------------------------------------------------------------
 
 
 def test_a_memory_stands_alone(store: Store, embedder: Embedder | None, talk: Memories) -> None:

@@ -11,7 +11,7 @@ FILLED = (
     "The queue holds a token for each page of the list, and the cache keeps the log of a run. " * 60
 )
 CODE = "```python\ndef frobnicate_widget(x):\n    return x * 42\n```"
-# behind all windows of the model
+# after all windows of the model
 LONG = f"{FILLED * 7}\n{CODE}\nDr. Quimby approved the zebra migration.\n{FILLED}"
 
 

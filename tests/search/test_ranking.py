@@ -84,7 +84,6 @@ def test_no_candidates_give_no_ranking() -> None:
 
 
 # --- memories
-# --------------------------------------------------------------------------------------------------------
 
 
 def test_words_and_similarity_are_fused() -> None:
@@ -112,7 +111,7 @@ def test_only_decaying_memories_lose_score_with_age() -> None:
     )
     assert (fresh.row, fresh.freshness) == (1, 1.0)
     assert (old.row, old.freshness) == (0, 0.5)
-    assert old.score == pytest.approx(fresh.score * 0.975)  # half of what age may take
+    assert old.score == pytest.approx(fresh.score * 0.975)  # half of the maximum effect of age
     assert only(found(decay_policy=DecayPolicy.REINFORCEABLE, age_days=-3)).freshness == 1.0
 
 
@@ -247,7 +246,6 @@ def test_a_memory_counts_the_same_on_every_scale(
 
 
 # --- turns
-# -----------------------------------------------------------------------------------------------------------
 
 
 def test_the_scales_of_a_turn_have_their_weights() -> None:
@@ -385,8 +383,7 @@ def test_the_best_words_of_all_are_the_measure() -> None:
     assert only(found(0.0, FULL_WORDS / 2), weight=1 / STANDALONE).score == pytest.approx(0.25)
 
 
-# --- what is no answer
-# -----------------------------------------------------------------------------------------------
+# --- candidates that don't answer
 
 
 @pytest.mark.parametrize(
@@ -509,7 +506,6 @@ def test_a_doubtful_query_finds_only_candidates_near_the_best() -> None:
 
 
 # --- thresholds
-# ------------------------------------------------------------------------------------------------------
 
 CURVES = [(10.0, 0.5), (22.0, 0.31), (1.0, 0.0)]
 

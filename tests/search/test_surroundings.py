@@ -72,7 +72,6 @@ ASSISTANT = {"role": "assistant"}
 
 
 # --- the window
-# ------------------------------------------------------------------------------------------------------
 
 
 def test_the_words_of_two_turns_before_and_one_after_are_a_turns_own() -> None:
@@ -118,7 +117,6 @@ def test_missing_positions_still_count_as_distance() -> None:
 
 
 # --- borders
-# ---------------------------------------------------------------------------------------------------------
 
 BEYOND = {
     "session": Row(1, session=1),
@@ -212,7 +210,6 @@ def test_any_layout_gives_the_same_as_comparing_all_pairs(rows: list[Row]) -> No
 
 
 # --- words
-# -----------------------------------------------------------------------------------------------------------
 
 
 def test_rare_words_weigh_more() -> None:
@@ -248,7 +245,6 @@ def test_a_word_that_all_have_counts_little_but_not_nothing() -> None:
 
 
 # --- who speaks
-# ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -268,7 +264,7 @@ def test_words_said_aside_count_less() -> None:
     assert around.session_best.tolist() == close_to(3, 3, 3)
     assert around.window_words.tolist() == close_to(0.3, 0.3, 0)
     assert around.session_words.tolist() == close_to(0.3, 0.3, 0.3)
-    assert around.similarity.tolist() == [0.8, 0, 0]  # how similar it is stays
+    assert around.similarity.tolist() == [0.8, 0, 0]  # its similarity stays
     assert around.aside.tolist() == [1, 0, 0]
 
 
@@ -285,8 +281,7 @@ def test_labels_belong_to_their_rows() -> None:
     assert around.aside.tolist() == [0, 1, 0, 0]
 
 
-# --- what is missing
-# -------------------------------------------------------------------------------------------------
+# --- missing evidence
 
 
 def test_missing_or_opposite_vectors_are_not_similar() -> None:
