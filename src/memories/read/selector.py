@@ -285,7 +285,10 @@ def _find_name(condition: Condition, collection: Collection) -> Name | None:
             condition.place, f"{name} is called {_FIELDS[name]} in an expression; {_USE_QUOTES}"
         )
     if name not in NAMES[collection] and name in NAMES[Collection.MEMORY]:
-        raise error_at(condition.place, f"turns have no {name}; leave turns out, or, {_USE_QUOTES}")
+        raise error_at(
+            condition.place,
+            f"turns have no {name}; leave turns out, or put the name in quotes if it is a tag",
+        )
     return NAMES[collection].get(name)
 
 
