@@ -1,4 +1,4 @@
-"""Changes of each kind: what it needs, and the change; for tests that hold for all of them."""
+"""Changes of each kind: what it needs, and the change; for tests that apply to all of them."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -19,7 +19,7 @@ def said(memories: Memories, *texts: str, **given: Any) -> list[str]:
 
 
 def chain(memories: Memories) -> list[str]:
-    """Create three memories, each of which corrects the one before."""
+    """Create three memories, each of which corrects the previous one."""
     ids = said(memories, *DAYS, tags={"kind": "plan"})
     assert memories.get(ids[1]).corrects == ids[0]
     assert memories.get(ids[2]).corrects == ids[1]
@@ -27,7 +27,7 @@ def chain(memories: Memories) -> list[str]:
 
 
 def waiting(memories: Memories) -> list[str]:
-    """Create two memories that wait for review."""
+    """Create two memories that await review."""
     memories.create_many(
         [Draft("The gate is green", pending=True), Draft("Rain is expected", pending=True)]
     )
@@ -35,7 +35,7 @@ def waiting(memories: Memories) -> list[str]:
 
 
 def talk(memories: Memories) -> str:
-    """Store a conversation of two turns with a title."""
+    """Store a conversation with two turns and a title."""
     memories.add_turns("talk", [TurnDraft("hello"), TurnDraft("good morning", role="assistant")])
     memories.update_conversation("talk", title="Greetings")
     return "talk"

@@ -1,4 +1,4 @@
-"""Clocks for tests: one that stands still, and one that goes on whenever it is read."""
+"""Clocks for tests: one that stands still, and one that advances whenever it is read."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -19,7 +19,7 @@ class Clock:
         return self.now
 
     def move(self, by: timedelta = timedelta(days=1)) -> None:
-        """Go on by a day, or by another time."""
+        """Advance by a day, or by a different time."""
         self.now += by
 
 
@@ -31,11 +31,11 @@ class MovingClock:
     """
 
     def __init__(self, step: timedelta, now: datetime = datetime(2026, 1, 5, tzinfo=UTC)) -> None:
-        """Start at a time, to go on by a step at each call."""
+        """Start at a time; each call advances the clock by a step."""
         self.now = now
         self._step = step
 
     def __call__(self) -> datetime:
-        """Go on, and return the time."""
+        """Advance, and return the time."""
         self.now += self._step
         return self.now

@@ -31,16 +31,16 @@ from memories.settings import SETTINGS
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 Once = Callable[[Callable[[], Any]], Any]
 
-# Variables that lead programs out of the test's home: to folders of the machine's user, or to an
-# editor.
+# Variables that would make programs leave the test's home, for folders of the machine's user or for
+# an editor.
 ELSEWHERE = (
     "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "CLAUDE_CONFIG_DIR", "CODEX_HOME",
     "OPENCODE_CONFIG_DIR", "GIT_CONFIG_GLOBAL", "APPDATA", "LOCALAPPDATA", "VISUAL",
 )  # fmt: skip
 
 TESTS = Path(__file__).parent
-# Where the folders of the core tests are, if it is there: a flush to a disk waits 1.5 ms, and a new
-# store flushes six times. `make check` runs the same tests on the disk.
+# The folder for the core tests, if it exists: a flush to a disk waits 1.5 ms, and a new store
+# flushes six times. `make check` runs the same tests on the disk.
 IN_MEMORY = Path("/dev/shm")
 ROOM = 1 << 30  # bytes; a run takes an eighth of it if nothing is removed
 SURFACES = (
@@ -50,9 +50,9 @@ SURFACES = (
     "integrations",
     "mcp",
     "server",
-)  # folders of tests that use the default store
-# What `make test` leaves out: files that need a server, a browser or a program of others. The rest
-# is the core.
+)  # folders whose tests use the default store
+# Files that `make test` leaves out, since they need a server, a browser or another program. The
+# rest is the core.
 TIERS = {
     "stores": (
         "processes/test_postgres*",
@@ -78,7 +78,7 @@ TIERS = {
 }
 
 
-# Examples take as long as they take on a busy machine.
+# Examples have no deadline, since the machine may be busy.
 PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("patient", PATIENT)
 settings.register_profile("few", PATIENT, max_examples=40)  # of the 100 of `make check`
@@ -87,11 +87,9 @@ settings.load_profile("patient")
 
 @pytest.fixture(scope="session", autouse=True)
 def new_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Let the tests run as on a new machine: no setting of its user and no agent is known, and
-    nobody has a home.
-    """
+    """Make the tests run as on a new machine: without the user's settings, agents and home."""
     nowhere = tmp_path_factory.mktemp("nowhere") / "file"
-    nowhere.touch()  # no folder can be made below a file
+    nowhere.touch()  # a folder can't be created below a file
     with (
         tempfile.TemporaryDirectory(prefix="m-", dir="/tmp") as sockets,
         pytest.MonkeyPatch.context() as patch,
@@ -105,13 +103,13 @@ def new_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("XDG_RUNTIME_DIR", sockets)
         patch.setenv("HOME", str(nowhere))
         patch.setenv("MEMORY_HOME", str(nowhere / "memories"))
-        patch.setenv("MEMORY_SERVE", "off")  # no test leaves a server behind
-        patch.setenv("EDITOR", "false")  # a test that wants an editor brings one
+        patch.setenv("MEMORY_SERVE", "off")  # tests must not leave servers running
+        patch.setenv("EDITOR", "false")  # a test that needs an editor provides one
         patch.setenv(
             "PROJECT_DETECTION", "false"
-        )  # the tests run in a repository, and what they expect is not its
+        )  # the tests run in a repository, but don't expect its project
         models: list[tuple[Any, Callable[[], Path]]] = [(minilm, lambda: minilm._WEIGHTS)]
-        with contextlib.suppress(ImportError):  # a test deletes what is optional
+        with contextlib.suppress(ImportError):  # the optional model may be missing
             from memories.embedders import e5
 
             models.append((e5, lambda: e5._folder()))  # noqa: PLW0108 - tests replace the function
@@ -121,8 +119,8 @@ def new_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def _loading_once(load: Callable[[], Any], folder_of: Callable[[], Path]) -> Callable[[], Any]:
-    """Return what loads a model once from each folder: a load takes 0.3 s and up to 80 MB that are
-    never given back.
+    """Return a function that loads a model once from each folder, since a load takes 0.3 s and up
+    to 80 MB that are never freed.
     """
     load_from = functools.cache(lambda _: load())
     return functools.wraps(load)(lambda: load_from(folder_of()))
@@ -130,7 +128,7 @@ def _loading_once(load: Callable[[], Any], folder_of: Callable[[], Path]) -> Cal
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give the test a home; return the folder of its default store, which is not there yet."""
+    """Give the test a home; return the folder of its default store, which doesn't exist yet."""
     folder = tmp_path / "home" / "memories"
     monkeypatch.setenv("HOME", str(folder.parent))
     monkeypatch.setenv("MEMORY_HOME", str(folder))
@@ -139,21 +137,21 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(autouse=True)
 def own_home(request: pytest.FixtureRequest) -> None:
-    """Give each test of a surface a home: commands, hooks and servers use the default store."""
+    """Give each test of a surface a home, since commands, hooks and servers use the default store."""
     if any(request.path.is_relative_to(TESTS / surface) for surface in SURFACES):
         request.getfixturevalue("home")
 
 
 @pytest.fixture
 def memories(tmp_path: Path) -> Iterator[Memories]:
-    """An empty SQLite store; a folder or file that needs another one has a fixture of this name."""
+    """An empty SQLite store; a folder or file that needs a different one overrides this fixture."""
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="fake") as opened:
         yield opened
 
 
 class Kept(NamedTuple):
-    """A home that was filled: where it was, a copy of it, and what the function that filled it
-    returned.
+    """A home that was filled: its original path, a copy of it, and the result of the function that
+    filled it.
     """
 
     home: Path
@@ -163,7 +161,7 @@ class Kept(NamedTuple):
 
 @pytest.fixture(scope="module")
 def homes() -> dict[str, Kept]:
-    """The homes that `once` has filled for the tests of a module, by the name of the function."""
+    """The homes that `once` has filled for the tests of a module, by function name."""
     return {}
 
 
@@ -174,8 +172,8 @@ def once(
     tmp_path_factory: pytest.TempPathFactory,
     request: pytest.FixtureRequest,
 ) -> Once:
-    """Fill the home by a function once for the tests of a module, then copy it: a copy costs less
-    than commands.
+    """Fill the home with a function once for the tests of a module, then copy it, since copying is
+    faster than running commands.
     """
 
     def fill(how: Callable[[], Any]) -> Any:
@@ -205,7 +203,7 @@ def bob(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Memories]:
 
 @pytest.fixture(scope="session")
 def forked() -> Iterator[Forked]:
-    """Runs the command in processes of its own."""
+    """Runs the command in separate processes."""
     command = Forked()
     yield command
     command.close()
@@ -213,7 +211,7 @@ def forked() -> Iterator[Forked]:
 
 @pytest.fixture
 def clean_environment(tmp_path: Path) -> dict[str, str]:
-    """The environment of a command that knows no setting of the machine's user."""
+    """The environment of a command without the settings of the machine's user."""
     return {
         "PATH": os.environ["PATH"],
         "HOME": str(tmp_path),
@@ -238,11 +236,11 @@ def interruptible() -> Iterator[None]:
 
 @pytest.fixture
 def run_python(tmp_path: Path, clean_environment: Mapping[str, str]) -> RunPython:
-    """Run a script in a process of its own, with `prefix` before the interpreter; its failure fails
+    """Run a script in a separate process, with `prefix` before the interpreter; its failure fails
     the test.
 
-    Store files are looked at from such a process only: opening one beside an open connection would
-    cancel its locks.
+    Only such processes inspect store files, since opening a file in a process with an open
+    connection would cancel the connection's locks.
     """
 
     def run(
@@ -283,7 +281,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
         raise TookTooLong(f"more than {seconds} s")
 
     signal.signal(signal.SIGALRM, end)
-    signal.setitimer(signal.ITIMER_REAL, seconds, 30)  # again every 30 s, should `finally` hang too
+    signal.setitimer(signal.ITIMER_REAL, seconds, 30)  # every 30 s, in case `finally` hangs too
     try:
         return (yield)
     finally:
@@ -295,8 +293,8 @@ pytest_runtest_call = pytest_runtest_teardown = pytest_runtest_setup
 
 @pytest.fixture(scope="session", autouse=True)
 def swept(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Have every process that tests leave behind killed when this one ends, should it be killed
-    itself.
+    """Make sure that all processes started by tests are killed when this one ends, even if it is
+    killed.
     """
     if hasattr(os, "pidfd_open"):
         folder = f"{tmp_path_factory.getbasetemp()}/"
@@ -324,8 +322,8 @@ def size() -> Callable[[int, int], int]:
 
 @pytest.fixture
 def figures(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
-    """What a campaign counts: kept in a file under `make torture`, also if it fails or is
-    interrupted.
+    """What a campaign counts: stored in a file under `make torture`, even if the campaign fails or
+    is interrupted.
     """
     begun = time.monotonic()
     counted: dict[str, Any] = {}
@@ -356,13 +354,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out the files of other tiers, without importing them; what is named on the command line
-    runs.
+    """Skip the files of other tiers without importing them; files named on the command line always
+    run.
     """
     wanted = config.getoption("--tier")
     if wanted == "all":
         return None
-    if not collection_path.name.startswith("test_"):  # a folder of another tier is left out whole
+    if not collection_path.name.startswith("test_"):  # a folder of another tier is skipped entirely
         return True if tier_of(collection_path / "test_") not in ("core", wanted) else None
     named = {Path(argument.partition("::")[0]).resolve() for argument in config.args} - {
         TESTS,
@@ -374,17 +372,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def tier_of(path: Path) -> str:
-    """Return the tier that a test file belongs to; a file outside of this folder is of the core."""
+    """Return the tier that a test file belongs to; a file outside this folder belongs to the core."""
     name = path.relative_to(TESTS).as_posix() if path.is_relative_to(TESTS) else ""
     patterns = ((tier, pattern) for tier, patterns in TIERS.items() for pattern in patterns)
     return next((tier for tier, pattern in patterns if fnmatch(name, pattern)), "core")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep the folders of the core tests in memory; let a campaign that is told to end print its
+    """Keep the folders of the core tests in memory; make a campaign that is terminated print its
     figures.
     """
-    gc.disable()  # while tests are collected, hardly anything becomes garbage
+    gc.disable()  # hardly anything becomes garbage while tests are collected
     if config.getoption("--tier") == "core" and FULL is None:
         settings.load_profile("few")
     if config.getoption("--tier") == "core" and FULL is None and has_room(IN_MEMORY):
@@ -395,7 +393,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def has_room(folder: Path) -> bool:
-    """Return whether the folders of a run fit into a folder."""
+    """Return whether a folder has enough space for a run."""
     if not (folder.is_dir() and os.access(folder, os.W_OK)):
         return False
     found = os.statvfs(folder)
@@ -403,16 +401,16 @@ def has_room(folder: Path) -> bool:
 
 
 def pytest_collection_finish() -> None:
-    """Take what was collected out of the sight of the garbage collector: it lives until the end."""
+    """Hide the collected tests from the garbage collector, since they live until the end."""
     gc.freeze()
-    gc.set_threshold(10_000, 20, 20)  # a collection takes a twentieth of the time of the tests
+    gc.set_threshold(10_000, 20, 20)  # garbage collection takes a twentieth of the tests' time
     gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Make the later cases of a table thorough, see the mark `first`. Begin with the campaigns on
-    the default store, which matter most if there is no time for all.
+    """Mark the later cases of a table as thorough; see the mark `first`. Begin with the campaigns
+    on the default store, which matter most if time runs out.
     """
     seen: Counter[str] = Counter()
     for item in items:
@@ -430,7 +428,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, Any, Any]:
-    """Keep the outcome of a test for the figures of a campaign."""
+    """Record the outcome of a test for a campaign's figures."""
     report = yield
     if call.when == "call":
         item.stash[_ENDED] = report.outcome
@@ -438,7 +436,7 @@ def pytest_runtest_makereport(
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Print what did not run, and the figures of a campaign as a table."""
+    """Print the skipped tests, and a campaign's figures as a table."""
     if config.getoption("--tier") == "core" and not config.option.file_or_dir:
         terminalreporter.write_line(
             "Not run: other stores (make test-stores), programs of others (make test-integrations), slow and thorough "

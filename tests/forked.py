@@ -23,8 +23,8 @@ _LEFT_OUT = (
     "postgres",
     "qdrant",
     "http",
-)  # stores and services that the command seldom uses
-_INTERPRETER = ("PYTHON", "LC_", "LANG")  # variables that the interpreter reads when it starts
+)  # modules for stores and services that the command rarely uses
+_INTERPRETER = ("PYTHON", "LC_", "LANG")  # variables that the interpreter reads at startup
 _COMMAND = "import forked; forked.run_command()"
 # Prints "ready" once it answers commands.
 _SERVER = """
@@ -39,20 +39,20 @@ sys.exit(serve.serve(config, sockets.ServeOptions(http=False), front_door.answer
 
 
 class Forked:
-    """Starts processes of the command, as `subprocess` does."""
+    """Starts processes of the command, like `subprocess`."""
 
     def __init__(self) -> None:
         self._read_at_start = _interpreter(os.environ)
         self._server = ForkServer("import forked; forked.preload()")
 
     def close(self) -> None:
-        """End the process that the others are forked from; those that run go on."""
+        """End the process from which the others are forked; those that run go on."""
         self._server.close()
 
     def start(
         self, arguments: Sequence[str], streams: Sequence[int], env: Mapping[str, str], cwd: str
     ) -> Process:
-        """Start the command on three open files, which stay open here."""
+        """Start the command with three open files as its streams; they stay open here."""
         return self._server.fork(_COMMAND, *arguments, streams=streams, folder=cwd, environment=env)
 
     def serve(self, store: str, env: Mapping[str, str], cwd: str) -> Piped:
@@ -73,16 +73,16 @@ class Forked:
         stdout: str = "",
         timeout: float = 300,
     ) -> "subprocess.CompletedProcess[bytes]":
-        """Run the command with files for its streams; in a real process if the environment is about
+        """Run the command with files for its streams, in a real process if the environment affects
         the interpreter.
 
         Args:
             arguments: Of the command.
-            input: What is on its standard input.
+            input: The content of its standard input.
             env: Its environment.
             cwd: The folder in which it runs.
-            stdout: The file to which its standard output goes, if it is not to be returned.
-            timeout: After how many seconds it is killed.
+            stdout: The file for its standard output; None to return the output.
+            timeout: The number of seconds after which it is killed.
         """
         environment = os.environ if env is None else env
         if _interpreter(environment) != self._read_at_start:
@@ -115,8 +115,8 @@ def _interpreter(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def preload() -> None:
-    """Import what commands, hooks and servers need, load the model of the default embedder, which
-    runs on one thread, and make what each new store is a copy of.
+    """Import the modules of commands, hooks and servers, load the default embedder's model, which
+    runs on one thread, and create the template of new stores.
     """
     from memories import __main__ as front_door
     from memories.embedders import minilm
@@ -134,7 +134,7 @@ def preload() -> None:
 
 
 def run_command(arguments: Sequence[str] | None = None) -> None:
-    """Be the command, with these arguments or those of the process."""
+    """Act as the command, with these arguments or those of the process."""
     from memories import __main__ as front_door
 
     os.execv = _instead_of_exec  # type: ignore[assignment]
@@ -143,7 +143,7 @@ def run_command(arguments: Sequence[str] | None = None) -> None:
 
 
 def _instead_of_exec(program: str, command: Sequence[str]) -> Any:
-    """Be the flusher that a hook starts, without the imports; any other program as it is."""
+    """Act as the flusher that a hook starts, without the imports; run any other program unchanged."""
     if program == sys.executable and tuple(command[1:4]) == ("-P", "-m", "memories"):
         run_command(command[4:])
     os.execve(program, command, os.environ)

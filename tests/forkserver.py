@@ -1,10 +1,10 @@
-"""Processes forked from one that has imported what they need: each is one of its own, without an
-interpreter's start.
+"""Processes forked from one that has already imported their modules: separate processes without the
+startup of an interpreter.
 
 A process that is started takes 0.2 to 0.4 s to import what it needs; a fork takes a tenth of that.
-It ends as `python -c` ends. What the interpreter itself does when it starts is not in it: a test of
-that starts a real process. Started as a program, this file is the server that forks: `forkserver.py
-SOCKET PRELUDE`.
+It ends like `python -c`. The interpreter's own startup is skipped, so a test of the startup needs a
+real process. Started as a program, this file is the server that forks: `forkserver.py SOCKET
+PRELUDE`.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ class Process:
         """Return the exit status once the process has ended; minus the signal that killed it.
 
         Raises:
-            TimeoutError: It has not ended in so many seconds, and was killed.
+            TimeoutError: It did not end within this many seconds, and was killed.
         """
         if self.returncode is None:
             if not select.select([self._status], [], [], timeout)[0]:
@@ -50,14 +50,14 @@ class Process:
         return self.returncode
 
     def kill(self) -> None:
-        """Kill the process, if it still runs, and wait for its end."""
+        """Kill the process if it is still running, and wait for its end."""
         if self.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
             self.wait()
 
     def close(self) -> None:
-        """Kill the process, if it still runs."""
+        """Kill the process if it is still running."""
         self.kill()
 
 
@@ -73,7 +73,7 @@ class Piped(Process):
         self._stderr = stderr
 
     def finish(self, written: str = "") -> subprocess.CompletedProcess[str]:
-        """Write to the process, close its input, and return what it printed and how it ended."""
+        """Write to the process, close its input, and return its output and exit status."""
         with contextlib.suppress(BrokenPipeError):
             self.stdin.write(written)
             self.stdin.close()
@@ -91,8 +91,8 @@ class Piped(Process):
 
 
 class ForkServer:
-    """Runs scripts in processes forked from one that has run a prelude, which imports what they
-    need.
+    """Runs scripts in processes forked from one that has run a prelude, which imports their
+    modules.
     """
 
     def __init__(self, prelude: str) -> None:
@@ -118,8 +118,8 @@ class ForkServer:
         folder: Path | str,
         environment: Mapping[str, str],
     ) -> Process:
-        """Start a script, with `sys.argv[1:]` of the arguments, on three open files, which stay
-        open here.
+        """Start a script with the arguments in `sys.argv[1:]` and three open files as its streams;
+        they stay open here.
         """
         given = [str(each) for each in arguments]
         return Process(given, self._request(script, given, streams, folder, environment))
@@ -160,10 +160,10 @@ class ForkServer:
 def together(
     script: str, runs: Sequence[Sequence[object]], *, environment: Mapping[str, str], folder: Path
 ) -> list[str]:
-    """Run a script once for each list of arguments, all at once, each in a process; return what
-    each printed.
+    """Run a script once for each list of arguments, all in parallel, each in its own process;
+    return what each printed.
 
-    Each ends with 0 and writes no error.
+    Each must end with 0 and write no error.
     """
     server = ForkServer(
         f"{STRICT}; import memories.embedders.fake, memories.search.search, memories.memories, memories.write.create"
@@ -196,14 +196,12 @@ def together(
 
 
 def serve(requests: socket.socket) -> str:
-    """Fork for each request until there are no more; return the script in the process that is to
-    run it.
-    """
+    """Fork for each request until there are no more; in a forked process, return the script to run."""
     ended, signalled = os.pipe()
     os.set_blocking(signalled, False)
     signal.set_wakeup_fd(signalled)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    gc.freeze()  # so that collections in the children copy no pages
+    gc.freeze()  # so that garbage collection in the children copies no pages
     reports: dict[int, int] = {}
     while True:
         ready, _, _ = select.select([requests, ended], [], [])
@@ -233,7 +231,7 @@ def serve(requests: socket.socket) -> str:
 
 
 def _report(reports: dict[int, int]) -> None:
-    """Write to the pipe of each process that has ended how it ended, and close it."""
+    """Write the exit status of each ended process to its pipe, and close the pipe."""
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             status = reports.pop(ended[0])

@@ -1,4 +1,4 @@
-"""Servers of the command, as processes that end with their test."""
+"""`memory serve` in processes that end with their test."""
 
 import subprocess
 import sys
@@ -11,7 +11,9 @@ Serve = Callable[..., "subprocess.Popen[str]"]
 
 @contextmanager
 def servers(**given: Any) -> Iterator[Serve]:
-    """Yield what starts a server and waits until it answers; what is given is for `Popen`."""
+    """Yield a function that starts a server and waits until it answers; its arguments are for
+    `Popen`.
+    """
     started: list[subprocess.Popen[str]] = []
 
     def serve(*arguments: str) -> "subprocess.Popen[str]":

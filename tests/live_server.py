@@ -37,11 +37,11 @@ class Live:
         return ("\r\n".join([*lines, *more]) + "\r\n\r\n").encode("latin-1")
 
     def send(self, data: bytes) -> list[int]:
-        """Send bytes; return the status of every answer until the server hangs up."""
+        """Send bytes; return the status of every answer until the server closes the connection."""
         with contextlib.closing(
             socket.create_connection(("127.0.0.1", self.port), timeout=WAIT)
         ) as line:
-            with contextlib.suppress(OSError):  # it may have hung up before it has read all
+            with contextlib.suppress(OSError):  # it may have closed the connection early
                 line.sendall(data)
             return statuses(line)
 
@@ -61,7 +61,7 @@ class Live:
 
 
 def everything(line: socket.socket) -> bytes:
-    """Return all that is sent until the end."""
+    """Return everything that is sent until the end."""
     pieces = []
     with contextlib.suppress(ConnectionError):
         while piece := line.recv(65_536):
@@ -87,8 +87,8 @@ class Serving(uvicorn.Server):
 
 @contextlib.contextmanager
 def without_mcp() -> Iterator[None]:
-    """Leave MCP out of the servers that start in this process: to build its tools takes longer than
-    most tests.
+    """Leave MCP out of the servers that start in this process, since building its tools takes
+    longer than most tests.
     """
 
     async def run(_: McpOverHttp, stop: asyncio.Event) -> None:

@@ -1,4 +1,4 @@
-"""A server with the pages, and what opens it."""
+"""A server with the pages, and its token."""
 
 import contextlib
 import socket
@@ -12,7 +12,7 @@ from memories import Memories, load_config
 
 
 class Site(NamedTuple):
-    """A running server: its address, the token that opens it, and its memory."""
+    """A running server: its address, its token, and its memory."""
 
     url: str
     token: str
@@ -21,7 +21,7 @@ class Site(NamedTuple):
 
 @contextlib.contextmanager
 def serving(folder: Path) -> Iterator[Site]:
-    """Serve an empty memory that finds by words alone, while inside."""
+    """Serve an empty memory that searches only by words, during the block."""
     import uvicorn
 
     from memories.identity import tokens

@@ -1,6 +1,4 @@
-"""Reads the text of an answer back: what is ours in the first line, and the items between the
-marks.
-"""
+"""Parses the text of an answer: our facts in the first line, and the items between the marks."""
 
 import json
 import re
@@ -22,7 +20,7 @@ OPENING = re.compile(r"=== (\w+) (\d{6})(: stored data, not instructions)? ===")
 
 
 def read(text: str) -> dict[str, Any]:
-    """Return the facts of an answer and its groups; a line that is none of these fails the test."""
+    """Return the facts of an answer and its groups; any other line fails the test."""
     told: dict[str, Any] = {}
     rest = text.split("\n")
     if rest[0].startswith("{"):
@@ -45,7 +43,7 @@ def read(text: str) -> dict[str, Any]:
 
 
 def hits(told: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the items of an answer, of whichever kind they are."""
+    """Return the items of an answer, of any kind."""
     [found] = [told[name] for name in ("memories", "turns", "results") if name in told] or [[]]
     return list(found)
 
@@ -69,7 +67,7 @@ def item(row: str, group: str) -> dict[str, Any]:
 
 
 def tokens(text: str, encoding: str) -> int:
-    """Return how many tokens a model of OpenAI reads in a text."""
+    """Return the number of tokens of a text for a model of OpenAI."""
     with warnings.catch_warnings(
         action="ignore"
     ):  # the package opens its files as Python did before

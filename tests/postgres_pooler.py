@@ -1,5 +1,5 @@
-"""Poolers before a PostgreSQL server for tests: PgBouncer, where it is installed, and a small one
-of our own.
+"""Connection poolers for a PostgreSQL server in tests: PgBouncer, if it is installed, and a small
+one of our own.
 """
 
 import contextlib
@@ -19,15 +19,13 @@ import pytest
 
 from postgres_node import TIMEOUT, Node, free_port
 
-_SSL, _CANCEL = 80877103, 80877102  # codes in the place of a protocol version
+_SSL, _CANCEL = 80877103, 80877102  # codes that replace a protocol version
 _IDLE = b"I"
 
 
 @contextlib.contextmanager
 def pgbouncer(node: Node, **settings: object) -> Iterator[str]:
-    """Run PgBouncer with one connection to the server, given to one client after the other; yield
-    its URL.
-    """
+    """Run PgBouncer with one connection to the server, which clients use in turn; yield its URL."""
     program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
     if program is None:
         pytest.skip("needs pgbouncer")
@@ -119,8 +117,8 @@ def small_pooler(node: Node) -> Iterator[str]:
 def _serve(
     client: socket.socket, upstream: socket.socket, welcome: bytes, turn: threading.Lock
 ) -> None:
-    """Pass the messages of a client on; from the first of a transaction until its end it has the
-    session alone.
+    """Forward the messages of a client, which has exclusive use of the session during a
+    transaction.
     """
     holds = False
     with client, contextlib.suppress(OSError, EOFError):

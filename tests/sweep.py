@@ -1,8 +1,9 @@
-"""Ends the processes that tests started, once the tests are over. `sweep.py PID FOLDER`.
+"""Ends the processes that tests started, after the tests have ended. `sweep.py PID FOLDER`.
 
-The process with PID runs the tests, in FOLDER. When it is gone, however it ended, every process
-whose environment names that folder is killed: servers in sessions of their own too. If another run
-has made a folder of that name in the meantime, they are that run's, and go on. Linux only.
+The process with PID runs the tests, in FOLDER. When that process has ended for any reason, every
+process whose environment names the folder is killed, even servers in their own sessions. If another
+run has created a folder with the same name in the meantime, the processes belong to that run and
+continue. Linux only.
 """
 
 import contextlib
@@ -14,10 +15,10 @@ from pathlib import Path
 
 
 def main(tests: int, folder: str) -> None:
-    """Wait for the tests to end; kill until none is left, for a process may start another one
-    meanwhile.
+    """Wait for the tests to end; kill until none is left, since a process may start another one in
+    the meantime.
     """
-    own = os.open(folder, os.O_RDONLY)  # while it is open, no other folder gets its inode
+    own = os.open(folder, os.O_RDONLY)  # while it is open, no other folder can get its inode
     with contextlib.suppress(ProcessLookupError):
         select.select([os.pidfd_open(tests)], [], [])
     while not _belongs_to_another_run(folder, own) and (
@@ -29,7 +30,7 @@ def main(tests: int, folder: str) -> None:
 
 
 def _belongs_to_another_run(folder: str, own: int) -> bool:
-    """Return whether a folder was removed and made again; pytest gives names a second time."""
+    """Return whether a folder was removed and made again; pytest reuses names."""
     try:
         return not os.path.samestat(Path(folder).stat(), os.fstat(own))
     except FileNotFoundError:
@@ -49,7 +50,7 @@ def _names(pid: int, folder: str) -> bool:
     """Return whether the environment of a process names a folder."""
     try:
         return os.fsencode(folder) in Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:  # it has ended, or is another user's
+    except OSError:  # it has ended, or belongs to another user
         return False
 
 

@@ -1,12 +1,12 @@
-"""Tables of cases: one test for a topic, which reports every case that is wrong."""
+"""Tables of cases: one test per topic, which reports every failed case."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
 
 
 def failed_cases(check: Callable[..., None], cases: Iterable[tuple[Any, ...]]) -> list[str]:
-    """Call a check with each case; return the cases for which it raised an error, each with what
-    was wrong.
+    """Call a check with each case; return the cases for which it raised an error, each with the
+    error.
     """
     failures = []
     for case in cases:
