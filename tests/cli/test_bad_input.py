@@ -241,7 +241,7 @@ TABLE = [
     library("30", lambda found: found.create("c", tags={"a": True}), "of type bool"),  # type: ignore[dict-item]
     library("30", lambda found: found.create("c", tags={1: "a"}), "give text"),  # type: ignore[dict-item]
     library("30", lambda found: found.create("c", key=5), "key is of type int"),  # type: ignore[arg-type]
-    library("30", lambda found: found.get(5), "not of type int"),  # type: ignore[arg-type]
+    library("30", lambda found: found.get(5), "must be text, not int"),  # type: ignore[arg-type]
     library("30", lambda found: found.tags(5), "tag key is of type int"),  # type: ignore[arg-type]
     library("30", lambda _: Memories(namespace=5), "namespace is of type int"),  # type: ignore[arg-type]
     library("30", lambda found: found.create("c", created_at=NAIVE), "is not an aware datetime"),
