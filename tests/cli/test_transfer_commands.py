@@ -214,7 +214,7 @@ def test_import_writes_to_the_callers_namespaces_unless_all_are_meant(
     answer = memory("import", "-", *other, stdin=exported)
     assert answer.code == 2
     assert answer.error.startswith(
-        "line 2 belongs to namespace bob; give that one, or add --all-namespaces"
+        "line 2 belongs to namespace bob; name that namespace, or add --all-namespaces"
     )
     assert not (folder / "other.db").exists()
     own = memory("export", "-n", "ann").out

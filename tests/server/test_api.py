@@ -294,7 +294,7 @@ def test_a_retry_with_its_key_is_not_done_twice(owner: TestClient, config: Confi
     assert len({answer.text for answer in answers}) == 1
     assert {answer.status_code for answer in answers} == {201}
     other = create(owner, "Another text", headers=key, force=True)
-    assert (other.status_code, "another request" in other.json()["detail"]) == (422, True)
+    assert (other.status_code, "different request" in other.json()["detail"]) == (422, True)
     assert contents(config) == ["Deploys happen on Tuesdays"]
 
 

@@ -716,7 +716,7 @@ def test_only_the_given_namespaces_are_imported(full: SQLiteStore, opened: Open)
     other, lines = opened("two"), lines_of(full)
     with pytest.raises(
         InvalidInput,
-        match="line 10 belongs to namespace bob; give that one, or add --all-namespaces",
+        match="line 10 belongs to namespace bob; name that namespace, or add --all-namespaces",
     ):
         take_in(other, lines, namespaces=["ann"])
     with pytest.raises(InvalidInput, match="line 10 belongs to namespace bob"):

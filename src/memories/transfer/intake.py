@@ -145,7 +145,8 @@ def _decode(line: bytes, *, is_first: bool) -> str:
 def _check_namespace(record: Record, namespaces: Sequence[str] | None) -> None:
     if namespaces is not None and record.ref.namespace not in namespaces:
         raise InvalidInput(
-            f"belongs to namespace {record.ref.namespace}; give that one, or add --all-namespaces"
+            f"belongs to namespace {record.ref.namespace}; name that namespace, or add "
+            "--all-namespaces"
         )
 
 

@@ -459,7 +459,7 @@ def test_the_command_reads_a_pipe(kimi: FakeKimi, tmp_path: Path) -> None:
     assert said[:2] == ["I will remember that.", "Your dog is Rex. (from history)"]
     assert json.loads(said[4])["content"] == "My dog is Rex"
     assert said[-1] == "I don't know."
-    assert "is cleared" in out
+    assert "was cleared" in out
     assert "was already empty" in out
     assert "there is no command /none" in err
     assert running.returncode == 1

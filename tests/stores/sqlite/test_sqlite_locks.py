@@ -123,14 +123,14 @@ def test_a_writer_that_gives_up_learns_how_many_commits_were_faster(
         for number in range(200):
             store.append([record(f"n{number}")])
     sentence = str(caught.value)
-    assert "commits in the 1 s of waiting; nothing was written; try again" in sentence
+    assert "commits while this one waited 1 s; nothing was written; try again" in sentence
     assert "process" not in sentence.partition("busy")[2]
 
 
 @pytest.mark.parametrize(
     ("before", "now", "said"),
     [
-        (5, 6, "made 1 commits in the 3 s"),
+        (5, 6, "made 1 commits while this one waited 3 s"),
         (5, 5, "kept busy by process"),
         (None, 5, "kept busy by"),
     ],

@@ -157,11 +157,11 @@ class Chat:
             if self._agent is not None:
                 self._agent.settle()
             is_cleared = self._open_session().clear()
-            _say(f"The session {thread} {'is cleared' if is_cleared else 'was already empty'}.")
+            _say(f"The session {thread} {'was cleared' if is_cleared else 'was already empty'}.")
         if memory:
             user = self._settings.user_id
             if self._memory.clear():
-                _say(f"What was known about {user} is cleared.")
+                _say(f"Everything known about {user} was cleared.")
             else:
                 _say(f"Nothing was known about {user}.")
 
@@ -176,7 +176,7 @@ class Chat:
             return
         with disk.replacing(target) as stream:
             stream.write(lines.encode())
-        _say(f"{lines.count(chr(10))} facts are written to {_escape(path)}.")
+        _say(f"{lines.count(chr(10))} facts were written to {_escape(path)}.")
 
     # --- loading
 

@@ -374,7 +374,7 @@ _LOG: Fields = {
     "id": Field("text", "Only changes of this memory."),
     "conversation": Field("text", "Only changes of this conversation."),
     "action": Field("text", "Only operations of this kind."),
-    "since": Field("text", "Only entries from this time on."),
+    "since": Field("text", "Only entries at or after this time."),
     "until": Field("text", "Only entries up to this time."),
 }
 ROUTES = (
@@ -382,7 +382,7 @@ ROUTES = (
     read_route("/api/namespaces", list_namespaces, "Namespaces", AS_OF, scope="signed"),
     read_route("/api/status", status, "Status"),
     read_route(
-        "/api/stats", stats, "Stats", {"since": Field("text", "Only operations from this time on.")}
+        "/api/stats", stats, "Stats", {"since": Field("text", "Only operations since this time.")}
     ),
     read_route("/api/log", log, "Log", _LOG | LIMIT),
     read_route(

@@ -168,7 +168,7 @@ def decode(
 
 def _finding(part: Part, point: Point, exc: StoreDamaged) -> Finding:
     try:
-        return damaged_record(ref_of(part, point.id), "it is not as it was written")
+        return damaged_record(ref_of(part, point.id), "it differs from what was written")
     except StoreDamaged:
         what, _, remedy = str(exc).partition("; ")
         return Finding(what, remedy)
@@ -230,8 +230,8 @@ def pair_of(label: str) -> tuple[str, str]:
 
 def _damage_error(part: Part, point_id: str) -> StoreDamaged:
     return StoreDamaged(
-        f'the record "{point_id[:80]}" of namespace {part.namespace} on the server is not as it '
-        "was written; restore a backup of the server"
+        f'the record "{point_id[:80]}" of namespace {part.namespace} on the server differs from '
+        "what was written; restore a backup of the server"
     )
 
 

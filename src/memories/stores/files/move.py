@@ -335,8 +335,8 @@ class Mover:
             count = _count(target, all_namespaces)
         if count != len(records):
             raise StoreError(
-                f"{store} contains {count} of its records, not {len(records)}, because other "
-                "programs write to it too"
+                f"{store} contains {count} records of these namespaces, not {len(records)}, "
+                "because other programs write to that store too"
             )
         if any(self._folder.stamp(name) != stamp for name, stamp in stamps.items()):
             raise StoreError("another program changed one of its files")

@@ -343,7 +343,7 @@ def records_of(rows: Iterable[Sequence[Any]], damaged: Damaged) -> dict[int, Rec
         try:
             record = record_of(row)
         except (ValueError, OverflowError, OSError):  # an impossible time
-            damaged.note(damaged_record(ref, "it contains values that were never written"))
+            damaged.note(damaged_record(ref, "it contains values that this program never writes"))
             continue
         if problem := find_problem(record):
             damaged.note(damaged_record(ref, f"it {problem}"))

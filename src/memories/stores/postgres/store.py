@@ -462,9 +462,7 @@ class PostgresStore:
                 vector_tables.make_index(self._server, part, collection, left_over=left_over)
             self._needs_indexes = False
         except StoreError as exc:
-            _log.warning(
-                "cannot create an index of vectors, and searches are slower without it: %s", exc
-            )
+            _log.warning("cannot create a vector index, so searches are slower: %s", exc)
 
     def _without_vectors(self, db: Transaction, selected: Selection) -> int:
         """Return how many of the selected records have no searchable vectors."""

@@ -216,7 +216,7 @@ def busy_error(path: Path, lock: Path, waited: float, before: CommitNote | None)
         commits = now.marker.commits - before.marker.commits
     if commits > 0:
         return StoreBusy(
-            f"{path} is busy: others made {commits} commits in the {waited:.0f} s of waiting; "
+            f"{path} is busy: others made {commits} commits while this one waited {waited:.0f} s; "
             "nothing was written; try again"
         )
     reason = f"for {waited:.0f} s"

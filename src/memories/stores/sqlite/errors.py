@@ -157,8 +157,8 @@ def decoding_errors(file: str = "the store") -> Iterator[None]:
         yield
     except NEVER_WRITTEN as exc:
         raise StoreDamaged(
-            f"{file} is damaged: it contains values that were never written ({exc}); restore a "
-            "backup"
+            f"{file} is damaged: it contains values that this program never writes ({exc}); "
+            "restore a backup"
         ) from exc
 
 

@@ -182,7 +182,7 @@ def describe_damage(error: Exception) -> str:
     """Return why a record can't be read, given the exception raised while decoding it."""
     if type(error) is ValueError:
         return str(error)
-    return "it contains values that were never written"
+    return "it contains values that this program never writes"
 
 
 def fields_json(fields: Mapping[str, Any]) -> str | None:

@@ -132,12 +132,12 @@ def _request(client: JsonClient, method: str, path: str, body: object) -> Any:
     try:
         answer = client.ask(method, path, body, seconds=_SECONDS)
     except NoAnswer as exc:
-        raise SystemFault(f"{client.address} does not answer ({exc}); start it first") from exc
+        raise SystemFault(f"{client.address} does not answer ({exc}); start the server") from exc
     if answer.status == 404:
         return None
     if answer.status != 200 or not isinstance(answer.value, dict):
         text = client.address.quoted(str(answer.value))
-        raise SystemFault(f"{client.address} answers {answer.status}: {text}")
+        raise SystemFault(f"{client.address} answered with status {answer.status}: {text}")
     return answer.value
 
 

@@ -39,7 +39,7 @@ def read_csv(reader: Reader, file: Path) -> Iterator[Item]:
     if not _has_text(names):
         raise InvalidInput(
             f"{shown(file.name)} has no column for the text; "
-            f"call one {', '.join(TEXT_NAMES[:-1])} or {TEXT_NAMES[-1]}"
+            f"name one of the columns {', '.join(TEXT_NAMES[:-1])} or {TEXT_NAMES[-1]}"
         )
     csv.field_size_limit(_MAX_FIELD)
     rows = csv.DictReader(lines, names, restkey="", delimiter=_delimiter(first))
