@@ -61,7 +61,7 @@ _GROUPS = {
         "log": ("status", "Show who changed what and when, and verify the log."),
         "export": ("stores", "Write memories and turns as JSON lines, or as Markdown."),
         "import": ("transfer", "Import an export, or the memory of another program."),
-        "migrate": ("stores", "Copy the entire store to another one, and verify it."),
+        "migrate": ("stores", "Copy the entire store to another one, and verify the copy."),
         "reembed": ("stores", "Recompute all vectors with another embedder."),
     },
 }

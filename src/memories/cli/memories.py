@@ -347,9 +347,9 @@ def forget(
 ) -> int:
     """Permanently erase a memory with all its versions.
 
-    No byte of it stays in the store, and this can't be undone. Give one or more IDs, or - to read
-    them from standard input. --where erases all memories or turns in your own namespace that match
-    the expression. For a memory, even a deleted one, only the latest version is matched.
+    No byte of the memory stays in the store, and this can't be undone. Give one or more IDs, or -
+    to read them from standard input. --where erases all memories or turns in your own namespace
+    that match the expression. For a memory, even a deleted one, only the latest version is matched.
     """
     from memories.cli.bulk import check_selection, for_each, forget_where, note_copies
 

@@ -352,7 +352,7 @@ def _describe_edit(memory: "Memory", text: str) -> str:
 )  # fmt: skip
 @_store_settings
 def migrate(config: "Config", target: str | None, partitions: int | None) -> None:
-    """Copy the entire store to another one, and verify it.
+    """Copy the entire store to another one, and verify the copy.
 
     The original is not changed, and you can use it during the copy. Run the same command again to
     continue an interrupted copy. Afterwards, set MEMORY_STORE to the copy.
