@@ -256,7 +256,7 @@ def test_another_program_on_the_path_is_noticed(hook: Run, tmp_path: Path) -> No
     foreign = tmp_path / "bin" / "memoriae"
     foreign.write_text("#!/bin/sh\necho should not run\n")
     foreign.chmod(0o700)
-    assert f"{foreign} is not the memoriae of this plugin" in report_of(hook("session-start"))
+    assert f"{foreign} is not this plugin's memoriae" in report_of(hook("session-start"))
 
 
 def test_the_folder_of_uv_and_pipx_is_searched_after_the_path(hook: Run, tmp_path: Path) -> None:

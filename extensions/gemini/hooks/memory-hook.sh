@@ -1,25 +1,25 @@
 #!/bin/sh
-# Runs one hook of the command `memoriae`: EVENT [HOST]. Whatever happens, the agent goes on.
+# Runs a hook of the command `memoriae`: EVENT [HOST]. If the hook fails, the agent continues without it.
 event=$1
 host=${2:-claude-code}
-[ -z "${2:-}" ] && [ -n "${PLUGIN_ROOT:-}" ] && host=codex # Codex sets the variables of Claude Code, too
+[ -z "${2:-}" ] && [ -n "${PLUGIN_ROOT:-}" ] && host=codex # Codex also sets Claude Code's variables
 
-PATH=$PATH:$HOME/.local/bin # uv and pipx install there; a desktop starts agents without the shell's PATH
+PATH=$PATH:$HOME/.local/bin # uv and pipx install there; agents started from a desktop don't have the shell's PATH
 program=$(command -v memoriae 2>/dev/null)
 
 problem=
 if [ -z "$program" ]; then
   problem="needs the command memoriae: install it (uv tool install memoriae, or pipx install memoriae)"
   command -v memory >/dev/null 2>&1 &&
-    problem="$problem; the memory on your PATH is another program, or an older version of this one"
+    problem="$problem; the memory on your PATH is another program or an older version of this one"
 elif [ "$event" = session-start ] && { grep -q memories "$program" 2>/dev/null; [ $? = 1 ]; }; then
-  problem="found another program: $program is not the memoriae of this plugin; remove it, or put ours first in PATH"
+  problem="found a different program: $program is not this plugin's memoriae; remove it, or put ours before it in PATH"
 fi
 if [ -n "$problem" ]; then
   cat >/dev/null
   mark=${CLAUDE_PLUGIN_DATA:+$CLAUDE_PLUGIN_DATA/problem-was-reported}
   if [ "$event" = session-start ] && { [ -z "$mark" ] || [ ! -e "$mark" ]; }; then
-    echo "{\"systemMessage\": \"The plugin memories $problem. Its README has more.\"}"
+    echo "{\"systemMessage\": \"The plugin memories $problem. See the plugin's README.\"}"
     [ -n "$mark" ] && mkdir -p "$CLAUDE_PLUGIN_DATA" 2>/dev/null && : >"$mark" 2>/dev/null
   fi
   exit 0
