@@ -483,7 +483,8 @@ def _pack_vector(point: Point) -> Any:
     For a point without a vector, returns a number that depends on its id.
     """
     if point.vector is None:
-        return [int.from_bytes(hashlib.sha256(point.id.encode()).digest()[:3]) / 1000]
+        id_hash = hashlib.sha256(point.id.encode()).digest()
+        return [int.from_bytes(id_hash[:3]) / 1000]
     import base64
 
     return base64.b64encode(point.vector.astype("<f4").tobytes()).decode()

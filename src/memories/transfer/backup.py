@@ -197,8 +197,10 @@ def _name(url: str) -> str:
     if path is not None:
         return _UNSAFE.sub("-", path.stem).strip("-.") or "memories"
     kind, _, address = without_password(url).partition("://")
-    last = address.partition("?")[0].rstrip("/").rpartition("/")[2].rpartition("@")[2]
-    return _UNSAFE.sub("-", f"{kind}-{last}").strip("-.")
+    location = address.partition("?")[0].rstrip("/")
+    last_part = location.rpartition("/")[2]
+    without_user = last_part.rpartition("@")[2]
+    return _UNSAFE.sub("-", f"{kind}-{without_user}").strip("-.")
 
 
 def _refuse_other_file(file: Path, store: str) -> None:

@@ -160,7 +160,8 @@ class Tally:
             )
         if key is None:
             return False
-        return hmac.compare_digest(str(shape.get("proof")).encode(), self._proof(key).encode())
+        proof = str(shape.get("proof"))
+        return hmac.compare_digest(proof.encode(), self._proof(key).encode())
 
     def _proof(self, key: bytes) -> str:
         """Return the HMAC-SHA256 of the hash and the number of records, for the last line."""

@@ -253,10 +253,15 @@ def conversation(memories: "Memories", request: PageRequest) -> View:
     start = request.number("start", 0, 10**9)
     limit = request.limit(_TURNS)
     turns = memories.turns(name, start=start, limit=limit, as_of=request.as_of)
+    earlier = later = None
+    if start:
+        earlier = request.link(start=str(max(start - limit, 0)))
+    if len(turns) == limit:
+        later = request.link(start=str(turns[-1].index + 1))
     more = {
         "about": conversation_shapes.conversation(about) | {"name": title_of(about)},
-        "earlier": request.link(start=str(max(start - limit, 0))) if start else None,
-        "later": request.link(start=str(turns[-1].index + 1)) if len(turns) == limit else None,
+        "earlier": earlier,
+        "later": later,
     }
     return View("conversation.html", conversation_shapes.turns(turns), more)
 

@@ -99,7 +99,8 @@ class Quantizer:
     def _encode(self, rotated: "NDArray[np.float32]") -> bytes:
         if self.compact:
             return self._encode_compact(rotated)
-        scales = np.maximum(np.abs(rotated).max(axis=1), 1e-12).astype("<f4") / np.float32(127)
+        largest = np.maximum(np.abs(rotated).max(axis=1), 1e-12)
+        scales = largest.astype("<f4") / np.float32(127)
         codes = np.rint(rotated / scales[:, None]).astype(np.int8)
         return np.concatenate([scales[:, None].view(np.int8), codes], axis=1).tobytes()
 
