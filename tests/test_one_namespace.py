@@ -1,6 +1,4 @@
-"""What a program that reads one namespace asks a store for, and what it writes there, is of that
-namespace.
-"""
+"""A program that reads one namespace requests and writes only records of that namespace."""
 
 import functools
 from collections.abc import Callable, Iterable
@@ -67,7 +65,7 @@ def refs(given: Iterable[Any]) -> set[str]:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The namespaces that stores were asked for."""
+    """The namespaces that were requested from stores."""
     met: set[str] = set()
 
     def noting(name: str, namespaces: Callable[[Any], Iterable[str]]) -> None:

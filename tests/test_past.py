@@ -48,7 +48,7 @@ def test_get_returns_the_version_that_was_current_then(memories: Memories, clock
         1,
     )
     assert memories.get(one, as_of=T0 + 2 * DAY).version == 2
-    assert memories.get(one, as_of="2026-05-03").version == 2  # a date means its end
+    assert memories.get(one, as_of="2026-05-03").version == 2  # a date means the end of that day
     assert memories.get(one, as_of="2026-05-02").version == 1
 
 

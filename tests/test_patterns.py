@@ -1,9 +1,8 @@
-"""No text makes a pattern take more than its length accounts for: growth of CPU time up to 100,000
-characters.
+"""No pattern takes more than linear time: growth of CPU time for texts of up to 100,000 characters.
 
-What is judged is a ratio: how many times as long a call takes for a text that is eight times as
-long. A slow or busy machine changes both sides of it; what looks bad is measured again, and counts
-only if it is bad each time.
+The test uses a ratio: how many times as long a call takes for a text that is eight times as long. A
+slow or busy machine changes both times. A bad ratio is measured again, and counts only if it is bad
+each time.
 """
 
 import ast
@@ -68,7 +67,7 @@ GENERAL = (
     "=a",
 )
 
-# Patterns that are made of a name or a row of a table, by where: what to try in their place.
+# Patterns that are built from a name or a row of a table, by place, with examples to try instead.
 COMPUTED = {
     "anchors/contents.py: contains_literal": "words of a memory, tried on a file of at most 1 MB",
     "anchors/contents.py: names_before": "words of a memory, tried on a file of at most 1 MB",
@@ -97,11 +96,11 @@ COMPUTED = {
     "write/suspicion.py: _gives_order": "RULES",
     "write/suspicion.py: _match_structures": "STRUCTURES",
 }
-# Patterns that are slow, and what keeps the texts short that they are tried on.
+# Slow patterns, and the reasons why their texts are always short.
 BOUNDED = {
     r"(?!(?:\w\.){2,}|(?:etc|vs|cf|no|dr|mr|mrs|approx)\.).*\w\W*[.!?…。]\W*": "the last 64 letters of a word",
 }
-# Tried at one place after the other, each after the end of the last match.
+# Tried at consecutive places, each after the end of the previous match.
 IN_TURN = {scan._KEY_PIECE}
 
 
@@ -189,8 +188,8 @@ class Reader:
             self.computed.add(f"{self.file}: {function}")
 
     def value(self, node: ast.AST) -> Any:
-        """Return what an expression stands for in the module; None if only a call of its function
-        tells it.
+        """Return the value of an expression in the module; None if only a call to its function
+        determines it.
         """
         if isinstance(node, ast.Lambda):
             return None
@@ -216,7 +215,7 @@ class Reader:
 
 @functools.cache
 def patterns() -> tuple[set[Found], set[str]]:
-    """Return every pattern of the package that is tried as it stands, and where others are made."""
+    """Return every constant pattern in the package, and the places that build other patterns."""
     found, computed = set(), set()
     for file, module in modules().items():
         reader = Reader(file, module)
@@ -339,8 +338,8 @@ def taken(call: Callable[[str], object], given: str) -> float:
 def exponent(
     call: Callable[[str], object], make: Callable[[int], str], lengths: tuple[int, ...] = LENGTHS
 ) -> float:
-    """Return by which power of its length the time for a text grows, at the least of three
-    looks.
+    """Return the exponent with which time grows with a text's length, the minimum of three
+    measurements.
     """
     found = math.inf
     for _ in range(3):
@@ -361,7 +360,7 @@ def exponent(
 
 
 def steep(call: Callable[[str], object], makers: Iterator[Callable[[int], str]]) -> list[str]:
-    """Return what is wrong with a call: a text for which it takes longer than in proportion."""
+    """Return the problem with a call: a text for which its time grows faster than the length."""
     times = []
     for number, make in enumerate(makers):
         given, start = (

@@ -1,4 +1,6 @@
-"""The plugins for agents: one version, one text, and no failure where the command is missing."""
+"""The plugins for agents: the same version and texts everywhere, and no failure if the command is
+missing.
+"""
 
 import importlib.util
 import json
@@ -215,7 +217,9 @@ console.log(JSON.stringify(system))
 def test_the_plugin_of_opencode_captures_what_a_person_says(
     parent: str | None, told: bool, tmp_path: Path
 ) -> None:
-    """A session that an agent began for a task has a parent, and no person says anything in it."""
+    """A session that an agent started for a task has a parent, and contains no messages of a
+    person.
+    """
     program, log = tmp_path / "memory", tmp_path / "log"
     program.write_text(f'#!/bin/sh\ncat >/dev/null\necho "$*" >>{log}\n')
     program.chmod(0o700)

@@ -13,7 +13,7 @@ PROGRAM = "from memories import Memories; m = Memories(); m.create('a secret'); 
 
 
 def run_in(home: Path, *wrapper: str) -> None:
-    """Run the program in a home of its own."""
+    """Run the program in its own home."""
     kept = {
         "PATH": os.environ["PATH"],
         "HOME": str(home),
@@ -26,8 +26,8 @@ def run_in(home: Path, *wrapper: str) -> None:
 
 
 def test_only_the_store_is_written(tmp_path: Path) -> None:
-    """onnxruntime keeps a telemetry database in the home folder, unless it is told not to before it
-    is imported.
+    """onnxruntime keeps a telemetry database in the home folder, unless that is disabled before the
+    import.
     """
     run_in(tmp_path)
     files = {

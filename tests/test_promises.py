@@ -1,5 +1,5 @@
-"""What the README promises, each promise proven once with real parts; the rooms' own tests go into
-the corners.
+"""What the README promises, each promise proven once with real parts; the tests of each folder
+cover the details.
 
 The table below lists the promises. A promise of the README without a test, and a test without a
 promise, fail.
@@ -103,8 +103,8 @@ def test_an_acknowledged_write_survives_kill_9(
 
 
 def test_an_acknowledged_write_survives_a_power_cut(run_python: RunPython, tmp_path: Path) -> None:
-    """After the power comes back, a file holds what was flushed to the disk, and nothing that was
-    written since.
+    """After a power failure, a file contains what was flushed to disk, and nothing that was written
+    later.
     """
     script = """
 import shutil, sys
@@ -169,7 +169,7 @@ def test_processes_that_write_at_once_lose_nothing(
 def test_nothing_is_deleted_merged_or_rebuilt_by_itself(
     run_python: RunPython, tmp_path: Path
 ) -> None:
-    """Years pass, and every command that only reads runs: each record is still there, as it was."""
+    """Years pass, and every read-only command runs: each record still exists unchanged."""
     script = """
 import json, sys
 from datetime import datetime, timedelta, UTC
@@ -254,8 +254,8 @@ def test_it_finds_what_was_said(home: Path) -> None:
 
 
 def test_a_cold_command_loads_nothing_that_it_does_not_need(run_python: RunPython) -> None:
-    """What takes time is loaded when it is needed: help loads almost nothing, and no command loads
-    a server.
+    """Slow modules are loaded only when needed: help loads almost nothing, and no command loads a
+    server.
     """
     script = """
 import os, sys

@@ -1,4 +1,4 @@
-"""What the README shows is what happens."""
+"""The examples in the README give the results that it shows."""
 
 import json
 import os
@@ -25,15 +25,15 @@ def block(heading: str, language: str) -> str:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """The environment of a user whose store is in `tmp_path` and who finds the command in the
-    search path.
+    """The environment of a user whose store is in `tmp_path` and whose search path contains the
+    command.
     """
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     return {**os.environ, "MEMORY_HOME": str(tmp_path), "PATH": path}
 
 
 def run(command: list[str], environment: Mapping[str, str], folder: Path) -> str:
-    """Run a program that must end well and report nothing; return what it prints."""
+    """Run a program that must succeed and report nothing; return what it prints."""
     done = subprocess.run(
         command, env=environment, cwd=folder, capture_output=True, text=True, timeout=300
     )

@@ -42,7 +42,7 @@ def test_the_registry_starts_this_version_with_uvx() -> None:
     assert "registryBaseUrl" not in package
     assert len(server["description"]) <= 100
     mark = f"<!-- mcp-name: {server['name']} -->"
-    assert mark in (ROOT / "README.md").read_text()  # by which PyPI proves the owner
+    assert mark in (ROOT / "README.md").read_text()  # with which PyPI verifies the owner
 
 
 def test_the_bundle_of_claude_desktop_has_every_tool_and_this_version() -> None:

@@ -84,7 +84,7 @@ def memories(tmp_path: Path, clock: Clock) -> Iterator[Memories]:
 
 
 def add(memories: Memories, content: str, **fields: object) -> Memory:
-    """Store a memory, whatever is there already."""
+    """Store a memory without the duplicate check."""
     made = memories.create(content, force=True, **fields).memory  # type: ignore[arg-type]
     assert made is not None
     return made
@@ -478,7 +478,7 @@ def test_namespaces_do_not_see_each_other(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("embedder", [None, "fake"])
 def test_writes_to_another_namespace_change_no_search(tmp_path: Path, embedder: str | None) -> None:
-    """Two worlds that differ in what ann wrote look the same to bob."""
+    """Two stores that differ only in ann's memories look the same to bob."""
     statements = [
         "the merger with Initech closes in May",
         "a bike is in the hall",
@@ -614,13 +614,11 @@ def test_an_erasure_that_a_reader_held_up_is_finished_by_forgetting_again(
             writer.forget(memory.id)
 
 
-# --- somebody else writes in between
+# --- concurrent writes by others
 
 
 class Interrupting(FakeEmbedder):
-    """Does something once while a text is being embedded: what another process might do at that
-    moment.
-    """
+    """Runs a function once while a text is being embedded, like a concurrent process."""
 
     meanwhile: Callable[[], object] | None = None
 

@@ -1,5 +1,5 @@
-"""The success criteria of the identity specification, MVP, V1.0 and V2.0: a test for each, by the
-real command.
+"""The success criteria of the identity specification, MVP, V1.0 and V2.0: one test for each, with
+the real command.
 
 docs/amplifier.md has the list, and why "comprehensive testing and validation" is no test of its
 own.
@@ -49,7 +49,7 @@ def memory(
 
 @pytest.fixture
 def process(tmp_path: Path, clean_environment: dict[str, str]) -> Command:
-    """Run the command in a process of its own; return what it prints."""
+    """Run the command in a separate process; return what it prints."""
 
     def run(*arguments: str, stdin: str = "") -> Any:
         environment = clean_environment | {"EMBEDDER": "minilm"}
@@ -125,8 +125,8 @@ def test_mvp_the_scratchpad_provides_recent_context(memory: Command) -> None:
 
 
 def test_mvp_opt_in_enablement_works(tmp_path: Path) -> None:
-    """An agent whose session says nothing of memory has none, and nothing is written; one word of
-    it is enough.
+    """An agent whose session doesn't mention memory has none, and nothing is written; one word is
+    enough.
     """
     from amplifier_core import create_test_coordinator
 
@@ -204,8 +204,8 @@ def test_v1_a_store_of_files_moves_to_a_larger_one_at_its_threshold(
 
 
 def test_v1_freshness_decay_and_access_boosting_are_functional() -> None:
-    """Of memories that answer as well as each other the newest is first; of two as old, the one
-    that is often read.
+    """Among equally good answers the newest is first; among those of the same age, the one that is
+    read often.
     """
     now = datetime(2026, 6, 1, tzinfo=UTC)
 
@@ -247,7 +247,7 @@ def test_v1_the_capture_hook_works_if_it_was_opted_in(
         memory("capture", "flush")
         found = contents(memory("list", "--pending", "-n", "bob"))
         assert len([each for each in found if "Tuesdays at noon" in each]) == waiting
-    assert contents(memory("list", "-n", "bob")) == []  # nobody has accepted it yet
+    assert contents(memory("list", "-n", "bob")) == []  # not accepted yet
 
 
 def test_v1_context_is_injected_at_session_start() -> None:
@@ -295,7 +295,7 @@ def test_v2_knowledge_is_shared_in_a_namespace_of_its_own(memory: Command) -> No
 
 
 def test_v2_the_use_of_a_memory_can_be_analysed(memory: Command) -> None:
-    """Which memories are read most and never, as `memory stats` tells it."""
+    """The most read and the unread memories, according to `memory stats`."""
     read = memory("create", "The shop deploys on Tuesdays", "-n", "bob")["id"]
     unread = memory("create", "Alice likes green tea", "-n", "bob")["id"]
     memory("get", read, "-n", "bob")
@@ -372,7 +372,7 @@ def test_v2_several_users_work_on_one_memory_and_it_says_who_said_what(memory: C
         "update",
         "create",
     ]
-    assert contents(memory("list", env=ben)) == []  # what is Ann's alone stays so
+    assert contents(memory("list", env=ben)) == []  # Ann's private memories stay private
 
 
 def test_the_list_of_criteria_names_these_tests() -> None:

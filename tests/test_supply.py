@@ -1,5 +1,5 @@
-"""What is installed with the program is pinned to the byte, listed, and told when it was
-altered.
+"""The files that are installed with the program are pinned byte for byte and listed, and changes
+are reported.
 """
 
 import json

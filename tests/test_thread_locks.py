@@ -1,4 +1,4 @@
-"""What threads share is looked at and changed under its lock."""
+"""Threads read and change shared data only under its lock."""
 
 import threading
 from collections.abc import Callable
@@ -32,7 +32,7 @@ class Labelled(dict[int, Any]):
 
 
 def use_of_damage(_folder: Path, watch: Callable[..., None]) -> None:
-    """Note something damaged, ask for it, and forget it."""
+    """Record damage, query it, and clear it."""
     damaged = Damaged()
     watch(damaged, "_lock", "_findings")
     damaged.note(damaged_record(REF, "torn"))
@@ -42,7 +42,7 @@ def use_of_damage(_folder: Path, watch: Callable[..., None]) -> None:
 
 
 def use_of_ids(_folder: Path, watch: Callable[..., None]) -> None:
-    """Make two ids of one millisecond."""
+    """Make two ids in one millisecond."""
     counter = ids._Counter()
     watch(counter, "_lock", "_last")
     assert counter.next(7) < counter.next(7)
@@ -68,7 +68,7 @@ def use_of_connections(folder: Path, watch: Callable[..., None]) -> None:
 
 
 def use_of_what_is_kept(_folder: Path, watch: Callable[..., None]) -> None:
-    """Keep something of a connection, and look it up."""
+    """Cache a value for a connection, and look it up."""
     kept: ReadCache[str, int] = ReadCache(2)
     watch(kept, "_lock", "_cached")
     db = apsw.Connection(":memory:")
@@ -77,7 +77,7 @@ def use_of_what_is_kept(_folder: Path, watch: Callable[..., None]) -> None:
 
 
 def use_of_calls_with_a_deadline(_folder: Path, watch: Callable[..., None]) -> None:
-    """Call in time twice, then too late, and close."""
+    """Make two calls in time and a late one, and close."""
     deadline, is_over = Deadline(300), threading.Event()
     watch(deadline, "_lock", "_idle", "_abandoned", "_is_closed")
     assert [deadline.run(len, "ab"), deadline.run(len, "abc")] == [2, 3]
@@ -121,7 +121,7 @@ def use_of_vectors(folder: Path, watch: Callable[..., None]) -> None:
 
 
 def use_of_labels_of_vectors(folder: Path, watch: Callable[..., None]) -> None:
-    """Look up which vectors have two labels, of which only one is kept."""
+    """Look up vectors by two labels; only one of them is cached."""
     with Memories(f"sqlite:///{folder}/m.db", embedder="fake") as memories:
         memories.create("The gate is green")
         store = memories._raw_store

@@ -1,6 +1,4 @@
-"""Two namespaces hold the same ids, keys and conversations: a write changes its own namespace and
-no other one.
-"""
+"""Two namespaces hold the same ids, keys and conversations: a write changes only its own namespace."""
 
 import itertools
 import re
@@ -47,8 +45,8 @@ class Same(NamedTuple):
 
 
 def opened(url: str, namespace: str, **options: Any) -> Memories:
-    """Open the memories of a namespace, later than everything that was written before."""
-    seconds = itertools.count(100_000)  # after all that was written before
+    """Open the memories of a namespace, at a time after all earlier writes."""
+    seconds = itertools.count(100_000)  # after all earlier writes
     return Memories(
         url,
         namespace=namespace,
@@ -59,7 +57,7 @@ def opened(url: str, namespace: str, **options: Any) -> Memories:
 
 
 def contents(memories: Memories, namespace: str) -> list[Any]:
-    """Return all records of a namespace, its log included, but for the number of reads."""
+    """Return all records of a namespace, including its log, without the access counts."""
     found = (
         memories._store.scan(Filter(kind, (namespace,), state="any"), limit=10_000)
         for kind in (Collection.MEMORY, Collection.HISTORY, Collection.LOG)
@@ -116,7 +114,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Same:
 
 @pytest.fixture
 def copied(made: Same, tmp_path: Path) -> Iterator[Callable[[], str]]:
-    """Return what copies the store and returns the URL of the copy."""
+    """Return a function that copies the store and returns the URL of the copy."""
     numbers = itertools.count()
 
     def copy() -> str:
@@ -128,7 +126,7 @@ def copied(made: Same, tmp_path: Path) -> Iterator[Callable[[], str]]:
 
 
 Act = Callable[[Memories, Ids], object]
-# What each returns has to be true. All are done as bob, who reads `shared` too.
+# Each must return a true value. All run as bob, who reads `shared` too.
 WRITES: dict[str, Act] = {
     "update": lambda bob, ids: bob.update(ids.main, "the build runs on Friday").version == 3,
     "update tags": lambda bob, ids: bob.update(ids.main, tags={"team": "core"}).namespace == "bob",
@@ -414,7 +412,7 @@ def test_an_erasure_that_was_held_up_is_finished_although_another_namespace_has_
             bob.forget(made.ids.main)
         with pytest.raises(
             RequestError, match="is in namespace shared"
-        ):  # who never had it has not erased it
+        ):  # a user who never had it has not erased it
             carl.forget(made.ids.main)
         assert bob.status().erasing
         assert bob.forget(made.ids.main) == (made.ids.main, 0, (), 0)

@@ -1,7 +1,7 @@
-"""What the rules decide about every text of a corpus, one letter a text, in `data/verdicts.json`.
+"""The rules' verdicts on every text of a corpus, one letter per text, in `data/verdicts.json`.
 
 Tests of shares show whether the rules are good enough, but not that one verdict has changed. If a
-change is meant, run the tests with WRITE_VERDICTS=1 once, and look at the difference of the file.
+change is intended, run the tests once with WRITE_VERDICTS=1, and review the diff of the file.
 """
 
 import json
@@ -17,7 +17,7 @@ LINE = 80
 
 
 def changed(name: str, verdicts: Iterable[tuple[object, object]]) -> list[tuple[object, object]]:
-    """Return the texts, with their verdicts, about which another verdict is known."""
+    """Return the texts whose verdicts differ from the recorded ones, with their verdicts."""
     listed = list(verdicts)
     letters = "".join(LETTERS[zlib.crc32(repr(verdict).encode()) % 62] for _, verdict in listed)
     known: dict[str, list[str]] = json.loads(FILE.read_text(encoding="utf-8"))

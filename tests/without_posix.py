@@ -1,7 +1,7 @@
-"""Makes this package believe that it runs on Windows: put it into a `.pth` file or import it first.
+"""Makes this package behave as on Windows: put this module into a `.pth` file, or import it first.
 
-Modules and functions that Python has on POSIX systems only are missing, for this package alone:
-the standard library and other packages keep them. Paths and processes stay those of this system.
+Modules and functions that Python has only on POSIX systems are missing for this package; the
+standard library and other packages keep them. Paths and processes remain those of this system.
 """
 
 import builtins
@@ -26,7 +26,7 @@ OTHER_VALUES: dict[str, dict[str, Any]] = {
 
 
 class Module:
-    """A module as it is on Windows."""
+    """A module in its Windows form."""
 
     def __init__(self, real: types.ModuleType) -> None:
         object.__setattr__(self, "real", real)

@@ -1,4 +1,4 @@
-"""The `memory` command as tests run it: in this process, in one of its own, or on a terminal."""
+"""Runs the `memory` command for tests: in this process, in a separate one, or on a terminal."""
 
 import json
 import os
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a run of the command left behind."""
+    """The result of a run of the command."""
 
     code: int
     out: str
@@ -65,7 +65,7 @@ class Servers:
         self._started: dict[str, Piped] = {}
 
     def begin(self, arguments: Sequence[str]) -> None:
-        """Start the server that a command will ask, unless there is one."""
+        """Start the server for a command, unless one is running."""
         if self._forked is None or not client.is_warm(arguments):
             return
         store = client.store_of(arguments)
@@ -89,8 +89,8 @@ def _here() -> str:
 
 @pytest.fixture
 def servers(request: pytest.FixtureRequest) -> Iterator[Servers]:
-    """The servers of one test, if commands are to ask them (`--warm`); none if it is about a
-    machine without one.
+    """The servers of one test, if commands should use them (`--warm`); none if the test is about a
+    machine without a server.
     """
     is_cold = not request.config.getoption("--warm") or request.node.get_closest_marker("cold")
     found = Servers(None if is_cold else request.getfixturevalue("forked"))
@@ -100,7 +100,7 @@ def servers(request: pytest.FixtureRequest) -> Iterator[Servers]:
 
 @pytest.fixture
 def memory(servers: Servers) -> Command:
-    """Run the command in this process, its streams being pipes."""
+    """Run the command in this process, with pipes as its streams."""
 
     def run(
         *arguments: str, stdin: bytes | str = b"", env: Mapping[str, str | None] | None = None
@@ -118,7 +118,7 @@ def memory(servers: Servers) -> Command:
 
 @pytest.fixture
 def stored(memory: Command) -> Callable[..., str]:
-    """Store a memory whatever is there already; return its id."""
+    """Store a memory without the duplicate check; return its id."""
 
     def store(content: str, *options: str) -> str:
         return str(memory("create", content, "--force", *options).json["id"])
@@ -128,7 +128,7 @@ def stored(memory: Command) -> Callable[..., str]:
 
 @pytest.fixture
 def process(forked: Forked) -> Command:
-    """Run the command in a process of its own."""
+    """Run the command in a separate process."""
 
     def run(*arguments: str, stdin: bytes | None = b"", shell: str = "", **options: Any) -> Answer:
         if shell.startswith(">/"):
@@ -168,7 +168,7 @@ def terminal(forked: Forked) -> Command:
             while chunk := os.read(ours, 65536):
                 shown += chunk
         except OSError:
-            pass  # how Linux says that the other side was closed
+            pass  # how Linux reports that the other side was closed
         except BaseException:
             running.kill()
             raise

@@ -1,4 +1,4 @@
-"""backup, restore of a file, doctor, and what status says of damage."""
+"""backup, restoring a file, doctor, and damage in the output of status."""
 
 import json
 import os
@@ -117,7 +117,7 @@ def test_a_backup_overwrites_only_backups(memory: Command, folder: Path, store: 
     memory("restore", "mine.db", "--store", restored)
     answer = memory(
         "backup", "restored.db"
-    )  # it was made of a backup of this store, and is one no longer
+    )  # it was made from a backup of this store, but isn't one any more
     assert "exists and is not a backup" in answer.error
     assert "there is no folder" in memory("backup", "missing/mine.db").error
     assert sorted(found.name for found in folder.iterdir() if found.name.startswith(".")) == []
@@ -273,7 +273,9 @@ def test_a_memory_is_still_restored_by_its_id(
 def test_a_log_of_before_does_not_reach_the_restored_store(
     memory: Command, ids: list[str], store: Path, run_python: RunPython, log: str, missing: bool
 ) -> None:
-    """A process was killed and left its log, or the file beside the log is another one, or gone."""
+    """A process was killed and left its log, or the file next to the log is a different one or
+    missing.
+    """
     before, file = everything(memory), memory("backup").json["backup"]
     killed = "import os, sys; from memories import Memories\n"
     killed += "memories = Memories(sys.argv[1], embedder='none')\n"
@@ -425,7 +427,7 @@ def test_the_snapshot_of_an_upgrade_is_restored(
     version: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A file as an older program left it: with fewer tables, and without the mark of a backup."""
+    """A file from an older program: with fewer tables, and without the mark of a backup."""
     older = """
 import os, sys, zlib, apsw
 from memories.stores.sqlite import engine, rows, schema
@@ -457,7 +459,7 @@ if int(sys.argv[2]) > 3:
 
 
 @pytest.mark.usefixtures("ids")
-@pytest.mark.cold  # a server would keep its disk from being unmounted
+@pytest.mark.cold  # with a server, its disk couldn't be unmounted
 def test_a_full_disk_leaves_the_old_store(memory: Command, small_disk: Path) -> None:
     file = memory("backup", "mine.db").json["backup"]
     store = url(small_disk / "memories.db")
@@ -560,7 +562,7 @@ def test_doctor_and_status_report_a_damaged_record_and_leave_it(
         assert json.loads(answer.out)["status"] == "unhealthy"
         assert ("ann" in json.loads(answer.out)["error"]) == bool(
             options
-        )  # of others no more than that
+        )  # nothing more about others
 
 
 @pytest.mark.cold  # a server may have the first page in its log, and then the store can be read

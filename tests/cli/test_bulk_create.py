@@ -1,4 +1,4 @@
-"""`memory create --jsonl` and `--lines`: many memories at once, each line told for itself."""
+"""`memory create --jsonl` and `--lines`: many memories at once, with a result for each line."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from memories.cli import bulk
 
 
 def told(out: str) -> tuple[list[Any], Any]:
-    """Return what became of each line, and the counts."""
+    """Return the result of each line, and the counts."""
     *lines, counts = map(json.loads, out.splitlines())
     return lines, counts
 
@@ -255,7 +255,7 @@ def test_reported_lines_are_stored_at_an_interrupt(folder: Path) -> None:
     running.stdin.flush()
     lines = [
         json.loads(running.stdout.readline()) for _ in range(60)
-    ]  # all that was written, though no end came
+    ]  # everything that was written, although no end was received
     running.send_signal(signal.SIGINT)
     out, err = running.communicate(timeout=300)
     assert (running.returncode, out) == (1, b"")

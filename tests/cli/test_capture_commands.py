@@ -1,4 +1,4 @@
-"""off, on and capture, as a person types them."""
+"""off, on and capture, typed by a person."""
 
 import os
 from pathlib import Path
@@ -30,7 +30,7 @@ def test_off_and_on_are_for_this_project(
 def test_off_in_a_folder_of_a_repository_is_for_all_of_it(
     memory: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for part in ("objects", "refs"):  # without which git itself takes it for no repository
+    for part in ("objects", "refs"):  # without it, git doesn't recognize the repository
         (folder / ".git" / part).mkdir(parents=True)
     (folder / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
     (folder / "inner").mkdir()

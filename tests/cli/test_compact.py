@@ -1,4 +1,4 @@
-"""`--format compact` and `--fields`: answers for models and for programs, with little beside the
+"""`--format compact` and `--fields`: answers for models and programs, with little besides the
 texts.
 """
 

@@ -1,5 +1,5 @@
-"""`memory connect` and `memory disconnect`: what they write into the files of agents, and that it
-can be undone.
+"""`memory connect` and `memory disconnect`: their changes to the files of agents, which can be
+undone.
 """
 
 import json
@@ -31,7 +31,7 @@ Command = Callable[..., Any]
 PROGRAM = Path(sys.executable).with_name("memoriae")
 TOKEN = (
     "ghp_" + "aB3dE5gH7jK9mN1pQ3sT5vW7yZ9bC1dF3hJ5"
-)  # a value that no test may find in what is printed
+)  # a value that must not appear in any output
 MINE = {
     "claude-code": {
         ".claude.json": '{"numStartups": 4, "mcpServers": {"other": {"command": "x"}}, "oauth": "'
@@ -64,7 +64,7 @@ HOOKED = ("claude-code", "codex", "gemini", "cursor")
 
 @pytest.fixture
 def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The home of a user whose agents are where they are by default."""
+    """The home of a user whose agents are in their default folders."""
     for variable in (
         "XDG_CONFIG_HOME",
         "CLAUDE_CONFIG_DIR",
@@ -99,7 +99,7 @@ def write_mine(home: Path, host: str) -> dict[Path, bytes]:
 
 
 def everything(home: Path) -> dict[Path, bytes]:
-    """All files of a home but for those of Memories itself."""
+    """All files in a home except those of Memories itself."""
     own = home / ".config" / "memories"
     return {
         file: file.read_bytes()
@@ -225,8 +225,8 @@ def test_a_second_run_changes_nothing(host: str, memory: Command, user: Path) ->
 
 @pytest.mark.parametrize("host", load_hosts())
 def test_later_changes_stay(host: str, memory: Command, user: Path) -> None:
-    """Only entries of ours go from a file that something else has written to, and the register is
-    not needed.
+    """From a file that another program has changed, only our entries are removed, even without the
+    register.
     """
     write_mine(user, host)
     memory("connect", host, "--capture")
@@ -279,7 +279,7 @@ def _parsed(file: Path) -> Any:
     return Document(file.read_text(), comments=True).get(())
 
 
-CURSOR_KNOWS = {  # one event that it does not know, and Cursor takes none of the file
+CURSOR_KNOWS = {  # Cursor ignores the whole file if it contains an unknown event
     "beforeShellExecution",
     "beforeMCPExecution",
     "afterShellExecution",

@@ -1,4 +1,4 @@
-"""`memory context`: what a model is given, as a prompt and as JSON."""
+"""`memory context`: the context for a model, as a prompt and as JSON."""
 
 import json
 import os
@@ -16,7 +16,7 @@ Command = Callable[..., Any]
 
 @pytest.fixture
 def filled(memory: Command) -> Command:
-    """The command, over a conversation of twenty turns, and two memories."""
+    """The command, with a conversation of twenty turns and two memories."""
     rows = [
         {"content": f"message {number}", "role": ("user", "assistant")[number % 2]}
         for number in range(20)
@@ -151,7 +151,7 @@ def test_another_endpoint_can_be_named(memory: Command, tmp_path: Path) -> None:
     )
     assert answer.code == 2
     assert 'MCP_ENDPOINT: endpoint "stdio:chroma" is not supported yet' in answer.error
-    named = ("--store", f"sqlite:///{elsewhere}")  # said on the command line, it counts
+    named = ("--store", f"sqlite:///{elsewhere}")  # on the command line, it counts
     shape = memory(
         "context", "what now?", "--conversation", "c", *named, env={"MCP_ENDPOINT": "stdio:chroma"}
     ).json

@@ -1,4 +1,4 @@
-"""One damaged record costs one record: every command goes on without it, names it, and exits with
+"""One damaged record costs one record: every command continues without it, names it, and exits with
 4.
 """
 

@@ -1,6 +1,4 @@
-"""What commands do while the embedder's service fails: it is named, and never the store, which is
-well.
-"""
+"""Commands while the embedder's service fails: errors name the service, not the store, which works."""
 
 import json
 import socket
@@ -39,7 +37,7 @@ def hang_after_headers(handler: Handler, _: object) -> None:
     handler.close_connection = True
 
 
-# What goes wrong, and what is said of it.
+# Failures, and their messages.
 DOWN: dict[str, tuple[Behaviour, str]] = {
     "429": (
         status(429, {"error": {"message": "slow down"}}),
@@ -67,7 +65,7 @@ UNUSABLE: dict[str, tuple[Behaviour, str]] = {
 
 @pytest.fixture
 def service(server: Server, once: Once, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Server:
-    """The embedder's service, over a store whose first memory is in no scratchpad."""
+    """The embedder's service, with a store whose first memory is in no scratchpad."""
     settings = {
         "EMBEDDER": "openai:tiny", "EMBEDDER_URL": f"{server.url}/v1", "EMBEDDER_DIMENSIONS": "64",
         "EMBEDDER_CACHE_MB": "0", "XDG_CACHE_HOME": str(tmp_path / "cache"),
@@ -92,7 +90,7 @@ def service(server: Server, once: Once, monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 @pytest.fixture
 def full() -> Iterator[str]:
-    """An address that takes no connection and refuses none."""
+    """An address that neither accepts nor refuses connections."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen(0)
@@ -106,7 +104,7 @@ def full() -> Iterator[str]:
 
 
 def ailing(service: Server, behaviour: Behaviour) -> None:
-    """Make the service fail in one way from now on."""
+    """Make the service fail in this way from now on."""
     service.next.extend([behaviour] * 99)
 
 
@@ -184,7 +182,7 @@ def test_a_service_that_cannot_be_reached(
 def test_memories_without_a_vector_get_one_later(
     memory: Command, service: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reembedding does not heed the pause, and tries again as often as may help."""
+    """Reembedding ignores the pause, and retries while that may help."""
     monkeypatch.setenv("EMBEDDER_FALLBACK", "local")
     service.next.append(status(500))
     made = memory("create", "The cache is Redis", "-n", "bob").json

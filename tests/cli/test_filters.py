@@ -30,8 +30,7 @@ from tables import failed_cases
 ROOT = Path(__file__).parents[2]
 SPRING = datetime(2024, 4, 1, tzinfo=UTC)
 AUTUMN = datetime(2024, 10, 1, tzinfo=UTC)
-# A value of each filter, and what goes with it: each finds something else than the search without
-# it.
+# A value of each filter, with the options that it needs: each changes the result of the search.
 CASES: Mapping[str, tuple[Any, dict[str, Any]]] = {
     "scope": ("history", {}),
     "conversation": ("standup", {"scope": "history"}),
@@ -166,7 +165,7 @@ def test_each_filter_finds_the_same_on_every_surface(filled: Memories, memory: C
             assert _by_mcp(filled, {"scope": "memories", "limit": 10, **given}) == [
                 short_id(name) for name in expected
             ]
-            if name not in ("now", "rank"):  # which order what is found
+            if name not in ("now", "rank"):  # filters that only change the order
                 assert set(expected) != {hit.id for hit in filled.search("deploy", **others)}
 
         cases = [(name, value, others) for name, (value, others) in CASES.items()]
@@ -201,7 +200,7 @@ def _by_http(client: TestClient, given: Mapping[str, Any]) -> list[str]:
 
 
 def _by_mcp(memories: Memories, given: Mapping[str, Any]) -> list[str]:
-    """Return what the tool finds, by the ids that it tells."""
+    """Return the ids in the tool's answer."""
     from mcp import Client
     from mcp_answers import server
 

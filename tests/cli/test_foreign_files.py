@@ -1,5 +1,5 @@
-"""`memory import` of files that nothing proves to be ours: what they bring waits, and says that it
-was imported.
+"""`memory import` of files that may come from anyone: their memories await review, and are marked
+as imported.
 """
 
 import json
@@ -50,7 +50,7 @@ def said(position: int, text: str, group: str = "talk", **changes: Any) -> dict[
 
 
 def written(*lines: dict[str, Any]) -> str:
-    """Return a file as anybody could write it."""
+    """Return a file that anyone could have written."""
     return "\n".join(map(json.dumps, [{"format": "memories", "version": 1}, *lines])) + "\n"
 
 

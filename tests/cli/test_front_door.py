@@ -1,4 +1,4 @@
-"""The front door: what happens before a command is known, and when a run is interrupted."""
+"""The front door: errors before the command is known, and interrupted runs."""
 
 import json
 import signal
@@ -32,7 +32,7 @@ main()
 
 
 def interrupted(moment: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in a process that is interrupted at a moment."""
+    """Run the command in a process that is interrupted at a given point."""
     return subprocess.run(
         [sys.executable, "-c", _INTERRUPTING, moment, *arguments],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
@@ -78,7 +78,7 @@ def test_ctrl_c_while_something_is_changed_leaves_a_doubt(
 
 @pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_after_the_commit_reports_the_stored_memory(memory: Command) -> None:
-    """The answer is larger than a pipe holds, and nobody reads it."""
+    """The answer is larger than a pipe's buffer, and no one reads it."""
     running = subprocess.Popen(
         [sys.executable, "-m", "memories", "create", "-"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

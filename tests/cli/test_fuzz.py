@@ -1,6 +1,6 @@
-"""Anything at all, given to the command: an answer or one sentence, and never a traceback.
+"""Random input for the command: the result is an answer or one sentence, never a traceback.
 
-FUZZ_EXAMPLES says how many examples each test tries; thousands take minutes.
+FUZZ_EXAMPLES is the number of examples in each test; thousands take minutes.
 """
 
 import json
@@ -46,7 +46,7 @@ OPTIONS = [
 ]  # fmt: skip
 # They speak a protocol, ask for time, or write to a file that an argument names.
 LEFT_OUT = {"migrate", "reembed", "export", "import", "hook"}
-# They run until they are stopped, so they get words that they refuse before they start.
+# They run until they are stopped, so they get arguments that they refuse before they start.
 ENDLESS = {"serve", "mcp", "chat"}
 
 text = st.text(st.characters(codec=None), max_size=40)
@@ -58,7 +58,9 @@ anything = st.recursive(
 
 @pytest.fixture(autouse=True)
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start no server and no hook to check a connection: a busy machine takes too long for it."""
+    """Don't start a server or a hook to check a connection, since that takes too long on a busy
+    machine.
+    """
     works = Check(("search_memories",), 0.5, "sqlite:////x/memories.db", 1)
     monkeypatch.setattr("memories.cli.connect.check_connection", lambda _: works)
     monkeypatch.setattr("memories.cli.connect.check_connections", list)
@@ -77,8 +79,8 @@ def told(answer: Any) -> None:
 
 
 def changed(shape: dict[str, Any]) -> st.SearchStrategy[bytes]:
-    """Return lines of JSON that are like a good one: some values others, some keys missing, some
-    bytes cut off.
+    """Return lines of JSON that resemble a valid one, with changed values, missing keys or missing
+    bytes.
     """
     values = st.dictionaries(st.sampled_from(list(shape)) | text, anything, max_size=3)
     kept = st.lists(st.sampled_from(list(shape)), min_size=len(shape) - 2, unique=True)

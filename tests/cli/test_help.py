@@ -1,4 +1,4 @@
-"""The table of commands, the pages of `--help`, and what a shell completes."""
+"""The table of commands, the pages of `--help`, and shell completion."""
 
 import ast
 import os
@@ -35,7 +35,7 @@ def command(name: str) -> click.Command:
 
 
 def every_command() -> Iterator[tuple[str, click.Command]]:
-    """Yield each command with its full name, those of a group too."""
+    """Yield each command with its full name, including those in groups."""
     for name in COMMANDS:
         found = command(name)
         yield name, found
@@ -82,7 +82,7 @@ def test_all_specified_commands_are_there() -> None:
 
 
 def test_the_groups_stand_together() -> None:
-    """Each heading once, with all of its commands under it."""
+    """Each heading occurs once, with all its commands."""
     groups = [group for _, group, _ in COMMANDS.values()]
     assert groups == sorted(groups, key=groups.index)
     headings = [line for line in help_page().splitlines() if line.rstrip(":") in groups]
@@ -279,8 +279,8 @@ def test_every_option_says_what_it_is_for() -> None:
 
 
 def test_every_option_with_a_default_says_it() -> None:
-    """What is left out means nothing for filters, tags and the like; for all others the page says
-    what.
+    """Omitted filters, tags and the like have no effect; for all other options the page names the
+    default.
     """
     told = {(name, option.name): found[1] for name, option in options()
             if (found := re.search(r"\[default: (.+)\]$", option.help or ""))}  # fmt: skip
@@ -333,7 +333,7 @@ def test_version(memory: Command) -> None:
     assert memory("--version").out == f"{__version__}\n"
 
 
-# --- what is wrong with a command line
+# --- invalid command lines
 
 
 @pytest.mark.parametrize(
@@ -394,7 +394,7 @@ def test_an_option_with_one_value_is_given_once(
 
 @pytest.fixture
 def completed(forked: Forked) -> Completed:
-    """Return what bash is told for a line whose last word is to be completed."""
+    """Return the completions that bash receives for the last word of a line."""
 
     def complete(line: str) -> list[str]:
         words = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}

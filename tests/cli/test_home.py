@@ -1,5 +1,5 @@
-"""Damage in the home beside the store: doctor names each with what to do, and every command says it
-in one sentence.
+"""Damage in the home apart from the store: doctor names each problem with a remedy, and every
+command reports it in one sentence.
 """
 
 import json
@@ -35,7 +35,7 @@ def readable_token(home: Path) -> Path:
 
 
 def folder_of_requests(home: Path) -> Path:
-    """Put a folder in the place of the file of requests."""
+    """Replace the file of requests with a folder."""
     (home / "memories.db-requests").mkdir()
     return home / "memories.db-requests"
 

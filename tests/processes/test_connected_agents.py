@@ -1,4 +1,6 @@
-"""Agents that people use, connected by `memory connect`: what they hear, keep, and are spared."""
+"""Agents that people use, connected by `memory connect`: the contexts that they receive, the turns
+that they store, and the errors that they don't see.
+"""
 
 import json
 import re
@@ -33,9 +35,7 @@ PROMPT_BLOCK = "persistent memory across sessions"
 
 
 class Place:
-    """A home with one connected agent, a folder to work in, and a model that notes what it is
-    asked.
-    """
+    """A home with one connected agent, a folder to work in, and a model that records its requests."""
 
     def __init__(self, host: str, clients: Path, folder: Path, model: FakeModel, url: str) -> None:
         self.host, self.clients, self.model, self.url = host, clients, model, url
@@ -86,8 +86,8 @@ class Place:
             path.write_text(text)
 
     def session(self, message: str) -> str:
-        """Have the agent answer a message in a session of its own; return all texts that its model
-        was given.
+        """Have the agent answer a message in a new session; return all texts that its model
+        received.
         """
         self.model.requests.clear()
         variables = {
@@ -106,7 +106,7 @@ class Place:
             self.memory("capture", "flush")
 
     def turns(self) -> list[str]:
-        """Return what was said in all sessions, as far as it is stored."""
+        """Return the stored turns of all sessions."""
         names = [
             each["conversation_id"]
             for each in self.memory("turns", "list", "--limit", "100")["results"]
@@ -115,7 +115,7 @@ class Place:
         return [turn["content"] for turns in every for turn in turns]
 
     def files(self) -> dict[Path, bytes]:
-        """Return the agent's configuration, but for what it keeps of its own state."""
+        """Return the agent's configuration without its own state."""
         written = json.loads((self.own / "connected.json").read_text())["connected"]
         return {
             Path(file["path"]): Path(file["path"]).read_bytes()
@@ -166,7 +166,7 @@ def test_with_memory_off_nothing_is_written_or_injected(place: Place, switch: st
 
 
 def contents(place: Place) -> dict[str, bytes]:
-    """All that Memories keeps, but for what a reader of a SQLite store leaves beside it."""
+    """All files of Memories, except those that a reader of a SQLite store leaves next to it."""
     kept = [
         file for folder in (place.data, place.own) for file in folder.rglob("*") if file.is_file()
     ]

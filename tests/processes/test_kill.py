@@ -151,7 +151,7 @@ print(json.dumps(totals))
 def kill(
     tmp_path: Path, run_python: RunPython, clean_environment: dict[str, str]
 ) -> Callable[..., dict[str, Any]]:
-    """Run so many rounds of writing and killing; return what was acknowledged in them."""
+    """Run this many rounds of writing and killing; return the acknowledged writes."""
 
     def run(mode: str, rounds: int, *, seed: int) -> dict[str, Any]:
         folder = tmp_path / "store"

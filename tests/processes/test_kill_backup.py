@@ -1,5 +1,5 @@
-"""Backups and restores beside writers and other readers, and killed at every step: nothing is lost,
-nothing is half.
+"""Backups and restores during writes and reads, and killed at every step: nothing is lost or
+incomplete.
 """
 
 import json
@@ -282,7 +282,7 @@ def drilled(tmp_path: Path, environment: dict[str, str], mode: str, rounds: int)
 def test_a_backup_is_a_state_between_its_start_and_its_end(
     tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:
-    """And restored in the place of the store, it is told to all who have that open."""
+    """If it replaces the store, all processes with the store open notice."""
     totals = drilled(tmp_path, clean_environment, "load", 4)
     assert totals["rounds"] == 4
     assert totals["acked"] >= 80

@@ -1,6 +1,4 @@
-"""Flushers are killed at random moments: nothing that was captured is lost, and nothing is there
-twice.
-"""
+"""Flushers are killed at random moments: no captured turn is lost or stored twice."""
 
 import json
 import subprocess

@@ -1,5 +1,5 @@
-"""A chat that is killed at any moment: what it showed is kept, no tool is run twice, no session is
-spoiled.
+"""A chat that is killed at any moment: its output is stored, no tool runs twice, no session is
+damaged.
 """
 
 import json

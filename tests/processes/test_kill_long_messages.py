@@ -1,4 +1,4 @@
-"""A writer of long messages is killed between their parts: each message is there as a whole or not
+"""A writer of long messages is killed between their parts: each message is stored completely or not
 at all.
 """
 

@@ -1,5 +1,5 @@
-"""A review is killed at random moments: each memory waits afterwards or was accepted, none is lost
-or there twice.
+"""A review is killed at random moments: afterwards each memory awaits review or was accepted, and
+none is lost or stored twice.
 """
 
 import json

@@ -1,5 +1,5 @@
-"""Imports, migrations and changes of the embedder are killed at random moments, run again, and come
-to the same.
+"""Imports, migrations and changes of the embedder are killed at random moments and run again, with
+the same result.
 """
 
 import json

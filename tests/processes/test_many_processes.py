@@ -1,4 +1,4 @@
-"""Many processes use one store at once: nothing acknowledged is lost, nothing comes twice, nobody
+"""Many processes use one store at once: no acknowledged write is lost or duplicated, and no process
 gets an error.
 """
 
@@ -47,8 +47,8 @@ def path(tmp_path: Path) -> Path:
 def at_once(
     path: Path, tmp_path: Path, clean_environment: Mapping[str, str]
 ) -> Callable[..., list[Any]]:
-    """Run a worker's script in so many processes, which begin at one moment; return what each
-    printed.
+    """Run a worker's script in this many processes, which begin at the same moment; return what
+    each printed.
     """
 
     def run(script: str, count: int) -> list[Any]:

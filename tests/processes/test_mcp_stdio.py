@@ -1,4 +1,4 @@
-"""`memory mcp` as agents run it: a process of its own, spoken to over its standard streams."""
+"""`memory mcp` as agents run it: a separate process with messages on its standard streams."""
 
 import asyncio
 import json
@@ -48,7 +48,7 @@ sys.exit(run(["mcp"]))
 
 
 class Server:
-    """A running server, and what it said."""
+    """A running server, and its output."""
 
     def __init__(self, command: list[str], environment: Mapping[str, str]) -> None:
         self.process = subprocess.Popen(
@@ -75,7 +75,7 @@ class Server:
         return dict(answer["result"])
 
     def greet(self) -> None:
-        """Shake hands as clients of the first era do."""
+        """Do the handshake of clients of the first era."""
         who = {"name": "codex-mcp-client", "version": "1"}
         said = self.ask("initialize", protocolVersion="2025-06-18", capabilities={}, clientInfo=who)
         assert said["protocolVersion"] == "2025-06-18"
@@ -143,7 +143,7 @@ def test_while_the_model_loads_words_answer_and_writers_wait(
         memories.create("Deploys happen on Tuesdays")
     loads = tmp_path / "loads"
     server = start([sys.executable, "-c", SLOW, str(loads)])
-    server.greet()  # the handshake waits for no model
+    server.greet()  # the handshake doesn't wait for a model
     assert {tool["name"] for tool in server.ask("tools/list")["tools"]} >= {
         "create_memory",
         "search_memories",
@@ -299,7 +299,7 @@ def test_bad_lines_and_requests_are_answered_and_the_server_stays(
 
 
 def wrong_answers_to_no_messages(server: Server) -> Iterator[str]:
-    """Yield the lines that are not answered as the protocol says."""
+    """Yield the lines whose answers violate the protocol."""
     for what, (line, code, request_id) in NO_MESSAGES.items():
         answer = answer_to(server, line + b"\n")
         error = answer["error"]

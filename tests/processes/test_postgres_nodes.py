@@ -1,5 +1,5 @@
-"""The PostgreSQL store on several nodes: a replica that takes over, and a partition that lies
-elsewhere.
+"""The PostgreSQL store on several nodes: a replica that takes over, and a partition on another
+node.
 """
 
 import itertools
@@ -93,7 +93,7 @@ def pair() -> Iterator[tuple[Node, Node]]:
 def test_when_the_primary_is_killed_the_replica_has_all_that_was_acknowledged(
     pair: tuple[Node, Node],
 ) -> None:
-    """Who has the store open goes on with the replica, once it is promoted."""
+    """Programs with an open store continue with the replica after its promotion."""
     primary, replica = pair
     both = f"postgresql://postgres@127.0.0.1:{primary.port},127.0.0.1:{replica.port}/postgres"
     url = f"{both}?target_session_attrs=read-write"
@@ -213,7 +213,7 @@ def open_store(nodes: tuple[Node, Node], schema: str) -> Iterator[OpenStore]:
 
 
 class TestSpread(StoreContract):
-    """A store on two nodes keeps the contract, but for what its docstring says."""
+    """A store on two nodes fulfils the contract, except for the points in its docstring."""
 
     sequences = 15
 

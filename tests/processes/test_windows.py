@@ -1,4 +1,4 @@
-"""The command where what only POSIX systems have is missing, as on Windows."""
+"""The command without the modules that only POSIX systems have, as on Windows."""
 
 import json
 import subprocess
