@@ -97,7 +97,7 @@ class Terms(NamedTuple):
         writer: The origin of the records if nothing proves that they are the user's.
         key: The key of the user's own exports, if it counts as proof; see `export.own_key`.
         namespaces: Only these may be written; None for all.
-        into: The namespace to which all records are moved; None to keep their own.
+        into: The namespace to which all records are moved; None to leave them in their namespaces.
         redactor: Removes secrets; None to keep them.
         trusted: Whether unproven records are stored without review.
         by_person: Whether a person trusts the records, so that they keep their own origins.

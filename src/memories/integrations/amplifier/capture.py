@@ -1,5 +1,5 @@
 """Hooks that capture a conversation. Like the command's hooks, they append to the inbox and change
-nothing.
+nothing else.
 
 The event `prompt:submit` contains the user's text, and `tool:post` contains a tool's result. No
 event contains the agent's complete answer (`prompt:complete` contains 200 characters), so `Capture`

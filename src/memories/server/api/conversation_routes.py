@@ -154,7 +154,7 @@ def build_context(call: Call) -> Any:
 def scratchpad(call: Call) -> Any:
     """Return the memories that a session starts with; pinned memories come first.
 
-    Only managers of the entire store see its path.
+    Only managers of the entire store see the scratchpad's path.
     """
     shape = conversation_shapes.scratchpad(call.memories.scratchpad(), call.memories.namespace)
     return call.without_place(shape)

@@ -207,9 +207,9 @@ class Listener:
     """Calls a function after each transaction that wrote the log, until the listener is closed.
 
     Attributes:
-        hearing: Whether the listener receives notifications. False while the server is down, and
-            behind a pooler that shares sessions, where PostgreSQL delivers none. The caller must
-            then poll.
+        hearing: Whether the listener receives notifications; if not, the caller must poll. False
+            while the server is down, and behind a pooler that shares sessions, where PostgreSQL
+            delivers no notifications.
     """
 
     def __init__(self, server: Server, callback: Callable[[], None]) -> None:

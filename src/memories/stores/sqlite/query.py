@@ -97,7 +97,7 @@ WHERE p.collection = ? AND p.namespace = ? AND r.grp = ? AND r.position = ?
 # group or the namespace is damaged.
 _STAND_IN = re.compile(rf"{UNREADABLE}(\d{{1,18}})")
 _LABELLED = "r.seq IN (SELECT seq FROM record_label WHERE label = {})"
-# if a label has this many times fewer records than the namespaces, start at the label
+# a search starts at a label that has this many times fewer records than the namespaces
 _RARER = 4
 _LABELS: ReadCache[str, tuple[str, str]] = ReadCache(4_000)
 _LOWEST_UUID = "00000000-0000-0000-0000-000000000000"
