@@ -31,7 +31,7 @@ def read(path: Path, *, inside: Path | None = None) -> bytes | None:
 
     Args:
         path: The file.
-        inside: The folder that links must not lead out of, if any.
+        inside: The folder that links must not lead out of; None if they may lead anywhere.
 
     Raises:
         InvalidInput: This user must not change the file; the message says why.

@@ -260,7 +260,7 @@ class HookCheck(NamedTuple):
 
     @property
     def is_late(self) -> bool:
-        """Whether the hook was too slow for its limit, as can happen on a very busy machine."""
+        """Whether the hook took longer than its usual limit, as can happen on a busy machine."""
         return self.seconds > HOOK_SECONDS
 
 

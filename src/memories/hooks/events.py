@@ -459,7 +459,7 @@ def _start_detached(command: list[str], folder: str) -> None:
 
 
 def _read_event(fd: int) -> "dict[str, object]":
-    """Return the event.
+    """Read an event from a file descriptor.
 
     Even an oversized event is read to its end, so that the host's pipe does not break.
 

@@ -6,6 +6,7 @@ text, a memory by its text.
 """
 
 import contextlib
+import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -222,18 +223,17 @@ def _skip_stored(events: Sequence[Event], last_event: str) -> Sequence[Event]:
 
 def _split_runs(events: Sequence[Event]) -> Iterator[list[Event]]:
     """Yield consecutive events with the same namespace and folder."""
-    run: list[Event] = []
-    for event in events:
-        if run and any(event.get(key) != run[-1].get(key) for key in ("namespace", "folder")):
-            yield run
-            run = []
-        run.append(event)
-    if run:
-        yield run
+
+    def place(event: Event) -> tuple[object, object]:
+        return event.get("namespace"), event.get("folder")
+
+    for _, run in itertools.groupby(events, place):
+        yield list(run)
 
 
 def _note_operations(run: Sequence[Event], config: Config, source: SessionSource) -> None:
     """Record the hooks that captured the events, for `memory stats`."""
+    project = source.project.name if source.project else None
     for event in run:
         if isinstance(event.get("ms"), int | float):
             note_operation(
@@ -241,7 +241,7 @@ def _note_operations(run: Sequence[Event], config: Config, source: SessionSource
                 f"hook.{event.get('event')}",
                 setting=config.events,
                 namespace=config.namespace,
-                project=source.project.name if source.project else None,
+                project=project,
                 ms=event["ms"],
                 agent=source.host,
                 channel="hook",
@@ -347,7 +347,7 @@ def _shorten(text: str, max_tokens: int, is_fit: Callable[[str], bool]) -> str:
 
 
 def _cut(sentence: str, max_tokens: int) -> str:
-    """Return the beginning of a sentence that fits, if possible up to the end of a word."""
+    """Cut a sentence so that it fits, if possible after a word."""
 
     def fits(length: int) -> bool:
         return estimate_tokens(f"{sentence[:length]}…") <= max_tokens

@@ -142,7 +142,7 @@ def count_words(text: str, terms: Sequence[str]) -> float:
 
 
 def names_project(prompt: str, project: str) -> bool:
-    """Return whether a prompt contains the name of a project, without its host and owner."""
+    """Return whether a prompt contains a project's name, which may omit the host and owner."""
     name = project.rsplit("/", 1)[-1].casefold()
     if len(name) < _MIN_NAME:
         return False

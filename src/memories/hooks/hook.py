@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from memories.hooks.events import HookCall, Outcome
     from memories.hooks.recall_strategy import AskServer
 
-    # Its last argument is a function that sends an interim answer, which the host gets if no later
-    # answer arrives in time.
+    # The last argument of `Work` is a function that sends an interim answer. The host gets that
+    # answer if no later one arrives in time.
     Work = Callable[..., Outcome]
 
 EVENTS = ("session-start", "user-prompt", "answer", "stop", "pre-compact", "session-end")
@@ -186,7 +186,7 @@ def _run_in_child(
     *,
     kill_late: bool = True,
 ) -> tuple[bytes, str]:
-    """Do some work in a child process; return the answer and the error to record, or empty ones.
+    """Do some work in a child process; return its answer and any error to record.
 
     The child sends the answer before it does the follow-up work, so the host does not wait for that
     work. If there is no answer, the last interim answer is returned instead.

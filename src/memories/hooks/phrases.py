@@ -221,7 +221,8 @@ def _find_phrase(sentence: str, role: str, message: str, rate: Rate | None) -> C
         polite = read_language("en").pattern("polite").match(text)
         if polite is None:
             return None
-        text, sentence = text[polite.end() :].rstrip("? "), re.sub(r"[?]\W*$", ".", sentence)
+        text = text[polite.end() :].rstrip("? ")
+        sentence = re.sub(r"[?]\W*$", ".", sentence)
     name = _find_in_languages(text, role, codes)
     english = read_language("en").pattern("english")
     if codes == ("en",) and role == USER and rate is not None and english.search(text):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from memories.hooks import gate, host_events, recall, switch
-from memories.hooks.recall_prompt import Rated, RecallTrace, is_own
+from memories.hooks.recall_prompt import Rated, RecallTrace, id_of_turn, is_own
 from memories.hooks.recall_strategy import HookContext, RecallRequest, query_of
 from memories.hooks.session import mark
 from memories.identity import prompt as blocks
@@ -40,7 +40,7 @@ class Line(NamedTuple):
             `recall_off`, `corrected`, `below`, `other_project`, `beyond`, `no_room`, or a reason
             of `context.admission`.
         relevance: The log-odds that the prompt needs the memory; None in the session block.
-        meaning: How much the meaning contributes to the relevance; None if it is unknown.
+        meaning: The log-odds of the calibrated similarity to the prompt; None if it is unknown.
     """
 
     memory: "Entry | Memory"
@@ -51,7 +51,7 @@ class Line(NamedTuple):
 
 
 class QuotedTurn(NamedTuple):
-    """A turn that the text quotes, and its relevance; None if it is next to a relevant turn."""
+    """A turn that the text quotes; `relevance` is None if it is only next to a relevant turn."""
 
     turn: "HistoryTurn"
     relevance: float | None
@@ -145,7 +145,7 @@ def _preview_prompt(
 
 
 def _why_silent(prompt: str) -> str:
-    """Return why hooks don't look for memories for a prompt, as a key of `Part.silence`."""
+    """Return why hooks recall nothing for a prompt, as a key of `Part.silence`."""
     if not prompt:
         return "empty"
     if switch.parse_wish(prompt) is not None:
@@ -187,11 +187,7 @@ def _prompt_lines(trace: RecallTrace, shown: set[str]) -> list[Line]:
 
 
 def _quoted_turns(trace: RecallTrace) -> list[QuotedTurn]:
-    turns = []
-    for turn in trace.turns:
-        turn_id = f"{turn.conversation_id}#{turn.turn_index}"
-        turns.append(QuotedTurn(turn, trace.turn_relevance.get(turn_id)))
-    return turns
+    return [QuotedTurn(turn, trace.turn_relevance.get(id_of_turn(turn))) for turn in trace.turns]
 
 
 def _reason_of(entry: Rated, trace: RecallTrace, shown: set[str]) -> str:

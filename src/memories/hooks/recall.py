@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     OpenMemories = Callable[[Config, bool], Memories]
 
 CONNECTED = "connected.json"  # the receipts of `memory connect`, as in `memories.connect.files`
-MAX_CHARACTERS = 8_000  # Claude Code truncates contexts at 10,000 characters, by its own count
+MAX_CHARACTERS = 8_000  # Claude Code truncates contexts at 10,000 characters
 MAX_TOKENS = 2_000  # Codex truncates contexts at about 2,500 tokens
 
 
@@ -85,7 +85,7 @@ def answer(request: RecallRequest, opened: "OpenMemories | None" = None) -> Hook
 def answer_as_server(data: bytes, opened: "OpenMemories | None") -> str:
     """Answer the encoded request of a hook in a server; return the encoded context.
 
-    The server also records the figures, because the hook would have to load more code to do it.
+    The server also records the figures; the hook would have to load more code to record them.
     """
     request = RecallRequest.decode(data)
     context = answer(request, opened)
@@ -100,7 +100,7 @@ def answer_as_server(data: bytes, opened: "OpenMemories | None") -> str:
 
 
 def find_situation(request: RecallRequest) -> Situation:
-    """Return a working folder's settings and project, and how its agent reaches the memory.
+    """Return a working folder's settings and project, and how the agent reaches the memory.
 
     Raises:
         MemoriesError: A setting is wrong.

@@ -160,7 +160,7 @@ def recall_prompt(
             context.shown.append(memory.id)
     for turn in recalled["recalled"]:
         sentences |= hash_sentences(turn.text)
-        context.shown.append(f"{turn.conversation_id}#{turn.turn_index}")
+        context.shown.append(id_of_turn(turn))
     context.sentences = sorted(sentences)
     return context
 
@@ -224,11 +224,14 @@ def _leave_out(context: Mapping[str, Any], in_context: set[str]) -> dict[str, An
         if session.mark(str(memory.id)) not in in_context
     ]
     recalled = [
-        turn
-        for turn in context["recalled"]
-        if session.mark(f"{turn.conversation_id}#{turn.turn_index}") not in in_context
+        turn for turn in context["recalled"] if session.mark(id_of_turn(turn)) not in in_context
     ]
     return {**context, "memories": memories, "recalled": recalled}
+
+
+def id_of_turn(turn: "HistoryTurn") -> str:
+    """Return a turn's id: its conversation and its index."""
+    return f"{turn.conversation_id}#{turn.turn_index}"
 
 
 class _GatedBackend(EngineBackend):
@@ -274,7 +277,7 @@ class _GatedBackend(EngineBackend):
         with translate_errors():
             try:
                 results = self._search(query, k, min_confidence)
-            except InvalidInput:  # such a prompt can't be a query: it may have no visible text
+            except InvalidInput:  # not a valid query, for example a prompt without visible text
                 return []
             is_small = len(results[0].candidates) < MIN_CANDIDATES
             rater = _Rater(results)
@@ -344,7 +347,7 @@ class _GatedBackend(EngineBackend):
 
 
 class _GatedScratchpad(WithScratchpad):
-    """A gateway with the scratchpad as fallback; its memories must pass the gate too."""
+    """A gateway that falls back on the scratchpad, whose memories must also pass the gate."""
 
     def __init__(self, backend: _GatedBackend, seconds: float | None) -> None:
         super().__init__(backend.memories, backend=backend, timeout_seconds=seconds)

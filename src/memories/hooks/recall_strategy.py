@@ -189,7 +189,10 @@ def probe(
 
 
 def is_suspect(state: session.Session, now_ms: int) -> bool:
-    """Return whether an earlier hook in this session got no answer, or was killed while waiting."""
+    """Return whether an earlier hook of this session waited for the store in vain.
+
+    Such a hook got no answer in time, or was killed while waiting.
+    """
     return state.suspect_since <= now_ms < state.suspect_since + SUSPECT_FOR_MS
 
 

@@ -105,8 +105,8 @@ class Progress:
     def __init__(self, home: str, name: str) -> None:
         """Read the file.
 
-        If there is none, everything is read again, and texts that are already stored are
-        recognized.
+        If there is no file, the whole transcript is read again, and texts that are already stored
+        are recognized.
         """
         self._file = Path(home, files.INBOX, _PROGRESS, f"{name}.json")
         try:
@@ -219,14 +219,14 @@ class _Sizes(NamedTuple):
         """Return the transcript's sizes at the events in a run."""
         sizes: dict[str, list[int]] = {}
         for event in run:
-            sizes.setdefault(str(event.get("event")), []).append(int(event.get("size") or 0))
+            name, size = str(event.get("event")), int(event.get("size") or 0)
+            sizes.setdefault(name, []).append(size)
+        largest = max(map(max, sizes.values()))
+        resumed = max(sizes.get(RESUMED, [0]))
         prompts = sizes.get("user-prompt")
-        return cls(
-            largest=max(max(values) for values in sizes.values()),
-            resumed=max(sizes.get(RESUMED, [0])),
-            prompt=prompts[0] if prompts else None,
-            stopped=max(sizes["stop"]) if "stop" in sizes else None,
-        )
+        prompt = prompts[0] if prompts else None
+        stopped = max(sizes.get("stop", ()), default=None)
+        return cls(largest, resumed, prompt, stopped)
 
     def is_off_at(self, end: int, stopped: int | None) -> bool:
         """Return whether a line was written while memory was off.

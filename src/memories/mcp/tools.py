@@ -52,7 +52,7 @@ HINT_CORRECTS = (
 )
 HINT_DELETED = "restore_memory brings it back"
 HINT_NOT_MERGED = "not_merged lists what it says differently; call update_memory to change that"
-# Fields of the answer of `create_memory`.
+# Fields in the answer of `create_memory`.
 CREATED = ("id", "stored", "merged", "not_merged", "reinforced")
 CONTEXT_TOKENS = (200, 20_000)
 FACTS_TOKENS = 60  # tokens of a context reserved for the counts of omitted texts
@@ -115,7 +115,7 @@ def taking_filters(
 
 
 def _parameter(row: Parameter, default: Any) -> inspect.Parameter:
-    """Return a tool's parameter for a filter; a default of None doesn't narrow the search."""
+    """Return a tool's parameter for a filter; with the default None, it filters nothing."""
     kind, idle = _KINDS[row.kind]
     if row.choices:
         kind, idle = Literal[row.choices] | None, None
