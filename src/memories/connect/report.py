@@ -164,5 +164,5 @@ def render(answer: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, str]]]
         if any(hook["is_late"] for hook in check["hooks"]):
             head += f" (too slow: after {HOOK_SECONDS} s, the agent continues without it)"
     if check["is_off"]:
-        head += "; memory is off in this folder (memory on)"
+        head += "; memory is off in this folder (to switch it on: memory on)"
     return [f"{head}."], [(f"  {label}", answer[name]) for label, name in _ROWS]
