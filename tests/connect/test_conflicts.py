@@ -38,7 +38,8 @@ def test_another_program_of_our_name_is_named_with_the_way_around_it(
     monkeypatch.setattr("tempfile.gettempdir", lambda: "/nowhere")
     program(tmp_path / "later", "memory", "from memories.__main__ import main")
     [conflict] = find_conflicts({"PATH": f"{tmp_path / 'bin'}:{tmp_path / 'later'}"})
-    assert conflict.remedy.startswith(f"put {tmp_path / 'later'} before it in PATH")
+    later, first = tmp_path / "later", tmp_path / "bin"
+    assert conflict.remedy.startswith(f"put {later} before {first} in PATH")
 
 
 def test_another_installation_of_this_program_is_no_other_program(tmp_path: Path) -> None:
@@ -53,7 +54,7 @@ def test_the_old_distribution_beside_this_one_is_removed_and_this_one_repaired(
 ) -> None:
     monkeypatch.setattr(metadata, "version", lambda name: {"memories": "1.0.1"}[name])
     [conflict] = find_conflicts({"PATH": "/nowhere"})
-    assert "memories 1.0.1 is installed beside memoriae" in conflict.problem
+    assert "memories 1.0.1 is installed next to memoriae" in conflict.problem
     assert "-m pip uninstall memories && " in conflict.remedy
 
 

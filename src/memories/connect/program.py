@@ -185,7 +185,7 @@ def _other_programs(environment: Mapping[str, str]) -> Iterator[Conflict]:
             continue
         ours = Path(find_installed(name, environment) or find_beside(name))
         problem = f"{first}, the first {name} on PATH, is another program"
-        remedy = f"put {ours.parent} before it in PATH"
+        remedy = f"put {ours.parent} before {Path(first).parent} in PATH"
         if name != NAMES[0]:
             remedy += f", or type {NAMES[0]} instead of {name}; agents call {NAMES[0]}"
         yield Conflict(problem, remedy)
@@ -200,8 +200,8 @@ def _old_distribution() -> Iterator[Conflict]:
     except metadata.PackageNotFoundError:
         return
     yield Conflict(
-        f"the distribution {_OLD_NAME} {version} is installed beside memoriae and has the same "
-        "package",
+        f"the distribution {_OLD_NAME} {version} is installed next to memoriae and contains the "
+        "same package",
         f"run: {sys.executable} -m pip uninstall {_OLD_NAME} && {install_command()}",
     )
 

@@ -132,7 +132,7 @@ def _describe_network(config: Config, target: Target) -> str:
         service = urlsplit(config.embedder_url or "").hostname or config.embedder
         places.append(f"texts, to the embedder {service}")
     sent = " and ".join(places) or "nothing leaves this machine"
-    return f"{sent}; {target.host.title} sends its own model what is recalled"
+    return f"{sent}; {target.host.title} sends recalled memories to its own model"
 
 
 _ROWS = (

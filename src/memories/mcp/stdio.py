@@ -57,7 +57,7 @@ STILL_LOADING = (
 )
 NOT_LOADED = "found by words only: {}"
 
-_ONE_MESSAGE = "send one JSON-RPC message a line"
+_ONE_MESSAGE = "send one JSON-RPC message per line"
 _ENDLESS_METHODS = ("subscriptions/listen",)  # requests that are answered only when cancelled
 _DEEP = 100  # a line with this many brackets may be too deeply nested for the SDK
 _LONE_SURROGATE = re.compile(
