@@ -134,14 +134,13 @@ def _preview_prompt(
     request = RecallRequest(place, query_of(prompt), begun + SECONDS, counts=False)
     trace = RecallTrace(map(mark, start.shown))
     context = recall.recall_memories(request, situation, opened, trace)
-    return Part(
-        context.text,
-        estimate_tokens(context.text) if context.text else 0,
-        _elapsed_ms(begun),
-        _prompt_lines(trace, set(context.shown)),
-        _quoted_turns(trace) if context.text else [],
-        error=context.error,
-    )
+    milliseconds = _elapsed_ms(begun)
+    lines = _prompt_lines(trace, set(context.shown))
+    if not context.text:
+        return Part("", 0, milliseconds, lines, [], error=context.error)
+    tokens = estimate_tokens(context.text)
+    turns = [QuotedTurn(turn, trace.turn_relevance.get(id_of_turn(turn))) for turn in trace.turns]
+    return Part(context.text, tokens, milliseconds, lines, turns, error=context.error)
 
 
 def _why_silent(prompt: str) -> str:
@@ -184,10 +183,6 @@ def _prompt_lines(trace: RecallTrace, shown: set[str]) -> list[Line]:
         line = Line(memory, is_shown, reason, entry.relevance, entry.meaning)
         (lines if is_shown else left_out).append(line)
     return [*lines, *left_out[:MAX_LEFT_OUT]]
-
-
-def _quoted_turns(trace: RecallTrace) -> list[QuotedTurn]:
-    return [QuotedTurn(turn, trace.turn_relevance.get(id_of_turn(turn))) for turn in trace.turns]
 
 
 def _reason_of(entry: Rated, trace: RecallTrace, shown: set[str]) -> str:
