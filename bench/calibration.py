@@ -44,7 +44,7 @@ def run(files: dict[str, Path], embedder: str = "minilm", seed: int = 7) -> None
         used = kept.space.calibration
     finally:
         kept.close()
-    pairs["together"] = _joined(list(pairs.values()))
+    pairs["all"] = _joined(list(pairs.values()))
     report.heading("Calibration: cosines of what belongs to a question and of what does not")
     rows = []
     for name, (related, unrelated) in pairs.items():
@@ -73,7 +73,7 @@ def run(files: dict[str, Path], embedder: str = "minilm", seed: int = 7) -> None
         "unrelated, 95 %",
     ]
     report.table([*heads, "fitted slope", "fitted middle"], rows)
-    _print_curve(*pairs["together"], used)
+    _print_curve(*pairs["all"], used)
 
 
 def fit(related: Cosines, unrelated: Cosines) -> tuple[float, float]:
@@ -138,7 +138,7 @@ def _print_curve(related: Cosines, unrelated: Cosines, used: tuple[float, float]
         rows.append(
             (f"{low:.1f} to {low + 1 / BINS:.1f}", f"{max(-1.0, cosine):.3f}", sum(inside), share)
         )
-    report.table(["calibrated", "from cosine", "pairs", "share that belongs"], rows)
+    report.table(["calibrated", "from cosine", "pairs", "share of related pairs"], rows)
     report.heading("The thresholds of the identity specification")
     report.table(
         ["threshold", "cosine", "related below", "unrelated above"],

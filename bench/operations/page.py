@@ -37,17 +37,22 @@ def _less(row: str, measure: str, title: str, remedy: str = "") -> Line:
 
 
 _CREATE = (
-    "A create embeds the text, compares it with all that resemble it, and waits for the disk; these "
-    "texts resemble each other. Fewer comparisons would be faster, and miss repetitions."
+    "A create embeds the text, compares it with all texts that resemble it, and waits for the disk; "
+    "the texts of this row resemble each other. Fewer comparisons would be faster, but miss "
+    "repetitions."
 )
 _SEARCH = (
-    "A search embeds the question, ranks by words and vectors, and puts corrections first. It would "
-    "take a faster ranking in Python, or less of it."
+    "A search embeds the question, ranks by words and vectors, and puts corrections first. A faster "
+    "ranking in Python, or a ranking of fewer texts, would help."
 )
 _START = (
-    "The MCP SDK, numpy and the model are loaded: a smaller client, or a server that keeps running."
+    "The MCP SDK, numpy and the model have to be loaded. A smaller client, or a server that keeps "
+    "running, would help."
 )
-_SMALLER_MODEL = "numpy, ONNX Runtime and the model are most of it; a store by words needs none."
+_SMALLER_MODEL = (
+    "numpy, ONNX Runtime and the model take up most of it; a store that searches only by words needs "
+    "none of them."
+)
 LINES = (
     Line("writes", "acknowledged", "8 agents × 25 writes at once: acknowledged"),
     Line("writes", "kept", "8 agents × 25 writes at once: kept, of those acknowledged"),
@@ -65,12 +70,13 @@ LINES = (
     Line("projects", "labelled", "facts of another project: not among the best 5, or with its name"),
     Line(
         "needed", "any", "prompts with a needed fact among the best 5",
-        "Order by vectors alone is as good here, in longer answers. A file gives all facts of the "
-        "project, which works while they are few: these projects have about ten each.",
+        "Vectors alone find as much here, in longer answers. A file contains all facts of the "
+        "project, which works while there are few: these projects have about ten each.",
     ),
     Line(
         "needed", "all", "prompts with all needed facts among the best 5",
-        "As above. Which prompts lose a fact to words that others share is not examined yet.",
+        "As above. We have not yet examined which prompts miss a fact because other facts share "
+        "more words with them.",
     ),
     _less(
         "needed", "tokens", "tokens of an answer to a prompt (characters / 4)",
@@ -84,9 +90,9 @@ LINES = (
     Line("changed-files", "", "a file changed: the answer says that the fact may no longer hold"),
     Line("copy", "", "export, and import into an empty home: texts that come back"),
     _less("tools", "tools", "tools",
-          "Fewer tools with more arguments each would be as many decisions for a model."),
+          "Fewer tools with more arguments would leave a model just as many decisions."),
     _less("tools", "tokens", "tokens of names, descriptions, schemas of tools (characters / 4)",
-          "Shorter descriptions, or fewer tools."),
+          "Shorter descriptions or fewer tools would help."),
     *(
         _less("speed", f"{measure}, {size}", title.format(f"{size:,}"), remedy)
         for size in SIZES
@@ -98,7 +104,7 @@ LINES = (
             ("start ms", "start and first search of {}: ms", _START),
             ("start CPU", "start and first search of {}: CPU", _START),
             ("memory", "memory with {}: MB", _SMALLER_MODEL),
-            ("disk", "disk with {}: MB", "Vectors, a word index and a log are beside each text."),
+            ("disk", "disk with {}: MB", "Vectors, a word index and a log take space too."),
         )
     ),
     _less("installed", "packages", "packages installed",
@@ -220,14 +226,15 @@ def _render_differences(differences: Sequence[str]) -> str:
 
 _HEAD = """# How memories behave in operation
 
-Do memories lose writes, answer with stale texts, store secrets, and what do they cost? One program
-gave each system the same inputs in the same order, each as its users start it: a server of its own
-for each agent, over MCP. Measured on {date}; {machine}.
+Do memories lose writes, answer with stale texts, or store secrets, and what do they cost? One
+program gave each system the same inputs in the same order. Each system ran as its users start it:
+over MCP, with a separate server for each agent. Measured on {date}; {machine}.
 
 - "8 of 10" counts cases. "–" means that a row does not apply, or that filling a store of 10,000
   texts would have taken longer than five minutes.
-- The machine was shared with other work, so times vary from run to run. CPU is the time of a call
-  in the server's processes as a multiple of `python -c pass` in the same run, and varies less.
+- The machine was shared with other work, so times vary from run to run. CPU is the CPU
+  time of a call in the server's processes, as a multiple of `python -c pass` in the same run; it
+  varies less.
 - The two plain baselines, a file and a table, run inside the program and need no server.
 - Systems with local embeddings get the same model, all-MiniLM-L6-v2.
 """
@@ -235,10 +242,10 @@ _TAIL = r"""
 ## How to repeat it
 
 ```sh
-make bench-operations          # ours and the plain baselines, some minutes
-make bench-operations-peers    # all systems, about an hour; installs each in .bench/operations
+make bench-operations          # ours and the plain baselines; takes some minutes
+make bench-operations-peers    # all systems; takes about an hour; installs each in .bench/operations
 python -m bench.operations --systems OMEGA --rows writes,kills
-python -m bench.operations --systems OMEGA --results FILE --add    # replace these in a file
+python -m bench.operations --systems OMEGA --results FILE --add    # replace these results in a file
 python -m bench.operations.page FILE AGAIN    # write this page from the results of two runs
 ```
 
@@ -248,15 +255,15 @@ Peers need `npm` and the package indexes of Python and npm. The result of each c
 
 ## How to add a system
 
-Write an adapter like those in [operations/systems](operations/systems), of at most 80 lines: its
-packages, how a server is started, four calls (add, search, update, delete), and how its stored
-texts are read from its files. Add it to `MODULES` in
+Write an adapter like those in [operations/systems](operations/systems), of at most 80 lines. It
+gives the system's packages, how to start its server, four calls (add, search, update, delete), and
+how to read the stored texts from the system's files. Add it to `MODULES` in
 [operations/systems/\_\_init\_\_.py](operations/systems/__init__.py).
 """
 
 
 def main() -> None:
-    """Write the page from the results of a run, and compare a second one with it."""
+    """Write the page from the results of one run, compared with a second run if there is one."""
     files = [Path(argument) for argument in sys.argv[1:]] or [RESULTS]
     run, cases = read(files[0])
     if len(files) > 1:

@@ -15,7 +15,7 @@ class Adapter(systems.System):
     name = "basic-memory"
     packages = ("basic-memory==0.24.1",)
     python = "3.12"
-    remark = "It searches by words: its vectors need the download of a model."
+    remark = "It searches only by words, because its vectors need a downloaded model."
 
     def start(self, home: Path, project: Path) -> Start:
         """Return the server's command."""

@@ -14,7 +14,7 @@ class Adapter(systems.System):
     name = "OMEGA"
     packages = ("omega-memory[server]==1.5.20",)
     remark = (
-        "Without its second model, which it downloads to sort the results of a search again, and "
+        "Without its second model, which it downloads to rerank the results of a search, and "
         "without its limits of 60 writes and 300 calls a minute."
     )
 
