@@ -30,7 +30,7 @@ _MEASURED = {
     ("writes", "kept"): "8 agents write 200 texts at once: kept, of those acknowledged",
     ("told-again", ""): "a fact is stored again with another value: the new one comes first",
     ("secrets", ""): "secrets that are removed before a text is written",
-    ("erased", ""): "erased texts (`forget`) that are in no file any more",
+    ("erased", ""): "erased texts (`forget`) that are gone from all files",
     ("needed", "any"): "prompts with a needed fact among the best 5",
     ("tools", "tokens"): "tokens of the tool list",
 }
