@@ -47,7 +47,7 @@ def test_the_end_of_a_projects_name_is_enough_if_no_other_ends_like_that() -> No
     assert complete_project(None, names) is None
     with pytest.raises(
         InvalidInput,
-        match=r'"till" may be github\.com/acme/till or gitlab\.com/ann/till; give',
+        match=r'"till" may mean github\.com/acme/till or gitlab\.com/ann/till; give',
     ):
         complete_project("till", names)
 

@@ -387,6 +387,18 @@ def test_a_foreign_file_links_nothing(memories: Memories, tmp_path: Path) -> Non
     assert (waiting.corrects, waiting.corrected_by) == (None, None)
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Ann has to work in Berlin", "Ann has to work in Bonn"),
+        ("You can run builds on Linux", "You can run builds on macOS"),
+        ("Standup is on Monday at 9", "Standup is on Tuesday at 10"),
+    ],
+)
+def test_a_verb_after_a_verb_and_two_values_still_correct(one: str, other: str) -> None:
+    assert corrects(other, one, None, threshold=0.8)
+
+
 @pytest.mark.parametrize("threshold", [0.8, 1.0])
 def test_sentences_under_one_heading_are_not_linked(threshold: float) -> None:
     assert not corrects("Bees: Bob fears them", "Bees: Ann keeps them", None, threshold=threshold)
@@ -449,6 +461,13 @@ def test_corrections_are_linked_in_many_languages_and_unlike_facts_are_not(
         ("The meeting is on Zoom.", "The meeting is on Monday."),
         ("Ann works at 9.", "Ann works at Acme."),
         ("The build uses Java 17 for tests.", "The build uses Gradle for tests."),
+        ("We use blue paint for doors.", "We use blue paint for windows."),
+        ("We use a name badge for visitors.", "We use a name badge for speakers."),
+        ("We have a plan for fires.", "We have a plan for floods."),
+        ("They sell paint to shops.", "They sell paint to schools."),
+        ("We use Yarn in the web repo.", "We use Poetry in the api repo."),
+        ("Logs go to Loki in staging.", "Logs go to Elastic in production."),
+        ("The lights are blue in the hall.", "The lights are green in the kitchen."),
     ],
 )
 def test_facts_that_may_both_hold_are_not_linked(one: str, other: str) -> None:

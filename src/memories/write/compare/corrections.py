@@ -70,6 +70,14 @@ _TOWARDS = frozenset(
 )
 _DEFINITE = frozenset("the our my your his her their its this".split())
 _VERB_SENSES = frozenset("live is use prefer has like".split())
+_PERSONS = frozenset("i you they he she".split())  # a frame has no "we"
+_POSSESSING = frozenset("own keep sell buy get".split())
+_AUXILIARIES = frozenset("is @there do".split())
+# Words after which a verb stands, and no noun.
+_BEFORE_VERBS = _PERSONS | frozenset(
+    "to not and or who that which when if because it always never only also can could will would "
+    "shall should must may might let help".split()
+)
 _QUANTITIES = frozenset("always only most some few many all every half".split())
 _ADJECTIVE = re.compile(r"\w{3,40}(?:ed|ing|ful|ous|ive|able|ible|al|ic|ary|less|ish|ant|ent)")
 
@@ -229,7 +237,20 @@ def _find_change(new: Sequence[Word], old: Sequence[Word]) -> _Change | None:
         return None
     start, end = changed[0][1], changed[-1][2]
     new_start, new_end = changed[0][3], changed[-1][4]
+    replaced = [
+        part
+        for kind, old_start, old_end, start_in_new, end_in_new in changed
+        if kind == "replace"
+        for part in (old[old_start:old_end], new[start_in_new:end_in_new])
+    ]
+    if len(replaced) > 2 and all(map(_is_named, replaced)):
+        return None  # another value for another place or purpose
     return _with_verb_first(_Change(old[:start], old[start:end], new[new_start:new_end], old[end:]))
+
+
+def _is_named(words: Sequence[Word]) -> bool:
+    """Return whether words name something, and are not only values or prepositions."""
+    return any(word.shown.isalpha() and not _is_soft(word) and not is_value(word) for word in words)
 
 
 def _with_verb_first(change: _Change) -> _Change:
@@ -330,8 +351,7 @@ def _has_opposites(change: _Change, codes: Sequence[str]) -> bool:
 
 def _is_other_value(change: _Change) -> bool:
     """Return whether the changed part, after a subject, is a value that can be the only one."""
-    verbs = [i for i, word in enumerate(change.head) if _verb(word)]
-    verb = verbs[-1] if verbs else None
+    verb = _find_verb(change.head)
     changed = [*change.removed, *change.added]
     weighty = [word for word in changed if not _is_soft(word)]
     if all(map(is_value, weighty)):
@@ -346,6 +366,33 @@ def _is_other_value(change: _Change) -> bool:
     if change.head[verb].shown == ":" and any(map(_verb, changed)):
         return False  # here, a sentence follows the colon, not a value
     return _has_one_object(change, verb)
+
+
+def _find_verb(words: Sequence[Word]) -> int | None:
+    """Return the position of the last verb. After a verb such as "use", a word may be a noun that
+    is spelled like a verb, as "paint" in "use blue paint".
+    """
+    for at in range(len(words) - 1, -1, -1):
+        base = _verb(words[at])
+        if not base:
+            continue
+        is_bare = words[at].shown.lower() in {base, f"{base}s", f"{base}es"}
+        may_be_noun = is_bare and base not in _AUXILIARIES
+        if not may_be_noun or at == 0 or words[at - 1].key in _BEFORE_VERBS:
+            return at
+        if not any(_is_surely_verb(words, earlier) for earlier in range(at)):
+            return at
+    return None
+
+
+def _is_surely_verb(words: Sequence[Word], at: int) -> bool:
+    """Return whether a word is a verb, and not a noun that is spelled like one."""
+    word, base = words[at], _verb(words[at])
+    if word.key == "@has":
+        return True
+    if not base or base in _AUXILIARIES or word.definite:
+        return False
+    return base in USING | _POSSESSING or (at > 0 and words[at - 1].key in _PERSONS)
 
 
 def _preposition_senses(words: Sequence[Word]) -> list[str]:
