@@ -468,6 +468,7 @@ def test_corrections_are_linked_in_many_languages_and_unlike_facts_are_not(
         ("We use Yarn in the web repo.", "We use Poetry in the api repo."),
         ("Logs go to Loki in staging.", "Logs go to Elastic in production."),
         ("The lights are blue in the hall.", "The lights are green in the kitchen."),
+        ("Use tools, e.g. grep.", "Use tools, e.g. awk."),
     ],
 )
 def test_facts_that_may_both_hold_are_not_linked(one: str, other: str) -> None:

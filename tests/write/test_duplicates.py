@@ -670,3 +670,22 @@ def marked(text: str) -> str:
         f"{word.key}{'!' if word.exact else ''}{forms.get(word.form, f':{word.form}')}"
         for word in read(text)[1]
     )
+
+
+ABBREVIATED = [
+    ("Wir nutzen Werkzeuge wie z. B. Vim", "Wir nutzen Werkzeuge wie zum Beispiel Vim"),
+    ("Use small fonts, e. g. 9 point", "Use small fonts, for example 9 point"),
+    ("Usamos editores, p. ej. Vim", "Usamos editores, por ejemplo Vim"),
+    ("Das Lager ist offen, d. h. werktags", "Das Lager ist offen, das heißt werktags"),
+    ("Ann spricht u. a. Deutsch", "Ann spricht unter anderem Deutsch"),
+    ("Die Fahrt dauert ca. 2 Stunden", "Die Fahrt dauert circa 2 Stunden"),
+    ("The dept. of art is closed", "The department of art is closed"),
+    ("Ship to Germany, Austria, etc.", "Ship to Germany, Austria, and so on"),
+    ("Use max. 5 workers", "Use a maximum of 5 workers"),
+]
+
+
+@pytest.mark.parametrize(("short", "long"), ABBREVIATED)
+def test_an_abbreviation_repeats_its_words(short: str, long: str) -> None:
+    assert compare_texts(short, long, None, threshold=0.8).relation is Relation.DUPLICATE
+    assert compare_texts(long, short, None, threshold=0.8).relation is Relation.DUPLICATE

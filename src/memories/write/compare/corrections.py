@@ -361,7 +361,8 @@ def _is_other_value(change: _Change) -> bool:
         return False
     if _preposition_senses(change.removed) != _preposition_senses(change.added):
         return False
-    if _changes_direction(change) or _changes_kind(change):
+    is_example = change.head[-1].key == "example"  # one of several
+    if is_example or _changes_direction(change) or _changes_kind(change):
         return False
     if change.head[verb].shown == ":" and any(map(_verb, changed)):
         return False  # here, a sentence follows the colon, not a value

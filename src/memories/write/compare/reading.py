@@ -65,12 +65,19 @@ _SENTENCE = re.compile(
 _CLOCK = re.compile(r"0(\d:[0-5]\d(?::[0-5]\d)?(?:am|pm)?)", re.I)
 _CONTRACTED = {"re": "are", "ve": "have", "ll": "will", "m": "am", "s": "'s"}
 _CONTRACTION = re.compile(r"'(re|ve|ll|m|s)\b", re.I)
+# Abbreviations that end with a dot inside a sentence.
+_ABBREVIATIONS = "approx|avg|bzw|ca|cf|dept|est|etc|max|min|resp|vs"
 _SHORT_FORMS = (
     (re.compile(r"\bcan't\b|\bcannot\b", re.I), "can not"),
     (re.compile(r"\bwon't\b", re.I), "will not"),
     (re.compile(r"n't\b", re.I), " not"),
     (re.compile(r"\b(it|that|he|she|there|what)'s\b", re.I), r"\1 is"),
     (re.compile(r"(?<=s)'(?=\s)"), " 's"),
+    (re.compile(r"\b(?:e\.\s?g|z\.\s?b|p\.\s?(?:ej|ex|es))\.", re.I), "example"),
+    (re.compile(r"\b(?:i\.\s?e|d\.\s?h)\.", re.I), "namely"),
+    (re.compile(r"\bu\.\s?a\.", re.I), "unter anderem"),
+    (re.compile(r"\b(?:and so on|und so weiter|usw)\b", re.I), "etc"),
+    (re.compile(rf"\b({_ABBREVIATIONS})\.(?=\s)", re.I), r"\1"),
     (re.compile(r"(?<=\S)\s*—\s*(?=\S)|(?<=\S)\s+–\s+(?=\S)"), f" {_DASH} "),
 )
 _QUOTED = re.compile(r"`[^`]+`|\"[^\"]+\"|(?<!\w)'[^']+'(?!\w)")
