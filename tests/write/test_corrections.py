@@ -314,6 +314,14 @@ def test_a_rollback_of_a_changed_text_restores_the_link(memories: Memories) -> N
     assert current(memories) == {older: (None, newer), newer: (older, None)}
 
 
+def test_memories_deleted_together_name_those_that_are_current_again(memories: Memories) -> None:
+    older, newer = (create(memories, text) for text in (OLD, NEW))
+    assert memories.delete_where(f"id = {newer}", dry_run=True).current_again == ()
+    assert memories.delete_where(f"id = {newer}").current_again == (older,)
+    memories.restore(newer)
+    assert memories.delete_where("content exists").current_again == ()
+
+
 @pytest.mark.parametrize("where", SOME)
 def test_memories_forgotten_together_leave_no_link(memories: Memories, where: str) -> None:
     chain(memories)

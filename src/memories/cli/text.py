@@ -200,6 +200,9 @@ def bulk_result(affected: "Affected", undo: str | None, limit: int) -> str:
     more = sum(affected.counts.values()) - min(limit, len(affected.steps))
     if more > 0:
         lines.append(f"  and {more} more")
+    if affected.current_again:
+        short_ids = [memory_id[:SHORT_ID] for memory_id in affected.current_again[:limit]]
+        lines.append(f"No longer corrected, so current again: {', '.join(short_ids) or '…'}")
     if undo:
         lines.append(f"To undo it: {undo}")
     return "\n".join(lines)

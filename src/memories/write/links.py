@@ -57,15 +57,19 @@ def link_correction(
     return newer._replace(fields={**newer.fields, "corrects": older.ref.group})
 
 
-def leave_chains(store: Store, records: Iterable[Record]) -> None:
+def leave_chains(store: Store, records: Iterable[Record]) -> set[str]:
     """Remove memories that are about to end from their chains of corrections, and link the
     neighbours of each memory to each other.
 
     Args:
         store: Their store, in a transaction.
         records: Any one version of each memory.
+
+    Returns:
+        The ids of memories that nothing corrects any more.
     """
     seen: set[str] = set()
+    uncorrected: set[str] = set()
     for record in records:
         is_current = record.ended_at is None
         if record.ref.group in seen or (is_current and not _has_link(record)):
@@ -80,8 +84,10 @@ def leave_chains(store: Store, records: Iterable[Record]) -> None:
             store.patch([_corrected_patch(older, newer)])
         elif older is not None:
             store.patch([_clear(older, "corrected_by", "corrected_at")])
+            uncorrected.add(older.ref.group)
         if newer is not None:
             store.patch([_patch(newer, corrects=None if older is None else older.ref.group)])
+    return uncorrected
 
 
 def without_links(record: Record) -> Record:

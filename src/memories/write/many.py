@@ -63,6 +63,7 @@ class Affected(NamedTuple):
             None if the change can't be undone, or if there was nothing to do.
         undo_where: The expression that limits that rollback to this change.
         also_in: Files that may still contain forgotten content.
+        current_again: The ids of up to 1,000 memories that only deleted memories corrected.
     """
 
     counts: Mapping[str, int]
@@ -71,6 +72,7 @@ class Affected(NamedTuple):
     undo_to: datetime | None = None
     undo_where: str = ""
     also_in: tuple[str, ...] = ()
+    current_again: tuple[str, ...] = ()
 
 
 class Tally:
@@ -157,16 +159,20 @@ def delete(lookup: Lookup, selector: Selector, *, dry_run: bool) -> Affected:
     refuse_states(selector, "deleted")
     tally, store = Tally(), lookup.store
     at = moment_after(store, lookup.namespace, selector.instant.now)
+    deleted: set[str] = set()
+    uncorrected: set[str] = set()
     for batch in in_batches(select(store, selector, lookup.namespace)):
         if dry_run:
             tally.add_all("delete", batch)
             continue
         with store.transaction():
             for records in _read_again(store, selector, batch):
-                leave_chains(store, records)
+                uncorrected |= leave_chains(store, records)
                 store.patch([versions.end_version(record, at, "delete") for record in records])
                 tally.add_all("delete", records)
-    return tally.result(dry_run=dry_run, at=at)
+                deleted.update(record.ref.group for record in records)
+    current_again = sorted(uncorrected - deleted)[:MAX_STEPS]
+    return tally.result(dry_run=dry_run, at=at)._replace(current_again=tuple(current_again))
 
 
 # --- tagging
