@@ -81,7 +81,7 @@ class Cited(NamedTuple):
 
 
 def is_session_note(tags: Mapping[str, str], key: str | None) -> bool:
-    """Return whether tags and a key mark a session note; see `hooks.session_note`."""
+    """Return whether tags and a key mark a session note; see `hooks.flush.write_note`."""
     return tags.get("type") == SESSION and (key or "").startswith(SESSION_KEY)
 
 

@@ -1,4 +1,5 @@
-"""Runs a command in the server of its store, over a Unix socket. Imports nothing slow.
+"""Runs a command in the server of its store, over a Unix socket: the client of `server.warm`.
+Imports nothing slow.
 
 The request is one JSON line, followed by the bytes of standard input. The answer is one line of
 numbers, followed by the bytes for standard output and standard error. The server first sends a

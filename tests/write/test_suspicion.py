@@ -213,8 +213,8 @@ def test_imported_memories_are_marked_regardless_of_the_file(tmp_path: Path) -> 
         store = memories._store
         [record] = store.scan(Filter(Collection.MEMORY, ("shared",)), limit=2)
         lied = record._replace(fields={"suspicious": ""})
-        assert suspicion.mark_record(lied).fields == {"suspicious": "override"}
-        assert suspicion.mark_record(
+        assert suspicion.mark_suspicious(lied).fields == {"suspicious": "override"}
+        assert suspicion.mark_suspicious(
             record._replace(text="tea", fields={"suspicious": "override", "decay": "x"})
         ).fields == {"decay": "x"}
 

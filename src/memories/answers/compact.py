@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from memories.answers.fields import MAX_SIMILAR, NAMES, cut
+from memories.answers.fields import NAMES, SIMILAR_CHARACTERS, cut
 from memories.errors import InvalidInput
 from memories.guard.origin import CAPTURED, IMPORTED
 from memories.guard.validate import shown
@@ -106,7 +106,7 @@ def create_result(memories: "Memories", created: "Created") -> str:
     if created.similar_to:
         rows.append("if the new memory replaces or repeats one of these, add --supersedes ID:")
     for record in created.similar_to:
-        content = cut(record.content, MAX_SIMILAR // len(created.similar_to))
+        content = cut(record.content, SIMILAR_CHARACTERS // len(created.similar_to))
         rows.append(f"{_name(names[record.id])} {_escaped(content)}")
     return "\n".join([head, *rows])
 

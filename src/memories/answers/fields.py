@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from memories.models import Memory
 
 ALWAYS: Any = object()
-MAX_SIMILAR = 120  # maximum number of characters shown of a memory that a new one may replace
+SIMILAR_CHARACTERS = (
+    120  # maximum number of characters shown of a memory that a new one may replace
+)
 _SCALARS = frozenset({str, int, float, bool, type(None)})  # types that JSON also has
 
 

@@ -11,8 +11,8 @@ from memories.answers.fields import (
     CREATED,
     HIT,
     KNOWN_TAGS,
-    MAX_SIMILAR,
     MEMORY,
+    SIMILAR_CHARACTERS,
     TURN,
     VERSION,
     cut,
@@ -100,7 +100,7 @@ def create_result(created: "Created") -> dict[str, Any]:
         "merged": list(created.merged),
         "not_merged": {name: plain(value) for name, value in created.not_merged.items()},
         "reinforced": created.reinforced,
-        "similar_to": similar(created.similar_to, MAX_SIMILAR),
+        "similar_to": similar(created.similar_to, SIMILAR_CHARACTERS),
         "redacted": list(created.redacted),
         "note": created.note,
         "hint": hint_of(created),
@@ -350,7 +350,7 @@ def _accepted(review: "Reviewed") -> dict[str, Any]:
     if review.duplicates:
         answer["duplicates"] = similar(review.duplicates)
     if review.similar_to:
-        answer["similar_to"] = similar(review.similar_to, MAX_SIMILAR)
+        answer["similar_to"] = similar(review.similar_to, SIMILAR_CHARACTERS)
     if review.not_merged:
         answer["not_merged"] = dict(review.not_merged)
     if review.similar_to:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from memories.answers.fields import MAX_SIMILAR, cut
+from memories.answers.fields import SIMILAR_CHARACTERS, cut
 from memories.context import fence
 from memories.core.ids import short_form
 from memories.core.times import describe_age
@@ -134,7 +134,7 @@ def brief_rows(similar: Sequence[Mapping[str, Any]]) -> list[str]:
 
     The rows show only the beginnings of long texts.
     """
-    characters = MAX_SIMILAR // len(similar)
+    characters = SIMILAR_CHARACTERS // len(similar)
     return [row({**shape, "content": cut(shape["content"], characters)}) for shape in similar]
 
 

@@ -48,7 +48,7 @@ class Ending(StoreBusy):
 
 
 class _Submitted(NamedTuple):
-    """A create operation that no thread waits for; its event is recorded when it completes."""
+    """A create operation; its event is recorded when it completes."""
 
     memories: Memories
     drafts: Sequence[Draft]
@@ -61,22 +61,22 @@ class _Submitted(NamedTuple):
 class _Write(NamedTuple):
     """New memories in the queue."""
 
-    prepared: Batch
+    batch: Batch
     submitted: _Submitted | None
     size: int
     context: contextvars.Context
     future: "Future[Any]"
 
     @classmethod
-    def of(cls, prepared: Batch, submitted: _Submitted | None = None) -> "_Write":
+    def of(cls, batch: Batch, submitted: _Submitted | None = None) -> "_Write":
         """Return a write that stores new memories; it will run in this thread's context."""
-        size = sum(len(item.draft.content) for item in prepared.drafts)
-        return cls(prepared, submitted, size, contextvars.copy_context(), Future())
+        size = sum(len(item.draft.content) for item in batch.drafts)
+        return cls(batch, submitted, size, contextvars.copy_context(), Future())
 
     @property
     def store(self) -> Store:
         """The store that the new memories are written to."""
-        return self.prepared.writer.store
+        return self.batch.writer.store
 
 
 class _Outcome(NamedTuple):
@@ -185,8 +185,8 @@ class GroupCommit:
         self, memories: Memories, drafts: Sequence[Draft], force: bool, redact: bool
     ) -> list[Created]:
         results: list[Created] = []
-        for prepared in memories.prepare(drafts, force=force, redact=redact):
-            results += self._enter(_Write.of(prepared)).result()
+        for batch in memories.prepare(drafts, force=force, redact=redact):
+            results += self._enter(_Write.of(batch)).result()
         return results
 
     def submit(
@@ -195,8 +195,8 @@ class GroupCommit:
         """Queue a draft without waiting for it, unlike `create`; return a future for its result."""
         submitted = _Submitted(memories, [draft], time.perf_counter())
         try:
-            [prepared] = memories.prepare(submitted.drafts, force=force, redact=redact)
-            return self._enter(_Write.of(prepared, submitted))
+            [batch] = memories.prepare(submitted.drafts, force=force, redact=redact)
+            return self._enter(_Write.of(batch, submitted))
         except Exception as exc:
             submitted.record_event(exc)
             raise
@@ -296,38 +296,40 @@ class GroupCommit:
         until = time.monotonic() + _SECONDS
         with self._store.transaction():
             try:
-                batch = BatchedStore(self._store)
+                appends = BatchedStore(self._store)
                 for store, group in itertools.groupby(writes, key=lambda write: write.store):
                     outcomes: list[_Outcome] = []
                     through = store
                     if together:
                         if not isinstance(store, LoggedStore) or store.wrapped is not self._store:
                             raise _Apart
-                        through = store.with_batch(batch)
+                        through = store.with_batch(appends)
                     with collect_reports() as reports, through.transaction():
                         for write in group:
                             if (parts or outcomes) and time.monotonic() >= until:
                                 break
                             outcomes.append(
-                                self._defer(write, batch, through) if together else self._run(write)
+                                self._defer(write, appends, through)
+                                if together
+                                else self._run(write)
                             )
                     parts.append(_Part(outcomes, reports))
                     if time.monotonic() >= until:
                         break
-                batch.flush()
+                appends.flush()
             except Exception as exc:  # not around the commit, whose outcome may be unknown
                 if together:
                     raise _Apart from exc
                 raise
         return parts
 
-    def _defer(self, write: _Write, batch: BatchedStore, through: Store) -> "_Outcome":
+    def _defer(self, write: _Write, appends: BatchedStore, through: Store) -> "_Outcome":
         """Run a write that adds to a batch; remove a refused write from the batch."""
-        before = batch.mark()
+        before = appends.mark()
         try:
-            return _Outcome(write, write.context.run(write.prepared.through(through).write), None)
+            return _Outcome(write, write.context.run(write.batch.through(through).write), None)
         except Exception as exc:
-            if isinstance(exc, StoreError) or not batch.take_back(before):
+            if isinstance(exc, StoreError) or not appends.take_back(before):
                 raise
             return _Outcome(write, None, exc)
 
@@ -338,7 +340,7 @@ class GroupCommit:
             StoreError: The store failed, so the entire transaction failed.
         """
         try:
-            return _Outcome(write, write.context.run(write.prepared.write), None)
+            return _Outcome(write, write.context.run(write.batch.write), None)
         except StoreError as exc:
             if exc.__cause__ is not None:  # an error from the driver, not one of our refusals
                 self._fail([write], exc)

@@ -31,7 +31,7 @@ from memories.transfer.intake import (
 )
 from memories.transfer.lines import Header
 from memories.transfer.pages import PAGE, Place, with_vectors
-from memories.write.suspicion import mark_record
+from memories.write.suspicion import mark_suspicious
 
 if TYPE_CHECKING:
     from memories.guard.redactor import Redactor
@@ -290,7 +290,7 @@ class _Importer:
             refused = {owner_of(line.record.ref) for line in new if self._is_key_taken(line.record)}
             self._count(new, refused)
             return
-        records = [mark_record(line.record) for line in new]
+        records = [mark_suspicious(line.record) for line in new]
         vectors = {record.ref: record.vectors for record in records if record.vectors is not None}
         if self._embedder is None or self.model != self._embedder.space.model:
             vectors = {}

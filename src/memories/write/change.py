@@ -25,7 +25,7 @@ from memories.write.links import (
     restore_links,
     without_links,
 )
-from memories.write.suspicion import mark_record
+from memories.write.suspicion import mark_suspicious
 
 MOST_PINNED = 50
 
@@ -305,7 +305,7 @@ def _append_same(store: Store, latest: Record, new: Record, vectors: Any) -> Rec
     reserved = {name: value for name, value in latest.labels.items() if is_reserved(name)}
     reserved.pop(PINNED, None)
     labels = {**reserved, **new.labels}
-    new = mark_record(new._replace(labels=labels, fields=fields, vectors=vectors))
+    new = mark_suspicious(new._replace(labels=labels, fields=fields, vectors=vectors))
     store.patch([versions.end_version(latest, new.created_at, "update")])
     append_stamped(store, [new])
     return new
@@ -377,7 +377,7 @@ def _append(store: Store, latest: Record, new: Record, vectors: Any) -> Record:
         store.patch([versions.end_version(latest, new.created_at, "update")])
     else:
         store.patch([versions.undo_end(latest)])
-    new = mark_record(new)
+    new = mark_suspicious(new)
     store.append([new._replace(vectors=vectors)])
     return stamp_origin(store, new)
 

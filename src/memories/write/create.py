@@ -4,13 +4,13 @@ key, merges it into the memory with the same text, or refuses it as a duplicate.
 A draft passes through these steps:
 
 1. `prepare` redacts and checks all drafts and embeds them in batches. That takes time, so it
-   happens before any transaction. The result is a `Prepared`.
+   happens before any transaction. The result is batches of `Prepared`.
 2. `Batch.write` opens one transaction for a batch and takes each draft through the next steps.
 3. A retried draft is recognized, and the memory that it supersedes is looked up.
 4. `Writer.compare` finds the stored memories that resemble it: a `Comparison`.
 5. One of `_store_new`, `_store_version`, `_store_pending` and `_merge` writes it with its origin,
-   or it is refused. `link_correction` links the memory to one that it corrects. The result is a
-   `Created`.
+   or it is refused. `_store_new` also links the memory to one that it corrects
+   (`link_correction`). The result is a `Created`.
 6. `stores.logged` adds the entry of the audit log, and the store commits.
 """
 
@@ -30,7 +30,7 @@ from memories.stores.logged import append_stamped, batched_transaction, stamp_or
 from memories.stores.protocol import Store, refuse_other_model
 from memories.stores.records import Collection, Filter, Record
 from memories.write.links import drop_outdated_links, link_correction
-from memories.write.suspicion import mark_record
+from memories.write.suspicion import mark_suspicious
 from memories.write.writer import Comparison, Similar, Writer
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Created:
     """The result of `Memories.create`.
 
     Attributes:
-        stored: Whether anything was stored.
+        stored: Whether the draft became a new memory, or a new version of the memory with its key.
         memory: The stored or updated memory; None if the draft was refused.
         duplicates: The memories that say the same thing, if the draft was refused as a duplicate.
         similar_to: At most three current memories that are closest in subject. If the new memory
@@ -208,7 +208,7 @@ class Batch(NamedTuple):
         with batched_transaction(writer.store) as store:
             batch_writer = self.through(store).writer
             for prepared in self.drafts:
-                created = _store(batch_writer, prepared)
+                created = _store_draft(batch_writer, prepared)
                 if self.note or prepared.redacted:
                     note = self.note if created.stored else created.note
                     created = replace(created, note=note, redacted=prepared.redacted)
@@ -216,7 +216,7 @@ class Batch(NamedTuple):
         return results
 
 
-def _store(writer: Writer, prepared: Prepared) -> Created:
+def _store_draft(writer: Writer, prepared: Prepared) -> Created:
     """Compare a draft with stored memories, and store it."""
     retry = _find_retry(writer, prepared.draft)
     if retry is not None:
@@ -288,7 +288,7 @@ def _store_new(writer: Writer, prepared: Prepared, comparison: Comparison) -> Cr
     record = versions.first_version(
         draft, memory_id, writer.lookup.namespace, created_at, prepared.redacted
     )
-    record = stamp_origin(writer.store, mark_record(record))
+    record = stamp_origin(writer.store, mark_suspicious(record))
     writer.retire(superseded, memory_id, created_at)
     record = link_correction(writer.store, record, comparison.corrected, superseded=superseded)
     append_stamped(writer.store, [record._replace(vectors=prepared.vectors)])
@@ -322,7 +322,7 @@ def _store_version(writer: Writer, prepared: Prepared, latest: Record) -> Create
     record = versions.next_version(
         latest, "update", written_at, fresh=True, text=draft.content, labels=labels, fields=fields
     )
-    record = stamp_origin(writer.store, mark_record(record))
+    record = stamp_origin(writer.store, mark_suspicious(record))
     record = drop_outdated_links(writer.store, latest, record)
     writer.store.patch([versions.end_version(latest, record.created_at, "update")])
     append_stamped(writer.store, [record._replace(vectors=prepared.vectors)])

@@ -1,8 +1,9 @@
 """Links between memories and the memories that they correct, kept up to date when either changes.
 
-A link is made in three ways: `create` links a new memory to one that `compare.corrections` says it
-corrects; a person accepts a proposal of `memory tidy`; or an old text that had been corrected is
-stated again (`link_restated`).
+A link is made in four ways: `create` links a new memory to one that `compare.corrections` says it
+corrects; an accepted memory is linked in the same way (`write.review`); a person accepts a proposal
+of `memory tidy`; or an old text that had been corrected is stated again (`link_restated`).
+`restore_links` makes former links again.
 
 Both sides store the link: the newer memory in `corrects`, the older one in `corrected_by` and
 `corrected_at`. Only current memories are linked. A memory that ends keeps its own side, so that it
@@ -48,7 +49,7 @@ def link_correction(
         record
         for record in corrected
         if record.fields.get("corrected_by") in (None, predecessor)
-        and record.created_at <= newer.created_at
+        and record.created_at <= newer.created_at  # its latest version may be newer
     ]
     if not free:
         return newer

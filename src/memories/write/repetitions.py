@@ -19,7 +19,7 @@ from memories.stores.protocol import Store
 from memories.stores.records import Record
 from memories.write.change import reset_decay
 from memories.write.links import find_last_correction, link_restated
-from memories.write.suspicion import mark_record
+from memories.write.suspicion import mark_suspicious
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -239,7 +239,7 @@ class Repetition(NamedTuple):
             labels=self._merge_tags(additions),
             fields=fields,
         )
-        new = mark_record(new)
+        new = mark_suspicious(new)
         if correction is not None:
             new = link_restated(self.store, existing, new, correction)
         new = stamp_origin(self.store, new)

@@ -23,7 +23,7 @@ from memories.stores.records import Collection, Filter, Patch, Record, Ref
 from memories.write import tidy
 from memories.write.create import BATCH_COMPARED
 from memories.write.links import drop_outdated_links, link_correction
-from memories.write.suspicion import mark_record
+from memories.write.suspicion import mark_suspicious
 from memories.write.writer import Comparison, Similar, Writer
 
 _WORD = re.compile(r"\w+")
@@ -388,7 +388,7 @@ class Review:
         new = versions.next_version(
             record, "update", now, fresh=True, text=draft.content, labels=labels
         )
-        new = stamp_origin(store, mark_record(new))
+        new = stamp_origin(store, mark_suspicious(new))
         self._end(record, "update")
         new = link_correction(store, new, comparison.corrected, superseded=superseded)
         store.append([new._replace(vectors=vectors)])
@@ -425,7 +425,7 @@ class Review:
             new = new._replace(labels={**labels, **origin})
             append_stamped(store, [new._replace(vectors=vectors)])
         else:
-            new = stamp_origin(store, mark_record(new))
+            new = stamp_origin(store, mark_suspicious(new))
             store.append([new._replace(vectors=vectors)])
         self._end_as_said_by(record, new)
         return Reviewed(record.ref.group, True, self._writer.to_memory(new))

@@ -202,7 +202,7 @@ def find_marks(text: str) -> tuple[str, ...]:
     return tuple(marks)
 
 
-def mark_record(record: "Record") -> "Record":
+def mark_suspicious(record: "Record") -> "Record":
     """Return a record with the marks of its text and anchors in the field `suspicious`."""
     fields = {name: value for name, value in record.fields.items() if name != "suspicious"}
     anchors = fields.get("anchors")

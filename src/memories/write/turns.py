@@ -40,7 +40,7 @@ from memories.read.turns import (
 from memories.stores.logged import stamp_origin
 from memories.stores.protocol import Store, find_first, refuse_damaged
 from memories.stores.records import MAX_INDEX, ROLE, ROLES, SPEAKER, Collection, Filter, Record, Ref
-from memories.write.suspicion import mark_record
+from memories.write.suspicion import mark_suspicious
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
@@ -280,7 +280,7 @@ def _records(first: Ref, last: Record | None, turn: _Prepared) -> Iterator[Recor
                 fields[MESSAGE_ID] = turn.draft.message_id
             labels = {**record.labels, PART: str(start), CONTINUED: "1"}
             record = record._replace(key=None, labels=labels)
-        last = mark_record(record._replace(fields=fields))
+        last = mark_suspicious(record._replace(fields=fields))
         yield last
 
 
