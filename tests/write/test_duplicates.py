@@ -682,6 +682,7 @@ ABBREVIATED = [
     ("The dept. of art is closed", "The department of art is closed"),
     ("Ship to Germany, Austria, etc.", "Ship to Germany, Austria, and so on"),
     ("Use max. 5 workers", "Use a maximum of 5 workers"),
+    ("The office opens at 8 a.m.", "The office opens at 8 am"),
 ]
 
 

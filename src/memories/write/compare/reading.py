@@ -73,6 +73,7 @@ _SHORT_FORMS = (
     (re.compile(r"n't\b", re.I), " not"),
     (re.compile(r"\b(it|that|he|she|there|what)'s\b", re.I), r"\1 is"),
     (re.compile(r"(?<=s)'(?=\s)"), " 's"),
+    (re.compile(r"(?<=\d)\s?([ap])\.\s?m\b\.?", re.I), r" \1m"),
     (re.compile(r"\b(?:e\.\s?g|z\.\s?b|p\.\s?(?:ej|ex|es))\.", re.I), "example"),
     (re.compile(r"\b(?:i\.\s?e|d\.\s?h)\.", re.I), "namely"),
     (re.compile(r"\bu\.\s?a\.", re.I), "unter anderem"),
