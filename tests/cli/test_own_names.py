@@ -197,7 +197,7 @@ def test_every_file_that_a_run_makes_in_the_home_has_a_refused_name(
     )  # a store with a name of the user's choice
     stored("The office is in Berlin")
     for name in (each.name for each in home.iterdir() if each.name.startswith("Notes")):
-        assert "name of a file of this program" in memory("list", "-n", name).error
+        assert "name of one of this program's files" in memory("list", "-n", name).error
     assert memory("list", "-n", "notes-of-ann").code == 0
 
 
@@ -233,11 +233,11 @@ def test_such_a_name_is_refused_everywhere_and_makes_nothing(
             memory(*command, "-n", name),
             memory(*command, env={"MEMORY_NAMESPACE": name}),
         ):
-            assert (answer.code, "has the name of a file of this program" in answer.error) == (
+            assert (answer.code, "has the name of one of this program's files" in answer.error) == (
                 2,
                 True,
             ), command
-    with pytest.raises(InvalidInput, match="name of a file of this program"):
+    with pytest.raises(InvalidInput, match="name of one of this program's files"):
         Memories(namespace=name)
     assert not home.exists()
     memory("create", "x", "-n", "bob")
@@ -247,13 +247,13 @@ def test_such_a_name_is_refused_everywhere_and_makes_nothing(
         ["import", f"{folder}/e.jsonl", "--as", name], ["tokens", "create", "t", "--allow", f"{name}:rw"],
     ):  # fmt: skip
         answer = memory(*command)
-        assert (answer.code, "has the name of a file of this program" in answer.error) == (
+        assert (answer.code, "has the name of one of this program's files" in answer.error) == (
             2,
             True,
         ), command
     assert not (home / name.lower()).exists()
     (home / "config.toml").write_text(f'namespace = "{name}"\n')
-    assert "has the name of a file of this program" in memory("list").error
+    assert "has the name of one of this program's files" in memory("list").error
 
 
 @pytest.mark.first(1)

@@ -75,5 +75,5 @@ def test_a_name_of_an_own_file_is_readable_if_it_was_written_to(tmp_path: Path) 
         )
         assert check_namespace("off", store, config) == "off"
         assert check_namespace("bob", store, config) == "bob"
-        with pytest.raises(InvalidInput, match='"inbox" has the name of a file of this program'):
+        with pytest.raises(InvalidInput, match='"inbox" has the name of one of this program'):
             check_namespace("inbox", store, config)

@@ -364,7 +364,7 @@ def test_no_token_makes_a_folder_in_the_place_of_a_file_of_the_program(
     said = nobody.post(
         "/api/memories", params={"namespace": name}, json={"content": "x"}, headers=writer
     )
-    assert (said.status_code, "name of a file of this program" in said.text) == (400, True)
+    assert (said.status_code, "name of one of this program's files" in said.text) == (400, True)
     imported = nobody.post(f"/api/import?namespace=bob&as={name}", content=b"", headers=writer)
     assert imported.status_code == 400
     for path in (

@@ -168,7 +168,8 @@ def is_own_name(name: str) -> bool:
 def refuse_own_name(name: str) -> None:
     """Raise InvalidInput for a namespace with the name of one of the program's own files."""
     raise InvalidInput(
-        f'namespace "{shown(name)}" has the name of a file of this program; choose another name'
+        f'namespace "{shown(name)}" has the name of one of this program\'s files; '
+        "choose a different name"
     )
 
 

@@ -324,7 +324,7 @@ def _read_weekday(match: re.Match[str], context: _Context) -> Iterator[Span]:
 
 
 def _days_back(first: int, last: int) -> Reader:
-    """Return the reader for the days from `first` until `last` days before today."""
+    """Return a function that yields the days from `first` to `last` days ago."""
 
     def read(_match: re.Match[str], context: _Context) -> Iterator[Span]:
         yield _days_before(context.today, first), _days_before(context.today, last)

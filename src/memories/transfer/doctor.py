@@ -120,7 +120,7 @@ def _examine_store(config: Config, examined: Examined, *, deep: bool) -> None:
         facts["namespaces"] = len(names)
         for name in sorted(names):
             if is_own_name(name, config):
-                problem = f'namespace "{name}" has the name of a file of this program'
+                problem = f'namespace "{name}" has the name of one of this program\'s files'
                 remedy = f"run: memory namespaces rename {name} NEW"
                 findings.append(Finding(f"{problem}, so it has no scratchpad", remedy))
         if facts.get("model") and config.embedder != "none":

@@ -147,7 +147,7 @@ class Service(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """A provider of embedding services, and its formats of requests and answers.
+    """A provider of embedding services, and the formats of its requests and answers.
 
     Attributes:
         name: The part before the colon in EMBEDDER.

@@ -1,4 +1,4 @@
-"""The request and the answer of a view, and its plots."""
+"""What a page is asked for, what it answers, and the plots that it shows."""
 
 from bisect import bisect_left
 from collections import Counter
