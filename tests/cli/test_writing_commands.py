@@ -304,6 +304,22 @@ def test_deleting_a_correction_names_the_memory_that_is_current_again(memory: Co
     assert f"Memory {ports[0]}, which the deleted one corrected, is current again.\n" in shown
 
 
+@pytest.mark.parametrize("command", ["delete", "forget"])
+def test_a_bulk_command_names_memories_that_are_current_again(
+    memory: Command, command: str
+) -> None:
+    for subject in ("API", "shop"):
+        ids = [memory("create", f"The {subject} listens on port {n}.").json["id"] for n in (1, 2)]
+        where = f"id = {ids[1]}"
+        yes = ["--yes"] if command == "forget" else []
+        if subject == "API":
+            answer = memory(command, "--where", where, *yes).json
+            assert (answer["current_again"], answer["current_again_count"]) == (ids[:1], 1)
+        else:
+            shown = memory(command, "--where", where, *yes, "--format", "text").out
+            assert f"Current again (1): {ids[0][:18]}\n" in shown
+
+
 def test_a_corrected_memory_is_marked_and_a_wrong_link_is_taken_back(memory: Command) -> None:
     older = memory("create", "The API listens on port 8080.").json["id"]
     newer = memory("create", "The API listens on port 9090.").json["id"]

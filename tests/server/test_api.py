@@ -399,6 +399,15 @@ def test_a_key_is_its_senders_own(owner: TestClient, token: Token, config: Confi
 # --- who may what
 
 
+@pytest.mark.parametrize("action", ["delete", "forget"])
+def test_a_bulk_change_names_the_memories_that_are_current_again(
+    owner: TestClient, action: str
+) -> None:
+    older, newer = (create(owner, f"The API listens on port {n}").json()["id"] for n in (1, 2))
+    answer = owner.post(f"/api/{action}", json={"where": f"id = {newer}"}).json()
+    assert (answer["current_again"], answer["current_again_count"]) == ([older], 1)
+
+
 def test_a_token_may_what_it_was_given(owner: TestClient, token: Token, config: Config) -> None:
     bob = token("bob:rw", "shared:r")
     made = create(owner, "Bob likes tea", headers=bob).json()

@@ -322,6 +322,15 @@ def test_memories_deleted_together_name_those_that_are_current_again(memories: M
     assert memories.delete_where("content exists").current_again == ()
 
 
+def test_memories_forgotten_together_name_those_that_are_current_again(memories: Memories) -> None:
+    older, newer = (create(memories, text) for text in (OLD, NEW))
+    assert memories.forget_where(f"id = {newer}", dry_run=True).current_again_count == 0
+    affected = memories.forget_where(f"id = {newer}")
+    assert (affected.current_again, affected.current_again_count) == ((older,), 1)
+    create(memories, NEW)
+    assert memories.forget_where("content exists").current_again_count == 0
+
+
 @pytest.mark.parametrize("where", SOME)
 def test_memories_forgotten_together_leave_no_link(memories: Memories, where: str) -> None:
     chain(memories)

@@ -237,7 +237,8 @@ def bulk_result(affected: "Affected", undo: str | None, limit: int) -> dict[str,
         "steps": steps,
         "undo": undo,
         "also_in": list(affected.also_in) or None,
-        "current_again": list(affected.current_again) or None,
+        "current_again": list(affected.current_again[:limit]) or None,
+        "current_again_count": affected.current_again_count or None,
     }
     return without_none(answer)
 

@@ -201,8 +201,8 @@ def bulk_result(affected: "Affected", undo: str | None, limit: int) -> str:
     if more > 0:
         lines.append(f"  and {more} more")
     if affected.current_again:
-        short_ids = [memory_id[:SHORT_ID] for memory_id in affected.current_again[:limit]]
-        lines.append(f"No longer corrected, so current again: {', '.join(short_ids) or '…'}")
+        names = ", ".join(memory_id[:SHORT_ID] for memory_id in affected.current_again[:limit])
+        lines.append(f"Current again ({affected.current_again_count}): {names or '…'}")
     if undo:
         lines.append(f"To undo it: {undo}")
     return "\n".join(lines)

@@ -215,17 +215,17 @@ def _erase_all(
         for batch in in_batches(records, _BATCH):
             tally.add_all("forget", batch)
             if not dry_run:
-                also_in = _erase(store, batch) or also_in
+                also_in = _erase(store, batch, tally) or also_in
                 erased.enter_context(once_erased(PARTLY_GONE))
     return also_in
 
 
-def _erase(store: Store, records: Sequence[Record]) -> tuple[str, ...]:
+def _erase(store: Store, records: Sequence[Record], tally: Tally) -> tuple[str, ...]:
     """Erase turns, and memories with all their versions, until none are left."""
     memories = [record for record in records if record.ref.collection is Collection.MEMORY]
     turns = [record for record in records if record.ref.collection is Collection.HISTORY]
     with store.transaction():
-        leave_chains(store, memories)
+        tally.note_ended(memories, leave_chains(store, memories))
         keep_about(store, _refs_of_all(store, turns))
     also_in: tuple[str, ...] = ()
     refs = _refs_of_all(store, records)

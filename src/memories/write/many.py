@@ -63,7 +63,9 @@ class Affected(NamedTuple):
             None if the change can't be undone, or if there was nothing to do.
         undo_where: The expression that limits that rollback to this change.
         also_in: Files that may still contain forgotten content.
-        current_again: The ids of up to 1,000 memories that only deleted memories corrected.
+        current_again: The ids of the first 1,000 memories that are current again, since only
+            deleted or erased memories corrected them.
+        current_again_count: The number of all such memories.
     """
 
     counts: Mapping[str, int]
@@ -73,6 +75,7 @@ class Affected(NamedTuple):
     undo_where: str = ""
     also_in: tuple[str, ...] = ()
     current_again: tuple[str, ...] = ()
+    current_again_count: int = 0
 
 
 class Tally:
@@ -81,6 +84,8 @@ class Tally:
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
         self._steps: list[Step] = []
+        self._uncorrected: set[str] = set()
+        self._ended: set[str] = set()
 
     def add(self, action: str, record: Record, reason: str = "") -> None:
         """Count an action on a record."""
@@ -103,20 +108,34 @@ class Tally:
         """Count changes without keeping a step for each."""
         self._counts[action] = self._counts.get(action, 0) + number
 
+    def note_ended(self, records: Iterable[Record], uncorrected: set[str]) -> None:
+        """Note memories that end, and the ids of those that nothing corrects any more."""
+        self._ended.update(record.ref.group for record in records)
+        self._uncorrected |= uncorrected
+
     def result(
         self, *, dry_run: bool, at: datetime | None = None, also_in: tuple[str, ...] = ()
     ) -> Affected:
         """Return the result of the bulk change; `at` is when it was made, if it can be undone."""
         # A rollback can't undo a rejection, but `Memories.restore` can.
         without_undo = ("left", "reject")
+        current_again = sorted(self._uncorrected - self._ended)
+        affected = Affected(
+            self._counts,
+            tuple(self._steps),
+            dry_run,
+            also_in=also_in,
+            current_again=tuple(current_again[:MAX_STEPS]),
+            current_again_count=len(current_again),
+        )
         has_changes = any(
             count for action, count in self._counts.items() if action not in without_undo
         )
         if dry_run or not has_changes or at is None:
-            return Affected(self._counts, tuple(self._steps), dry_run, also_in=also_in)
+            return affected
         undo_where = f'updated = "{to_iso(at)}" or ended = "{to_iso(at)}"'
         before = at - timedelta(milliseconds=1)
-        return Affected(self._counts, tuple(self._steps), dry_run, before, undo_where, also_in)
+        return affected._replace(undo_to=before, undo_where=undo_where)
 
 
 def moment_after(store: Store, namespace: str, now: datetime) -> datetime:
@@ -159,20 +178,16 @@ def delete(lookup: Lookup, selector: Selector, *, dry_run: bool) -> Affected:
     refuse_states(selector, "deleted")
     tally, store = Tally(), lookup.store
     at = moment_after(store, lookup.namespace, selector.instant.now)
-    deleted: set[str] = set()
-    uncorrected: set[str] = set()
     for batch in in_batches(select(store, selector, lookup.namespace)):
         if dry_run:
             tally.add_all("delete", batch)
             continue
         with store.transaction():
             for records in _read_again(store, selector, batch):
-                uncorrected |= leave_chains(store, records)
+                tally.note_ended(records, leave_chains(store, records))
                 store.patch([versions.end_version(record, at, "delete") for record in records])
                 tally.add_all("delete", records)
-                deleted.update(record.ref.group for record in records)
-    current_again = sorted(uncorrected - deleted)[:MAX_STEPS]
-    return tally.result(dry_run=dry_run, at=at)._replace(current_again=tuple(current_again))
+    return tally.result(dry_run=dry_run, at=at)
 
 
 # --- tagging

@@ -103,7 +103,7 @@ SCHEMAS: dict[str, Schema] = {
     "Step": _object("id:text action:text content:text", "reason:text"),
     "Affected": _object(
         "count:whole dry_run:flag counts:counts steps:[object]",
-        "left:whole undo:object also_in:texts current_again:texts",
+        "left:whole undo:object also_in:texts current_again:texts current_again_count:whole",
     ),
     "Moved": _object("ids:texts namespace:text into:text versions:whole count:whole"),
     "Accepted": _object("accepted:whole left:whole results:[object] dry_run:flag"),
