@@ -683,6 +683,12 @@ ABBREVIATED = [
     ("Ship to Germany, Austria, etc.", "Ship to Germany, Austria, and so on"),
     ("Use max. 5 workers", "Use a maximum of 5 workers"),
     ("The office opens at 8 a.m.", "The office opens at 8 am"),
+    ("The ticket costs 5 €", "The ticket costs 5 euros"),
+    ("The ticket costs 5€.", "The ticket costs €5."),
+    ("The tax is 20 %", "The tax is 20%"),
+    ("The tax is 20%", "The tax is 20 percent"),
+    ("The logo is 40px high", "The logo is 40 pixels high"),
+    ("The oven is set to 180 °C", "The oven is set to 180°C"),
 ]
 
 

@@ -51,7 +51,9 @@ _PRICE = re.compile(r"([$€£])(\d[\d.,]*)")
 _CURRENCIES = {"$": "dollar", "€": "euro", "£": "pound"}
 _MINIMUM = re.compile(r"(?:>=|≥)?(\d[\d.]*)\+|(?:>=|≥)(\d[\d.]*)")
 _THOUSANDS = re.compile(r"(\d+)k|(\d{1,3}(?:,\d{3})+)")
-_QUANTITY = re.compile(r"(\d+(?:[.,]\d+)?)(GiB|GB|MiB|MB|KB|TB|ms|s|h|min|am|pm|AM|PM|kg|km|%)")
+_QUANTITY = re.compile(
+    r"(\d+(?:[.,]\d+)?)(GiB|GB|MiB|MB|KB|TB|ms|s|h|min|am|pm|AM|PM|kg|km|m|cm|mm|g|px|°C|°F)"
+)
 _STRAIGHT = str.maketrans("‘’“”„।۔؟،؛", '\'\'"""..?,;')
 _ELIDED = r"(?i)\b((?:[cdjlmnst]|qu|all|dall|dell|nell|sull|un)')(?=\w)"  # in French and Italian
 _DECIMAL = re.compile(r"(\d+),(\d{1,2})")
@@ -73,6 +75,8 @@ _SHORT_FORMS = (
     (re.compile(r"n't\b", re.I), " not"),
     (re.compile(r"\b(it|that|he|she|there|what)'s\b", re.I), r"\1 is"),
     (re.compile(r"(?<=s)'(?=\s)"), " 's"),
+    (re.compile(r"(?<![$€£\w.,])(\d[\d.,]*) ?([$€£])(?!\w)"), r"\2\1"),
+    (re.compile(r"(?<=\d) ?%(?!\w)"), " percent"),
     (re.compile(r"(?<=\d)\s?([ap])\.\s?m\b\.?", re.I), r" \1m"),
     (re.compile(r"\b(?:e\.\s?g|z\.\s?b|p\.\s?(?:ej|ex|es))\.", re.I), "example"),
     (re.compile(r"\b(?:i\.\s?e|d\.\s?h)\.", re.I), "namely"),
