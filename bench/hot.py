@@ -1,4 +1,4 @@
-"""The hot tier: the cost of reading and searching a scratchpad, and of the prompt block, relative
+"""The hot tier: the cost of reading and searching a scratchpad, and of the session block, relative
 to `python -c pass`.
 """
 
@@ -90,7 +90,7 @@ def _print_cold(rounds: int, home: Path, environment: dict[str, str]) -> None:
 def _print_warm(memories: Memories, home: Path) -> None:
     calls = {
         "reading a scratchpad": lambda: load(home, "bob"),
-        "the prompt block": lambda: build(memories, project=None, budget=1500),
+        "the session block": lambda: build(memories, project=None, budget=1500),
         "a search of the scratchpad": lambda: memories.search_scratchpad("the part 49 of the shop"),
         "bringing it up to date": lambda: memories.scratchpad(refresh=True),
         "rebuilding it": lambda: memories.scratchpad(rebuild=True),

@@ -266,9 +266,9 @@ class EventHandler:
         if not self._is_first("given", prompt):
             return Reply()
         # If the store did not answer an earlier hook of this session in time, report that once.
-        state = session.read(self.home, self.event.session_name)
-        is_past = 0 < state.suspect_since <= time.time_ns() // 1_000_000
-        has_missed = is_past and state.suspect_since != state.miss_reported
+        record = session.read(self.home, self.event.session_name)
+        is_past = 0 < record.suspect_since <= time.time_ns() // 1_000_000
+        has_missed = is_past and record.suspect_since != record.miss_reported
         notice = MISSED if has_missed else ""
 
         def announce() -> None:
@@ -277,7 +277,7 @@ class EventHandler:
             Nothing slow may happen before this notice is sent: this hook may be killed, too.
             """
             if has_missed:
-                self._note({session.MISS_REPORTED: state.suspect_since})
+                self._note({session.MISS_REPORTED: record.suspect_since})
             if self.call.send_interim:
                 self.call.send_interim(render_answer(self.event, self.call.event, notice))
 

@@ -144,7 +144,7 @@ def recall_prompt(
     else:
         offline, seconds = _check_store(memories, request.seconds() / 2), request.seconds()
     backend = _GatedBackend(memories, projects, offline, trace)
-    with _GatedScratchpad(backend, seconds) as gateway:
+    with _GatedGateway(backend, seconds) as gateway:
         recalled, text = _build(gateway, config, str(request.prompt), in_context, projects, limits)
     if trace is not None:
         trace.finish(recalled)
@@ -200,6 +200,7 @@ def _build(
     config = config._replace(events=OFF, memory_top_k=top_k)
     while True:
         builder = ContextBuilder.from_config(gateway, config, budget)
+        # The builder asks `_GatedBackend.recall` and `_GatedBackend.recall_turns`.
         context = _leave_out(builder.build_recall(prompt), in_context)
         text = ""
         if context["memories"] or context["recalled"]:
@@ -346,7 +347,7 @@ class _GatedBackend(EngineBackend):
             return list(map(self._recalled_turn, hits))
 
 
-class _GatedScratchpad(WithScratchpad):
+class _GatedGateway(WithScratchpad):
     """A gateway that falls back on the scratchpad, whose memories must also pass the gate."""
 
     def __init__(self, backend: _GatedBackend, seconds: float | None) -> None:

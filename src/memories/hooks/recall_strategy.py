@@ -48,7 +48,7 @@ class RecallRequest:
         prompt: The user's prompt; None at the start of a session.
         deadline: When the store must have answered, in `time.monotonic` seconds; None to leave the
             store alone and answer from the scratchpad.
-        counts: Whether a memory that is shown counts as read.
+        counts: Whether the memories that the gate admits count as read.
         started_at: When the hook's process started, in `time.monotonic` seconds.
     """
 

@@ -1,1 +1,1 @@
-"""Who an agent is and where it works: namespaces, projects, the prompt block, and server tokens."""
+"""Who an agent is and where it works: namespaces, projects, the session block, server tokens."""

@@ -236,7 +236,7 @@ Block = Callable[[], Awaitable[str]]
 
 
 class MemoriesContext:
-    """Context manager that keeps every message. A request gets the prompt block and all messages,
+    """Context manager that keeps every message. A request gets the session block and all messages,
     or a view of the messages if not all fit.
 
     The block is read before the first request, and again after `clear`. So the start of the prompt
@@ -251,10 +251,10 @@ class MemoriesContext:
         delay_seconds: float = 1.0,
         hooks: Any = None,
     ) -> None:
-        """Initialize without reading the prompt block.
+        """Initialize without reading the session block.
 
         Args:
-            block: Returns the prompt block; None for a context without memory.
+            block: Returns the session block; None for a context without memory.
             max_tokens: The maximum number of tokens in a request; None for the provider's limit.
             delay_seconds: How long the first request waits for the block. Later requests include it
                 if it has arrived.
@@ -273,7 +273,7 @@ class MemoriesContext:
         self._messages.append(dict(message))
 
     async def get_messages(self) -> list[dict[str, Any]]:
-        """Return all messages, without the prompt block."""
+        """Return all messages, without the session block."""
         return list(map(dict, self._messages))
 
     async def set_messages(self, messages: list[dict[str, Any]]) -> None:
@@ -281,7 +281,7 @@ class MemoriesContext:
         self._messages, self._cut, self._sizes = list(map(dict, messages)), Cut(), {}
 
     async def clear(self) -> None:
-        """Remove all messages; the prompt block is read again."""
+        """Remove all messages; the session block is read again."""
         self._messages, self._cut, self._sizes = [], Cut(), {}
         await self.forget_block()
 
@@ -294,7 +294,7 @@ class MemoriesContext:
     async def get_messages_for_request(
         self, token_budget: int | None = None, provider: Any | None = None
     ) -> list[dict[str, Any]]:
-        """Return the messages for a request: instructions, the prompt block, and as many messages
+        """Return the messages for a request: instructions, the session block, and as many messages
         as fit.
 
         Args:
@@ -322,7 +322,7 @@ class MemoriesContext:
         return [*visible[:count], *first, *visible[count:]]
 
     async def forget_block(self) -> None:
-        """Drop the prompt block; it is read again before the next request."""
+        """Drop the session block; it is read again before the next request."""
         reading, self._reading = self._reading, None
         if reading is not None and not reading.done():
             reading.cancel()
@@ -333,7 +333,7 @@ class MemoriesContext:
         return self._sizes[id(message)]
 
     async def _read(self) -> str:
-        """Return the prompt block; empty if there is none, or if the memory has not answered
+        """Return the session block; empty if there is none, or if the memory has not answered
         yet.
         """
         if self._block is None:

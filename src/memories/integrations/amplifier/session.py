@@ -24,11 +24,11 @@ class Settings(NamedTuple):
         capture: Whether conversations are captured; off by default, and if memory is off.
         agent_identity: The agent's namespace; None for the namespace in the settings of Memories.
         mode: `autonomous`: the agent decides when to use its memory, and its prompt includes the
-            prompt block. `explicit`: the agent uses its memory only when the user asks, and its
+            session block. `explicit`: the agent uses its memory only when the user asks, and its
             prompt doesn't include the block.
-        delay_seconds: Maximum time that a session waits for the prompt block, or for an event to be
-            written.
-        block_tokens: The maximum number of tokens in the prompt block.
+        delay_seconds: Maximum time that a session waits for the session block, or for an event to
+            be written.
+        block_tokens: The maximum number of tokens in the session block.
         max_tokens: The maximum number of tokens in a request; None for the provider's limit.
     """
 
