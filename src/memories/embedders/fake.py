@@ -50,6 +50,6 @@ class FakeEmbedder:
             vector[0], length = 1.0, 1.0
         return (vector / length)[np.newaxis, :]
 
-    def familiarity(self, text: str) -> float:  # noqa: ARG002 - it knows no words
-        """Return 0.0, since it knows no words."""
+    def familiarity(self, text: str) -> float:  # noqa: ARG002 - there is no vocabulary
+        """Return 0.0, since this embedder has no vocabulary."""
         return 0.0

@@ -65,7 +65,9 @@ class Utterance(NamedTuple):
 
     @property
     def message_id(self) -> str:
-        """The id by which an utterance that is stored again becomes the same turn."""
+        """The message id of the turn. Storing this utterance again adds no second turn, because the
+        id stays the same.
+        """
         return f"{self.role}:{self.digest}:{self.number}"
 
 

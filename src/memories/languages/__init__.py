@@ -87,8 +87,8 @@ _FOLDS[ord("ł")] = "l"
 _FOLDS[ord("ß")] = "ss"
 _FOLDS[ord("ـ")] = ""
 _FOLDS[0x93C] = ""  # a dot below Devanagari letters
-_FOLDS.update(dict.fromkeys(range(0x591, 0x5C8), ""))  # points of Hebrew
-_FOLDS.update(dict.fromkeys(range(0x64B, 0x653), ""))  # vowels of Arabic
+_FOLDS.update(dict.fromkeys(range(0x591, 0x5C8), ""))  # Hebrew vowel points and other marks
+_FOLDS.update(dict.fromkeys(range(0x64B, 0x653), ""))  # Arabic vowel marks
 
 
 def fold(text: str) -> str:

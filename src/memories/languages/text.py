@@ -9,9 +9,12 @@ from memories import languages
 
 MAX_QUERY_TERMS = 64
 _MAX_READ = 16_384  # maximum number of characters of a text that are read for its terms
-_LONGEST = 64  # maximum letters of a word that gets other forms; maximum words of a phrase
-_MAX_ENDINGS, _MIN_STEM = 2, 4  # maximum endings removed from a word; minimum letters that remain
-_MAX_PREFIXES, _MIN_BASE = 7, 3  # maximum prefixes added to a word; minimum letters after a prefix
+# Maximum number of letters in a word whose other forms are tried, and of words in a phrase.
+_LONGEST = 64
+# Maximum number of endings to remove from a word, and minimum number of letters that remain.
+_MAX_ENDINGS, _MIN_STEM = 2, 4
+# Maximum number of prefixes to add to a word, and minimum number of letters after a prefix.
+_MAX_PREFIXES, _MIN_BASE = 7, 3
 
 _QUOTES = str.maketrans(
     {"‘": "'", "’": "'", "‚": "'", "‛": "'", "“": '"', "”": '"', "„": '"', "«": '"', "»": '"'}

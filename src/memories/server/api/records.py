@@ -112,7 +112,7 @@ class _Transaction:
                 result, last = self._until_the_end()
         except _Rollback as exc:
             last = exc.args[0] if exc.args else None
-        except BaseException as exc:  # noqa: BLE001 - the client that waits for the end gets it
+        except BaseException as exc:  # noqa: BLE001 - passed on to the client that waits
             if not self._begun.done():
                 self._begun.set_exception(exc)
             elif last is not None:

@@ -210,8 +210,7 @@ def _namespaces_to_import(call: Call, *, trusted: bool) -> tuple[str, ...] | Non
     if into is not None:
         if call.arguments.get("all_namespaces"):
             raise InvalidInput(
-                "as requires an export of a single namespace, so it can't be used with "
-                "all_namespaces"
+                '"as" requires an export of a single namespace; omit it, or omit "all_namespaces"'
             )
         call.arguments["as"] = into = checked_namespace(into)
         call.who.require("admin" if trusted else "write", into)

@@ -237,7 +237,7 @@ def check(db: Transaction, *, deep: bool) -> Iterator[Finding]:
         )
     if not deep or not db.meta.schema:
         return
-    # Reads every row, since a damaged page raises an error.
+    # Reads every row, so that a damaged page raises an error.
     db.rows("SELECT sum(length(text)) + sum(length(tokens)) FROM record")
     for derived in _DERIVED:
         rows = f"SELECT {derived.columns} FROM {derived.table} WHERE {_EMPTY[derived.table]}"

@@ -263,7 +263,7 @@ class Listener:
             probe = os.urandom(8).hex()
             connection.execute("SELECT pg_notify(%s, %s)", (self._server.channel, probe))
             if not self._receive(connection, probe) and not self._ended.is_set():
-                raise StoreUnreachable("its own notification did not arrive")
+                raise StoreUnreachable("the listener did not receive its own notification")
 
     def _receive(self, connection: "Connection", probe: str) -> bool:
         """Pass on notifications until the next probe is due; return whether this probe arrived."""

@@ -266,7 +266,7 @@ class Selection(NamedTuple):
     def in_order(self, count: int) -> str:
         """Return the condition for finding the first `count` records in index order.
 
-        If many records have the rarest label, walking along the namespace index is faster than
+        If many records have the rarest label, walking the namespace index is faster than
         sorting the label's records.
         """
         if count * self.live < self.rarest**2:

@@ -354,7 +354,9 @@ def _has_opposites(change: _Change, codes: Sequence[str]) -> bool:
 
 
 def _is_other_value(change: _Change) -> bool:
-    """Return whether the changed part, after a subject, is a value that can be the only one."""
+    """Return whether the changed part, which follows a subject, is a value of which the subject can
+    have only one.
+    """
     verb = _find_verb(change.head)
     changed = [*change.removed, *change.added]
     weighty = [word for word in changed if not _is_soft(word)]
