@@ -174,7 +174,8 @@ def _any_of(code: str, entries: Sequence[str]) -> str:
 def _any_name(code: str, line: str, *, is_alone: bool = False) -> str:
     """Return a pattern for the names of months or weekdays.
 
-    For a name on its own, names that are also other words are left out.
+    With `is_alone`, the pattern is for a name without the rest of a date, so names that are also
+    ordinary words (Portuguese "segunda", Turkish "ocak") are left out.
     """
     names = "|".join(words(code)[line]).split("|")
     if is_alone:

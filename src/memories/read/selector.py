@@ -279,7 +279,10 @@ def _find_name(condition: Condition, collection: Collection) -> Name | None:
         return None
     name = condition.name.lower()
     if name in _ENDED_BY or name in _MARKS:
-        raise error_at(condition.place, f"{name} stands alone, as in: not {name}; {_USE_QUOTES}")
+        raise error_at(
+            condition.place,
+            f"{name} takes no operator or value: write {name} or not {name}; {_USE_QUOTES}",
+        )
     if name in _FIELDS:
         raise error_at(
             condition.place, f"{name} is called {_FIELDS[name]} in an expression; {_USE_QUOTES}"

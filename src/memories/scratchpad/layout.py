@@ -259,10 +259,10 @@ def _read_yaml(text: str) -> Parts:
         reason = getattr(exc, "problem", None) or getattr(exc, "reason", None) or "it is not YAML"
         raise ValueError(f"{reason}{place}") from None
     if not isinstance(root, dict):
-        raise ValueError("it isn't a mapping")  # noqa: TRY004 - of a text
+        raise ValueError("it isn't a mapping")  # noqa: TRY004 - the text is wrong
     items = root.pop("memories", None) or []
     if not isinstance(items, list):
-        raise ValueError("memories isn't a list")  # noqa: TRY004 - of a text
+        raise ValueError("memories isn't a list")  # noqa: TRY004 - the text is wrong
     return root, items
 
 

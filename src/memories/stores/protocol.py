@@ -55,7 +55,7 @@ class Store(Protocol):
       include the name of its speaker.
     - *Vectors* of different models are never compared: the store remembers the space of its first
       vector and raises `EmbedderMismatch` for any other, on writes and on searches.
-    - *Threads and processes* may share a store; there are no exceptions.
+    - *Threads and processes* may share a store. Only a Qdrant folder admits one process at a time.
     - *Opening* is cheap and writes nothing; a store that doesn't exist yet reads as empty.
     - *Damage* in one record doesn't affect others: a store that can detect damage leaves the record
       out of its results and notes it in `damaged`. `patch` refuses to change the record; `refs` and
@@ -75,8 +75,8 @@ class Store(Protocol):
 
         The transaction commits completely or undoes everything. Transactions nest: the outermost
         one commits, and a failed write inside undoes its own part even if the failure is caught. A
-        backend without transactions says so in its docstring, and `Memories` compensates for it:
-        see `documents.store.RemoteStore`.
+        backend without transactions says in its docstring what it gives instead, such as
+        `documents.store.RemoteStore`.
 
         Raises:
             StoreBusy: Another process kept the store locked for too long.

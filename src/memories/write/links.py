@@ -63,7 +63,7 @@ def leave_chains(store: Store, records: Iterable[Record]) -> set[str]:
     neighbours of each memory to each other.
 
     Args:
-        store: Their store, in a transaction.
+        store: The store of the memories, in a transaction.
         records: Any one version of each memory.
 
     Returns:
@@ -200,7 +200,7 @@ def link_restated(store: Store, latest: Record, new: Record, correction: Record)
     corrected it.
 
     Args:
-        store: Their store, in a transaction.
+        store: The store of the memories, in a transaction.
         latest: The latest version of the memory.
         new: Its next version.
         correction: The last memory of the chain that corrects it.

@@ -130,7 +130,7 @@ def _store(writer: Writer, suggestion: Suggestion) -> str:
 
 
 def apply(writer: Writer, record: Record) -> str | None:
-    """Carry out a proposal in a transaction, unless the memory concerned has changed since then.
+    """Carry out a proposal in a transaction, unless its memory has changed since it was proposed.
 
     Returns:
         The id of the memory that the proposal is about; None if the record only proposes a memory

@@ -7,8 +7,9 @@ A backend's test file inherits `StoreContract` and gives it one fixture:
         @pytest.fixture
         def open_store(self, tmp_path):
             ...
-            yield open_one      # open_one(space) returns a store; each call opens the same, at
-            first missing, storage ...                 # close what was opened
+            yield open_one      # open_one(space) returns a store; each call opens the same
+            # storage, which doesn't exist at first
+            ...                 # close what was opened
 
 Vectors are those of the `FakeEmbedder` or random ones of its space.
 """

@@ -142,7 +142,7 @@ class RemoteStore:
       those on other machines. If two machines write the same position or key at the same time, one
       or both get `Conflict`, and no acknowledged write is lost. But a machine may change a record
       that a transaction on another machine has read, and if two patches change the same field, the
-      last one wins. The service protects a memory that it has read by appending the memory's next
+      last one wins. `Memories` protects a memory that it has read by appending the memory's next
       version, whose position only one writer can take.
     - The changes of a transaction become visible in one step if they are in one namespace of one
       collection and fit into one request (`Driver.max_batch`). Otherwise readers may see a part of

@@ -348,7 +348,9 @@ def refuse_newer(connection: apsw.Connection, path: Path) -> int:
 def use_log(connection: apsw.Connection, path: Path) -> None:
     """Switch a file to a write-ahead log; copies made by VACUUM lack one."""
     if connection.pragma("journal_mode", "wal") != "wal":
-        raise StoreDamaged(f"cannot give {path} the log that several processes need to share it")
+        raise StoreDamaged(
+            f"cannot switch {path} to a write-ahead log, which several processes need to share it"
+        )
 
 
 def undo(connection: apsw.Connection, statement: str) -> None:

@@ -34,7 +34,7 @@ _WORDS_OF_A_BYTE = 3  # number of 64-bit words whose set bits can be counted in 
 
 
 class Quantizer:
-    """Codes and scores for vectors of one dimension.
+    """Codes and scores for vectors that all have the same dimension.
 
     A code is a float32 scale followed by one signed byte per dimension. In a compact code, each
     dimension has a 5-bit level number instead of a byte: the highest bits of all dimensions come
@@ -43,7 +43,7 @@ class Quantizer:
     """
 
     def __init__(self, dimension: int, *, compact: bool = False) -> None:
-        """Prepare for vectors of one dimension; `compact` selects the form of their codes."""
+        """Prepare for vectors of this dimension; `compact` selects the form of their codes."""
         self.dimension, self.compact = dimension, compact
         self.code_bytes = code_bytes(dimension, compact=compact)
         self.words = -(-dimension // 64)

@@ -209,8 +209,8 @@ def refuse_foreign_log(path: Path, commit_note: CommitNote | None) -> None:
 
 
 def continues(log_path: Path, path: Path) -> bool:
-    """Return whether a log contains commits that continue a database; the two may be in different
-    folders.
+    """Return whether a log follows on from a database: it begins where the database ends, or has
+    partly been copied into it. The two may be in different folders.
     """
     log = read_log(log_path)
     if log is None:

@@ -108,7 +108,7 @@ def _read_message(
     content, at = mapping(message.get("content")), moment(message.get("create_time"))
     kind = content.get("content_type")
     if metadata.get("is_user_system_message") or kind == "user_editable_context":
-        for name in _INSTRUCTIONS:  # which the user wrote for all conversations
+        for name in _INSTRUCTIONS:  # the user's custom instructions
             if text := clean(content.get(name)):
                 yield Draft(text, tags={"type": "preference"}, key=name, created_at=at)
         return
