@@ -46,7 +46,7 @@ PROMISES = {
     "`memory migrate` verify each copy": ["test_a_migration_is_verified"],
     "`memory backup` and": ["test_a_backup_is_verified_and_restores"],
     "ten tools over MCP": ["test_an_agent_connects_over_mcp"],
-    "`memory serve` shows a page": ["test_a_person_searches_on_the_page"],
+    "`memory serve` serves a web page": ["test_a_person_searches_on_the_page"],
     "`memory disconnect claude-code` restores": [
         "test_disconnect_restores_the_settings_of_the_host"
     ],
