@@ -175,7 +175,9 @@ async def process(host: str, port: int) -> AsyncIterator["Client"]:
     from mcp import Client, StdioServerParameters
 
     # chroma-mcp prints other lines between its answers. The SDK would log a traceback for each.
-    logging.getLogger("mcp.client.stdio").addFilter(_is_about_messages)
+    logging.getLogger("mcp.client.stdio").addFilter(
+        lambda record: not str(record.msg).startswith("Failed to parse JSONRPC")
+    )
     program = shutil.which(command)
     if program is None:
         hint = f"put it on the PATH, or set {COMMAND} to the command that starts it"
@@ -198,11 +200,6 @@ async def process(host: str, port: int) -> AsyncIterator["Client"]:
             if lines:
                 reason = _plain(lines[-1])
             raise Unreachable(reason) from exc
-
-
-def _is_about_messages(record: logging.LogRecord) -> bool:
-    """Return False for a log record about a line that isn't an MCP message."""
-    return not str(record.msg).startswith("Failed to parse JSONRPC")
 
 
 def environment(host: str, port: int) -> dict[str, str]:

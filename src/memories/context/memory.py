@@ -2,6 +2,7 @@
 and build a context.
 """
 
+import functools
 import logging
 import time
 import unicodedata
@@ -23,10 +24,7 @@ FIRST_PAUSE_SECONDS = 0.5
 COLLECTIONS = ["history", "memory"]
 _PROBE = "health"  # the name of both the conversation and the window that a health check reads
 _log = logging.getLogger(__name__)
-
-
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
+_utc_now = functools.partial(datetime.now, UTC)
 
 
 class Offered(NamedTuple):

@@ -181,14 +181,6 @@ def altered_files() -> list[Path]:
     return find_altered(_WEIGHTS, _FILES)
 
 
-def _verify() -> None:
-    """Exit with an error if a file of the packaged model is missing or changed; `make` runs this
-    after installing.
-    """
-    if altered := altered_files():
-        sys.exit(f"{', '.join(map(str, altered))}: missing or changed; fetch the source again")
-
-
 def _load_model() -> tuple[WordPiece, Any]:
     try:
         tokenizer = WordPiece(
@@ -298,5 +290,6 @@ def _import_runtime(name: str) -> Any:
     return onnxruntime
 
 
-if __name__ == "__main__":
-    _verify()
+if __name__ == "__main__":  # `make` runs this after installing
+    if altered := altered_files():
+        sys.exit(f"{', '.join(map(str, altered))}: missing or changed; fetch the source again")

@@ -138,11 +138,11 @@ def parse_order(
     values: dict[str, Callable[[Record], Any] | None] = {
         "created": None,
         "updated": attrgetter("created_at"),
-        "reinforced": _reinforced_at,
+        "reinforced": lambda record: int(record.fields.get("reinforced_at", 0)),
         "confidence": confidence,
         "accesses": attrgetter("accesses"),
         "version": attrgetter("ref.position"),
-        "key": _plain_key,
+        "key": lambda record: versions.plain_key(record.key) or "",
     }
     if sort not in values:
         raise InvalidInput(
@@ -154,14 +154,6 @@ def parse_order(
             "sort or as_of"
         )
     return Order(values[sort], descending=(sort != "key") is not reverse)
-
-
-def _reinforced_at(record: Record) -> int:
-    return int(record.fields.get("reinforced_at", 0))
-
-
-def _plain_key(record: Record) -> str:
-    return versions.plain_key(record.key) or ""
 
 
 # --- pages ---

@@ -157,7 +157,10 @@ def read_entries(store: Store, namespaces: Sequence[str], query: LogQuery) -> li
     chains = [_newest_first(store, namespace, query) for namespace in namespaces]
     merged = heapq.merge(*chains, key=lambda pair: pair[1].at, reverse=True)
     entries = list(islice(merged, query.limit))
-    predecessors = _predecessors(store, [record.ref for record, _ in entries])
+    refs = [record.ref for record, _ in entries]
+    successors = {ref._replace(position=ref.position - 1): ref for ref in refs if ref.position > 1}
+    before = store.read(list(successors))
+    predecessors = {successors[record.ref]: _link(record) for record in before}
     names = _names(store, [link for _, link in entries], query.conversation)
     return [
         LogEntry(
@@ -213,12 +216,6 @@ def _salts(store: Store, namespace: str) -> list[str]:
     refs = [Ref(Collection.LOG, namespace, CHAIN, position) for position in (1, 2)]
     salts = [_link(record).salt for record in store.read(refs)]
     return [salt for salt in salts if salt] or [""]
-
-
-def _predecessors(store: Store, refs: Sequence[Ref]) -> dict[Ref, Link]:
-    """Return the entry that precedes each of these entries."""
-    successors = {ref._replace(position=ref.position - 1): ref for ref in refs if ref.position > 1}
-    return {successors[record.ref]: _link(record) for record in store.read(list(successors))}
 
 
 def _previous_hash(link: Link, predecessor: Link | None) -> str | None:

@@ -252,7 +252,7 @@ def _environment() -> "Environment":
     )  # a memory's JSON omits unknown values, so an undefined name counts as empty
     environment.filters |= {
         "moment": moment,
-        "ago": _ago,
+        "ago": lambda iso: describe_age(datetime.fromisoformat(iso), datetime.now(UTC)),
         "day": _day,
         "shown": _make_visible,
         "cut": excerpt,
@@ -260,10 +260,6 @@ def _environment() -> "Environment":
     }
     environment.globals |= {"version": __version__}
     return environment
-
-
-def _ago(iso: str) -> str:
-    return describe_age(datetime.fromisoformat(iso), datetime.now(UTC))
 
 
 def _day(date: str) -> str:

@@ -186,7 +186,9 @@ def parse(text: str) -> Page:
         elif token.type == "paragraph_open":
             passages.append(Passage(clean(source), above))
         elif token.type == "list_item_open":
-            if previous == "paragraph_open" and _is_introduction(passages[-1]):
+            # A short paragraph that ends with a colon introduces the list after it.
+            before = passages[-1].text if previous == "paragraph_open" else ""
+            if before.endswith(":") and len(before) <= _SHORT:
                 introduction = one_line(passages.pop().text.removesuffix(":"))
             own = (*above, introduction) if introduction else above
             passages.append(Passage(_dedent(source), own))
@@ -208,11 +210,6 @@ def _find_level(token: "Token", source: str) -> int:
         return int(token.tag[1])
     is_bold = token.type == "paragraph_open" and _BOLD_LINE.fullmatch(source.strip())
     return 7 if is_bold else 0
-
-
-def _is_introduction(passage: Passage) -> bool:
-    """Return whether a paragraph only introduces the list after it."""
-    return passage.text.endswith(":") and len(passage.text) <= _SHORT
 
 
 def _blocks(tokens: "Sequence[Token]") -> "Iterator[Token]":
