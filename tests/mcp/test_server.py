@@ -269,6 +269,23 @@ def test_known_memories_are_not_stored_again(modern: Agent) -> None:
     assert modern.call("create_memory", content=reworded, force=True)["stored"] is True
 
 
+def test_a_wrong_link_is_undone_as_the_answer_says(modern: Agent, memories: Memories) -> None:
+    said = "The main database behind the old shop in the big office of Ann near Berlin quietly listens on port "
+    older = modern.call("create_memory", content=f"{said}5433")["id"]
+    newer = modern.call("create_memory", content=f"{said}5434")
+    undo = f"update_memory with id={short_id(newer['id'])} and not_corrects={short_id(older)}"
+    assert undo in newer["hint"]
+    link = {"id": short_id(newer["id"]), "not_corrects": short_id(older)}
+    undone = modern.call("update_memory", **link)
+    assert (undone["version"], undone["hint"]) == (1, "the link was removed; both memories count")
+    assert memories.get(newer["id"]).corrects is None
+    assert memories.get(older).corrected_by is None
+    assert "Memory does not correct" in modern.refused("update_memory", **link)
+    assert "confirm can't be combined with changes" in modern.refused(
+        "update_memory", **link, confirm=True
+    )
+
+
 def test_a_create_names_the_memory_that_it_may_replace_in_few_tokens(tmp_path: Path) -> None:
     with Memories(f"sqlite:///{tmp_path}/m.db") as memories:
         agent = Agent(memories, "auto")
@@ -818,7 +835,17 @@ def test_our_errors_are_one_sentence(agent: Agent, memories: Memories) -> None:
         "search_memories", query="x", conversation="standup", scope="memories"
     )
     stable = agent.call("create_memory", content="it stays")["id"]
-    assert "stable decay policy" in agent.refused("update_memory", id=stable, confirm=True)
+    assert agent.refused("update_memory", id=stable, confirm=True) == (
+        "a stable memory doesn't fade, so there is nothing to confirm; if it is no longer true, call "
+        "update_memory with content, or delete_memory"
+    )
+    fades = {"content": "it fades", "decay": "contextual"}
+    assert "call create_memory with its content and decay=reinforceable" in agent.refused(
+        "update_memory", id=agent.call("create_memory", **fades)["id"], confirm=True
+    )
+    merged = agent.call("create_memory", content="it fades", decay="reinforceable")
+    assert merged["merged"] == ["decay"]
+    assert agent.call("update_memory", id=merged["id"], confirm=True)["last_reinforced_at"]
     at = datetime(2026, 5, 1, tzinfo=UTC)  # two of now may begin with different digits
     others = memories.create_many(
         [Draft(each, created_at=at) for each in ("one", "two")], force=True

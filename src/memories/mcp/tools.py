@@ -17,10 +17,10 @@ from memories.context.engine import EngineBackend
 from memories.context.gateway import ENGINE, MemoryGateway
 from memories.core.times import parse_time
 from memories.embedders import give_hint
-from memories.errors import InvalidInput, NotFound
+from memories.errors import InvalidInput, NotFound, NotReinforceable
 from memories.identity.place import find_project
 from memories.mcp import answers
-from memories.mcp.answers import Own, brief, row, rows, short_id, shorten, with_author
+from memories.mcp.answers import Own, brief, row, rows, shorten, with_author
 from memories.memories import Memories
 from memories.models import Draft, Memory
 from memories.read.turns import TurnDraft
@@ -28,32 +28,17 @@ from memories.search.filters import FILTERS, Parameter
 
 if TYPE_CHECKING:
     from memories.search.results import Explanation
-    from memories.write.create import Created
 
-HINT_KNOWN = "nothing was stored: this memory already says the same thing"
-HINT_MERGED = "not stored again: this memory already says the same thing"
-HINT_REPLACED = "stored as the next version under this key; get_history shows the earlier ones"
 HINT_UNCHANGED = "nothing was changed: the memory already says this"
-HINT_DUPLICATE = (
-    "nothing was stored: a memory already says this; change that memory with update_memory, or "
-    "store yours anyway with force=true"
-)
-HINT_SIMILAR = (
-    "stored; if this replaces or repeats a memory in similar_to, call create_memory again with "
-    "supersedes=ID"
-)
-HINT_SEEN = (
-    "stored; your search found {}: if the new memory replaces that one, call create_memory again "
-    "with supersedes=ID"
-)
-HINT_CORRECTS = (
-    "stored as a correction of {}; a search that finds both shows the correction first, and the "
-    "other marked as corrected"
-)
+HINT_UNLINKED = "the link was removed; both memories count"
 HINT_DELETED = "restore_memory brings it back"
-HINT_NOT_MERGED = "not_merged lists what it says differently; call update_memory to change that"
-# Fields in the answer of `create_memory`.
-CREATED = ("id", "stored", "merged", "not_merged", "reinforced")
+# Why a memory without anchors can't be confirmed, by its decay policy.
+UNCONFIRMED = {
+    "stable": "a stable memory doesn't fade, so there is nothing to confirm; if it is no longer "
+    "true, call update_memory with content, or delete_memory",
+    "contextual": "a contextual memory fades even if it is confirmed; to keep it, call "
+    "create_memory with its content and decay=reinforceable, then confirm it",
+}
 CONTEXT_TOKENS = (200, 20_000)
 FACTS_TOKENS = 60  # tokens of a context reserved for the counts of omitted texts
 MAX_AGENT = 64
@@ -62,7 +47,6 @@ MAX_RESULTS = 50
 MAX_VERSIONS = 20
 MAX_TURNS = 1_000
 BESIDE = 2  # number of turns shown before and after a turn that is read
-ECHO = 200  # maximum number of characters shown of a text that the caller just wrote
 # Defaults that differ from the library's.
 SEARCH_DEFAULTS: Mapping[str, Any] = {"scope": "all", "limit": 5}
 
@@ -246,7 +230,7 @@ class Tools:
         limit: int = 10,
         cursor: Cursor = "",
     ) -> CallToolResult:
-        """List memories with their tags, newest first; no query is needed."""
+        """List memories with their tags, newest first."""
         _check_limit(limit)
         page = self.memories.list(
             tags=tags,
@@ -289,7 +273,7 @@ class Tools:
                 has_turn = True
                 lines.append(fence.line(brief(shape)))
             elif turn.index - index <= BESIDE:
-                lines.append(row(shape, ECHO))
+                lines.append(row(shape, answers.ECHO))
         if not has_turn:
             raise NotFound(f"{conversation} has no turn {index}")
         return _answer({"id": f"{conversation}#{index}"}, turns=lines)
@@ -300,9 +284,7 @@ class Tools:
         conversation: Annotated[str, Field(description="its latest turns are included")] = "",
         max_tokens: int = 2_000,
     ) -> CallToolResult:
-        """Get context for a task: memories and turns that fit it, and the latest turns of a
-        conversation.
-        """
+        """Get context for a task: memories and turns that fit it."""
         lowest, highest = CONTEXT_TOKENS
         if not lowest <= max_tokens <= highest:
             raise InvalidInput(f"max_tokens must be from {lowest} to {highest}, not {max_tokens}")
@@ -386,22 +368,23 @@ class Tools:
             valid_until=valid_until or None,
         )
         [created] = self._written_by(caller).create_many([draft], force=force)
-        return _create_result(created, seen, self._language_hint(content))
+        return result(answers.create_result(created, seen, self._language_hint(content)))
 
-    def update_memory(
+    def update_memory(  # noqa: PLR0913 - a tool's options are its parameters
         self,
         id: str,  # noqa: A002
         content: Annotated[str, Field(description="whole new text")] = "",
         tags: Annotated[Tags, Field(description="to add")] = None,
         remove_tags: list[str] | None = None,
         confirm: Annotated[bool, Field(description="it is still true")] = False,
+        not_corrects: Annotated[str, Field(description="id of a memory it does not correct")] = "",
         *,
         caller: Caller,
     ) -> CallToolResult:
         """Correct, reword or confirm a memory; earlier versions stay in its history."""
         memories = self._written_by(caller)
         if confirm:
-            if content or tags or remove_tags:
+            if content or tags or remove_tags or not_corrects:
                 raise InvalidInput(
                     "confirm can't be combined with changes; confirm or change the memory"
                 )
@@ -409,21 +392,31 @@ class Tools:
             if memory.anchors or memory.valid_until or memory.recheck_days:
                 memory = memories.truth.confirm(id)
             else:
-                memory = memories.reinforce(id)
+                try:
+                    memory = memories.reinforce(id)
+                except NotReinforceable as error:
+                    raise NotReinforceable(UNCONFIRMED[memory.decay_policy]) from error
             return _change_result(memory, **shapes.reinforce_result(memory))
         before = self.memories.get(id)
         if content and content != before.content:
             tags = dict(_add_agent(tags or {}, caller))
-        memory = memories.update(id, content or None, tags=tags, remove_tags=remove_tags or ())
+        memory = memories.update(
+            id,
+            content or None,
+            tags=tags,
+            remove_tags=remove_tags or (),
+            not_corrects=not_corrects or None,
+        )
+        hint = HINT_UNCHANGED if memory.version == before.version else None
         return _change_result(
             memory,
             version=memory.version,
-            hint=HINT_UNCHANGED if memory.version == before.version else None,
+            hint=HINT_UNLINKED if not_corrects else hint,
             redacted=list(memory.redacted) or None,
         )
 
     def delete_memory(self, id: str, *, caller: Caller) -> CallToolResult:  # noqa: A002
-        """Forget a memory: it is no longer found. restore_memory undoes it."""
+        """Delete a memory; restore_memory undoes it."""
         memory = self._written_by(caller).delete(id)
         note = shapes.deletion_note(memory)
         return _change_result(memory, deleted=True, hint=HINT_DELETED, note=note)
@@ -481,53 +474,8 @@ def _answer(facts: Mapping[str, Any], **groups: Sequence[str]) -> CallToolResult
     return result(answers.text(facts, groups))
 
 
-def _create_result(created: "Created", seen: Collection[str], remark: str) -> CallToolResult:
-    """Return the result of `create_memory`, with the memory if it differs from what was given.
-
-    Args:
-        created: The result.
-        seen: The ids of memories that this session's searches returned.
-        remark: The hint to give if the result needs no other hint.
-    """
-    shape = shapes.create_result(created)
-    facts: dict[str, Any] = {name: shape[name] for name in CREATED if name in shape}
-    facts["note"] = created.note or None
-    facts["redacted"] = shape.get("redacted")
-    facts["anchors"] = shape.get("anchors")
-    groups: dict[str, list[str]] = {}
-    if created.duplicates:
-        facts["hint"] = HINT_DUPLICATE
-        groups["duplicates"] = rows(shape["duplicates"], answers.MAX_ALIKE)
-    if created.similar_to:
-        seen_ids = [similar.id for similar in created.similar_to if similar.id in seen]
-        facts["hint"] = HINT_SEEN.format(short_id(seen_ids[0])) if seen_ids else HINT_SIMILAR
-        groups["similar_to"] = answers.brief_rows(shape["similar_to"])
-    if created.memory is not None:
-        if not created.stored:
-            facts["hint"] = _hint_repeated(created)
-        elif created.memory.version > 1:
-            facts["hint"] = HINT_REPLACED
-        if not created.stored or created.redacted:
-            groups["memory"] = [row(shapes.memory(created.memory), ECHO, tags=True)]
-    if created.corrects:
-        facts["hint"] = HINT_CORRECTS.format(short_id(created.corrects))
-    if remark and "hint" not in facts:
-        facts["hint"] = remark
-    return _answer(facts, **groups)
-
-
-def _hint_repeated(created: "Created") -> str:
-    """Describe what a repetition changed, without values, since agents trust our hints."""
-    parts = [HINT_MERGED if created.merged or created.reinforced else HINT_KNOWN]
-    if created.merged:
-        parts.append(f"merged into it: {', '.join(created.merged)}")
-    if created.reinforced:
-        parts.append("it was reinforced")
-    if created.not_merged:
-        parts.append(HINT_NOT_MERGED)
-    return "; ".join(parts)
-
-
 def _change_result(memory: Memory, **facts: Any) -> CallToolResult:
     """Return the result of a change, with a short excerpt of the memory."""
-    return _answer({"id": memory.id, **facts}, memory=[row(shapes.memory(memory), ECHO, tags=True)])
+    return _answer(
+        {"id": memory.id, **facts}, memory=[row(shapes.memory(memory), answers.ECHO, tags=True)]
+    )
