@@ -1,4 +1,4 @@
-"""Changes of each kind: what it needs, and the change; for tests that apply to all of them."""
+"""Changes of each kind, each with its preparation, for tests that apply to all of them."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -12,7 +12,7 @@ from memories.transfer.importing import import_
 DAYS = ["The deadline is on Monday", "The deadline is on Tuesday", "The deadline is on Friday"]
 
 
-def said(memories: Memories, *texts: str, **given: Any) -> list[str]:
+def create_all(memories: Memories, *texts: str, **given: Any) -> list[str]:
     """Create memories; return their ids."""
     ids = [memories.create(text, **given).id for text in texts]
     return [each for each in ids if each is not None]
@@ -20,7 +20,7 @@ def said(memories: Memories, *texts: str, **given: Any) -> list[str]:
 
 def chain(memories: Memories) -> list[str]:
     """Create three memories, each of which corrects the previous one."""
-    ids = said(memories, *DAYS, tags={"kind": "plan"})
+    ids = create_all(memories, *DAYS, tags={"kind": "plan"})
     assert memories.get(ids[1]).corrects == ids[0]
     assert memories.get(ids[2]).corrects == ids[1]
     return ids
@@ -42,17 +42,17 @@ def talk(memories: Memories) -> str:
 
 
 def moment(memories: Memories) -> datetime:
-    """Create a memory, and return when it was there; change it and add two more."""
-    [one] = said(memories, "The gate is green")
+    """Create a memory, then change it and add two more; return the time before the change."""
+    [one] = create_all(memories, "The gate is green")
     before = memories.get(one).created_at
     memories.update(one, "The gate is blue and new")
-    said(memories, "Rain is expected", "Ann plays chess")
+    create_all(memories, "Rain is expected", "Ann plays chess")
     return before
 
 
 def exported(memories: Memories) -> list[bytes]:
-    """Export two memories and forget them."""
-    ids = said(memories, "The gate is green", "Rain is expected")
+    """Create, export and forget two memories; return the export's lines."""
+    ids = create_all(memories, "The gate is green", "Rain is expected")
     lines: list[str] = []
     export(memories._store, lines.append, namespaces=None, progress=lambda *_: None)
     for each in ids:
@@ -66,21 +66,24 @@ CHANGES: dict[str, tuple[Callable[[Memories], Any], Callable[[Memories, Any], ob
         lambda m: None,
         lambda m, _: m.create_many(["The gate is green", "Rain is expected"]),
     ),
-    "correct": (lambda m: said(m, *DAYS[:2]), lambda m, _: m.create(DAYS[2])),
-    "repeat": (lambda m: said(m, DAYS[0]), lambda m, _: m.create(DAYS[0], tags={"kind": "plan"})),
+    "correct": (lambda m: create_all(m, *DAYS[:2]), lambda m, _: m.create(DAYS[2])),
+    "repeat": (
+        lambda m: create_all(m, DAYS[0]),
+        lambda m, _: m.create(DAYS[0], tags={"kind": "plan"}),
+    ),
     "key": (
-        lambda m: said(m, DAYS[0], key="a/b"),
+        lambda m: create_all(m, DAYS[0], key="a/b"),
         lambda m, _: m.create("The gate is green", key="a/b"),
     ),
     "supersede": (chain, lambda m, ids: m.create("The gate is green", supersedes=ids[1])),
     "update": (chain, lambda m, ids: m.update(ids[1], "The gate is green")),
     "no correction": (chain, lambda m, ids: m.update(ids[1], not_corrects=ids[0])),
     "reinforce": (
-        lambda m: said(m, DAYS[0], decay="reinforceable"),
+        lambda m: create_all(m, DAYS[0], decay="reinforceable"),
         lambda m, ids: m.reinforce(ids[0]),
     ),
     "delete": (chain, lambda m, ids: m.delete(ids[1])),
-    "pin": (lambda m: said(m, DAYS[0]), lambda m, ids: m.pin(ids[0])),
+    "pin": (lambda m: create_all(m, DAYS[0]), lambda m, ids: m.pin(ids[0])),
     "delete many": (chain, lambda m, ids: m.delete_where("kind = plan")),
     "tag many": (chain, lambda m, ids: m.tag_where("kind = plan", tags={"kind": "fact"})),
     "forget": (chain, lambda m, ids: m.forget(ids[1])),

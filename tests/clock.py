@@ -7,7 +7,7 @@ class Clock:
     """Returns the same time until the test moves it.
 
     Attributes:
-        now: The time that it shows.
+        now: The time that it returns.
     """
 
     def __init__(self, now: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:

@@ -1,4 +1,4 @@
-"""What several test folders share."""
+"""Fixtures and options that several test folders share."""
 
 import contextlib
 import copy
@@ -31,18 +31,18 @@ from memories.settings import SETTINGS
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 Once = Callable[[Callable[[], Any]], Any]
 
-# Variables that would make programs leave the test's home, for folders of the machine's user or for
-# an editor.
+# Variables that would lead programs out of the test's home, to folders of the machine's user or an
+# editor.
 ELSEWHERE = (
     "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "CLAUDE_CONFIG_DIR", "CODEX_HOME",
     "OPENCODE_CONFIG_DIR", "GIT_CONFIG_GLOBAL", "APPDATA", "LOCALAPPDATA", "VISUAL",
 )  # fmt: skip
 
 TESTS = Path(__file__).parent
-# The folder for the core tests, if it exists: a flush to a disk waits 1.5 ms, and a new store
-# flushes six times. `make check` runs the same tests on the disk.
+# The folder for the core tests, if it exists: a flush to disk takes 1.5 ms, and a new store flushes
+# six times. `make check` runs the same tests on disk.
 IN_MEMORY = Path("/dev/shm")
-ROOM = 1 << 30  # bytes; a run takes an eighth of it if nothing is removed
+ROOM = 1 << 30  # bytes; a run uses an eighth of it if nothing is removed
 SURFACES = (
     "cli",
     "connect",
@@ -51,8 +51,8 @@ SURFACES = (
     "mcp",
     "server",
 )  # folders whose tests use the default store
-# Files that `make test` leaves out, since they need a server, a browser or another program. The
-# rest is the core.
+# Files that `make test` leaves out because they need a server, a browser or another program. All
+# others are the core.
 TIERS = {
     "stores": (
         "processes/test_postgres*",
@@ -87,9 +87,9 @@ settings.load_profile("patient")
 
 @pytest.fixture(scope="session", autouse=True)
 def new_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Make the tests run as on a new machine: without the user's settings, agents and home."""
+    """Run the tests as on a new machine, without the user's settings, agents and home."""
     nowhere = tmp_path_factory.mktemp("nowhere") / "file"
-    nowhere.touch()  # a folder can't be created below a file
+    nowhere.touch()  # no folder can be created below a file
     with (
         tempfile.TemporaryDirectory(prefix="m-", dir="/tmp") as sockets,
         pytest.MonkeyPatch.context() as patch,
@@ -98,8 +98,8 @@ def new_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             patch.delenv(variable, raising=False)
         while variable := agent_variable():
             patch.delenv(variable)
-        # Where a home has too long a path for a socket; a later run may have homes with the same
-        # paths.
+        # For homes whose paths are too long for a socket. A folder for each run, since a later run
+        # may have homes with the same paths.
         patch.setenv("XDG_RUNTIME_DIR", sockets)
         patch.setenv("HOME", str(nowhere))
         patch.setenv("MEMORY_HOME", str(nowhere / "memories"))
@@ -119,8 +119,8 @@ def new_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def _loading_once(load: Callable[[], Any], folder_of: Callable[[], Path]) -> Callable[[], Any]:
-    """Return a function that loads a model once from each folder, since a load takes 0.3 s and up
-    to 80 MB that are never freed.
+    """Return a function that loads a model once from each folder, since each load takes 0.3 s and
+    up to 80 MB that are never freed.
     """
     load_from = functools.cache(lambda _: load())
     return functools.wraps(load)(lambda: load_from(folder_of()))
@@ -150,8 +150,8 @@ def memories(tmp_path: Path) -> Iterator[Memories]:
 
 
 class Kept(NamedTuple):
-    """A home that was filled: its original path, a copy of it, and the result of the function that
-    filled it.
+    """A filled home: its original path, a copy of it, and the result of the function that filled
+    it.
     """
 
     home: Path
@@ -195,7 +195,7 @@ def once(
 
 @pytest.fixture
 def bob(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Memories]:
-    """Bob's memories in the default store."""
+    """The memories of bob in the default store."""
     monkeypatch.setenv("EMBEDDER", "fake")
     with Memories(namespace="bob") as opened:
         yield opened
@@ -211,7 +211,7 @@ def forked() -> Iterator[Forked]:
 
 @pytest.fixture
 def clean_environment(tmp_path: Path) -> dict[str, str]:
-    """The environment of a command without the settings of the machine's user."""
+    """The environment for a command, without the settings of the machine's user."""
     return {
         "PATH": os.environ["PATH"],
         "HOME": str(tmp_path),
@@ -226,8 +226,8 @@ def clean_environment(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Let children be interrupted: in the background of a shell (`&`) SIGINT is ignored, which they
-    inherit.
+    """Let child processes be interrupted: a process in the background of a shell (`&`) ignores
+    SIGINT, and its children inherit that.
     """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
@@ -267,8 +267,8 @@ def run_python(tmp_path: Path, clean_environment: Mapping[str, str]) -> RunPytho
 
 
 class TookTooLong(BaseException):
-    """A test took longer than `--longest`. Code under test that catches `Exception` doesn't catch
-    this.
+    """A test took longer than `--longest`. Not an `Exception`, so that code under test doesn't
+    catch it.
     """
 
 
@@ -293,9 +293,7 @@ pytest_runtest_call = pytest_runtest_teardown = pytest_runtest_setup
 
 @pytest.fixture(scope="session", autouse=True)
 def swept(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Make sure that all processes started by tests are killed when this one ends, even if it is
-    killed.
-    """
+    """Kill all processes that tests started when this process ends, even if it is killed."""
     if hasattr(os, "pidfd_open"):
         folder = f"{tmp_path_factory.getbasetemp()}/"
         os.environ["TESTS_FOLDER"] = folder
@@ -310,20 +308,20 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 # --- campaigns: `make torture` runs them at full size, the default suite at a small one
 
-FULL = os.environ.get("TORTURE")  # the share of the full size; unset outside of `make torture`
+FULL = os.environ.get("TORTURE")  # the share of the full size; set only by `make torture`
 _ENDED, _BEGINS = pytest.StashKey[str](), pytest.StashKey[int]()
 
 
 @pytest.fixture
 def size() -> Callable[[int, int], int]:
-    """Choose how large a campaign is: `size(small, full)`."""
+    """Return a function that chooses the size of a campaign: `size(small, full)`."""
     return lambda small, full: small if FULL is None else max(small, round(full * float(FULL)))
 
 
 @pytest.fixture
 def figures(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
-    """What a campaign counts: stored in a file under `make torture`, even if the campaign fails or
-    is interrupted.
+    """The figures of a campaign. `make torture` appends them to a file, even if the campaign fails
+    or is interrupted.
     """
     begun = time.monotonic()
     counted: dict[str, Any] = {}
@@ -341,7 +339,7 @@ def figures(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--tier`, which tests run; `--warm`, have the tests of the command ask a server; and
+    """Add the options `--tier` (which tests run), `--warm` (commands run through a server) and
     `--longest`.
     """
     parser.addoption(
@@ -379,9 +377,7 @@ def tier_of(path: Path) -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep the folders of the core tests in memory; make a campaign that is terminated print its
-    figures.
-    """
+    """Keep the folders of the core tests in memory; let a terminated campaign print its figures."""
     gc.disable()  # hardly anything becomes garbage while tests are collected
     if config.getoption("--tier") == "core" and FULL is None:
         settings.load_profile("few")
@@ -409,8 +405,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the later cases of a table as thorough; see the mark `first`. Begin with the campaigns
-    on the default store, which matter most if time runs out.
+    """Mark the later cases of a table as thorough (see the mark `first`), and run the campaigns on
+    the default store first: they matter most if time runs out.
     """
     seen: Counter[str] = Counter()
     for item in items:
@@ -455,5 +451,5 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def _report(config: pytest.Config) -> Path:
-    """Return the file for the figures of campaigns."""
+    """Return the file that receives the figures of campaigns."""
     return config.rootpath / ".torture" / "figures.jsonl"

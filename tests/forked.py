@@ -39,26 +39,24 @@ sys.exit(serve.serve(config, sockets.ServeOptions(http=False), front_door.answer
 
 
 class Forked:
-    """Starts processes of the command, like `subprocess`."""
+    """Runs the command in forked processes, like `subprocess`."""
 
     def __init__(self) -> None:
         self._read_at_start = _interpreter(os.environ)
         self._server = ForkServer("import forked; forked.preload()")
 
     def close(self) -> None:
-        """End the process from which the others are forked; those that run go on."""
+        """End the fork server; processes that it forked continue."""
         self._server.close()
 
     def start(
         self, arguments: Sequence[str], streams: Sequence[int], env: Mapping[str, str], cwd: str
     ) -> Process:
-        """Start the command with three open files as its streams; they stay open here."""
+        """Start the command with three open files as its streams; the caller closes them."""
         return self._server.fork(_COMMAND, *arguments, streams=streams, folder=cwd, environment=env)
 
     def serve(self, store: str, env: Mapping[str, str], cwd: str) -> Piped:
-        """Start a server that answers the command, for a store; wait until it does, or has
-        ended.
-        """
+        """Start a server for a store; wait until it answers commands, or has ended."""
         server = self._server.start(_SERVER, store, folder=cwd, environment=env)
         server.stdout.readline()
         return server
@@ -73,8 +71,8 @@ class Forked:
         stdout: str = "",
         timeout: float = 300,
     ) -> "subprocess.CompletedProcess[bytes]":
-        """Run the command with files for its streams, in a real process if the environment affects
-        the interpreter.
+        """Run the command with files as its streams; in a new interpreter if the environment
+        affects the interpreter.
 
         Args:
             arguments: Of the command.
@@ -134,7 +132,7 @@ def preload() -> None:
 
 
 def run_command(arguments: Sequence[str] | None = None) -> None:
-    """Act as the command, with these arguments or those of the process."""
+    """Act as the command, with these arguments, or else those of the process."""
     from memories import __main__ as front_door
 
     os.execv = _instead_of_exec  # type: ignore[assignment]

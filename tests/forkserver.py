@@ -1,10 +1,9 @@
-"""Processes forked from one that has already imported their modules: separate processes without the
-startup of an interpreter.
+"""Forks processes from one that has already imported their modules, which skips the startup of an
+interpreter.
 
-A process that is started takes 0.2 to 0.4 s to import what it needs; a fork takes a tenth of that.
-It ends like `python -c`. The interpreter's own startup is skipped, so a test of the startup needs a
-real process. Started as a program, this file is the server that forks: `forkserver.py SOCKET
-PRELUDE`.
+A new process takes 0.2 to 0.4 s to import its modules; a fork takes a tenth of that. It ends like
+`python -c`. A test of the interpreter's startup needs a real process. Run as a program, this file
+is the server that forks: `forkserver.py SOCKET PRELUDE`.
 """
 
 import contextlib
@@ -22,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-LARGEST = 1 << 20  # bytes of a request
+LARGEST = 1 << 20  # maximum number of bytes in a request
 STRICT = "import warnings; warnings.simplefilter('error')"
 
 
@@ -36,7 +35,8 @@ class Process:
         self.pid = int(self._status.readline())
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return the exit status once the process has ended; minus the signal that killed it.
+        """Wait for the process to end; return its exit status, or minus the number of the signal
+        that killed it.
 
         Raises:
             TimeoutError: It did not end within this many seconds, and was killed.
@@ -62,7 +62,9 @@ class Process:
 
 
 class Piped(Process):
-    """A process whose input and output are pipes: text files, as those of `subprocess.Popen`."""
+    """A process whose input and output are pipes, opened as text files like those of
+    `subprocess.Popen`.
+    """
 
     def __init__(
         self, arguments: list[str], status: int, stdin: int, stdout: int, stderr: Any
@@ -91,9 +93,7 @@ class Piped(Process):
 
 
 class ForkServer:
-    """Runs scripts in processes forked from one that has run a prelude, which imports their
-    modules.
-    """
+    """Runs scripts in processes that are forked from one that has run a prelude (imports)."""
 
     def __init__(self, prelude: str) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -106,7 +106,7 @@ class ForkServer:
         theirs.close()
 
     def close(self) -> None:
-        """End the server; processes that run go on."""
+        """End the server; processes that it forked continue."""
         self._socket.close()
         self._server.wait(60)
 
@@ -119,7 +119,7 @@ class ForkServer:
         environment: Mapping[str, str],
     ) -> Process:
         """Start a script with the arguments in `sys.argv[1:]` and three open files as its streams;
-        they stay open here.
+        the caller closes them.
         """
         given = [str(each) for each in arguments]
         return Process(given, self._request(script, given, streams, folder, environment))
@@ -144,7 +144,7 @@ class ForkServer:
         folder: Path | str,
         environment: Mapping[str, str],
     ) -> int:
-        """Ask for a process; return the pipe that says its number, and how it ended."""
+        """Request a process; return the pipe that reports its id and, at its end, its exit status."""
         request = {
             "script": script,
             "arguments": arguments,
@@ -160,8 +160,8 @@ class ForkServer:
 def together(
     script: str, runs: Sequence[Sequence[object]], *, environment: Mapping[str, str], folder: Path
 ) -> list[str]:
-    """Run a script once for each list of arguments, all in parallel, each in its own process;
-    return what each printed.
+    """Run a script once for each list of arguments, in parallel processes; return the output of
+    each.
 
     Each must end with 0 and write no error.
     """
@@ -184,7 +184,7 @@ def together(
         for process in processes:
             opened.callback(process.close)
         os.close(ready)
-        os.close(begin)  # what they wait for: all have been started
+        os.close(begin)  # lets all of them begin, now that each has been started
         ended = [process.wait() for process in processes]
         for file in (*outputs, errors):
             file.seek(0)
@@ -196,7 +196,9 @@ def together(
 
 
 def serve(requests: socket.socket) -> str:
-    """Fork for each request until there are no more; in a forked process, return the script to run."""
+    """Fork for each request until the socket is closed; in a forked process, return the script to
+    run.
+    """
     ended, signalled = os.pipe()
     os.set_blocking(signalled, False)
     signal.set_wakeup_fd(signalled)
@@ -235,13 +237,13 @@ def _report(reports: dict[int, int]) -> None:
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             status = reports.pop(ended[0])
-            with contextlib.suppress(BrokenPipeError):  # nobody waits for it
+            with contextlib.suppress(BrokenPipeError):  # its reader is gone
                 os.write(status, f"{os.waitstatus_to_exitcode(ended[1])}\n".encode())
             os.close(status)
 
 
 def _become(request: dict[str, Any], streams: list[int]) -> str:
-    """Take over the streams, the folder, the environment and the arguments of a request; return its
+    """Apply the streams, folder, environment and arguments of a request to this process; return its
     script.
     """
     for number, descriptor in enumerate(streams):

@@ -1,4 +1,4 @@
-"""A server in a thread, on a port of this machine, as uvicorn runs it; raw bytes are sent to it."""
+"""A server that uvicorn runs in a thread, on a local port, so that tests can send it raw bytes."""
 
 import asyncio
 import contextlib
@@ -61,7 +61,7 @@ class Live:
 
 
 def everything(line: socket.socket) -> bytes:
-    """Return everything that is sent until the end."""
+    """Return all bytes that arrive until the connection ends."""
     pieces = []
     with contextlib.suppress(ConnectionError):
         while piece := line.recv(65_536):
@@ -87,8 +87,8 @@ class Serving(uvicorn.Server):
 
 @contextlib.contextmanager
 def without_mcp() -> Iterator[None]:
-    """Leave MCP out of the servers that start in this process, since building its tools takes
-    longer than most tests.
+    """Leave MCP out of servers that start in this process, since building its tools takes longer
+    than most tests.
     """
 
     async def run(_: McpOverHttp, stop: asyncio.Event) -> None:
@@ -101,7 +101,7 @@ def without_mcp() -> Iterator[None]:
 
 @contextlib.contextmanager
 def running(config: Config, options: Options | None = None, **settings: Any) -> Iterator[Live]:
-    """Run a server while inside."""
+    """Run a server during the block."""
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
     app = build(config, (options or Options())._replace(port=port))

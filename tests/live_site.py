@@ -12,7 +12,7 @@ from memories import Memories, load_config
 
 
 class Site(NamedTuple):
-    """A running server: its address, its token, and its memory."""
+    """A running server: its URL, its owner's token, and its memories."""
 
     url: str
     token: str

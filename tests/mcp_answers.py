@@ -1,4 +1,4 @@
-"""Parses the text of an answer: our facts in the first line, and the items between the marks."""
+"""Parses the text of a tool's answer: facts in the first line, and items between the marks."""
 
 import json
 import re
@@ -49,7 +49,7 @@ def hits(told: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def item(row: str, group: str) -> dict[str, Any]:
-    """Return one item: what stands in its row, or its JSON."""
+    """Return one item: the fields of its row, or of its JSON."""
     if row.startswith("{"):
         return dict(json.loads(row))
     found = ROW.fullmatch(row)
@@ -67,7 +67,7 @@ def item(row: str, group: str) -> dict[str, Any]:
 
 
 def tokens(text: str, encoding: str) -> int:
-    """Return the number of tokens of a text for a model of OpenAI."""
+    """Return the number of tokens of a text for an OpenAI model."""
     with warnings.catch_warnings(
         action="ignore"
     ):  # the package opens its files as Python did before
@@ -76,7 +76,7 @@ def tokens(text: str, encoding: str) -> int:
 
 
 def server(memories: Memories, ready: "Ready | None" = None, *, read_only: bool = False) -> Any:
-    """Return the MCP server of a memory, which is ready to search unless `ready` says more."""
+    """Return the MCP server of memories, which is ready to search unless `ready` says otherwise."""
     from memories.mcp.server import serve_tools
     from memories.mcp.tools import Tools
 

@@ -1,4 +1,4 @@
-"""Stores that a test opens are closed when it ends."""
+"""Closes the stores that a test opens when the test ends."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -18,7 +18,7 @@ C = TypeVar("C", bound=Closable)
 
 @contextmanager
 def opening(open_one: Callable[P, C]) -> Iterator[Callable[P, C]]:
-    """Yield the same function; what it opens is closed at the end."""
+    """Yield the same function; everything that it opens is closed at the end."""
     with ExitStack() as opened:
 
         def open_and_remember(*arguments: P.args, **named: P.kwargs) -> C:

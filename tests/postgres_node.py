@@ -34,7 +34,7 @@ def free_port() -> int:
 
 
 class Node:
-    """One server on a port of 127.0.0.1; as it refuses to run as root, it then runs as the user
+    """One server on a port of 127.0.0.1. It refuses to run as root, so for root it runs as the user
     `nobody`.
     """
 
@@ -76,7 +76,7 @@ class Node:
         return done.stdout
 
     def initialise(self) -> "Node":
-        """Make its folder. All users except `guarded` can log in without a password."""
+        """Create its folder. All users except `guarded` can log in without a password."""
         self.run(
             "initdb",
             "-D",
@@ -109,7 +109,7 @@ class Node:
         return self
 
     def start(self) -> "Node":
-        """Start it; one that was killed leaves its children behind for a moment."""
+        """Start it, again if necessary: the children of a killed server remain for a moment."""
         deadline = time.monotonic() + TIMEOUT
         while True:
             try:
@@ -141,10 +141,8 @@ class Node:
         self._control("promote", "-w")
 
     def kill(self) -> None:
-        """Kill the server like a crash, without a chance to write anything.
-
-        This kills the processes of its connections too, which would otherwise serve one more
-        request.
+        """Kill the server as a crash does, before it can write anything, and with it the processes
+        of its connections, which would otherwise serve one more request.
         """
         pid = int((self.data / "postmaster.pid").read_text().splitlines()[0])
         children = Path(f"/proc/{pid}/task/{pid}/children")
@@ -158,7 +156,7 @@ class Node:
         self._control("reload")
 
     def stop(self) -> None:
-        """Stop it and remove its folder."""
+        """Stop the server and remove its folder."""
         if (self.data / "postmaster.pid").exists():
             with contextlib.suppress(AssertionError):  # it was killed
                 self._control("stop", "-m", "immediate", "-w")
@@ -177,8 +175,8 @@ class Node:
 
 
 def on_disk(server: Node, needle: bytes) -> list[str]:
-    """Return the files of tables, indexes and statistics that contain some bytes, after everything
-    was written to disk.
+    """Write everything to disk; return the files of tables, indexes and statistics that contain
+    `needle`.
     """
     server.sql("CHECKPOINT")
     found = []

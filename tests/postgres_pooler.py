@@ -19,13 +19,13 @@ import pytest
 
 from postgres_node import TIMEOUT, Node, free_port
 
-_SSL, _CANCEL = 80877103, 80877102  # codes that replace a protocol version
+_SSL, _CANCEL = 80877103, 80877102  # request codes in the place of a protocol version
 _IDLE = b"I"
 
 
 @contextlib.contextmanager
 def pgbouncer(node: Node, **settings: object) -> Iterator[str]:
-    """Run PgBouncer with one connection to the server, which clients use in turn; yield its URL."""
+    """Run PgBouncer with one connection to the server, which clients use in turn; yield the URL."""
     program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
     if program is None:
         pytest.skip("needs pgbouncer")
@@ -91,7 +91,7 @@ def small_pooler(node: Node) -> Iterator[str]:
     threads: list[threading.Thread] = []
 
     def accept() -> None:
-        with contextlib.suppress(OSError):  # it was closed
+        with contextlib.suppress(OSError):  # the listener was closed
             while True:
                 client, _ = listener.accept()
                 threads.append(
@@ -117,9 +117,7 @@ def small_pooler(node: Node) -> Iterator[str]:
 def _serve(
     client: socket.socket, upstream: socket.socket, welcome: bytes, turn: threading.Lock
 ) -> None:
-    """Forward the messages of a client, which has exclusive use of the session during a
-    transaction.
-    """
+    """Forward the messages of a client, which has the session for itself during a transaction."""
     holds = False
     with client, contextlib.suppress(OSError, EOFError):
         while True:
@@ -137,9 +135,7 @@ def _serve(
                 turn.acquire()
                 holds = True
             upstream.sendall(message)
-            if kind in (b"Q", b"S", b"c", b"f"):  # an answer ends with the state of the transaction
-                if kind in (b"c", b"f"):
-                    pass
+            if kind in (b"Q", b"S", b"c", b"f"):  # whose answers end with the state
                 state = _answer(upstream, client)
                 if state == _IDLE:
                     turn.release()
@@ -149,7 +145,7 @@ def _serve(
 
 
 def _answer(upstream: socket.socket, client: socket.socket) -> bytes:
-    """Pass an answer on; return the state of the transaction, or nothing if the server waits for
+    """Pass an answer on; return the state of the transaction, or b"" if the server waits for the
     rows of a COPY.
     """
     while True:
@@ -168,7 +164,7 @@ def _message(source: socket.socket) -> tuple[bytes, bytes]:
 
 
 def _exactly(source: socket.socket, size: int) -> bytes:
-    """Read so many bytes."""
+    """Read exactly this many bytes."""
     found = b""
     while len(found) < size:
         piece = source.recv(size - len(found))

@@ -1,9 +1,9 @@
-"""Ends the processes that tests started, after the tests have ended. `sweep.py PID FOLDER`.
+"""Kills the processes that tests started, after the tests have ended: `sweep.py PID FOLDER`.
 
-The process with PID runs the tests, in FOLDER. When that process has ended for any reason, every
-process whose environment names the folder is killed, even servers in their own sessions. If another
-run has created a folder with the same name in the meantime, the processes belong to that run and
-continue. Linux only.
+The process PID runs the tests, in FOLDER. When it has ended for any reason, every process whose
+environment names the folder is killed, even servers in their own sessions. If another run has
+created a folder with the same name in the meantime, the processes belong to that run and continue.
+Linux only.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 def main(tests: int, folder: str) -> None:
-    """Wait for the tests to end; kill until none is left, since a process may start another one in
+    """Wait for the tests to end, then kill until no process is left, since one may start another in
     the meantime.
     """
     own = os.open(folder, os.O_RDONLY)  # while it is open, no other folder can get its inode
@@ -30,7 +30,7 @@ def main(tests: int, folder: str) -> None:
 
 
 def _belongs_to_another_run(folder: str, own: int) -> bool:
-    """Return whether a folder was removed and made again; pytest reuses names."""
+    """Return whether the folder was removed and created again; pytest reuses names."""
     try:
         return not os.path.samestat(Path(folder).stat(), os.fstat(own))
     except FileNotFoundError:

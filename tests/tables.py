@@ -1,4 +1,4 @@
-"""Tables of cases: one test per topic, which reports every failed case."""
+"""Checks tables of cases, so that one test covers a topic and reports every failed case."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -12,14 +12,14 @@ def failed_cases(check: Callable[..., None], cases: Iterable[tuple[Any, ...]]) -
     for case in cases:
         try:
             check(*case)
-        except Exception as exc:  # noqa: BLE001 - one case among many: the others are still tried
+        except Exception as exc:  # noqa: BLE001 - reported; the other cases are still checked
             failures.append(f"{case}: {exc!r}")
     return failures
 
 
 def failures_of(rows: Iterable[tuple[Any, ...]], function: Callable[..., Any]) -> list[str]:
-    """Return the rows, each of arguments and an answer, for which a function answers something
-    else.
+    """Return the rows (arguments, then the expected result) for which a function returns a
+    different result.
     """
 
     def check(*row: Any) -> None:

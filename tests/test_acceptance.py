@@ -1,6 +1,4 @@
-"""Acceptance criteria of the conversation specification that no other file has: named AC-… as they
-are there.
-"""
+"""Acceptance criteria of the conversation specification (AC-…) that no other file tests."""
 
 import contextlib
 import inspect
@@ -45,7 +43,7 @@ def start(folder: Path, environment: Mapping[str, str]) -> subprocess.Popen[str]
 
 
 def say(app: subprocess.Popen[str], role: str, text: str) -> dict[str, Any]:
-    """Give the app a message; return its answer, which it gives once the message is stored."""
+    """Send the app a message; return its answer, which it sends once the message is stored."""
     assert app.stdin
     assert app.stdout
     app.stdin.write(json.dumps({"conversation_id": "conv_123", "role": role, "text": text}) + "\n")
@@ -55,7 +53,7 @@ def say(app: subprocess.Popen[str], role: str, text: str) -> dict[str, Any]:
 
 
 def end(app: subprocess.Popen[str]) -> int:
-    """Let the app end because nobody speaks any more."""
+    """Close the app's input, at which it ends; return its exit code."""
     app.communicate(timeout=300)
     return app.returncode
 
@@ -63,8 +61,8 @@ def end(app: subprocess.Popen[str]) -> int:
 # --- persistence
 
 
-@pytest.mark.thorough  # AC-PERS-004 restarts it too, after worse
-def test_ac_pers_001_history_is_there_after_a_restart(
+@pytest.mark.thorough  # AC-PERS-004 restarts it too, after it was killed
+def test_ac_pers_001_history_survives_a_restart(
     tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:
     app = start(tmp_path, clean_environment)
@@ -79,8 +77,8 @@ def test_ac_pers_001_history_is_there_after_a_restart(
     assert end(app) == 0
 
 
-@pytest.mark.thorough  # as AC-PERS-004, with a memory in place of a history
-def test_ac_pers_002_memories_are_there_after_a_restart(
+@pytest.mark.thorough  # like AC-PERS-004, with a memory instead of a history
+def test_ac_pers_002_memories_survive_a_restart(
     tmp_path: Path, clean_environment: dict[str, str], run_python: Any
 ) -> None:
     stored = run_python("""
@@ -104,10 +102,10 @@ print(memory.remember("The user may like Kubernetes", "preference", 0.5, convers
     assert end(app) == 0
 
 
-@pytest.mark.thorough  # the app over what the core proves of stores and gateways
+@pytest.mark.thorough  # the core's tests prove it for stores and gateways
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_ac_pers_004_nothing_that_was_answered_is_lost_at_a_shutdown(
+def test_ac_pers_004_a_shutdown_loses_no_stored_message(
     tmp_path: Path, clean_environment: dict[str, str], how: signal.Signals
 ) -> None:
     with start(tmp_path, clean_environment) as app:
@@ -125,8 +123,8 @@ def test_ac_pers_004_nothing_that_was_answered_is_lost_at_a_shutdown(
 
 
 def public(module: ModuleType) -> Iterator[tuple[str, Any]]:
-    """Yield the classes and functions that a module defines, and the methods that are written in
-    them, by name.
+    """Yield the names and objects of a module's public classes and functions, and of the methods
+    defined in them.
     """
     for name, value in vars(module).items():
         if name.startswith("_") or getattr(value, "__module__", None) != module.__name__:
@@ -151,7 +149,7 @@ INTERFACES = dict(
 )
 
 
-def test_ac_qual_001_the_interfaces_of_the_specification_are_among_those_inspected() -> None:
+def test_ac_qual_001_the_inspected_interfaces_include_all_of_the_specification() -> None:
     named = {name.removeprefix("memories.") for name in INTERFACES}
     assert named >= {
         "context.gateway.MemoryGateway.__init__", "context.gateway.MemoryGateway.ensure_collections",
@@ -181,8 +179,8 @@ def test_ac_qual_001_every_public_interface_has_type_hints_and_a_docstring() -> 
     assert bare == []
 
 
-@pytest.mark.thorough  # these tests run once more, now watched
-def test_ac_qual_002_most_of_gateway_context_and_policy_is_run_by_their_tests(
+@pytest.mark.thorough  # runs these tests a second time, with tracing
+def test_ac_qual_002_tests_cover_most_of_gateway_context_and_policy(
     tmp_path: Path, clean_environment: Mapping[str, str]
 ) -> None:
     tests = [
@@ -232,7 +230,7 @@ def test_ac_qual_004_the_linter_finds_nothing() -> None:
 
 
 class Failing:
-    """A backend whose every method fails."""
+    """A backend whose methods all fail."""
 
     def __init__(self, folder: Path, error: Exception) -> None:
         self.folder_name, self.error = (folder, "failing"), error
@@ -279,12 +277,12 @@ def test_ac_qual_005_every_error_is_logged(
 
 
 def section(title: str, page: str = GUIDE) -> str:
-    """Return what stands under a heading of a page."""
+    """Return the text under a heading of a page."""
     return page.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
 def rows(title: str, page: str = GUIDE) -> dict[str, str]:
-    """Return what the tables of a section say of each variable: their second column."""
+    """Return the second column of a section's tables, by variable."""
     found = re.findall(r"^\| `([A-Z_]+)` \| ([^|]*) \|", section(title, page), re.MULTILINE)
     return {name: value.strip(" `") for name, value in found}
 
@@ -309,12 +307,12 @@ def test_ac_conf_001_the_agents_variables_are_documented_with_their_defaults(
         for setting in SETTINGS
         if setting.variable in AGENT
     }
-    told = {
+    expected = {
         variable: "none" if default is None else str(default)
         for variable, default in defaults.items()
     }
     documented = rows("Settings", SETTINGS_PAGE)
-    assert {variable: documented.get(variable) for variable in AGENT} == told
+    assert {variable: documented.get(variable) for variable in AGENT} == expected
 
 
 def test_ac_conf_001_the_variables_of_the_services_are_documented_with_their_values() -> None:
@@ -337,14 +335,14 @@ def test_ac_doc_001_the_readme_has_a_quick_start_that_exists() -> None:
     assert "docs/index.md" in readme
 
 
-def test_ac_doc_002_each_service_is_explained_where_it_stands() -> None:
+def test_ac_doc_002_each_service_has_a_comment() -> None:
     lines = COMPOSE.splitlines()
     for service in yaml.safe_load(COMPOSE)["services"]:
         above = lines[lines.index(f"  {service}:") - 1]
         assert above.startswith("  # "), service
 
 
-def test_ac_doc_003_the_example_payloads_are_what_the_gateway_returns() -> None:
+def test_ac_doc_003_the_example_payloads_parse_as_turn_and_memory() -> None:
     block = re.search(r"```json\n(.*?)```", section("Turns and memories"), re.DOTALL)
     assert block
     turn, memory = (json.loads(example) for example in block[1].split("\n\n"))
@@ -354,7 +352,7 @@ def test_ac_doc_003_the_example_payloads_are_what_the_gateway_returns() -> None:
     assert memory["metadata"].keys() >= {"type", "confidence", "ts", "conversation_id"}
 
 
-def test_ac_doc_004_the_architecture_is_drawn() -> None:
+def test_ac_doc_004_the_guide_draws_the_architecture() -> None:
     drawn = [
         block
         for block in re.findall(r"```\n(.*?)```", GUIDE, re.DOTALL)

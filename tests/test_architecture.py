@@ -1,4 +1,4 @@
-"""What keeps the code readable and the command fast, checked on the sources themselves."""
+"""Rules that keep the code readable and the command fast, checked on the source files."""
 
 import ast
 import functools
@@ -30,10 +30,10 @@ MODULES = [
 ]
 NAMES = frozenset(MODULES)
 
-# What each package holds, from the bottom up: an import, wherever it is written, leads to a level
-# further left, never to a neighbour on its own. So there is no cycle. Of the stores, Chroma and
-# Qdrant need the layer for documents, which they are drivers of, and files the SQLite store that is
-# its index.
+# The modules of each package in levels, from the bottom up. Every import, even inside a function,
+# leads to a level further left, never to a neighbour on the same level, so there are no cycles. Of
+# the stores, Chroma and Qdrant are drivers of the document store, and the files store uses the
+# SQLite store as its index.
 ORDER = {
     "memories": """errors languages < guard < models < settings < core < anchors < config < stores < embedders < read <
         search write < scratchpad transfer < memories < context < identity < answers < hooks < connect < warm < cli mcp <
@@ -87,9 +87,9 @@ ORDER = {
         memory_routes openapi < conversation_routes many_routes store_routes""",
     "memories.server.pages": "request < results picture < views < agents < routes",
 }
-# Ring 1 is the core, ring 2 what every user has, ring 3 is optional. No ring imports one further
-# out: what is there is opened by its name. Only the class `Memories` may use ring 2, since it has a
-# method for each verb.
+# Ring 1 is the core, ring 2 is what every user has, ring 3 is optional. No ring imports one further
+# out; modules further out are loaded by name. Only the class `Memories` may use ring 2, since it
+# has a method for each verb.
 RING_2 = (
     "answers", "cli", "connect", "context", "hooks", "identity", "mcp", "scratchpad", "transfer", "warm", "__main__",
 )  # fmt: skip
@@ -102,7 +102,7 @@ MAX_FILES_TO_ROWS = 16
 HEAVY = "typer click pydantic fastapi numpy onnxruntime apsw chromadb qdrant_client langgraph mcp urllib3".split()
 MAX_CODE_LINES, MAX_FUNCTION_LINES, MAX_DEPTH = 400, 50, 3
 MAX_MODULES = 18  # in a folder
-# of the one class with a method for each verb, most of which are three lines long
+# for the one class with a method for each verb; most methods are three lines long
 MAX_OF_MEMORIES = 736
 
 
@@ -120,20 +120,20 @@ def tree(file: Path) -> ast.Module:
 
 @pytest.fixture(scope="module", autouse=True)
 def not_kept() -> Iterator[None]:
-    """Give the memory of the syntax trees back: they take 140 MB."""
+    """Free the syntax trees after the tests: they take 140 MB."""
     yield
     tree.cache_clear()
 
 
 def level(package: str, name: str) -> int:
-    """Return on which level of its package a module, or a package in it, stands."""
+    """Return the level of a module, or of a subpackage, within its package."""
     return next(
         number for number, names in enumerate(ORDER[package].split("<")) if name in names.split()
     )
 
 
 def leads_down(importer: str, imported: str) -> bool:
-    """Return whether an import leads to a lower level of the innermost package that holds both
+    """Return whether an import leads to a lower level of the innermost package that contains both
     modules.
     """
     here, there = importer.split("."), imported.split(".")
@@ -168,12 +168,12 @@ ABOVE_ALL = (
 
 @functools.cache
 def imports(file: Path) -> frozenset[str]:
-    """Return the modules that a file imports, for type checking and inside functions included."""
+    """Return the modules that a file imports, even for type checking or inside functions."""
     return frozenset(find_imports(file))
 
 
 def lies_in(module: str, *places: str) -> bool:
-    """Return whether a module is, or lies in, one of these modules and folders of ours."""
+    """Return whether a module is one of our modules `names`, or is in one of these packages."""
     return any(f"{module}.".startswith(f"memories.{place}.") for place in places)
 
 
@@ -189,7 +189,7 @@ def find_imports(file: Path) -> Iterator[str]:
 
 
 def code_lines(file: Path) -> set[int]:
-    """Return the numbers of lines with code: no blank ones, no comments, no docstrings."""
+    """Return the numbers of the lines of code: without blank lines, comments and docstrings."""
     skipped = {
         tokenize.COMMENT,
         tokenize.NL,
@@ -213,7 +213,7 @@ def code_lines(file: Path) -> set[int]:
 
 
 def in_process(script: str, home: Path, *arguments: str) -> str:
-    """Run a script in a process of its own, whose home is empty; return what it printed."""
+    """Run a script in a separate process with an empty home; return its output."""
     environment = {"HOME": str(home), "PATH": "/usr/bin:/bin", "EMBEDDER": "minilm"}
     done = subprocess.run(
         [sys.executable, "-B", "-W", "error", "-c", script, *arguments],
@@ -239,7 +239,7 @@ def test_imports_lead_down() -> None:
             wrong += [f"{module} imports {name}" for name in sorted(ours)]
         elif (
             module != "memories"
-        ):  # it only names what is exported; that importing it stays light is tested below
+        ):  # it only lists the exported names; a test below checks that importing it stays light
             wrong += [
                 f"{module} imports {name}" for name in sorted(ours) if not leads_down(module, name)
             ]
@@ -280,7 +280,7 @@ def test_each_optional_folder_can_be_deleted_by_itself() -> None:
 
 
 @pytest.mark.thorough  # runs the tests of the core a second time
-def test_the_core_works_when_all_that_is_optional_is_deleted(tmp_path: Path) -> None:
+def test_the_core_works_without_the_optional_folders(tmp_path: Path) -> None:
     copy = tmp_path / "src"
     shutil.copytree(SOURCE, copy / "memories", ignore=shutil.ignore_patterns("__pycache__"))
     for name in RING_3:
@@ -290,7 +290,7 @@ def test_the_core_works_when_all_that_is_optional_is_deleted(tmp_path: Path) -> 
         file.unlink(missing_ok=True)
         shutil.rmtree(
             place, ignore_errors=True
-        )  # a folder may be left from before it became a file
+        )  # an empty folder may remain from before it became a file
     rooms = [str(ROOT / "tests" / name) for name in CORE_TESTS]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(ROOT), *rooms],
@@ -299,7 +299,7 @@ def test_the_core_works_when_all_that_is_optional_is_deleted(tmp_path: Path) -> 
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
 
 
-def test_every_module_has_its_level() -> None:
+def test_the_levels_list_every_module() -> None:
     held: dict[str, set[str]] = {}
     for module in MODULES:
         package, _, name = module.rpartition(".")
@@ -310,9 +310,9 @@ def test_every_module_has_its_level() -> None:
     } == held
 
 
-def test_a_search_goes_down_to_the_rows_through_few_files_and_back_to_none(empty: Path) -> None:
-    """Each way from the command to a statement that reads rows, as the files of the functions on
-    the stack.
+def test_a_search_reaches_the_rows_through_few_files_each_once(empty: Path) -> None:
+    """Each call of `execute` is traced back to the command as a list of files. The list is short,
+    and no file is in it twice.
     """
     script = """
 import os, sys, threading
@@ -349,7 +349,7 @@ def test_a_folder_has_few_modules() -> None:
     assert crowded == {}
 
 
-def test_what_opens_a_store_is_there() -> None:
+def test_the_class_of_each_store_exists() -> None:
     for name in stores._STORES.values():
         module, _, attribute = name.rpartition(".")
         assert callable(getattr(importlib.import_module(f"memories.stores.{module}"), attribute))
@@ -378,7 +378,7 @@ def test_importing_memories_loads_nothing_heavy(empty: Path) -> None:
         "export -o x",
     ],
 )
-def test_what_needs_no_vectors_does_not_load_their_libraries(command: str, empty: Path) -> None:
+def test_commands_without_vectors_do_not_load_heavy_libraries(command: str, empty: Path) -> None:
     store = f"sqlite:///{empty}/m.db"
     with memories.Memories(store, embedder="none") as found:
         made = found.create("content").memory
@@ -393,8 +393,8 @@ def test_what_needs_no_vectors_does_not_load_their_libraries(command: str, empty
     assert in_process(script, empty, command.replace("ID", made.id))
 
 
-@pytest.mark.thorough  # imports what each host's module needs
-def test_importing_every_module_does_nothing(empty: Path) -> None:
+@pytest.mark.thorough  # imports the libraries of each host
+def test_importing_any_module_has_no_side_effects(empty: Path) -> None:
     script = """
 import importlib, logging, os, sys
 before = dict(os.environ)
@@ -409,7 +409,7 @@ assert not logging.getLogger().handlers
     assert list(empty.iterdir()) == []
 
 
-def test_the_public_names_are_all_there_and_no_others(empty: Path) -> None:
+def test_the_public_names_are_exactly_all(empty: Path) -> None:
     assert sorted(memories.__all__) == list(memories.__all__)
     assert dir(memories) == sorted(memories.__all__)
     for name in memories.__all__:
@@ -439,7 +439,7 @@ def test_no_file_or_function_is_too_long_and_no_folder_too_deep() -> None:
             and (node.end_lineno or 0) - node.lineno >= MAX_FUNCTION_LINES
         ]
         if not long and source(file).count("\n") <= MAX_CODE_LINES:
-            continue  # short with its blank lines, comments and docstrings, which take long to count
+            continue  # short enough even with comments, which are slow to count
         lines = code_lines(file)
         if len(lines) > (MAX_OF_MEMORIES if module == "memories.memories" else MAX_CODE_LINES):
             over.append(f"{module} has {len(lines)} lines of code")
@@ -449,7 +449,7 @@ def test_no_file_or_function_is_too_long_and_no_folder_too_deep() -> None:
     assert over == []
 
 
-def test_every_module_and_public_function_says_what_it_is() -> None:
+def test_every_module_and_public_function_has_a_docstring() -> None:
     for file in FILES:
         assert ast.get_docstring(tree(file)), file
         for node in tree(file).body:
@@ -457,24 +457,25 @@ def test_every_module_and_public_function_says_what_it_is() -> None:
                 assert ast.get_docstring(node) or node.name in UNDOCUMENTED, f"{file}: {node.name}"
 
 
-UNDOCUMENTED = {"fetch", "fetch_value"}  # their names and types say it all
+UNDOCUMENTED = {"fetch", "fetch_value"}  # their names and types say everything
 
 
 @pytest.mark.thorough
-def test_every_helper_and_fixture_of_the_tests_says_what_it_is() -> None:
-    silent = [
+def test_every_helper_and_fixture_of_the_tests_has_a_docstring() -> None:
+    undocumented = [
         f"{file.relative_to(ROOT)}:{node.lineno} {node.name}"
         for file in sorted((ROOT / "tests").rglob("*.py"))
         for node in tree(file).body
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
         if not node.name.lower().startswith("test") and ast.get_docstring(node) is None
     ]
-    assert silent == []
+    assert undocumented == []
 
 
-def test_one_file_only_opens_stores() -> None:
-    """The table of idempotency keys is a database of its own, beside the store. An import reads
-    copies of other programs' databases."""
+def test_only_one_file_opens_stores() -> None:
+    """Apart from `engine.py`: idempotency keys are in a separate database, and an import reads
+    copies of other programs' databases.
+    """
     opening = [
         file.name
         for file in FILES
@@ -483,7 +484,7 @@ def test_one_file_only_opens_stores() -> None:
     assert opening == ["idempotency.py", "engine.py", "database.py"]
 
 
-def test_nothing_else_touches_a_store_file() -> None:
+def test_no_other_code_touches_a_store_file() -> None:
     """Python's own sqlite3 loses acknowledged writes, and closing a plain file handle cancels
     SQLite's locks.
     """
@@ -528,8 +529,8 @@ def test_every_command_is_in_the_documentation() -> None:
 
 
 def test_no_test_asserts_on_time() -> None:
-    """A busy machine takes as long as it takes: `bench/` measures, and a test counts steps or waits
-    for what comes.
+    """A busy machine can take any time: `bench/` measures time; a test counts steps or waits for an
+    event.
     """
     clock = re.compile(r"\b(monotonic|perf_counter|process_time|time\.time)\(\)")
     for file in (ROOT / "tests").rglob("*.py"):

@@ -1,4 +1,4 @@
-"""Tests can't hang: one that does fails by itself, and what it started ends with it."""
+"""Tests can't hang: a test that hangs fails, and the processes that it started end with it."""
 
 import io
 import os
@@ -50,7 +50,7 @@ def test_it(case):
 
 @contextmanager
 def run_of(script: str, folder: Path, *options: str) -> Iterator["subprocess.Popen[str]"]:
-    """Run tests in a process of its own, with what `conftest.py` gives all tests."""
+    """Run tests in a separate process, with the shared `conftest.py`."""
     (folder / "test_it.py").write_text(script)
     command = [
         sys.executable,
@@ -87,7 +87,7 @@ def run_of(script: str, folder: Path, *options: str) -> Iterator["subprocess.Pop
 
 
 def has_ended(process: int) -> bool:
-    """Wait for the end of a process that is not our child."""
+    """Wait for the end of a process that isn't our child; return whether it has ended."""
     try:
         handle = os.pidfd_open(process)
     except ProcessLookupError:
@@ -118,8 +118,8 @@ def test_a_run_that_is_killed_leaves_no_server(tmp_path: Path) -> None:
 
 
 def has_open(process: "subprocess.Popen[bytes]", folder: Path) -> bool:
-    """Return whether a process has opened a folder."""
-    with suppress(FileNotFoundError):  # it has closed a file in the meantime
+    """Return whether a process has a folder open."""
+    with suppress(FileNotFoundError):  # the process has closed a file in the meantime
         links = Path(f"/proc/{process.pid}/fd").iterdir()
         return folder in [link.readlink() for link in links]
     return False
@@ -127,7 +127,7 @@ def has_open(process: "subprocess.Popen[bytes]", folder: Path) -> bool:
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="only Linux names processes so")
 @pytest.mark.parametrize("is_replaced", [False, True])
-def test_processes_of_a_later_run_in_a_folder_of_the_same_name_go_on(
+def test_the_sweep_spares_a_later_run_in_a_folder_of_the_same_name(
     tmp_path: Path, is_replaced: bool
 ) -> None:
     folder = tmp_path / "run"
@@ -154,9 +154,7 @@ WAITS = re.compile(r"\bsubprocess\.(?:run|call|check_call|check_output)\(|\.comm
 
 
 def arguments(call: str) -> Iterator[str]:
-    """Yield the names of the arguments of a call, given the text from its `(` on, and `**` for a
-    mapping.
-    """
+    """Yield the names of a call's arguments, and `**` for a mapping, from the text after its `(`."""
     depth, name = 0, ""
     for kind, token, *_ in tokenize.generate_tokens(io.StringIO(call).readline):
         depth += (token in ("(", "[", "{")) - (token in (")", "]", "}"))
@@ -167,8 +165,8 @@ def arguments(call: str) -> Iterator[str]:
         name = token if kind == tokenize.NAME else ""
 
 
-def test_every_program_that_a_test_runs_has_a_bound() -> None:
-    """Only the calls are parsed: parsing all tests takes seconds."""
+def test_every_subprocess_of_a_test_has_a_timeout() -> None:
+    """Only the calls are parsed, since parsing all tests takes seconds."""
     unbounded = [
         f"{file.relative_to(TESTS)}:{text.count(chr(10), 0, found.start()) + 1}"
         for file in TESTS.rglob("*.py")
@@ -183,7 +181,7 @@ def test_every_program_that_a_test_runs_has_a_bound() -> None:
     ("options", "cases"),
     [((), ["a", "c"]), pytest.param(("-m", "not slow"), list("abcde"), marks=pytest.mark.thorough)],
 )
-def test_a_table_runs_its_first_cases_and_whole_in_the_check(
+def test_a_table_runs_its_first_cases_by_default_and_all_in_the_check(
     tmp_path: Path, options: tuple[str, ...], cases: list[str]
 ) -> None:
     with run_of(TABLES, tmp_path, *options) as running:

@@ -1,4 +1,4 @@
-"""docker-compose.yml as far as it can be checked without Docker, and agent-app for real."""
+"""docker-compose.yml, as far as it can be checked without Docker, and agent-app as a real process."""
 
 import json
 import os
@@ -44,20 +44,20 @@ VARIABLES = {
 
 
 class Interpolation(Template):
-    """`${NAME:-default}`, as Compose replaces it where NAME is not set."""
+    """Replaces `${NAME:-default}` like Compose if NAME is not set."""
 
     braceidpattern = r"[A-Z_]+:-[^}]*"
 
 
 class Defaults(dict[str, str]):
-    """Gives each variable its default."""
+    """Returns the default of each variable."""
 
     def __missing__(self, expression: str) -> str:
         return expression.partition(":-")[2]
 
 
 def environment(service: str) -> dict[str, str]:
-    """Return what Compose gives a service if its user has set nothing."""
+    """Return the environment that Compose gives a service if the user has set nothing."""
     given = SERVICES[service]["environment"]
     assert all(
         isinstance(value, str) for value in given.values()
@@ -65,7 +65,7 @@ def environment(service: str) -> dict[str, str]:
     return {name: Interpolation(value).substitute(Defaults()) for name, value in given.items()}
 
 
-def test_there_are_three_services_with_their_images_and_names() -> None:
+def test_the_three_services_have_their_images_and_names() -> None:
     assert {name: service.get("image") for name, service in SERVICES.items()} == {
         "chroma": "chromadb/chroma:latest",
         "chroma-mcp": "ghcr.io/chroma-core/chroma-mcp:latest",
@@ -74,13 +74,13 @@ def test_there_are_three_services_with_their_images_and_names() -> None:
     assert all(service["container_name"] == name for name, service in SERVICES.items())
 
 
-def test_each_waits_for_what_it_needs() -> None:
+def test_each_service_waits_for_the_one_that_it_needs() -> None:
     assert SERVICES["chroma-mcp"]["depends_on"] == {"chroma": {"condition": "service_healthy"}}
     assert SERVICES["agent-app"]["depends_on"] == {"chroma-mcp": {"condition": "service_started"}}
-    assert SERVICES["chroma-mcp"]["stdin_open"]  # its transport
+    assert SERVICES["chroma-mcp"]["stdin_open"]  # chroma-mcp talks over its standard input
 
 
-def test_ac_pers_003_what_is_stored_is_in_one_named_volume_and_what_waits_in_another() -> None:
+def test_ac_pers_003_the_store_and_the_queue_have_separate_named_volumes() -> None:
     assert COMPOSE["volumes"]["chroma_data"]["name"] == "chroma_data"
     assert {name: service.get("volumes") for name, service in SERVICES.items()} == {
         "chroma": ["chroma_data:/chroma/chroma"],
@@ -103,7 +103,7 @@ def test_ac_conf_001_each_service_has_its_variables_with_their_defaults(service:
     assert environment(service).items() >= VARIABLES[service].items()
 
 
-def test_chroma_mcp_is_given_the_names_that_it_reads() -> None:
+def test_chroma_mcp_gets_its_own_variables_too() -> None:
     given = environment("chroma-mcp")
     assert (given["CHROMA_HOST"], given["CHROMA_PORT"]) == (
         given["CHROMA_HTTP_HOST"],
@@ -112,16 +112,16 @@ def test_chroma_mcp_is_given_the_names_that_it_reads() -> None:
     assert given["CHROMA_SSL"] == "false"
 
 
-def test_the_app_is_told_where_the_database_is() -> None:
+def test_the_app_gets_the_address_of_the_database() -> None:
     given = environment("agent-app")
     assert (given["CHROMADB_HOST"], given["CHROMADB_PORT"]) == ("chroma", "8000")
 
 
-def test_the_settings_understand_what_the_app_is_given(tmp_path: Path) -> None:
+def test_the_apps_variables_have_the_default_values(tmp_path: Path) -> None:
     config = load_config({"home": str(tmp_path)}, environment=environment("agent-app"))
     plain = load_config({"home": str(tmp_path)}, environment={})
     for variable in VARIABLES["agent-app"]:
-        if variable != "MCP_ENDPOINT":  # without Docker the memory is our own engine
+        if variable != "MCP_ENDPOINT":  # without Docker, the default is our own engine
             assert getattr(config, variable.lower()) == getattr(plain, variable.lower()), variable
 
 
@@ -130,7 +130,7 @@ def test_the_settings_understand_what_the_app_is_given(tmp_path: Path) -> None:
 
 @contextmanager
 def answering(status: int) -> Iterator[int]:
-    """Run a server that answers the heartbeat with a status, everything else with 404; yield its
+    """Run a server that answers a heartbeat request with a status and any other with 404; yield its
     port.
     """
 
@@ -153,7 +153,7 @@ def answering(status: int) -> Iterator[int]:
 
 
 def check_chroma(port: int) -> int:
-    """Run the health check of the database, which is bash and its own, against another port."""
+    """Run the database's health check, a bash command, against another port; return its exit code."""
     word, *command = SERVICES["chroma"]["healthcheck"]["test"]
     assert word == "CMD"
     assert command[2].count("8000") == 1
@@ -165,13 +165,13 @@ def check_chroma(port: int) -> int:
 def test_the_database_is_healthy_when_its_heartbeat_answers() -> None:
     with answering(200) as port:
         assert check_chroma(port) == 0
-    assert check_chroma(port) != 0  # nobody answers any more
+    assert check_chroma(port) != 0  # the server has stopped
     for status in (410, 503):
         with answering(status) as port:
             assert check_chroma(port) != 0
 
 
-def test_ac_deploy_002_the_database_is_looked_at_every_ten_seconds() -> None:
+def test_ac_deploy_002_the_database_is_checked_every_ten_seconds() -> None:
     check = SERVICES["chroma"]["healthcheck"]
     assert (check["interval"], check["timeout"]) == ("10s", "5s")
 
@@ -182,7 +182,7 @@ def test_ac_deploy_002_the_database_is_looked_at_every_ten_seconds() -> None:
 def run_app(
     folder: Path, environment: Mapping[str, str], *arguments: str, said: str = ""
 ) -> tuple[int, list[dict[str, Any]], str]:
-    """Run the app in a process of its own; return its exit code, its answers and what it logged."""
+    """Run the app in a separate process; return its exit code, its answers and its log."""
     done = subprocess.run(
         [sys.executable, str(APP), *arguments],
         input=said, capture_output=True, text=True, cwd=folder, env=environment, timeout=300,
@@ -191,7 +191,7 @@ def run_app(
 
 
 def message(conversation: str, role: str, text: str) -> str:
-    """Return the line of a message."""
+    """Return the input line of a message."""
     return json.dumps({"conversation_id": conversation, "role": role, "text": text}) + "\n"
 
 
@@ -226,12 +226,12 @@ def test_the_app_stores_what_it_reads_and_answers_with_contexts(
     assert [turn["text"] for turn in answers[3]["history"]] == ["Hello", "Good day"]
     assert answers[3]["latest_message"] == "And now?"
     assert answers[3]["prompt"].endswith("And now?")
-    assert "history" not in answers[1]  # nobody answers the assistant
+    assert "history" not in answers[1]  # an assistant's message needs no answer
     assert answers[2]["history"] == []
 
 
 @pytest.mark.thorough
-def test_no_line_ends_the_app(tmp_path: Path, clean_environment: dict[str, str]) -> None:
+def test_no_invalid_line_ends_the_app(tmp_path: Path, clean_environment: dict[str, str]) -> None:
     refused = [
         b"nothing", b"[]", b'{"text": "x"}', message("", "user", "x").encode().strip(), b"[" * 100_000, b'"\xff"', b"3",
         b"{}", message("c", "robot", "x").encode().strip(),
@@ -260,7 +260,7 @@ def test_no_line_ends_the_app(tmp_path: Path, clean_environment: dict[str, str])
     assert (done.returncode, last["stored"]) == (0, True)
 
 
-def test_ac_deploy_003_the_app_says_that_it_is_healthy(
+def test_ac_deploy_003_the_app_reports_that_it_is_healthy(
     tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:
     code, [health], logged = run_app(tmp_path, clean_environment, "--health")
@@ -283,8 +283,8 @@ def test_the_app_ends_when_its_store_is_broken(
     assert str(file) in health["history"]
 
 
-@pytest.mark.thorough  # two more processes that end as where the store is broken
-def test_the_app_is_unhealthy_where_nothing_answers(
+@pytest.mark.thorough  # starts two more processes, which end as with a broken store
+def test_the_app_is_unhealthy_if_its_endpoint_is_unreachable(
     tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:
     elsewhere = clean_environment | {"MCP_ENDPOINT": "http://127.0.0.1:9/nobody"}
@@ -293,7 +293,7 @@ def test_the_app_is_unhealthy_where_nothing_answers(
         assert (code, answer["status"]) == (1, "unreachable")
 
 
-def test_the_image_is_made_of_files_that_are_there() -> None:
+def test_the_files_that_the_image_copies_exist() -> None:
     assert SERVICES["agent-app"]["build"] == {
         "context": "./agent-app",
         "additional_contexts": {"memories": "."},

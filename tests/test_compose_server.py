@@ -17,7 +17,7 @@ SERVER = COMPOSE["services"]["memories"]
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 
 
-def test_the_server_runs_as_nobody_special() -> None:
+def test_the_server_runs_without_privileges() -> None:
     lines = DOCKERFILE.splitlines()
     assert lines.index("USER memory") < next(
         at for at, line in enumerate(lines) if line.startswith("ENTRYPOINT")
@@ -26,7 +26,7 @@ def test_the_server_runs_as_nobody_special() -> None:
     assert SERVER["security_opt"] == ["no-new-privileges:true"]
 
 
-def test_its_command_has_options_that_there_are() -> None:
+def test_its_command_uses_only_options_that_exist() -> None:
     [command] = re.findall(r'^CMD \["serve", (.*)\]$', DOCKERFILE, re.M)
     given = [word for word in re.findall(r'"([^"]*)"', command) if word.startswith("--")]
     assert set(given) <= {name for option in serve.params for name in option.opts}
@@ -37,7 +37,7 @@ def test_no_port_is_open_to_other_machines() -> None:
     assert ports == ["127.0.0.1:${MEMORIES_PORT:-8765}:8765"]
 
 
-def test_no_password_is_written_down_and_none_is_guessed() -> None:
+def test_the_file_contains_no_password_and_requires_one() -> None:
     text = (ROOT / "docker-compose.server.yml").read_text(encoding="utf-8")
     assert set(re.findall(r"\$\{POSTGRES_PASSWORD[^}]*\}", text)) == {
         "${POSTGRES_PASSWORD:?set a password}"
@@ -45,7 +45,7 @@ def test_no_password_is_written_down_and_none_is_guessed() -> None:
     assert "@database" in SERVER["environment"]["MEMORY_STORE"]
 
 
-def test_its_settings_are_known() -> None:
+def test_its_environment_contains_only_settings() -> None:
     known = {setting.variable for setting in SETTINGS} | {"PGPASSWORD"}
     assert set(SERVER["environment"]) <= known
     assert {

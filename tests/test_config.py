@@ -1,5 +1,5 @@
-"""Settings come from a flag, the environment, `.env`, `config.toml`, or a default; the command
-shows it in cli/.
+"""Settings come from a flag, the environment, `.env`, `config.toml`, or a default. The command's
+output is tested in cli/.
 """
 
 import re
@@ -21,8 +21,8 @@ ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture(autouse=True)
-def own_folder_of_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give each test its own folder of settings."""
+def own_settings_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give each test its own settings folder."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg"))
 
 
@@ -45,7 +45,7 @@ def test_the_example_of_dotenv_matches_the_table_of_settings(tmp_path: Path) -> 
     assert re.findall(r"^# ([A-Z_]+)=", written, re.M) == [setting.variable for setting in SETTINGS]
     trusted_dotenv(
         tmp_path, re.sub(r"(?m)^# ([A-Z_]+=.)", r"\1", written)
-    )  # every line that has a value
+    )  # every line with a value
     set_, unset = (
         load_config(environment={}, folder=tmp_path),
         load_config(environment={}, folder=tmp_path.parent),
@@ -54,7 +54,7 @@ def test_the_example_of_dotenv_matches_the_table_of_settings(tmp_path: Path) -> 
         "store",
         "sources",
         "identity",
-    }  # setting a host selects Chroma, and setting a namespace sets the identity
+    }  # a host selects Chroma, and a namespace sets the identity
     assert {name: value for name, value in set_._asdict().items() if name not in chroma} == {
         name: value for name, value in unset._asdict().items() if name not in chroma
     }
@@ -86,7 +86,7 @@ def test_every_setting_has_a_default_and_says_so(tmp_path: Path) -> None:
 RANGE = re.compile(r"must be a (whole )?number (?:of \w+ )?from (\S+) to ([\d.e+]+)")
 
 
-def test_every_setting_takes_both_ends_of_its_range_and_nothing_beyond(tmp_path: Path) -> None:
+def test_every_setting_accepts_both_ends_of_its_range_and_nothing_beyond(tmp_path: Path) -> None:
     ranges = {}
     for setting in SETTINGS:
         try:
@@ -157,7 +157,7 @@ def test_the_home_in_dotenv_names_the_config_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("word", ["true", "1", "YES", "on"])
-def test_words_for_yes(word: str, tmp_path: Path) -> None:
+def test_a_yes_or_no_setting_accepts_several_words(word: str, tmp_path: Path) -> None:
     assert (
         load_config(
             environment={"REINFORCE_ON_RETRIEVAL": word}, folder=tmp_path
@@ -166,7 +166,7 @@ def test_words_for_yes(word: str, tmp_path: Path) -> None:
     )
 
 
-def test_namespaces_are_folded_here_too(tmp_path: Path) -> None:
+def test_the_namespace_is_trimmed_and_lower_case(tmp_path: Path) -> None:
     assert (
         load_config(environment={"MEMORY_NAMESPACE": " Bob "}, folder=tmp_path).namespace == "bob"
     )
@@ -192,7 +192,7 @@ def test_an_error_names_the_setting_its_source_and_the_value(tmp_path: Path) -> 
         ("sqlite:////tmp/a.db", "sqlite:////tmp/a.db"),
     ],
 )
-def test_passwords_are_masked(url: str, shown: str) -> None:
+def test_the_password_of_a_url_is_masked(url: str, shown: str) -> None:
     assert without_password(url) == shown
 
 
@@ -200,7 +200,7 @@ KEYS = ("EMBEDDER_API_KEY", "OPENAI_API_KEY", "VOYAGE_API_KEY", "COHERE_API_KEY"
 
 
 @pytest.mark.parametrize("variable", KEYS)
-def test_keys_are_never_shown(variable: str, tmp_path: Path) -> None:
+def test_api_keys_are_never_shown(variable: str, tmp_path: Path) -> None:
     config = load_config(environment={variable: " sk-secret "}, folder=tmp_path)
     key = getattr(config, variable.lower())
     assert key.reveal() == "sk-secret"
@@ -247,7 +247,9 @@ def test_settings_of_services_are_checked(
 @pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="the folders of other systems have other names"
 )
-def test_the_cache_folder_is_the_platforms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_folder_follows_the_platform(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     assert cache_folder() == tmp_path / ".cache" / "memories"
@@ -286,5 +288,5 @@ def test_the_cache_folder_is_the_platforms(tmp_path: Path, monkeypatch: pytest.M
         ("sqlite:////home/ann/m.db", "sqlite:////home/ann/m.db"),
     ],
 )
-def test_no_password_of_a_url_is_shown(url: str, shown: str) -> None:
+def test_secrets_anywhere_in_a_url_are_masked(url: str, shown: str) -> None:
     assert without_password(url) == shown

@@ -1,8 +1,9 @@
-"""The code blocks of the README and the docs run as they are printed, and the pages hold together.
+"""The code blocks of the README and the docs run as printed, and the pages' links, tables and lists
+are right.
 
 A block that needs another program, a network or a person has a comment before it that says so:
-`<!-- not run: needs PostgreSQL -->`. The blocks of a page run in order, in one home; those in Python
-are one program.
+`<!-- not run: needs PostgreSQL -->`. The blocks of a page run in order, in one home; its Python
+blocks form one program.
 """
 
 import importlib.util
@@ -37,7 +38,7 @@ def blocks(page: Path) -> list[Block]:
 
 
 def run(block: Block, folder: Path) -> None:
-    """Run a block in a folder with a home of its own; it must succeed."""
+    """Run a block in a folder that contains its home; the block must succeed."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     home = {"HOME": str(folder), "MEMORY_HOME": str(folder / "memories"), "PATH": path}
     command = ["bash", "-e", "-o", "pipefail", "-c", block.code]
@@ -56,7 +57,7 @@ def run(block: Block, folder: Path) -> None:
 
 
 def runnable() -> list[object]:
-    """Return the pages with blocks to run; those of the README alone run with `make test`."""
+    """Return the pages with blocks to run; `make test` runs only those of the README."""
     pages: list[object] = []
     for page in PAGES:
         if any(block.is_run for block in blocks(page)):
@@ -93,7 +94,7 @@ def test_the_index_lists_every_page() -> None:
     assert linked == {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"}
 
 
-def test_links_between_pages_lead_somewhere() -> None:
+def test_links_between_pages_work() -> None:
     broken = []
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
@@ -169,7 +170,7 @@ def test_the_guide_names_each_setting_with_its_default() -> None:
     assert wrong == []
 
 
-def test_the_page_of_commands_is_what_the_program_prints() -> None:
+def test_the_page_of_commands_matches_the_program() -> None:
     spec = importlib.util.spec_from_file_location("tables_of_docs", ROOT / "tools" / "tables.py")
     assert spec is not None
     assert spec.loader is not None
@@ -186,7 +187,7 @@ def test_the_navigation_of_the_site_lists_every_page() -> None:
     assert sorted(listed) == sorted(page.name for page in (ROOT / "docs").glob("*.md"))
 
 
-def test_the_site_leads_to_files_outside_of_the_pages_in_the_repository() -> None:
+def test_the_site_links_to_files_outside_of_the_docs_in_the_repository() -> None:
     spec = importlib.util.spec_from_file_location("docs_site", ROOT / "tools" / "docs_site.py")
     assert spec is not None
     assert spec.loader is not None

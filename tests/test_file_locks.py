@@ -1,4 +1,4 @@
-"""What several processes change in a file is read and changed by one of them at a time."""
+"""A file that several processes change is read and changed by one of them at a time."""
 
 import dataclasses
 from collections.abc import Callable
@@ -19,22 +19,22 @@ from memories.write.turn_queue import RetryQueue
 
 
 class Counting:
-    """A store that counts no reads."""
+    """A store that accepts read counts and drops them."""
 
     def touch(self, refs: object, batch: str) -> bool:
-        """Say that they were counted."""
+        """Report the reads as counted."""
         return True
 
 
 def queued(folder: Path, name: str = "q") -> RetryQueue:
-    """Return a queue in which an entry waits."""
+    """Return a queue with an entry."""
     made = RetryQueue(folder / f"{name}.jsonl")
     made.add({"conversation_id": "talk", "content": "hello"})
     return made
 
 
 def flush_reads(folder: Path) -> None:
-    """Have a read counted that waits."""
+    """Flush a pending read count."""
     waiting = Accesses(folder, "store")
     waiting.add([Ref(Collection.MEMORY, "shared", "a", 1)])
     waiting.flush(Counting())  # type: ignore[arg-type]
@@ -48,12 +48,12 @@ def refresh_scratchpad(_folder: Path) -> None:
 
 
 def edit_scratchpad(folder: Path) -> None:
-    """Replace an empty scratchpad by an empty one."""
+    """Replace a scratchpad with an empty one."""
     scratchpad_file.replace_by_person(folder / "scratchpad.yaml", "scratchpad: 1\nmemories: []\n")
 
 
 def approve(folder: Path) -> None:
-    """Trust a file."""
+    """Approve a `.env` file."""
     folder.mkdir(parents=True)
     (folder / ".env").write_text("MEMORY_FORMAT=json\n")
     trust.approve(folder / ".env", folder)
@@ -61,7 +61,7 @@ def approve(folder: Path) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A change, the lock that it needs, and where it is when it needs it."""
+    """A change, the lock that it needs, and the function that runs under that lock."""
 
     change: Callable[[Path], object]
     lock: str
@@ -123,7 +123,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_is_changed_under_its_lock(
+def test_a_file_is_changed_under_its_lock(
     home: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     case = CASES[name]

@@ -1,4 +1,4 @@
-"""What takes the place of a file was flushed to the disk before, and its folder after: so it
+"""A file that replaces another is flushed before the rename, and its folder afterwards, so it
 survives a power cut.
 """
 
@@ -24,7 +24,7 @@ NOW = datetime(2026, 6, 1, tzinfo=UTC)
 
 
 def silent(*_: object) -> None:
-    """Report no progress."""
+    """Discard the progress."""
 
 
 def stored(config: Config) -> Config:
@@ -40,7 +40,7 @@ def in_files(folder: Path) -> Config:
 
 
 def replace_a_file(folder: Path) -> None:
-    """Write a file in place of another one."""
+    """Write a file through `replacing`."""
     with replacing(folder / "file") as stream:
         stream.write(b"text")
 
@@ -63,13 +63,13 @@ def restore_sqlite(folder: Path) -> None:
     restore(other, folder / "backup.db", None, now=NOW, progress=silent)
 
 
-def save_what_is_left(folder: Path) -> None:
-    """Write what can be read of a store into a new file."""
+def salvage_sqlite(folder: Path) -> None:
+    """Salvage a store into a new file."""
     salvage(stored(load_config()), folder / "saved.jsonl", progress=silent)
 
 
 def upgrade_sqlite(folder: Path) -> None:
-    """Open a store of an earlier version for writing, which keeps a copy of it first."""
+    """Write to a store of an earlier version; the upgrade first makes a copy."""
     path = folder / "memories.db"
     path.write_bytes(gzip.decompress(SCHEMA_3.read_bytes()))
     path.chmod(0o600)
@@ -92,34 +92,34 @@ def empty_a_queue_by_half(folder: Path) -> None:
         (back_up_sqlite, "backup.db"),
         (back_up_others, "backup.jsonl"),
         (restore_sqlite, "other.db"),
-        (save_what_is_left, "saved.jsonl"),
+        (salvage_sqlite, "saved.jsonl"),
         (upgrade_sqlite, "memories.db.v3.backup"),
         (empty_a_queue_by_half, "q.jsonl"),
     ],
 )
-def test_a_new_file_is_on_the_disk_before_it_has_its_name(
+def test_a_file_is_flushed_before_it_gets_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], None], name: str
 ) -> None:
     flushed: dict[int, tuple[int, int]] = {}
     steps: list[str] = []
     fsync, replace = os.fsync, Path.replace
 
-    def noted_fsync(fd: int) -> None:
+    def record_fsync(fd: int) -> None:
         fsync(fd)
         found = os.fstat(fd)
         flushed[found.st_ino] = found.st_size, found.st_mtime_ns
         if found.st_ino == tmp_path.stat().st_ino and steps:
             steps.append("folder")
 
-    def noted_replace(file: Path, target: Path) -> Path:
+    def record_replace(file: Path, target: Path) -> Path:
         if target == tmp_path / name:
             found = file.stat()
             whole = flushed.get(found.st_ino) == (found.st_size, found.st_mtime_ns)
             steps.append("flushed file" if whole else "file")
         return replace(file, target)
 
-    monkeypatch.setattr(os, "fsync", noted_fsync)
-    monkeypatch.setattr(Path, "replace", noted_replace)
+    monkeypatch.setattr(os, "fsync", record_fsync)
+    monkeypatch.setattr(Path, "replace", record_replace)
     write(tmp_path)
     assert steps[:2] == ["flushed file", "folder"]
 
@@ -128,9 +128,8 @@ def test_a_new_file_is_on_the_disk_before_it_has_its_name(
 def test_a_restored_store_replaces_another_one_in_steps_that_survive_a_power_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The old store has its second name on the disk, and the old log is gone from it, before the
-    new store has the first name: otherwise the old store could be lost, or its log be taken for
-    that of the new one.
+    """Before the new store gets the name, the old store's second name is on disk and the old log is
+    gone from it. Otherwise the old store could be lost, or its log taken for the new one's.
     """
     config = stored(load_config({"store": f"sqlite:///{tmp_path}/m.db"}))
     back_up(config, str(tmp_path / "backup.db"), now=NOW, progress=silent)
@@ -140,35 +139,35 @@ def test_a_restored_store_replaces_another_one_in_steps_that_survive_a_power_cut
     steps: list[str] = []
     fsync, link, unlink, replace = os.fsync, os.link, Path.unlink, Path.replace
 
-    def noted_fsync(fd: int) -> None:
+    def record_fsync(fd: int) -> None:
         fsync(fd)
         if os.fstat(fd).st_ino == tmp_path.stat().st_ino and steps:
             steps.append("flush")
 
-    def noted_link(*names: Any, **options: Any) -> None:
+    def record_link(*names: Any, **options: Any) -> None:
         link(*names, **options)
         steps.append("keep")
 
-    def noted_unlink(file: Path, **options: Any) -> None:
+    def record_unlink(file: Path, **options: Any) -> None:
         if file.name.startswith("m.db-") and file.exists():
             steps.append("remove")
         unlink(file, **options)
 
-    def noted_replace(file: Path, target: Path) -> Path:
+    def record_replace(file: Path, target: Path) -> Path:
         if target == tmp_path / "m.db":
             steps.append("replace")
         return replace(file, target)
 
-    monkeypatch.setattr(os, "fsync", noted_fsync)
-    monkeypatch.setattr(os, "link", noted_link)
-    monkeypatch.setattr(Path, "unlink", noted_unlink)
-    monkeypatch.setattr(Path, "replace", noted_replace)
+    monkeypatch.setattr(os, "fsync", record_fsync)
+    monkeypatch.setattr(os, "link", record_link)
+    monkeypatch.setattr(Path, "unlink", record_unlink)
+    monkeypatch.setattr(Path, "replace", record_replace)
     restore(config, tmp_path / "backup.db", None, replace=True, now=NOW, progress=silent)
     assert steps[:6] == ["keep", "flush", "remove", "flush", "replace", "flush"]
 
 
 @pytest.mark.usefixtures("home")
-def test_a_write_waits_for_the_disk_and_the_count_of_a_read_does_not(
+def test_a_write_waits_for_the_disk_and_a_read_count_does_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     waits: list[bool] = []

@@ -78,7 +78,7 @@ TEXTS: dict[str, Callable[[], str]] = {
 
 @pytest.fixture
 def memories(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Memories]:
-    """Bob's memories, with all modules loaded."""
+    """Memories of bob, with all modules loaded."""
     monkeypatch.setenv("EMBEDDER", "none")
     with Memories(namespace="bob") as opened:
         opened.create("warm up")
@@ -86,8 +86,8 @@ def memories(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Memories]:
 
 
 def cpu(run: Callable[[], object]) -> float:
-    """CPU seconds of this thread alone: threads that other tests left, and collections of what
-    they left, are not counted.
+    """Return the CPU seconds of this thread: threads and garbage that other tests left are not
+    counted.
     """
     gc.collect()
     gc.disable()
@@ -104,65 +104,63 @@ def cpu(run: Callable[[], object]) -> float:
 def test_a_megabyte_of_anything_costs_about_as_much_as_one_of_prose(
     name: str, memories: Memories
 ) -> None:
-    """The limit is generous: what it has to tell is a cost that grows with a power of the length,
-    or a large factor.
+    """The limit is generous: it only needs to detect costs that grow faster than the length, or by
+    a large factor.
     """
     text = TEXTS[name]()
     usual = max(0.2, cpu(lambda: memories.create(PROSE)))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert cpu(lambda: memories.create(text)) < 6 * usual
-    assert (
-        cpu(lambda: memories.create(f"{text[:-3]}!")) < 8 * usual
-    )  # which is compared with the first
+    assert cpu(lambda: memories.create(f"{text[:-3]}!")) < 8 * usual  # compared with the first text
     assert cpu(lambda: memories.add_turns("c", [text])) < 8 * usual
     assert cpu(lambda: memories.search(f"{text[:4_000]} x")) < 2 * usual
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 600_000  # KiB
 
 
-def test_terms_are_taken_from_the_beginning_of_a_text_alone(
+def test_only_the_beginning_of_a_text_gives_terms(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A word has other spellings for each letter of some languages: of a megabyte that was
+    """In some languages each letter of a word gives another spelling: for a megabyte, these took
     gigabytes.
     """
-    looked: list[int] = []
+    lengths: list[int] = []
     spellings = query_terms.__globals__["_spellings"]
     monkeypatch.setitem(
         query_terms.__globals__,
         "_spellings",
-        lambda word, codes: looked.append(len(word)) or spellings(word, codes),
+        lambda word, codes: lengths.append(len(word)) or spellings(word, codes),
     )
     assert len(query_terms("und der die das nicht ist " + "ä" * 100_000)) < 64
-    assert max(looked, default=0) <= 64
+    assert max(lengths, default=0) <= 64
 
 
-def test_a_model_reads_no_more_of_a_word_than_its_windows_hold(
+def test_a_model_reads_only_the_part_of_a_word_that_fits_its_windows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     e5 = pytest.importorskip("memories_e5")
     from memories.embedders import e5 as embedder
 
-    looked: list[int] = []
+    lengths: list[int] = []
     cut = embedder.Unigram._cut
     monkeypatch.setattr(
         embedder.Unigram,
         "_cut",
-        lambda self, word, before: looked.append(len(word)) or cut(self, word, before),
+        lambda self, word, before: lengths.append(len(word)) or cut(self, word, before),
     )
     known = embedder.Unigram(
         Path(e5.__file__).parent,
         next(Path(e5.__file__).parent.glob("*.tokenizer.json")).name.split(".")[0],
     )
     assert sum(1 for _ in known.ids("a" * 150_000)) > 10_000
-    assert max(looked) < 100_000
+    assert max(lengths) < 100_000
 
 
-def test_a_path_of_very_many_parts_is_no_phrase() -> None:
+def test_a_path_with_very_many_parts_makes_no_long_phrase() -> None:
     assert max(len(term.split()) for term in query_terms("/a/b/c.d" * 500)) <= 64
 
 
 class _Counted(str):
-    """A text that counts how often it is searched."""
+    """A text that counts the calls of its `find`."""
 
     __slots__ = ()
     calls = itertools.count()
@@ -172,7 +170,7 @@ class _Counted(str):
         return super().find(*given)  # type: ignore[arg-type]
 
 
-def test_a_row_of_one_sign_is_tried_at_its_end_alone() -> None:
+def test_a_run_of_one_character_is_tried_only_at_its_end() -> None:
     from memories.guard import scan
 
     rule_set = scan.build_rules(personal=False, user_rules=())
@@ -195,11 +193,13 @@ def test_a_row_of_one_sign_is_tried_at_its_end_alone() -> None:
         ("ﷺ pass\u200bword=Hx7\u200bkqz2Lm9vW, ok", "ﷺ pass\u200bword=[redacted:password], ok"),
     ],
 )
-def test_a_secret_in_a_row_or_a_disguise_is_found_where_it_is(text: str, kept: str) -> None:
+def test_a_secret_in_a_run_of_characters_or_in_disguise_is_redacted_in_place(
+    text: str, kept: str
+) -> None:
     assert redact(text, personal=True).text == kept
 
 
-def test_signs_that_stand_for_phrases_are_refused_in_bulk(
+def test_many_characters_that_expand_to_phrases_are_refused(
     memories: Memories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(validate, "MAX_NORMAL_BYTES", 40_000)

@@ -1,6 +1,4 @@
-"""What has a time begins, or has ended, at exactly that millisecond, wherever a time is
-compared.
-"""
+"""Every comparison of times includes exactly the right millisecond."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -31,17 +29,17 @@ def written(
 
 
 def deleted_by(at: datetime) -> bool:
-    """Return whether a memory that was deleted at T is deleted at a time."""
+    """Return whether a memory that was deleted at T counts as deleted at a time."""
     return versions.to_memory(written(T - DAY, T, "delete"), at, 24.0).deleted
 
 
 def accepted_by(at: datetime) -> bool:
-    """Return whether a memory that was accepted at T was current by a time."""
+    """Return whether a memory that was accepted at T counts as current at a time."""
     return bool(versions.known_at([written(T - DAY, accepted_at=to_millis(T))], at))
 
 
 def reinforced_by(at: datetime) -> bool:
-    """Return whether a memory that was reinforced at T had been by a time."""
+    """Return whether a memory that was reinforced at T counts as reinforced at a time."""
     return versions.last_reinforced_at(written(T - DAY, reinforced_at=to_millis(T)), at) is not None
 
 
@@ -61,12 +59,12 @@ PURE: dict[str, tuple[Callable[[datetime], bool], list[bool]]] = {
 
 
 @pytest.mark.parametrize("name", PURE)
-def test_it_holds_from_or_up_to_its_millisecond(name: str) -> None:
+def test_a_time_limit_holds_to_the_millisecond(name: str) -> None:
     holds, expected = PURE[name]
     assert [holds(T + late) for late in (-MILLISECOND, 0 * DAY, MILLISECOND)] == expected
 
 
-def test_a_span_may_be_one_moment(tmp_path: Path) -> None:
+def test_since_and_until_may_be_the_same_time(tmp_path: Path) -> None:
     where = narrow(WHERE, {"since": T, "until": T}, T)
     assert (where.since, where.until) == (T, T)
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none", clock=lambda: T) as memories:
@@ -74,7 +72,7 @@ def test_a_span_may_be_one_moment(tmp_path: Path) -> None:
         assert len(memories.log(since=T, until=T)) == 1
 
 
-def test_events_of_a_time_are_read(home: Path) -> None:
+def test_events_since_their_own_time_include_them(home: Path) -> None:
     events.note(home, "search")
     [event] = events.read(home)
     assert list(events.read(home, event["at"])) == [event]
@@ -94,11 +92,9 @@ def test_a_day_includes_its_first_and_its_last_millisecond(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("changed", ["created", "deleted", "updated"])
 @pytest.mark.parametrize("late", [-1, 0, 1])
-def test_a_rollback_leaves_what_was_so_at_its_moment(
-    tmp_path: Path, changed: str, late: int
-) -> None:
-    """A change in the millisecond that it goes back to stays; one of the next millisecond is taken
-    back.
+def test_a_rollback_keeps_changes_up_to_its_time(tmp_path: Path, changed: str, late: int) -> None:
+    """A change in the millisecond of the rollback's time stays; one in the next millisecond is
+    undone.
     """
     now = T - DAY
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none", clock=lambda: now) as memories:
@@ -116,14 +112,14 @@ def test_a_rollback_leaves_what_was_so_at_its_moment(
     assert sum(done.counts.values()) == (1 if late > 0 else 0)
 
 
-def test_a_rollback_may_go_to_this_moment(tmp_path: Path) -> None:
+def test_a_rollback_to_now_changes_nothing(tmp_path: Path) -> None:
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none", clock=lambda: T) as memories:
         memories.create("The gate is green")
         assert sum(memories.rollback(T).counts.values()) == 0
 
 
 @pytest.mark.parametrize("late", [-1, 0, 1])
-def test_what_was_accepted_at_the_moment_of_a_rollback_stays_so(tmp_path: Path, late: int) -> None:
+def test_a_rollback_keeps_a_memory_accepted_up_to_its_time(tmp_path: Path, late: int) -> None:
     now = T - DAY
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none", clock=lambda: now) as memories:
         memories.create("The gate is green", pending=True)

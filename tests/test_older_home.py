@@ -1,7 +1,7 @@
-"""The home of a user of an earlier version keeps working: it opens, upgrades under `kill -9`,
-reconnects, disconnects.
+"""The home of an earlier version's user keeps working: it opens, upgrades under `kill -9`,
+reconnects and disconnects.
 
-`data/homes/*.tar.xz` hold one home each, written by `data/write_home.py` with the program of that
+Each of `data/homes/*.tar.xz` is a home that `data/write_home.py` wrote with the program of that
 version.
 """
 
@@ -27,7 +27,7 @@ from memories.connect.status import Check, FoundEntries
 
 HOMES = sorted((Path(__file__).parent / "data" / "homes").glob("*.tar.xz"))
 PROGRAM = Path(sys.executable).with_name("memory")
-# Fields that depend on when and where a question is asked, or that a better ranking may change.
+# Fields that depend on the time and place of a question, or that a better ranking may change.
 PASSING = {
     "confidence",
     "score",
@@ -39,13 +39,13 @@ PASSING = {
     "next_cursor",
     "count",
 }
-# Questions whose answers grow when a memory is created and a captured prompt is stored.
+# Questions whose answers change when a memory is created and a captured prompt is stored.
 ADDED_TO = ("scratchpad", "shared", "waiting", "namespaces", "projects", "conversations")
 
 Ask = Callable[..., Any]
 
 sys.path.insert(0, str(Path(__file__).parent / "data"))
-from write_home import HOSTS, QUESTIONS  # noqa: E402 - the questions that the earlier version was asked
+from write_home import HOSTS, QUESTIONS  # noqa: E402 - the earlier version got these questions
 
 pytestmark = pytest.mark.skipif(
     not PROGRAM.exists(), reason="the command is not installed beside this Python"
@@ -54,8 +54,8 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(params=HOMES, ids=lambda home: home.name.removesuffix(".tar.xz"))
 def user(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's folder, unpacked as if it had always been there; the user works in a project in
-    it.
+    """The user's folder, unpacked as if it had always been in this place; the working folder is a
+    project in it.
     """
     folder = unpack(request.param, tmp_path / "user")
     for variable in (
@@ -72,7 +72,7 @@ def user(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def unpack(archive: Path, folder: Path) -> Path:
-    """Unpack a home, with the paths of this machine in place of the placeholders."""
+    """Unpack a home; replace the placeholders with the paths of this machine."""
     with tarfile.open(archive) as tar:
         tar.extractall(folder.parent, filter="data")
     digests = {}
@@ -109,8 +109,8 @@ def ask() -> Ask:
 
 @pytest.fixture
 def checks(monkeypatch: pytest.MonkeyPatch) -> list[FoundEntries]:
-    """The connections that were checked, and taken to work: they name one program, which
-    `test_every_connection_of_before_works` starts for each.
+    """The connections that were checked. Each check succeeds without starting the program;
+    `test_every_old_connection_works` starts it.
     """
     checked: list[FoundEntries] = []
 
@@ -123,18 +123,16 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[FoundEntries]:
     return checked
 
 
-EMPTY = (None, "", [], {})  # what an answer leaves out since
+EMPTY = (None, "", [], {})  # values that newer answers leave out
 
 
 def before(user: Path) -> dict[str, Any]:
-    """Return what the earlier version answered."""
+    """Return the answers of the earlier version."""
     return dict(json.loads((user / "answers.json").read_text()))
 
 
 def missing(then: Any, now: Any, where: str = "") -> list[str]:
-    """Return what an earlier answer has and this one has not; fields that came since do not
-    count.
-    """
+    """Return the differences of an answer from an earlier one, except for new fields."""
     if isinstance(then, dict) and isinstance(now, dict):
         pairs = [
             (f".{key}", value, now.get(key, value if value in EMPTY else ...))
@@ -152,7 +150,9 @@ def missing(then: Any, now: Any, where: str = "") -> list[str]:
 
 
 def changes(user: Path, ask: Ask, *, but: tuple[str, ...] = ()) -> list[str]:
-    """Return in what the answers of today differ from those of the earlier version."""
+    """Return the differences of the answers from those of the earlier version, without the
+    questions in `but`.
+    """
     answers = before(user)
     asked = {name: ask(*arguments) for name, arguments in QUESTIONS.items() if name not in but}
     gaps = [gap for name, answer in asked.items() for gap in missing(answers[name], answer, name)]
@@ -161,26 +161,24 @@ def changes(user: Path, ask: Ask, *, but: tuple[str, ...] = ()) -> list[str]:
     return gaps
 
 
-def test_everything_is_found_again(user: Path, ask: Ask, checks: list[FoundEntries]) -> None:
-    """Memories, versions, tags, keys, conversations, projects, reviews and searches."""
+def test_every_old_answer_is_still_given(user: Path, ask: Ask, checks: list[FoundEntries]) -> None:
+    """Checks memories, versions, tags, keys, conversations, projects, reviews and searches."""
     assert changes(user, ask, but=("scratchpad",)) == []
     assert ask("doctor", "--deep")["findings"] == []
     assert len(checks) > 1
 
 
 @pytest.mark.thorough  # starts the server and the hooks of every host
-def test_every_connection_of_before_works(
-    user: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for limit in ("_SERVER_SECONDS", "_HOOK_SECONDS", "HOOK_SECONDS"):  # on a busy machine too
+def test_every_old_connection_works(user: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("_SERVER_SECONDS", "_HOOK_SECONDS", "HOOK_SECONDS"):  # for a busy machine
         monkeypatch.setattr(f"memories.connect.status.{limit}", 300.0)
     assert ask("doctor")["findings"] == []
     for host in HOSTS:
         ask("connect", host)
 
 
-def test_what_waited_is_taken_over_once(user: Path, ask: Ask) -> None:
-    """A scratchpad was edited and a hook captured a prompt, and no command has run since."""
+def test_pending_edits_and_prompts_are_taken_over_once(user: Path, ask: Ask) -> None:
+    """A scratchpad was edited, a hook captured a prompt, and no command has run since."""
     for _ in range(2):
         ask("prompt", "-n", "ann")
         contents = {
@@ -199,7 +197,7 @@ def test_what_waited_is_taken_over_once(user: Path, ask: Ask) -> None:
 def test_hosts_can_be_connected_again_and_disconnected(
     user: Path, ask: Ask, checks: list[FoundEntries]
 ) -> None:
-    """Disconnecting restores every file to the byte, and removes the files that connecting made."""
+    """Disconnecting restores every file to the byte, and removes the files that connecting created."""
     receipts = json.loads((user / ".config/memories/connected.json").read_text())["connected"]
     files = [file for receipt in receipts for file in receipt["files"]]
     assert {receipt["host"] for receipt in receipts} == set(HOSTS)
@@ -215,8 +213,8 @@ def test_hosts_can_be_connected_again_and_disconnected(
     assert left == originals
 
 
-def test_the_hooks_that_a_host_runs_still_answer(user: Path) -> None:
-    """A host runs the very command that is in its settings, until it is connected again."""
+def test_old_hook_commands_still_answer(user: Path) -> None:
+    """Until it is connected again, a host runs the command that is in its settings."""
     hooks = json.loads((user / ".claude/settings.json").read_text())["hooks"]
     [command] = [hook["command"] for entry in hooks["SessionStart"] for hook in entry["hooks"]]
     event = {
@@ -236,10 +234,10 @@ def test_the_hooks_that_a_host_runs_still_answer(user: Path) -> None:
     )
 
 
-def test_a_move_that_was_cut_short_loses_and_doubles_nothing(
+def test_an_interrupted_move_of_files_loses_and_duplicates_nothing(
     user: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A store of files was moving to SQLite when its process was killed."""
+    """A files store was moving to SQLite when its process was killed."""
     monkeypatch.setenv("MEMORY_STORE", f"files:///{user}/notebook")
     owls = {
         f"Line {number} of the notebook is about {'owls hares otters'.split()[number % 3]}"
@@ -249,7 +247,7 @@ def test_a_move_that_was_cut_short_loses_and_doubles_nothing(
     contents = [memory["content"] for memory in ask("list", "--limit", "100")["results"]]
     expected |= {"The notebook is full"} & set(
         contents
-    )  # the killed process had written it, and not acknowledged it
+    )  # written but not acknowledged by the killed process
     assert sorted(contents) == sorted(expected)
     monkeypatch.setenv("FILE_MIGRATE_AT", "5")
     ask("create", "The cat sat on the notebook")
@@ -263,8 +261,8 @@ def test_a_move_that_was_cut_short_loses_and_doubles_nothing(
     ]
 
 
-def test_backup_export_and_token_are_still_good(user: Path, ask: Ask, tmp_path: Path) -> None:
-    """The backup restores, the export is recognised as one's own, and the token is listed."""
+def test_an_old_backup_export_and_token_still_work(user: Path, ask: Ask, tmp_path: Path) -> None:
+    """The backup can be restored, the export counts as the user's own, and the token is listed."""
     home = user / ".local/share/memories"
     [backup] = (home / "backups").iterdir()
     restored = f"sqlite:///{tmp_path}/restored/memories.db"
@@ -279,7 +277,7 @@ def test_backup_export_and_token_are_still_good(user: Path, ask: Ask, tmp_path: 
     assert [token["name"] for token in ask("tokens", "list")["tokens"]] == ["reader"]
 
 
-# Runs the first commands of the new version; kills itself at the step whose number is the argument.
+# Runs the first commands of the new version, and kills itself at the step with the given number.
 UPGRADE = """
 import os, signal, sys
 from memories.__main__ import ask
@@ -307,11 +305,11 @@ for arguments in (["create", "The upgrade went well"], ["prompt", "-n", "ann"], 
 
 
 @pytest.mark.parametrize("stride", [520, pytest.param(90, marks=pytest.mark.thorough)])
-def test_an_upgrade_that_is_killed_is_finished_by_the_next_command(
+def test_the_next_command_finishes_a_killed_upgrade(
     user: Path, ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stride: int
 ) -> None:
-    """The first commands of the new version are killed at one operation after another, in files and
-    in SQL.
+    """The first commands of the new version are killed at each operation in turn, on files and in
+    SQL.
     """
     whole = tmp_path / "whole"
     shutil.copytree(user, whole, symlinks=True)
@@ -349,6 +347,6 @@ def test_an_upgrade_that_is_killed_is_finished_by_the_next_command(
     ],
 )
 def test_names_that_earlier_docs_printed_can_be_imported(module: str, names: list[str]) -> None:
-    """Programs of users, and installed modules of Amplifier, import them."""
+    """Users' programs and installed Amplifier modules import them."""
     source = pytest.importorskip(module, exc_type=ImportError)
     assert [name for name in names if not hasattr(source, name)] == []

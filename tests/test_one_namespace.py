@@ -65,15 +65,15 @@ def refs(given: Iterable[Any]) -> set[str]:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The namespaces that were requested from stores."""
-    met: set[str] = set()
+    """The namespaces of all requests to stores."""
+    namespaces_asked: set[str] = set()
 
     def noting(name: str, namespaces: Callable[[Any], Iterable[str]]) -> None:
         method = getattr(SQLiteStore, name)
 
         @functools.wraps(method)
         def noted(store: SQLiteStore, given: Any, *more: Any, **named: Any) -> Any:
-            met.update(namespaces(given))
+            namespaces_asked.update(namespaces(given))
             return method(store, given, *more, **named)
 
         monkeypatch.setattr(SQLiteStore, name, noted)
@@ -85,16 +85,18 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         noting(name, of_filter)
     for name in BY_RECORDS:
         noting(name, refs)
-    return met
+    return namespaces_asked
 
 
 def opened(folder: Path) -> Memories:
-    """Open the memories of bob, without those that all share."""
+    """Open the memories of bob, without the shared ones."""
     return Memories(f"sqlite:///{folder}/m.db", embedder="fake", namespace="bob").without_shared()
 
 
 @pytest.mark.parametrize("name", sorted(CHANGES.keys() - {"move a namespace"}))
-def test_a_change_concerns_its_own_namespace(tmp_path: Path, asked: set[str], name: str) -> None:
+def test_a_change_requests_only_its_own_namespace(
+    tmp_path: Path, asked: set[str], name: str
+) -> None:
     prepare, change = CHANGES[name]
     with opened(tmp_path) as memories:
         change(memories, prepare(memories))
@@ -102,7 +104,9 @@ def test_a_change_concerns_its_own_namespace(tmp_path: Path, asked: set[str], na
 
 
 @pytest.mark.parametrize("name", READINGS)
-def test_reading_concerns_what_is_read(tmp_path: Path, asked: set[str], name: str) -> None:
+def test_a_read_requests_only_the_namespace_that_it_reads(
+    tmp_path: Path, asked: set[str], name: str
+) -> None:
     with opened(tmp_path) as memories:
         chain(memories)
         waiting(memories)

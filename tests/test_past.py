@@ -1,4 +1,4 @@
-"""The past of a memory: `get`, `history`, `tags`, `namespaces` and conversations at a time."""
+"""The past: `get`, `history`, `tags`, `namespaces` and conversations with `as_of`."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -21,7 +21,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def memories(tmp_path: Path, clock: Clock) -> Iterator[Memories]:
-    """Memories that read that clock."""
+    """Memories that use the clock."""
     config = load_config(
         {"embedder": "none"}, environment={"MEMORY_HOME": str(tmp_path)}, folder=tmp_path
     )
@@ -29,15 +29,15 @@ def memories(tmp_path: Path, clock: Clock) -> Iterator[Memories]:
         yield made
 
 
-def _made(memories: Memories, content: str, **given: object) -> str:
+def _create(memories: Memories, content: str, **given: object) -> str:
     """Create a memory; return its id."""
     made = memories.create(content, **given).memory  # type: ignore[arg-type]
     assert made is not None
     return made.id
 
 
-def test_get_returns_the_version_that_was_current_then(memories: Memories, clock: Clock) -> None:
-    one = _made(memories, "Deploys happen on Tuesdays", tags={"type": "fact"})
+def test_get_returns_the_version_of_that_time(memories: Memories, clock: Clock) -> None:
+    one = _create(memories, "Deploys happen on Tuesdays", tags={"type": "fact"})
     clock.now = T0 + 2 * DAY
     memories.update(one, "Deploys happen on Fridays", tags={"type": "decision"})
     clock.now = T0 + 9 * DAY
@@ -52,8 +52,8 @@ def test_get_returns_the_version_that_was_current_then(memories: Memories, clock
     assert memories.get(one, as_of="2026-05-02").version == 1
 
 
-def test_reading_the_past_counts_no_read_and_shows_none(memories: Memories, clock: Clock) -> None:
-    one = _made(memories, "Deploys happen on Tuesdays")
+def test_reads_of_the_past_count_no_access_and_show_none(memories: Memories, clock: Clock) -> None:
+    one = _create(memories, "Deploys happen on Tuesdays")
     memories.get(one)
     memories.flush_accesses()
     clock.now = T0 + DAY
@@ -63,10 +63,10 @@ def test_reading_the_past_counts_no_read_and_shows_none(memories: Memories, cloc
     assert memories.stats().most_used[0].access_count == 1
 
 
-def test_a_memory_is_not_found_before_it_was_written_and_the_message_says_when(
+def test_before_a_memory_was_written_the_error_says_when_it_was(
     memories: Memories, clock: Clock
 ) -> None:
-    one = _made(memories, "Deploys happen on Tuesdays")
+    one = _create(memories, "Deploys happen on Tuesdays")
     clock.now = T0 + DAY
     for verb in (memories.get, memories.history):
         with pytest.raises(
@@ -78,10 +78,10 @@ def test_a_memory_is_not_found_before_it_was_written_and_the_message_says_when(
         memories.get(one, as_of="someday")
 
 
-def test_a_memory_deleted_at_the_time_is_not_found_but_has_a_history(
+def test_a_memory_deleted_at_that_time_is_not_found_but_has_a_history(
     memories: Memories, clock: Clock
 ) -> None:
-    one = _made(memories, "Deploys happen on Tuesdays")
+    one = _create(memories, "Deploys happen on Tuesdays")
     clock.now = T0 + 2 * DAY
     memories.delete(one)
     clock.now = T0 + 4 * DAY
@@ -100,7 +100,7 @@ def test_a_memory_deleted_at_the_time_is_not_found_but_has_a_history(
 
 
 def test_a_forgotten_memory_is_gone_from_the_past(memories: Memories, clock: Clock) -> None:
-    one = _made(memories, "Deploys happen on Tuesdays", tags={"type": "fact"})
+    one = _create(memories, "Deploys happen on Tuesdays", tags={"type": "fact"})
     clock.now = T0 + DAY
     memories.forget(one)
     for verb in (memories.get, memories.history):
@@ -111,7 +111,7 @@ def test_a_forgotten_memory_is_gone_from_the_past(memories: Memories, clock: Clo
 
 
 def test_a_search_of_the_past_has_past_confidence(memories: Memories, clock: Clock) -> None:
-    _made(memories, "Deploys happen on Tuesdays", decay="contextual")
+    _create(memories, "Deploys happen on Tuesdays", decay="contextual")
     clock.now = T0 + 10 * DAY
     sure = [
         memories.search("deploys", as_of=moment)[0].memory for moment in (T0, T0 + 5 * DAY, None)
@@ -120,7 +120,7 @@ def test_a_search_of_the_past_has_past_confidence(memories: Memories, clock: Clo
 
 
 def test_past_history_has_no_later_versions(memories: Memories, clock: Clock) -> None:
-    one = _made(memories, "One")
+    one = _create(memories, "One")
     for day, text in ((2, "Two"), (4, "Three")):
         clock.now = T0 + day * DAY
         memories.update(one, text)
@@ -133,12 +133,12 @@ def test_past_history_has_no_later_versions(memories: Memories, clock: Clock) ->
 def test_later_replacements_and_corrections_are_not_in_the_past(
     memories: Memories, clock: Clock
 ) -> None:
-    old = _made(memories, "The office is at 12 Main Street", key="office")
+    old = _create(memories, "The office is at 12 Main Street", key="office")
     clock.now = T0 + 2 * DAY
-    newer = _made(memories, "The office is at 40 Harbour Road")
+    newer = _create(memories, "The office is at 40 Harbour Road")
     assert memories.get(old).corrected_by == newer
     clock.now = T0 + 4 * DAY
-    last = _made(memories, "There is no office any more, all work from home", supersedes=old)
+    last = _create(memories, "There is no office any more, all work from home", supersedes=old)
     assert memories.get(old).superseded_by == last
     states = [
         (found.corrected_by, found.superseded_by, told.corrected_by, told.superseded_by)
@@ -158,8 +158,8 @@ def test_later_replacements_and_corrections_are_not_in_the_past(
 
 
 def test_a_pending_memory_is_not_in_the_past(memories: Memories, clock: Clock) -> None:
-    one = _made(memories, "The harbour opens at six", pending=True, tags={"kind": "fact"})
-    other = _made(memories, "The kettle is old", tags={"kind": "fact"})
+    one = _create(memories, "The harbour opens at six", pending=True, tags={"kind": "fact"})
+    other = _create(memories, "The kettle is old", tags={"kind": "fact"})
     clock.now = T0 + 2 * DAY
     memories.review.accept([one])
     clock.now = T0 + 4 * DAY
@@ -172,15 +172,15 @@ def test_a_pending_memory_is_not_in_the_past(memories: Memories, clock: Clock) -
         {"kind": 2},
     )
     assert memories.tags("kind", as_of=T0 + DAY) == {"fact": 1}
-    waits = _made(memories, "The violin is in the attic", pending=True)
+    waits = _create(memories, "The violin is in the attic", pending=True)
     with pytest.raises(NotFound, match="it is waiting for review"):
         memories.get(waits, as_of=T0 + 4 * DAY)
     counts = [memories.namespaces(as_of=T0 + days * DAY)[0].memory_count for days in (1, 3)]
     assert (counts, memories.get(other, as_of=T0).content) == ([1, 2], "The kettle is old")
 
 
-def test_an_edit_at_acceptance_holds_from_then_on(memories: Memories, clock: Clock) -> None:
-    one = _made(memories, "The harbour opens at six", pending=True)
+def test_an_edit_at_acceptance_is_current_from_then_on(memories: Memories, clock: Clock) -> None:
+    one = _create(memories, "The harbour opens at six", pending=True)
     clock.now = T0 + 2 * DAY
     memories.review.accept([one], content="The harbour opens at seven")
     clock.now = T0 + 4 * DAY
@@ -190,13 +190,13 @@ def test_an_edit_at_acceptance_holds_from_then_on(memories: Memories, clock: Clo
 
 
 def test_tags_and_namespaces_are_counted_as_of_a_time(memories: Memories, clock: Clock) -> None:
-    one = _made(memories, "One thing", tags={"type": "fact", "old": "1"})
+    one = _create(memories, "One thing", tags={"type": "fact", "old": "1"})
     memories.add_turns(
         "talk", [TurnDraft("hello", created_at=T0), TurnDraft("again", created_at=T0 + 3 * DAY)]
     )
     clock.now = T0 + 2 * DAY
     memories.update(one, tags={"type": "decision"}, remove_tags=["old"])
-    _made(memories, "Another matter", tags={"type": "fact"})
+    _create(memories, "Another matter", tags={"type": "fact"})
     assert memories.tags(as_of=T0 + DAY) == {"old": 1, "type": 1}
     assert memories.tags("type", as_of=T0 + DAY) == {"fact": 1}
     assert (
@@ -215,7 +215,7 @@ def test_tags_and_namespaces_are_counted_as_of_a_time(memories: Memories, clock:
     assert memories.namespaces(as_of=T0 - DAY) == ()
 
 
-def test_conversations_are_as_long_as_they_were(memories: Memories) -> None:
+def test_past_conversations_have_the_turns_of_that_time(memories: Memories) -> None:
     said = [TurnDraft(f"said on day {day}", created_at=T0 + day * DAY) for day in (0, 1, 20)]
     memories.add_turns("talk", said)
     memories.add_turns("later", [TurnDraft("much later", created_at=T0 + 20 * DAY)])
@@ -228,5 +228,5 @@ def test_conversations_are_as_long_as_they_were(memories: Memories) -> None:
         memories.conversation("later", as_of=T0 + 2 * DAY)
     assert (
         memories.conversations(until=T0 + 2 * DAY)[0].turn_count == 3
-    )  # that only chooses conversations
+    )  # `until` selects conversations, but doesn't shorten them
     assert memories.turns("talk", until=T0, as_of=T0 + 2 * DAY)[-1].index == 0

@@ -1,8 +1,8 @@
-"""No pattern takes more than linear time: growth of CPU time for texts of up to 100,000 characters.
+"""No pattern takes more than linear time, measured as the growth of CPU time for texts of up to
+100,000 characters.
 
-The test uses a ratio: how many times as long a call takes for a text that is eight times as long. A
-slow or busy machine changes both times. A bad ratio is measured again, and counts only if it is bad
-each time.
+The tests compare the times for a text and for one that is eight times as long. A slow or busy
+machine changes both. A bad ratio is measured again, and counts only if it is bad each time.
 """
 
 import ast
@@ -37,12 +37,12 @@ pytestmark = pytest.mark.thorough
 SOURCE = Path(__file__).parent.parent / "src" / "memories"
 ROOMS = sorted({file.relative_to(SOURCE).parts[0] for file in SOURCE.rglob("*.py")})
 LENGTHS = (12_500, 25_000, 50_000, 100_000)
-STEEP = 1.5  # the exponent of growth: 1 is linear, 2 is quadratic
-FIRST = 3_125  # characters of the texts of which the worst are looked for
-# seconds for one of them; a quadratic pattern takes longer, since it takes 5 million steps
+STEEP = 1.5  # maximum exponent of growth: 1 is linear, 2 is quadratic
+FIRST = 3_125  # number of characters in the texts of the first round, which selects the slowest
+# seconds for one of these texts; a quadratic pattern takes longer, since it takes 5 million steps
 FLOOR = 0.003
 TICK = 0.01  # seconds; some systems count CPU in steps of this size
-MOST = 1.5  # seconds of CPU for one call, after which it is stopped: nothing linear takes them
+MOST = 1.5  # seconds of CPU after which a call is stopped; no linear call takes this long
 CHARACTERS = "a1 !.\n-_/é日\\\"'\0@:[bxz09AZ=,;%<>(){}]$~\t#|*+?&`—…"
 GENERAL = (
     "a",
@@ -67,7 +67,8 @@ GENERAL = (
     "=a",
 )
 
-# Patterns that are built from a name or a row of a table, by place, with examples to try instead.
+# Patterns that are built from a name or a table row, by place, with the examples that are tested
+# instead.
 COMPUTED = {
     "anchors/contents.py: contains_literal": "words of a memory, tried on a file of at most 1 MB",
     "anchors/contents.py: names_before": "words of a memory, tried on a file of at most 1 MB",
@@ -96,16 +97,16 @@ COMPUTED = {
     "write/suspicion.py: _gives_order": "RULES",
     "write/suspicion.py: _match_structures": "STRUCTURES",
 }
-# Slow patterns, and the reasons why their texts are always short.
+# Slow patterns, with the reasons why their texts are always short.
 BOUNDED = {
     r"(?!(?:\w\.){2,}|(?:etc|vs|cf|no|dr|mr|mrs|approx)\.).*\w\W*[.!?…。]\W*": "the last 64 letters of a word",
 }
-# Tried at consecutive places, each after the end of the previous match.
+# Tried only at consecutive places, each at the end of the previous match.
 IN_TURN = {scan._KEY_PIECE}
 
 
 class Found(NamedTuple):
-    """A pattern of the package, and how it is used: tried everywhere, or at one place only."""
+    """A pattern of the package, and how it is used: tried everywhere or only at one place."""
 
     file: str
     pattern: str
@@ -131,8 +132,8 @@ def modules() -> dict[str, Any]:
 
 
 class Reader:
-    """Reads the patterns of one file: those given to `re`, and to functions that hand a parameter
-    on to it.
+    """Reads the patterns of one file: arguments of `re` and of functions that pass a parameter on
+    to `re`.
     """
 
     def __init__(self, file: str, module: Any) -> None:
@@ -143,7 +144,7 @@ class Reader:
         )
         self.takers: dict[
             str, tuple[int, int]
-        ] = {}  # function: which parameter is a pattern, its flags
+        ] = {}  # by function: the index of the pattern parameter, and the flags
         self.found: set[Found] = set()
         self.computed: set[str] = set()
 
@@ -188,8 +189,8 @@ class Reader:
             self.computed.add(f"{self.file}: {function}")
 
     def value(self, node: ast.AST) -> Any:
-        """Return the value of an expression in the module; None if only a call to its function
-        determines it.
+        """Return the value of an expression in the module; None if it depends on a call of its
+        function.
         """
         if isinstance(node, ast.Lambda):
             return None
@@ -199,8 +200,8 @@ class Reader:
             return None
 
     def use(self, node: ast.Call, method: str) -> str:
-        """Return how the pattern of a call is used: by the call itself, or by the methods of what
-        it returns.
+        """Return how the pattern of a call is used: by the call itself, or by methods of the
+        compiled pattern.
         """
         if method in ("match", "fullmatch"):
             return method
@@ -255,7 +256,7 @@ ANCHORED = [
 
 
 def shortest(tree: Any, state: Any) -> str:
-    """Return a short text that parts of a pattern match, as far as one can tell from each alone."""
+    """Return a short text that the parts of a pattern match, judged by each part alone."""
     parts = []
     for kind, value in tree:
         if kind in (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT):
@@ -275,7 +276,7 @@ def shortest(tree: Any, state: Any) -> str:
 
 
 def repeated(tree: Any, state: Any) -> Iterator[str]:
-    """Yield what a pattern repeats, and what stands in its branches and groups."""
+    """Yield a text for each repetition in a pattern, even inside branches and groups."""
     for kind, value in tree:
         if kind in (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT):
             yield shortest(value[2], state)
@@ -294,8 +295,8 @@ def repeated(tree: Any, state: Any) -> Iterator[str]:
 def hostile(
     pattern: str, flags: int, general: tuple[str, ...] = GENERAL
 ) -> Iterator[Callable[[int], str]]:
-    """Yield makers of texts of a length: of what the pattern repeats, after what it begins with,
-    and then no match.
+    """Yield functions that build a text of a given length: the pattern's beginning, then its
+    repetitions, then a mismatch.
     """
     tree = parser.parse(pattern, flags)
     again = [each for each in dict.fromkeys(repeated(tree, tree.state)) if each]
@@ -313,11 +314,11 @@ def hostile(
 
 
 class Stopped(BaseException):
-    """A call has taken more than `MOST`."""
+    """A call has taken longer than `MOST`."""
 
 
-def taken(call: Callable[[str], object], given: str) -> float:
-    """Return the seconds of CPU that a call takes; infinity if it had to be stopped."""
+def cpu_seconds(call: Callable[[str], object], given: str) -> float:
+    """Return the CPU seconds of a call; infinity if it had to be stopped."""
 
     def stop(*_: object) -> None:
         raise Stopped
@@ -343,9 +344,9 @@ def exponent(
     """
     found = math.inf
     for _ in range(3):
-        times = [taken(call, make(lengths[0]))]
+        times = [cpu_seconds(call, make(lengths[0]))]
         for length in lengths[1:]:
-            times.append(taken(call, make(length)))
+            times.append(cpu_seconds(call, make(length)))
             if times[-1] > MOST / 5:
                 break
         if times[-1] == math.inf and len(times) > 2:
@@ -359,18 +360,20 @@ def exponent(
     return found
 
 
-def steep(call: Callable[[str], object], makers: Iterator[Callable[[int], str]]) -> list[str]:
+def find_steep_growth(
+    call: Callable[[str], object], makers: Iterator[Callable[[int], str]]
+) -> list[str]:
     """Return the problem with a call: a text for which its time grows faster than the length."""
     times = []
     for number, make in enumerate(makers):
         given, start = (
             make(FIRST),
             time.perf_counter(),
-        )  # only to choose: what is chosen is measured in CPU
-        ended = taken(call, given) < math.inf
+        )  # only to select; the selected are measured in CPU time
+        ended = cpu_seconds(call, given) < math.inf
         times.append((time.perf_counter() - start, number, make))
         if not ended and exponent(call, make, (FIRST // 4, FIRST // 2, FIRST)) <= STEEP:
-            times.pop()  # slow at every length: linear, and too long to be tried at more
+            times.pop()  # slow at every length, so linear; longer texts would take too long
             continue
         if not ended:
             return [f"does not end for {make(60)!r}"]
@@ -380,12 +383,12 @@ def steep(call: Callable[[str], object], makers: Iterator[Callable[[int], str]])
         if (found := exponent(call, make)) > STEEP:
             return [f"takes the power {found:.1f} of the length of {make(60)!r}"]
     make = times[0][2]
-    if not slow and taken(call, make(LENGTHS[-1])) == math.inf:
+    if not slow and cpu_seconds(call, make(LENGTHS[-1])) == math.inf:
         return [f"does not end for {make(60)!r}"]
     return []
 
 
-def used(found: Found) -> Callable[[str], object]:
+def matcher_of(found: Found) -> Callable[[str], object]:
     """Return the call that uses a pattern as the package does."""
     compiled = re.compile(found.pattern, found.flags)
     if found.use == "finditer":
@@ -394,18 +397,18 @@ def used(found: Found) -> Callable[[str], object]:
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_the_time_of_a_pattern_grows_with_the_length_of_its_text(room: str) -> None:
+def test_every_pattern_takes_linear_time(room: str) -> None:
     slow = {}
     for found in sorted(patterns()[0]):
         if found.file.partition("/")[0] != room or found.pattern in BOUNDED:
             continue
-        if said := steep(used(found), hostile(found.pattern, found.flags)):
+        if said := find_steep_growth(matcher_of(found), hostile(found.pattern, found.flags)):
             slow[found.pattern] = said
     assert slow == {}
 
 
 @pytest.mark.parametrize("table", ["TOKENS", "CONTEXTS", "PERSONAL"])
-def test_the_time_of_a_rule_grows_with_the_length_of_its_text(table: str) -> None:
+def test_every_rule_takes_linear_time(table: str) -> None:
     slow = {}
     for rule in rules.tokens() if table == "TOKENS" else getattr(contexts, table):
         anchor = rule.anchors[0]
@@ -415,7 +418,7 @@ def test_the_time_of_a_rule_grows_with_the_length_of_its_text(table: str) -> Non
             return list(scan._find_at_literal(given, low, rule, anchor))
 
         texts = hostile(rule.pattern, 0, (anchor, f"{anchor} ", f"{anchor}="))
-        if said := steep(call, texts):
+        if said := find_steep_growth(call, texts):
             slow[rule.pattern] = said
     assert slow == {}
 
@@ -424,7 +427,7 @@ def test_every_pattern_is_found() -> None:
     assert set(COMPUTED) == patterns()[1]
 
 
-def test_every_pattern_that_is_compiled_is_one_of_those_found(
+def test_every_compiled_pattern_was_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     known = {found.pattern for found in patterns()[0]} | {rule.pattern for rule, _ in ANCHORED}
@@ -465,7 +468,7 @@ def test_every_pattern_that_is_compiled_is_one_of_those_found(
     assert len(compiled) > 40
     of_words = str(
         SOURCE / "languages" / "text.py"
-    )  # which looks for the function words of a language, each as it stands
+    )  # it searches for literal function words of a language
     unknown = {pattern: file for pattern, file in compiled.items() if pattern not in known}
     assert {
         pattern
@@ -475,7 +478,7 @@ def test_every_pattern_that_is_compiled_is_one_of_those_found(
 
 
 def _is_of_words(pattern: str) -> bool:
-    """Return whether a pattern only lists words."""
+    """Return whether a pattern is only a list of words."""
     return bool(re.fullmatch(r"(?:\(\?<!\\w\))?\w+(?:\|\w+)*(?:\(\?!\\w\))?", pattern))
 
 
@@ -483,7 +486,7 @@ def _is_of_words(pattern: str) -> bool:
 
 
 def accepted(check: Callable[[str], object]) -> Callable[[str], object]:
-    """Return a call of a check that may refuse its text."""
+    """Return a function that calls a check and accepts its refusal."""
 
     def call(given: str) -> object:
         try:
@@ -572,22 +575,26 @@ TEXTS = (
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_the_time_of_a_function_grows_with_the_length_of_its_text(name: str) -> None:
+def test_every_function_takes_linear_time(name: str) -> None:
     makers = [lambda length, unit=unit: unit * (length // len(unit)) + "\0" for unit in TEXTS]  # type: ignore[misc]
     plain = [lambda length, unit=unit: unit * (length // len(unit)) for unit in TEXTS]  # type: ignore[misc]
-    assert steep(FUNCTIONS[name], iter([*makers, *plain])) == []
+    assert find_steep_growth(FUNCTIONS[name], iter([*makers, *plain])) == []
 
 
 # --- the check itself
 
 
 @pytest.mark.parametrize("pattern", [r"(a+)+b", r"(.*a)*x", r"\s+$", r"\w+@", r"(?:x|xx)+y"])
-def test_a_pattern_that_takes_the_square_of_its_text_is_told(pattern: str) -> None:
-    assert steep(used(Found("", pattern, 0, "finditer")), hostile(pattern, 0)) != []
+def test_a_quadratic_pattern_is_reported(pattern: str) -> None:
+    assert (
+        find_steep_growth(matcher_of(Found("", pattern, 0, "finditer")), hostile(pattern, 0)) != []
+    )
 
 
 @pytest.mark.parametrize(
     "pattern", [r"abc", r"[a-z]{1,8}x", r"(?<!\w)\w++@", r'"[^"]{3,200}"', r"\bcan't\b|a{2,300}b"]
 )
-def test_a_pattern_that_is_bounded_is_let_be(pattern: str) -> None:
-    assert steep(used(Found("", pattern, 0, "finditer")), hostile(pattern, 0)) == []
+def test_a_bounded_pattern_is_not_reported(pattern: str) -> None:
+    assert (
+        find_steep_growth(matcher_of(Found("", pattern, 0, "finditer")), hostile(pattern, 0)) == []
+    )

@@ -14,13 +14,14 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "memories"
 FILES = sorted(SOURCE.rglob("*.py"))
-# Words that say nothing about a value. A file may have a few; `items` and `data` are often right.
+# Words that say nothing about a value. A file may contain a few; `items` and `data` are often
+# right.
 VAGUE = frozenset(
     """found told said known given asked done kept shown made each one some here there most least own
     other rest others taken left gone come wanted both again thing things what info obj""".split()
 )
-MAX_VAGUE_NAMES = 12  # in a file, and
-MAX_VAGUE_SHARE = 0.12  # of its values
+MAX_VAGUE_NAMES = 12  # in a file
+MAX_VAGUE_SHARE = 0.12  # of a file's values
 PARTICIPLE = re.compile(
     r"_*(?:\w{2,}ed|told|said|known|given|done|kept|shown|made|written|chosen|sent|bound|found)"
 )
@@ -35,7 +36,7 @@ VERBS_AND_NOUNS = {
     "succeed",
     "shred",
 }
-MAX_PARTICIPLES = 0.04  # of all functions; predicates such as `is_signed` end alike
+MAX_PARTICIPLES = 0.04  # of all functions; predicates such as `is_signed` count too
 TRANSLATED = re.compile(
     r"\b(?:tells?|told|telling|of which|of whom|anew|whatever|whoever|whichever|but for|somebody|"
     r"nobody|anybody|what (?:is|was|are|were|has|had|it|they|a|the|comes|can))\b",
@@ -55,7 +56,7 @@ def nodes(file: Path) -> tuple[ast.AST, ...]:
 
 @pytest.fixture(scope="module", autouse=True)
 def not_kept() -> Iterator[None]:
-    """Give the memory of the syntax trees back: they take 140 MB."""
+    """Free the syntax trees after the tests: they take 140 MB."""
     yield
     nodes.cache_clear()
 

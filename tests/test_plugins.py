@@ -1,4 +1,4 @@
-"""The plugins for agents: the same version and texts everywhere, and no failure if the command is
+"""The agents' plugins have the same version and texts everywhere, and don't fail if the command is
 missing.
 """
 
@@ -48,8 +48,8 @@ def test_every_plugin_has_the_version_of_the_package() -> None:
     assert {*versions, *(each["version"] for each in market["plugins"])} == {memories.__version__}
 
 
-def test_what_is_made_from_one_source_is_up_to_date() -> None:
-    """If not, run: make plugins."""
+def test_generated_plugin_files_are_up_to_date() -> None:
+    """If this fails, run: make plugins."""
     assert [str(file) for file, text in tool().wanted().items() if file.read_text() != text] == []
 
 
@@ -62,7 +62,7 @@ def test_a_new_version_reaches_every_plugin() -> None:
     )
 
 
-def test_the_marketplace_leads_to_the_plugin() -> None:
+def test_the_marketplace_points_to_the_plugin() -> None:
     [entry] = json.loads((ROOT / ".claude-plugin" / "marketplace.json").read_text())["plugins"]
     manifest = json.loads((ROOT / entry["source"] / ".claude-plugin" / "plugin.json").read_text())
     assert manifest["name"] == entry["name"]
@@ -73,7 +73,7 @@ def test_the_marketplace_leads_to_the_plugin() -> None:
     ("host", "folder", "variable"),
     [("claude-code", CLAUDE, "CLAUDE_PLUGIN_ROOT"), ("gemini", GEMINI, "extensionPath")],
 )
-def test_hooks_are_those_of_the_host(host: str, folder: Path, variable: str) -> None:
+def test_the_plugins_hooks_match_the_hosts_events(host: str, folder: Path, variable: str) -> None:
     hooks = json.loads((folder / "hooks" / "hooks.json").read_text())["hooks"]
     expected = {
         each.name: (event, each.timeout) for event, each in load_hosts()[host].hooks.items()
@@ -81,7 +81,7 @@ def test_hooks_are_those_of_the_host(host: str, folder: Path, variable: str) -> 
     assert set(hooks) == set(expected)
     for name, [group] in hooks.items():
         [handler] = group["hooks"]
-        assert set(handler) == {"type", "command", "timeout"}  # Codex ignores or refuses all others
+        assert set(handler) == {"type", "command", "timeout"}  # Codex ignores or refuses other keys
         found = re.fullmatch(
             rf'sh "\$\{{{variable}\}}/hooks/memory-hook.sh" (\S+)( gemini)?', handler["command"]
         )
@@ -92,7 +92,9 @@ def test_hooks_are_those_of_the_host(host: str, folder: Path, variable: str) -> 
 
 @pytest.fixture
 def hook(tmp_path: Path) -> Run:
-    """Run the script of the hooks; where `memory` is given, it is the text of our command."""
+    """Return a function that runs the hooks' script; `memory`, if given, is the script of our
+    command.
+    """
     programs = tmp_path / "bin"
     programs.mkdir()
     for name in ("sh", "cat", "mkdir", "grep"):
@@ -120,7 +122,7 @@ def hook(tmp_path: Path) -> Run:
 @pytest.mark.parametrize(
     "event", ["session-start", "user-prompt", "stop", "pre-compact", "session-end"]
 )
-def test_without_the_command_a_hook_does_nothing_and_says_so_once(
+def test_without_the_command_a_hook_only_gives_a_hint_once(
     event: str, hook: Run, tmp_path: Path
 ) -> None:
     data = {"CLAUDE_PLUGIN_DATA": str(tmp_path / "data")}
@@ -133,7 +135,7 @@ def test_without_the_command_a_hook_does_nothing_and_says_so_once(
         assert first.stdout == ""
 
 
-def test_a_hint_that_can_not_be_remembered_stops_nothing(hook: Run) -> None:
+def test_a_hook_works_even_if_it_cannot_record_its_hint(hook: Run) -> None:
     done = hook("session-start", CLAUDE_PLUGIN_DATA="/proc/nowhere")
     assert done.returncode == 0
     assert "systemMessage" in done.stdout
@@ -171,7 +173,7 @@ def test_a_hook_runs_the_command(
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, expected, "")
 
 
-def test_a_command_that_fails_fails_no_agent(hook: Run) -> None:
+def test_a_failing_command_does_not_fail_the_hook(hook: Run) -> None:
     done = hook("user-prompt", memory="cat >/dev/null; echo no such command >&2; exit 2")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -179,7 +181,7 @@ def test_a_command_that_fails_fails_no_agent(hook: Run) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
 @pytest.mark.parametrize("command", ["nothing-of-this-name", "failing", "silent", "noise"])
-def test_the_plugin_of_opencode_goes_on_without_the_command(command: str, tmp_path: Path) -> None:
+def test_the_opencode_plugin_works_without_the_command(command: str, tmp_path: Path) -> None:
     for name, text in (
         ("failing", "exit 2"),
         ("silent", "cat >/dev/null"),
@@ -214,10 +216,10 @@ console.log(JSON.stringify(system))
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
 @pytest.mark.parametrize(("parent", "told"), [(None, True), ("another", False)])
-def test_the_plugin_of_opencode_captures_what_a_person_says(
+def test_the_opencode_plugin_captures_only_messages_of_a_person(
     parent: str | None, told: bool, tmp_path: Path
 ) -> None:
-    """A session that an agent started for a task has a parent, and contains no messages of a
+    """A session with a parent was started by an agent for a task, and contains no messages of a
     person.
     """
     program, log = tmp_path / "memory", tmp_path / "log"
@@ -247,7 +249,7 @@ await hooks.dispose()
 
 
 def report_of(done: subprocess.CompletedProcess[str]) -> str:
-    """Return the message of a hook, which must have succeeded."""
+    """Return the message of a hook that must have succeeded."""
     assert done.returncode == 0
     return str(json.loads(done.stdout)["systemMessage"])
 

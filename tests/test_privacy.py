@@ -13,7 +13,7 @@ PROGRAM = "from memories import Memories; m = Memories(); m.create('a secret'); 
 
 
 def run_in(home: Path, *wrapper: str) -> None:
-    """Run the program in its own home."""
+    """Run the program with a separate home."""
     kept = {
         "PATH": os.environ["PATH"],
         "HOME": str(home),
@@ -26,15 +26,15 @@ def run_in(home: Path, *wrapper: str) -> None:
 
 
 def test_only_the_store_is_written(tmp_path: Path) -> None:
-    """onnxruntime keeps a telemetry database in the home folder, unless that is disabled before the
-    import.
+    """onnxruntime writes a telemetry database into the home folder, unless that is disabled before
+    the import.
     """
     run_in(tmp_path)
     files = {
         path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()
     }
     assert {"store/memories.db", "store/memories.db.lock"} <= files
-    # Figures, the queue of reads and the scratchpad are the memory's own; all of it is in the one
+    # Statistics, the queue of reads and the scratchpad belong to the memory; all are in its one
     # folder.
     own = re.compile(
         r"store/(memories\.db(\.lock)?|events\.jsonl|accesses[-.]\S+|shared/(\.?scratchpad\S*|metadata\.json))"
@@ -42,7 +42,7 @@ def test_only_the_store_is_written(tmp_path: Path) -> None:
     assert [file for file in files if not own.fullmatch(file)] == []
 
 
-@pytest.mark.thorough  # `test_no_command_opens_a_network_connection` watches all that Python opens
+@pytest.mark.thorough  # `test_no_command_opens_a_network_connection` watches Python
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
 def test_no_network_is_used(tmp_path: Path) -> None:
     trace = tmp_path / "trace"

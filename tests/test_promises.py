@@ -1,8 +1,8 @@
-"""What the README promises, each promise proven once with real parts; the tests of each folder
-cover the details.
+"""Proves each promise of the README once, with real parts; the tests of each folder cover the
+details.
 
-The table below lists the promises. A promise of the README without a test, and a test without a
-promise, fail.
+The table below lists the promises. A promise of the README without a test fails, and so does a test
+without a promise.
 """
 
 import json
@@ -23,20 +23,20 @@ from memories import Memories, NotFound
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 
-# A sentence of the README, and the tests that prove it.
+# The beginning of a sentence in the README, and the tests that prove it.
 PROMISES = {
     "neither `kill -9`": ["test_an_acknowledged_write_survives_kill_9"],
     "nor a power cut undoes it": ["test_an_acknowledged_write_survives_a_power_cut"],
-    "sixteen processes writing at once": ["test_processes_that_write_at_once_lose_nothing"],
+    "sixteen processes writing at once": ["test_processes_that_write_simultaneously_lose_nothing"],
     "Nothing is deleted, merged or rebuilt unless": [
-        "test_nothing_is_deleted_merged_or_rebuilt_by_itself"
+        "test_nothing_is_deleted_merged_or_rebuilt_on_its_own"
     ],
     "**A correction is kept**": ["test_a_correction_is_kept"],
     "No text is silently refused as a duplicate": [
-        "test_a_refused_duplicate_names_the_memory_and_the_ways_on"
+        "test_a_refused_duplicate_names_the_memory_and_the_options"
     ],
-    "**It finds what was said**": ["test_it_finds_what_was_said"],
-    "**A cold command is fast**": ["test_a_cold_command_loads_nothing_that_it_does_not_need"],
+    "**It finds what was said**": ["test_a_search_finds_facts_by_their_meaning"],
+    "**A cold command is fast**": ["test_a_cold_command_loads_only_the_modules_that_it_needs"],
     "one SQLite file with mode 0600": ["test_the_store_is_one_private_file"],
     "no telemetry and no network": ["test_no_command_opens_a_network_connection"],
     "`memory forget` removes every byte": ["test_forget_leaves_no_byte"],
@@ -63,7 +63,7 @@ with Memories() as memories:
 
 
 def test_every_promise_of_the_readme_has_a_test() -> None:
-    """Every bold sentence of the list of promises, and whatever else the table names."""
+    """Checks every bold sentence of the list of promises, and every other entry of the table."""
     listed = README.partition("## What it promises")[2].partition("\n## ")[0]
     text = " ".join(README.split())
     leads = re.findall(r"^- (\*\*[^*]+\*\*)", listed, re.MULTILINE)
@@ -103,7 +103,7 @@ def test_an_acknowledged_write_survives_kill_9(
 
 
 def test_an_acknowledged_write_survives_a_power_cut(run_python: RunPython, tmp_path: Path) -> None:
-    """After a power failure, a file contains what was flushed to disk, and nothing that was written
+    """After a power failure, a file contains what was flushed to disk and nothing that was written
     later.
     """
     script = """
@@ -151,7 +151,7 @@ print(len(flushed))
     assert int(run_python(script, folder, tmp_path / "after").stdout) >= 2  # the file and its log
 
 
-def test_processes_that_write_at_once_lose_nothing(
+def test_processes_that_write_simultaneously_lose_nothing(
     clean_environment: dict[str, str], home: Path, tmp_path: Path
 ) -> None:
     environment = {**clean_environment, "MEMORY_HOME": str(home)}
@@ -166,10 +166,10 @@ def test_processes_that_write_at_once_lose_nothing(
     assert stored_ids() == set(acknowledged)
 
 
-def test_nothing_is_deleted_merged_or_rebuilt_by_itself(
+def test_nothing_is_deleted_merged_or_rebuilt_on_its_own(
     run_python: RunPython, tmp_path: Path
 ) -> None:
-    """Years pass, and every read-only command runs: each record still exists unchanged."""
+    """Years pass and every read-only command runs; every record still exists unchanged."""
     script = """
 import json, sys
 from datetime import datetime, timedelta, UTC
@@ -213,7 +213,7 @@ def test_a_correction_is_kept(home: Path) -> None:
     assert contents == {text for pair in pairs for text in pair}
 
 
-def test_a_refused_duplicate_names_the_memory_and_the_ways_on(home: Path) -> None:
+def test_a_refused_duplicate_names_the_memory_and_the_options(home: Path) -> None:
     with Memories(embedder="minilm") as memories:
         first = memories.create("Deploys happen on Tuesdays at 09:30").id
     command = [sys.executable, "-m", "memories", "create", "Deploys happen on Tuesdays at 9:30."]
@@ -227,8 +227,10 @@ def test_a_refused_duplicate_names_the_memory_and_the_ways_on(home: Path) -> Non
     assert f"memory update {first}" in str(answer["hint"])
 
 
-def test_it_finds_what_was_said(home: Path) -> None:
-    """Each question finds its fact among the first five of many, although they share few words."""
+def test_a_search_finds_facts_by_their_meaning(home: Path) -> None:
+    """Each question finds its fact among the first five of many, although question and fact share
+    few words.
+    """
     facts = {
         "Which day do we release?": "Deploys happen every Thursday morning",
         "What does the boss eat?": "Maria, who runs the company, is vegetarian",
@@ -253,7 +255,7 @@ def test_it_finds_what_was_said(home: Path) -> None:
     assert [question for question, fact in facts.items() if fact not in found[question]] == []
 
 
-def test_a_cold_command_loads_nothing_that_it_does_not_need(run_python: RunPython) -> None:
+def test_a_cold_command_loads_only_the_modules_that_it_needs(run_python: RunPython) -> None:
     """Slow modules are loaded only when needed: help loads almost nothing, and no command loads a
     server.
     """
@@ -319,9 +321,7 @@ for arguments in (["create", "The user prefers Python"], ["search", "which?"], [
 
 
 def test_forget_leaves_no_byte(home: Path) -> None:
-    """Neither the text nor a word of it is in any file, in any encoding, and no copy of its
-    vector.
-    """
+    """No file contains the text, a word of it in any encoding, or a copy of its vector."""
     secret = "Zyxomark quibbles under the vermilion aqueduct"
     with Memories(embedder="minilm") as memories:
         memories.create_many(
@@ -393,7 +393,7 @@ def test_a_backup_is_verified_and_restores(tmp_path: Path, home: Path) -> None:
         assert done.returncode == 0, done.stderr
         return dict(json.loads(done.stdout))
 
-    with Memories(embedder="fake") as memories:  # the store is in use all the time
+    with Memories(embedder="fake") as memories:  # the store stays in use
         kept = memories.create("The user prefers Python").id
         backup = run("backup")
         memories.forget(kept)
@@ -412,8 +412,8 @@ def test_a_backup_is_verified_and_restores(tmp_path: Path, home: Path) -> None:
 
 
 def test_an_agent_connects_over_mcp(home: Path, tmp_path: Path) -> None:
-    """The real SDK starts the server as a host does, shakes hands, lists ten tools, and stores and
-    finds a fact.
+    """The real SDK starts the server like a host, initializes the session, lists ten tools, and
+    stores and finds a fact.
     """
     import asyncio
 

@@ -25,15 +25,13 @@ def block(heading: str, language: str) -> str:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """The environment of a user whose store is in `tmp_path` and whose search path contains the
-    command.
-    """
+    """The environment of a user whose store is in `tmp_path` and whose PATH contains the command."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     return {**os.environ, "MEMORY_HOME": str(tmp_path), "PATH": path}
 
 
 def run(command: list[str], environment: Mapping[str, str], folder: Path) -> str:
-    """Run a program that must succeed and report nothing; return what it prints."""
+    """Run a program that must succeed and print no error; return its output."""
     done = subprocess.run(
         command, env=environment, cwd=folder, capture_output=True, text=True, timeout=300
     )
@@ -42,8 +40,10 @@ def run(command: list[str], environment: Mapping[str, str], folder: Path) -> str
 
 
 @pytest.mark.parametrize("served", [True, pytest.param(False, marks=pytest.mark.thorough)])
-def test_the_shell_story(tmp_path: Path, environment: dict[str, str], served: bool) -> None:
-    """The commands of the README correct the first statement, with a server and without."""
+def test_the_shell_session_gives_the_results_shown(
+    tmp_path: Path, environment: dict[str, str], served: bool
+) -> None:
+    """The commands of the README correct the first statement, with and without a server."""
     with servers(env=environment, cwd=tmp_path) as serve:
         if served:
             serve()
@@ -53,13 +53,15 @@ def test_the_shell_story(tmp_path: Path, environment: dict[str, str], served: bo
     assert [hit["id"] for hit in found["results"]] == [second["id"], first["id"]]
 
 
-def test_the_python_story(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_the_python_session_gives_the_results_shown(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
     code = block("For scripts, Python and teams", "python")
     assert "port 5433" in run([sys.executable, "-c", code], environment, tmp_path)
 
 
-def test_the_first_picture_tells_what_the_program_answered() -> None:
-    """`make pictures` draws it from a run; the newer statement alone reaches the second agent."""
+def test_the_first_picture_shows_only_the_newer_statement() -> None:
+    """`make pictures` draws it from a run; only the newer statement reaches the second agent."""
     drawn = (ROOT / "docs" / "story.svg").read_text(encoding="utf-8")
     title = re.search(r"<title>(.*)</title>", drawn)
     assert title
@@ -68,7 +70,7 @@ def test_the_first_picture_tells_what_the_program_answered() -> None:
     assert "Tuesdays" not in recalled
 
 
-def test_the_help_and_the_guide_have_the_same_exit_codes() -> None:
+def test_help_and_guide_list_the_same_exit_codes() -> None:
     from memories.cli import help_page
 
     sentence = "0 done, 1 error, 2 usage, 3 not stored: a duplicate, 4 done, but damaged records were left out"

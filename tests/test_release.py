@@ -1,4 +1,4 @@
-"""What is published: manifests, archives, links and workflows agree with the program."""
+"""Published manifests, archives, links and workflows agree with the program."""
 
 import base64
 import importlib.util
@@ -42,7 +42,7 @@ def test_the_registry_starts_this_version_with_uvx() -> None:
     assert "registryBaseUrl" not in package
     assert len(server["description"]) <= 100
     mark = f"<!-- mcp-name: {server['name']} -->"
-    assert mark in (ROOT / "README.md").read_text()  # with which PyPI verifies the owner
+    assert mark in (ROOT / "README.md").read_text()  # PyPI verifies the owner by this mark
 
 
 def test_the_bundle_of_claude_desktop_has_every_tool_and_this_version() -> None:
@@ -59,7 +59,7 @@ def test_the_bundle_of_claude_desktop_has_every_tool_and_this_version() -> None:
 
 def test_the_extension_of_gemini_is_at_the_root_of_its_archives() -> None:
     bundles = tool("bundles").bundles()
-    assert bundles == tool("bundles").bundles()  # the same bytes each time
+    assert bundles == tool("bundles").bundles()  # reproducible
     for system in ("linux", "darwin"):
         data = io.BytesIO(bundles[f"{system}.memories.tar.gz"])
         with tarfile.open(fileobj=data) as archive:
@@ -83,7 +83,7 @@ def test_the_links_of_the_page_install_the_server() -> None:
 
 
 @pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.stem)
-def test_every_action_of_a_workflow_is_pinned_and_may_only_read(file: Path) -> None:
+def test_every_action_is_pinned_and_every_workflow_may_only_read(file: Path) -> None:
     workflow = yaml.safe_load(file.read_text())
     assert workflow["permissions"] == {"contents": "read"}
     for job in workflow["jobs"].values():
@@ -92,7 +92,7 @@ def test_every_action_of_a_workflow_is_pinned_and_may_only_read(file: Path) -> N
                 assert re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}", step["uses"])
 
 
-def test_the_tests_run_on_every_system_and_python_that_is_promised() -> None:
+def test_the_tests_run_on_every_promised_system_and_python() -> None:
     jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]
     matrix = jobs["install"]["strategy"]["matrix"]
     classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
@@ -103,9 +103,7 @@ def test_the_tests_run_on_every_system_and_python_that_is_promised() -> None:
 
 
 @pytest.mark.parametrize(("owner", "code"), [("OWNER", 1), ("acme", 0)])
-def test_nothing_is_released_before_the_owner_is_named(
-    owner: str, code: int, tmp_path: Path
-) -> None:
+def test_a_release_requires_the_name_of_the_owner(owner: str, code: int, tmp_path: Path) -> None:
     jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]
     [script] = [step["run"] for step in jobs["build"]["steps"] if "TAG" in step.get("env", {})]
     project = (ROOT / "pyproject.toml").read_text()
@@ -120,7 +118,7 @@ def test_nothing_is_released_before_the_owner_is_named(
     assert done.returncode == code
 
 
-def test_only_the_job_that_publishes_on_pypi_may_ask_for_its_identity() -> None:
+def test_only_the_job_that_publishes_on_pypi_may_request_an_identity() -> None:
     jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]
     trusted = {name for name, job in jobs.items() if "id-token" in job.get("permissions", {})}
     assert trusted == {"attest", "pypi"}

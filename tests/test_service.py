@@ -1,4 +1,4 @@
-"""`Memories`, the library: every verb, over a real store."""
+"""The library's class `Memories`: every verb, over a real store."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -78,7 +78,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def memories(tmp_path: Path, clock: Clock) -> Iterator[Memories]:
-    """Memories that read that clock."""
+    """Memories that use the clock."""
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="fake", clock=clock) as found:
         yield found
 
@@ -161,7 +161,7 @@ def test_a_search_counts_reads_and_does_not_reinforce(memories: Memories, clock:
     clock.move(3 * DAY)
     memories.search("apples")
     memories.search("apples", as_of=clock.now)
-    memories.status()  # which has reads counted, as a write does
+    memories.status()  # it counts the waiting reads, as a write does
     found = memories.get(memory.id)
     assert (found.access_count, found.confidence, found.last_reinforced_at) == (1, 0.9, None)
 
@@ -184,10 +184,10 @@ def test_status_counts_records_without_vectors(tmp_path: Path) -> None:
     assert (status.memory_count, status.turn_count, status.without_vector_count) == (2, 1, 3)
 
 
-def test_prefixes_of_ids(memories: Memories, clock: Clock) -> None:
+def test_a_prefix_of_an_id_finds_the_memory(memories: Memories, clock: Clock) -> None:
     clock.move(
         timedelta(milliseconds=7_001)
-    )  # a millisecond of its own: the ids of a whole run share what counts
+    )  # its own millisecond: ids of one millisecond share their beginning
     one, two = add(memories, "one"), add(memories, "two")
     assert memories.get(one.id[:20]).id == one.id
     with pytest.raises(AmbiguousId) as caught:
@@ -207,7 +207,7 @@ def test_an_ambiguous_prefix_names_ten_memories(memories: Memories, clock: Clock
         added.append(add(memories, "one more").id)
 
 
-def test_list_pages_hold_everything_once(memories: Memories, clock: Clock) -> None:
+def test_list_pages_contain_every_memory_once(memories: Memories, clock: Clock) -> None:
     ids = []
     for number in range(25):
         ids.append(add(memories, f"number {number}").id)
@@ -235,7 +235,7 @@ def test_create_many_keeps_the_order(memories: Memories) -> None:
     assert memories.status().memory_count == 600
 
 
-def test_create_many_checks_all_before_it_writes_one(memories: Memories) -> None:
+def test_create_many_checks_all_drafts_before_it_writes(memories: Memories) -> None:
     for bad in (
         Draft(""),
         Draft("c", tags={"": "x"}),
@@ -248,7 +248,7 @@ def test_create_many_checks_all_before_it_writes_one(memories: Memories) -> None
     assert memories.status().memory_count == 0
 
 
-def test_create_many_finds_repetitions_among_its_drafts(memories: Memories) -> None:
+def test_create_many_recognises_repetitions_among_its_drafts(memories: Memories) -> None:
     made = memories.create_many(["The sky is blue", "the sky is blue.", "The sky is green today"])
     assert [created.stored for created in made] == [True, False, True]
     assert made[1].memory is not None
@@ -256,7 +256,7 @@ def test_create_many_finds_repetitions_among_its_drafts(memories: Memories) -> N
     assert made[1].memory.id == made[0].memory.id
 
 
-def test_imports_may_have_any_date(memories: Memories) -> None:
+def test_a_memory_may_have_any_date(memories: Memories) -> None:
     for moment in (
         datetime(1, 1, 1, tzinfo=UTC),
         datetime(1969, 7, 20, tzinfo=UTC),
@@ -316,7 +316,7 @@ def test_the_past_can_be_searched_and_listed(memories: Memories, clock: Clock) -
     assert memories.get(memory.id).superseded_by == newer.id
 
 
-def test_past_confidence_is_that_of_the_time(memories: Memories, clock: Clock) -> None:
+def test_past_confidence_is_that_of_the_past_time(memories: Memories, clock: Clock) -> None:
     add(memories, "apples", decay="contextual")
     clock.move(90 * DAY)
     assert memories.search("apples") == ()
@@ -347,7 +347,7 @@ def test_the_exact_words_of_a_memory_find_it_first(realistic: Memories) -> None:
     ] == []
 
 
-def test_a_paraphrase_finds_a_memory_in_the_first_five(realistic: Memories) -> None:
+def test_a_paraphrase_finds_its_memory_among_the_first_five(realistic: Memories) -> None:
     found = {query: contents(realistic.search(query, limit=5)) for query in REALISTIC.values()}
     assert [
         (query, found[query]) for content, query in REALISTIC.items() if content not in found[query]
@@ -361,7 +361,7 @@ def test_nonsense_finds_nothing(realistic: Memories) -> None:
 
 
 @pytest.mark.parametrize("embedder", ["minilm", "none"])
-def test_any_script_finds_what_was_stored(tmp_path: Path, embedder: str) -> None:
+def test_texts_in_any_script_are_found(tmp_path: Path, embedder: str) -> None:
     pairs = {
         "用户住在柏林": "柏林",
         "本社は東京にあります": "東京",
@@ -478,7 +478,7 @@ def test_namespaces_do_not_see_each_other(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("embedder", [None, "fake"])
 def test_writes_to_another_namespace_change_no_search(tmp_path: Path, embedder: str | None) -> None:
-    """Two stores that differ only in ann's memories look the same to bob."""
+    """Two stores that differ only in the memories of ann look the same to bob."""
     statements = [
         "the merger with Initech closes in May",
         "a bike is in the hall",
@@ -527,7 +527,7 @@ def test_nothing_is_created_before_something_is_stored(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-def test_many_threads_may_use_one_memory(tmp_path: Path) -> None:
+def test_many_threads_may_use_one_object(tmp_path: Path) -> None:
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="fake") as memories:
         shared = add(memories, "shared counter")
         errors: list[BaseException] = []
@@ -539,7 +539,7 @@ def test_many_threads_may_use_one_memory(tmp_path: Path) -> None:
                     memories.search(f"thread {name}")
                     memories.update(shared.id, f"written by {name} as {number}")
                     assert memories.get(made.id).content == f"thread {name} number {number}"
-            except BaseException as exc:  # noqa: BLE001 - the test looks at it
+            except BaseException as exc:  # noqa: BLE001 - checked at the end of the test
                 errors.append(exc)
 
         threads = [threading.Thread(target=work, args=(name,)) for name in range(6)]
@@ -556,7 +556,7 @@ def test_many_threads_may_use_one_memory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("verb", ["since", "until", "as_of"])
 def test_times_must_be_aware(memories: Memories, verb: str) -> None:
-    naive = datetime(2026, 1, 1)  # noqa: DTZ001 - that is what is wrong with it
+    naive = datetime(2026, 1, 1)  # noqa: DTZ001 - the error under test
     calls: list[Callable[..., object]] = [
         memories.list,
         lambda **given: memories.search("q", **given),
@@ -580,7 +580,7 @@ def test_a_replaced_memory_cannot_be_changed(memories: Memories) -> None:
 def test_long_texts_are_not_compared_word_by_word(
     memories: Memories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Judging texts of this size takes seconds, and other writers would wait."""
+    """Comparing texts of this size takes seconds, and other writers would wait."""
     text = "a b c " * 2_000
     judged: list[str] = []
     monkeypatch.setattr(
@@ -596,7 +596,7 @@ def test_removing_a_tag_takes_its_whole_name(memories: Memories) -> None:
     assert memories.update(memory.id, remove_tags="project").tags == {"pro": "yes"}
 
 
-def test_an_erasure_that_a_reader_held_up_is_finished_by_forgetting_again(
+def test_forgetting_again_finishes_an_erasure_that_a_reader_blocked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "BUSY_SECONDS", 0.2)
@@ -618,7 +618,7 @@ def test_an_erasure_that_a_reader_held_up_is_finished_by_forgetting_again(
 
 
 class Interrupting(FakeEmbedder):
-    """Runs a function once while a text is being embedded, like a concurrent process."""
+    """An embedder that runs a function once while it embeds a text, like a concurrent process."""
 
     meanwhile: Callable[[], object] | None = None
 
@@ -631,8 +631,8 @@ class Interrupting(FakeEmbedder):
 
 @pytest.fixture
 def interrupted(tmp_path: Path) -> Iterator[tuple[Memories, Memories, Interrupting]]:
-    """Two memories over one store, and the embedder of the first, which can be told to let the
-    second go first.
+    """Two memories over one store, and the embedder of the first, which can run a call of the
+    second.
     """
     embedder = Interrupting()
     config = load_config({"namespace": "shared"}, environment={"REINFORCE_ON_RETRIEVAL": "true"})
@@ -653,7 +653,7 @@ def test_a_change_of_tags_does_not_undo_a_change_of_content(interrupted: Any) ->
     assert hit.similarity > 0.99
 
 
-def test_a_restored_memory_has_the_vector_of_its_content(interrupted: Any) -> None:
+def test_a_memory_restored_during_a_change_has_the_vector_of_its_content(interrupted: Any) -> None:
     ours, theirs, embedder = interrupted
     memory = add(ours, "alpha beta")
     ours.delete(memory.id)
@@ -684,7 +684,7 @@ def test_a_search_does_not_restore_a_memory_deleted_meanwhile(
 # --- decay and repetition
 
 
-def test_a_faded_memory_does_not_swallow_its_repetition(memories: Memories, clock: Clock) -> None:
+def test_a_repetition_of_a_faded_memory_is_stored(memories: Memories, clock: Clock) -> None:
     add(memories, "the build is broken", decay="contextual")
     clock.move(60 * DAY)
     assert memories.create("the build is broken", decay="contextual").stored
@@ -709,7 +709,7 @@ def test_each_project_has_its_own_keys(memories: Memories) -> None:
     }
 
 
-def test_versions_that_ended_do_not_make_a_word_common(memories: Memories) -> None:
+def test_ended_versions_do_not_make_a_word_common(memories: Memories) -> None:
     memory = add(memories, "zanzibar is far")
     for number in range(20):
         add(memories, f"note {number}")
@@ -739,7 +739,7 @@ def test_past_confidence_ignores_later_reinforcement(memories: Memories, clock: 
     assert hit.memory.confidence == 0.6667
 
 
-def test_a_successor_ends_what_it_replaces_when_it_begins(memories: Memories) -> None:
+def test_a_successor_ends_the_replaced_memory_when_it_begins(memories: Memories) -> None:
     old = add(memories, "the capital is Bonn", created_at=START - 60 * DAY)
     add(memories, "the capital is Berlin", created_at=START - 30 * DAY, supersedes=old.id)
     assert [hit.memory.content for hit in memories.search("capital", as_of=START - 20 * DAY)] == [

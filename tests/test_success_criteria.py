@@ -1,8 +1,7 @@
-"""The success criteria of the identity specification, MVP, V1.0 and V2.0: one test for each, with
-the real command.
+"""One test, with the real command, for each success criterion of the identity specification (MVP,
+V1.0 and V2.0).
 
-docs/amplifier.md has the list, and why "comprehensive testing and validation" is no test of its
-own.
+docs/amplifier.md lists them, and explains why "comprehensive testing and validation" has no test.
 """
 
 import asyncio
@@ -32,7 +31,9 @@ pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("home")]
 def memory(
     tmp_path: Path, clean_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> Command:
-    """Run the command in this process, with the packaged model; return what it prints."""
+    """Return a function that runs the command in this process, with the packaged model, and returns
+    its answer.
+    """
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str, env: Mapping[str, str] | None = None) -> Any:
@@ -49,7 +50,7 @@ def memory(
 
 @pytest.fixture
 def process(tmp_path: Path, clean_environment: dict[str, str]) -> Command:
-    """Run the command in a separate process; return what it prints."""
+    """Return a function that runs the command in a separate process and returns its output."""
 
     def run(*arguments: str, stdin: str = "") -> Any:
         environment = clean_environment | {"EMBEDDER": "minilm"}
@@ -85,7 +86,7 @@ def test_mvp_a_single_agent_identity_can_store_memories(memory: Command, process
 
 
 def test_mvp_natural_language_queries_retrieve_relevant_memories(memory: Command) -> None:
-    """The questions of the specification, among memories of other things."""
+    """Asks the specification's questions among unrelated memories."""
     for content in (
         "The user prefers PostgreSQL for new projects",
         "Completed the migration script for the user table",
@@ -111,8 +112,8 @@ def test_mvp_natural_language_queries_retrieve_relevant_memories(memory: Command
 
 
 def test_mvp_the_scratchpad_provides_recent_context(memory: Command) -> None:
-    """The newest are shown, and begin a session's prompt; what the user pinned stays when newer
-    ones come.
+    """The newest memories are shown and begin a session's prompt; pinned ones stay when newer ones
+    come.
     """
     pinned = memory("create", "The user prefers PostgreSQL for new projects", "-n", "bob")["id"]
     memory("scratchpad", "pin", pinned, "-n", "bob")
@@ -125,8 +126,8 @@ def test_mvp_the_scratchpad_provides_recent_context(memory: Command) -> None:
 
 
 def test_mvp_opt_in_enablement_works(tmp_path: Path) -> None:
-    """An agent whose session doesn't mention memory has none, and nothing is written; one word is
-    enough.
+    """An agent whose session doesn't mention memory has none, and nothing is written; one word
+    enables it.
     """
     from amplifier_core import create_test_coordinator
 
@@ -180,7 +181,7 @@ def test_v1_multiple_agent_identities_are_isolated(memory: Command) -> None:
             ]
 
 
-def test_v1_a_store_of_files_moves_to_a_larger_one_at_its_threshold(
+def test_v1_a_files_store_moves_to_a_larger_store_at_its_threshold(
     memory: Command, tmp_path: Path
 ) -> None:
     files = {"MEMORY_STORE": f"files:///{tmp_path}/notes", "FILE_MIGRATE_AT": "3"}
@@ -197,15 +198,15 @@ def test_v1_a_store_of_files_moves_to_a_larger_one_at_its_threshold(
     assert (tmp_path / "notes" / "memories.db").exists()
     assert (
         subjects[0] in (tmp_path / "notes" / "bob.jsonl.before-move").read_text()
-    )  # the original is kept
+    )  # the original files are kept
     assert contents(memory("search", "where is Bob?", "-n", "bob", "--limit", "1", env=files)) == [
         "Bob is in Oslo"
     ]
 
 
 def test_v1_freshness_decay_and_access_boosting_are_functional() -> None:
-    """Among equally good answers the newest is first; among those of the same age, the one that is
-    read often.
+    """Among equally good answers the newest comes first; among those of the same age, the most
+    read.
     """
     now = datetime(2026, 6, 1, tzinfo=UTC)
 
@@ -230,11 +231,11 @@ def test_v1_freshness_decay_and_access_boosting_are_functional() -> None:
         assert names().index(last) < names().index(second)
 
 
-def test_v1_the_capture_hook_works_if_it_was_opted_in(
+def test_v1_the_capture_hook_works_only_after_opt_in(
     memory: Command, process: Command, tmp_path: Path
 ) -> None:
-    """What a user says to an agent waits for review, if the hook was installed with --capture; else
-    nothing does.
+    """A user's messages to an agent wait for review if the hook was installed with --capture; else
+    none do.
     """
     told = {
         "session_id": "s1",
@@ -251,8 +252,8 @@ def test_v1_the_capture_hook_works_if_it_was_opted_in(
 
 
 def test_v1_context_is_injected_at_session_start() -> None:
-    """The first request of a session begins with what the last one stored; the modules' tests run
-    whole sessions.
+    """The first request of a session begins with what the last session stored; the modules' tests
+    run whole sessions.
     """
     from amplifier_core import create_test_coordinator
 
@@ -281,7 +282,7 @@ def test_v1_context_is_injected_at_session_start() -> None:
 # --- V2.0
 
 
-def test_v2_knowledge_is_shared_in_a_namespace_of_its_own(memory: Command) -> None:
+def test_v2_knowledge_is_shared_in_a_separate_namespace(memory: Command) -> None:
     memory("create", "Amplifier modules are mounted by a coordinator")
     memory("create", "Bob's own notes about mounting", "-n", "bob")
     assert "Amplifier modules are mounted by a coordinator" in contents(
@@ -295,7 +296,7 @@ def test_v2_knowledge_is_shared_in_a_namespace_of_its_own(memory: Command) -> No
 
 
 def test_v2_the_use_of_a_memory_can_be_analysed(memory: Command) -> None:
-    """The most read and the unread memories, according to `memory stats`."""
+    """`memory stats` lists the most read and the unread memories."""
     read = memory("create", "The shop deploys on Tuesdays", "-n", "bob")["id"]
     unread = memory("create", "Alice likes green tea", "-n", "bob")["id"]
     memory("get", read, "-n", "bob")
@@ -307,7 +308,7 @@ def test_v2_the_use_of_a_memory_can_be_analysed(memory: Command) -> None:
 
 
 class Letters:
-    """An embedder of a user's own: how often each letter occurs."""
+    """A user's own embedder, which counts each letter."""
 
     space = FakeEmbedder.space._replace(model="letters", dimension=26)
 
@@ -322,7 +323,7 @@ class Letters:
         return 1.0
 
 
-def test_v2_an_embedding_provider_can_be_a_user_s_own() -> None:
+def test_v2_a_user_can_provide_an_embedder() -> None:
     with Memories(namespace="bob", embedder=Letters()) as memories:
         memories.create("listen")
         memories.create("xylophone")
@@ -353,8 +354,8 @@ def test_v2_memories_can_be_exported_and_imported(memory: Command, tmp_path: Pat
     assert contents(memory("list", "-n", "alice", env=elsewhere)) == []
 
 
-def test_v2_several_users_work_on_one_memory_and_it_says_who_said_what(memory: Command) -> None:
-    """Two users, each with a namespace, and one that both use: each reads and corrects what the
+def test_v2_users_share_a_memory_that_names_the_writers(memory: Command) -> None:
+    """Two users have a namespace each and share a third, where each reads and corrects what the
     other wrote.
     """
     ann, ben = {"MEMORY_NAMESPACE": "ann"}, {"MEMORY_NAMESPACE": "ben"}

@@ -1,5 +1,5 @@
-"""The files that are installed with the program are pinned byte for byte and listed, and changes
-are reported.
+"""All files that are installed with the program are pinned by digest and listed, and changes are
+detected.
 """
 
 import json
@@ -18,7 +18,7 @@ from memories.errors import EmbedderError
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 
-import sbom  # noqa: E402 - a tool, no package
+import sbom  # noqa: E402 - a tool, not a package
 
 LOCK = (ROOT / "requirements.lock").read_text()
 CORE = (ROOT / "requirements-core.lock").read_text()
@@ -26,7 +26,7 @@ SERVER = (ROOT / "requirements-server.lock").read_text()
 
 
 @pytest.mark.parametrize("lock", [LOCK, CORE, SERVER], ids=["all", "core", "server"])
-def test_every_file_that_is_installed_has_a_digest_and_comes_from_no_named_place(lock: str) -> None:
+def test_every_installed_file_has_a_digest_and_no_fixed_source(lock: str) -> None:
     entries = [entry for entry in re.split(r"\n(?=\S)", lock.strip()) if not entry.startswith("#")]
     assert len(entries) > 9
     for entry in entries:
@@ -36,11 +36,11 @@ def test_every_file_that_is_installed_has_a_digest_and_comes_from_no_named_place
 
 
 @pytest.mark.parametrize("lock", [CORE, SERVER], ids=["core", "server"])
-def test_the_lock_of_a_part_says_the_same_as_the_whole_one(lock: str) -> None:
+def test_the_locks_of_parts_agree_with_the_whole_lock(lock: str) -> None:
     assert sbom.pinned(lock).items() <= sbom.pinned(LOCK).items()
 
 
-def test_everything_that_the_package_asks_for_is_pinned() -> None:
+def test_every_dependency_of_the_package_is_pinned() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras = project["project"]["optional-dependencies"]
     wanted = [
@@ -55,7 +55,7 @@ def test_everything_that_the_package_asks_for_is_pinned() -> None:
     assert names <= sbom.pinned(LOCK).keys()
 
 
-def test_what_pages_and_messages_say_to_install_is_ours_and_exists() -> None:
+def test_every_extra_named_in_docs_and_messages_exists() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
@@ -76,7 +76,7 @@ def test_what_pages_and_messages_say_to_install_is_ours_and_exists() -> None:
     ] == []
 
 
-def test_both_commands_are_the_same() -> None:
+def test_the_two_command_names_run_the_same_program() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     assert scripts.keys() == {"memory", "memoriae"}
     assert len(set(scripts.values())) == 1
@@ -101,7 +101,7 @@ def test_the_list_of_materials_is_complete() -> None:
     } <= refs
 
 
-def test_a_model_with_other_bytes_is_told_where_it_is_installed_and_by_its_size_when_it_is_loaded(
+def test_a_changed_model_is_detected_at_installation_and_by_size_at_load(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy = tmp_path / "weights"
@@ -120,7 +120,7 @@ def test_a_model_with_other_bytes_is_told_where_it_is_installed_and_by_its_size_
         minilm.MiniLM().embed("x")
 
 
-def test_what_installs_the_package_looks_at_the_model() -> None:
+def test_the_installation_verifies_the_model() -> None:
     assert "-m memories.embedders.minilm" in (ROOT / "Makefile").read_text()
     done = subprocess.run(
         [sys.executable, "-m", "memories.embedders.minilm"],

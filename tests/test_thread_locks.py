@@ -26,13 +26,13 @@ REF = Ref(Collection.MEMORY, "bob", "id", 1)
 
 
 class Labelled(dict[int, Any]):
-    """The windows of labels, and the lock under which they are changed."""
+    """The windows of each label, with the lock that guards their changes."""
 
     _lock: threading.Lock
 
 
 def use_of_damage(_folder: Path, watch: Callable[..., None]) -> None:
-    """Record damage, query it, and clear it."""
+    """Record a finding of damage, query it, and clear it."""
     damaged = Damaged()
     watch(damaged, "_lock", "_findings")
     damaged.note(damaged_record(REF, "torn"))
@@ -42,14 +42,14 @@ def use_of_damage(_folder: Path, watch: Callable[..., None]) -> None:
 
 
 def use_of_ids(_folder: Path, watch: Callable[..., None]) -> None:
-    """Make two ids in one millisecond."""
+    """Create two ids in one millisecond."""
     counter = ids._Counter()
     watch(counter, "_lock", "_last")
     assert counter.next(7) < counter.next(7)
 
 
 def use_of_reads(folder: Path, watch: Callable[..., None]) -> None:
-    """Ask how many reads wait."""
+    """Query the number of waiting reads."""
     accesses = Accesses(folder, "store")
     accesses.add([REF])
     watch(accesses, "_lock", "_counted")
@@ -67,7 +67,7 @@ def use_of_connections(folder: Path, watch: Callable[..., None]) -> None:
     file._close_connections()
 
 
-def use_of_what_is_kept(_folder: Path, watch: Callable[..., None]) -> None:
+def use_of_a_read_cache(_folder: Path, watch: Callable[..., None]) -> None:
     """Cache a value for a connection, and look it up."""
     kept: ReadCache[str, int] = ReadCache(2)
     watch(kept, "_lock", "_cached")
@@ -77,7 +77,7 @@ def use_of_what_is_kept(_folder: Path, watch: Callable[..., None]) -> None:
 
 
 def use_of_calls_with_a_deadline(_folder: Path, watch: Callable[..., None]) -> None:
-    """Make two calls in time and a late one, and close."""
+    """Make two calls in time and two late ones, and close."""
     deadline, is_over = Deadline(300), threading.Event()
     watch(deadline, "_lock", "_idle", "_abandoned", "_is_closed")
     assert [deadline.run(len, "ab"), deadline.run(len, "abc")] == [2, 3]
@@ -91,7 +91,7 @@ def use_of_calls_with_a_deadline(_folder: Path, watch: Callable[..., None]) -> N
 
 
 def use_of_connections_to_a_server(_folder: Path, watch: Callable[..., None]) -> None:
-    """Open the connections, and close them."""
+    """Open the pool of connections, and close it."""
     client = JsonClient(Address("A server", "127.0.0.1", 1, tls=False))
     watch(client, "_lock", "_pool")
     client._open_pool()
@@ -109,7 +109,7 @@ def use_of_models(_folder: Path, watch: Callable[..., None]) -> None:
 
 
 def use_of_vectors(folder: Path, watch: Callable[..., None]) -> None:
-    """Read the vectors that are in blocks and those that are not."""
+    """Read vectors inside and outside of blocks."""
     with Memories(f"sqlite:///{folder}/m.db", embedder="fake") as memories:
         memories.create("The gate is green")
         store = memories._raw_store
@@ -137,7 +137,7 @@ def use_of_labels_of_vectors(folder: Path, watch: Callable[..., None]) -> None:
         assert [*labelled] == [2]
 
 
-def use_of_what_a_scratchpad_waits_for(_folder: Path, watch: Callable[..., None]) -> None:
+def use_of_pending_scratchpad_changes(_folder: Path, watch: Callable[..., None]) -> None:
     """Remember memories, and write them into the scratchpad."""
     with Memories(namespace="bob", embedder="none") as memories:
         assert isinstance(memories._scratchpads.mirror, Mirror)
@@ -151,12 +151,12 @@ def use_of_what_a_scratchpad_waits_for(_folder: Path, watch: Callable[..., None]
 @pytest.mark.parametrize(
     "use",
     [
-        use_of_what_a_scratchpad_waits_for,
+        use_of_pending_scratchpad_changes,
         use_of_damage,
         use_of_ids,
         use_of_reads,
         use_of_connections,
-        use_of_what_is_kept,
+        use_of_a_read_cache,
         use_of_calls_with_a_deadline,
         use_of_connections_to_a_server,
         use_of_models,
@@ -164,7 +164,7 @@ def use_of_what_a_scratchpad_waits_for(_folder: Path, watch: Callable[..., None]
         use_of_labels_of_vectors,
     ],
 )
-def test_threads_take_turns(
+def test_shared_data_is_used_only_under_its_lock(
     tmp_path: Path, use: Callable[[Path, Callable[..., None]], None]
 ) -> None:
     touched: list[bool] = []
@@ -173,7 +173,7 @@ def test_threads_take_turns(
         kind = type(shared)
 
         class Watched(kind):  # type: ignore[misc, valid-type]
-            """The same, which notes whether the lock is held when one of the names is used."""
+            """The same class, which records whether the lock is held when one of the names is used."""
 
             def __getattribute__(self, asked: str) -> Any:
                 if asked in names:
@@ -192,7 +192,9 @@ def test_threads_take_turns(
     assert all(touched)
 
 
-def test_one_thread_at_a_time_cuts_texts_into_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_use_the_tokenizer_of_a_connection_one_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The tokenizer belongs to a connection, which threads can't use at the same time."""
     tokenizer = words._tokenizer()
     held: list[bool] = []

@@ -1,4 +1,6 @@
-"""Two namespaces hold the same ids, keys and conversations: a write changes only its own namespace."""
+"""Two namespaces contain the same ids, keys and conversations: a write changes only its own
+namespace.
+"""
 
 import itertools
 import re
@@ -45,7 +47,7 @@ class Same(NamedTuple):
 
 
 def opened(url: str, namespace: str, **options: Any) -> Memories:
-    """Open the memories of a namespace, at a time after all earlier writes."""
+    """Open the memories of a namespace, with a clock that is later than all earlier writes."""
     seconds = itertools.count(100_000)  # after all earlier writes
     return Memories(
         url,
@@ -57,7 +59,7 @@ def opened(url: str, namespace: str, **options: Any) -> Memories:
 
 
 def contents(memories: Memories, namespace: str) -> list[Any]:
-    """Return all records of a namespace, including its log, without the access counts."""
+    """Return all records of a namespace, including its log, without access counts."""
     found = (
         memories._store.scan(Filter(kind, (namespace,), state="any"), limit=10_000)
         for kind in (Collection.MEMORY, Collection.HISTORY, Collection.LOG)
@@ -126,7 +128,7 @@ def copied(made: Same, tmp_path: Path) -> Iterator[Callable[[], str]]:
 
 
 Act = Callable[[Memories, Ids], object]
-# Each must return a true value. All run as bob, who reads `shared` too.
+# Writes by bob, who reads `shared` too. Each must return a true value.
 WRITES: dict[str, Act] = {
     "update": lambda bob, ids: bob.update(ids.main, "the build runs on Friday").version == 3,
     "update tags": lambda bob, ids: bob.update(ids.main, tags={"team": "core"}).namespace == "bob",
@@ -183,7 +185,7 @@ WRITES: dict[str, Act] = {
 
 
 def own(bob: Memories, memory_id: str) -> bool:
-    """Return whether bob reads his own copy of a memory."""
+    """Return whether bob gets his own copy of a memory."""
     return bob.get(memory_id).namespace == bob.history(memory_id).namespace == "bob"
 
 
@@ -212,9 +214,7 @@ def beginnings(ids: Ids) -> Ids:
     return Ids(*(each[:18] for each in ids))
 
 
-def test_a_write_changes_its_own_namespace_and_no_other_one(
-    made: Same, copied: Callable[[], str]
-) -> None:
+def test_a_write_changes_only_its_own_namespace(made: Same, copied: Callable[[], str]) -> None:
     wrong: list[str] = []
     for name, act in WRITES.items():
         with opened(copied(), "bob") as bob:
@@ -231,7 +231,7 @@ def test_a_write_changes_its_own_namespace_and_no_other_one(
     assert not wrong, "\n".join(wrong)
 
 
-def test_a_read_by_id_key_or_name_returns_the_own_copy(
+def test_a_read_by_id_key_or_name_returns_your_own_copy(
     made: Same, copied: Callable[[], str]
 ) -> None:
     wrong: list[str] = []
@@ -263,7 +263,7 @@ BY_BEGINNING: dict[str, Act] = {
 }
 
 
-def test_the_beginning_of_an_id_that_two_namespaces_have_is_not_ambiguous(
+def test_a_prefix_of_one_id_in_two_namespaces_is_not_ambiguous(
     made: Same, copied: Callable[[], str]
 ) -> None:
     wrong: list[str] = []
@@ -280,7 +280,7 @@ def test_the_beginning_of_an_id_that_two_namespaces_have_is_not_ambiguous(
     assert not wrong, "\n".join(wrong)
 
 
-def test_the_beginning_of_ids_in_two_namespaces_is_ambiguous_to_a_read(
+def test_a_prefix_of_two_ids_in_two_namespaces_is_ambiguous_to_a_read(
     copied: Callable[[], str],
 ) -> None:
     with opened(copied(), "bob") as bob, pytest.raises(AmbiguousId, match="matches 2 memories"):
@@ -307,7 +307,7 @@ ONLY_SHARED: dict[str, Act] = {
 }
 
 
-def test_a_write_to_what_only_another_namespace_has_names_that_one(
+def test_a_write_to_a_memory_of_another_namespace_names_that_namespace(
     made: Same, copied: Callable[[], str]
 ) -> None:
     wrong: list[str] = []
@@ -328,7 +328,7 @@ def test_a_write_to_what_only_another_namespace_has_names_that_one(
     assert not wrong, "\n".join(wrong)
 
 
-def test_what_is_gone_in_the_own_namespace_is_read_in_the_other_one_and_not_written(
+def test_a_memory_deleted_in_your_namespace_is_read_but_not_written_in_the_other(
     made: Same, copied: Callable[[], str]
 ) -> None:
     with opened(copied(), "bob") as bob:
@@ -345,7 +345,7 @@ def test_what_is_gone_in_the_own_namespace_is_read_in_the_other_one_and_not_writ
             bob.forget(made.ids.main)
 
 
-def test_a_memory_of_another_namespace_can_not_be_replaced(copied: Callable[[], str]) -> None:
+def test_a_memory_of_another_namespace_cannot_be_replaced(copied: Callable[[], str]) -> None:
     url = copied()
     with opened(url, "shared") as shared:
         theirs = shared.create("the harbour is closed").id
@@ -367,10 +367,10 @@ def test_an_unreadable_entry_of_the_log_is_reported_with_its_namespace(
         assert "entry 7 of the log of bob can't be read" in str(bob._store.damaged.since())
 
 
-def test_a_key_never_names_another_memory_of_ones_own(
+def test_a_shared_key_never_resolves_to_a_memory_of_your_own(
     made: Same, copied: Callable[[], str]
 ) -> None:
-    """Bob moves his copy to another project, so that only the one in shared has the key outside of
+    """Bob moves his copy to another project, so that only the copy in shared has the key outside of
     projects.
     """
     with opened(copied(), "bob") as bob:
@@ -384,8 +384,8 @@ def test_a_key_never_names_another_memory_of_ones_own(
             bob.id_of_key("build/day")
 
 
-@pytest.mark.thorough  # as `Memories`, through the package of others that takes a second to load
-def test_a_store_of_langgraph_touches_its_own_namespace_only(copied: Callable[[], str]) -> None:
+@pytest.mark.thorough  # loads LangGraph, which takes a second
+def test_a_langgraph_store_changes_only_its_own_namespace(copied: Callable[[], str]) -> None:
     from memories.integrations.langgraph import MemoriesStore
 
     url = copied()
@@ -400,7 +400,7 @@ def test_a_store_of_langgraph_touches_its_own_namespace_only(copied: Callable[[]
         assert store.get(("users", "ann"), "editor").value == {"content": "vim of shared"}  # type: ignore[union-attr]
 
 
-def test_an_erasure_that_was_held_up_is_finished_although_another_namespace_has_the_id(
+def test_a_blocked_erasure_is_finished_even_if_another_namespace_has_the_id(
     made: Same, copied: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "BUSY_SECONDS", 0.2)
@@ -412,7 +412,7 @@ def test_an_erasure_that_was_held_up_is_finished_although_another_namespace_has_
             bob.forget(made.ids.main)
         with pytest.raises(
             RequestError, match="is in namespace shared"
-        ):  # a user who never had it has not erased it
+        ):  # carl never had it, so he has no erasure to finish
             carl.forget(made.ids.main)
         assert bob.status().erasing
         assert bob.forget(made.ids.main) == (made.ids.main, 0, (), 0)
@@ -431,7 +431,7 @@ LISTINGS: tuple[dict[str, Any], ...] = (
 )
 
 
-def test_pages_of_a_listing_leave_out_no_copy(copied: Callable[[], str]) -> None:
+def test_pages_of_a_listing_omit_no_copy(copied: Callable[[], str]) -> None:
     wrong: list[str] = []
     with opened(copied(), "bob") as bob, opened(bob._url, "shared") as shared:
         for one in (bob, shared):
@@ -455,5 +455,5 @@ def test_pages_of_a_listing_leave_out_no_copy(copied: Callable[[], str]) -> None
 
 
 def named(page: Page) -> list[tuple[str, str]]:
-    """Return the id and the namespace of each memory on a page."""
+    """Return the id and namespace of each memory on a page."""
     return [(memory.id, memory.namespace) for memory in page.memories]

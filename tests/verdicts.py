@@ -1,7 +1,7 @@
 """The rules' verdicts on every text of a corpus, one letter per text, in `data/verdicts.json`.
 
-Tests of shares show whether the rules are good enough, but not that one verdict has changed. If a
-change is intended, run the tests once with WRITE_VERDICTS=1, and review the diff of the file.
+Tests of percentages show whether the rules are good enough, but not that one verdict has changed.
+If a change is intended, run the tests once with WRITE_VERDICTS=1 and review the diff of the file.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""Makes this package behave as on Windows: put this module into a `.pth` file, or import it first.
+"""Makes this package behave as on Windows. Import this module first, or name it in a `.pth` file.
 
-Modules and functions that Python has only on POSIX systems are missing for this package; the
+For this package, modules and functions that Python has only on POSIX systems are missing; the
 standard library and other packages keep them. Paths and processes remain those of this system.
 """
 
@@ -26,7 +26,7 @@ OTHER_VALUES: dict[str, dict[str, Any]] = {
 
 
 class Module:
-    """A module in its Windows form."""
+    """A module as this package would see it on Windows."""
 
     def __init__(self, real: types.ModuleType) -> None:
         object.__setattr__(self, "real", real)
