@@ -91,7 +91,17 @@ def test_flush_and_status(
     assert (found["on"], found["waiting_sessions"], found["hooks"]) == (True, ["codex.s1"], [])
     done = memory("capture", "flush").json
     assert (done["turns"], done["proposed"], done["waiting"]) == (1, 1, 0)
+    assert done["pending_count"] == 1
     assert [each["content"] for each in memory("review").json["results"]] == ["Ann sails"]
+    for name, more in {"s1": {}, "s2": {"namespace": "bob"}}.items():
+        prompt = {"id": "2", "prompt": "remember that Bo skis", "store": ""}
+        inbox.add(str(home), f"codex.{name}", event | prompt | more)
+    assert memory("capture", "flush", "--format", "text").out == (
+        "Stored 2 turns and 0 session notes of 2 sessions, and proposed 2 memories.\n"
+        "1 memory is waiting for review: memory review -n bob\n"
+        "2 memories are waiting for review: memory review -n shared\n"
+    )
+    assert memory("capture", "flush").json["pending_count"] == 3
     increments: list[int] = []
     monkeypatch.setattr(os, "nice", increments.append)  # it would slow down the tests that follow
     assert memory("capture", "flush", "--quiet").out == ""

@@ -26,6 +26,7 @@ from memories.cli.options import (
 from memories.cli.output import (
     DAMAGED,
     SCRATCHPAD_INSTEAD,
+    amount,
     begin_change,
     edit_text,
     emit,
@@ -324,18 +325,29 @@ def flush(config: "Config", quiet: bool) -> int:
         "running the command again stores nothing twice"
     )
     if not quiet:
-        emit(flushed._asdict(), partial(_render_flush, flushed))
+        waiting: dict[str, int] = {}
+        if not flushed.reasons:
+            with open_memory(config, shared=True) as memories:
+                for counts in memories.namespaces():
+                    if counts.pending_count:
+                        waiting[counts.name] = counts.pending_count
+        answer = {**flushed._asdict(), "pending_count": sum(waiting.values())}
+        emit(answer, partial(_render_flush, flushed, waiting))
     return 1 if flushed.reasons else 0
 
 
-def _render_flush(flushed: "Flushed") -> str:
-    line = (
-        f"Stored {flushed.turns} turns and {flushed.summaries} summaries of {flushed.sessions} "
-        f"sessions; {flushed.proposed} memories are waiting for review"
-    )
+def _render_flush(flushed: "Flushed", waiting: Mapping[str, int]) -> str:
+    turns = amount(flushed.turns, "turn", "turns")
+    notes = amount(flushed.summaries, "session note", "session notes")
+    sessions = amount(flushed.sessions, "session", "sessions")
+    proposals = amount(flushed.proposed, "memory", "memories")
+    lines = [f"Stored {turns} and {notes} of {sessions}, and proposed {proposals}."]
+    for namespace, count in waiting.items():
+        memories = amount(count, "memory is", "memories are")
+        lines.append(f"{memories} waiting for review: memory review -n {namespace}")
     if flushed.waiting:
-        line += f"; {flushed.waiting} bytes are still in the inbox"
-    return "\n".join([f"{line}.", *flushed.reasons])
+        lines.append(f"{amount(flushed.waiting, 'byte is', 'bytes are')} still in the inbox.")
+    return "\n".join([*lines, *flushed.reasons])
 
 
 @capture.command("status", epilog="memory capture status")
