@@ -1,4 +1,4 @@
-"""What the tests of all stores share. Each store's file or folder has a fixture `open_store`."""
+"""Fixtures for the tests of all stores. Each store's file or folder has a fixture `open_store`."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 
 pytest.register_assert_rewrite("contract")
 
-from contract import SPACE, OpenStore  # noqa: E402 - after its assertions are made to explain themselves
+from contract import SPACE, OpenStore  # noqa: E402 - after its assertions are rewritten
 
 from memories.stores.protocol import Store  # noqa: E402
 

@@ -1,4 +1,4 @@
-"""Records that wait to be added together."""
+"""Records that are collected and added together."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from memories.stores.sqlite.store import SQLiteStore  # noqa: E402
 from memories.stores.wrapper import BatchedStore  # noqa: E402
 
 
-def test_records_wait_until_they_are_read_or_too_many(
+def test_records_wait_until_a_read_or_until_there_are_too_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wrapper, "MOST_WAITING", 2)

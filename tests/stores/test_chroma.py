@@ -1,4 +1,4 @@
-"""The store on a real Chroma server passes the contract, also if server or clients are killed."""
+"""The store on a real Chroma server passes the contract, even if server or clients are killed."""
 
 import http.server
 import json
@@ -21,7 +21,7 @@ import pytest
 
 pytest.register_assert_rewrite("contract")
 
-from contract import (  # noqa: E402 - after its assertions are made to explain themselves
+from contract import (  # noqa: E402 - after its assertions are rewritten
     MEMORY,
     SPACE,
     OpenStore,
@@ -48,7 +48,7 @@ PACKAGE = "chromadb==1.5.9"
 
 
 class ChromaServer:
-    """A `chroma run` of its own, always on the same port and folder."""
+    """A separate `chroma run` process, which keeps its port and folder when it is restarted."""
 
     def __init__(self, program: Path, folder: Path) -> None:
         self._program = program
@@ -97,7 +97,7 @@ class ChromaServer:
 
 @pytest.fixture(scope="session")
 def program(request: pytest.FixtureRequest) -> Path:
-    """The server: the one on the path, or installed once and kept in pytest's cache (500 MB)."""
+    """The path of the server's program: on PATH, or installed once into pytest's cache (500 MB)."""
     known = shutil.which("chroma")
     if known:
         return Path(known)
@@ -116,7 +116,7 @@ def program(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(scope="module")
 def server(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChromaServer]:
-    """A server for all tests that leave it alive; each test has a store of its own on it."""
+    """A server for all tests that don't kill it; each test has its own store on it."""
     server = ChromaServer(program, tmp_path_factory.mktemp("chroma"))
     server.start()
     yield server
@@ -125,7 +125,7 @@ def server(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def open_store(server: ChromaServer) -> Iterator[OpenStore]:
-    """Opens a store on the server that no other test uses."""
+    """Opens a store on the server, which no other test uses."""
     url = server.url(f"t-{uuid.uuid4()}")
     with opening(lambda space: ChromaStore(url, space)) as open_store:
         yield open_store
@@ -136,7 +136,7 @@ class TestChromaStore(StoreContract):
     sequences = 15
 
 
-# --- what the store makes of a URL, and of servers that are none
+# --- URLs, and servers that are not Chroma
 
 
 @pytest.mark.parametrize(
@@ -150,14 +150,16 @@ class TestChromaStore(StoreContract):
         ("chroma://:s3cret@host:9000/own?ssl=true", None, "chroma://host:9000/own"),
     ],
 )
-def test_a_url_names_server_and_collection(url: str, collection: str | None, shown: str) -> None:
+def test_a_url_names_the_server_and_the_collection(
+    url: str, collection: str | None, shown: str
+) -> None:
     assert ChromaStore(url, SPACE, collection)._driver.url == shown
 
 
 @pytest.mark.parametrize(
     ("query", "tls"), [("", False), ("?ssl=true", True), ("?tls=1", True), ("?ssl=no", False)]
 )
-def test_a_url_says_whether_tls_is_spoken(query: str, tls: bool) -> None:
+def test_a_url_says_whether_tls_is_used(query: str, tls: bool) -> None:
     assert ChromaStore(f"chroma://host:9000/own{query}", SPACE)._driver._client.address.tls is tls  # type: ignore[attr-defined]
 
 
@@ -200,7 +202,7 @@ def test_the_places_that_may_still_hold_removed_records_are_named() -> None:
         "chroma://host/ü-collection",
     ],
 )
-def test_a_url_that_is_none_is_refused(url: str) -> None:
+def test_an_invalid_url_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="not a Chroma URL") as caught:
         ChromaStore(url, SPACE)
     assert "s3cret" not in str(caught.value)
@@ -230,7 +232,7 @@ def test_a_stopped_server_has_the_specified_error(host: str) -> None:
 
 
 class Impostor(http.server.BaseHTTPRequestHandler):
-    """A server that is not Chroma: it answers as it is told."""
+    """A server that is not Chroma: it gives a configured answer."""
 
     status, text, drop = 200, "<html>hello</html>", False
     protocol_version = "HTTP/1.1"
@@ -245,7 +247,7 @@ class Impostor(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    do_POST = do_PUT = do_GET  # noqa: N815 - the names that the library calls
+    do_POST = do_PUT = do_GET  # noqa: N815 - names that the library requires
 
     def log_message(self, *_: object) -> None:
         pass
@@ -303,7 +305,7 @@ def test_a_server_that_is_not_chroma_is_a_one_line_error(
 
 
 @pytest.mark.slow
-def test_a_collection_of_another_program_is_left_alone(server: ChromaServer) -> None:
+def test_a_collection_of_another_program_is_not_touched(server: ChromaServer) -> None:
     url = f"http://127.0.0.1:{server.port}/api/v2/tenants/default_tenant/databases/default_database/collections"
     body = json.dumps({"name": "theirs", "metadata": {"owner": "somebody"}}).encode()
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
@@ -318,8 +320,8 @@ def test_a_collection_of_another_program_is_left_alone(server: ChromaServer) -> 
 
 
 @pytest.mark.slow
-def test_a_text_of_very_many_different_words_is_found_by_each(open_store: OpenStore) -> None:
-    """The server breaks a collection for good that is given a list of more than 5,461 words."""
+def test_a_text_of_very_many_different_words_is_found_by_each_word(open_store: OpenStore) -> None:
+    """A list of more than 5,461 words would permanently break the server's collection."""
     store = open_store(SPACE)
     text = " ".join(f"w{number}" for number in range(30_000))
     store.append([record("long", text=text, vectors=None), record("short", text="w5 short")])
@@ -366,7 +368,7 @@ def test_recall_of_the_ten_nearest_is_at_least_99_in_100(open_store: OpenStore) 
 
 @pytest.fixture
 def own_server(program: Path, tmp_path: Path) -> Iterator[ChromaServer]:
-    """A server that a test may kill."""
+    """A server that the test may kill."""
     server = ChromaServer(program, tmp_path)
     server.start()
     yield server
@@ -374,8 +376,8 @@ def own_server(program: Path, tmp_path: Path) -> Iterator[ChromaServer]:
 
 
 @pytest.mark.slow
-def test_a_server_that_is_killed_and_restarted_has_lost_nothing(own_server: ChromaServer) -> None:
-    """kill -9 in the middle of writes, several times; the same store object goes on after the
+def test_a_killed_and_restarted_server_loses_nothing(own_server: ChromaServer) -> None:
+    """It is killed (-9) during writes, several times; the same store object works after each
     restart.
     """
     store = ChromaStore(own_server.url("memories"), SPACE)
@@ -444,9 +446,9 @@ while True:
 
 
 @pytest.mark.slow
-def test_a_client_that_is_killed_leaves_nothing_half_done(server: ChromaServer) -> None:
-    """kill -9 at a random moment, thirty times; each memory has one current version, and what was
-    said is there.
+def test_a_killed_client_leaves_nothing_half_done(server: ChromaServer) -> None:
+    """It is killed (-9) at a random moment, thirty times; each memory has one current version, and
+    every acknowledged write is there.
     """
     url = server.url(f"t-{uuid.uuid4()}")
     acknowledged: dict[str, int] = {}
@@ -478,7 +480,7 @@ def test_a_client_that_is_killed_leaves_nothing_half_done(server: ChromaServer) 
         hit = search(store, entry.text, k=50)
         assert hit[name].similarity == pytest.approx(1.0, abs=0.01)
         last = entry.ref.position
-        with store.transaction():  # what died is in nobody's way
+        with store.transaction():  # the dead client blocks no other
             store.patch([Patch(entry.ref, at(9), "update", {})])
             store.append([record(name, last + 1, key=f"k{int(name[1:])}", text="and on")])
     assert len(current) == store.count(pool())

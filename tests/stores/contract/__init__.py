@@ -30,7 +30,7 @@ from contract.undo import Undo
 from contract.words import Words
 
 # isort: split
-# Importing the module `search` bound that name here; now it becomes the function.
+# The import of the module `search` bound that name here; this rebinds it to the function.
 
 from contract.samples import (
     HISTORY,
@@ -102,4 +102,4 @@ class StoreContract(
     Conversations,
     AsTheModelSays,
 ):
-    """What holds for every store."""
+    """The rules that hold for every store."""

@@ -1,4 +1,4 @@
-"""Conversations through the service: listings, titles, and messages that are sent twice."""
+"""Conversations through `Memories`: listings, titles, and messages that are sent twice."""
 
 import itertools
 import random
@@ -24,7 +24,7 @@ HOUR = timedelta(hours=1)
 
 
 def long_text(size: int) -> str:
-    """Return a text of so many characters, of sentences that differ."""
+    """Return a text of this many characters, whose sentences differ."""
     sentences = (f"The ferry leaves harbour {number} at nine. " for number in itertools.count())
     text = "".join(itertools.islice(sentences, size // 30 + 1))
     return f"{text[: size - 1]}x"
@@ -38,7 +38,7 @@ def of(store: Store, namespace: str = "ann", *, shared: bool = True) -> Memories
 
 
 def talks(memories: Memories, count: int) -> list[str]:
-    """Hold some conversations, an hour after each other; return their names, the newest first."""
+    """Store conversations, an hour apart; return their names, the newest first."""
     names = [f"talk {number}" for number in range(count)]
     for number, name in enumerate(names):
         drafts = [
@@ -197,7 +197,7 @@ class Conversations:
         assert moved.conversation("talk 0").title == "Release of June"
         copy.close()
 
-    # --- once, and told
+    # --- messages are stored once, and each outcome is reported
 
     def test_the_outcome_of_each_message_is_reported(self, store: Store) -> None:
         memories = of(store)
@@ -247,7 +247,7 @@ class Conversations:
             ann.add_turns("team", ["hello from Ann"])
         assert [turn.content for turn in ann.turns("team")] == ["hello"]
         ann.add_turns("own", ["of Ann"])
-        bob.add_turns("own", ["of Bob"])  # nothing reveals that Ann has one
+        bob.add_turns("own", ["of Bob"])  # nothing reveals that ann has one
         shared.add_turns("own", ["of all"])
         ann.add_turns("own", ["more of Ann"])
         assert [turn.content for turn in ann.tail_turns("own")] == ["of Ann", "more of Ann"]
@@ -371,7 +371,7 @@ class Conversations:
         assert memories.forget_turns("talk", index=second, dry_run=True).versions == 1
         assert (
             memories.forget_turns("talk", index=second + 3).versions == 1
-        )  # a part is not erased by itself
+        )  # no part can be erased by itself
         assert [len(turn.content) for turn in memories.turns("talk")] == [len(text), 5]
         assert memories.forget_where(
             "content ~ 'harbour 7'", scope="history", dry_run=True
@@ -407,7 +407,9 @@ class Conversations:
     @pytest.mark.parametrize(
         "seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (1, 2))]
     )
-    def test_pages_and_tails_are_right_with_long_messages(self, store: Store, seed: int) -> None:
+    def test_pages_and_tails_are_right_with_messages_of_several_parts(
+        self, store: Store, seed: int
+    ) -> None:
         memories, chance = of(store), random.Random(seed)
         texts = [long_text(100_500 if chance.random() < 0.4 else 50) for _ in range(9)]
         memories.add_turns("talk", texts)

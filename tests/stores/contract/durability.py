@@ -1,4 +1,4 @@
-"""Writes come back unchanged for every reader, except failed and removed ones."""
+"""Every reader gets back each write unchanged, except failed and removed ones."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -88,7 +88,7 @@ class Durability(Opened):
         (result,) = everything(open_store(SPACE), pool())
         assert result._replace(labels=dict(result.labels), fields=dict(result.fields)) == written
 
-    def test_vectors_are_not_given_back(self, store: Store) -> None:
+    def test_records_are_returned_without_vectors(self, store: Store) -> None:
         store.append([record("m")])
         assert store.scan(pool(), limit=1)[0].vectors is None
         assert search(store, "note m")["m"].record.vectors is None
@@ -122,7 +122,7 @@ class Durability(Opened):
         store.append([])
         assert store.count(pool()) == 0
 
-    def test_writes_are_there_when_the_store_is_opened_again(self, open_store: OpenStore) -> None:
+    def test_writes_are_there_after_reopening(self, open_store: OpenStore) -> None:
         first = open_store(SPACE)
         first.append([record("m")])
         first.close()
@@ -130,7 +130,7 @@ class Durability(Opened):
 
     # --- transactions
 
-    def test_a_transaction_that_ends_well_is_kept(self, open_store: OpenStore) -> None:
+    def test_a_successful_transaction_is_kept(self, open_store: OpenStore) -> None:
         store, other = open_store(SPACE), open_store(SPACE)
         store.append([record("m")])
         with store.transaction():
@@ -174,7 +174,7 @@ class Durability(Opened):
     def test_no_other_writer_gets_between_a_read_and_a_write_of_a_transaction(
         self, open_store: OpenStore
     ) -> None:
-        """Four writers give the next free position 15 times each; none is given twice."""
+        """Four writers assign the next free position 15 times each; none is assigned twice."""
         open_store(SPACE).append([record("m", 0)])
         failures: list[BaseException] = []
 
@@ -185,7 +185,7 @@ class Durability(Opened):
                     with store.transaction():
                         (last,) = store.scan(pool(group="m"), limit=1, newest_first=True)
                         store.append([record("m", last.ref.position + 1)])
-            except BaseException as exc:  # noqa: BLE001 - shown by the test
+            except BaseException as exc:  # noqa: BLE001 - asserted below
                 failures.append(exc)
 
         _run_threads([write] * 4)
@@ -243,7 +243,7 @@ class Durability(Opened):
         assert [entry.ref.group for entry in everything(store, pool(state="ended"))] == ["m"]
         assert store.count(pool("ann", "nobody", state="any")) == 1
 
-    def test_two_patches_of_one_record_add_up(self, store: Store) -> None:
+    def test_two_patches_of_one_record_are_merged(self, store: Store) -> None:
         store.append([record("m")])
         ref = Ref(MEMORY, "ann", "m", 1)
         store.patch([Patch(ref, at(8), "update", {"a": 1}), Patch(ref, at(9), "delete", {"b": 2})])
@@ -295,7 +295,7 @@ class Durability(Opened):
         assert by_words(store, ["apple"]).keys() == {"n"}
         assert store.count(pool(key="k")) == 0
 
-    def test_a_removed_address_may_be_written_again(self, store: Store) -> None:
+    def test_a_removed_address_can_be_written_again(self, store: Store) -> None:
         store.append([record("m", text="apple", key="k", labels={"a": "1"})])
         store.touch([Ref(MEMORY, "ann", "m", 1)])
         store.remove([Ref(MEMORY, "ann", "m", 1)])
@@ -304,7 +304,7 @@ class Durability(Opened):
         assert (result.text, result.accesses, dict(result.labels)) == ("pear", 0, {})
         assert by_words(store, ["apple"]) == {}
 
-    def test_the_last_record_may_be_removed(self, store: Store) -> None:
+    def test_the_last_record_can_be_removed(self, store: Store) -> None:
         store.append([record("m", text="apple")])
         store.remove([Ref(MEMORY, "ann", "m", 1)])
         assert search(store, "apple") == {}
@@ -331,7 +331,7 @@ class Durability(Opened):
                     store.touch([own[0].ref])
                     store.patch([Patch(own[-1].ref, None, None, {"turn": turn})])
                     assert store.count(pool()) > turn
-            except BaseException as exc:  # noqa: BLE001 - shown by the test
+            except BaseException as exc:  # noqa: BLE001 - asserted below
                 failures.append(exc)
 
         _run_threads([lambda worker=worker: use(worker) for worker in range(8)])
@@ -340,7 +340,7 @@ class Durability(Opened):
         assert len({entry.ref for entry in records}) == len(records) == 48
         assert all(entry.fields == {"turn": int(entry.ref.group[-2:])} for entry in records)
 
-    def test_no_error_of_a_driver_gets_through(self, store: Store) -> None:
+    def test_errors_of_drivers_are_translated(self, store: Store) -> None:
         store.append([record("m", key="k")])
         for wrong in (record("m"), record("n", key="k")):
             with pytest.raises(MemoriesError):
@@ -348,7 +348,7 @@ class Durability(Opened):
 
 
 def _run_threads(targets: Sequence[Callable[[], None]]) -> None:
-    """Run functions in threads of their own until they end."""
+    """Run functions in parallel threads until all have ended."""
     threads = [threading.Thread(target=target, daemon=True) for target in targets]
     for thread in threads:
         thread.start()

@@ -1,4 +1,4 @@
-"""A sound store is found sound, and a record can be addressed without being read."""
+"""Checks find no damage in a sound store, and records can be addressed without being read."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ from contract.samples import (
 )
 from memories.stores.records import Patch, Record, Ref
 
-NOT_WRITTEN: dict[str, dict[str, Any]] = {
+INVALID: dict[str, dict[str, Any]] = {
     "a time that is text": {"fields": {"reinforced_at": "x"}},
     "a time beyond all years": {"fields": {"first_at": 10**17}},
     "a time that is true": {"fields": {"aging_from": True}},
@@ -98,7 +98,7 @@ class Health:
             store.switch(OTHER)
         assert store.damaged.since() == ()
 
-    @pytest.mark.parametrize("values", NOT_WRITTEN.values(), ids=NOT_WRITTEN)
+    @pytest.mark.parametrize("values", INVALID.values(), ids=INVALID)
     def test_an_invalid_record_costs_only_itself(
         self, open_store: OpenStore, values: dict[str, Any]
     ) -> None:

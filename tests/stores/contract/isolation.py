@@ -1,4 +1,4 @@
-"""No namespace and no collection reaches another one."""
+"""Reads and writes of one namespace or collection never reach another."""
 
 import itertools
 from collections.abc import Mapping
@@ -55,9 +55,7 @@ class Isolation(Opened):
 
     @pytest.fixture
     def twins(self, store: Store) -> Store:
-        """A store in which two namespaces, and their two collections, hold the same names and
-        texts.
-        """
+        """A store in which both collections of two namespaces contain the same names and texts."""
         for namespace in ("ann", "bob"):
             for collection in (MEMORY, HISTORY):
                 store.append(
@@ -83,7 +81,7 @@ class Isolation(Opened):
                 )
         return store
 
-    def test_a_write_by_id_leaves_the_copies_of_other_namespaces(self, store: Store) -> None:
+    def test_a_write_by_id_does_not_change_copies_in_other_namespaces(self, store: Store) -> None:
         ids = [f"01a1fdf1-92cd-7000-8000-{number:012}" for number in range(7)]
         ann, shared = (
             Memories(store, namespace=name, embedder="fake") for name in ("ann", "shared")
@@ -187,9 +185,9 @@ class Isolation(Opened):
         assert [seen(twins, where) for where in others] == before
         assert [group for _, group in twins.groups(pool("ann", state="any"), limit=10)] == ["g9"]
 
-    def test_a_ref_whose_namespace_does_not_fit_changes_nothing(self, store: Store) -> None:
-        """The group and position are those of a record of `bob`; the namespace or collection is
-        another.
+    def test_a_ref_with_the_wrong_namespace_changes_nothing(self, store: Store) -> None:
+        """The group and position belong to a record of `bob`, but the namespace or collection
+        doesn't.
         """
         store.append([record("only-bob", namespace="bob", text="common words")])
         before = seen(store, pool("bob"))
@@ -205,7 +203,7 @@ class Isolation(Opened):
         assert seen(store, pool("bob")) == before
         assert store.count(pool("ann", state="any")) == 0
 
-    def test_better_matches_of_another_namespace_do_not_crowd_out_ones_own(
+    def test_better_matches_of_another_namespace_do_not_crowd_out_your_own(
         self, store: Store
     ) -> None:
         store.append(
@@ -255,8 +253,8 @@ class Isolation(Opened):
         )
         assert matching(store, "weekly report").words.tolist() == before
 
-    def test_a_search_of_one_collection_finds_nothing_of_the_other(self, store: Store) -> None:
-        """Nor do nearer ones of the other crowd out its own."""
+    def test_a_search_of_one_collection_finds_nothing_in_the_other(self, store: Store) -> None:
+        """Nor do better matches in the other collection crowd out its own."""
         store.append([turn(number, text="red green blue") for number in range(60)])
         store.append(
             [record("mine", text="red with several other words that make it match less well")]
@@ -279,8 +277,8 @@ class Isolation(Opened):
         assert set(search(store, "red green blue", where, k=3)) == {"other"}
 
     def test_interleaved_memories_and_turns_are_all_found(self, store: Store) -> None:
-        """So many of each, written together and apart, that a store puts them into an index of
-        their own.
+        """With enough of each, written together and separately, that a store builds indexes for
+        them.
         """
         count = 1_100
         vectors = unit_vectors(2 * count)

@@ -1,4 +1,4 @@
-"""The audit log of a store: its entries, the detection of tampering, and the past it keeps."""
+"""The audit log of a store: its entries, the detection of tampering, and past reinforcements."""
 
 import threading
 from collections.abc import Callable
@@ -23,30 +23,30 @@ DAY = timedelta(days=1)
 
 
 def opened(store: Store, clock: Callable[[], datetime] | None = None) -> Memories:
-    """Return the memory of `ann` over a store."""
+    """Return the memories of `ann` over a store."""
     more = {} if clock is None else {"clock": clock}
     return Memories(store, namespace="ann", shared=False, embedder=FakeEmbedder(), **more)
 
 
 def chain(store: Store) -> list[Record]:
-    """Return the records of the entries of a log, oldest first."""
+    """Return the records of a log's entries, oldest first."""
     return store.scan(chain_of("ann"), limit=10_000)
 
 
 def check(memories: Memories, against: str | None = None) -> LogCheck:
-    """Return the findings of a check of the log."""
+    """Return the result of a check of the log."""
     (result,) = memories.verify_log(against=against)
     return result
 
 
 def replace(store: Store, records: list[Record]) -> None:
-    """Put other records in the place of a log."""
+    """Replace the records of a log."""
     store.remove([entry.ref for entry in chain(store)])
     store.append(records)
 
 
-def told(memories: Memories) -> list[tuple[str, int, int]]:
-    """Return the entries of a log, oldest first: actions with their versions or turns."""
+def logged_changes(memories: Memories) -> list[tuple[str, int, int]]:
+    """Return the changes in a log, oldest first: actions with their first and last version or turn."""
     return [
         (each.action, each.first, each.last)
         for entry in memories.log(limit=100)[::-1]
@@ -57,7 +57,7 @@ def told(memories: Memories) -> list[tuple[str, int, int]]:
 class Log(Opened):
     """Tests of the audit log."""
 
-    def test_every_change_has_an_entry_that_says_who_did_it(self, store: Store) -> None:
+    def test_every_change_has_an_entry_with_its_writer(self, store: Store) -> None:
         memories = opened(store)
         first = memories.create(
             "Deploys happen on Tuesdays", decay="reinforceable", key="deploy/day"
@@ -112,7 +112,7 @@ class Log(Opened):
         )
         assert check(memories, against=entries[4].hash).problem is None
 
-    def test_entries_are_found_by_memory_conversation_action_and_time(self, store: Store) -> None:
+    def test_the_log_is_filtered_by_memory_conversation_action_and_time(self, store: Store) -> None:
         clock = Clock()
         memories = opened(store, clock)
         first, second = (memories.create(text, force=True).memory for text in ("apples", "pears"))
@@ -137,7 +137,7 @@ class Log(Opened):
         assert opened(store)._lookup.readable == ("ann",)
         assert Memories(store, namespace="bob", shared=False, embedder=FakeEmbedder()).log() == ()
 
-    def test_many_changes_in_one_transaction_take_few_entries(self, store: Store) -> None:
+    def test_many_changes_in_one_transaction_share_few_entries(self, store: Store) -> None:
         memories = opened(store)
         memories.create_many([f"statement number {number}" for number in range(60)], force=True)
         memories.add_turns("c", [f"turn {number}" for number in range(60)])
@@ -184,7 +184,7 @@ class Log(Opened):
     # --- tampering
 
     def five(self, store: Store) -> tuple[Memories, list[Record]]:
-        """Return a memory with five entries in its log, and their records."""
+        """Return memories with five entries in their log, and the records of these."""
         memories = opened(store)
         for number in range(5):
             memories.create(f"statement number {number}", force=True)
@@ -220,7 +220,9 @@ class Log(Opened):
         replace(store, entries)
         assert check(memories).problem is None
 
-    def test_a_cut_end_is_detected_by_its_records_and_by_a_saved_head(self, store: Store) -> None:
+    def test_a_truncated_log_is_detected_by_unlogged_records_and_by_a_saved_head(
+        self, store: Store
+    ) -> None:
         memories, entries = self.five(store)
         head = check(memories).head
         replace(store, entries[:4])
@@ -232,9 +234,7 @@ class Log(Opened):
             check(memories, against=head).problem
         )
 
-    def test_a_version_missing_from_the_log_is_detected_though_another_is_there(
-        self, store: Store
-    ) -> None:
+    def test_a_missing_entry_is_detected_even_if_a_later_one_exists(self, store: Store) -> None:
         memories, entries = self.five(store)
         memories.update(memories.list(limit=1).memories[0].id, tags={"mood": "good"})
         replace(store, [*entries[:4], *chain(store)[5:]])
@@ -282,7 +282,7 @@ class Log(Opened):
 
     # --- the past
 
-    def test_as_of_is_right_after_any_number_of_reinforcements(self, store: Store) -> None:
+    def test_as_of_is_exact_after_any_number_of_reinforcements(self, store: Store) -> None:
         clock = Clock()
         memories = opened(store, clock)
         made = memories.create("The office dog is called Rex", decay="reinforceable").memory
@@ -331,7 +331,7 @@ class Log(Opened):
         memories.reinforce(made.id)
         store.remove(
             [Ref(Collection.LOG, "ann", made.id, 1)]
-        )  # as an older version of the program left it
+        )  # as an older version of the program wrote it
         clock.now = T0 + 3 * DAY
         memories.reinforce(made.id)
         results = [

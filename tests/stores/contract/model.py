@@ -1,4 +1,4 @@
-"""Any sequence of operations gives the same result as a model in plain Python."""
+"""Compares any sequence of operations with a model in plain Python."""
 
 import os
 from collections import Counter
@@ -23,7 +23,7 @@ from memories.transfer.pages import places
 
 NAMES = ("ann", "bob", "shared")
 KEYS = ("user/editor", "user/shell")
-SMALL, FULL = 20, 50  # operations in a sequence
+SMALL, FULL = 20, 50  # number of operations in a sequence
 
 names = st.sampled_from(NAMES)
 words = st.sampled_from(("copper", "lantern", "Österreich", "日本語", "harbour"))
@@ -36,7 +36,7 @@ openings = st.sampled_from((0, 1))
 
 @dataclass
 class Version:
-    """One version of a memory as it should be."""
+    """The expected state of one version of a memory."""
 
     text: str
     tags: dict[str, str]
@@ -48,7 +48,7 @@ class Version:
 
 @dataclass
 class Known:
-    """A memory as it should be."""
+    """The expected state of a memory."""
 
     id: str
     namespace: str
@@ -80,9 +80,7 @@ class Known:
         return None
 
     def add(self, operation: str, now: datetime, text: str, tags: dict[str, str]) -> None:
-        """Add a version; a clock that was set back makes none that is older than the one before
-        it.
-        """
+        """Add a version; even if the clock was set back, it is not older than the previous version."""
         last = self.latest
         at = max(now, last.created_at, last.ended_at or last.created_at)
         if last.ended_at is None:
@@ -94,7 +92,7 @@ class Known:
 
 @dataclass
 class Said:
-    """A turn as it should be."""
+    """The expected state of a turn."""
 
     index: int
     text: str
@@ -103,7 +101,7 @@ class Said:
 
 @dataclass
 class Model:
-    """All that a store should hold."""
+    """The expected contents of a store."""
 
     memories: dict[str, Known] = field(default_factory=dict)
     turns: dict[tuple[str, str], list[Said]] = field(default_factory=dict)
@@ -125,8 +123,8 @@ class Model:
 
 
 class Operations(RuleBasedStateMachine):
-    """What three namespaces do with one store, over two openings of it, while the clock goes forth
-    and back.
+    """Random operations of three namespaces on one store, through two open connections, with a
+    clock that goes forward and back.
     """
 
     def __init__(self, open_store: OpenStore, done: Counter[str]) -> None:
@@ -161,14 +159,14 @@ class Operations(RuleBasedStateMachine):
         return f"{word} number{self.made} unique{self.made}x"
 
     def chosen(self, number: int) -> Known | None:
-        """Return one of the memories, of any owner."""
+        """Return one of the memories of any namespace."""
         known = list(self.model.memories.values())
         return known[number % len(known)] if known else None
 
     def attempt(
         self, known: Known, who: str, act: Callable[[], Any], wrong: type[Exception] | None
     ) -> bool:
-        """Apply an operation if it is allowed; return whether it was."""
+        """Apply an operation; return whether it was allowed and done."""
         if known.namespace not in (who, "shared"):
             wrong = NotFound
         elif wrong is not NotFound and known.namespace != who:
@@ -370,7 +368,7 @@ class Operations(RuleBasedStateMachine):
                 known = Said(there[-1].index + 1 if there else 0, text, message_id)
                 there.append(known)
             expected.append(known)
-        assert told(self.users[on][who].add_turns(name, drafts)) == expected
+        assert model_turns(self.users[on][who].add_turns(name, drafts)) == expected
 
     @rule(
         who=names,
@@ -397,7 +395,7 @@ class Operations(RuleBasedStateMachine):
     @rule(on=openings, emptied=st.booleans())
     def export_and_import(self, on: int, emptied: bool) -> None:
         lines: list[str] = []
-        export(self.stores[on], lines.append, namespaces=None, progress=_quiet)
+        export(self.stores[on], lines.append, namespaces=None, progress=_no_progress)
         if emptied:
             empty(self.stores[on])
         done = import_(
@@ -409,7 +407,7 @@ class Operations(RuleBasedStateMachine):
             (records, 0, 0) if emptied else (0, records, 0)
         )
         again: list[str] = []
-        export(self.stores[1 - on], again.append, namespaces=None, progress=_quiet)
+        export(self.stores[1 - on], again.append, namespaces=None, progress=_no_progress)
         assert again == lines
 
     # --- reading
@@ -468,8 +466,8 @@ class Operations(RuleBasedStateMachine):
     @rule(who=names, on=openings, name=st.sampled_from(("talk", "walk")), number=numbers)
     def read_a_conversation(self, who: str, on: int, name: str, number: int) -> None:
         memories, expected = self.users[on][who], self.model.conversation(who, name)
-        assert told(memories.turns(name, limit=1000)) == expected
-        assert told(memories.tail_turns(name, limit=2)) == expected[-2:]
+        assert model_turns(memories.turns(name, limit=1000)) == expected
+        assert model_turns(memories.tail_turns(name, limit=2)) == expected[-2:]
         readable = {
             (namespace, said): len(turns)
             for (namespace, said), turns in self.model.turns.items()
@@ -540,7 +538,7 @@ class Operations(RuleBasedStateMachine):
         assert self.users[on][who].tags() == counted
 
     def teardown(self) -> None:
-        """Look at everything once more, in both openings."""
+        """Check everything once more, through both connections."""
         for on in (0, 1):
             for who in NAMES:
                 self.list_the_present(who, on, {}, 1000)
@@ -552,8 +550,8 @@ class Operations(RuleBasedStateMachine):
             store.close()
 
 
-def told(turns: Iterable[Turn]) -> list[Said]:
-    """Return turns as the model has them."""
+def model_turns(turns: Iterable[Turn]) -> list[Said]:
+    """Return turns in the model's form."""
     return [Said(turn.index, turn.content, turn.message_id) for turn in turns]
 
 
@@ -572,21 +570,21 @@ def facts(known: Known) -> Any:
 
 
 def empty(store: Store) -> None:
-    """Erase all that a store holds."""
+    """Erase everything in a store."""
     for place in places(store):
         for collection in (MEMORY, HISTORY):
             where = Filter(collection, (place.namespace,), state="any")
             store.remove([record.ref for record in store.scan(where, limit=100_000)])
 
 
-def _quiet(_what: str, _done: int, _whole: int) -> None:
-    """Say nothing of how far it is."""
+def _no_progress(_what: str, _done: int, _whole: int) -> None:
+    """Discard the progress."""
 
 
 class AsTheModelSays(Opened):
     """A test of random operations."""
 
-    sequences = 200  # at full size; a backend's test file lowers it where each operation takes long
+    sequences = 200  # at full size; a backend with slow operations sets a lower number
 
     @pytest.mark.torture
     def test_any_sequence_of_operations_matches_the_model(

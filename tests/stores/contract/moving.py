@@ -1,4 +1,4 @@
-"""A whole store moves to another store or to another embedder."""
+"""Moves of a whole store to another store or another embedder."""
 
 from pathlib import Path
 from typing import Any
@@ -94,14 +94,14 @@ class Moving(Opened):
     # --- moving a whole store
 
     def test_namespaces_are_those_that_have_records(self, store: Store) -> None:
-        """Ended ones count; those of turns and of memories are apart."""
+        """Ended records count too; memories and turns are counted separately."""
         ended: dict[str, Any] = {"ended_at": at(5), "ended_by": "delete"}
         store.append([record("m", namespace=name) for name in ("zoe", "ann", "shared", "an")])
         store.append([record("m", namespace="past", **ended), turn(1, namespace="talker")])
         assert store.namespaces(MEMORY) == ["an", "ann", "past", "shared", "zoe"]
         assert store.namespaces(HISTORY) == ["talker"]
 
-    def test_a_namespace_goes_with_its_last_record(self, store: Store) -> None:
+    def test_a_namespace_disappears_with_its_last_record(self, store: Store) -> None:
         store.append(
             [
                 record("m", namespace="ann"),
@@ -123,7 +123,7 @@ class Moving(Opened):
         assert [entry.accesses for entry in store.scan(turns(), limit=9)] == [3]
 
     def test_returned_vectors_are_nearly_the_stored_ones(self, open_store: OpenStore) -> None:
-        """The space that the store was opened with doesn't matter."""
+        """This holds for any space that the store was opened with."""
         given = unit_vectors(6)
         windows = {"one": given[:1], "three": given[1:4], "ended": given[4:5]}
         ended: dict[str, Any] = {"ended_at": at(9), "ended_by": "delete"}
@@ -159,8 +159,8 @@ class Moving(Opened):
             vectors = store.vectors([ref])[ref]
         assert float(first[0] @ vectors[0]) == pytest.approx(1.0, abs=0.01)
 
-    def test_a_whole_store_is_moved_here_and_away_again(self, store: Store, tmp_path: Path) -> None:
-        """By way of two SQLite files; what every store holds is exported as the same bytes."""
+    def test_a_whole_store_moves_here_and_away_again(self, store: Store, tmp_path: Path) -> None:
+        """It moves through two SQLite files, and every store exports the same bytes."""
         first, last = (
             SQLiteStore(tmp_path / "first.db", SPACE),
             SQLiteStore(tmp_path / "last.db", SPACE),
@@ -189,12 +189,12 @@ class Moving(Opened):
         )
         exported: list[list[str]] = []
         for source, target in ((first, store), (store, last)):
-            done = migrate(source, target, FakeEmbedder(), progress=_quiet)
+            done = migrate(source, target, FakeEmbedder(), progress=_no_progress)
             assert (done.copied, done.without_vector) == (41, 0)
-            assert migrate(source, target, FakeEmbedder(), progress=_quiet).copied == 0
+            assert migrate(source, target, FakeEmbedder(), progress=_no_progress).copied == 0
         for entry in (first, store, last):
             lines: list[str] = []
-            export(entry, lines.append, namespaces=None, progress=_quiet)
+            export(entry, lines.append, namespaces=None, progress=_no_progress)
             exported.append(lines)
         assert exported[0] == exported[1] == exported[2]
         assert search(store, "note zebra 0", turns(group="zebra"))[
@@ -202,7 +202,7 @@ class Moving(Opened):
         ].similarity == pytest.approx(1.0, abs=0.01)
         first.patch([Patch(Ref(MEMORY, "ann", ids[0], 2), at(9), "delete", {"mark": 1})])
         first.append([record(ids[1], 2, key="k")])
-        done = migrate(first, store, FakeEmbedder(), progress=_quiet)
+        done = migrate(first, store, FakeEmbedder(), progress=_no_progress)
         assert (done.copied, done.changed) == (1, 1)
         first.close()
         last.close()
@@ -219,7 +219,7 @@ class Moving(Opened):
         store.append([turn(number, text=text) for number, text in enumerate(texts)])
         return store
 
-    def test_records_without_vectors_of_the_space_in_use_are_unstaged(
+    def test_records_without_vectors_of_the_current_space_are_unstaged(
         self, embedded: Store
     ) -> None:
         assert (
@@ -244,7 +244,9 @@ class Moving(Opened):
         ]
         assert result == embedded.read([result.ref])[0]
 
-    def test_vectors_of_the_space_in_use_are_used_at_once(self, embedded: Store) -> None:
+    def test_staged_vectors_of_the_current_space_are_searched_at_once(
+        self, embedded: Store
+    ) -> None:
         embedded.append(
             [record("x1", text="elder tea", vectors=None), turn(9, text="elder tea", vectors=None)]
         )
@@ -257,7 +259,9 @@ class Moving(Opened):
         embedded.switch(SPACE)
         assert embedded.info(pool()).model == SPACE.model
 
-    def test_the_first_space_of_a_store_is_used_at_once(self, open_store: OpenStore) -> None:
+    def test_vectors_of_a_stores_first_space_are_searched_at_once(
+        self, open_store: OpenStore
+    ) -> None:
         plain = open_store(None)
         plain.append(
             [record("m", text="apple", vectors=None), record("n", text="pear", vectors=None)]
@@ -333,7 +337,7 @@ class Moving(Opened):
         early.append([record("new", text="elder tea", vectors=embed_other("elder tea"))])
         assert by_other(early, "elder tea")["new"] == pytest.approx(1.0, abs=0.01)
 
-    def test_an_open_store_takes_another_space(
+    def test_an_open_store_can_use_another_space(
         self, open_store: OpenStore, embedded: Store
     ) -> None:
         stage_all(embedded)
@@ -361,7 +365,9 @@ class Moving(Opened):
         assert unstaged(old, SPACE) == {"m0", "m1", "m2", "m3", "b0"}
 
     @pytest.mark.parametrize("missing", ["memory", "turn", "ended", "everything"])
-    def test_a_switch_before_all_is_staged_is_refused(self, embedded: Store, missing: str) -> None:
+    def test_a_switch_before_everything_is_staged_is_refused(
+        self, embedded: Store, missing: str
+    ) -> None:
         left_out = {
             "memory": {Ref(MEMORY, "ann", "m1", 1)},
             "turn": {Ref(HISTORY, "ann", "talk", 2)},
@@ -490,7 +496,7 @@ class Moving(Opened):
         with pytest.raises(Conflict):
             embedded.switch(OTHER)
 
-    def test_a_space_may_be_changed_back(self, open_store: OpenStore, embedded: Store) -> None:
+    def test_a_space_can_be_changed_back(self, open_store: OpenStore, embedded: Store) -> None:
         before = [seen(embedded, entry) for entry in (pool("ann", "bob", state="any"), turns())]
         for space in (OTHER, SPACE):
             stage_all(embedded, space)
@@ -500,7 +506,7 @@ class Moving(Opened):
             seen(store, entry) for entry in (pool("ann", "bob", state="any"), turns())
         ] == before
 
-    def test_a_store_that_was_emptied_may_change_its_space(self, open_store: OpenStore) -> None:
+    def test_an_emptied_store_can_change_its_space(self, open_store: OpenStore) -> None:
         store = open_store(SPACE)
         store.append([record("m")])
         store.remove([Ref(MEMORY, "ann", "m", 1)])
@@ -538,7 +544,9 @@ class Moving(Opened):
             assert refs_of(matches)[int(np.nanargmax(matches.similarity))] == refs[count + number]
 
     def test_late_vectors_are_found_among_many(self, store: Store) -> None:
-        """Half of the records have none at first; staged ones come between existing ones."""
+        """Half of the records have no vectors at first; the staged ones come between the existing
+        ones.
+        """
         count = 200
         vectors = unit_vectors(count, seed=22)
         given = [vectors[[number]] if number % 2 else None for number in range(count)]
@@ -560,5 +568,5 @@ class Moving(Opened):
             assert result.record.ref.group == f"{number:03}"
 
 
-def _quiet(_what: str, _done: int, _whole: int) -> None:
-    """Say nothing of how far it is."""
+def _no_progress(_what: str, _done: int, _whole: int) -> None:
+    """Discard the progress."""

@@ -1,4 +1,4 @@
-"""Scans, pages and groups come in one order; a position and a key have one holder."""
+"""Scans, pages and groups have one order; positions and keys are unique."""
 
 import itertools
 
@@ -66,7 +66,7 @@ class Order(Opened):
         names = list(dict.fromkeys(group for group, _ in records))
         assert records == [(group, position) for group in names for position in (0, 1, 2, 10)]
         assert sorted(names) == sorted(groups)
-        for kind in (True, False):  # ids come in order among ids, names among names
+        for kind in (True, False):  # ids are in order among ids, names among names
             of_kind = [
                 name for name in names if (name.startswith("019") and len(name) == 36) is kind
             ]
@@ -76,7 +76,7 @@ class Order(Opened):
         forwards = filled.scan(pool(), limit=1000)
         assert filled.scan(pool(), limit=1000, newest_first=True) == forwards[::-1]
 
-    def test_pages_join_to_the_whole(self, filled: Store) -> None:
+    def test_pages_add_up_to_the_whole_scan(self, filled: Store) -> None:
         def check(size: int, newest_first: bool) -> None:
             whole = filled.scan(pool(), limit=1000, newest_first=newest_first)
             assert pages(filled, pool(), size=size, newest_first=newest_first) == whole
@@ -84,7 +84,7 @@ class Order(Opened):
         assert failed_cases(check, itertools.product((1, 3, 7, 1000), (False, True))) == []
 
     @pytest.mark.parametrize("newest_first", [False, True])
-    def test_pages_of_two_namespaces_join_to_the_whole(
+    def test_pages_of_two_namespaces_add_up_to_the_whole_scan(
         self, store: Store, newest_first: bool
     ) -> None:
         ids = sorted(new_id(at(number)) for number in range(20))
@@ -98,7 +98,7 @@ class Order(Opened):
     def test_a_scan_returns_each_record_of_a_group_shared_by_namespaces(
         self, store: Store, newest_first: bool
     ) -> None:
-        """`after` goes behind a position in all of them."""
+        """`after` skips a position in all of the namespaces."""
         for namespace in ("bob", "ann"):
             store.append([record("main", position, namespace=namespace) for position in (1, 2, 3)])
         where = pool("ann", "bob")
@@ -117,7 +117,7 @@ class Order(Opened):
         assert {entry.ref.position for entry in behind} == {1 if newest_first else 3}
         assert len(behind) == 2
 
-    def test_after_may_name_a_missing_record(self, store: Store) -> None:
+    def test_after_can_name_a_missing_record(self, store: Store) -> None:
         store.append([record("b", 1), record("d", 1)])
         assert [entry.ref.group for entry in store.scan(pool(), limit=9, after=("c", 5))] == ["d"]
         backwards = store.scan(pool(), limit=9, after=("c", 5), newest_first=True)
@@ -127,14 +127,14 @@ class Order(Opened):
             "d",
         ]
 
-    def test_groups_come_in_the_order_of_a_scan_each_once(self, filled: Store) -> None:
+    def test_groups_have_the_order_of_a_scan_without_repetition(self, filled: Store) -> None:
         scanned = list(
             dict.fromkeys(("ann", entry.ref.group) for entry in filled.scan(pool(), limit=1000))
         )
         assert filled.groups(pool(), limit=1000) == scanned
         assert filled.groups(pool(), limit=4) == scanned[:4]
 
-    def test_groups_of_the_same_name_come_once_for_each_namespace(self, store: Store) -> None:
+    def test_groups_of_the_same_name_are_listed_once_per_namespace(self, store: Store) -> None:
         for namespace in ("bob", "ann"):
             store.append([record("main", position, namespace=namespace) for position in (1, 2)])
         assert store.groups(pool("ann", "bob"), limit=9) == [("ann", "main"), ("bob", "main")]
@@ -147,7 +147,7 @@ class Order(Opened):
             open_store(SPACE).append([record("m", text="second")])
         assert [entry.text for entry in everything(open_store(SPACE), pool())] == ["first"]
 
-    def test_a_position_is_taken_by_an_ended_record_too(self, store: Store) -> None:
+    def test_an_ended_record_keeps_its_position(self, store: Store) -> None:
         store.append([record("m", ended_at=at(5), ended_by="delete")])
         with pytest.raises(Conflict):
             store.append([record("m")])
@@ -158,13 +158,13 @@ class Order(Opened):
             store.append([record("m2", key="user/editor")])
         assert [entry.ref.group for entry in everything(store, pool())] == ["m1"]
 
-    def test_a_key_may_be_taken_again_after_its_record_ended(self, store: Store) -> None:
+    def test_a_key_is_free_after_its_record_ended(self, store: Store) -> None:
         store.append([record("m1", key="user/editor")])
         store.patch([Patch(Ref(MEMORY, "ann", "m1", 1), at(5), "delete", {})])
         store.append([record("m2", key="user/editor")])
         assert [entry.ref.group for entry in store.scan(pool(key="user/editor"), limit=9)] == ["m2"]
 
-    def test_a_record_is_not_made_live_again_while_another_has_its_key(self, store: Store) -> None:
+    def test_a_record_cannot_be_restored_while_another_has_its_key(self, store: Store) -> None:
         store.append(
             [record("m1", key="k", ended_at=at(5), ended_by="delete"), record("m2", key="k")]
         )
@@ -179,7 +179,7 @@ class Order(Opened):
         assert [entry.ref.group for entry in store.scan(pool(), limit=9)] == ["m2", "m3"]
         assert not store.scan(pool(group="m3"), limit=1)[0].fields
 
-    def test_any_number_of_records_have_no_key(self, store: Store) -> None:
+    def test_any_number_of_records_can_be_without_a_key(self, store: Store) -> None:
         store.append([record(f"m{number}") for number in range(3)])
         assert store.count(pool()) == 3
 
@@ -187,7 +187,7 @@ class Order(Opened):
     def test_an_append_with_a_conflict_in_the_middle_adds_nothing(
         self, store: Store, in_transaction: bool
     ) -> None:
-        """Also when the conflict is caught inside a transaction that then ends well."""
+        """This holds even if the conflict is caught inside a transaction that then succeeds."""
         store.append([record("taken", text="alpha")])
         batch = [
             record("new1", text="beta gamma", labels={"colour": "red"}),

@@ -15,14 +15,14 @@ from memories.guard.origin import origin, origin_of
 from memories.stores.sqlite.store import SQLiteStore
 from memories.transfer.migrate import migrate
 
-MANY = 70  # more than a search reads of those that match best
+MANY = 70  # more than a search reads of the best matches
 CURSOR, CODEX = ("cursor", "2.0"), ("codex", "1.1")
 
 
 class Origins:
-    """The part of the contract that is about who wrote what."""
+    """Tests of the origins of records."""
 
-    def test_filters_by_origin_are_strict(self, open_store: OpenStore) -> None:
+    def test_filters_by_origin_match_only_that_origin(self, open_store: OpenStore) -> None:
         memories = Memories(
             open_store(SPACE), namespace="ann", embedder=FakeEmbedder(), channel="mcp"
         )

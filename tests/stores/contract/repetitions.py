@@ -1,4 +1,4 @@
-"""Repetitions through the service are merged into the stored memory, also during other writes."""
+"""Repetitions through `Memories` are merged into the stored memory, even during other writes."""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -20,9 +20,9 @@ def opened(store: Store, clock: Clock) -> Memories:
 
 
 class Repetitions:
-    """What holds for a text that is stored again."""
+    """Tests of a text that is stored again."""
 
-    def test_the_addition_of_a_repetition_is_merged_and_found(self, open_store: OpenStore) -> None:
+    def test_what_a_repetition_adds_is_merged_and_found(self, open_store: OpenStore) -> None:
         clock = Clock()
         memories = opened(open_store(FakeEmbedder.space), clock)
         made = memories.create(TEXT, tags={"type": "fact"}, decay="contextual", confidence=0.5)
@@ -58,7 +58,7 @@ class Repetitions:
         assert memories.create(TEXT, tags={"a": "b"}).merged == ()
         assert not [check.problem for check in memories.verify_log() if check.problem]
 
-    def test_a_corrected_memory_holds_again_when_it_is_repeated(
+    def test_repeating_a_corrected_memory_makes_it_current_again(
         self, open_store: OpenStore
     ) -> None:
         clock = Clock()

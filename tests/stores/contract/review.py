@@ -1,5 +1,5 @@
-"""What waits to be accepted: nothing shows it in any store before it is, and each of it waits or
-was accepted.
+"""Memories that wait for review: no store shows them before they are accepted, and each of them is
+either waiting or accepted.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ HOUR = timedelta(hours=1)
 def opened(
     store: Store, clock: Callable[[], datetime] | None = None, *, channel: str = "python"
 ) -> Memories:
-    """Return the memory of `ann` over a store."""
+    """Return the memories of `ann` over a store."""
     more = {} if clock is None else {"clock": clock}
     return Memories(
         store, namespace="ann", shared=False, embedder=FakeEmbedder(), channel=channel, **more
@@ -33,7 +33,7 @@ def opened(
 
 
 def made(memories: Memories, text: str = TEXT, **values: object) -> Memory:
-    """Store what waits; return it."""
+    """Store a waiting memory; return it."""
     created = memories.create(text, pending=True, **values)  # type: ignore[arg-type]
     assert created.stored
     assert created.memory is not None
@@ -47,7 +47,9 @@ def ids(memories: Memories, **filters: object) -> list[str]:
 
 
 class Review:
-    """Waiting memories are shown only on request; accepted ones are like newly stored ones."""
+    """Tests that waiting memories are shown only on request, and that accepted ones are like newly
+    stored ones.
+    """
 
     def test_waiting_memories_are_found_only_on_request(self, open_store: OpenStore) -> None:
         clock = Clock()
@@ -175,7 +177,7 @@ class Review:
         assert [change.action for change in changes] == ["update", "accept", "create"]
         assert all(each.problem is None for each in person.verify_log())
 
-    def test_an_edited_memory_is_a_version_by_its_editor(self, open_store: OpenStore) -> None:
+    def test_an_edit_at_acceptance_is_a_version_by_its_editor(self, open_store: OpenStore) -> None:
         clock = Clock()
         waits = made(
             opened(open_store(FakeEmbedder.space), clock, channel="hook"), tags={"kind": "fact"}
@@ -201,7 +203,7 @@ class Review:
         ]
         assert ids(person, pending=True) == []
 
-    def test_a_rejected_memory_waits_again_when_it_is_restored(self, open_store: OpenStore) -> None:
+    def test_a_restored_rejected_memory_waits_again(self, open_store: OpenStore) -> None:
         memories = opened(open_store(FakeEmbedder.space))
         waits = made(memories, key="harbour/deploys")
         [done] = memories.review.reject([waits.id])
@@ -222,13 +224,13 @@ class Review:
         assert memories.restore(waits.id).pending
         memories.review.accept([waits.id])
         memories.delete(waits.id)
-        restored = memories.restore(waits.id)  # it was accepted once
+        restored = memories.restore(waits.id)  # once accepted, it never waits again
         assert (restored.pending, restored.version) == (False, 2)
         memories.delete(waits.id)
         assert not memories.restore(waits.id).pending
         assert ids(memories) == [waits.id]
 
-    def test_the_same_text_waits_once(self, open_store: OpenStore) -> None:
+    def test_the_same_text_waits_only_once(self, open_store: OpenStore) -> None:
         memories = opened(open_store(FakeEmbedder.space))
         waits = made(memories)
         for _ in range(2):
@@ -240,10 +242,10 @@ class Review:
         assert (rejected.stored, rejected.memory and rejected.memory.deleted) == (False, True)
         assert ids(memories, pending=True) == []
 
-    def test_a_current_text_does_not_wait_as_well(self, open_store: OpenStore) -> None:
+    def test_a_current_text_does_not_also_wait(self, open_store: OpenStore) -> None:
         memories = opened(open_store(FakeEmbedder.space))
         waits = made(memories)
-        current = memories.create(TEXT)  # no writer learns of waiting memories
+        current = memories.create(TEXT)  # a writer doesn't learn of waiting memories
         assert current.stored
         assert current.memory is not None
         again = memories.create(TEXT, pending=True)

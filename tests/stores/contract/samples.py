@@ -1,4 +1,4 @@
-"""Records, filters and reads that the contract's tests are written in."""
+"""Records, filters and reads for the contract's tests."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,7 +25,7 @@ from memories.stores.records import (
 
 MEMORY, HISTORY = Collection.MEMORY, Collection.HISTORY
 SPACE = FakeEmbedder.space
-OTHER = SPACE._replace(model="other/1", dimension=32)  # a space to change over to
+OTHER = SPACE._replace(model="other/1", dimension=32)  # a space to change to
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 OpenStore = Callable[[Space | None], Store]
 
@@ -46,7 +46,7 @@ def embed_other(text: str) -> Any:
         embed(text).reshape(2, OTHER.dimension)[:1]
         + 2 * embed(text).reshape(2, OTHER.dimension)[1:]
     )
-    folded[0, 0] += 1e-3  # so that none is zero
+    folded[0, 0] += 1e-3  # so that no vector is zero
     return folded / np.linalg.norm(folded)
 
 
@@ -66,19 +66,19 @@ def record(
 
 
 def pool(*namespaces: str, collection: Collection = MEMORY, **conditions: Any) -> Filter:
-    """Return a filter; of the namespace `ann` if none is named."""
+    """Return a filter for these namespaces, or for `ann` if none is given."""
     return Filter(collection, namespaces or ("ann",), **conditions)
 
 
 def everything(
     store: Store, where: Filter, *, limit: int = 10_000, newest_first: bool = False
 ) -> list[Record]:
-    """Return all records of a filter, whether they ended or not."""
+    """Return all records of a filter, live and ended."""
     return store.scan(where._replace(state="any"), limit=limit, newest_first=newest_first)
 
 
 def pages(store: Store, where: Filter, *, size: int, newest_first: bool) -> list[Record]:
-    """Return the records of a scan in pages of that size."""
+    """Return the records of a scan that is read in pages of this size."""
     results: list[Record] = []
     after = None
     while True:
@@ -93,19 +93,19 @@ def pages(store: Store, where: Filter, *, size: int, newest_first: bool) -> list
 def search(
     store: Store, query: str, where: Filter | None = None, *, k: int = 10
 ) -> dict[str, Candidate]:
-    """Return the candidates for a query, by words and by vector, by the name of their group."""
+    """Return the candidates for a query, searched by words and by vector, keyed by their group."""
     candidates = store.candidates(
         where or pool(), vector=embed(query)[0], terms=query_terms(query), k=k
     )
     by_group = {candidate.record.ref.group: candidate for candidate in candidates}
-    assert len(by_group) == len(candidates), "a record came twice"
+    assert len(by_group) == len(candidates), "a record was returned twice"
     return by_group
 
 
 def by_words(
     store: Store, terms: Sequence[str], where: Filter | None = None, *, k: int = 10
 ) -> dict[str, float]:
-    """Return the word scores of the candidates for terms alone."""
+    """Return the word scores of the candidates for terms, without a vector."""
     candidates = store.candidates(where or pool(), vector=None, terms=terms, k=k)
     return {candidate.record.ref.group: candidate.words for candidate in candidates}
 
@@ -113,13 +113,13 @@ def by_words(
 def by_other(
     store: Store, query: str, where: Filter | None = None, *, k: int = 10
 ) -> dict[str, float | None]:
-    """Return the similarities of the candidates in the other space."""
+    """Return the similarities of the candidates for a query in the other space."""
     candidates = store.candidates(where or pool(), vector=embed_other(query)[0], terms=[], k=k)
     return {candidate.record.ref.group: candidate.similarity for candidate in candidates}
 
 
 def stage_all(store: Store, space: Space = OTHER, *, limit: int = 7) -> list[Ref]:
-    """Stage vectors of all that have none of a space; return their addresses."""
+    """Stage vectors for all records without vectors of a space; return their addresses."""
     make = embed if space == SPACE else embed_other
     staged: list[Ref] = []
     for collection in SEARCHED:
@@ -128,7 +128,9 @@ def stage_all(store: Store, space: Space = OTHER, *, limit: int = 7) -> list[Ref
             assert len(records) <= limit
             if not records:
                 break
-            assert not {entry.ref for entry in records} & set(staged), "what is staged came again"
+            assert not {entry.ref for entry in records} & set(staged), (
+                "a staged record was returned again"
+            )
             store.stage(space, {entry.ref: make(entry.text) for entry in records})
             staged += [entry.ref for entry in records]
     return staged
@@ -140,20 +142,18 @@ def unstaged(store: Store, space: Space = OTHER, collection: Collection = MEMORY
 
 
 def turn(position: int, *, group: str = "talk", **values: Any) -> Record:
-    """Return a turn of a conversation, of the session that begins at 0 unless `session` says
-    otherwise.
-    """
+    """Return a turn of a conversation; its session begins at 0 unless `session` says otherwise."""
     values.setdefault("session", 0)
     return record(group, position, collection=HISTORY, **values)
 
 
 def turns(*namespaces: str, **conditions: Any) -> Filter:
-    """Return a filter of turns; of the namespace `ann` if none is named."""
+    """Return a filter for the turns of these namespaces, or of `ann` if none is given."""
     return pool(*namespaces, collection=HISTORY, **conditions)
 
 
 def matching(store: Store, query: str, where: Filter | None = None, *, k: int = 100) -> Matches:
-    """Return what matches a query, by words and by vector."""
+    """Return the matches of a query, by words and by vector."""
     return store.matches(where or turns(), TurnQuery(embed(query)[0], query_terms(query), k))
 
 
@@ -165,7 +165,7 @@ def refs_of(matches: Matches, collection: Collection = HISTORY) -> list[Ref]:
 
 
 def holders(matches: Matches, term: str) -> set[int]:
-    """Return the positions of the rows that have a term."""
+    """Return the positions of the rows that contain a term."""
     return set(matches.position[matches.holds[list(matches.terms).index(term)]].tolist())
 
 
@@ -202,13 +202,15 @@ def seen(store: Store, where: Filter) -> Any:
 
 @contextmanager
 def failing() -> Iterator[None]:
-    """Swallow the failure that a test provokes."""
+    """Expect the error with which a test ends a transaction."""
     with pytest.raises(ZeroDivisionError):
         yield
 
 
 class Opened:
-    """What every part of the contract needs; a backend's test file has the fixture `open_store`."""
+    """Gives each part of the contract an open store; a backend's test file has the fixture
+    `open_store`.
+    """
 
     @pytest.fixture
     def store(self, open_store: OpenStore) -> Store:

@@ -116,7 +116,7 @@ class Search(Opened):
         )
         return store
 
-    def test_a_filter_means_the_same_in_every_read(self, varied: Store) -> None:
+    def test_a_filter_selects_the_same_records_in_every_read(self, varied: Store) -> None:
         def check(conditions: Mapping[str, Any], expected: str) -> None:
             where = pool(**conditions)
             records = varied.scan(where, limit=99)
@@ -193,7 +193,7 @@ class Search(Opened):
 
     # --- candidates by vector
 
-    def test_days_counts_what_was_written_on_each_day_of_utc(self, store: Store) -> None:
+    def test_days_counts_the_records_of_each_utc_day(self, store: Store) -> None:
         moments = [
             datetime(1969, 12, 31, 23, 59, 59, 999_000, UTC),
             datetime(1970, 1, 1, tzinfo=UTC),
@@ -265,8 +265,8 @@ class Search(Opened):
 
     @pytest.fixture
     def talks(self, store: Store) -> Store:
-        """A store of 60 turns in three conversations and as many memories, of few words in many
-        mixtures.
+        """A store of 60 turns in three conversations and as many memories, with many combinations
+        of few words.
         """
         drawn = np.random.default_rng(4)
         words = "apple banana cherry date elder fig grape hazel iris juniper".split()
@@ -318,7 +318,7 @@ class Search(Opened):
             )
             assert matches.labels[matches.label[row]] == entry.labels
 
-    def test_matches_score_as_candidates_do(self, talks: Store) -> None:
+    def test_matches_have_the_scores_of_candidates(self, talks: Store) -> None:
         def check(collection: Collection, conditions: Mapping[str, Any]) -> None:
             where = pool(collection=collection, **conditions)
             query = 'apple fig "cherry date" hazel'
@@ -346,7 +346,7 @@ class Search(Opened):
         ]
         assert failed_cases(check, itertools.product(SEARCHED, narrowed)) == []
 
-    def test_holds_says_which_records_have_which_term(self, store: Store) -> None:
+    def test_holds_marks_the_records_that_contain_a_term(self, store: Store) -> None:
         texts = [
             "the red apple pie",
             "apple that is red",
@@ -375,7 +375,7 @@ class Search(Opened):
         assert {term: holders(matches, term) for term in matches.terms} == expected
         assert set(matches.position[matches.words > 0].tolist()) == {0, 1, 2, 3, 4}
 
-    def test_live_and_ended_records_hold_terms(self, store: Store) -> None:
+    def test_holds_covers_live_and_ended_records(self, store: Store) -> None:
         ended: dict[str, Any] = {"ended_at": at(9), "ended_by": "delete"}
         store.append(
             [turn(1, text="apple"), turn(2, text="apple", **ended), turn(3, text="pear", **ended)]
@@ -385,7 +385,9 @@ class Search(Opened):
             assert holders(matches, "apple") == expected
 
     @pytest.mark.parametrize("vector", [False, True])
-    def test_matches_hold_the_best_by_words_and_by_vector(self, talks: Store, vector: bool) -> None:
+    def test_matches_include_the_best_by_words_and_by_vector(
+        self, talks: Store, vector: bool
+    ) -> None:
         asked = embed("banana iris")[0] if vector else None
         candidates = talks.candidates(
             turns(), vector=asked, terms=[] if vector else ["banana", "iris"], k=5
@@ -438,7 +440,7 @@ class Search(Opened):
         assert similarity[2] == pytest.approx(1.0, abs=0.01)
         assert holders(matches, "apple") == {1, 2}
 
-    def test_neither_vector_nor_terms_are_no_error(self, talks: Store) -> None:
+    def test_matches_of_a_query_without_vector_and_terms_score_zero(self, talks: Store) -> None:
         matches = talks.matches(turns(), TurnQuery(None, [], 5))
         assert (list(matches.terms), float(matches.words.sum())) == ([], 0.0)
 
@@ -489,7 +491,7 @@ class Search(Opened):
         there = [Ref(HISTORY, "ann", "talk", position) for position in (1, 2)]
         assert sorted(entry.ref for entry in store.read([*missing, *there])) == there
 
-    def test_values_are_those_of_a_collection_and_of_namespaces(self, store: Store) -> None:
+    def test_values_come_from_one_collection_and_the_given_namespaces(self, store: Store) -> None:
         for number, name in enumerate(("Zoë", "Bob", "Ann", "Bob", "ann")):
             store.append([turn(number, labels={SPEAKER: name, "other": "Eve"})])
         store.append(
@@ -511,7 +513,7 @@ class Search(Opened):
         )
         assert store.values(HISTORY, [], SPEAKER) == []
 
-    def test_a_value_is_gone_with_the_last_record_that_has_it(self, store: Store) -> None:
+    def test_a_value_disappears_with_its_last_record(self, store: Store) -> None:
         store.append(
             [turn(number, labels={SPEAKER: "Ann" if number else "Bob"}) for number in range(3)]
         )
@@ -530,7 +532,7 @@ class Search(Opened):
         store.append([turn(5, labels={SPEAKER: "Carl"})])
         assert store.values(HISTORY, ["ann"], SPEAKER) == ["Carl"]
 
-    def test_a_value_of_a_failed_transaction_is_not_known(self, store: Store) -> None:
+    def test_a_value_of_a_failed_transaction_does_not_exist(self, store: Store) -> None:
         with failing(), store.transaction():
             store.append([turn(0, labels={SPEAKER: "Ann"})])
             raise ZeroDivisionError

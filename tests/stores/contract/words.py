@@ -1,4 +1,4 @@
-"""Searches by words, which depend on the words of their own namespace alone."""
+"""Searches by words, which depend only on the words of their own namespace."""
 
 from typing import Any
 
@@ -90,7 +90,7 @@ _QUERIES = ("apple fig", "hazel iris juniper", '"cherry date" elder', "banana")
 def _mixtures(
     namespace: str, collection: Collection, count: int, seed: int, *, first: int = 0
 ) -> list[Record]:
-    """Return records of few words in many mixtures; every seventh has ended."""
+    """Return records with many combinations of few words; every seventh has ended."""
     drawn = np.random.default_rng(seed)
     ended: dict[bool, dict[str, Any]] = {
         True: {"ended_at": at(400), "ended_by": "delete"},
@@ -132,8 +132,8 @@ def _matches(store: Store, where: Filter, vector: Any, terms: list[str]) -> list
     ]
 
 
-def _told(store: Store, *, vector: bool) -> list[Any]:
-    """Return all answers to searches of `ann`."""
+def _search_results(store: Store, *, vector: bool) -> list[Any]:
+    """Return all results of searches by `ann`."""
     told: list[Any] = []
     for collection in SEARCHED:
         own = pool("ann", "shared", collection=collection)
@@ -158,7 +158,7 @@ class Words(Opened):
 
     # --- candidates by words
 
-    def test_a_better_match_of_words_has_a_larger_score(self, store: Store) -> None:
+    def test_a_better_word_match_has_a_higher_score(self, store: Store) -> None:
         store.append(
             [
                 record("both", text="red apple"),
@@ -195,11 +195,11 @@ class Words(Opened):
         (result,) = store.candidates(pool(), vector=None, terms=["apple"], k=5)
         assert result.similarity is None
 
-    def test_neither_vector_nor_terms_find_nothing(self, store: Store) -> None:
+    def test_a_query_without_vector_and_terms_finds_nothing(self, store: Store) -> None:
         store.append([record("m", text="apple")])
         assert store.candidates(pool(), vector=None, terms=[], k=5) == []
 
-    def test_a_phrase_matches_only_its_words_in_order(self, store: Store) -> None:
+    def test_a_phrase_matches_its_words_only_in_order(self, store: Store) -> None:
         store.append(
             [record("in-order", text="the red apple pie"), record("else", text="apple that is red")]
         )
@@ -254,8 +254,8 @@ class Words(Opened):
 
     @pytest.fixture
     def own(self, store: Store) -> Store:
-        """A store in which `ann` and `shared` have memories and turns of few words in many
-        mixtures; some ended.
+        """A store in which `ann` and `shared` have memories and turns with many combinations of few
+        words; some have ended.
         """
         for namespace, seed in (("ann", 5), ("shared", 6)):
             store.append(
@@ -271,11 +271,11 @@ class Words(Opened):
         [pytest.param(False, marks=pytest.mark.thorough), True],
         ids=["words", "words-and-vectors"],
     )
-    def test_writes_to_other_namespaces_change_no_score_and_hide_nothing(
+    def test_writes_to_other_namespaces_change_and_hide_no_result(
         self, own: Store, vector: bool
     ) -> None:
-        before = _told(own, vector=vector)
-        for batch in range(2):  # more and more of the same words, and nearer vectors
+        before = _search_results(own, vector=vector)
+        for batch in range(2):  # ever more of the same words, and nearer vectors
             for collection in SEARCHED:
                 own.append(_mixtures("bob", collection, 60, 50 + batch, first=60 * batch))
                 for query in _QUERIES:
@@ -284,7 +284,7 @@ class Words(Opened):
                         for n in range(5)
                     ]
                     own.append([one._replace(text=query, vectors=embed(query)) for one in texts])
-        assert _told(own, vector=vector) == before
+        assert _search_results(own, vector=vector) == before
         some = [
             Ref(collection, "bob", f"g{n:03}", n)
             for collection in SEARCHED
@@ -298,10 +298,10 @@ class Words(Opened):
                 for n in range(60, 120)
             ]
         )
-        assert _told(own, vector=vector) == before
+        assert _search_results(own, vector=vector) == before
 
     def test_scores_do_not_reveal_the_words_of_other_namespaces(self, own: Store) -> None:
-        """Answers are the same to the byte before and after writes to another namespace."""
+        """Results are identical before and after writes to another namespace."""
         words = [*_WORDS[::4], "merger", "initech", "zanzibar"]
         probes = [*words, *(f"{word} apple" for word in words), *(f"{word[:3]}*" for word in words)]
 
@@ -333,8 +333,8 @@ class Words(Opened):
         assert answers() == before
 
     def test_scores_are_those_of_the_formula(self, store: Store) -> None:
-        """BM25 of `memories.stores.words`, from the counts of the namespaces that are read: the
-        same in every store.
+        """Every store scores with BM25 of `memories.stores.words`, with the counts of the
+        namespaces that are read.
         """
         terms = ["apple", "grape hazel", "iris", "fi*", "zanzibar"]
         for seed, namespace in enumerate(("ann", "shared", "bob")):

@@ -1,4 +1,4 @@
-"""A PostgreSQL server for the tests of its store, and stores on it."""
+"""A PostgreSQL server for the tests of its store, and fixtures that open stores on it."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -32,7 +32,9 @@ def schema() -> str:
 
 @pytest.fixture
 def url(server: Node, schema: str) -> Iterator[str]:
-    """The URL of a store that doesn't exist yet, with only two partitions, which takes less time."""
+    """The URL of a store that doesn't exist yet; with only two partitions it takes less time to
+    create.
+    """
     yield server.url(options=f"schema={schema}&partitions=2")
     server.sql(f"SET client_min_messages = error; DROP SCHEMA IF EXISTS {schema} CASCADE")
 
@@ -46,7 +48,7 @@ def open_store(url: str) -> Iterator[OpenStore]:
 
 @pytest.fixture
 def opened() -> Iterator[Callable[..., PostgresStore]]:
-    """Open stores by their URL, and close them."""
+    """Opens stores by their URL, and closes them at the end."""
 
     def open_url(url: str, space: Space | None = SPACE) -> PostgresStore:
         return PostgresStore(url, space)

@@ -1,4 +1,4 @@
-"""The PostgreSQL store passes the contract on a real server; also what only PostgreSQL does."""
+"""The PostgreSQL store passes the contract on a real server; also tests of PostgreSQL alone."""
 
 import contextlib
 import itertools
@@ -18,7 +18,7 @@ from postgres_node import Node, free_port, on_disk
 
 pytest.register_assert_rewrite("contract")
 
-from contract import (  # noqa: E402 - after its assertions are made to explain themselves
+from contract import (  # noqa: E402 - after its assertions are rewritten
     HISTORY,
     MEMORY,
     OTHER,
@@ -78,9 +78,7 @@ class TestPostgres(StoreContract):
 
 @pytest.mark.slow
 class TestPostgresByIndex(StoreContract):
-    """The same through the ways that are taken where there are many records: HNSW, and only the
-    rarest words.
-    """
+    """The same with limits so low that HNSW and the rarest words decide, as with many records."""
 
     sequences = 50
 
@@ -92,11 +90,11 @@ class TestPostgresByIndex(StoreContract):
         return open_store
 
 
-# --- what can be wrong with a server
+# --- wrong servers
 
 
 def refusal(store: PostgresStore) -> str:
-    """Return what a store says that can't be read; it is one sentence without a password."""
+    """Return the error of a store that can't be read; it is one line without the password."""
     with pytest.raises(StoreError) as caught:
         store.count(pool())
     assert type(caught.value) in (StoreError, StoreUnreachable)
@@ -169,7 +167,7 @@ def test_a_url_that_is_not_acceptable_is_refused_at_once(url: str) -> None:
 
 
 @pytest.mark.parametrize("options", ["nonsense=secret", "sslmode=secret"])
-def test_an_option_that_libpq_does_not_know_is_refused_when_it_connects(
+def test_an_option_unknown_to_libpq_is_refused_at_the_connection(
     server: Node, options: str
 ) -> None:
     with pytest.raises((ConfigError, StoreError)) as caught:
@@ -215,7 +213,7 @@ def test_a_server_without_fsync_is_only_read(
 @pytest.mark.parametrize(
     ("setting", "expected"), [("off", "on"), ("local", "on"), ("remote_apply", "remote_apply")]
 )
-def test_a_commit_waits_for_the_disk_whatever_the_role_prefers(
+def test_a_commit_waits_for_the_disk_regardless_of_role_settings(
     server: Node, store: PostgresStore, setting: str, expected: str
 ) -> None:
     server.sql(f"ALTER ROLE postgres SET synchronous_commit = {setting}")
@@ -246,7 +244,7 @@ def test_a_user_without_the_right_to_create_a_schema_gets_an_error(
         store.append([record("m", vectors=None)])
 
 
-def test_without_the_extension_words_work_and_vectors_say_who_adds_it(
+def test_without_the_extension_words_work_and_vectors_name_the_remedy(
     guest: Node, opened: Callable[..., PostgresStore]
 ) -> None:
     store = opened(guest.url("plain", user="guest", options="schema=mine"))
@@ -351,7 +349,7 @@ def test_numbers_keep_their_types(store: PostgresStore) -> None:
     assert repr(sorted(found["m"].items())) == repr(sorted(fields.items()))
 
 
-def test_a_role_that_prefers_other_transactions_can_write(
+def test_a_role_with_other_default_transactions_can_write(
     server: Node, opened: Callable[..., PostgresStore]
 ) -> None:
     server.sql("CREATE ROLE careful LOGIN SUPERUSER")
@@ -371,14 +369,12 @@ def test_a_role_that_prefers_other_transactions_can_write(
         server.sql("DROP ROLE careful")
 
 
-# --- a server that has stopped
+# --- servers that stop
 
 
 @pytest.fixture
 def stop_sessions(server: Node, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
-    """Stop the processes that serve stores, as a machine that hangs would, with deadlines that a
-    test can wait for.
-    """
+    """Stop the processes that serve stores, as on a machine that hangs, with short deadlines."""
     monkeypatch.setattr(postgres_server, "READ_SECONDS", 0.5)
     monkeypatch.setattr(postgres_server, "WRITE_SECONDS", 1.0)
     stopped: list[int] = []
@@ -396,7 +392,7 @@ def stop_sessions(server: Node, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cal
 
 
 @pytest.mark.parametrize("by", ["count", "append", "a long text", "transaction", "remove"])
-def test_a_server_that_stops_is_waited_for_no_longer_than_the_deadline(
+def test_the_wait_for_a_stopped_server_ends_at_the_deadline(
     store: PostgresStore, stop_sessions: Callable[[], None], by: str
 ) -> None:
     def inside() -> None:
@@ -405,7 +401,7 @@ def test_a_server_that_stops_is_waited_for_no_longer_than_the_deadline(
             stop_sessions()
             long = (
                 {"long": "x" * 20_000_000} if by == "a long text" else {}
-            )  # more than fits between the two
+            )  # more than fits into the buffers between the two
             store.append([record("o", fields=long, vectors=None)])
 
     store.append([record("m")])
@@ -419,9 +415,11 @@ def test_a_server_that_stops_is_waited_for_no_longer_than_the_deadline(
     with pytest.raises(
         StoreUnreachable, match=r"has not answered for \d seconds|was lost"
     ) as caught:
-        ask.get(by, inside)()  # the server goes on after this test only
+        ask.get(by, inside)()  # the server continues only after this test
     assert "\n" not in str(caught.value)
-    assert {entry.ref.group for entry in everything(store, pool())} == {"m"}  # by a new connection
+    assert {entry.ref.group for entry in everything(store, pool())} == {
+        "m"
+    }  # through a new connection
 
 
 def test_a_server_that_stops_during_the_commit_leaves_it_in_doubt(
@@ -434,7 +432,7 @@ def test_a_server_that_stops_during_the_commit_leaves_it_in_doubt(
     assert store.count(pool()) == 1
 
 
-def test_an_erasure_may_take_longer_than_the_deadline(
+def test_an_erasure_can_take_longer_than_the_deadline(
     server: Node, store: PostgresStore, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import psycopg
@@ -446,7 +444,7 @@ def test_an_erasure_may_take_longer_than_the_deadline(
             reader.execute(f"LOCK TABLE {schema}.record_p{number} IN ACCESS SHARE MODE")
         timer = threading.Timer(2, reader.rollback)
         timer.start()
-        assert store.remove([Ref(MEMORY, "ann", "m", 1)]) == ()  # which waits for the reader
+        assert store.remove([Ref(MEMORY, "ann", "m", 1)]) == ()  # the removal waits for the reader
         timer.join()
     assert not store.info(pool()).erasing
 
@@ -461,11 +459,11 @@ def end_sessions(server: Node) -> None:
     )
 
 
-def forgotten(
+def forget_and_lose(
     store: PostgresStore, number: int, lose: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> str:
-    """Forget a memory and lose the connection before a statement after the commit; return what is
-    said, if it is.
+    """Forget a memory and lose the connection before a statement after the commit; return the
+    message of `ErasureUnfinished`, if it is raised.
     """
     import psycopg
 
@@ -492,7 +490,7 @@ def forgotten(
             memories.forget(made.id)
     except ErasureUnfinished as exc:
         assert made.id not in {found.id for found in memories.list().memories}
-        with contextlib.suppress(NotFound):  # it was done, and only that was not known
+        with contextlib.suppress(NotFound):  # it was erased, but the client didn't learn it
             memories.forget(made.id)
         return str(exc)
     assert made.id not in {found.id for found in memories.list().memories}
@@ -502,12 +500,12 @@ def forgotten(
 @pytest.mark.parametrize(
     "numbers", [[2, 9], pytest.param(range(1, 200), marks=pytest.mark.thorough)], ids=["few", "all"]
 )
-def test_a_connection_that_is_lost_after_an_erasure_says_so(
+def test_a_connection_lost_after_an_erasure_is_reported_as_unfinished(
     server: Node, store: PostgresStore, numbers: Iterable[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = []
     for number in numbers:
-        told = forgotten(store, number, lambda: end_sessions(server), monkeypatch)
+        told = forget_and_lose(store, number, lambda: end_sessions(server), monkeypatch)
         if not told:
             break
         said.append(told)
@@ -518,9 +516,7 @@ def test_a_connection_that_is_lost_after_an_erasure_says_so(
     assert not store.info(pool()).erasing
 
 
-def test_a_connection_that_was_closed_meanwhile_is_opened_again(
-    server: Node, store: PostgresStore, schema: str
-) -> None:
+def test_a_closed_connection_is_reopened(server: Node, store: PostgresStore, schema: str) -> None:
     store.append([record("m")])
     end_sessions(server)
     assert store.count(pool()) == 1
@@ -549,7 +545,7 @@ def test_a_read_that_loses_its_connection_is_repeated_once(
     assert store.count(pool()) == 1
 
 
-def test_a_transaction_that_loses_its_connection_wrote_nothing(
+def test_a_transaction_that_loses_its_connection_writes_nothing(
     server: Node, store: PostgresStore, schema: str
 ) -> None:
     store.append([record("m")])
@@ -564,7 +560,7 @@ def test_a_transaction_that_loses_its_connection_wrote_nothing(
 def test_a_swallowed_failure_inside_a_transaction_is_raised_at_its_end(
     store: PostgresStore,
 ) -> None:
-    """The server then takes a commit for a rollback, and says so only in passing."""
+    """The server then turns the commit into a rollback, and mentions that only in the command tag."""
     store.append([record("m")])
     with pytest.raises(StoreError, match="nothing was written"), store.transaction():
         store.append([record("n")])
@@ -586,7 +582,9 @@ def test_a_store_that_is_closed_while_it_is_read_leaves_no_connection_open(
     assert store._server._idle == []
 
 
-def test_without_its_driver_the_store_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_driver_the_error_names_the_package_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"run: .* install .*\[postgres\]"):
         PostgresStore("postgresql://h/d", None)
@@ -626,12 +624,10 @@ print(said[0])
         ("cancel", StoreError, "not on its replicas"),
     ],
 )
-def test_a_commit_in_doubt_says_so_and_is_not_repeated(
+def test_a_commit_in_doubt_is_reported_and_not_repeated(
     server: Node, store: PostgresStore, by: str, kind: type[StoreError], expected: str
 ) -> None:
-    """The server waits for a replica that is not there, and then the session, or its waiting, is
-    ended.
-    """
+    """The server waits for a missing replica until the session, or only the wait, is ended."""
     store.append([record("m")])
     server.sql("ALTER SYSTEM SET synchronous_standby_names = 'nowhere'")
     server.sql("SELECT pg_reload_conf()")
@@ -641,7 +637,7 @@ def test_a_commit_in_doubt_says_so_and_is_not_repeated(
 
     def write() -> None:
         try:
-            for number in range(10_000):  # the server takes a moment until it waits
+            for number in range(10_000):  # it takes a moment until the server waits
                 written.append(f"n{number}")
                 store.append([record(written[-1])])
         except MemoriesError as exc:
@@ -687,7 +683,7 @@ def test_more_threads_than_connections_wait_for_each_other(
     assert len(store._server._idle) <= postgres_server.MAX_CONNECTIONS
 
 
-def test_a_forked_process_has_connections_of_its_own(url: str, run_python: RunPython) -> None:
+def test_a_forked_process_opens_its_own_connections(url: str, run_python: RunPython) -> None:
     script = """
 import os, sys
 from datetime import UTC, datetime
@@ -712,7 +708,7 @@ store.close()
     assert run_python(script, url).stdout.split() == ["5"]
 
 
-def test_many_processes_make_the_store_at_once(
+def test_many_processes_can_create_the_store_simultaneously(
     url: str, opened: Callable[..., PostgresStore]
 ) -> None:
     script = """
@@ -774,7 +770,7 @@ def test_a_writer_that_waits_too_long_gets_an_error(
             failures.append(exc)
 
     with first.transaction():
-        assert first.count(pool()) == 1  # what is read inside is not written by others either
+        assert first.count(pool()) == 1  # others can't change what the transaction has read
         thread = threading.Thread(target=write)
         thread.start()
         thread.join(300)
@@ -821,12 +817,12 @@ def test_a_counted_access_does_not_wait_for_a_writer(
         thread = threading.Thread(target=reader.touch, args=([ref],), daemon=True)
         thread.start()
         thread.join(100)
-        assert not thread.is_alive()  # a writer would wait for an hour
+        assert not thread.is_alive()  # a write would wait for an hour
     assert reader.scan(pool(), limit=1)[0].accesses in (1, 2)
 
 
 @pytest.mark.parametrize("by", ["unstaged", "namespaces"])
-def test_reading_the_whole_store_excludes_writers(open_store: OpenStore, by: str) -> None:
+def test_a_read_of_the_whole_store_excludes_writers(open_store: OpenStore, by: str) -> None:
     first, second, other = open_store(SPACE), open_store(SPACE), open_store(OTHER)
     first.append([record("m")])
     stage_all(first)
@@ -854,11 +850,9 @@ def test_reading_the_whole_store_excludes_writers(open_store: OpenStore, by: str
     assert other.namespaces(MEMORY) == ["ann"]
 
 
-def test_the_embedder_is_changed_while_others_write(open_store: OpenStore) -> None:
-    """Each of them ends with success, or with the error that tells it of the change.
-
-    They write half as many records as the embedder has embedded, so that it catches up however slow
-    the machine is.
+def test_the_embedder_can_be_changed_while_others_write(open_store: OpenStore) -> None:
+    """Each of them succeeds, or gets the error about the change. They write half as many records as
+    the embedder embeds, so that it catches up even on a slow machine.
     """
     from memories.embedders.fake import FakeEmbedder
     from memories.transfer.migrate import reembed
@@ -908,7 +902,7 @@ def test_the_embedder_is_changed_while_others_write(open_store: OpenStore) -> No
     where = pool("n0", "n1", "n2", "n3")
     assert later.count(where) == 40 + len(added) >= done.embedded
     assert later.count(where) == 40 + len(added) >= done.embedded
-    assert next(embedded) > done.embedded  # each text made room for writers
+    assert next(embedded) > done.embedded  # writers got a turn before each text
     assert later.info(where).model == OTHER.model
     assert later.info(where).without_vector_count == 0
 
@@ -937,7 +931,7 @@ def test_a_record_that_ends_during_staging_stays_ended_after_the_switch(
     assert {candidate.record.ref.group for candidate in found} == {"n"}
 
 
-def test_to_switch_to_the_space_in_use_changes_nothing(store: PostgresStore) -> None:
+def test_a_switch_to_the_current_space_changes_nothing(store: PostgresStore) -> None:
     store.append([record("m", text="apple"), record("n", vectors=None)])
     store.switch(SPACE)
     assert [entry.ref.group for entry in store.unstaged(SPACE, MEMORY, limit=9)] == ["n"]
@@ -949,7 +943,7 @@ def test_to_switch_to_the_space_in_use_changes_nothing(store: PostgresStore) -> 
 
 @pytest.fixture
 def newer(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Make this program a newer one, whose schema has one step more."""
+    """Make this program a newer one, whose schema has one more step."""
 
     def upgrade() -> None:
         more = (
@@ -962,7 +956,7 @@ def newer(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("by", ["reading", "writing"])
-def test_an_older_schema_is_brought_up_to_date_once(
+def test_an_older_schema_is_upgraded_once(
     open_store: OpenStore, server: Node, schema: str, newer: Callable[[], None], by: str
 ) -> None:
     open_store(SPACE).append([record("m", text="apple")])
@@ -995,7 +989,7 @@ def test_a_step_that_fails_leaves_the_schema_as_it_was(
     assert open_store(SPACE).count(pool()) == 1
 
 
-def test_a_newer_schema_is_refused_and_left_as_it_is(
+def test_a_newer_schema_is_refused_and_not_changed(
     open_store: OpenStore, newer: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     early = open_store(SPACE)
@@ -1019,7 +1013,7 @@ def test_a_newer_schema_is_refused_and_left_as_it_is(
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 7])
-def test_a_store_may_have_another_number_of_partitions(
+def test_the_number_of_partitions_is_chosen_at_creation(
     url: str, opened: Callable[..., PostgresStore], server: Node, schema: str, partitions: int
 ) -> None:
     store = opened(f"{url}&partitions={partitions}")
@@ -1029,7 +1023,7 @@ def test_a_store_may_have_another_number_of_partitions(
         store.append([record("n", namespace="ns3", key="k")])
     store.patch([Patch(Ref(MEMORY, name, "m", 1), at(5), "delete", {"x": 1}) for name in names[:6]])
     store.remove([Ref(MEMORY, "ns7", "m", 1)])
-    other = opened(url)  # the number is the store's, whatever the URL says later
+    other = opened(url)  # the number is fixed at creation; later URLs don't change it
     assert other.count(pool(*names)) == 5
     assert {found.record.ref.namespace for found in other.candidates(
         pool(*names), vector=embed("apple of ns8")[0], terms=["apple"], k=20
@@ -1040,7 +1034,7 @@ def test_a_store_may_have_another_number_of_partitions(
     assert found == [(0 if partitions == 1 else partitions,)]
 
 
-def test_a_search_looks_only_into_the_partition_of_its_namespace(store: PostgresStore) -> None:
+def test_a_search_reads_only_the_partition_of_its_namespace(store: PostgresStore) -> None:
     store.append([record("m", namespace=f"ns{number}") for number in range(8)])
     plan = "EXPLAIN SELECT seq FROM record WHERE namespace = %s"
     with store._server.read() as db:
@@ -1048,14 +1042,14 @@ def test_a_search_looks_only_into_the_partition_of_its_namespace(store: Postgres
     assert len(touched) == 1
 
 
-# --- words and vectors of many
+# --- words and vectors of many records
 
 WORDS = "apple banana cherry date elder fig grape hazel iris juniper kiwi lemon mango".split()
 
 
 @pytest.fixture
 def texts(store: PostgresStore) -> list[str]:
-    """Texts of 400 memories that are in the store, some of another namespace."""
+    """The texts of 400 memories in the store, some of them in another namespace."""
     drawn = np.random.default_rng(5)
     chosen = [
         " ".join(drawn.choice(WORDS, size=int(drawn.integers(1, 25)), p=np.arange(1, 14) / 91))
@@ -1105,7 +1099,7 @@ def test_among_very_many_records_the_rarest_words_decide(
     found = by_words(store, terms, where, k=8)
     assert len(found) == 8
     assert found.keys() <= every.keys()
-    if terms == [rarest]:  # the very best, with the scores that they have among all
+    if terms == [rarest]:  # exactly the best, with their scores among all records
         assert found == pytest.approx({group: every[group] for group in found})
         assert sorted(found.values()) == pytest.approx(sorted(every.values())[-8:])
 
@@ -1138,7 +1132,7 @@ def test_a_hit_by_vector_has_its_word_score(
     assert expected["far"] > 0
 
 
-def test_a_text_with_more_words_than_an_index_takes_is_kept_and_found(store: PostgresStore) -> None:
+def test_a_text_with_too_many_words_for_the_index_is_stored_and_found(store: PostgresStore) -> None:
     many = " ".join(f"word{number}x" for number in range(90_000))
     store.append(
         [record("many", text=many, vectors=None), record("long", text="y" * 300_000, vectors=None)]
@@ -1153,7 +1147,7 @@ def test_a_text_with_more_words_than_an_index_takes_is_kept_and_found(store: Pos
 
 
 def clustered(count: int, seed: int) -> Any:
-    """Return unit vectors around a few centres, as those of texts are, shape (count, dimension)."""
+    """Return unit vectors around a few centres, like those of texts, shape (count, dimension)."""
     drawn = np.random.default_rng(seed)
     centres = np.random.default_rng(0).standard_normal((20, SPACE.dimension))
     made = centres[drawn.integers(0, 20, count)] + 0.7 * drawn.standard_normal(
@@ -1221,10 +1215,10 @@ def test_ended_records_do_not_crowd_out_live_ones(
     assert found.record.ref.group == "m007"
 
 
-def test_a_vector_of_many_dimensions_is_kept_and_found(
+def test_a_vector_of_many_dimensions_is_stored_and_found(
     opened: Callable[..., PostgresStore], url: str
 ) -> None:
-    for dimension in (3_600, 4_100):  # too wide for a page, and for the index
+    for dimension in (3_600, 4_100):  # too wide for a page; too wide for the index
         store = opened(
             url.replace("store_", f"store_d{dimension}_"), SPACE._replace(dimension=dimension)
         )
@@ -1305,7 +1299,7 @@ def test_a_load_is_stored_even_if_analyzing_fails(
 # --- removal
 
 
-def test_no_byte_of_a_removed_record_is_left_in_the_files_of_tables(
+def test_a_removed_record_leaves_no_byte_in_the_files_of_tables(
     server: Node, store: PostgresStore
 ) -> None:
     ref = Ref(MEMORY, "ann", "gone", 1)
@@ -1329,10 +1323,10 @@ def test_no_byte_of_a_removed_record_is_left_in_the_files_of_tables(
     store.switch(OTHER)
 
 
-def test_two_removals_at_once_are_both_erased(
+def test_two_concurrent_removals_are_both_erased(
     server: Node, open_store: OpenStore, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second began before the first one was over, in another partition."""
+    """The second removal begins before the first ends, in another partition."""
     stores = open_store(SPACE), open_store(SPACE)
     names = [f"n{number}" for number in range(9)]
     stores[0].append([record("m", namespace=name) for name in names])
@@ -1395,7 +1389,7 @@ def test_only_the_owner_of_the_tables_can_erase(
         server.sql("DROP ROLE helper")
 
 
-# --- what a command pays for
+# --- the cost of a command
 
 
 def test_reading_by_words_loads_no_numpy(url: str, run_python: RunPython) -> None:

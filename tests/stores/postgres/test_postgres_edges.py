@@ -1,4 +1,4 @@
-"""Connecting to a PostgreSQL server, and the errors if that fails."""
+"""Connections to a PostgreSQL server, and the errors if they fail."""
 
 import functools
 import threading
@@ -60,16 +60,14 @@ Opened = Callable[..., PostgresStore]
         ),
     ],
 )
-def test_every_form_of_a_url_reaches_the_driver_unchanged(
-    url: str, expected: dict[str, str]
-) -> None:
+def test_every_form_of_url_reaches_the_driver_unchanged(url: str, expected: dict[str, str]) -> None:
     given = conninfo.conninfo_to_dict(parse_url(url).full)
     assert {name: given.get(name) for name in expected} == expected
     assert given["fallback_application_name"] == "memories"
     assert {"schema", "partitions"}.isdisjoint(given)
 
 
-def test_a_password_is_known_wherever_it_stands() -> None:
+def test_a_password_is_found_anywhere_in_a_url() -> None:
     assert parse_url("postgresql://me:a%2Fb@h/db").password == "a/b"
     assert parse_url("postgresql:///db?password=a%20b").password == "a b"
     for url in ("postgresql://me:secret@h/db", "postgresql:///db?host=/tmp&password=secret"):
@@ -84,7 +82,7 @@ def test_our_own_options_are_checked(options: str) -> None:
         parse_url(f"postgresql://h/db?{options}")
 
 
-def test_a_store_is_reached_by_a_socket(opened: Opened) -> None:
+def test_a_store_is_reached_through_a_socket(opened: Opened) -> None:
     node = Node()
     node.settings["unix_socket_directories"] = str(node.folder)
     try:
@@ -102,7 +100,7 @@ def test_a_store_is_reached_by_a_socket(opened: Opened) -> None:
         node.stop()
 
 
-# --- what the server says
+# --- the server's messages
 
 
 @pytest.mark.parametrize(
@@ -146,7 +144,7 @@ def test_a_store_is_reached_by_a_socket(opened: Opened) -> None:
         ),
     ],
 )  # fmt: skip
-def test_a_server_that_may_be_back_soon_is_unreachable(said: str) -> None:
+def test_a_server_that_may_return_soon_is_unreachable(said: str) -> None:
     error = postgres_errors.refusal(
         psycopg.OperationalError(f"connection failed: {said}"), "postgresql://h/d", ""
     )
@@ -165,7 +163,7 @@ def test_a_server_that_may_be_back_soon_is_unreachable(said: str) -> None:
         "SSL error: certificate verify failed",
     ],
 )
-def test_failures_that_waiting_does_not_solve_are_other_errors(said: str) -> None:
+def test_permanent_failures_do_not_count_as_unreachable(said: str) -> None:
     error = postgres_errors.refusal(
         psycopg.OperationalError(f"connection failed: {said}"), "postgresql://h/d", ""
     )
@@ -182,7 +180,7 @@ def test_a_session_that_was_ended_is_unreachable(code: str) -> None:
 
 @pytest.fixture
 def limited(server: Node) -> Iterator[str]:
-    """The URL of a role that may have two connections."""
+    """The URL of a role that is limited to two connections."""
     server.sql("CREATE ROLE limited LOGIN SUPERUSER")
     server.sql("ALTER ROLE limited NOSUPERUSER CONNECTION LIMIT 2")
     server.sql("CREATE SCHEMA limited AUTHORIZATION limited")
@@ -191,7 +189,7 @@ def limited(server: Node) -> Iterator[str]:
     server.sql("DROP ROLE limited")
 
 
-def test_more_threads_than_the_role_may_have_connections_wait_for_each_other(
+def test_more_threads_than_the_roles_connections_wait_for_each_other(
     limited: str, opened: Opened
 ) -> None:
     store = opened(limited, None)
@@ -215,7 +213,7 @@ def test_more_threads_than_the_role_may_have_connections_wait_for_each_other(
     store.close()
 
 
-def test_a_server_that_stays_full_is_waited_for_no_longer_than_the_deadline(
+def test_the_wait_for_a_full_server_ends_at_the_deadline(
     limited: str, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_server, "BUSY_SECONDS", 0.3)
@@ -231,7 +229,7 @@ def test_a_server_that_stays_full_is_waited_for_no_longer_than_the_deadline(
 def test_other_warnings_do_not_count_as_a_missing_replica(
     server: Node, opened: Opened, url: str
 ) -> None:
-    """Only the wait for a replica, ended by an administrator, does."""
+    """Only a wait for a replica that an administrator ended does."""
     store = opened(url)
     store.append([record("m")])
     schema = url.partition("schema=")[2].partition("&")[0]
@@ -247,7 +245,7 @@ def test_other_warnings_do_not_count_as_a_missing_replica(
     assert store.count(pool("ann", "bob")) == 2
 
 
-def test_a_session_that_ends_in_the_middle_leaves_nothing_on_stderr(
+def test_a_session_that_ends_during_a_query_prints_nothing_to_stderr(
     server: Node,
     opened: Opened,
     url: str,
@@ -281,7 +279,7 @@ def test_a_session_that_ends_in_the_middle_leaves_nothing_on_stderr(
     assert capfd.readouterr().err == ""
 
 
-# --- a gateway queues what a server can't take now
+# --- a gateway queues turns that a server can't store now
 
 
 def test_turns_wait_in_the_queue_until_the_server_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,7 +313,7 @@ def test_turns_wait_in_the_queue_until_the_server_is_back(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     "said", ["the database system is in recovery mode", "too many connections for role"]
 )
-def test_a_turn_that_the_server_refuses_for_now_is_queued(
+def test_a_turn_that_the_server_refuses_temporarily_is_queued(
     server: Node, url: str, monkeypatch: pytest.MonkeyPatch, said: str
 ) -> None:
     monkeypatch.setenv("EMBEDDER", "none")
@@ -337,7 +335,7 @@ def test_a_turn_that_the_server_refuses_for_now_is_queued(
 # --- rights
 
 
-def test_a_role_that_may_only_read_searches_and_status_says_so(
+def test_a_read_only_role_can_search_and_status_reports_it(
     server: Node, opened: Opened, url: str
 ) -> None:
     schema = url.partition("schema=")[2].partition("&")[0]
@@ -359,7 +357,7 @@ def test_a_role_that_may_only_read_searches_and_status_says_so(
         server.sql("DROP ROLE reader")
 
 
-def test_memories_are_moved_to_another_namespace_and_back(url: str) -> None:
+def test_memories_move_to_another_namespace_and_back(url: str) -> None:
     with (
         Memories(url, namespace="bob", shared=False, embedder="fake") as bob,
         Memories(url, namespace="ann", shared=False, embedder="fake") as ann,

@@ -1,4 +1,4 @@
-"""A write with an Idempotency-Key is done once by several servers over one database."""
+"""Several servers over one database carry out a write with an Idempotency-Key once."""
 
 import contextlib
 import http.client
@@ -27,7 +27,7 @@ from postgres_node import Node
 from postgres_pooler import pgbouncer, small_pooler
 
 WAIT = 120.0
-# It stands still at a place, if one is named: it says so, and never goes on.
+# A server. If a place is given, it prints "here" at that place and stops for good.
 SERVE = """
 import sys, time
 place = sys.argv[1]
@@ -67,7 +67,7 @@ main()
 
 
 class Process:
-    """A server process over the database, with a folder of its own."""
+    """A server process over the database, with its own folder."""
 
     def __init__(self, home: Path, environment: Mapping[str, str], place: str = "") -> None:
         given = {
@@ -85,7 +85,7 @@ class Process:
         self.port = int(first.rsplit(":", 1)[1])
         self._log = threading.Thread(
             target=self.process.stderr.read
-        )  # so that the pipe is never full
+        )  # so that no full pipe blocks the server
         self._log.start()
         self.token = (home / "server.token").read_text().strip()
 
@@ -104,15 +104,15 @@ class Process:
             return answer.status, json.loads(answer.read())
 
     def insist(self, path: str, body: Any, key: str) -> tuple[int, Any]:
-        """Send it until it is not being done elsewhere."""
+        """Send it again while another server is doing it."""
         until = time.monotonic() + WAIT
         while (answer := self.ask(path, body, key))[0] == 409 and time.monotonic() < until:
             assert "the same request is in progress" in answer[1]["detail"]
             time.sleep(0.05)
         return answer
 
-    def stands(self) -> None:
-        """Wait until it stands at its place."""
+    def wait_until_stopped(self) -> None:
+        """Wait until the server stops at its place."""
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == "here\n"
 
@@ -161,14 +161,12 @@ MANY = (
 
 
 def stored(memories: Memories) -> tuple[int, int]:
-    """Return how many memories there are, and how many turns."""
+    """Return the numbers of memories and of turns."""
     turns = sum(each.turn_count for each in memories.list_conversations().conversations)
     return len(memories.list(limit=1000).memories), turns
 
 
-def test_another_server_answers_a_retry_as_the_first_one_did(
-    serve: Serve, memories: Memories
-) -> None:
+def test_another_server_gives_a_retry_the_first_answer(serve: Serve, memories: Memories) -> None:
     one, other = serve(), serve()
     first = one.ask(*FORCED, "k1")
     assert first[0] == 201
@@ -189,14 +187,14 @@ def test_another_server_answers_a_retry_as_the_first_one_did(
     [(*FORCED, (2, 0)), (*TURNS, (1, 2)), (*MANY, (3, 0))],
     ids=["create", "turns", "many"],
 )
-def test_a_request_of_a_killed_server_is_done_once_by_another(
+def test_another_server_completes_a_request_of_a_killed_server_once(
     serve: Serve, memories: Memories, place: str, path: str, body: Any, there: tuple[int, int]
 ) -> None:
-    memories.create("Deploys happen on Tuesdays")  # which a forced one is not taken for
+    memories.create("Deploys happen on Tuesdays")  # the forced request doesn't repeat this one
     one, other = serve(place), serve()
     with ThreadPoolExecutor(1) as clients:
         lost = clients.submit(one.ask, path, body, "k1")
-        one.stands()
+        one.wait_until_stopped()
         assert other.ask(path, body, "k1")[0] == 409
         assert other.ask(path, body | {"redact": False}, "k1")[0] == 422
         one.kill()
@@ -218,11 +216,13 @@ def test_the_same_key_at_two_servers_at_once_is_done_once(serve: Serve, memories
             waiting = [clients.submit(both[each % 2].insist, path, asked, key) for each in range(8)]
             answers = [each.result(WAIT) for each in waiting]
         assert {status for status, _ in answers} == {201}
-        assert len({told["id"] for _, told in answers}) == 1
+        assert len({claim_key["id"] for _, claim_key in answers}) == 1
     assert stored(memories) == (10, 0)
 
 
-def test_neither_content_nor_key_is_kept(serve: Serve, server: Node, schema: str) -> None:
+def test_the_table_contains_neither_content_nor_keys(
+    serve: Serve, server: Node, schema: str
+) -> None:
     one = serve()
     for number, (path, body) in enumerate((FORCED, TURNS, MANY)):
         assert one.ask(path, body, f"a private key {number}")[0] < 300
@@ -239,7 +239,7 @@ Open = Callable[..., PostgresClaims]
 
 @pytest.fixture
 def keys(url: str, opened: Callable[..., PostgresStore]) -> Iterator[Open]:
-    """Return a function that opens the idempotency keys; close what it opened."""
+    """Return a function that opens the idempotency keys; they are closed at the end."""
     made: list[PostgresClaims] = []
 
     def open_one(at: str = url) -> PostgresClaims:
@@ -251,22 +251,22 @@ def keys(url: str, opened: Callable[..., PostgresStore]) -> Iterator[Open]:
         each.close()
 
 
-def told(keys: PostgresClaims, name: str = "n", digest: str = "d") -> Claim:
+def claim_key(keys: PostgresClaims, name: str = "n", digest: str = "d") -> Claim:
     """Claim a key."""
     return keys.claim(name, digest, sync=True)
 
 
 def test_requests_in_progress_are_renewed_after_a_lost_connection(keys: Open, server: Node) -> None:
     one, other = keys(), keys()
-    held = told(one)
+    held = claim_key(one)
     assert one._connection is not None
     server.sql("SELECT pg_terminate_backend(%s)", (one._connection.info.backend_pid,))
-    told(one, "another")  # on a new connection
+    claim_key(one, "another")  # on a new connection
     with pytest.raises(Taken) as taken:
-        told(other)
+        claim_key(other)
     assert not taken.value.other
     one.settle(held, {"status": 201})
-    assert told(other).summary == {"status": 201}
+    assert claim_key(other).summary == {"status": 201}
 
 
 def test_requests_in_progress_are_renewed_before_the_lease_expires(
@@ -285,51 +285,53 @@ def test_requests_in_progress_are_renewed_before_the_lease_expires(
     monkeypatch.setattr(shared, "LEASE_SECONDS", 0.0)
     monkeypatch.setattr(shared, "RENEW_SECONDS", 0.01)
     one, other = keys(), keys()
-    told(one)
+    claim_key(one)
     monkeypatch.setattr(shared, "LEASE_SECONDS", 3600.0)
     renewed.clear()
     assert renewed.wait(WAIT)
     with pytest.raises(Taken):
-        told(other)
+        claim_key(other)
 
 
-def test_a_server_whose_lease_expired_settles_nothing(
+def test_a_server_whose_lease_expired_cannot_settle_a_request(
     keys: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a machine without power, whose connection the database still takes for good."""
+    """The first server is like a machine without power, whose connection the database still
+    considers alive.
+    """
     monkeypatch.setattr(shared, "LEASE_SECONDS", 0.0)
     one, other, third = keys(), keys(), keys()
-    late = told(one)
+    late = claim_key(one)
     monkeypatch.setattr(shared, "LEASE_SECONDS", 3600.0)
-    now = told(other)
+    now = claim_key(other)
     assert (late.number, now.number, now.summary) == (1, 2, None)
-    assert now.begun_at == late.begun_at  # ids are made from it
+    assert now.begun_at == late.begun_at  # ids are derived from it
     one.settle(late, {"status": 201})
     with pytest.raises(Taken):
-        told(third)
+        claim_key(third)
     one.drop(late)
     other.settle(now, {"status": 200})
-    assert told(third) == Claim("n", 3, now.begun_at, {"status": 200})
+    assert claim_key(third) == Claim("n", 3, now.begun_at, {"status": 200})
 
 
 def test_a_key_is_free_after_a_day(keys: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = keys(), keys()
-    one.settle(told(one), {"status": 201})
-    assert told(other).summary == {"status": 201}
+    one.settle(claim_key(one), {"status": 201})
+    assert claim_key(other).summary == {"status": 201}
     monkeypatch.setattr(rules, "KEPT_SECONDS", -1)
     other.settle(Claim("n", 2, 0.0), None)
-    new = told(other, digest="another")
+    new = claim_key(other, digest="another")
     assert (new.number, new.summary) == (1, None)
 
 
-def test_the_table_does_not_grow_for_ever(
+def test_old_keys_are_deleted_from_the_table(
     keys: Open, server: Node, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rules, "MAX_KEPT", 5)
     monkeypatch.setattr(shared, "_SWEPT", 10)
     one = keys()
     for number in range(41):
-        one.settle(told(one, f"n{number}"), {"status": 201})
+        one.settle(claim_key(one, f"n{number}"), {"status": 201})
     [(count, newest)] = server.sql(f"SELECT count(*), bool_or(name = 'n40') FROM {schema}.request")
     assert (count <= 5 + 10, newest) == (True, True)
 
@@ -341,20 +343,20 @@ def test_keys_work_behind_a_pooler_that_shares_sessions(
     with pooler(server) as pooled:
         at = f"{pooled}?schema={schema}&partitions=2"
         one, other = keys(at), keys(at)
-        held = told(one)
+        held = claim_key(one)
         with pytest.raises(Taken):
-            told(other)
+            claim_key(other)
         one.settle(held, {"status": 201})
-        assert told(other).summary == {"status": 201}
+        assert claim_key(other).summary == {"status": 201}
         assert server.sql("SHOW synchronous_commit") == [("on",)]
         assert one._connection is not None
         assert one._connection.execute("SHOW synchronous_commit").fetchall() == [("on",)]
-        for each in (one, other):  # the pooler waits for who is still connected
+        for each in (one, other):  # the pooler waits until all clients have disconnected
             each.close()
             each._server.close()
 
 
-def test_a_database_that_only_reads_by_default_keeps_them_too(
+def test_keys_work_in_a_database_that_is_read_only_by_default(
     keys: Open, url: str, server: Node
 ) -> None:
     options = (
@@ -362,5 +364,5 @@ def test_a_database_that_only_reads_by_default_keeps_them_too(
         "%20-c%20default_transaction_isolation%3Dserializable"
     )
     one = keys(f"{url}&options={options}")
-    one.settle(told(one), {"status": 201})
-    assert told(one).summary == {"status": 201}
+    one.settle(claim_key(one), {"status": 201})
+    assert claim_key(one).summary == {"status": 201}

@@ -1,4 +1,4 @@
-"""Writes of one server process show in the streams of another, which doesn't poll PostgreSQL."""
+"""Writes of one server process appear in the streams of another, which doesn't poll PostgreSQL."""
 
 import contextlib
 import http.client
@@ -21,7 +21,7 @@ from memories.stores.postgres.store import PostgresStore
 from postgres_node import Node
 
 WAIT = 120.0
-# Streams of this one look for changes only when they are told that there are some.
+# A server whose streams look for changes only after a notification.
 SERVE = """
 import sys
 from memories.server.api import server
@@ -82,7 +82,9 @@ class Process:
 
 
 @pytest.fixture
-def two(url: str, tmp_path: Path, clean_environment: Mapping[str, str]) -> Iterator[list[Process]]:
+def two_servers(
+    url: str, tmp_path: Path, clean_environment: Mapping[str, str]
+) -> Iterator[list[Process]]:
     """Two servers over one database."""
     environment = {**clean_environment, "MEMORY_STORE": url}
     with contextlib.ExitStack() as running:
@@ -94,10 +96,10 @@ def two(url: str, tmp_path: Path, clean_environment: Mapping[str, str]) -> Itera
         yield made
 
 
-def test_writes_of_one_process_show_in_the_streams_of_another(
-    two: list[Process], server: Node
+def test_writes_of_one_process_appear_in_the_streams_of_another(
+    two_servers: list[Process], server: Node
 ) -> None:
-    one, other = two
+    one, other = two_servers
     one.create("Fact 0")
     with one.changes() as mine, other.changes() as theirs:
         for events in (mine, theirs):
@@ -138,10 +140,10 @@ def test_no_notification_is_sent_without_a_listener(
         assert "" in {message.payload for message in watching.notifies(timeout=0)}
 
 
-def test_a_listener_without_its_own_notification_is_not_hearing(
+def test_a_listener_that_misses_its_own_notification_is_not_used(
     url: str, opened: Callable[..., PostgresStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As behind a pooler, which takes LISTEN and tells nobody."""
+    """This happens behind a pooler that accepts LISTEN but passes no notifications on."""
     store = opened(url)
     monkeypatch.setattr(shared, "PROBE_SECONDS", 0.0)
     monkeypatch.setattr(shared, "_FIRST_PAUSE", 0.0)

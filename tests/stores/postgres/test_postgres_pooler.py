@@ -20,7 +20,7 @@ Opened = Callable[..., PostgresStore]
 
 @pytest.fixture(params=["pgbouncer", "small_pooler"])
 def pooler(request: pytest.FixtureRequest, server: Node) -> Iterator[str]:
-    """The URL of a pooler that has one session of the server for all."""
+    """The URL of a pooler that shares one session of the server among all clients."""
     server.sql("CREATE EXTENSION IF NOT EXISTS vector")
     with getattr(postgres_pooler, request.param)(server) as url:
         yield url
@@ -35,9 +35,7 @@ def test_stores_of_two_schemas_can_share_a_session(pooler: str, opened: Opened) 
         opened(f"{pooler}?schema=teama&partitions=1"),
         opened(f"{pooler}?schema=teamb&partitions=2", OTHER),
     )
-    for number in range(
-        12
-    ):  # statements are repeated more often than the driver needs to prepare them
+    for number in range(12):  # often enough that the driver would prepare the statements
         one.append([record(f"a{number}", text=f"apple {number}")])
         two.append(
             [record(f"b{number}", text=f"banana {number}", vectors=embed_other(f"banana {number}"))]
@@ -54,7 +52,7 @@ def test_stores_of_two_schemas_can_share_a_session(pooler: str, opened: Opened) 
     assert one.info(pool()).model != two.info(pool()).model
 
 
-def test_concurrent_writers_of_two_schemas_write_into_their_own(
+def test_concurrent_writers_of_two_schemas_write_into_their_own_schema(
     pooler: str, opened: Opened
 ) -> None:
     stores = {name: opened(f"{pooler}?schema=team{name}&partitions=1") for name in "ab"}
@@ -107,7 +105,7 @@ def test_settings_of_a_transaction_do_not_reach_the_next_client(
     assert settings() == before
 
 
-def test_the_index_of_vectors_is_made_through_a_pooler(
+def test_the_vector_index_is_created_through_a_pooler(
     pooler: str, opened: Opened, server: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(counts, "MANY_VECTORS", 5)

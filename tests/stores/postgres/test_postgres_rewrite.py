@@ -1,4 +1,6 @@
-"""Tables of the PostgreSQL store are replaced while others use it, to erase and to repartition."""
+"""Tables of the PostgreSQL store are replaced during use, to erase records and to change the
+partitions.
+"""
 
 import contextlib
 import threading
@@ -34,8 +36,8 @@ from postgres_node import Node, on_disk
 Opened = Callable[..., PostgresStore]
 
 
-def agrees(store: PostgresStore) -> None:
-    """Check that what is counted is what there is."""
+def assert_counts_match(store: PostgresStore) -> None:
+    """Check that the stored counts match the records."""
     with store._server.read() as db:
         used = db.meta.used
         has = "false"
@@ -67,7 +69,9 @@ def agrees(store: PostgresStore) -> None:
 
 @contextlib.contextmanager
 def writers(open_store: OpenStore) -> Iterator[tuple[list[str], list[MemoriesError]]]:
-    """Let two others write and change all the time; yield what they wrote, and what failed."""
+    """Let two threads write and change records during the block; yield the names that they wrote,
+    and their errors.
+    """
     ending = threading.Event()
     written: list[str] = []
     failures: list[MemoriesError] = []
@@ -98,12 +102,10 @@ def writers(open_store: OpenStore) -> Iterator[tuple[list[str], list[MemoriesErr
 
 
 @pytest.mark.parametrize("partitions", [1, 2])
-def test_others_write_while_removed_records_are_erased(
+def test_others_can_write_while_removed_records_are_erased(
     server: Node, url: str, opened: Opened, monkeypatch: pytest.MonkeyPatch, partitions: int
 ) -> None:
-    """The copying is held up until they have written many times; what they wrote meanwhile is in
-    the copy.
-    """
+    """The copy waits until they have written many times, and contains what they wrote meanwhile."""
     store = opened(f"{url}&partitions={partitions}")
     old = {f"m{number:03}" for number in range(300)}
     store.append([record(group, text=f"plain {group}") for group in sorted(old)])
@@ -132,7 +134,7 @@ def test_others_write_while_removed_records_are_erased(
         *written,
         *old,
     }
-    agrees(store)
+    assert_counts_match(store)
     store.append([record("late", text="banana bread")])
     assert search(store, "banana bread")["late"].similarity == pytest.approx(1.0, abs=0.01)
 
@@ -168,13 +170,13 @@ def test_a_record_removed_while_its_table_is_copied_is_erased_too(
     assert failures == []
     assert [needle for needle in (b"quixotic", b"zanzibar") if on_disk(server, needle)] == []
     assert not store.info(pool()).erasing
-    agrees(store)
+    assert_counts_match(store)
 
 
 def test_an_older_transaction_does_not_keep_removed_records(
     server: Node, store: PostgresStore
 ) -> None:
-    """It could still see the rows, and so could one that vacuums or analyzes a table."""
+    """It could still see the rows, and so could a VACUUM or ANALYZE of a table."""
     store.append([record(f"m{number}", text="plain") for number in range(5)])
     store.append([record("gone", text="zanzibarian secrecy")])
     with psycopg.connect(server.url()) as reader:
@@ -189,7 +191,7 @@ def test_an_older_transaction_does_not_keep_removed_records(
 def test_erasing_waits_for_other_transactions_and_then_gives_up(
     server: Node, store: PostgresStore, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Meanwhile others write, and nothing is left of the attempt but the removal."""
+    """Meanwhile others can write, and only the removal remains of the attempt."""
     store.append([record(f"m{number}") for number in range(5)])
     monkeypatch.setattr(rewrite, "LOCK_SECONDS", 0.2)
     monkeypatch.setattr(rewrite, "PATIENCE_SECONDS", 1.0)
@@ -248,7 +250,7 @@ def test_grants_outlive_an_erasure(server: Node, url: str, opened: Opened, schem
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 4), (2, 5), (4, 1)])
-def test_a_store_is_repartitioned_while_others_write(
+def test_a_store_can_be_repartitioned_while_others_write(
     server: Node, schema: str, url: str, opened: Opened, before: int, after: int
 ) -> None:
     store = opened(f"{url}&partitions={before}")
@@ -273,7 +275,7 @@ def test_a_store_is_repartitioned_while_others_write(
         "SELECT count(*) FROM pg_inherits WHERE inhparent = to_regclass(%s)", (f"{schema}.record",)
     )
     assert found == [(0 if after == 1 else after,)]
-    agrees(store)
+    assert_counts_match(store)
     assert store.remove([Ref(MEMORY, "ns3", "m", 1)]) == ()
     later = opened(f"{url}&partitions={after}")
     found_by_words = later.candidates(
@@ -282,10 +284,10 @@ def test_a_store_is_repartitioned_while_others_write(
     assert {found.record.ref.namespace for found in found_by_words} == {*names} - {"ns3", "ns7"}
     stage_all(later)
     later.switch(OTHER)
-    agrees(later)
+    assert_counts_match(later)
 
 
-def test_a_division_that_fails_leaves_the_store_as_it_was(
+def test_a_failed_repartition_changes_nothing(
     store: PostgresStore, server: Node, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.append([record("m"), record("m", namespace="bob")])
@@ -313,7 +315,7 @@ def test_a_missing_store_is_not_repartitioned(store: PostgresStore) -> None:
     assert store.info(pool()).schema_version is None
 
 
-def test_a_url_that_asks_for_more_partitions_names_the_command(
+def test_a_url_with_more_partitions_names_the_command(
     url: str, opened: Opened, caplog: pytest.LogCaptureFixture
 ) -> None:
     opened(url).append([record("m")])
@@ -323,22 +325,22 @@ def test_a_url_that_asks_for_more_partitions_names_the_command(
     assert "memory migrate --partitions 9" in caplog.text
 
 
-# --- what is counted
+# --- counts
 
 
-def test_counts_are_in_step_whatever_happens(store: PostgresStore) -> None:
+def test_counts_match_the_records_after_any_change(store: PostgresStore) -> None:
     refs = [Ref(MEMORY, "ann", f"m{number}", 1) for number in range(6)]
     store.append([record(f"m{number}", labels={"n": str(number % 2)}) for number in range(4)])
     store.append(
         [record(f"m{number}", labels={"n": str(number % 2)}, vectors=None) for number in (4, 5)]
     )
     store.append([turn(number, labels={"speaker": "Ann"}) for number in range(3)])
-    agrees(store)
+    assert_counts_match(store)
     store.patch([Patch(refs[0], at(9), "delete", {}), Patch(refs[1], at(9), "update", {})])
     store.patch(
         [Patch(refs[4], at(9), "delete", {}), Patch(refs[4], at(9), "delete (restored)", {})]
     )
-    agrees(store)
+    assert_counts_match(store)
     deleted = pool(state="ended", ended_by="delete")
     assert store.count(deleted) == 1
     store.patch([Patch(refs[0], None, None, {})])
@@ -346,19 +348,19 @@ def test_counts_are_in_step_whatever_happens(store: PostgresStore) -> None:
     with pytest.raises(StoreError), store.transaction():
         store.append([record("x", labels={"n": "x"})])
         raise StoreError("undone")
-    agrees(store)
+    assert_counts_match(store)
     assert store.info(pool(state="any")).without_vector_count == 2
     store.stage(SPACE, {refs[5]: embed("note")})
-    agrees(store)
+    assert_counts_match(store)
     store.stage(SPACE, {refs[5]: embed("note again")})
-    agrees(store)
+    assert_counts_match(store)
     assert store.info(pool(state="any")).without_vector_count == 1
     store.remove([refs[1], refs[5], refs[4]])
-    agrees(store)
+    assert_counts_match(store)
     stage_all(store)
-    agrees(store)
+    assert_counts_match(store)
     store.switch(OTHER)
-    agrees(store)
+    assert_counts_match(store)
     assert store.labels(pool(), None) == {"n": 3}
     assert store.labels(pool(), "n") == {"0": 2, "1": 1}
     assert store.values(MEMORY, ["ann"], "n") == ["0", "1"]
@@ -397,7 +399,7 @@ def test_a_store_from_before_the_first_release_is_refused(
     assert opened(url).count(pool()) == 1
 
 
-def test_nothing_of_a_record_is_in_the_statistics(
+def test_the_statistics_contain_nothing_of_a_record(
     server: Node, store: PostgresStore, schema: str
 ) -> None:
     store.append(
@@ -427,7 +429,7 @@ def test_nothing_of_a_record_is_in_the_statistics(
     assert [word for word in words if on_disk(server, word.encode())] == []
 
 
-def test_a_load_is_found_before_and_after_its_index_is_made(
+def test_a_load_is_found_before_and_after_its_index_exists(
     server: Node, schema: str, url: str, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from memories.stores.postgres import counts, vectors
@@ -453,7 +455,7 @@ def test_a_load_is_found_before_and_after_its_index_is_made(
 
     exact = nearest(store)
     assert "m007" in exact
-    store.close()  # the end of a load
+    store.close()  # ends the load
     assert server.sql(made) == [(1,)]
     later = opened(url)
     assert nearest(later) == exact
@@ -461,7 +463,7 @@ def test_a_load_is_found_before_and_after_its_index_is_made(
         "UPDATE pg_index SET indisvalid = false "
         f"WHERE indexrelid = '{schema}.vector_a_memory'::regclass"
     )
-    later.append([record("one more")])  # after a process was killed that made it
+    later.append([record("one more")])  # as after a kill of the process that built it
     whole = (
         f"SELECT indisvalid FROM pg_index WHERE indexrelid = '{schema}.vector_a_memory'::regclass"
     )

@@ -1,4 +1,4 @@
-"""SQLite stores in files of the test, and processes of their own that use them or look at them."""
+"""SQLite stores in the test's folder, and separate processes that use or inspect them."""
 
 import shutil
 import subprocess
@@ -26,7 +26,7 @@ IMPORTED = (
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """The file of a store that does not exist yet, in a folder of its own."""
+    """The file of a store that doesn't exist yet, in a separate folder."""
     folder = tmp_path / "store"
     folder.mkdir(mode=0o700)
     return folder / "memories.db"
@@ -34,7 +34,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def open_store(path: Path) -> Iterator[OpenStore]:
-    """Open the store of `path`, each time over a connection of its own."""
+    """Open the store of `path`; each call uses a new connection."""
     with opening(lambda space: SQLiteStore(path, space)) as open_store:
         yield open_store
 
@@ -52,7 +52,7 @@ def old(path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def forks() -> Iterator[ForkServer]:
-    """Runs code in processes that are forked from one that has imported what stores need."""
+    """Runs code in processes that are forked from one that has imported the modules of stores."""
     server = ForkServer(f"{STRICT}; import {', '.join(IMPORTED)}")
     yield server
     server.close()
@@ -62,7 +62,7 @@ def forks() -> Iterator[ForkServer]:
 def start_python(
     forks: ForkServer, tmp_path: Path, clean_environment: Mapping[str, str]
 ) -> Iterator[StartPython]:
-    """Start a script in a process of its own, which is killed at the end of the test."""
+    """Start a script in a separate process, which is killed at the end of the test."""
     started: list[Piped] = []
 
     def start(script: str, *arguments: object) -> Piped:
@@ -78,7 +78,7 @@ def start_python(
 
 @pytest.fixture
 def run_python(run_python: RunPython, start_python: StartPython) -> RunPython:
-    """Run a script in a process of its own, which is forked where nothing must stand before the
+    """Run a script in a separate process, which is forked unless a prefix must start the
     interpreter.
     """
 
@@ -97,7 +97,7 @@ def run_python(run_python: RunPython, start_python: StartPython) -> RunPython:
 
 @pytest.fixture(scope="session")
 def mounting() -> None:
-    """Skip the test where no process may mount a filesystem of its own."""
+    """Skip the test if processes may not mount private filesystems."""
     if (
         shutil.which("unshare") is None
         or subprocess.run(
@@ -106,4 +106,4 @@ def mounting() -> None:
             timeout=300,
         ).returncode
     ):
-        pytest.skip("may not mount here")
+        pytest.skip("processes may not mount filesystems here")

@@ -1,7 +1,7 @@
-"""Scripts that tests run in processes of their own, and how they are run.
+"""Scripts that tests run in separate processes, and prefixes that run them in private filesystems.
 
-A file that a connection of this process has open is looked at from another process only: opening
-and closing it here would cancel SQLite's locks.
+If a connection of this process has a file open, only another process inspects it: opening and
+closing it here would cancel SQLite's locks.
 """
 
 import os
@@ -28,7 +28,8 @@ AS_PLAIN_USER = (
     "-dac_override,-dac_read_search",
 )
 
-# Begins every script that uses a store: `store` is the one of the first argument.
+# The beginning of every script that uses a store; it opens the path of the first argument as
+# `store`.
 STORE = """
 import os, sys, threading, time
 from datetime import UTC, datetime
@@ -51,7 +52,7 @@ def told(use):
     except StoreError as exc:
         return exc
 """
-# Prints "ok" if SQLite finds the file of the first argument and the indexes of words sound.
+# Prints "ok" if SQLite finds the file of the first argument and its word indexes sound.
 CHECK = """
 import sys, apsw
 db = apsw.Connection(sys.argv[1])
@@ -59,8 +60,8 @@ print(db.pragma("integrity_check"))
 for table in ("words", "turn_words", "words_ended"):
     db.execute(f"INSERT INTO {table} ({table}, rank) VALUES ('integrity-check', 0)")
 """
-# Prints which of the bytes, given in hexadecimal, are in which file of the folder of the first
-# argument.
+# Searches for bytes, given in hexadecimal, in the files beside the first argument; prints the files
+# that contain them.
 GREP = """
 import sys
 from pathlib import Path
@@ -73,7 +74,9 @@ for file in sorted(Path(sys.argv[1]).parent.iterdir()):
 
 
 def on_tmpfs(folder: Path, options: str) -> tuple[str, ...]:
-    """Return what runs a command with a small filesystem of its own in place of a folder."""
+    """Return the prefix that runs a command with a small private filesystem in the place of a
+    folder.
+    """
     return (
         "unshare",
         "-m",
@@ -85,7 +88,7 @@ def on_tmpfs(folder: Path, options: str) -> tuple[str, ...]:
 
 
 def mounted(folder: Path, script: str) -> tuple[str, ...]:
-    """Return what runs a command after a shell script, in the folder above, that may mount what it
-    likes.
+    """Return the prefix that runs a command after a shell script, which runs in the parent folder
+    and may mount filesystems.
     """
     return ("unshare", "-m", "sh", "-ec", f'cd "{folder.parent}"; {script}; exec "$@"', "sh")

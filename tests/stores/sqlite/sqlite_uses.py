@@ -1,4 +1,4 @@
-"""Every way to use a store, and helpers of the tests of its files."""
+"""Every way to use a store, and helpers for the tests of its files."""
 
 import stat
 from collections.abc import Callable

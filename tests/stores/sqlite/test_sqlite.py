@@ -1,4 +1,4 @@
-"""The SQLite store passes the contract, also where it keeps the vectors of almost every store in
+"""The SQLite store passes the contract, even with limits so low that it keeps almost all vectors in
 blocks.
 """
 
@@ -28,10 +28,8 @@ from memories.stores.sqlite.store import SQLiteStore
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The closed file of a store that holds nothing: to copy it takes a third of the time of making
-    one.
-    """
+def empty_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The closed file of an empty store: copying it takes a third of the time of creating one."""
     path = tmp_path_factory.mktemp("made") / "memories.db"
     store = SQLiteStore(path, None)
     with store.transaction():
@@ -43,15 +41,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class TestSQLite(StoreContract):
     @pytest.fixture
     def open_store(
-        self, open_store: OpenStore, path: Path, made: Path, request: pytest.FixtureRequest
+        self, open_store: OpenStore, path: Path, empty_file: Path, request: pytest.FixtureRequest
     ) -> OpenStore:
         if request.function.__name__ != "test_reading_does_not_create_a_store":
-            shutil.copy2(made, path)
+            shutil.copy2(empty_file, path)
         return open_store
 
 
 class ByBlocks:
-    """Here each test makes its store."""
+    """Tests with low limits for blocks; each test creates its store."""
 
     @pytest.fixture
     def open_store(self, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> OpenStore:
@@ -63,7 +61,7 @@ class ByBlocks:
 
 
 class TestSQLiteByBlocks(ByBlocks, Search, Moving):
-    """What searches vectors and changes them."""
+    """The parts of the contract that search and change vectors."""
 
 
 @pytest.mark.thorough
@@ -82,4 +80,4 @@ class TestSQLiteByBlocksToo(
     Conversations,
     AsTheModelSays,
 ):
-    """What does not depend on where vectors are."""
+    """The parts of the contract that don't depend on the place of vectors."""

@@ -1,4 +1,4 @@
-"""The SQLite store reports damage, continues without it, and rebuilds derived parts."""
+"""The SQLite store reports damage, works without the damaged parts, and rebuilds derived ones."""
 
 import contextlib
 import random
@@ -43,7 +43,7 @@ from memories.stores.sqlite.store import SQLiteStore
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make blocks of vectors so small that a few records fill several."""
+    """Make the vector blocks so small that a few records fill several."""
     monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 16)
     monkeypatch.setattr(sqlite_vectors, "_LOOK_EVERY", 1)
     monkeypatch.setattr(sqlite_vectors, "EXACT_ROWS", 20)
@@ -51,7 +51,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A closed store file of memories of two namespaces, some with several versions, and two
+    """A closed store file with memories of two namespaces, some with several versions, and two
     conversations.
     """
     path = tmp_path_factory.mktemp("sound") / "memories.db"
@@ -88,7 +88,7 @@ def path(tmp_path: Path, sound: Path) -> Path:
 
 @pytest.fixture
 def store(path: Path) -> Iterator[SQLiteStore]:
-    """An open store over that copy."""
+    """The open store of that copy."""
     store = SQLiteStore(path, SPACE)
     yield store
     store.close()
@@ -102,7 +102,7 @@ def run(path: Path, sql: str, *values: Any) -> None:
 
 
 M7 = Ref(MEMORY, "ann", "0199aaaa-0000-7000-8000-000000000007", 1)
-SEQ7 = 15  # of this memory
+SEQ7 = 15  # the row of this memory
 
 IN_A_RECORD = [
     "UPDATE record SET text = 'word7 of every mote' WHERE seq = 15",
@@ -153,7 +153,7 @@ def test_a_damaged_record_costs_one_record(path: Path, sql: str) -> None:
 
 
 def test_a_check_reports_an_end_that_was_never_written(path: Path) -> None:
-    """It hides the record from what looks at current ones, so that no read meets it."""
+    """It hides the record from reads of current records, so no read finds the damage."""
     run(path, "UPDATE record SET ended_at = 1763700000000, ended_by = 'delete' WHERE seq = 15")
     store = SQLiteStore(path, SPACE)
     assert len(store.scan(pool(), limit=1_000)) == 39
@@ -203,7 +203,7 @@ def test_a_conversation_named_like_a_damaged_record_is_an_ordinary_one(store: SQ
     assert len(store.refs(turns(group="damaged-15"))) == 2
 
 
-def test_a_page_of_damaged_records_does_not_end_a_scan(path: Path) -> None:
+def test_a_page_of_only_damaged_records_does_not_end_a_scan(path: Path) -> None:
     run(path, "UPDATE record SET crc = crc + 1 WHERE seq BETWEEN 10 AND 60")
     store = SQLiteStore(path, SPACE)
     results = []
@@ -284,7 +284,7 @@ DERIVED = [
     "DELETE FROM block WHERE hi = (SELECT min(hi) FROM block)",
     "UPDATE turn_block SET seqs = substr(seqs, 9)",
 ]  # fmt: skip
-DERIVED_TOO = [  # in other rows and columns of the same
+DERIVED_TOO = [  # the same in other rows and columns
     "UPDATE words_data SET block = NULL WHERE id > 1000",
     "UPDATE words_data SET id = id + 256 WHERE id > 1000",
     "UPDATE turn_words_data SET block = x'0203' WHERE id = 1",
@@ -315,7 +315,9 @@ def whole(sound: Path) -> Iterator[SQLiteStore]:
 @pytest.mark.parametrize(
     "sql", [*DERIVED, *(pytest.param(sql, marks=pytest.mark.thorough) for sql in DERIVED_TOO)]
 )
-def test_derived_parts_are_reported_and_rebuilt(path: Path, whole: SQLiteStore, sql: str) -> None:
+def test_damaged_derived_parts_are_reported_and_rebuilt(
+    path: Path, whole: SQLiteStore, sql: str
+) -> None:
     run(path, sql)
     store = SQLiteStore(path, SPACE)
     findings = list(store.check(deep=True))
@@ -378,7 +380,7 @@ def test_vectors_are_searched_if_the_index_of_words_is_damaged(path: Path, sql: 
 def test_a_write_refused_by_a_damaged_index_of_words_names_the_remedy(path: Path, sql: str) -> None:
     run(path, sql)
     store, other = SQLiteStore(path, SPACE), SQLiteStore(path, SPACE)
-    other.check(deep=False)  # it knows of the index from before
+    other.check(deep=False)  # it has already found the damaged index
 
     def write() -> None:
         with store.transaction():
@@ -441,7 +443,7 @@ def test_an_unreadable_dimension_is_reported(path: Path) -> None:
 
 
 def test_nothing_is_rebuilt_from_unreadable_records(path: Path) -> None:
-    """A page of theirs is lost, and the index of words is damaged, too."""
+    """A page of the records is lost, and the word index is damaged too."""
     run(path, "UPDATE words_config SET v = NULL")
     db = apsw.Connection(str(path))
     [(root,)] = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'record'").fetchall()
@@ -488,7 +490,7 @@ def test_a_change_of_the_embedder_leaves_out_a_damaged_record(path: Path) -> Non
     store.close()
 
 
-def test_a_cheap_check_reads_a_part_of_a_large_store(
+def test_a_quick_check_reads_a_part_of_a_large_store(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from memories.stores.sqlite import check
@@ -497,7 +499,8 @@ def test_a_cheap_check_reads_a_part_of_a_large_store(
     monkeypatch.setattr(check, "SOME", 20)
     run(path, "UPDATE record SET crc = crc + 1 WHERE seq IN (5, 45, 83)")
     store = SQLiteStore(path, SPACE)
-    # The first row of the part beside the newest rows is drawn from 1 to 74, ten before the newest.
+    # The first row of the part beside the newest rows is drawn from 1 to 74; ten rows precede the
+    # newest.
     for number, findings in ((0, 2), (36, 2), (73, 1), (74, 2)):
         monkeypatch.setattr(
             check, "os", SimpleNamespace(urandom=partial(number.to_bytes, byteorder="big"))
@@ -507,8 +510,8 @@ def test_a_cheap_check_reads_a_part_of_a_large_store(
     store.close()
 
 
-def test_a_cheap_check_reads_few_records_of_any_store(tmp_path: Path) -> None:
-    """So that `memory status` answers at once."""
+def test_a_quick_check_reads_few_records_of_any_store(tmp_path: Path) -> None:
+    """This keeps `memory status` fast."""
     store = SQLiteStore(tmp_path / "large.db", SPACE)
     store.append([record(f"m{number}", text="of many", vectors=None) for number in range(2_100)])
     read: list[str] = []
@@ -520,7 +523,7 @@ def test_a_cheap_check_reads_few_records_of_any_store(tmp_path: Path) -> None:
     store.close()
 
 
-def test_search_vectors_of_a_damaged_block_are_scored_one_by_one(path: Path) -> None:
+def test_vectors_of_a_damaged_block_are_scored_one_by_one(path: Path) -> None:
     run(path, "UPDATE block SET bits = substr(bits, 2)")
     store = SQLiteStore(path, SPACE)
     [result] = store.candidates(pool(), vector=embed("word30 of every note")[0], terms=[], k=1)
@@ -531,8 +534,8 @@ def test_search_vectors_of_a_damaged_block_are_scored_one_by_one(path: Path) -> 
 # --- forgetting
 
 
-def test_an_older_file_is_rewritten_once(path: Path) -> None:
-    """Its deletions left bytes in free pages, which no later deletion reaches."""
+def test_a_file_of_an_older_version_is_rewritten_once(path: Path) -> None:
+    """Its deletions left bytes in free pages, which later deletions don't overwrite."""
     junk = (
         "DELETE FROM meta WHERE name = 'secure'; "
         "CREATE TABLE junk (t); INSERT INTO junk VALUES (?); DROP TABLE junk"
@@ -552,8 +555,8 @@ def test_an_older_file_is_rewritten_once(path: Path) -> None:
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.thorough)])
 def test_forgetting_at_random_leaves_no_byte(tmp_path: Path, seed: int) -> None:
-    """Texts of all lengths, keys, labels and fields, among updates that split and merge the pages
-    of the file.
+    """Texts of all lengths, keys, labels and fields are forgotten among updates that split and
+    merge the pages of the file.
     """
     drawn = random.Random(seed)
     path = tmp_path / "memories.db"
@@ -603,7 +606,7 @@ def test_a_flipped_byte_in_a_text_is_noticed(tmp_path: Path) -> None:
     content = path.read_bytes()
     places = [place for place in range(len(content)) if content.startswith(b"common words", place)]
     assert len(places) == 3
-    for flip in (0x01, 0x20, 0x80):  # the last makes it no UTF-8
+    for flip in (0x01, 0x20, 0x80):  # the last one makes the text invalid UTF-8
         damaged = bytearray(content)
         damaged[places[1] + 3] ^= flip
         path.write_bytes(damaged)
@@ -616,8 +619,8 @@ def test_a_flipped_byte_in_a_text_is_noticed(tmp_path: Path) -> None:
 
 
 def test_damage_gives_no_wrong_text_and_no_error_of_the_driver(tmp_path: Path) -> None:
-    """90 single-bit flips anywhere in the file: every read gives texts that were written, or one of
-    our errors.
+    """After each of 90 single-bit flips anywhere in the file, every read returns texts that were
+    written, or raises one of our errors.
     """
     path = tmp_path / "flipped.db"
     store = SQLiteStore(path, SPACE)
@@ -642,7 +645,7 @@ def test_damage_gives_no_wrong_text_and_no_error_of_the_driver(tmp_path: Path) -
         path.write_bytes(damaged)
         store = SQLiteStore(path, SPACE)
         for use in (
-            lambda: store.scan(pool(), limit=99),  # noqa: B023 - used before the next turn
+            lambda: store.scan(pool(), limit=99),  # noqa: B023 - called within this iteration
             lambda: [
                 found.record
                 for found in store.candidates(pool(), vector=query, terms=["text"], k=50)  # noqa: B023
@@ -658,7 +661,7 @@ def test_damage_gives_no_wrong_text_and_no_error_of_the_driver(tmp_path: Path) -
 
 
 def answers(store: SQLiteStore) -> list[Callable[[], Any]]:
-    """Return the questions for a sound store and a damaged one."""
+    """Return functions that query a store, for a sound store and a damaged one."""
     return [
         lambda: store.scan(pool(), limit=1_000),
         lambda: store.scan(pool("ann", "bob", state="any"), limit=1_000, newest_first=True),
@@ -685,20 +688,20 @@ def candidates(store: SQLiteStore) -> list[Any]:
     return store.candidates(pool(), vector=embed("word30 of every note")[0], terms=["word30"], k=10)
 
 
-def told_of(path: Path, expected: list[Any]) -> str:
-    """Return the effect of damage: `harmless`, `told` by an answer or `checked`; or the failure."""
+def effect_of(path: Path, expected: list[Any]) -> str:
+    """Return the effect of damage: `harmless`, `reported` by a read or `checked`; or the failure."""
     store = SQLiteStore(path, SPACE)
-    told, wrong = False, []
+    reported, wrong = False, []
     try:
         for number, ask in enumerate(answers(store)):
             try:
                 same = ask() == expected[number]
             except MemoriesError:
-                told = True
+                reported = True
             else:
                 wrong += [] if same else [number]
-        if told or store.damaged.since():
-            return "told"
+        if reported or store.damaged.since():
+            return "reported"
         try:
             findings = list(store.check(deep=True))
         except MemoriesError:
@@ -710,7 +713,9 @@ def told_of(path: Path, expected: list[Any]) -> str:
 
 
 def campaign(path: Path, flips: int, cuts: int, zeroed: int) -> Counter[str]:
-    """Return how often damage was harmless, told or checked; each damages the sound file."""
+    """Damage the sound file in many ways; return how often the damage was harmless, reported or
+    checked.
+    """
     store = SQLiteStore(path, SPACE)
     expected = [ask() for ask in answers(store)]
     store.close()
@@ -728,14 +733,14 @@ def campaign(path: Path, flips: int, cuts: int, zeroed: int) -> Counter[str]:
         for suffix in ("-wal", "-shm"):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
         path.write_bytes(damaged)
-        results[told_of(path, expected)] += 1
+        results[effect_of(path, expected)] += 1
     return results
 
 
-def test_damage_is_reported_or_harmless(path: Path) -> None:
+def test_some_damage_is_reported_or_harmless(path: Path) -> None:
     results = campaign(path, flips=18, cuts=4, zeroed=2)
-    assert set(results) <= {"harmless", "told", "checked"}, results
-    assert results["told"] >= 4
+    assert set(results) <= {"harmless", "reported", "checked"}, results
+    assert results["reported"] >= 4
 
 
 @pytest.mark.slow
@@ -743,20 +748,16 @@ def test_damage_is_reported_or_harmless(path: Path) -> None:
 def test_much_damage_is_reported_or_harmless(
     path: Path, size: Callable[[int, int], int], figures: dict[str, Any]
 ) -> None:
-    """What it can't find: counts of reads have no checksum, nor has a page that is replaced by an
-    older one of its own.
-
-    A log that is cut or flipped ends at the damage, as SQLite defines it; the number of the last
-    record is all that a store could compare with.
+    """Some damage can't be found. Read counts have no checksum, and a page can be replaced with its
+    own older version. A log that is cut or changed ends at the damage, as SQLite defines; a store
+    could only compare the number of the last record.
     """
     results = campaign(path, flips=size(60, 200), cuts=size(15, 50), zeroed=size(8, 25))
     figures |= results
-    assert set(results) <= {"harmless", "told", "checked"}, results
+    assert set(results) <= {"harmless", "reported", "checked"}, results
 
 
-def test_a_copy_is_not_sound_if_a_record_belongs_to_no_namespace(
-    path: Path, store: SQLiteStore
-) -> None:
+def test_a_record_without_a_namespace_makes_a_copy_unsound(path: Path, store: SQLiteStore) -> None:
     store.append([record("m"), record("n")])
     store.close()
     assert records_in(path) > 0
@@ -767,7 +768,7 @@ def test_a_copy_is_not_sound_if_a_record_belongs_to_no_namespace(
         records_in(path)
 
 
-def test_a_damaged_record_is_only_found_where_it_belongs(path: Path) -> None:
+def test_a_damaged_record_is_found_only_in_its_namespace_and_collection(path: Path) -> None:
     run(path, "UPDATE record SET grp = x'0102' WHERE seq = 15")
     store = SQLiteStore(path, SPACE)
     places = [(MEMORY, "ann"), (MEMORY, "bob"), (HISTORY, "ann"), (HISTORY, "bob")]
@@ -779,7 +780,7 @@ def test_a_damaged_record_is_only_found_where_it_belongs(path: Path) -> None:
     store.close()
 
 
-def test_only_numbers_are_taken_for_labels(path: Path) -> None:
+def test_only_numbers_are_read_as_labels(path: Path) -> None:
     db = connect_frozen(path)
     sets = ["1,x", "٣", "9" * 19, "", "-1", "²", None, 7, b"1"]
     assert set(labels_of(db, sets)) >= {"1"}

@@ -23,7 +23,7 @@ NAMESPACES = ("ann", "bob", "shared")
 
 
 def find_problems(db: apsw.Connection) -> list[Finding]:
-    """Return the wrong triggers and the wrong counts."""
+    """Return wrong triggers and wrong counts."""
     inspection = derived.Inspection(db, StoredVectors(None, compact=False))
     return [*derived.find_wrong_triggers(inspection), *derived.find_wrong_counts(inspection)]
 
@@ -31,7 +31,9 @@ def find_problems(db: apsw.Connection) -> list[Finding]:
 def looked_up(
     records: list[Record], where: Filter
 ) -> tuple[int, int, dict[str, int], dict[str, int]]:
-    """Return the true counts: live, deleted, the label keys, the values of one."""
+    """Return the true counts: of live and of deleted records, of label keys, and of one label's
+    values.
+    """
     fits = [
         entry
         for entry in records
@@ -60,7 +62,7 @@ def counted(store: SQLiteStore, where: Filter) -> tuple[int, int, dict[str, int]
 
 
 def wrong(path: Path) -> list[str]:
-    """Return the wrong counts, read by a connection of its own while the store is closed."""
+    """Return the wrong counts of a closed store."""
     db = apsw.Connection(str(path))
     try:
         return [finding.what for finding in find_problems(db)]
@@ -105,7 +107,7 @@ def test_counts_match_the_records_after_any_changes(path: Path, seed: int) -> No
                 with (
                     pytest.raises(ZeroDivisionError),
                     store.transaction(),
-                ):  # a rolled back write isn't counted
+                ):  # a write that is rolled back isn't counted
                     store.patch([Patch(old.ref, at(step), "delete", {})])
                     raise ZeroDivisionError
             else:
@@ -129,7 +131,7 @@ def test_counts_match_the_records_after_any_changes(path: Path, seed: int) -> No
 
 
 def filled(path: Path, number: int = 12) -> None:
-    """A store of memories, a third of them without a vector, a quarter deleted."""
+    """Return the store of memories, of which a third have no vector and a quarter are deleted."""
     store = SQLiteStore(path, SPACE)
     made = [
         record(f"g{entry}", labels={"project": f"p{entry % 5}", f"k{entry % 3}": "x"})
@@ -143,7 +145,7 @@ def filled(path: Path, number: int = 12) -> None:
 
 
 def changed(path: Path, script: str) -> None:
-    """Change the file of a closed store past the program."""
+    """Change the file of a closed store directly in SQLite."""
     db = apsw.Connection(str(path))
     db.execute(script)
     db.close()
@@ -159,7 +161,7 @@ ALTER TABLE label_pool DROP COLUMN live;
 """
 
 
-def test_an_older_store_is_counted_by_its_migration(path: Path) -> None:
+def test_a_migration_counts_the_records_of_an_older_store(path: Path) -> None:
     filled(path)
     changed(path, UNCOUNTED)
     changed(path, schema.ADD_COUNTS)
@@ -228,7 +230,7 @@ def test_a_forgotten_memory_leaves_no_label_key(path: Path) -> None:
 
 
 def steps(store: SQLiteStore) -> dict[str, int]:
-    """Return how many hundreds of steps of SQLite's machine each answer takes."""
+    """Return the hundreds of steps that SQLite's virtual machine takes for each query."""
     taken = dict[str, int]()
     where = pool()
     deleted = where._replace(state="ended", ended_by="delete")
@@ -258,7 +260,7 @@ def steps(store: SQLiteStore) -> dict[str, int]:
     return taken
 
 
-def test_tags_and_status_do_not_grow_with_the_store(tmp_path: Path) -> None:
+def test_the_cost_of_tags_and_status_does_not_grow_with_the_store(tmp_path: Path) -> None:
     taken = []
     for number in (100, 1_000):
         filled(tmp_path / f"{number}.db", number)
@@ -270,8 +272,8 @@ def test_tags_and_status_do_not_grow_with_the_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["rare", "common"])
-def test_a_search_by_label_begins_at_the_rarer_side(store: SQLiteStore, key: str) -> None:
-    """So that a listing reads few rows, whether few records or nearly all have the label."""
+def test_a_listing_by_label_uses_the_rarer_condition_first(store: SQLiteStore, key: str) -> None:
+    """Then a listing reads few rows, whether few records or nearly all have the label."""
     store.append(
         [
             record(f"m{n:04}", labels={"common": "1"} | ({"rare": "1"} if n % 400 == 0 else {}))
@@ -288,7 +290,7 @@ def test_a_search_by_label_begins_at_the_rarer_side(store: SQLiteStore, key: str
     assert len(steps) < 5_000
 
 
-def test_records_with_two_labels_are_counted_one_by_one(path: Path) -> None:
+def test_records_with_two_labels_are_counted_individually(path: Path) -> None:
     both, one = {"a": "1", "b": "1"}, {"a": "1"}
     store = SQLiteStore(path, SPACE)
     store.append(

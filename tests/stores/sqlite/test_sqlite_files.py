@@ -56,7 +56,7 @@ def test_a_link_in_place_of_the_file_is_refused(
     assert target.read_bytes() == b"precious"
 
 
-def test_a_link_to_nowhere_is_refused_and_not_followed(
+def test_a_dangling_link_is_refused_and_not_followed(
     tmp_path: Path, path: Path, store: SQLiteStore
 ) -> None:
     path.symlink_to(tmp_path / "nowhere.db")
@@ -185,7 +185,7 @@ def test_a_file_that_vanishes_while_open_is_noticed(
 
 def test_a_log_without_its_file_is_not_an_empty_store(path: Path, run_python: RunPython) -> None:
     """The file was removed after its writer was killed; SQLite would replay the log into a new
-    one.
+    file.
     """
     run_python(STORE + "add('m'); os._exit(0)", path)
     path.rename(path.with_name("aside"))
@@ -211,7 +211,7 @@ def test_a_removed_file_can_be_created_again_after_a_restart(path: Path) -> None
 
 
 def test_a_copy_without_a_log_gets_one_when_it_is_written(path: Path, tmp_path: Path) -> None:
-    """VACUUM INTO makes such copies; without a log, several processes could not share the file."""
+    """`VACUUM INTO` makes such copies; without a log, several processes could not share the file."""
     store = SQLiteStore(path, SPACE)
     store.append([record("m")])
     copy = tmp_path / "copy.db"

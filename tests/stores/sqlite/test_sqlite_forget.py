@@ -1,4 +1,4 @@
-"""Forgetting in the SQLite store: every byte goes, at a cost that does not depend on the size of
+"""Forgetting in the SQLite store erases every byte, at a cost that doesn't depend on the size of
 the store.
 """
 
@@ -44,7 +44,7 @@ REAL = SPACE._replace(model="random/1", dimension=384)
 
 
 def run(path: Path, sql: str) -> list[Any]:
-    """Run a statement on a connection of its own; return its rows."""
+    """Run a statement on a new connection; return its rows."""
     db = apsw.Connection(str(path))
     try:
         return db.execute(sql).fetchall()
@@ -79,8 +79,8 @@ def test_staged_vectors_are_erased_too(
 def test_a_removal_leaves_no_byte(
     path: Path, open_store: OpenStore, others: int, run_python: RunPython
 ) -> None:
-    """Nor do its earlier versions, its metadata, its words in the index or its vectors; a second
-    store is open.
+    """This includes its earlier versions, metadata, words in the index and vectors. A second store
+    is open.
     """
     store, idle = open_store(SPACE), open_store(SPACE)
     store.append(
@@ -111,7 +111,8 @@ def test_a_removal_leaves_no_byte(
     assert idle.count(pool()) == others + 1
     codes = [Quantizer(SPACE.dimension).encode(vectors[[number]])[4:36] for number in range(4)]
     needles = [text.encode() for text in texts]
-    # The index shares beginnings of words: what shows is a word's end, as its stem.
+    # The index stores shared beginnings of words once, so the end of each word's stem is searched
+    # for.
     needles += [b"umpelstil", b"anzibarel", b"fandangol"]
     needles += [
         b"fieldsentinel",
@@ -160,11 +161,11 @@ def test_an_erasure_is_retried_until_the_reader_is_gone(
     assert run_python(GREP, path, b"sentinelword".hex()).stdout == ""
 
 
-def test_an_erasure_does_not_end_a_later_one(
+def test_an_erasure_does_not_complete_a_later_one(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other one was cut short: its bytes may still be in the file, and the store goes on saying
-    so.
+    """The later erasure was interrupted: its bytes may still be in the file, so the store still
+    reports it.
     """
     store, other = open_store(SPACE), open_store(SPACE)
     store.append([record("m"), record("n")])
@@ -204,8 +205,8 @@ def test_a_removal_inside_a_transaction_is_refused(store: SQLiteStore) -> None:
 def test_the_bytes_written_by_forgetting_do_not_grow_with_the_store(
     tmp_path: Path, size: int, figures: dict[str, Any]
 ) -> None:
-    """Memories of 20 words, a third of them rare ones, with vectors of 384 dimensions; log and
-    database together.
+    """The memories have 20 words, a third of them rare, and vectors of 384 dimensions. Writes to
+    log and database are counted together.
     """
     drawn = random.Random(5)
     rare = [f"{drawn.getrandbits(40):x}" for _ in range(20_000)]
@@ -227,7 +228,7 @@ def test_the_bytes_written_by_forgetting_do_not_grow_with_the_store(
             for at, text in enumerate(texts)
         ]
         store.append(entries)
-    store.remove([Ref(MEMORY, "ann", "m1", 1)])  # and the log of what was added goes into the file
+    store.remove([Ref(MEMORY, "ann", "m1", 1)])  # moves the earlier log into the file
     costs = []
     for number in drawn.sample(range(10, size), 5):
         before = written_bytes()
@@ -240,7 +241,7 @@ def test_the_bytes_written_by_forgetting_do_not_grow_with_the_store(
 
 @pytest.mark.thorough
 def test_forgetting_leaves_no_prefix_of_a_word_in_the_table_of_pages(tmp_path: Path) -> None:
-    """There a page is found by the beginning of the word that was its first when it was written."""
+    """The table finds a page by a prefix of the word that was the page's first when it was written."""
     drawn, path = random.Random(11), tmp_path / "memories.db"
     store = SQLiteStore(path, None)
     words = [f"key{number:05}" for number in range(1_600)]
@@ -267,8 +268,8 @@ def test_forgetting_leaves_no_prefix_of_a_word_in_the_table_of_pages(tmp_path: P
 
 
 def test_forgetting_erases_segments_that_a_merge_used_up(tmp_path: Path) -> None:
-    """A merge takes several writes; a part of the index that it has read to its end stays until the
-    merge ends.
+    """A merge takes several writes; a segment that it has read completely stays until the merge
+    ends.
     """
     drawn, path = random.Random(12), tmp_path / "memories.db"
     store = SQLiteStore(path, None)
@@ -278,7 +279,7 @@ def test_forgetting_erases_segments_that_a_merge_used_up(tmp_path: Path) -> None
     store.append(early)
     for some in by_count(late, 5_000):
         store.append([record(some[0], text=" ".join(some), vectors=None)])
-    run(path, "INSERT INTO words (words, rank) VALUES ('merge', -1)")  # a piece of it
+    run(path, "INSERT INTO words (words, rank) VALUES ('merge', -1)")  # a part of the merge
     with store._file.read() as db:
         assert 0 in sqlite_words.read_segments(db, "words").values()
     store.remove([entry.ref for entry in early])
@@ -323,13 +324,11 @@ def test_forgetting_erases_words_of_a_damaged_text(
 @pytest.mark.parametrize(
     ("seed", "count"), [(5, 150), pytest.param(2, 300, marks=pytest.mark.thorough)]
 )
-def test_forgetting_reaches_the_copies_that_sqlite_leaves_when_it_moves_rows(
+def test_forgetting_erases_the_copies_that_sqlite_leaves_when_it_moves_rows(
     tmp_path: Path, seed: int, count: int
 ) -> None:
-    """A row that grows may push others onto the next page; what they were stays in the unused
-    middle of the first.
-
-    Where unused middles are not overwritten, these seeds leave words.
+    """A growing row may push others onto the next page, and their copies stay in the unused middle
+    of the first page. Without overwriting these, words would be left with these seeds.
     """
     drawn, path = random.Random(seed), tmp_path / "memories.db"
     store = SQLiteStore(path, SPACE)
@@ -364,7 +363,7 @@ def test_forgetting_reaches_the_copies_that_sqlite_leaves_when_it_moves_rows(
 def test_forgetting_erases_copies_of_short_texts_and_of_ends_of_texts(
     tmp_path: Path, seed: int
 ) -> None:
-    """A PIN of four digits, alone and after a long text; the seeds are such that SQLite leaves
+    """The text is a PIN of four digits, alone and after a long text. With these seeds SQLite leaves
     copies.
     """
     drawn, path = random.Random(seed), tmp_path / "memories.db"
@@ -393,7 +392,7 @@ def test_forgetting_erases_copies_of_short_texts_and_of_ends_of_texts(
     assert [texts[ref] for ref in gone if texts[ref][-7:].encode() in content] == []
 
 
-def test_an_interrupted_erasure_erases_these_copies_later(
+def test_these_copies_are_erased_even_after_an_interruption(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "memories.db"
@@ -419,8 +418,8 @@ def test_an_interrupted_erasure_erases_these_copies_later(
 
 
 class Failing:
-    """Lets every statement of every SQLite connection pass until a commit erases, then fails the
-    one with a number.
+    """A trace of all SQLite connections that fails the statement with a given number after an
+    erasing commit.
     """
 
     def __init__(self, number: int) -> None:
@@ -452,7 +451,7 @@ def fail(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Failing]:
     return install
 
 
-def test_what_is_overwritten_is_on_the_disk_and_nothing_is_written_meanwhile(
+def test_overwriting_ends_with_a_flush_and_excludes_other_writers(
     path: Path, store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[str] = []
@@ -460,7 +459,7 @@ def test_what_is_overwritten_is_on_the_disk_and_nothing_is_written_meanwhile(
     foreign = apsw.Connection(str(path))
 
     class Noted(apsw.VFSFile):
-        """The file of a store, which notes what is done to it."""
+        """A store's file that records writes and flushes."""
 
         def xRead(self, amount: int, offset: int) -> bytes:  # noqa: N802
             with try_lock(Path(f"{path}.lock"), 0) as is_free, pytest.raises(apsw.BusyError):
@@ -501,9 +500,9 @@ ERASING: dict[str, Callable[[Memories, str], object]] = {
 }
 
 
-FILES = "files:///{}/files"  # they take five times as many statements
+FILES = "files:///{}/files"  # these take five times as many statements
 SQLITE = "sqlite:///{}/memories.db"
-IN_STEPS = [  # of statements; those of one verb are tried one by one
+IN_STEPS = [  # the step between tried statements; for one verb every statement is tried
     (SQLITE, "forget", 1),
     (SQLITE, "forget_where", 7),
     (SQLITE, "forget_turns", 5),
@@ -524,7 +523,7 @@ IN_STEPS = [  # of statements; those of one verb are tried one by one
 
 
 def config_of(folder: Path, url: str) -> Config:
-    """Return the configuration of a store in a folder."""
+    """Return the configuration of the store of a URL in a folder."""
     environment = {
         "MEMORY_HOME": str(folder),
         "MEMORY_STORE": url.format(folder),
@@ -568,7 +567,7 @@ def test_a_failure_after_the_commit_of_an_erasure_says_so(
                     ERASING[verb](again, made.id)
         elif (
             failing.failed
-        ):  # what failed was no part of the erasure, such as a count for metadata.json
+        ):  # the statement was no part of the erasure; it may count for metadata.json
             files = b"".join(file.read_bytes() for file in folder.rglob("*") if file.is_file())
             assert [word for word in ERASED[verb] if word.encode() in files] == [], number
         if "turns" not in verb:

@@ -41,7 +41,7 @@ print(store.count(mine))
 def test_a_child_that_only_inherits_a_store_leaves_it_alone(
     path: Path, run_python: RunPython
 ) -> None:
-    """It ends in order, while the parent's transaction is open and goes on."""
+    """It exits normally, while the parent's transaction is open and continues."""
     script = (
         STORE
         + """
@@ -61,8 +61,8 @@ print(store.count(mine), SQLiteStore(path, None).count(mine))
 
 
 def test_a_child_forked_during_a_transaction_is_refused(path: Path, run_python: RunPython) -> None:
-    """SQLite would take the parent's locks for its own; the child may go on without that store
-    only.
+    """SQLite would take the parent's locks for its own, so the child can continue only without that
+    store.
     """
     script = (
         STORE
@@ -95,7 +95,7 @@ print(store.count(mine))
 def test_a_close_while_another_thread_writes_leaves_all_stores_usable(
     path: Path, run_python: RunPython
 ) -> None:
-    """Its connection that is not in use was closed; and a child that was forked then may use other
+    """Connections that aren't in use are closed, and a child that is forked then can use other
     stores.
     """
     script = (
@@ -144,8 +144,8 @@ store.close()
 
 
 def test_writes_of_a_child_outlive_its_parent(path: Path, run_python: RunPython) -> None:
-    """Were the parent's locks taken for the child's, the last to close would remove the log under
-    the child.
+    """If the parent's locks were taken for the child's, the last process to close would remove the
+    log that the child uses.
     """
     script = (
         STORE
@@ -181,7 +181,7 @@ def test_ended_threads_leave_no_open_files(store: SQLiteStore) -> None:
 def test_a_child_of_a_parent_with_a_reading_thread_is_refused(
     path: Path, run_python: RunPython
 ) -> None:
-    """The parent's thread, which does not exist in the child, was inside of SQLite."""
+    """The parent's thread, which doesn't exist in the child, was inside SQLite."""
     script = (
         STORE
         + """

@@ -1,5 +1,5 @@
-"""Who uses a SQLite store at once: readers never wait, writers take turns, and who waits in vain
-learns for whom.
+"""Concurrent use of a SQLite store: readers never wait, writers take turns, and a writer that gives
+up learns which process held the lock.
 """
 
 import os
@@ -44,10 +44,10 @@ def test_counting_a_read_does_not_wait_for_other_programs(
     assert [entry.accesses for entry in everything(store, pool())] == [0]
 
 
-def test_no_other_program_writes_between_what_a_writer_reads_and_its_write(
+def test_no_other_program_writes_between_a_writers_read_and_write(
     path: Path, store: SQLiteStore
 ) -> None:
-    """Also a program that doesn't know the lock beside the file."""
+    """This includes programs that don't know the lock beside the file."""
     store.append([record("one")])
     foreign = apsw.Connection(str(path))
     with store.transaction():
@@ -68,7 +68,7 @@ HOLD = (
 
 @pytest.fixture
 def holder(path: Path, start_python: StartPython) -> Piped:
-    """A process that is in the middle of a transaction until its standard input is closed."""
+    """A process that stays in a transaction until its standard input is closed."""
     running = start_python(HOLD, path)
     assert running.stdout.readline() == f"{running.pid}\n"
     return running
@@ -97,7 +97,7 @@ def test_readers_do_not_wait_for_a_writer(
     assert not thread.is_alive()  # a writer would wait for an hour
 
 
-def test_a_writer_that_is_killed_leaves_neither_lock_nor_record(
+def test_a_killed_writer_leaves_neither_a_lock_nor_a_record(
     store: SQLiteStore, holder: Piped
 ) -> None:
     holder.kill()
@@ -105,10 +105,10 @@ def test_a_writer_that_is_killed_leaves_neither_lock_nor_record(
     assert [entry.ref.group for entry in everything(store, pool())] == ["m"]
 
 
-def test_a_writer_that_gives_up_learns_how_many_commits_were_faster(
+def test_a_writer_that_gives_up_reports_the_number_of_other_commits(
     path: Path, store: SQLiteStore, start_python: StartPython, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No process is blamed that held the lock for a moment only."""
+    """The error names no process that held the lock only for a moment."""
     store.append([record("m")])
     script = (
         STORE
@@ -138,20 +138,20 @@ def test_a_writer_that_gives_up_learns_how_many_commits_were_faster(
 def test_commits_during_the_wait_decide_the_message(
     tmp_path: Path, before: int | None, now: int, said: str
 ) -> None:
-    def noted(commits: int) -> engine.CommitNote:
+    def note_of(commits: int) -> engine.CommitNote:
         return engine.CommitNote(engine.Marker("0" * 32, commits), "", 1, 1, os.fstat(side).st_ino)
 
     lock = tmp_path / "m.db.lock"
     with try_lock(lock, 0), engine.sign_lock(lock) as side:
-        engine.write_note(side, noted(now))
+        engine.write_note(side, note_of(now))
         told = engine.busy_error(
-            tmp_path / "m.db", lock, 3.0, None if before is None else noted(before)
+            tmp_path / "m.db", lock, 3.0, None if before is None else note_of(before)
         )
     assert said in str(told)
 
 
 def test_busy_writers_take_turns(path: Path, start_python: StartPython) -> None:
-    """Each process and thread writes as fast as it can, and none has to wait long for its turn."""
+    """Each process and thread writes as fast as it can, and none waits too long for its turn."""
     script = (
         STORE
         + """

@@ -1,4 +1,4 @@
-"""A log that vanished, was cut or is foreign is reported, and no write is acknowledged."""
+"""A missing, truncated or foreign log is reported, and then no write is acknowledged."""
 
 import os
 import random
@@ -22,7 +22,7 @@ from opening import opening
 OpenPath = Callable[[Path], SQLiteStore]
 Killed = Callable[..., None]
 
-# Writes memories into the store of the first argument and is killed, so that its log stays.
+# Writes memories into the store of the first argument, then kills itself, so that the log remains.
 KILLED = """
 import os, sys
 from datetime import UTC, datetime
@@ -42,7 +42,7 @@ if sys.argv[2] == "last":
 os.kill(os.getpid(), 9)
 """
 
-# What people and programs do to the folder of a store.
+# Changes that people and programs make to the folder of a store.
 CHANGES = {
     "touch": "touch -d 2020-01-01 memories.db",
     "touch the log": "touch -d 2030-01-01 memories.db-wal",
@@ -69,8 +69,8 @@ def opened() -> Iterator[Callable[[Path], SQLiteStore]]:
 
 @pytest.fixture
 def killed(start_python: StartPython) -> Killed:
-    """Write memories in a process that is killed; `checkpoint` says after which it moves the log
-    into the file.
+    """Write memories in a process that is then killed; after the memory `checkpoint` it moves the
+    log into the file.
     """
 
     def run(path: Path, *names: str, checkpoint: str = "none") -> None:
@@ -113,12 +113,12 @@ def contents(path: Path) -> dict[str, bytes]:
     }
 
 
-# --- a part goes while the store is open
+# --- a file vanishes while the store is open
 
 
 @pytest.mark.parametrize("part", ["-wal", "-shm"])
 @pytest.mark.parametrize("replaced", [False, True])
-def test_a_part_that_vanishes_while_open_is_reported(
+def test_a_file_that_vanishes_while_the_store_is_open_is_reported(
     path: Path, opened: OpenPath, part: str, replaced: bool
 ) -> None:
     store = opened(path)
@@ -139,9 +139,7 @@ def test_a_part_that_vanishes_while_open_is_reported(
             use()
 
 
-def test_a_log_that_vanishes_in_a_transaction_prevents_its_acknowledgement(
-    path: Path, opened: OpenPath
-) -> None:
+def test_a_transaction_whose_log_vanishes_is_not_acknowledged(path: Path, opened: OpenPath) -> None:
     store = opened(path)
     store.append([record("m")])
     with pytest.raises(StoreDamaged, match="removed or replaced"), store.transaction():
@@ -150,15 +148,15 @@ def test_a_log_that_vanishes_in_a_transaction_prevents_its_acknowledgement(
         log(path).unlink()
 
 
-def test_a_process_without_its_log_does_not_spoil_later_writes(
+def test_a_process_without_its_log_does_not_harm_later_writes(
     path: Path, run_python: RunPython
 ) -> None:
-    """Were its old log moved into the file when it closes, theirs would be gone."""
+    """If closing moved its old log into the file, the later writes would be lost."""
     first = SQLiteStore(path, SPACE)
     first.append([record("a"), record("b")])
     log(path).unlink()
     Path(f"{path}-shm").unlink()
-    side(path).unlink()  # so that the others take the state for whole
+    side(path).unlink()  # so that the others accept the state
     script = KILLED.replace("os.kill(os.getpid(), 9)", "store.close()")
     run_python(script, path, "none", "x", "y", "z")
     with pytest.raises(StoreDamaged):
@@ -170,8 +168,8 @@ def test_a_process_without_its_log_does_not_spoil_later_writes(
     assert apsw.Connection(str(path)).pragma("integrity_check") == "ok"
 
 
-def test_logs_that_sqlite_removes_itself_are_no_damage(path: Path, opened: OpenPath) -> None:
-    """The last to close removes it, and the next to open makes another."""
+def test_logs_that_sqlite_removes_do_not_count_as_damage(path: Path, opened: OpenPath) -> None:
+    """The last connection to close removes the log, and the next one creates another."""
     for number in range(3):
         store = opened(path)
         store.append([record(f"m{number}")])
@@ -190,7 +188,7 @@ def test_the_first_error_of_a_transaction_is_reported(path: Path, opened: OpenPa
     store = opened(path)
     store.append([record("m")])
     with pytest.raises(ZeroDivisionError), store._file.write() as db, store._file.write():
-        db.execute("ROLLBACK")  # as SQLite does by itself after some errors
+        db.execute("ROLLBACK")  # SQLite itself does this after some errors
         _ = 1 / 0
     store.append([record("n")])
     assert store.count(pool()) == 2
@@ -199,7 +197,7 @@ def test_the_first_error_of_a_transaction_is_reported(path: Path, opened: OpenPa
 # --- a log beside another database
 
 
-def refused(
+def assert_refused(
     path: Path, sentence: str = "was replaced, but the log memories.db-wal next to it"
 ) -> None:
     """Assert that a store is refused by reads and writes, and that no byte of it changes."""
@@ -224,8 +222,8 @@ def test_an_older_copy_of_the_same_store_beside_a_log_is_refused(
     killed(path, "lost1", "lost2")
     if not with_side_file:
         side(path).unlink()
-    shutil.copy(copy, path)  # in place, as cp does
-    refused(path)
+    shutil.copy(copy, path)  # in place, like cp
+    assert_refused(path)
 
 
 @pytest.mark.parametrize("with_side_file", [True, False])
@@ -233,8 +231,8 @@ def test_an_older_copy_of_the_same_store_beside_a_log_is_refused(
 def test_a_copy_with_writes_of_its_own_beside_a_log_is_refused(
     path: Path, with_side_file: bool, written: tuple[int, int], killed: Killed
 ) -> None:
-    """Also where it has had as many commits as the file of the log when that began, or within
-    it.
+    """This holds even if the copy has had as many commits as the log's file had at the log's
+    beginning, or later in it.
     """
     filled(path, "a", "b")
     copy = path.with_name("copy.db")
@@ -245,7 +243,7 @@ def test_a_copy_with_writes_of_its_own_beside_a_log_is_refused(
     if not with_side_file:
         side(path).unlink()
     shutil.copy(copy, path)
-    refused(path)
+    assert_refused(path)
 
 
 def test_a_newer_copy_beside_an_old_log_is_refused(path: Path, killed: Killed) -> None:
@@ -254,19 +252,19 @@ def test_a_newer_copy_beside_an_old_log_is_refused(path: Path, killed: Killed) -
     old = log(path).read_bytes()
     filled(path, "d", "e")
     log(path).write_bytes(old)
-    refused(path)
+    assert_refused(path)
 
 
 def test_an_old_file_beside_a_restarted_log_is_refused(
     path: Path, run_python: RunPython, killed: Killed
 ) -> None:
-    """Commits of the earlier log still follow those that overwrote its beginning."""
+    """In the log, older commits still follow those that overwrote its beginning."""
     filled(path, "a")
     copy = path.with_name("copy.db")
     shutil.copy(path, copy)
     killed(path, "b", "c" * 60_000, "d", checkpoint="each")
     shutil.copy(copy, path)
-    refused(path)
+    assert_refused(path)
 
 
 @pytest.mark.parametrize("with_side_file", [True, pytest.param(False, marks=pytest.mark.thorough)])
@@ -286,8 +284,8 @@ def test_a_touched_copied_or_moved_file_keeps_its_log(
     assert names(opened(path)) == ["a", "b", "c", "d"]
 
 
-# Writes with random lengths, moves its log into the file now and then, and says what was
-# acknowledged, until killed.
+# Writes texts of random lengths until killed, sometimes moves its log into the file, and prints
+# each acknowledged write.
 WRITES = """
 import random, sys
 from datetime import UTC, datetime
@@ -341,14 +339,14 @@ def test_a_kill_followed_by_a_copy_loses_no_acknowledged_write(path: Path) -> No
 def test_a_log_damaged_in_the_middle_is_not_replayed_into_a_newer_file(
     path: Path, killed: Killed
 ) -> None:
-    """SQLite would bring back pages of the first commits beside those of the last."""
+    """SQLite would restore pages of the first commits beside pages of the last."""
     filled(path, "a")
     killed(path, *"bcdef", checkpoint="last")
     content = bytearray(log(path).read_bytes())
     content[len(content) // 2] ^= 1
     log(path).write_bytes(content)
     os.utime(path, ns=(1, 1))
-    refused(path)
+    assert_refused(path)
 
 
 @pytest.mark.parametrize("with_side_file", [True, pytest.param(False, marks=pytest.mark.thorough)])
@@ -364,14 +362,14 @@ def test_another_store_beside_a_log_is_refused(
     if not with_side_file:
         side(path).unlink()
     (os.rename if renamed else shutil.copy)(other, path)
-    refused(path)
+    assert_refused(path)
 
 
 @pytest.mark.parametrize("renamed", [True, False])
 def test_a_copy_by_another_tool_beside_a_log_is_refused(
     path: Path, renamed: bool, killed: Killed
 ) -> None:
-    """Its pages lie elsewhere, so the log would spoil it."""
+    """Its pages are in other places, so the log would corrupt it."""
     filled(path, "a", "b")
     copy = path.with_name("copy.db")
     db = apsw.Connection(str(path))
@@ -379,7 +377,7 @@ def test_a_copy_by_another_tool_beside_a_log_is_refused(
     db.close()
     killed(path, "lost1", "lost2")
     (os.rename if renamed else shutil.copy)(copy, path)
-    refused(path)
+    assert_refused(path)
 
 
 def test_a_backup_beside_a_log_is_refused_with_the_way_to_restore_it(
@@ -392,7 +390,7 @@ def test_a_backup_beside_a_log_is_refused_with_the_way_to_restore_it(
     killed(path, "c")
     side(path).unlink()
     shutil.copy(backup, path)
-    refused(path, "is a backup, but the log")
+    assert_refused(path, "is a backup, but the log")
 
 
 def mark(path: Path) -> None:
@@ -402,10 +400,10 @@ def mark(path: Path) -> None:
     db.close()
 
 
-def test_a_backup_without_a_log_is_used_with_a_history_of_its_own(
+def test_a_backup_without_a_log_begins_its_own_history(
     path: Path, opened: OpenPath, killed: Killed
 ) -> None:
-    """Also after its first writer was killed."""
+    """This holds even after its first writer was killed."""
     filled(path, "a", "b")
     backup = path.with_name("backup.db")
     shutil.copy(path, backup)
@@ -440,7 +438,7 @@ def marker(path: Path) -> tuple[str, str]:
 @pytest.mark.parametrize(
     "parts", [("", "-wal"), ("", "-wal", ".lock"), ("", "-wal", "-shm", ".lock")]
 )
-def test_the_files_of_a_killed_process_may_be_copied_elsewhere(
+def test_the_files_of_a_killed_process_can_be_copied_elsewhere(
     path: Path, tmp_path: Path, parts: tuple[str, ...], opened: OpenPath, killed: Killed
 ) -> None:
     filled(path, "a")
@@ -471,7 +469,7 @@ def test_a_store_works_without_a_valid_side_file(
 def test_a_kill_during_a_checkpoint_loses_nothing(
     path: Path, opened: OpenPath, killed: Killed
 ) -> None:
-    """Half of the log is in the file then, whose time is not the one that was noted."""
+    """Half of the log is then in the file, whose modification time isn't the recorded one."""
     filled(path, "a")
     killed(path, "b", "c", checkpoint="last")
     assert names(opened(path)) == ["a", "b", "c"]
@@ -481,7 +479,7 @@ def test_a_kill_during_a_checkpoint_loses_nothing(
 def test_a_partly_checkpointed_log_belongs_to_its_file(
     path: Path, page: int, opened: OpenPath, killed: Killed
 ) -> None:
-    """A checkpoint writes the pages in order; it may be cut after each."""
+    """A checkpoint writes the pages in order, and can be interrupted after each."""
     filled(path, "a")
     killed(path, "b", "c")
     content, size = log(path).read_bytes(), 4096
@@ -509,7 +507,7 @@ def test_a_text_that_looks_like_the_count_of_commits_is_ignored(
 
 
 def marker_text(store: str, commits: int) -> str:
-    """Return the text of a side file with so many commits."""
+    """Return the text of a side file with this many commits."""
     return f"7\x01\x03M5{store}{commits:020d}"
 
 
@@ -538,7 +536,7 @@ def test_a_cut_log_is_reported_and_the_rest_can_be_read(
     assert left in (["a"], ["a", "b"], ["a", "b", "c"])
     missing = 4 - len(left)
     assert store.info(pool()).missing_commits == missing
-    store.touch([record("a").ref])  # no read fails for its statistic
+    store.touch([record("a").ref])  # counting a read doesn't fail the read
     with pytest.raises(
         StoreDamaged, match=rf"^{missing} commits that were acknowledged are missing.*memory doctor"
     ):
@@ -591,30 +589,30 @@ def test_another_store_without_a_log_is_accepted(
 
 
 def test_the_commit_note_never_runs_ahead_of_the_file(path: Path, opened: OpenPath) -> None:
-    """Also with transactions that are not acknowledged: failed, undone, empty or not flushed."""
+    """This includes transactions that aren't acknowledged: failed, undone, empty or not flushed."""
     store = opened(path)
     store.append([record("a")])
 
-    def noted() -> int:
+    def noted_commits() -> int:
         result = engine.read_side(side(path))[1]
         assert result is not None
         return result.marker.commits
 
-    before = noted()
+    before = noted_commits()
     with pytest.raises(ZeroDivisionError), store.transaction():
         store.append([record("b")])
         _ = 1 / 0
     with store.transaction():
         pass
     store.touch([record("a").ref])
-    assert noted() == before
+    assert noted_commits() == before
     store.append([record("c")])
-    assert noted() == before + 2  # the read that was counted is a commit too
+    assert noted_commits() == before + 2  # counting the read was a commit too
     store.close()
     assert int(marker(path)[1]) == before + 2
 
 
-def test_a_state_leads_only_to_the_next_one() -> None:
+def test_a_marker_leads_only_to_the_next_one() -> None:
     before = engine.Marker("0" * 32, 3)
     after = engine.next_marker(before)
     assert before.leads_to(after)
@@ -623,12 +621,8 @@ def test_a_state_leads_only_to_the_next_one() -> None:
     assert list(map(before.leads_to, of_older_program)) == [False, False, True, False]
 
 
-def test_commits_are_flushed_except_those_that_only_count_reads(
-    path: Path, opened: OpenPath
-) -> None:
-    """In SQLite's words: 2 flushes the log at each commit, 1 leaves it to the next one that
-    does.
-    """
+def test_all_commits_are_flushed_except_read_counts(path: Path, opened: OpenPath) -> None:
+    """In SQLite, `synchronous` 2 flushes the log at each commit; 1 leaves that to a later commit."""
     store = opened(path)
     with store.transaction(), store._file.read() as db:
         assert db.pragma("synchronous") == 2
@@ -654,7 +648,7 @@ def test_a_write_succeeds_even_if_its_note_fails(
     assert names(store) == ["a"]
 
 
-def test_what_a_side_file_says_of_its_database_does_not_hold_for_a_copy(
+def test_a_copy_of_a_side_file_claims_nothing_about_its_database(
     path: Path, tmp_path: Path
 ) -> None:
     filled(path, "m")

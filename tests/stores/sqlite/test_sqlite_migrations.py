@@ -1,4 +1,4 @@
-"""A SQLite store of an older schema is migrated whole or not at all; one of a newer schema is
+"""A SQLite store of an older schema is migrated completely or not at all; a newer schema is
 refused.
 """
 
@@ -49,7 +49,7 @@ UPDATE record SET note = 'migrated';
 
 
 def look(path: Path) -> list[str]:
-    """Return the version and the state of a file, and which additions of `NEXT` it has."""
+    """Return the version and state of a file, and the additions of `NEXT` that it has."""
     db = apsw.Connection(str(path))
     try:
         added = db.execute(
@@ -71,12 +71,12 @@ def migrate_to(monkeypatch: pytest.MonkeyPatch, *scripts: str) -> None:
     monkeypatch.setattr(engine, "SCHEMA_VERSION", len(sqlite_schema.MIGRATIONS))
 
 
-def test_the_newest_schema_is_that_of_the_last_migration() -> None:
+def test_the_newest_schema_is_the_last_migration() -> None:
     assert len(RELEASED) == engine.SCHEMA_VERSION
 
 
 def migrating(migration: str) -> str:
-    """Return the beginning of a script whose program knows one more migration."""
+    """Return the beginning of a script that adds one more migration to the program."""
     return (
         "from memories.stores.sqlite import engine, schema\n"
         f"schema.MIGRATIONS += ({migration!r},)\nengine.SCHEMA_VERSION += 1\n" + STORE
@@ -170,7 +170,7 @@ def test_processes_that_migrate_at_once_all_succeed(old: Path, start_python: Sta
     assert look(old)[:2] == [str(KNOWN + 1), "ok"]
 
 
-def test_a_leftover_of_an_interrupted_snapshot_does_not_matter(
+def test_the_remains_of_an_interrupted_snapshot_do_no_harm(
     old: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (old.parent / f".{old.name}.v{KNOWN}.backup.new").write_bytes(b"half")
@@ -223,7 +223,9 @@ db.close()
 
 @pytest.fixture(scope="module")
 def downgraded(tmp_path_factory: pytest.TempPathFactory, forks: ForkServer) -> tuple[Path, Any]:
-    """A closed store file of schema 1, without later additions, and the result of `seen` before."""
+    """A closed store file, downgraded to schema 1 without later additions, and the earlier result
+    of `seen`.
+    """
     path = tmp_path_factory.mktemp("first") / "memories.db"
     store = SQLiteStore(path, SPACE)
     vectors = unit_vectors(1_100)
@@ -275,7 +277,7 @@ def downgraded(tmp_path_factory: pytest.TempPathFactory, forks: ForkServer) -> t
 
 @pytest.fixture
 def first_schema(downgraded: tuple[Path, Any], path: Path) -> Any:
-    """The result of `seen` for the store whose file, now of schema 1, is copied to `path`."""
+    """Copies the downgraded file to `path`; the earlier result of `seen`."""
     made, before = downgraded
     shutil.copy2(made, path)
     return before
@@ -283,7 +285,7 @@ def first_schema(downgraded: tuple[Path, Any], path: Path) -> Any:
 
 @pytest.mark.first(1)
 @pytest.mark.parametrize("first_use", ["read", "write", "turn"])
-def test_a_file_of_the_first_schema_keeps_everything_and_takes_turns(
+def test_a_file_of_the_first_schema_keeps_everything_and_accepts_turns(
     first_schema: Any, path: Path, first_use: str, run_python: RunPython
 ) -> None:
     store = SQLiteStore(path, SPACE)
@@ -319,8 +321,10 @@ def test_a_file_of_the_first_schema_keeps_everything_and_takes_turns(
 @pytest.mark.parametrize(
     ("number", "width"), [(255, 1), (256, 2), (65_535, 2), (65_536, 4), (2**32 - 1, 4)]
 )
-def test_a_block_of_an_old_file_gets_the_numbers_of_its_namespaces(number: int, width: int) -> None:
-    """In as few bytes as the largest needs. The second window of the block is gone."""
+def test_a_migration_adds_namespace_numbers_to_blocks(number: int, width: int) -> None:
+    """Each number has as few bytes as the largest one needs. The second window of the block was
+    removed.
+    """
     db = apsw.Connection(":memory:")
     db.execute(
         "CREATE TABLE meta (name, value); INSERT INTO meta VALUES ('dimension', 70);"
@@ -335,7 +339,7 @@ def test_a_block_of_an_old_file_gets_the_numbers_of_its_namespaces(number: int, 
 
 
 def test_a_newer_schema_is_refused_and_left_alone(path: Path, run_python: RunPython) -> None:
-    """Its writer was killed, so that its log is still there: not even that is taken over."""
+    """Its writer was killed, so its log is still there; not even the log is changed."""
     script = (
         STORE
         + "add('m'); db = store._file._connection(); db.pragma('user_version', 9); os._exit(0)"

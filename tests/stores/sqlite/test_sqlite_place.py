@@ -30,16 +30,16 @@ LOCAL = """
 
 
 @pytest.mark.parametrize("kind", NETWORK)
-def test_file_systems_of_several_machines_are_network_ones(kind: str) -> None:
+def test_shared_filesystems_count_as_network_filesystems(kind: str) -> None:
     assert is_network(kind)
 
 
 @pytest.mark.parametrize("kind", LOCAL)
-def test_local_file_systems_are_not_network_ones(kind: str) -> None:
+def test_local_filesystems_do_not_count_as_network_filesystems(kind: str) -> None:
     assert not is_network(kind)
 
 
-def test_a_path_that_is_too_long_for_sqlite_is_reported_as_that(tmp_path: Path) -> None:
+def test_a_path_that_is_too_long_for_sqlite_is_reported_as_such(tmp_path: Path) -> None:
     folder = tmp_path / ("d" * 200) / ("e" * 200) / ("f" * 100)
     store = SQLiteStore(folder / "memories.db", None)
     with pytest.raises(
@@ -49,7 +49,7 @@ def test_a_path_that_is_too_long_for_sqlite_is_reported_as_that(tmp_path: Path) 
     store.close()
 
 
-def test_a_mount_point_may_have_any_character() -> None:
+def test_a_mount_point_can_contain_any_character() -> None:
     mounts = "/dev/a / ext4 rw 0 0\nserver:/x /mnt/a\\040b\\011c\\134d nfs4 rw 0 0\n"
     assert filesystem_of("/mnt/a b\tc\\d/e", mounts) == "nfs4"
     assert filesystem_of("/mnt/a", mounts) == "ext4"
@@ -115,7 +115,7 @@ def test_the_filesystem_of_a_folder_is_that_of_its_nearest_mount(folder: str, ki
     assert filesystem_of(folder, MOUNTS) == kind
 
 
-def test_a_network_filesystem_gets_no_store(
+def test_no_store_is_created_on_a_network_filesystem(
     path: Path, store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "filesystem_of", lambda resolved, mounts: "nfs4")
@@ -142,7 +142,7 @@ def test_a_store_moved_to_a_network_filesystem_is_refused(
     assert path.read_bytes() == before
 
 
-def test_a_file_system_is_looked_up_once_per_process(
+def test_a_filesystem_is_looked_up_once_per_process(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
@@ -161,7 +161,9 @@ def test_a_file_system_is_looked_up_once_per_process(
 
 
 @pytest.mark.parametrize("problem", ["link", "folder"])
-def test_an_error_of_the_lock_names_the_lock(path: Path, store: SQLiteStore, problem: str) -> None:
+def test_an_error_of_the_lock_file_names_the_lock_file(
+    path: Path, store: SQLiteStore, problem: str
+) -> None:
     lock = Path(f"{path}.lock")
     if problem == "link":
         lock.symlink_to(path.with_name("target"))
@@ -206,7 +208,7 @@ def test_log_bytes_grow_while_a_reader_holds_the_log(path: Path, store: SQLiteSt
         *(pytest.param(size, marks=pytest.mark.thorough) for size in (60, 80, 100, 140, 170)),
     ],
 )
-def test_a_command_with_little_memory_says_so_in_one_sentence(
+def test_a_command_with_little_memory_reports_it_in_one_line(
     tmp_path: Path, clean_environment: dict[str, str], megabytes: int
 ) -> None:
     command = f'ulimit -v {megabytes * 1024}; exec "{sys.executable}" -m memories search hello'
@@ -228,7 +230,7 @@ def test_a_command_with_little_memory_says_so_in_one_sentence(
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "files"])
-def test_a_folder_that_was_moved_away_is_not_recreated(tmp_path: Path, kind: str) -> None:
+def test_a_moved_folder_is_not_recreated(tmp_path: Path, kind: str) -> None:
     data = tmp_path / "data"
     with Memories(f"{kind}:///{data}/m.db", embedder="none") as memories:
         made = memories.create("The office is in Berlin").memory

@@ -1,4 +1,4 @@
-"""Caches between searches: an open store finds the same as a newly opened one."""
+"""Caches between searches: an open store has the results of a newly opened one."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -27,8 +27,8 @@ def open_store(path: Path) -> Iterator[OpenStore]:
 
 
 def results(store: SQLiteStore, *, where: object = None) -> list[dict[str, float]]:
-    """Return what some queries find, single words, phrases, beginnings and several words, with
-    their scores.
+    """Return the results and scores of some queries: single words, phrases, prefixes and several
+    words.
     """
     queries = [
         ["apple"],
@@ -45,7 +45,7 @@ def labelled(store: SQLiteStore) -> dict[str, dict[str, str]]:
     return {entry.ref.group: dict(entry.labels) for entry in store.scan(pool(), limit=1_000)}
 
 
-def test_counting_a_read_keeps_what_searches_have_read(open_store: OpenStore) -> None:
+def test_counting_a_read_does_not_clear_the_cache_of_searches(open_store: OpenStore) -> None:
     store = open_store()
     store.append([record("m1", text="apple")])
     cache: ReadCache[str, int] = ReadCache(10)
@@ -64,7 +64,7 @@ def test_counting_a_read_keeps_what_searches_have_read(open_store: OpenStore) ->
 def test_searches_see_the_writes_of_any_connection(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, large: bool
 ) -> None:
-    """Also where a namespace is so large that common words are counted no further than needed."""
+    """This includes a namespace so large that the counting of common words stops early."""
     if large:
         monkeypatch.setattr(sqlite_words, "_RANK_ALL_ROWS", 20)
         monkeypatch.setattr(sqlite_words, "_RANK_AT_MOST", 15)
@@ -128,7 +128,7 @@ def test_rolled_back_writes_are_not_cached(open_store: OpenStore) -> None:
 def test_a_repair_by_another_process_invalidates_the_cache(
     open_store: OpenStore, path: Path
 ) -> None:
-    """A record had other words than its text, and so another length."""
+    """The index had words of a different text for a record, so another length."""
     store = open_store()
     store.append(
         [record(f"m{n}", text=f"apple pear fig {'plum ' * n}", vectors=None) for n in range(4)]
@@ -164,7 +164,7 @@ def test_a_large_store_limits_the_cached_counts_of_terms(
 def test_words_are_found_by_the_connection_that_rewrote_an_older_file(
     open_store: OpenStore, path: Path
 ) -> None:
-    """The rewrite moves temporary tables of the connection to a file and drops them."""
+    """The rewrite moves the connection's temporary tables to a file and drops them."""
     store = open_store()
     store.append([record(f"m{n}", text="apple and pear", vectors=None) for n in range(3)])
     db = apsw.Connection(str(path))

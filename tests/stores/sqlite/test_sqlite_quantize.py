@@ -1,4 +1,4 @@
-"""Codes and bit codes of vectors: the nearest are chosen exactly, and the coarse order is right."""
+"""Codes and bit codes of vectors: the nearest are selected exactly, and the coarse order is right."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def unit(count: int, dimension: int, seed: int = 1) -> Any:
 
 @pytest.fixture
 def quantizer(monkeypatch: pytest.MonkeyPatch) -> Quantizer:
-    """A quantizer that scores one code in 30, and at least 16; of few codes, all."""
+    """A quantizer that scores one code in 30, but at least 16."""
     monkeypatch.setattr(quantize, "_SCORED_AT_LEAST", 16)
     monkeypatch.setattr(quantize, "_SCORED_SHARE", 30)
     monkeypatch.setattr(quantize, "_PIECE", 1_000)
@@ -27,7 +27,7 @@ def quantizer(monkeypatch: pytest.MonkeyPatch) -> Quantizer:
 
 
 def differing(codes: bytes, query: Any) -> Any:
-    """Count, one by one, the signs in which codes differ from a query."""
+    """Count the signs in which each code differs from a query."""
     return ((Quantizer(96).numbers(codes) > 0) != (query > 0)).sum(axis=1)
 
 
@@ -51,7 +51,7 @@ def test_the_nearest_are_those_that_differ_least(
 
 
 @pytest.mark.parametrize(("count", "are_all"), [(16, True), (17, False)])
-def test_few_codes_are_all_near(quantizer: Quantizer, count: int, are_all: bool) -> None:
+def test_of_few_codes_all_count_as_near(quantizer: Quantizer, count: int, are_all: bool) -> None:
     codes = quantizer.encode(unit(count, 96))
     query = quantizer.rotate_query(unit(1, 96, seed=2)[0])
     chosen = np.arange(count)
@@ -60,14 +60,14 @@ def test_few_codes_are_all_near(quantizer: Quantizer, count: int, are_all: bool)
     assert (quantizer.nearest(query, quantizer.bits(codes), None, 1) is None) == are_all
 
 
-def test_a_sample_of_many_codes_decides_how_near_is_near(
+def test_a_sample_of_many_codes_sets_the_limit_for_near(
     quantizer: Quantizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(quantize, "_SAMPLE", 500)
     codes = quantizer.encode(unit(COUNT, 96))
     query = quantizer.rotate_query(unit(1, 96, seed=2)[0])
     counted = differing(codes, query)
-    sample = np.sort(counted[::6])  # 500 of 3,000; 100 of these are wanted, so 17 of the sample
+    sample = np.sort(counted[::6])  # 500 of 3,000; 100 are wanted of all, so 17 of the sample
     near = quantizer.nearest(query, quantizer.bits(codes), None, 1)
     assert near is not None
     assert near.tolist() == np.flatnonzero(counted <= sample[16]).tolist()
@@ -75,7 +75,7 @@ def test_a_sample_of_many_codes_decides_how_near_is_near(
 
 @pytest.mark.parametrize("dimension", [8, 64, 96, 192, 200, 384])
 def test_coarse_scores_are_the_products_with_the_signs(dimension: int) -> None:
-    """The query has eight levels, so its numbers are off by half a step at most."""
+    """The query is rounded to eight levels, so each number is off by at most half a step."""
     quantizer = Quantizer(dimension)
     codes = quantizer.encode(unit(300, dimension))
     query = quantizer.rotate_query(unit(1, dimension, seed=2)[0])
@@ -88,8 +88,8 @@ def test_coarse_scores_are_the_products_with_the_signs(dimension: int) -> None:
 
 
 @pytest.mark.parametrize("compact", [False, True])
-def test_vectors_encoded_together_have_the_codes_of_each(compact: bool) -> None:
-    """A batch of three is encoded one by one, a batch of four together."""
+def test_vectors_encoded_together_have_the_same_codes_as_alone(compact: bool) -> None:
+    """A batch of three is encoded vector by vector, a batch of four together."""
     quantizer = Quantizer(96, compact=compact)
     vectors = [unit(1, 96, seed=seed) for seed in range(4)]
     for batch in (vectors, vectors[:3], [*vectors[:3], unit(2, 96)]):

@@ -1,5 +1,5 @@
-"""Store files of every released schema, written by the programs of that time, and what becomes of
-them.
+"""Store files of every released schema, written by the programs of that time, can be opened,
+migrated and restored.
 """
 
 import gzip
@@ -16,9 +16,7 @@ from memories.transfer.backup import restore
 
 DATA = Path(__file__).parents[2] / "data"
 RELEASED = [1, 2, 3, 4]
-UNCOUNTED = RELEASED[
-    :3
-]  # they do not count their commits, so a copy may simply be moved into its place
+UNCOUNTED = RELEASED[:3]  # these don't count their commits, so a copy can simply replace the file
 NEWEST = engine.SCHEMA_VERSION
 
 
@@ -31,7 +29,7 @@ def unpack(version: int, path: Path) -> bytes:
 
 
 def looked_at(path: Path) -> list[str]:
-    """Return the version and the state of the file of a closed store."""
+    """Return the version and state of a closed store's file."""
     db = apsw.Connection(str(path))
     try:
         return [str(db.pragma("user_version")), db.pragma("integrity_check")]
@@ -122,7 +120,7 @@ def test_an_older_program_refuses_a_newer_store_and_changes_no_byte(
 
 
 @pytest.mark.parametrize("version", UNCOUNTED)
-def test_the_snapshot_of_a_migration_can_be_put_back(path: Path, version: int) -> None:
+def test_the_snapshot_of_a_migration_can_replace_the_file(path: Path, version: int) -> None:
     unpack(version, path)
     url = f"sqlite:///{path}"
     with Memories(url, embedder="fake", namespace="ann") as memories:

@@ -1,4 +1,4 @@
-"""Salvage of a damaged SQLite file: through SQLite where possible, else from its pages."""
+"""Salvage of a damaged SQLite file, through SQLite if possible, else from its pages."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -16,7 +16,7 @@ from memories.stores.sqlite.wal import continues, read_log
 
 @pytest.fixture
 def kept(path: Path) -> dict[Ref, Record]:
-    """A closed store of two namespaces: versions, tags, reads, turns, and a text that goes over
+    """A closed store of two namespaces with versions, tags, reads, turns, and a text that spans
     several pages.
     """
     store = SQLiteStore(path, SPACE)
@@ -53,7 +53,7 @@ def kept(path: Path) -> dict[Ref, Record]:
 
 
 def saved(path: Path) -> tuple[dict[Ref, Record], list[Lost]]:
-    """Salvage a file; return the records by address, and what was lost."""
+    """Salvage a file; return the records by address, and the losses."""
     results = list(salvage(path))
     lost = [entry for entry in results if isinstance(entry, Lost)]
     return {entry.ref: entry for entry in results if isinstance(entry, Record)}, lost
@@ -160,7 +160,7 @@ def test_a_log_is_read_in_pages_of_any_size(tmp_path: Path, size: int) -> None:
     assert {len(page) for page in log.pages.values()} == {size}
 
 
-def test_a_log_continues_a_database_that_can_be_read(tmp_path: Path) -> None:
+def test_a_log_belongs_only_to_a_database_that_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "any.db"
     db = apsw.Connection(str(path))
     db.execute("PRAGMA journal_mode=WAL; CREATE TABLE t (a)").fetchall()
@@ -174,12 +174,15 @@ def test_a_log_continues_a_database_that_can_be_read(tmp_path: Path) -> None:
     db.close()
 
 
-def test_what_stands_before_the_rows_of_a_page_is_no_row(tmp_path: Path) -> None:
+def test_bytes_before_the_rows_of_a_page_are_not_read_as_rows(tmp_path: Path) -> None:
     path = tmp_path / "any.db"
     db = apsw.Connection(str(path))
     db.execute("CREATE TABLE t (a)")
-    size = 4 + 4 * 2  # of the row: its length, number, header and content
+    size = 4 + 4 * 2  # size of the row: its length, number, header and content
     [[page]] = db.execute("PRAGMA page_size").fetchall()
     db.execute("INSERT INTO t VALUES (?)", ((page - size).to_bytes(2, "big") * 4,))
     db.close()
-    assert [row.number for row in page_rows(path)] == [1, 1]  # of the schema, and of the table
+    assert [row.number for row in page_rows(path)] == [
+        1,
+        1,
+    ]  # the schema's row, the table's row

@@ -1,4 +1,6 @@
-"""Records that are added together leave the same bytes in a SQLite store as one by one."""
+"""Records that are added together leave the same bytes in a SQLite store as records added one by
+one.
+"""
 
 import itertools
 import random
@@ -40,7 +42,7 @@ def test_vectors_added_together_get_the_same_codes_as_alone(dimension: int, comp
     assert quantizer.encode_each([*given, windows]) == [*alone, quantizer.encode(windows)]
 
 
-def test_memories_added_one_by_one_get_their_blocks(
+def test_memories_added_one_by_one_fill_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 32)
@@ -52,7 +54,7 @@ def test_memories_added_one_by_one_get_their_blocks(
 
 
 def tables_of(path: Path) -> dict[str, list[Any]]:
-    """Return every row of every table of a store, and of its words where each stands."""
+    """Return every row of every table of a store, and the positions of each word."""
     db = apsw.Connection(str(path))
     indexes = [
         name
@@ -62,12 +64,12 @@ def tables_of(path: Path) -> dict[str, list[Any]]:
     for name in indexes:
         db.execute(
             f"INSERT INTO {name} ({name}) VALUES ('optimize')"
-        )  # into one part: how many writes made it is gone
+        )  # into one segment, which is independent of the number of writes
         db.execute(
             f"CREATE VIRTUAL TABLE temp.{name}_where USING fts5vocab (main, {name}, instance)"
         )
-    # Which write a word came with, and in which part of the index it is, depends on how many writes
-    # there were.
+    # The write that added a word, and the index segment that contains it, depend on the number of
+    # writes.
     own = {f"{name}_{part}" for name in indexes for part in ("data", "idx", "docsize")} | {*indexes}
     results = {
         name: sorted(map(repr, db.execute(f"SELECT * FROM {name}")))
@@ -88,8 +90,8 @@ def tables_of(path: Path) -> dict[str, list[Any]]:
 
 
 def mixed(count: int) -> list[Record]:
-    """Return records of every kind: both collections, the log, three namespaces, windows, labels,
-    ended, read, none.
+    """Return records of every kind: of both collections, the log and three namespaces, with and
+    without vectors, labels, ends and reads.
     """
     drawn = random.Random(5)
     vectors = iter(unit_vectors(4 * count))
@@ -129,7 +131,7 @@ def test_records_added_together_leave_the_same_bytes_as_one_by_one(
     monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 64)
     monkeypatch.setattr(sqlite_vectors, "_LOOK_EVERY", 1)
     monkeypatch.setattr(sqlite_vectors, "EXACT_ROWS", 64)
-    monkeypatch.setattr("os.urandom", bytes)  # in the id of the store and of each commit
+    monkeypatch.setattr("os.urandom", bytes)  # the ids of the store and of commits
     records = mixed(600)
     results = []
     for name, sizes in (
@@ -159,9 +161,7 @@ def test_records_added_together_leave_the_same_bytes_as_one_by_one(
             assert other[name] == rows, name
 
 
-def test_a_refused_record_undoes_all_that_were_added_with_it(
-    store: SQLiteStore, path: Path
-) -> None:
+def test_a_refused_record_undoes_all_records_added_with_it(store: SQLiteStore, path: Path) -> None:
     records = mixed(60)
     store.append(records[:20])
     before = tables_of(path)

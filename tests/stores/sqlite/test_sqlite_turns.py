@@ -1,5 +1,5 @@
-"""The turns of a SQLite store: a long conversation is searched as well as a short one, beside
-memories.
+"""The turns of a SQLite store: a long conversation is searched as exactly as a short one, and
+separately from memories.
 """
 
 import threading
@@ -53,7 +53,7 @@ def _talk(count: int) -> list[Record]:
 def test_a_long_conversation_gives_the_same_best_turns_as_a_short_one(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the blocks and by the index of words alone, as where all turns are looked at."""
+    """The blocks and the word index give the same best turns as a look at all turns."""
     monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 64)
     store.append([record(f"m{number}", text="apple banana") for number in range(100)])
     for start in range(0, 600, 100):
@@ -82,7 +82,7 @@ def test_a_long_conversation_gives_the_same_best_turns_as_a_short_one(
     assert failed_cases(check, [(query,) for query in queries]) == []
 
 
-def test_matches_of_a_filter_are_the_same_by_the_blocks(
+def test_matches_of_a_filter_are_the_same_with_blocks(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 64)
@@ -133,7 +133,7 @@ for table in ("block", "turn_block"):
     assert "m30" in search(store, "note 30", k=1)
 
 
-def test_turns_hide_no_word_from_a_search_of_memories(
+def test_common_words_of_turns_do_not_hide_memories(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_words, "_RANK_ALL_ROWS", 50)
@@ -146,7 +146,7 @@ def test_turns_hide_no_word_from_a_search_of_memories(
 
 
 def _steps(store: SQLiteStore, entry: Record) -> int:
-    """Append a record; return how many steps SQLite's machine took."""
+    """Append a record; return the number of steps of SQLite's virtual machine."""
     taken = 0
 
     def step() -> bool:
@@ -163,7 +163,7 @@ def _steps(store: SQLiteStore, entry: Record) -> int:
 
 @pytest.mark.parametrize("memories", [pytest.param(0, marks=pytest.mark.thorough), 1_100])
 def test_the_cost_of_an_append_does_not_grow(store: SQLiteStore, memories: int) -> None:
-    """Now and then SQLite tidies up its index of words; the median leaves that out."""
+    """SQLite occasionally reorganizes its word index; the median leaves that out."""
     store.append([record(f"m{number}") for number in range(memories)])
     cost = [_steps(store, turn(number, labels={"role": "user"})) for number in range(600)]
     assert float(np.median(cost[-50:])) < 1.2 * float(np.median(cost[10:60]))
@@ -189,7 +189,9 @@ def _all_matches(store: SQLiteStore) -> Any:
 
 
 def test_cached_rows_equal_those_of_a_new_store(path: Path) -> None:
-    """Changes by this connection, by another one, by another thread, and ones that are undone."""
+    """Tested with changes by this connection, another connection and another thread, and with
+    undone changes.
+    """
     here, there = SQLiteStore(path, SPACE), SQLiteStore(path, SPACE)
 
     def same() -> Any:
@@ -197,7 +199,7 @@ def test_cached_rows_equal_those_of_a_new_store(path: Path) -> None:
         expected = _all_matches(fresh)
         fresh.close()
         assert _all_matches(here) == _all_matches(there) == expected
-        assert _all_matches(here) == expected  # once more, now that it is kept
+        assert _all_matches(here) == expected  # a second time, from the cache
         return expected
 
     here.append([turn(number, text="apple", labels={"who": "ann"}) for number in range(5)])

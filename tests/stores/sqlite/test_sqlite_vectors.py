@@ -1,5 +1,5 @@
-"""The vectors of a SQLite store: blocks find the best, compact codes keep cosines, the space can be
-changed.
+"""The vectors of a SQLite store: blocks find the best, compact codes keep the cosines, and the
+space can be changed.
 """
 
 import random
@@ -89,8 +89,8 @@ def many(large: Path, path: Path) -> Iterator[SQLiteStore]:
 def recall_at_10(
     store: SQLiteStore, vectors: Any, where: Filter, meant: list[int], queries: int = 20
 ) -> float:
-    """Return the share of the true ten best that a search finds; as good as the tenth, within
-    0.002, counts as well.
+    """Return the share of the true ten best that a search finds; a result within 0.002 of the tenth
+    counts too.
     """
     drawn = np.random.default_rng(6)
     results = 0
@@ -129,8 +129,8 @@ def test_the_ten_best_are_found(
     exact_rows: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With few exact rows even a selective filter goes through the blocks, and must walk far down
-    their list.
+    """With few exact rows, even a selective filter uses the blocks, and must go far down their
+    list.
     """
     monkeypatch.setattr(sqlite_vectors, "EXACT_ROWS", exact_rows)
     assert recall_at_10(many, clusters, pool(**conditions), meant) >= 0.99
@@ -152,9 +152,7 @@ def test_most_vectors_of_a_large_store_are_in_blocks(
 def test_an_unselective_search_uses_the_blocks(
     many: SQLiteStore, clusters: Any, path: Path, run_python: RunPython
 ) -> None:
-    """With all their bits taken away it finds little: so the test of its recall tests the
-    blocks.
-    """
+    """Without the blocks' bits it finds little, so the test of recall tests the blocks."""
     script = (
         "import sys, apsw; "
         "apsw.Connection(sys.argv[1]).execute('UPDATE block SET bits = zeroblob(length(bits))')"
@@ -164,7 +162,7 @@ def test_an_unselective_search_uses_the_blocks(
 
 
 def test_blocks_survive_a_removal(many: SQLiteStore, clusters: Any, path: Path) -> None:
-    """Also for another store that has read the blocks before."""
+    """This includes another open store that has read the blocks before."""
     other = SQLiteStore(path, REAL)
     assert recall_at_10(other, clusters, pool(), OF_ANN, queries=5) > 0.9
     removed = set(random.Random(7).sample(OF_ANN, 40)) | {1023, 1020, ROWS - 1, ROWS - 2}
@@ -205,7 +203,7 @@ def test_texts_of_several_windows_fill_blocks_too(
 
 
 @pytest.mark.parametrize(("rows", "blocks"), [(15, 0), (16, 1), (17, 1), (32, 2)])
-def test_a_block_is_written_when_it_is_full(
+def test_a_block_is_written_once_it_is_full(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch, rows: int, blocks: int
 ) -> None:
     monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 16)
@@ -220,8 +218,8 @@ def test_a_block_is_written_when_it_is_full(
 def test_cached_indexes_of_a_label_follow_writes(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where texts have several windows, records are removed, and a second label narrows it
-    further.
+    """This includes texts of several windows, removed records, and a second label that narrows the
+    search.
     """
     monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 16)
     monkeypatch.setattr(sqlite_vectors, "EXACT_ROWS", 4)
@@ -277,7 +275,7 @@ def test_threads_change_cached_indexes_of_labels_one_at_a_time(
     unlocked: list[str] = []
 
     class Guarded(dict[int, Any]):
-        """Places of labels that notice a change without the lock."""
+        """Places of labels that record a change without the lock."""
 
         def pop(self, *given: Any) -> Any:
             unlocked.extend(["pop"] if not index._lock.locked() else [])
@@ -303,7 +301,7 @@ def test_threads_change_cached_indexes_of_labels_one_at_a_time(
     index._blocks = index._blocks._replace(labelled=places)
     for kind in ("0", "1"):
         store.candidates(pool(labels={"kind": kind, "all": "1"}), vector=vectors[7], terms=[], k=5)
-    assert len(places) == 1  # more than so many are dropped
+    assert len(places) == 1  # above the limit, others are dropped
     assert unlocked == []
 
 
@@ -327,8 +325,8 @@ def test_compact_codes_take_five_bits_and_keep_cosines() -> None:
 
 
 def test_the_form_of_codes_changes_only_with_new_vectors(path: Path) -> None:
-    """The setting counts for the first vectors of a store; one that is opened with the other
-    setting goes on.
+    """The setting applies when a store gets its first vectors; a store that is opened with the
+    other setting keeps its form.
     """
     vectors = unit_vectors(40, seed=41)
     refs = [Ref(MEMORY, "ann", f"m{number}", 1) for number in range(40)]
@@ -369,8 +367,8 @@ def test_the_form_of_codes_changes_only_with_new_vectors(path: Path) -> None:
 def test_vectors_of_other_namespaces_change_no_result_of_the_blocks(
     clusters: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """So few are looked at again that which ones is a matter of luck; that of others must not
-    decide it.
+    """So few are rescored that their selection is partly random; other namespaces must not
+    influence it.
     """
     monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 512)
     monkeypatch.setattr(sqlite_vectors, "MIN_RESCORED", 40)
@@ -423,7 +421,7 @@ def test_a_rolled_back_switch_changes_nothing(
 
 
 @pytest.mark.parametrize("space", [None, OTHER])
-def test_removing_needs_no_matching_embedder(
+def test_removing_does_not_need_the_right_embedder(
     open_store: OpenStore, space: Space | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 16)
@@ -486,7 +484,7 @@ def test_all_candidates_are_scored_if_as_many_are_wanted(
 def test_rolled_back_blocks_are_not_cached(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others take their places, under the same numbers."""
+    """Other blocks take their places, with the same numbers."""
     monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 16)
     monkeypatch.setattr(sqlite_vectors, "_LOOK_EVERY", 1)
     monkeypatch.setattr(sqlite_vectors, "EXACT_ROWS", 20)
@@ -517,8 +515,8 @@ def test_rolled_back_blocks_are_not_cached(
     assert nearest(vectors[7]) == "m7"
 
 
-def test_moved_vectors_are_equal_to_the_bit(open_store: OpenStore, tmp_path: Path) -> None:
-    """So an export after an import is the same file."""
+def test_moved_vectors_are_identical(open_store: OpenStore, tmp_path: Path) -> None:
+    """Therefore an export after an import is the same file."""
     store = open_store(REAL)
     drawn = np.random.default_rng(35).standard_normal((300, 384)).astype(np.float32)
     drawn /= np.linalg.norm(drawn, axis=1, keepdims=True)
@@ -555,7 +553,7 @@ def test_a_scan_of_unstaged_records_starts_again_when_staged_ones_were_dropped(
 
 @pytest.mark.parametrize("step", [1, 2, 3, 4, 64])
 def test_vectors_get_their_block_with_any_writes_between_them(step: int) -> None:
-    """Memories that come one by one have every second seq: the entries of the log are in
+    """Memories that are added one by one have every second seq, since entries of the log are in
     between.
     """
     for start in (1, 2):

@@ -1,5 +1,5 @@
-"""The words of a SQLite store: each namespace is scored by its own words, by the formula, however
-much others write.
+"""The words of a SQLite store: each namespace is scored with its own words by the formula,
+regardless of other writers.
 """
 
 import random
@@ -44,7 +44,7 @@ from memories.stores.words import tokens_of
 def test_rare_words_find_records_in_a_large_store(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Words in very many rows are left out there, unless there are no others."""
+    """Words in very many rows are ignored in a large store, unless there are no others."""
     monkeypatch.setattr(sqlite_words, "_RANK_ALL_ROWS", 50)
     monkeypatch.setattr(sqlite_words, "_RANK_AT_MOST", 20)
     store.append([record(f"m{n:02}", text="weekly report", vectors=None) for n in range(60)])
@@ -52,13 +52,13 @@ def test_rare_words_find_records_in_a_large_store(
     assert set(by_words(store, ["weekly", "report", "zanzibar"])) == {"rare"}
     hits = by_words(store, ["weekly", "report"], k=10)
     assert len(hits) == 10
-    assert min(set(hits) - {"rare"}) >= "m41"  # of so many, the newest are ranked
+    assert min(set(hits) - {"rare"}) >= "m41"  # only the newest of the matches are ranked
 
 
 def test_common_words_find_records_with_all_of_them_in_a_large_store(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However old it is; and not every record that has one is ranked."""
+    """This includes old records, and not every record with one of the words is ranked."""
     monkeypatch.setattr(sqlite_words, "_RANK_ALL_ROWS", 50)
     monkeypatch.setattr(sqlite_words, "_RANK_AT_MOST", 30)
     store.append([record("all", text="plan of the weekly report", vectors=None)])
@@ -85,7 +85,7 @@ def test_common_words_find_records_with_all_of_them_in_a_large_store(
 def test_common_words_find_records_with_a_rare_label_in_a_large_store(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Few have the label, so few have both, however common the word is."""
+    """Few records have the label, so few have both, however common the word is."""
     monkeypatch.setattr(sqlite_words, "_RANK_ALL_ROWS", 100)
     monkeypatch.setattr(sqlite_words, "_RANK_AT_MOST", 30)
     store.append(
@@ -125,7 +125,7 @@ DRAWN = [
 
 
 def _draw(count: int, seed: int, *namespaces: str) -> list[Record]:
-    """Return memories and turns of words in several scripts; some ended, some empty."""
+    """Return memories and turns with words in several scripts; some have ended, some are empty."""
     drawn = np.random.default_rng(seed)
     entries: list[Record] = []
     for number in range(count):
@@ -157,7 +157,9 @@ TERMS = [
 
 
 def _expected(store: SQLiteStore, where: Filter) -> dict[Ref, float]:
-    """Return BM25 of `TERMS` by the formula; live and ended records are two corpora."""
+    """Return the BM25 scores of `TERMS` by the formula; live and ended records are separate
+    corpora.
+    """
     entries = everything(store, where)
     results: dict[Ref, float] = {}
     for ended in (False, True):
@@ -176,7 +178,7 @@ def _expected(store: SQLiteStore, where: Filter) -> dict[Ref, float]:
 def test_words_are_scored_by_the_formula_through_all_changes(
     open_store: OpenStore, path: Path, seed: int
 ) -> None:
-    """Also after ends, restorations and removals, and with any records of other namespaces."""
+    """This includes ends, restorations and removals, and any records of other namespaces."""
     store: Any = open_store(SPACE)
     store.append([*_draw(120, seed, "ann", "shared"), *_draw(150, seed + 9, "bob")])
     drawn = random.Random(seed)
@@ -240,8 +242,8 @@ def test_word_counts_of_a_namespace_match_its_records(
     run_python(COUNTED, path)
 
 
-def _told_to_bob(store: SQLiteStore) -> str:
-    """Return everything that searches in Bob's namespace return."""
+def _results_of_bob(store: SQLiteStore) -> str:
+    """Return the results of all searches in Bob's namespace."""
     told: list[Any] = []
     for where in (pool("bob"), turns("bob"), pool("bob", state="any"), turns("bob", group="talk")):
         for terms in (["deploy", "zebra"], ["deploy"], ["friday", "zeb*"], ["from the"]):
@@ -266,7 +268,7 @@ def _told_to_bob(store: SQLiteStore) -> str:
 def test_many_records_in_one_namespace_hide_none_in_another(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch, lines: int
 ) -> None:
-    """Its lines stand between those of bob and share a word with them."""
+    """Its lines are between those of bob and share a word with them."""
     if lines < 10_000:
         monkeypatch.setattr(sqlite_words, "_RANK_ALL_ROWS", 100)
         monkeypatch.setattr(sqlite_words, "_RANK_AT_MOST", 20)
@@ -282,9 +284,9 @@ def test_many_records_in_one_namespace_hide_none_in_another(
             )
 
     fill(0, "bob", ["deploy on friday from the branch", "the zebra crosses", "lunch at noon"])
-    before = _told_to_bob(store)
+    before = _results_of_bob(store)
     fill(0, "crawler", [f"deploy number {number} of the zebra" for number in range(lines)])
-    assert _told_to_bob(store) == before
+    assert _results_of_bob(store) == before
     assert set(by_words(store, ["deploy", "zebra"], pool("bob"))) == {"m0", "m1"}
 
 
