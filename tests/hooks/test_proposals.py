@@ -191,6 +191,43 @@ def test_an_english_sentence_of_worth_needs_no_phrase() -> None:
     assert candidates("I'm printing it now.", "user", lambda _: 1.0) == []
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Commit my changes",
+        "ok, rename these variables",
+        "Write a commit message for my work",
+        "Squash the last three commits",
+        "Push everything now",
+        "Benenne meinen Branch um",
+        "Mach daraus bitte eine Funktion",
+        "Annule mes dernières modifications",
+        "Ouvre une pull request pour cette branche",
+        "Haz commit de mis cambios",
+        "Cambia el nombre de mi rama",
+    ],
+)
+def test_an_instruction_for_the_moment_is_not_proposed_however_it_is_rated(text: str) -> None:
+    assert candidates(text, "user", lambda _: 1.0) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Always commit with a signed-off line",
+        "Use my work email for commits",
+        "Plan my meetings only after ten",
+        "Priya is my manager",
+        "Tests that need the network are slow",
+        "Signe toujours mes commits",
+        "Nutze meine Firmenadresse für Commits",
+        "Marta lleva las facturas de mi equipo",
+    ],
+)
+def test_a_standing_instruction_may_name_what_is_mine(text: str) -> None:
+    assert [each.content for each in candidates(text, "user", lambda _: 1.0)] == [text]
+
+
 def test_an_english_sentence_of_no_worth_is_left_out_in_spite_of_a_phrase() -> None:
     assert candidates("we use pnpm here", "user", lambda _: -3.0) == []
 

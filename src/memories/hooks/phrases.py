@@ -262,7 +262,7 @@ def _weigh_gloss(text: str, sentence: str, code: str, rate: Rate) -> str | None:
     if code not in gloss.LANGUAGES or _QUOTATION in text:
         return None
     language = read_language(code)
-    if language.denies(text) or language.pattern("moment").search(text):
+    if language.denies(text) or any(language.pattern(kind).search(text) for kind in _OF_NOW):
         return None
     return _STATEMENT if rate(gloss.gloss(sentence, code)) >= _MIN_WORTH_OF_GLOSS else None
 
