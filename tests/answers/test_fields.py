@@ -1,6 +1,4 @@
-"""The table of answer fields: what a memory, a turn and a version have is in JSON, in the schemas
-and in the docs.
-"""
+"""The table of answer fields covers the library's attributes, and answers and schemas follow it."""
 
 from dataclasses import fields
 
@@ -22,7 +20,7 @@ from memories.read.turns import Turn
 from memories.server.api.openapi import SCHEMAS
 
 RENAMED = {"index": "turn_index"}
-ELSEWHERE = {"data", "session"}  # what only programs read: the library has it, answers do not
+ELSEWHERE = {"data", "session"}  # only in the library, not in answers
 
 
 def test_a_memory_as_json_has_the_fields_of_the_table_in_their_order(memories: Memories) -> None:
@@ -64,7 +62,7 @@ def test_every_attribute_of_the_library_is_in_the_table() -> None:
     }  # it depends on the memory
 
 
-def test_each_field_has_a_schema_and_no_other_field_has() -> None:
+def test_the_schemas_describe_exactly_the_fields_of_the_table() -> None:
     for name, table in {"Memory": MEMORY, "Turn": TURN}.items():
         assert list(SCHEMAS[name]["properties"]) == [
             *(field.name for field in table if field.default is ALWAYS),

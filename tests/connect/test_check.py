@@ -1,4 +1,4 @@
-"""Checking a connection starts what the host starts, and leaves no trace in the memory."""
+"""A check of a connection starts the same programs as the host, and leaves no trace in the store."""
 
 import json
 import os
@@ -22,14 +22,14 @@ SERVER = [PROGRAM, "mcp"]
 
 
 @pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the SDK wait until a server has ended, however busy the machine is: after two seconds it
-    would go on without it.
+def slow_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the SDK wait for a server to exit, even on a busy machine; by default it stops waiting
+    after two seconds.
     """
     monkeypatch.setattr("mcp.client.stdio.PROCESS_TERMINATION_TIMEOUT", 60.0)
 
 
-def hook(event: str) -> list[str]:
+def hook_command(event: str) -> list[str]:
     """Return the command of a hook as a host's configuration contains it."""
     return [PROGRAM, "hook", event, "--host", "claude-code", "--capture"]
 
@@ -37,11 +37,11 @@ def hook(event: str) -> list[str]:
 def entries(
     server: list[str], *hooks: list[str], environment: Mapping[str, str] = os.environ
 ) -> FoundEntries:
-    """Return the entries of a connection as they were found in a configuration."""
+    """Return the entries of a connection as found in a host's configuration."""
     return FoundEntries(server, list(hooks), [], environment)
 
 
-def script(folder: Path, text: str) -> str:
+def write_script(folder: Path, text: str) -> str:
     """Write an executable shell script; return its path."""
     path = folder / "program"
     path.write_text(f"#!/bin/sh\n{text}\n")
@@ -50,7 +50,7 @@ def script(folder: Path, text: str) -> str:
 
 
 @pytest.mark.thorough
-def test_a_connection_that_works_is_timed_and_leaves_no_trace(
+def test_a_check_starts_the_server_and_the_hooks_and_leaves_no_trace(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EMBEDDER", "fake")
@@ -58,7 +58,9 @@ def test_a_connection_that_works_is_timed_and_leaves_no_trace(
         created = memories.create("Deploys happen on Tuesdays").memory
     before = {path.name for path in home.iterdir()}
     check = check_connection(
-        entries(SERVER, hook("session-start"), hook("user-prompt"), hook("stop"))
+        entries(
+            SERVER, hook_command("session-start"), hook_command("user-prompt"), hook_command("stop")
+        )
     )
     assert check.problem == ""
     assert "search_memories" in check.tools
@@ -79,29 +81,29 @@ def test_a_connection_that_works_is_timed_and_leaves_no_trace(
         ("echo hello; exit 0", "Connection closed", "install the program"),
     ],
 )
-def test_a_server_that_ends_is_reported_in_its_own_words(
+def test_the_error_of_a_server_that_exits_is_reported(
     text: str, problem: str, remedy: str, tmp_path: Path
 ) -> None:
-    check = check_connection(entries([script(tmp_path, text), "mcp"]))
+    check = check_connection(entries([write_script(tmp_path, text), "mcp"]))
     assert check.problem == f"its MCP server ended at once: {problem}"
     assert check.remedy.startswith(remedy)
 
 
-def test_a_missing_server_is_a_problem() -> None:
+def test_a_missing_or_unconfigured_server_is_a_problem() -> None:
     assert "No such file" in check_connection(entries(["/gone/memoriae", "mcp"])).problem
     assert check_connection(entries([])).problem == "its MCP server is not configured"
 
 
 @pytest.mark.thorough
-def test_a_server_that_does_not_answer_is_given_up(
+def test_a_check_gives_up_on_a_server_that_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("memories.connect.status._SERVER_SECONDS", 0.2)
-    check = check_connection(entries([script(tmp_path, "exec sleep 600"), "mcp"]))
+    check = check_connection(entries([write_script(tmp_path, "exec sleep 600"), "mcp"]))
     assert "did not answer within" in check.problem
 
 
-def test_a_hook_of_another_program_is_a_problem(
+def test_failing_disabled_and_late_hooks_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from memories.connect import status as module
@@ -110,7 +112,9 @@ def test_a_hook_of_another_program_is_a_problem(
     monkeypatch.setattr(module, "HOOK_SECONDS", -1.0)
 
     def check(text: str) -> module.Check:
-        return check_connection(entries(SERVER, [script(tmp_path, text), "hook", "session-start"]))
+        return check_connection(
+            entries(SERVER, [write_script(tmp_path, text), "hook", "session-start"])
+        )
 
     assert "gave an answer that this version doesn't understand" in check("echo hello").problem
     assert "gave no answer" in check("exit 0").problem
@@ -123,9 +127,9 @@ def test_a_hook_of_another_program_is_a_problem(
     )
 
 
-def test_what_the_files_of_a_project_name_is_not_started(tmp_path: Path) -> None:
+def test_a_program_that_a_projects_files_name_is_not_started(tmp_path: Path) -> None:
     mark = tmp_path / "started"
-    program = script(tmp_path, f"touch {mark}")
+    program = write_script(tmp_path, f"touch {mark}")
     found = entries([program, "mcp"], [program, "hook", "session-start"])
     connection = Connection("claude-code", "project", str(tmp_path), found, "")
     assert check_connections([connection]) == [connection]

@@ -32,7 +32,7 @@ COMMENTED = [
 ]
 
 
-def values(text: str) -> Any:
+def parse(text: str) -> Any:
     """Parse a JSON text with comments."""
     return Document(text, comments=True).get(())
 
@@ -44,7 +44,7 @@ def test_adding_and_removing_an_entry_restores_every_byte(text: str) -> None:
     document.set(("servers", "memories"), ENTRY)
     document.append(("hooks", "Start"), {"command": "x"})
     document.append(("hooks", "Start"), {"command": "y"})
-    expected = {**values(text), "hooks": {"Start": [{"command": "x"}, {"command": "y"}]}}
+    expected = {**parse(text), "hooks": {"Start": [{"command": "x"}, {"command": "y"}]}}
     expected["servers"] = {**(there or {}), "memories": ENTRY}
     assert document.get(()) == expected
     for comment in ("// about a", "/* b */", "// last", "// tail", "// all mine"):
@@ -82,7 +82,7 @@ def test_a_comment_stays_with_the_member_before_it() -> None:
     assert document.text == '{\n  "b": 2, // two\n  "c": 3\n}'
 
 
-def test_an_equal_value_changes_nothing() -> None:
+def test_setting_an_equal_value_changes_nothing() -> None:
     text = '{"servers": {"memories":   {"args":["mcp"],   "command":"x"}}}'
     document = Document(text, comments=False)
     document.set(("servers", "memories"), {"command": "x", "args": ["mcp"]})
@@ -114,7 +114,7 @@ def test_errors_name_the_line(text: str, line: int, why: str) -> None:
 
 
 @pytest.mark.parametrize("text", ['{"servers": []}', '{"servers": null}', '{"servers": "x"}'])
-def test_other_values_are_not_replaced_by_objects(text: str) -> None:
+def test_a_value_that_is_not_an_object_is_not_replaced(text: str) -> None:
     document = Document(text, comments=False)
     with pytest.raises(TypeError, match="line 1: servers is not an object"):
         document.set(("servers", "memories"), ENTRY)
@@ -142,7 +142,7 @@ trees = st.recursive(
     trees,
     st.booleans(),
 )
-def test_any_object_takes_any_member(
+def test_any_member_can_be_set_in_any_object_and_removed_again(
     tree: dict[str, Any], indent: int | str | None, path: list[str], value: Any, ascii_only: bool
 ) -> None:
     text = json.dumps(tree, indent=indent, ensure_ascii=ascii_only)
@@ -190,7 +190,7 @@ def test_text_after_a_removed_entry_does_not_join_the_comment_before_it(
 ) -> None:
     document = Document(text, comments=True)
     document.remove(("m",))
-    assert values(document.text) == kept
+    assert parse(document.text) == kept
     assert "// mine" in document.text or "// about a" in document.text
 
 
@@ -198,10 +198,10 @@ def test_text_after_a_removed_entry_does_not_join_the_comment_before_it(
 def test_an_entry_is_not_added_inside_a_comment(text: str) -> None:
     document = Document(text, comments=True)
     document.set(("m",), 2)
-    assert values(document.text) == {"a": 1, "m": 2}
+    assert parse(document.text) == {"a": 1, "m": 2}
     document.remove(("m",))
     assert document.text == text
 
 
 def test_comments_at_both_ends_are_two_comments() -> None:
-    assert values('/* mine */\n{"a": 1}\n/* end */\n') == {"a": 1}
+    assert parse('/* mine */\n{"a": 1}\n/* end */\n') == {"a": 1}

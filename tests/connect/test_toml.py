@@ -48,7 +48,7 @@ def test_adding_and_removing_an_entry_restores_every_byte(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", LAYOUTS)
-def test_text_added_after_the_table_stays(text: str) -> None:
+def test_text_added_after_the_table_is_kept(text: str) -> None:
     behind = "\n# about z\n[z]\na = 1\n"
     put = (
         toml.put(text, TABLE, ROWS)
@@ -75,6 +75,6 @@ def test_unusual_layouts_are_refused(text: str, why: str) -> None:
         toml.put(text, TABLE, ROWS)
 
 
-def test_a_file_without_other_tables_keeps_its_line_ends() -> None:
+def test_a_file_without_other_tables_keeps_its_line_endings() -> None:
     put = toml.put('[mcp_servers.memories]\r\ncommand = "x"\r\n', TABLE, ROWS)
     assert put.count("\n") == put.count("\r\n") > 1

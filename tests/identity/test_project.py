@@ -34,7 +34,7 @@ ACME = "https://example.com/acme/shop.git"
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A separate home for git and for us, with no repository above the folders of the tests."""
+    """A separate home for Git and for Memories, with no repository above the tests' folders."""
     made = tmp_path / "home"
     made.mkdir()
     for name in ("HOME", "MEMORY_HOME"):
@@ -56,8 +56,8 @@ def git(folder: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-def repository(folder: Path, commits: int = 1, remote: str | None = None) -> Path:
-    """Make a repository with commits and a remote."""
+def create_repository(folder: Path, commits: int = 1, remote: str | None = None) -> Path:
+    """Create a repository with commits and a remote."""
     folder.mkdir(parents=True)
     git(folder, "init", "-q", "-b", "main")
     for number in range(commits):
@@ -67,16 +67,16 @@ def repository(folder: Path, commits: int = 1, remote: str | None = None) -> Pat
     return folder
 
 
-def found(folder: Path) -> Project:
+def project_of(folder: Path) -> Project:
     """Return the project of a folder, which must have one."""
     project = identify(folder)
     assert project is not None
     return project
 
 
-def name(folder: Path) -> str:
+def name_of(folder: Path) -> str:
     """Return the name of a folder's project."""
-    return found(folder).name
+    return project_of(folder).name
 
 
 def test_without_a_repository_there_is_no_project(tmp_path: Path) -> None:
@@ -85,65 +85,73 @@ def test_without_a_repository_there_is_no_project(tmp_path: Path) -> None:
     assert identify(tmp_path / "missing") is None
 
 
-def test_a_folder_inside_is_the_same_project(tmp_path: Path) -> None:
-    top = repository(tmp_path / "shop", remote=ACME)
+def test_a_subfolder_belongs_to_the_same_project(tmp_path: Path) -> None:
+    top = create_repository(tmp_path / "shop", remote=ACME)
     (top / "src" / "deep").mkdir(parents=True)
     assert (
-        found(top / "src" / "deep") == found(top) == Project("example.com/acme/shop", top, "main")
+        project_of(top / "src" / "deep")
+        == project_of(top)
+        == Project("example.com/acme/shop", top, "main")
     )
 
 
-def test_working_trees_are_one_project_each_with_its_branch(tmp_path: Path) -> None:
-    top = repository(tmp_path / "shop")
+def test_working_trees_share_a_project_and_have_their_own_branches(tmp_path: Path) -> None:
+    top = create_repository(tmp_path / "shop")
     git(top, "worktree", "add", "-q", "-b", "feature/one", "../one")
-    other = found(tmp_path / "one")
-    assert (other.name, other.branch, other.worktree) == (name(top), "feature/one", "one")
+    other = project_of(tmp_path / "one")
+    assert (other.name, other.branch, other.worktree) == (name_of(top), "feature/one", "one")
     assert other.root == tmp_path / "one"
 
 
-def test_working_trees_of_a_bare_repository_are_one_project(tmp_path: Path) -> None:
-    git(tmp_path, "clone", "-q", "--bare", str(repository(tmp_path / "source")), "shop/.bare")
+def test_working_trees_of_a_bare_repository_share_a_project(tmp_path: Path) -> None:
+    git(
+        tmp_path, "clone", "-q", "--bare", str(create_repository(tmp_path / "source")), "shop/.bare"
+    )
     (tmp_path / "shop" / ".git").write_text("gitdir: ./.bare\n")
     for each in ("one", "two"):
         git(tmp_path / "shop", "worktree", "add", "-q", "-b", each, each)
     names = {
-        name(tmp_path / each) for each in ("shop", "shop/.bare", "shop/one", "shop/two", "source")
+        name_of(tmp_path / each)
+        for each in ("shop", "shop/.bare", "shop/one", "shop/two", "source")
     }
     assert len(names) == 1
     git(tmp_path / "shop", "remote", "remove", "origin")
     other = (tmp_path / "shop").rename(tmp_path / "till")
-    assert (name(other), name(tmp_path / "source")) == ("till", "source")
+    assert (name_of(other), name_of(tmp_path / "source")) == ("till", "source")
 
 
-def test_clones_of_one_remote_are_one_project_and_others_are_not(tmp_path: Path) -> None:
-    one, two = repository(tmp_path / "one", remote=ACME), repository(tmp_path / "two", remote=ACME)
-    fork = repository(tmp_path / "shop", remote="https://example.com/bob/shop")
-    assert name(one) == name(two) != name(fork)
+def test_only_clones_of_the_same_remote_share_a_project(tmp_path: Path) -> None:
+    one, two = (
+        create_repository(tmp_path / "one", remote=ACME),
+        create_repository(tmp_path / "two", remote=ACME),
+    )
+    fork = create_repository(tmp_path / "shop", remote="https://example.com/bob/shop")
+    assert name_of(one) == name_of(two) != name_of(fork)
 
 
-def test_repositories_without_a_remote_have_their_folders_names(tmp_path: Path) -> None:
-    top = repository(tmp_path / "shop")
+def test_a_repository_without_a_remote_is_named_after_its_folder(tmp_path: Path) -> None:
+    top = create_repository(tmp_path / "shop")
     git(tmp_path, "clone", "-q", str(top), "copy")
     git(tmp_path / "copy", "remote", "remove", "origin")
     git(tmp_path, "clone", "-q", "--bare", str(top), "till.git")
     git(tmp_path / "till.git", "remote", "remove", "origin")
-    assert (name(top), name(tmp_path / "copy"), name(tmp_path / "till.git")) == (
+    assert (name_of(top), name_of(tmp_path / "copy"), name_of(tmp_path / "till.git")) == (
         "shop",
         "copy",
         "till",
     )
 
 
-def test_a_folders_name_that_is_in_use_gets_a_suffix(tmp_path: Path, home: Path) -> None:
-    assert name(repository(tmp_path / "shop")) == "shop"
-    second, third = (repository(tmp_path / place / "shop") for place in ("second", "third"))
+def test_a_folder_name_that_is_taken_gets_a_suffix(tmp_path: Path, home: Path) -> None:
+    assert name_of(create_repository(tmp_path / "shop")) == "shop"
+    second, third = (create_repository(tmp_path / place / "shop") for place in ("second", "third"))
     provisional = identify(second, record=False)
     assert provisional is not None
-    assert name(second) == name(second) == provisional.name
-    assert re.fullmatch(r"shop-[0-9a-f]{12}", name(second))
-    assert len({name(tmp_path / "shop"), name(second), name(third)}) == 3
+    assert name_of(second) == name_of(second) == provisional.name
+    assert re.fullmatch(r"shop-[0-9a-f]{12}", name_of(second))
+    assert len({name_of(tmp_path / "shop"), name_of(second), name_of(third)}) == 3
     registry.set_alias(home, "example.com/acme/till", "till")
-    assert name(repository(tmp_path / "till")) != "till"
+    assert name_of(create_repository(tmp_path / "till")) != "till"
 
 
 def test_circular_aliases_are_listed_once() -> None:
@@ -154,10 +162,10 @@ def test_circular_aliases_are_listed_once() -> None:
 @pytest.mark.parametrize(
     ("other", "expected"), [("elsewhere/shop", r"shop-[0-9a-f]{12}"), ("shop", "shop")]
 )
-def test_a_name_given_by_another_process_at_the_same_time_counts(
+def test_a_name_that_another_process_stores_at_the_same_time_is_taken(
     other: str, expected: str, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    top, waits = repository(tmp_path / "shop"), Event()
+    top, waits = create_repository(tmp_path / "shop"), Event()
 
     def locked_with_notice(path: Path) -> AbstractContextManager[None]:
         waits.set()
@@ -167,7 +175,7 @@ def test_a_name_given_by_another_process_at_the_same_time_counts(
     (home / ".projects").mkdir()
     with ThreadPoolExecutor(1) as threads:
         with locked(home / ".projects" / ".names.lock"):
-            answer = threads.submit(name, top)
+            answer = threads.submit(name_of, top)
             assert waits.wait(60)
             registry.remember(
                 home, registry.Repository(str(tmp_path / other / ".git"), "shop", None, None, 0)
@@ -175,20 +183,25 @@ def test_a_name_given_by_another_process_at_the_same_time_counts(
         assert re.fullmatch(expected, answer.result(60))
 
 
-def test_where_no_name_can_be_remembered_each_has_its_suffix(tmp_path: Path, home: Path) -> None:
+def test_if_no_name_can_be_stored_every_repository_gets_a_suffix(
+    tmp_path: Path, home: Path
+) -> None:
     (home / ".projects" / ".names.lock").mkdir(parents=True)
-    one, two = repository(tmp_path / "one" / "shop"), repository(tmp_path / "two" / "shop")
-    first = name(one)
+    one, two = (
+        create_repository(tmp_path / "one" / "shop"),
+        create_repository(tmp_path / "two" / "shop"),
+    )
+    first = name_of(one)
     git(one, "commit", "-q", "--allow-empty", "-m", "more")
-    assert name(one) == first != name(two)
+    assert name_of(one) == first != name_of(two)
     assert first.startswith("shop-")
 
 
 @pytest.mark.parametrize("first_commit", [None, "", "1" * 40])
-def test_a_name_that_an_earlier_version_made_of_the_first_commit_stays(
+def test_a_name_that_an_earlier_version_derived_from_the_first_commit_stays(
     first_commit: str | None, tmp_path: Path, home: Path
 ) -> None:
-    top = repository(tmp_path / "shop", commits=2)
+    top = create_repository(tmp_path / "shop", commits=2)
     common = top / ".git"
     fields = {
         "folder": str(common),
@@ -200,45 +213,49 @@ def test_a_name_that_an_earlier_version_made_of_the_first_commit_stays(
     registry.remember(home, registry.Repository(str(common), "x", None, None, 0))
     [file] = (home / ".projects").iterdir()
     file.write_text(json.dumps(fields))
-    assert name(top) == "git-cc1ff8c69e09"
+    assert name_of(top) == "git-cc1ff8c69e09"
     moved = top.rename(tmp_path / "renamed")
-    assert name(moved) == "git-cc1ff8c69e09"
+    assert name_of(moved) == "git-cc1ff8c69e09"
     git(moved, "remote", "add", "origin", ACME)
-    assert name(moved) == name(repository(tmp_path / "clone", remote=ACME)) == "git-cc1ff8c69e09"
+    assert (
+        name_of(moved)
+        == name_of(create_repository(tmp_path / "clone", remote=ACME))
+        == "git-cc1ff8c69e09"
+    )
 
 
 def test_a_project_keeps_its_name_when_its_commits_are_replaced(tmp_path: Path) -> None:
-    top = repository(tmp_path / "shop")
-    assert name(top) == "shop"
+    top = create_repository(tmp_path / "shop")
+    assert name_of(top) == "shop"
     before = git(top, "rev-parse", "HEAD")
     git(top, "commit", "-q", "--amend", "--allow-empty", "-m", "another")
     git(top, "reflog", "expire", "--expire=now", "--all")
     git(top, "gc", "-q", "--prune=now")
     assert not repositories.has_commit(top / ".git", before)
-    assert name(top) == "shop"
+    assert name_of(top) == "shop"
 
 
 def test_a_project_that_was_restored_from_a_backup_keeps_its_name(tmp_path: Path) -> None:
-    top = repository(tmp_path / "other" / "shop")
-    assert name(repository(tmp_path / "shop")) == "shop"
-    before = name(top)
+    top = create_repository(tmp_path / "other" / "shop")
+    assert name_of(create_repository(tmp_path / "shop")) == "shop"
+    before = name_of(top)
     shutil.copytree(top, tmp_path / "backup")
     top.rename(tmp_path / "gone")
     shutil.copytree(tmp_path / "backup", top)
-    assert name(top) == before
+    assert name_of(top) == before
 
 
-def test_a_clone_of_a_clone_on_this_machine_has_the_name_of_the_first(tmp_path: Path) -> None:
-    top = repository(tmp_path / "shop", remote=ACME)
+def test_a_clone_of_a_local_clone_has_the_name_of_the_original(tmp_path: Path) -> None:
+    top = create_repository(tmp_path / "shop", remote=ACME)
     git(tmp_path, "clone", "-q", "shop", "copy")
     git(tmp_path, "clone", "-q", f"file://{tmp_path / 'copy'}", "second")
-    assert name(tmp_path / "second") == name(tmp_path / "copy") == name(top)
+    assert name_of(tmp_path / "second") == name_of(tmp_path / "copy") == name_of(top)
 
 
 def test_clones_of_each_other_do_not_recurse_forever(tmp_path: Path) -> None:
-    one = repository(tmp_path / "one", remote="../two")
-    repository(tmp_path / "two", remote="../one")
-    assert name(one)
+    one = create_repository(tmp_path / "one", remote="../two")
+    create_repository(tmp_path / "two", remote="../one")
+    assert name_of(one)
 
 
 @pytest.mark.first(2)
@@ -266,8 +283,8 @@ def test_commits_are_found_among_loose_objects_and_in_packs(
     ] == []
 
 
-def test_a_shared_clone_has_the_commits_that_it_borrows(tmp_path: Path) -> None:
-    top = repository(tmp_path / "shop", commits=3)
+def test_commits_that_a_shared_clone_borrows_are_found(tmp_path: Path) -> None:
+    top = create_repository(tmp_path / "shop", commits=3)
     git(tmp_path, "clone", "-q", "--shared", "shop", "copy")
     assert repositories.has_commit(tmp_path / "copy" / ".git", git(top, "rev-parse", "HEAD~2"))
 
@@ -275,123 +292,129 @@ def test_a_shared_clone_has_the_commits_that_it_borrows(tmp_path: Path) -> None:
 def test_a_project_keeps_its_name_when_a_remote_is_added_changed_and_removed(
     tmp_path: Path,
 ) -> None:
-    top = repository(tmp_path / "shop")
-    first = name(top)
+    top = create_repository(tmp_path / "shop")
+    first = name_of(top)
     git(top, "remote", "add", "origin", ACME)
-    assert name(top) == first
-    assert name(repository(tmp_path / "clone", remote=ACME)) == first  # another clone of it as well
+    assert name_of(top) == first
+    assert (
+        name_of(create_repository(tmp_path / "clone", remote=ACME)) == first
+    )  # and so is another clone
     git(top, "remote", "set-url", "origin", "https://example.com/new/shop")
-    assert name(top) == first
+    assert name_of(top) == first
     git(top, "remote", "remove", "origin")
-    assert name(top) == first
+    assert name_of(top) == first
 
 
 def test_a_project_keeps_its_name_when_its_first_commit_is_made(tmp_path: Path) -> None:
-    top = repository(tmp_path / "shop", commits=0)
-    before = name(top)
+    top = create_repository(tmp_path / "shop", commits=0)
+    before = name_of(top)
     git(top, "commit", "-q", "--allow-empty", "-m", "one")
-    assert before == "shop" and name(top) == before
+    assert before == "shop" and name_of(top) == before
     git(top, "remote", "add", "origin", ACME)
-    assert name(top) == before
+    assert name_of(top) == before
 
 
 def test_another_repository_in_the_same_place_is_another_project(tmp_path: Path) -> None:
-    top = repository(tmp_path / "shop", remote=ACME)
-    before = name(top)
+    top = create_repository(tmp_path / "shop", remote=ACME)
+    before = name_of(top)
     top.rename(tmp_path / "gone")
-    other = repository(tmp_path / "shop", commits=2)
-    assert name(other) != before
-    without = [name(other)]
+    other = create_repository(tmp_path / "shop", commits=2)
+    assert name_of(other) != before
+    without = [name_of(other)]
     for away in ("gone too", "gone as well"):
         other.rename(tmp_path / away)
-        other = repository(tmp_path / "shop")
-        without.append(name(other))
+        other = create_repository(tmp_path / "shop")
+        without.append(name_of(other))
     assert len({before, *without, "shop"}) == 5
     other.rename(tmp_path / "gone at last")
     assert (
-        name(repository(tmp_path / "shop", remote="https://example.com/acme/till"))
+        name_of(create_repository(tmp_path / "shop", remote="https://example.com/acme/till"))
         == "example.com/acme/till"
     )
 
 
-def test_a_clone_whose_folder_has_the_number_of_a_removed_one_is_another_project(
+def test_a_clone_whose_folder_reuses_an_inode_is_another_project(
     tmp_path: Path, home: Path
 ) -> None:
-    """File systems give the number of a removed folder to the next one."""
-    top = repository(tmp_path / "shop")
-    assert name(top) == "shop"
+    """File systems reuse the inode number of a removed folder."""
+    top = create_repository(tmp_path / "shop")
+    assert name_of(top) == "shop"
     known = registry.find_repository(home, top / ".git")
     assert known is not None
     top.rename(tmp_path / "gone")
-    repository(top, remote="https://example.com/acme/till")
+    create_repository(top, remote="https://example.com/acme/till")
     registry.remember(home, known._replace(number=(top / ".git").stat().st_ino))
-    assert name(top) == "example.com/acme/till"
+    assert name_of(top) == "example.com/acme/till"
 
 
-def test_a_remote_that_is_in_use_already_does_not_change_its_project(tmp_path: Path) -> None:
-    known = name(repository(tmp_path / "shop", remote=ACME))
-    other = repository(tmp_path / "other")
-    before = name(other)
+def test_adding_the_remote_of_another_project_does_not_rename_either(tmp_path: Path) -> None:
+    known = name_of(create_repository(tmp_path / "shop", remote=ACME))
+    other = create_repository(tmp_path / "other")
+    before = name_of(other)
     git(other, "remote", "add", "origin", ACME)
-    assert name(other) == before
-    assert name(tmp_path / "shop") == known == "example.com/acme/shop"
+    assert name_of(other) == before
+    assert name_of(tmp_path / "shop") == known == "example.com/acme/shop"
 
 
-def test_a_moved_folder_stays_its_project(tmp_path: Path) -> None:
-    top = repository(tmp_path / "shop")
-    before = name(top)
-    assert name(top.rename(tmp_path / "renamed")) == before
+def test_a_moved_folder_keeps_its_project(tmp_path: Path) -> None:
+    top = create_repository(tmp_path / "shop")
+    before = name_of(top)
+    assert name_of(top.rename(tmp_path / "renamed")) == before
 
 
-def test_an_alias_means_another_project(tmp_path: Path, home: Path) -> None:
-    top = repository(tmp_path / "shop", remote=ACME)
+def test_an_alias_replaces_the_name_of_a_project(tmp_path: Path, home: Path) -> None:
+    top = create_repository(tmp_path / "shop", remote=ACME)
     registry.set_alias(home, "example.com/acme/shop", "shop")
-    assert name(top) == "shop"
+    assert name_of(top) == "shop"
     registry.set_alias(home, "example.com/acme/shop", None)
-    assert name(top) == "example.com/acme/shop"
+    assert name_of(top) == "example.com/acme/shop"
 
 
-def test_looking_without_recording_writes_nothing(tmp_path: Path, home: Path) -> None:
-    top = repository(tmp_path / "shop")
+def test_identifying_a_project_without_recording_it_writes_nothing(
+    tmp_path: Path, home: Path
+) -> None:
+    top = create_repository(tmp_path / "shop")
     assert identify(top, record=False) is not None
     assert list(home.iterdir()) == []
 
 
-def test_the_users_own_configuration_names_the_project_and_folders_in_it(tmp_path: Path) -> None:
-    top = repository(tmp_path / "shop", remote=ACME)
+def test_the_users_git_configuration_can_name_the_project_and_its_subfolders(
+    tmp_path: Path,
+) -> None:
+    top = create_repository(tmp_path / "shop", remote=ACME)
     (top / "packages" / "api" / "src").mkdir(parents=True)
     git(top, "config", "memories.project", "Web Shop")
     git(top, "config", "memories.packages/api.project", "api")
-    assert (name(top), name(top / "packages")) == ("Web Shop", "Web Shop")
-    assert name(top / "packages" / "api" / "src") == "api"
+    assert (name_of(top), name_of(top / "packages")) == ("Web Shop", "Web Shop")
+    assert name_of(top / "packages" / "api" / "src") == "api"
 
 
-def test_a_repository_may_ask_for_a_project_of_each_working_tree_or_clone(tmp_path: Path) -> None:
-    top = repository(tmp_path / "shop", remote=ACME)
+def test_a_repository_can_make_each_working_tree_or_clone_a_project(tmp_path: Path) -> None:
+    top = create_repository(tmp_path / "shop", remote=ACME)
     git(top, "worktree", "add", "-q", "../one")
     git(top, "config", "memories.scope", "worktree")
-    assert (name(top), name(tmp_path / "one")) == (
+    assert (name_of(top), name_of(tmp_path / "one")) == (
         "example.com/acme/shop",
         "example.com/acme/shop#one",
     )
-    clone = repository(tmp_path / "clone", remote=ACME)
+    clone = create_repository(tmp_path / "clone", remote=ACME)
     git(clone, "config", "memories.scope", "clone")
-    assert name(clone).startswith("example.com/acme/shop#") and name(clone) != name(top)
+    assert name_of(clone).startswith("example.com/acme/shop#") and name_of(clone) != name_of(top)
 
 
-def test_a_setting_of_one_working_tree(tmp_path: Path) -> None:
-    top = repository(tmp_path / "shop", remote=ACME)
+def test_one_working_tree_can_have_its_own_setting(tmp_path: Path) -> None:
+    top = create_repository(tmp_path / "shop", remote=ACME)
     git(top, "worktree", "add", "-q", "../one")
     git(top, "config", "extensions.worktreeConfig", "true")
     git(tmp_path / "one", "config", "--worktree", "memories.project", "mine")
-    assert (name(top), name(tmp_path / "one")) == ("example.com/acme/shop", "mine")
+    assert (name_of(top), name_of(tmp_path / "one")) == ("example.com/acme/shop", "mine")
 
 
 def test_tracked_files_cannot_choose_the_project(tmp_path: Path) -> None:
-    """Not by a file that the configuration includes, and not by a folder that looks like a
-    repository.
+    """Neither a file that the configuration includes nor a folder that looks like a repository
+    names the project.
     """
-    source = repository(tmp_path / "source")
+    source = create_repository(tmp_path / "source")
     (source / ".gitconfig").write_text("[memories]\n project = victim\n scope = clone\n")
     bare = source / "bare"
     (bare / "objects").mkdir(parents=True)
@@ -406,53 +429,55 @@ def test_tracked_files_cannot_choose_the_project(tmp_path: Path) -> None:
     git(source, "commit", "-qm", "all")
     git(tmp_path, "clone", "-q", "source", "clone")
     git(tmp_path / "clone", "config", "include.path", "../.gitconfig")
-    assert name(tmp_path / "clone") == name(source)
-    assert name(tmp_path / "clone" / "bare") == name(source)
+    assert name_of(tmp_path / "clone") == name_of(source)
+    assert name_of(tmp_path / "clone" / "bare") == name_of(source)
 
 
-def test_an_included_file_may_hold_the_remote(tmp_path: Path) -> None:
-    top = repository(tmp_path / "shop")
+def test_the_remote_may_be_in_an_included_file(tmp_path: Path) -> None:
+    top = create_repository(tmp_path / "shop")
     (top / ".git" / "more").write_text(f'[remote "origin"]\n\turl = {ACME}\n')
     git(top, "config", "include.path", "more")
-    assert name(top) == "example.com/acme/shop"
+    assert name_of(top) == "example.com/acme/shop"
 
 
 def test_a_submodule_is_a_project_of_its_own(tmp_path: Path) -> None:
-    part = repository(tmp_path / "part")
-    top = repository(tmp_path / "shop")
+    part = create_repository(tmp_path / "part")
+    top = create_repository(tmp_path / "shop")
     git(top, "submodule", "add", "-q", str(part), "lib")
-    assert name(top / "lib") == name(part) != name(top)
-    assert found(top / "lib").root == top / "lib"
+    assert name_of(top / "lib") == name_of(part) != name_of(top)
+    assert project_of(top / "lib").root == top / "lib"
 
 
-def test_a_bare_repository_and_the_inside_of_a_git_folder(tmp_path: Path) -> None:
-    top = repository(tmp_path / "shop")
+def test_folders_inside_a_git_folder_or_bare_repository_belong_to_its_project(
+    tmp_path: Path,
+) -> None:
+    top = create_repository(tmp_path / "shop")
     git(tmp_path, "clone", "-q", "--bare", "shop", "copy.git")
-    assert name(tmp_path / "copy.git" / "refs") == name(top)
-    assert name(top / ".git" / "hooks") == name(top)
+    assert name_of(tmp_path / "copy.git" / "refs") == name_of(top)
+    assert name_of(top / ".git" / "hooks") == name_of(top)
 
 
-def test_a_commit_that_is_checked_out_has_no_branch(tmp_path: Path) -> None:
-    top = repository(tmp_path / "shop", commits=2)
-    assert found(top).branch == "main"
+def test_a_detached_head_has_no_branch(tmp_path: Path) -> None:
+    top = create_repository(tmp_path / "shop", commits=2)
+    assert project_of(top).branch == "main"
     git(top, "checkout", "-q", "HEAD~1")
-    assert found(top).branch is None
+    assert project_of(top).branch is None
 
 
-def test_a_link_to_a_folder_is_that_folder(tmp_path: Path) -> None:
-    top = repository(tmp_path / "shop")
+def test_a_link_to_a_folder_is_followed(tmp_path: Path) -> None:
+    top = create_repository(tmp_path / "shop")
     (tmp_path / "link").symlink_to(top, target_is_directory=True)
-    assert found(tmp_path / "link") == found(top)
+    assert project_of(tmp_path / "link") == project_of(top)
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     assert identify(tmp_path / "loop") is None
 
 
-def test_short_forms_of_remotes(tmp_path: Path, home: Path) -> None:
+def test_short_forms_of_remotes_are_expanded(tmp_path: Path, home: Path) -> None:
     (home / ".gitconfig").write_text(
         '[url "https://example.com/"]\n\tinsteadOf = x:\n\tinsteadOf = acme:\n'
     )
-    top = repository(tmp_path / "shop", remote="acme:acme/shop")
-    assert name(top) == "example.com/acme/shop"
+    top = create_repository(tmp_path / "shop", remote="acme:acme/shop")
+    assert name_of(top) == "example.com/acme/shop"
 
 
 @pytest.mark.parametrize(
@@ -476,11 +501,9 @@ def test_short_forms_of_remotes(tmp_path: Path, home: Path) -> None:
         '[a "b\\',
     ],
 )
-def test_a_hostile_configuration_names_nothing_and_breaks_nothing(
-    config: str, tmp_path: Path
-) -> None:
-    top = repository(tmp_path / "shop")
-    before = name(top)
+def test_a_hostile_configuration_gives_a_project_no_other_name(config: str, tmp_path: Path) -> None:
+    top = create_repository(tmp_path / "shop")
+    before = name_of(top)
     (top / ".git" / "config").write_text(config)
     project = identify(top)
     assert project is None or project.name == before
@@ -489,8 +512,10 @@ def test_a_hostile_configuration_names_nothing_and_breaks_nothing(
 @pytest.mark.parametrize(
     "file", ["HEAD", "config", "commondir", "packed-refs", "shallow", "objects/info/alternates"]
 )
-def test_pipes_folders_and_junk_in_place_of_files(file: str, tmp_path: Path) -> None:
-    top = repository(tmp_path / "shop")
+def test_pipes_folders_links_and_junk_in_place_of_files_break_nothing(
+    file: str, tmp_path: Path
+) -> None:
+    top = create_repository(tmp_path / "shop")
     for make in (
         os.mkfifo,
         Path.mkdir,
@@ -502,10 +527,10 @@ def test_pipes_folders_and_junk_in_place_of_files(file: str, tmp_path: Path) -> 
             target.rmdir()
         target.unlink(missing_ok=True)
         make(target)
-        assert identify(top) is None or name(top)
+        assert identify(top) is None or name_of(top)
 
 
-def test_a_git_file_that_leads_nowhere_names_nothing(tmp_path: Path) -> None:
+def test_a_git_file_that_points_nowhere_names_no_project(tmp_path: Path) -> None:
     top = tmp_path / "shop"
     top.mkdir()
     for text in ("", "gitdir: ", "gitdir: ../missing\n", "gitdir: .\n", "x" * 10_000, "gitdir: \0"):
@@ -513,10 +538,10 @@ def test_a_git_file_that_leads_nowhere_names_nothing(tmp_path: Path) -> None:
         assert identify(top) is None
 
 
-def test_damaged_packs_take_no_name_away(tmp_path: Path) -> None:
-    top = repository(tmp_path / "shop", commits=3)
+def test_damaged_packs_do_not_change_the_name(tmp_path: Path) -> None:
+    top = create_repository(tmp_path / "shop", commits=3)
     git(top, "repack", "-adq")
-    assert name(top) == "shop"
+    assert name_of(top) == "shop"
     latest = git(top, "rev-parse", "HEAD")
     for pack in (top / ".git" / "objects" / "pack").iterdir():
         pack.chmod(0o600)
@@ -524,25 +549,25 @@ def test_damaged_packs_take_no_name_away(tmp_path: Path) -> None:
         for size in (0, 7, 8, 1_000, 1_040):
             pack.write_bytes(whole[:size])
             assert not repositories.has_commit(top / ".git", latest) or pack.suffix != ".idx"
-            assert name(top) == "shop"
+            assert name_of(top) == "shop"
 
 
-def test_a_shallow_clone_without_a_remote_has_its_folders_name(tmp_path: Path) -> None:
-    top = repository(tmp_path / "shop", commits=3)
+def test_a_shallow_clone_without_a_remote_is_named_after_its_folder(tmp_path: Path) -> None:
+    top = create_repository(tmp_path / "shop", commits=3)
     git(tmp_path, "clone", "-q", "--depth", "1", f"file://{top}", "copy")
     git(tmp_path / "copy", "remote", "remove", "origin")
-    assert name(tmp_path / "copy") == "copy"
+    assert name_of(tmp_path / "copy") == "copy"
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can give files away")
-def test_the_repository_of_another_user_is_not_believed_unless_git_would(
+def test_another_users_repository_is_trusted_only_if_git_trusts_it(
     tmp_path: Path, home: Path
 ) -> None:
-    top = repository(tmp_path / "shop", remote=ACME)
+    top = create_repository(tmp_path / "shop", remote=ACME)
     os.chown(top / ".git", 4321, 4321)
     assert identify(top) is None
     (home / ".gitconfig").write_text(f"[safe]\n\tdirectory = {top}\n")
-    assert name(top) == "example.com/acme/shop"
+    assert name_of(top) == "example.com/acme/shop"
 
 
 SAME = "github.com/alice/shop"
@@ -572,7 +597,7 @@ SAME = "github.com/alice/shop"
         "github.com.:alice/shop.git",
     ],
 )
-def test_each_way_to_write_a_remote_is_one_name(url: str) -> None:
+def test_all_spellings_of_a_remote_give_the_same_name(url: str) -> None:
     assert remote_name(url) == SAME
 
 
@@ -592,7 +617,7 @@ def test_each_way_to_write_a_remote_is_one_name(url: str) -> None:
         ("https://git.example.org/a%20b/x", "git.example.org/a b/x"),
     ],
 )
-def test_names_of_other_hosts(url: str, expected: str) -> None:
+def test_the_name_of_a_remote_starts_with_its_host(url: str, expected: str) -> None:
     assert remote_name(url) == expected
 
 
@@ -620,14 +645,14 @@ def test_names_of_other_hosts(url: str, expected: str) -> None:
         "host:.git",
     ],
 )
-def test_addresses_without_host_and_path_have_no_name(url: str) -> None:
+def test_a_url_without_a_valid_host_and_path_gives_no_name(url: str) -> None:
     assert remote_name(url) is None
 
 
 def test_a_place_follows_the_branch_and_the_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    top = repository(tmp_path / "shop", remote=ACME)
+    top = create_repository(tmp_path / "shop", remote=ACME)
     monkeypatch.setattr(place, "_FRESH_SECONDS", 0.0)
     config = load_config({"project_detection": "true"})
     where = place.here(config, top)
@@ -650,22 +675,22 @@ def test_a_place_follows_the_branch_and_the_setting(
         assert turn.tags == {"project": "example.com/acme/shop"}
 
 
-def test_the_library_fills_in_nothing_by_itself(
+def test_the_library_adds_no_project_by_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PROJECT_DETECTION", raising=False)
-    monkeypatch.chdir(repository(tmp_path / "shop", remote=ACME))
+    monkeypatch.chdir(create_repository(tmp_path / "shop", remote=ACME))
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none") as memories:
         made = memories.create("Deploys happen on Tuesdays").memory
         assert made is not None and made.tags == {}
 
 
-def test_no_name_and_blanks_name_no_project() -> None:
+def test_none_and_blanks_name_no_project() -> None:
     assert place.names_of(None) == place.names_of("") == place.names_of(" \t") == ()
     assert place.names_of(" shop ") == ("shop",)
 
 
-def test_a_key_is_that_of_the_project_that_is_worked_in_unless_another_one_is_named(
+def test_a_key_belongs_to_the_current_project_unless_another_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PROJECT_DETECTION", raising=False)

@@ -1,6 +1,4 @@
-"""Whole namespaces: shown, moved and erased, in each kind of store that a machine can have by
-itself.
-"""
+"""Whole namespaces are shown, moved and deleted, in each kind of store that needs no server."""
 
 import json
 import os
@@ -34,7 +32,7 @@ SENTINEL = "XYLOPHONE"
 def config(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Config:
-    """The configuration of each store that needs no server."""
+    """The configuration with a store that needs no server."""
     where = {
         "sqlite": f"sqlite:///{tmp_path}/store/memories.db",
         "files": f"files:///{tmp_path}/store",
@@ -45,7 +43,7 @@ def config(
 
 @pytest.fixture
 def store(config: Config) -> Iterator[Store]:
-    """An open store of that kind."""
+    """The open store of that configuration."""
     embedder = open_embedder("fake", config)
     assert embedder is not None
     opened = open_store(config.store, embedder.space, config)
@@ -90,7 +88,7 @@ def _queue(config: Config, name: str) -> RetryQueue:
 
 
 def exported(store: Store, name: str) -> list[dict[str, Any]]:
-    """Return the records of a namespace as an export has them."""
+    """Return the records of a namespace as an export contains them."""
     lines: list[str] = []
     export(store, lines.append, namespaces=[name], progress=lambda *_: None)
     return [json.loads(line) for line in lines[1:-1]]
@@ -142,7 +140,7 @@ def test_show_returns_the_first_and_last_time_of_writing(config: Config, store: 
 
 
 @pytest.mark.parametrize("merge", [False, True])
-def test_a_moved_namespace_is_whole_under_its_new_name(
+def test_a_moved_namespace_is_complete_under_its_new_name(
     merge: bool, config: Config, store: Store
 ) -> None:
     fill(config, "bob")
@@ -177,7 +175,7 @@ def test_a_moved_namespace_keeps_its_vectors_and_how_often_it_was_read(
         assert memories.status().without_vector_count == 0
 
 
-def test_two_namespaces_become_one_with_one_log(config: Config, store: Store) -> None:
+def test_a_merge_leaves_one_namespace_with_one_log(config: Config, store: Store) -> None:
     fill(config, "bob")
     fill(config, "alice", "ALICE")
     namespaces.move(store, config, "bob", "alice", merge=True)
@@ -272,7 +270,9 @@ def test_the_shared_namespace_keeps_its_name(config: Config, store: Store) -> No
     assert namespaces.move(store, config, "shared", "bob", merge=True).versions == 1
 
 
-def test_a_deleted_namespace_leaves_no_byte(config: Config, store: Store, tmp_path: Path) -> None:
+def test_a_deleted_namespace_leaves_no_bytes_on_disk(
+    config: Config, store: Store, tmp_path: Path
+) -> None:
     name = "quentin"
     fill(config, name)
     fill(config, "alice", "ALICE")
@@ -291,7 +291,7 @@ def test_a_deleted_namespace_leaves_no_byte(config: Config, store: Store, tmp_pa
     done = namespaces.delete(store, config, name)
     assert done._replace(also_in=()) == planned
     store.close()
-    # A store of files keeps the name, so that a merge by git does not bring back what was removed.
+    # A files store keeps the name, so that a Git merge does not bring back the deleted records.
     words = (SENTINEL,) if config.store.startswith("files") else (SENTINEL, name)
     left = [path for path in tmp_path.rglob("*") if path.is_file() and holds(path, *words)]
     assert left == []
@@ -300,7 +300,7 @@ def test_a_deleted_namespace_leaves_no_byte(config: Config, store: Store, tmp_pa
     assert [json.loads(line) for line in (inbox / "s.jsonl").read_text().splitlines()] == stays
 
 
-def test_events_that_wait_go_with_a_namespace(config: Config, store: Store) -> None:
+def test_waiting_events_move_with_their_namespace(config: Config, store: Store) -> None:
     fill(config, "bob")
     inbox = config.home / "inbox"
     inbox.mkdir(parents=True)
@@ -316,17 +316,17 @@ def test_events_that_wait_go_with_a_namespace(config: Config, store: Store) -> N
     assert half == "half"
 
 
-def test_session_files_of_a_namespace_go_with_it(
+def test_session_files_follow_a_moved_or_deleted_namespace(
     config: Config, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flushed: set[tuple[int, int]] = set()
     fsync = os.fsync
 
-    def noted_fsync(fd: int) -> None:
+    def record_fsync(fd: int) -> None:
         fsync(fd)
         flushed.add((os.fstat(fd).st_ino, os.fstat(fd).st_size))
 
-    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(os, "fsync", record_fsync)
     fill(config, "bob")
     inbox, sessions = config.home / "inbox", config.home / "sessions"
     for folder in (inbox / "refused", inbox / "state", sessions):
@@ -374,7 +374,7 @@ def test_session_files_of_a_namespace_go_with_it(
 
 
 def holds(path: Path, *words: str) -> bool:
-    """Return whether a file has one of these words."""
+    """Return whether a file contains one of these words."""
     data = path.read_bytes().lower()
     return any(word.lower().encode() in data for word in words)
 
@@ -443,9 +443,9 @@ with Memories(url, namespace=name, embedder="fake") as memories:
 """
 
 
-# each by itself is proven in process, and many writers at once in the core's promises
+# other tests prove the separation in one process, and the core's promises concurrent writers
 @pytest.mark.thorough
-def test_twelve_identities_at_once_do_not_disturb_each_other(
+def test_twelve_identities_that_write_at_once_stay_separate(
     tmp_path: Path, clean_environment: Mapping[str, str]
 ) -> None:
     url = f"sqlite:///{tmp_path}/twelve/memories.db"
@@ -466,7 +466,7 @@ Limited = Callable[..., Memories]
 def limited(config: Config) -> Limited:
     """Return a function that opens memories with a quota."""
 
-    def opened(quota: str, name: str = "bob") -> Memories:
+    def open_limited(quota: str, name: str = "bob") -> Memories:
         return Memories(
             config=config._replace(
                 namespace_quota=load_config({"namespace_quota": quota}).namespace_quota
@@ -475,10 +475,10 @@ def limited(config: Config) -> Limited:
             embedder="fake",
         )
 
-    return opened
+    return open_limited
 
 
-def test_a_full_namespace_refuses_more_and_says_what_to_do(limited: Limited) -> None:
+def test_a_full_namespace_refuses_more_and_the_error_names_the_setting(limited: Limited) -> None:
     with limited("memories=2,turns=1") as memories:
         first = memories.create("the first one", force=True)
         memories.create("the second thing waits", pending=True)
@@ -500,7 +500,7 @@ def test_a_full_namespace_refuses_more_and_says_what_to_do(limited: Limited) -> 
             memories.restore(first.id)
 
 
-def test_a_namespace_may_have_a_limit_of_its_own(limited: Limited) -> None:
+def test_a_namespace_can_have_its_own_limit(limited: Limited) -> None:
     quota = "memories=1,bob.memories=2,eve.memories=none"
     for name, most in (("bob", 2), ("ann", 1)):
         with limited(quota, name) as memories:
@@ -547,7 +547,7 @@ print(stored)
 """
 
 
-def test_a_quota_holds_however_many_write_at_once(
+def test_a_quota_holds_with_concurrent_writers(
     tmp_path: Path, clean_environment: Mapping[str, str]
 ) -> None:
     url = f"sqlite:///{tmp_path}/race/memories.db"
