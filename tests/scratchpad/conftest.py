@@ -1,4 +1,4 @@
-"""A memory with a scratchpad, and what tests do with its file."""
+"""Helpers that read and edit the file of a scratchpad."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from memories import Memories
 
 
 def store(memories: Memories, content: str, **options: object) -> str:
-    """Store a memory and write the file; return its id."""
+    """Store a memory and write the file; return the memory's id."""
     created = memories.create(content, force=True, **options)  # type: ignore[arg-type]
     memories._scratchpads.flush()
     assert created.id is not None
@@ -24,7 +24,7 @@ def contents(memories: Memories) -> list[str]:
 
 
 def edit(memories: Memories, old: str, new: str) -> None:
-    """Change the file as a person does."""
+    """Replace text in the file, as a user would."""
     file = file_of(memories)
     text = file.read_text(encoding="utf-8")
     assert old in text
@@ -32,7 +32,7 @@ def edit(memories: Memories, old: str, new: str) -> None:
 
 
 def lines_of(memories: Memories, memory_id: str) -> str:
-    """Return the lines of an entry."""
+    """Return the lines of a memory's entry."""
     parts = file_of(memories).read_text(encoding="utf-8").split("\n- ")
     [entry] = [part for part in parts[1:] if memory_id in part.split("\n")[0]]
     return f"- {entry.removesuffix(chr(10))}\n"

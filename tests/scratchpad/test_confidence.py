@@ -1,4 +1,4 @@
-"""The hot tier reports the confidence of the store for any settings, or none for an older file."""
+"""The hot tier reports the same confidence as the store, or none if an older program wrote the file."""
 
 import random
 import re
@@ -40,13 +40,13 @@ class Clock:
 
 
 def figures(hits: "tuple[Hit, ...] | list[Hit]") -> dict[str, dict[str, Any]]:
-    """Return the figures of each hit."""
+    """Return the figures of each hit, by id."""
     return {hit.id: {name: getattr(hit.memory, name) for name in FIGURES} for hit in hits}
 
 
-def older(file: Path) -> None:
-    """Make a file what an older program wrote: with a time of expiry, without the times that
-    confidence depends on.
+def make_older(file: Path) -> None:
+    """Turn a file into one that an older program wrote: it has a time of expiry, and lacks the
+    times from which confidence is computed.
     """
     from memories.scratchpad.text import seal
 
@@ -60,19 +60,19 @@ def older(file: Path) -> None:
 @pytest.mark.parametrize(
     "seed", [*range(7), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(7, 20))]
 )
-def test_hot_and_deep_report_equal_numbers_for_any_settings(
+def test_the_hot_tier_and_the_store_report_equal_figures_for_any_settings(
     monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.setenv("EMBEDDER", "none")
     draw, clock = random.Random(seed), Clock()
 
-    def settle() -> None:
+    def draw_settings() -> None:
         monkeypatch.setenv(
             "MIN_CONFIDENCE", str(draw.choice([0, 0.05, 0.3, round(draw.random(), 2)]))
         )
         monkeypatch.setenv("DECAY_HALF_LIFE_HOURS", str(draw.choice([0.5, 24, 720, 5_000])))
 
-    settle()
+    draw_settings()
     with Memories(namespace="bob", clock=clock) as memories:
         for number in range(8):
             age = timedelta(hours=draw.choice([0, 1, 100, 1_000]) * draw.random())
@@ -89,7 +89,7 @@ def test_hot_and_deep_report_equal_numbers_for_any_settings(
                 memories.reinforce(str(created.id))
             if draw.random() < 0.2:
                 memories.update(str(created.id), confidence=round(draw.random(), 2))
-    settle()
+    draw_settings()
     clock.now += timedelta(hours=draw.choice([0, 0.1, 50, 700]))
     least = draw.choice([None, 0.0, 0.3, 0.7, round(draw.random(), 2)])
     with Memories(namespace="bob", clock=clock) as memories:
@@ -129,7 +129,7 @@ def test_an_older_file_has_no_confidence_until_it_is_refreshed(
         memories.create("ocelot sighting in the park", decay="contextual", confidence=0.9)
         memories.create("ocelot sighting at the pier")
     file = home / "bob" / "scratchpad.yaml"
-    older(file)
+    make_older(file)
     assert "aging_from" not in file.read_text()
     clock.now += timedelta(hours=360)
     with Memories(namespace="bob", clock=clock) as memories:
@@ -155,17 +155,18 @@ def test_an_older_file_has_no_confidence_until_it_is_refreshed(
     assert "expires" not in file.read_text()
 
 
-@pytest.mark.parametrize("spoiled", ["soon", "2026-13-01", "2026-01-01"])
-def test_a_spoiled_time_is_unknown(
-    home: Path, monkeypatch: pytest.MonkeyPatch, spoiled: str
+@pytest.mark.parametrize("invalid", ["soon", "2026-13-01", "2026-01-01"])
+def test_a_memory_with_an_invalid_time_is_left_out(
+    home: Path, monkeypatch: pytest.MonkeyPatch, invalid: str
 ) -> None:
     monkeypatch.setenv("EMBEDDER", "none")
     with Memories(namespace="bob") as memories:
         memories.create("ocelot sighting", decay="contextual")
         file = home / "bob" / "scratchpad.yaml"
-        file.write_text(re.sub(r"aging_from: .*", f'aging_from: "{spoiled}"', file.read_text()))
+        file.write_text(re.sub(r"aging_from: .*", f'aging_from: "{invalid}"', file.read_text()))
         result = memories.search_scratchpad("ocelot sighting", offline=True, min_confidence=0).found
         assert result.hits == ()
         file.write_text(re.sub(r"decay: .*", 'decay: "weekly"', file.read_text()))
-        notes = memories.offline()
-        assert notes is None or "has a decay that is not" in notes.notes[0]
+        assert memories.offline() is None
+        [note] = memories.scratchpad().notes
+        assert "has a decay that is not" in note

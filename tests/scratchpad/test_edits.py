@@ -1,4 +1,4 @@
-"""A person's edits of the file are taken over, or kept beside it; unsafe files are not read."""
+"""A user's edits of the file are applied, or kept in a copy next to it; unsafe files are not read."""
 
 import itertools
 import os
@@ -27,10 +27,10 @@ def copies_of(memories: Memories) -> list[Path]:
     return sorted(file_of(memories).parent.glob("scratchpad.edited*"))
 
 
-# --- taken over
+# --- edits that are applied
 
 
-def test_a_changed_content_is_a_new_version(bob: Memories) -> None:
+def test_changed_content_becomes_a_new_version(bob: Memories) -> None:
     name = store(bob, "The user prefers tabs")
     edit(bob, "prefers tabs", "prefers spaces, key ghp_abcdefghijklmnopqrstuvwxyz0123456789")
     scratchpad = bob.scratchpad()
@@ -83,7 +83,7 @@ def test_lines_may_be_added_to_an_empty_scratchpad(bob: Memories, line: str) -> 
     assert contents(bob) == ["A new fact"]
 
 
-def test_an_added_line_may_be_similar_to_a_memory_but_the_same_is_not_stored_twice(
+def test_an_added_line_may_resemble_a_memory_and_is_stored_only_once(
     bob: Memories,
 ) -> None:
     store(bob, "The user likes to drink coffee in the morning")
@@ -99,7 +99,7 @@ def test_an_added_line_may_be_similar_to_a_memory_but_the_same_is_not_stored_twi
     )
 
 
-def test_a_removed_entry_is_left_out_and_unpinned_and_not_deleted(bob: Memories) -> None:
+def test_a_removed_entry_is_hidden_and_unpinned_but_not_deleted(bob: Memories) -> None:
     name, other = store(bob, "out of sight"), store(bob, "stays")
     bob.pin(name)
     bob.scratchpad()
@@ -122,7 +122,7 @@ def test_pins_can_be_set_in_the_file(bob: Memories) -> None:
     assert not bob.get(name).pinned
 
 
-def test_an_old_copy_that_is_saved_takes_out_no_newer_memory(bob: Memories) -> None:
+def test_saving_an_old_copy_removes_no_newer_memory(bob: Memories) -> None:
     name = store(bob, "The user prefers tabs")
     copy = file_of(bob).read_text()
     other = store(bob, "came meanwhile")
@@ -136,7 +136,7 @@ def test_an_old_copy_that_is_saved_takes_out_no_newer_memory(bob: Memories) -> N
     assert bob.get(other).content in contents(bob)
 
 
-def test_an_old_copy_that_is_saved_reverts_no_entry_that_was_not_edited(bob: Memories) -> None:
+def test_saving_an_old_copy_reverts_no_unedited_entry(bob: Memories) -> None:
     name = store(bob, "The user prefers tabs")
     copy = file_of(bob).read_text()
     bob.update(name, "The user prefers two spaces")
@@ -146,7 +146,7 @@ def test_an_old_copy_that_is_saved_reverts_no_entry_that_was_not_edited(bob: Mem
 
 
 @pytest.mark.parametrize("how", ["created", "deleted", "refreshed"])
-def test_an_edit_that_is_saved_while_a_program_writes_is_not_lost(
+def test_an_edit_saved_while_a_program_writes_is_not_lost(
     bob: Memories, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     first = store(bob, "Ann sails")
@@ -172,7 +172,7 @@ def test_an_edit_that_is_saved_while_a_program_writes_is_not_lost(
     assert "Bob rows" in [memory.content for memory in bob.list().memories]
 
 
-def test_a_file_that_is_saved_again_and_again_is_an_error(
+def test_a_file_that_is_saved_again_and_again_raises_an_error(
     bob: Memories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store(bob, "Ann sails")
@@ -182,7 +182,7 @@ def test_a_file_that_is_saved_again_and_again_is_an_error(
         bob.scratchpad(refresh=True)
 
 
-def test_windows_line_ends_and_a_byte_order_mark_are_read(bob: Memories) -> None:
+def test_windows_line_endings_and_a_byte_order_mark_are_accepted(bob: Memories) -> None:
     name = store(bob, "The user prefers tabs")
     text = file_of(bob).read_text().replace("prefers tabs", "prefers spaces").replace("\n", "\r\n")
     file_of(bob).write_bytes(b"\xef\xbb\xbf" + text.encode())
@@ -190,7 +190,7 @@ def test_windows_line_ends_and_a_byte_order_mark_are_read(bob: Memories) -> None
     assert bob.get(name).content == "The user prefers spaces"
 
 
-# --- kept beside the file
+# --- edits that are kept in a copy
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_windows_line_ends_and_a_byte_order_mark_are_read(bob: Memories) -> None
         ("namespace: \"bob\"", "namespace: \"alice\"", "is not the scratchpad of bob"),
     ],
 )  # fmt: skip
-def test_a_file_that_cannot_be_read_is_kept_beside_and_written_again(
+def test_an_unreadable_file_is_copied_and_rewritten(
     bob: Memories, old: str, new: str, reason: str
 ) -> None:
     store(bob, "The user prefers tabs")
@@ -246,7 +246,7 @@ def test_a_second_copy_does_not_replace_the_first(bob: Memories) -> None:
     assert sorted(re.findall(r"\} # (\d)", "".join(texts))) == ["0", "1", "2"]
 
 
-def test_the_same_text_is_kept_only_once(bob: Memories) -> None:
+def test_the_same_text_is_copied_only_once(bob: Memories) -> None:
     store(bob, "The user prefers tabs")
     edit(bob, "memories:\n", "memories: [}\n")
     text = file_of(bob).read_text()
@@ -256,7 +256,9 @@ def test_the_same_text_is_kept_only_once(bob: Memories) -> None:
     assert [copy.read_text() for copy in copies_of(bob)] == [text]
 
 
-def test_an_edited_file_of_another_store_is_kept_beside(bob: Memories, home: Path) -> None:
+def test_an_edited_file_of_another_store_is_copied_and_not_applied(
+    bob: Memories, home: Path
+) -> None:
     store(bob, "The user prefers tabs")
     edit(bob, "memories.db", "elsewhere.db")
     edit(bob, "memories:\n", "memories:\n- A new fact\n")
@@ -266,7 +268,7 @@ def test_an_edited_file_of_another_store_is_kept_beside(bob: Memories, home: Pat
     assert contents(bob) == ["The user prefers tabs"]
 
 
-def test_anchors_aliases_and_tags_are_only_text(bob: Memories) -> None:
+def test_yaml_anchors_aliases_and_tags_are_only_text(bob: Memories) -> None:
     store(bob, "The user prefers tabs")
     bomb = "".join(f"b{n}: &b{n} [*b{n - 1}, *b{n - 1}]\n" for n in range(1, 60))
     edit(bob, "memories:\n", f"b0: &b0 [x]\n{bomb}memories:\n- !!python/object:os.system x\n")
@@ -278,7 +280,7 @@ def test_anchors_aliases_and_tags_are_only_text(bob: Memories) -> None:
     assert len(note) < 500
 
 
-def test_an_id_of_another_namespace_changes_nothing(bob: Memories) -> None:
+def test_an_edit_cannot_change_a_memory_of_another_namespace(bob: Memories) -> None:
     store(bob, "bobs")
     with Memories(namespace="alice") as alice, Memories() as everybody:
         theirs, all_ours = store(alice, "alices"), store(everybody, "for all")
@@ -315,7 +317,7 @@ def test_the_beginning_of_a_long_memory_cannot_be_edited(bob: Memories) -> None:
 
 
 @pytest.mark.parametrize("how", ["unreadable", "refused"])
-def test_a_forgotten_memory_leaves_the_copies_too(bob: Memories, how: str) -> None:
+def test_a_forgotten_memory_is_removed_from_the_copies_too(bob: Memories, how: str) -> None:
     name, other = store(bob, "xyzzy " + "x" * 3_000), store(bob, "remains")
     edit(bob, "xyzzy ", "xyzzy changed ")
     if how == "unreadable":
@@ -370,7 +372,7 @@ def test_unsafe_files_are_not_read(bob: Memories, what: str, tmp_path: Path) -> 
     assert os.path.lexists(path)
 
 
-def test_an_empty_file_is_written_again(bob: Memories) -> None:
+def test_an_empty_file_is_rewritten(bob: Memories) -> None:
     store(bob, "The user prefers tabs")
     file_of(bob).write_bytes(b"\0" * 512)
     assert contents(bob) == ["The user prefers tabs"]

@@ -1,4 +1,4 @@
-"""Which entries a search by words finds, and when they are enough of an answer."""
+"""Which entries a word search finds, and when they suffice as an answer."""
 
 from datetime import UTC, datetime
 
@@ -19,7 +19,7 @@ def search(query: str, *contents: str) -> ScratchpadMatches:
     return find_matches(entries, query, lambda _: True, 10, EntryRules(), NOW)
 
 
-# A question, a text with its words, and a text with only a part of one of them.
+# A query, a text with all its words, and a text with a similar word in place of one of them.
 NUMBERS = [
     ("web port 80", "The web proxy listens on port 80", "The web service listens on port 8080"),
     ("web port 80", "web port: 80.", "web port 180"),
@@ -80,7 +80,7 @@ def test_only_an_entry_with_every_word_unchanged_is_enough() -> None:
 
 
 def test_a_number_or_a_short_word_is_not_found_by_its_beginning() -> None:
-    """The score of such an entry counts only the other words."""
+    """Such an entry is found only by its other words, so its score is below 1."""
     scores = {
         (query, part): [hit.score for hit in search(query, part).found.hits]
         for query, _, part in NUMBERS[:-2]
@@ -88,7 +88,7 @@ def test_a_number_or_a_short_word_is_not_found_by_its_beginning() -> None:
     assert {pair: score for pair, score in scores.items() if max(score, default=0) >= 1} == {}
 
 
-def test_without_the_store_other_endings_are_found() -> None:
+def test_without_the_store_words_with_other_endings_are_found() -> None:
     assert search("deployed services", "It deploys the service").found.hits
     assert not search("deployed services", "It deploys the service").enough
     assert not search("80", "8080", "180", "800").found.hits
@@ -97,7 +97,7 @@ def test_without_the_store_other_endings_are_found() -> None:
 @pytest.mark.parametrize(
     ("query", "content", "scores"),
     [
-        ("gate opens wide", "gates", [0.3333]),  # at least a third of the words
+        ("gate opens wide", "gates", [0.3333]),  # an entry needs at least a third of the words
         ("gate opens wide daily", "gates", []),
         ("gate opens", "The gates", [0.5]),  # a word of four letters may have another ending
         ("gat opens", "The gates", []),
@@ -109,7 +109,7 @@ def test_the_score_is_the_share_of_the_words(query: str, content: str, scores: l
     assert [hit.score for hit in search(query, content).found.hits] == scores
 
 
-def test_age_takes_a_part_of_three_tenths_of_a_score() -> None:
+def test_an_old_entry_scores_slightly_less_than_a_new_one() -> None:
     old = Entry("old", "the gate is open", version=1, written="1970-01-01T00:00:00+00:00")
     new = old._replace(id="new", written=NOW.isoformat())
     hits = find_matches([old, new], "gate open", lambda _: True, 10, EntryRules(), NOW).found.hits

@@ -1,4 +1,4 @@
-"""`metadata.json` of each namespace: current when a process ends, private, and not trusted."""
+"""`metadata.json` of a namespace is current when a process ends, private, and never trusted."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ START = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
 @pytest.fixture(autouse=True)
 def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Load no model."""
+    """Use no embedding model."""
     monkeypatch.setenv("EMBEDDER", "none")
 
 
@@ -30,7 +30,7 @@ def read_metadata(home: Path, namespace: str) -> Any:
     return json.loads((home / namespace / file.METADATA).read_text())
 
 
-def test_the_first_write_makes_it_and_it_is_current_when_a_process_ends(home: Path) -> None:
+def test_the_first_write_creates_metadata_that_is_current_when_a_process_ends(home: Path) -> None:
     now = START
     with Memories(namespace="bob", clock=lambda: now) as bob:
         first = bob.create("Deploys happen on Tuesdays").memory
@@ -61,7 +61,7 @@ def test_the_first_write_makes_it_and_it_is_current_when_a_process_ends(home: Pa
     assert read_metadata(home, "shared")["memory_count"] == 1
 
 
-def test_turns_make_it_and_reads_do_not(home: Path) -> None:
+def test_storing_turns_creates_metadata_and_reading_does_not(home: Path) -> None:
     with Memories(namespace="ann") as ann:
         ann.add_turns("talk", ["hello"])
     assert read_metadata(home, "ann")["turn_count"] == 1
@@ -72,7 +72,7 @@ def test_turns_make_it_and_reads_do_not(home: Path) -> None:
     assert (home / "ann" / file.METADATA).stat().st_mtime_ns == before
 
 
-def test_it_follows_renames_and_merges_and_a_deletion_removes_it(home: Path) -> None:
+def test_metadata_follows_renames_and_merges_and_is_deleted_with_its_namespace(home: Path) -> None:
     for name, day in (("bob", 2), ("ann", 1)):
         with Memories(
             namespace=name, clock=lambda day=day: START + timedelta(days=day)
@@ -97,7 +97,9 @@ def test_it_follows_renames_and_merges_and_a_deletion_removes_it(home: Path) -> 
     store.close()
 
 
-def test_a_rename_writes_it_under_the_lock(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rename_writes_the_metadata_under_the_lock(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Memories(namespace="bob", clock=lambda: START) as bob:
         bob.create("bob likes tea")
     write, free = file.write_metadata, []
@@ -127,7 +129,9 @@ UNREADABLE = [
 
 
 @pytest.mark.parametrize("content", UNREADABLE, ids=range(len(UNREADABLE)))
-def test_spoiled_metadata_is_ignored(home: Path, tmp_path: Path, content: str) -> None:
+def test_invalid_metadata_is_replaced_and_breaks_no_write(
+    home: Path, tmp_path: Path, content: str
+) -> None:
     with Memories(namespace="bob", clock=lambda: START) as bob:
         bob.create("Deploys happen on Tuesdays")
         (home / "bob" / file.METADATA).write_text(content)
@@ -152,14 +156,14 @@ def test_spoiled_metadata_is_ignored(home: Path, tmp_path: Path, content: str) -
     (home / "bob" / file.METADATA).unlink()
     (
         home / "bob" / file.METADATA
-    ).mkdir()  # nothing can be written there, and no memory fails for it
+    ).mkdir()  # the metadata can't be written, and the memory is stored
     with Memories(namespace="bob") as bob:
         assert bob.create("Dinner is at eight", force=True).stored
 
 
-def test_an_erased_namespace_gets_no_new_metadata(home: Path) -> None:
+def test_a_deleted_namespace_gets_no_new_metadata(home: Path) -> None:
     bob = Memories(namespace="bob")
-    for number in range(3):  # the last ones wait to be described
+    for number in range(3):  # the metadata does not count the last ones yet
         bob.create(f"fact number {number}", force=True)
     config = load_config()
     store = open_store(config.store, None, config)

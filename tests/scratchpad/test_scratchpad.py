@@ -1,4 +1,4 @@
-"""The file of a scratchpad: its content, its order, and what leaves it when."""
+"""The file of a scratchpad: its content, its order, and when entries leave it."""
 
 import json
 import os
@@ -54,7 +54,7 @@ def test_a_new_memory_is_in_the_file_at_once_and_any_yaml_parser_reads_it(bob: M
     assert "\u202e" not in file.read_text(encoding="utf-8")
 
 
-def test_reading_it_loads_nothing_heavy(bob: Memories) -> None:
+def test_reading_a_scratchpad_imports_nothing_heavy(bob: Memories) -> None:
     store(bob, "The user prefers tabs")
     script = """
 import sys
@@ -73,7 +73,7 @@ print(len(load(Path(sys.argv[1]), "bob").entries), sorted(heavy & sys.modules.ke
     assert process.stdout == "1 []\n"
 
 
-def test_it_holds_only_current_memories(bob: Memories) -> None:
+def test_a_scratchpad_shows_only_current_memories(bob: Memories) -> None:
     store(bob, "waits", pending=True)
     gone, old = store(bob, "was deleted"), store(bob, "The port is 80")
     bob.delete(gone)
@@ -86,7 +86,7 @@ def test_it_holds_only_current_memories(bob: Memories) -> None:
     assert [entry.content for entry in bob.scratchpad(rebuild=True).entries] == ["The port is 81"]
 
 
-def test_a_corrected_memory_is_not_in_it(bob: Memories) -> None:
+def test_a_corrected_memory_is_not_shown(bob: Memories) -> None:
     older = bob.create("The API listens on port 8080.")
     assert bob.create("The API listens on port 9090.").corrects == older.id
     assert [entry.content for entry in bob.scratchpad(rebuild=True).entries] == [
@@ -149,7 +149,7 @@ def test_the_settings_of_relevance_change_the_order(
         assert [entry.uses for entry in memories.scratchpad().entries] == [4, 0]
 
 
-def test_summaries_of_sessions_have_places_of_their_own() -> None:
+def test_session_summaries_have_reserved_places() -> None:
     now = datetime(2026, 6, 1, tzinfo=UTC)
     left = [
         Entry(
@@ -173,7 +173,7 @@ def test_summaries_of_sessions_have_places_of_their_own() -> None:
     assert sum(name.startswith("f") for name in names) == 10
 
 
-def test_memories_of_another_namespace_are_never_in_it(bob: Memories, home: Path) -> None:
+def test_memories_of_another_namespace_are_never_shown(bob: Memories, home: Path) -> None:
     store(bob, "bobs")
     with Memories(namespace="alice") as alice:
         store(alice, "alices")
@@ -206,19 +206,19 @@ def test_a_memory_that_is_often_found_gets_a_place(bob: Memories) -> None:
     assert "The staging password rotates on Fridays" not in contents(bob)
     for _ in range(4):
         assert bob.search("staging password rotates")[0].id == old
-        bob.flush_accesses()  # as the next write does: what is often found is known from then on
+        bob.flush_accesses()  # as the next write does; it counts the reads
     bob._scratchpads.flush()
     assert "The staging password rotates on Fridays" in contents(bob)
 
 
-def test_reads_that_wait_to_be_counted_count_in_a_refresh(bob: Memories) -> None:
+def test_a_refresh_includes_reads_that_are_not_counted_yet(bob: Memories) -> None:
     old = store(bob, "The staging password rotates on Fridays")
     bob.create_many([f"note number {at} on something else" for at in range(40)], force=True)
     bob._scratchpads.flush()
     for _ in range(4):
         assert (
             bob.search("staging password rotates")[0].id == old
-        )  # counted with the next write, or before a choice
+        )  # counted with the next write, or before entries are chosen
     bob.scratchpad(refresh=True)
     assert "The staging password rotates on Fridays" in contents(bob)
 
@@ -240,10 +240,10 @@ def test_a_rebuild_finds_old_memories_that_are_often_used(bob: Memories) -> None
 
 
 @pytest.mark.parametrize("at_once", [7, 230])
-def test_the_newest_of_many_get_a_place_and_summaries_of_sessions_keep_theirs(
+def test_the_newest_of_many_get_a_place_and_session_summaries_keep_theirs(
     bob: Memories, at_once: int
 ) -> None:
-    """Whether they come between two writes of the file in one transaction or in many."""
+    """Holds for one large transaction and for many small ones between two writes of the file."""
     store(bob, "the first", tags={"type": "session", "project": "web"})
     drafts = [Draft("what the session left", {"type": "session", "project": "shop"})]
     drafts += [Draft(f"fact number {number} of many") for number in range(230)]
@@ -257,7 +257,7 @@ def test_the_newest_of_many_get_a_place_and_summaries_of_sessions_keep_theirs(
     }
 
 
-def test_a_search_writes_no_file_if_the_choice_stays_the_same(bob: Memories) -> None:
+def test_a_search_that_changes_no_entry_does_not_write_the_file(bob: Memories) -> None:
     size = bob.config.scratchpad_size
     ferries = bob.create_many(
         [f"the ferry of pier {at} leaves at nine" for at in range(size)], force=True
@@ -280,7 +280,7 @@ def test_a_search_writes_no_file_if_the_choice_stays_the_same(bob: Memories) -> 
     assert file_of(bob).stat().st_mtime_ns == before
 
 
-def test_the_first_change_makes_the_file_of_its_namespace(home: Path) -> None:
+def test_only_a_change_with_entries_creates_the_file(home: Path) -> None:
     place = file.Place(home, "bob", "store")
     file.change(place, (), {("gone", 1)}, make=True)
     assert file.load(home, "bob") is None
@@ -322,7 +322,7 @@ def test_the_cached_content_of_a_written_file_equals_its_parsed_text(bob: Memori
 # --- pins
 
 
-def test_a_pin_is_in_the_store_and_is_not_a_tag(bob: Memories) -> None:
+def test_a_pin_is_stored_but_is_not_a_tag(bob: Memories) -> None:
     name = store(bob, "The user prefers tabs", tags={"type": "preference"})
     before = bob.get(name)
     after = bob.pin(name)
@@ -343,7 +343,7 @@ def test_a_pin_is_in_the_store_and_is_not_a_tag(bob: Memories) -> None:
     assert not bob.unpin(name).pinned
 
 
-def test_a_pin_leaves_when_a_memory_was_accepted(bob: Memories) -> None:
+def test_pinning_keeps_the_time_of_acceptance(bob: Memories) -> None:
     name = store(bob, "waits", pending=True)
     bob.review.accept([name])
     accepted = bob.get(name)
@@ -351,7 +351,7 @@ def test_a_pin_leaves_when_a_memory_was_accepted(bob: Memories) -> None:
     assert bob.pin(name).accepted_at == accepted.accepted_at
 
 
-def test_at_most_fifty_are_pinned(bob: Memories) -> None:
+def test_at_most_fifty_memories_can_be_pinned(bob: Memories) -> None:
     names = [
         str(memory.id)
         for memory in bob.create_many([f"statement number {at}" for at in range(51)], force=True)
@@ -366,19 +366,19 @@ def test_at_most_fifty_are_pinned(bob: Memories) -> None:
 # --- removal
 
 
-@pytest.mark.parametrize("spoiled", ["as it is", "edited", "broken"])
-def test_a_forgotten_memory_leaves_no_byte(bob: Memories, spoiled: str) -> None:
+@pytest.mark.parametrize("state", ["unchanged", "edited", "broken"])
+def test_a_forgotten_memory_leaves_no_bytes_in_the_file(bob: Memories, state: str) -> None:
     name, other = store(bob, "xyzzy is the secret word"), store(bob, "remains")
     bob.pin(name)
-    if spoiled == "edited":
+    if state == "edited":
         edit(bob, "remains", "remains here")
-    if spoiled == "broken":
+    if state == "broken":
         edit(bob, "memories:", "memories: [}")
     bob.forget(name)
     data = b"".join(file.read_bytes() for file in file_of(bob).parent.iterdir())
     assert b"xyzzy" not in data
     assert other.encode() in data
-    if spoiled == "edited":
+    if state == "edited":
         assert contents(bob) == ["remains here"]
 
 
@@ -402,7 +402,7 @@ def test_an_edit_of_a_memory_that_was_replaced_meanwhile_is_dropped(bob: Memorie
 
 
 @pytest.mark.parametrize("how", ["delete", "supersede", "update", "correct"])
-def test_a_memory_that_is_no_longer_current_leaves_at_once(bob: Memories, how: str) -> None:
+def test_a_memory_that_is_no_longer_current_disappears_at_once(bob: Memories, how: str) -> None:
     name = store(bob, "The deploy day is Tuesday", key="deploy/day")
     if how == "delete":
         bob.delete(name)
@@ -418,7 +418,7 @@ def test_a_memory_that_is_no_longer_current_leaves_at_once(bob: Memories, how: s
     assert "Monday" not in file_of(bob).read_text()
 
 
-def test_a_memory_of_a_failed_transaction_is_not_in_it(bob: Memories) -> None:
+def test_a_memory_of_a_failed_transaction_is_not_shown(bob: Memories) -> None:
     store(bob, "first")
     with pytest.raises(RuntimeError), bob.transaction():
         bob.create("never stored")
@@ -427,7 +427,7 @@ def test_a_memory_of_a_failed_transaction_is_not_in_it(bob: Memories) -> None:
     assert "never stored" not in file_of(bob).read_text()
 
 
-def test_a_late_message_does_not_bring_a_deleted_memory_back(bob: Memories) -> None:
+def test_a_late_change_does_not_bring_a_deleted_memory_back(bob: Memories) -> None:
     store(bob, "stays")
     name = store(bob, "is gone")
     entry = next(entry for entry in read(bob.config.home, "bob") if entry.id == name)
@@ -441,16 +441,16 @@ def test_forget_fails_if_the_file_cannot_be_written(
 ) -> None:
     name = store(bob, "xyzzy")
 
-    def full(*_: object) -> None:
+    def fail_as_full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(file, "replace", full)
+    monkeypatch.setattr(file, "replace", fail_as_full)
     with pytest.raises(Exception, match=r"still shows a memory .*No space left on device"):
         bob.forget(name)
     assert bob.get(name).content == "xyzzy"
 
 
-def test_a_change_waits_for_the_lock(bob: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_needs_the_lock(bob: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
     name, place = store(bob, "stays"), bob._scratchpads.place("bob")
     before = file_of(bob).read_text()
     monkeypatch.setattr(file, "_WAIT_SECONDS", 0)
@@ -472,7 +472,7 @@ def test_eight_concurrent_writers_lose_nothing(bob: Memories, home: Path) -> Non
 # --- the store that it mirrors
 
 
-def test_a_store_that_is_passed_in_has_no_file(home: Path, tmp_path: Path) -> None:
+def test_a_store_object_has_no_scratchpad_file(home: Path, tmp_path: Path) -> None:
     database = open_store(f"sqlite:///{tmp_path}/x.db", None)
     with Memories(database, namespace="bob", embedder="none") as memories:
         memories.create("The user prefers tabs")
@@ -482,7 +482,7 @@ def test_a_store_that_is_passed_in_has_no_file(home: Path, tmp_path: Path) -> No
     assert list(home.rglob("scratchpad*")) == []
 
 
-def test_another_store_does_not_take_the_file(bob: Memories, tmp_path: Path) -> None:
+def test_another_store_does_not_overwrite_the_file(bob: Memories, tmp_path: Path) -> None:
     store(bob, "The user prefers tabs")
     before = file_of(bob).read_bytes()
     with Memories(f"sqlite:///{tmp_path}/x.db", namespace="bob", embedder="none") as other:
@@ -493,7 +493,9 @@ def test_another_store_does_not_take_the_file(bob: Memories, tmp_path: Path) -> 
     assert before.count(b"- id") == 1
 
 
-def test_a_new_store_in_the_place_of_another_one_is_noticed(bob: Memories, tmp_path: Path) -> None:
+def test_a_new_store_in_place_of_a_missing_one_gets_a_new_scratchpad(
+    bob: Memories, tmp_path: Path
+) -> None:
     store(bob, "The user prefers tabs")
     bob.scratchpad()
     bob.close()
@@ -515,7 +517,9 @@ def test_values_in_the_file_are_json(bob: Memories) -> None:
     assert json.loads(line.partition(": ")[2]) == "The user prefers tabs"
 
 
-def test_a_search_uses_the_file_only_if_offline_is_set(bob: Memories, tmp_path: Path) -> None:
+def test_an_offline_search_uses_the_file_and_a_search_does_not(
+    bob: Memories, tmp_path: Path
+) -> None:
     store(bob, "The user prefers tabs")
     bob.scratchpad()
     bob.close()
@@ -530,4 +534,4 @@ def test_a_search_uses_the_file_only_if_offline_is_set(bob: Memories, tmp_path: 
         with pytest.raises(StoreError, match=r"memories\.db is missing"):
             fresh.explain(
                 "tabs", offline=True, as_of="2024-05-01"
-            )  # which only the store can answer
+            )  # only the store can answer this

@@ -1,4 +1,4 @@
-"""Scratchpads answer for a store that fails; without one, the error of the store is raised."""
+"""A scratchpad answers if the store fails; without a scratchpad, the store's error is raised."""
 
 import threading
 
@@ -12,11 +12,11 @@ pytestmark = pytest.mark.usefixtures("home")
 
 
 def fail() -> str:
-    """Fail as a store does without its disk."""
+    """Raise the error of a store whose disk is gone."""
     raise StoreError("the disk is gone")
 
 
-def test_without_a_scratchpad_the_store_answers_in_this_thread_or_its_error_is_raised() -> None:
+def test_without_a_scratchpad_the_store_answers_in_this_thread_or_raises() -> None:
     with Memories(namespace="bob", embedder="none") as bob:
         assert bob.ask_store(threading.get_ident, lambda: None) == (threading.get_ident(), None)
         with pytest.raises(StoreError, match="the disk is gone"):
