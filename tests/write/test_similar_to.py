@@ -54,7 +54,32 @@ def test_an_unrelated_memory_is_never_named(memories: Memories) -> None:
 def test_at_most_three_memories_are_named(memories: Memories) -> None:
     for name in ("Anna", "Carla", "Dora", "Emil", "Fritz"):
         memories.create(f"{name} leads the payments team together with the others.", force=True)
-    assert len(similar_to(memories, NEW)) == 3
+    assert len(similar_to(memories, "Since Monday Bert leads the payments team.")) == 3
+
+
+def test_a_correction_that_shares_no_words_names_the_memory_that_it_may_replace(
+    memories: Memories,
+) -> None:
+    memories.create("New hires get a MacBook Pro.")
+    assert similar_to(memories, "Starters choose a ThinkPad or a Framework; no Macs.") == [
+        "New hires get a MacBook Pro."
+    ]
+
+
+def test_the_only_memory_is_named_if_it_is_close(tmp_path: Path) -> None:
+    with Memories(f"sqlite:///{tmp_path}/m.db") as memories:
+        memories.create("Invoices are emailed on the first of the month.")
+        assert similar_to(memories, "Billing sends invoices out on the 15th.")
+    with Memories(f"sqlite:///{tmp_path}/n.db") as memories:
+        memories.create("Invoices are emailed on the first of the month.")
+        assert not similar_to(memories, "Lena works from Dublin.")
+
+
+def test_a_text_in_a_script_that_the_model_does_not_know_names_nothing_by_meaning(
+    memories: Memories,
+) -> None:
+    memories.create("棚卸しは月末の金曜日の夜に行い、その日は更新を出さない。")
+    assert similar_to(memories, "キャンセルは前日の18時まで無料、その後は半額をいただく。") == []
 
 
 def test_a_writer_who_names_what_a_memory_replaces_is_not_asked_again(memories: Memories) -> None:

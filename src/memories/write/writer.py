@@ -11,7 +11,7 @@ from memories.languages.text import query_terms
 from memories.models import SHARED, Draft, Memory, is_session_note
 from memories.read import versions
 from memories.read.lookup import Lookup
-from memories.read.subjects import REPLACES, score_replacement
+from memories.read.subjects import REPLACES, score_replacement, stands_out
 from memories.stores.protocol import Store, scan_pages
 from memories.stores.records import Candidate, Collection, Filter, Record, Ref
 from memories.write.anchoring import Anchoring
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from memories.write.repetitions import Repetition
 
 MAX_SIMILAR = 3
-_NEAR_BEST = 0.4  # a memory is shown if its score is at most this far below the best one
+_NEAR_BEST = 0.25  # a memory is shown if its score is at most this far below the best one
 _EXAMINED = 12  # maximum number of rivals examined, the most similar first
 _SEEN = 0.4  # added to the score of a memory that the writer has just read
 _COMPARED = 16  # maximum number of candidates that are compared with a draft
@@ -214,22 +214,27 @@ class Writer(NamedTuple):
     def find_replaceable(self, draft: Draft, comparison: Comparison) -> tuple[Similar, ...]:
         """Return the memories closest to the draft's subject. The draft may replace one of them.
 
-        Memories that differ in a value come first, then those that `read.subjects` rates highest.
+        Memories that differ in a value come first, then those that `read.subjects` rates highest,
+        then the closest one if it stands out.
         """
         if draft.supersedes is not None or comparison.corrected:
             return comparison.similar
-        shown = {similar.id for similar in comparison.similar}
+        found = {similar.id: similar for similar in comparison.similar}
         scored = [
             (score, candidate)
             for score, candidate in self.score_rivals(draft, comparison.rivals)
-            if candidate.record.ref.group not in shown
+            if candidate.record.ref.group not in found
         ]
-        closest = [
-            self._to_similar(candidate, "")
-            for score, candidate in scored
-            if score >= scored[0][0] - _NEAR_BEST
+        closest = [candidate for score, candidate in scored if score >= scored[0][0] - _NEAR_BEST]
+        current = [
+            rival for rival in comparison.rivals if "corrected_by" not in rival.record.fields
         ]
-        return (*comparison.similar, *closest)[:MAX_SIMILAR]
+        similarities = [rival.similarity for rival in current]
+        if self.embedder and stands_out(draft.content, similarities, self.embedder.space):
+            closest.append(current[0])
+        for candidate in closest:
+            found.setdefault(candidate.record.ref.group, self._to_similar(candidate, ""))
+        return tuple(found.values())[:MAX_SIMILAR]
 
     def score_rivals(
         self, draft: Draft, rivals: Sequence[Candidate]
