@@ -17,7 +17,7 @@ from memories.core.disk import make_folder, try_lock
 from memories.hooks.flush import Flushed, flush
 from memories.identity.captured import FLUSH_LOCK
 
-PLENTY = "30"  # seconds, for hooks of which the answer counts
+PLENTY = "30"  # seconds, for hooks whose answer is checked
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ Hook = Callable[..., Ran]
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the agent works; the embedder is that for tests, and flushers are started by the tests
-    alone.
+    """The agent's working folder; the environment names the embedder for tests and no folder of a
+    host.
     """
     work = tmp_path / "work"
     work.mkdir()
@@ -63,20 +63,22 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def hook(forked: Forked) -> Hook:
-    """Run a hook in a process of its own."""
+    """Return a function that runs a hook in a separate process."""
 
     def run(
         event: str,
-        told: Mapping[str, Any] | bytes | None = None,
+        payload: Mapping[str, Any] | bytes | None = None,
         *options: str,
         host: str = "claude-code",
         env: Mapping[str, str] | None = None,
         seconds: str = PLENTY,
     ) -> Ran:
-        if not isinstance(told, bytes):
-            told = json.dumps({"session_id": "s1", "cwd": str(Path.cwd()), **(told or {})}).encode()
+        if not isinstance(payload, bytes):
+            payload = json.dumps(
+                {"session_id": "s1", "cwd": str(Path.cwd()), **(payload or {})}
+            ).encode()
         command = ["hook", event, "--host", host, "--seconds", seconds, *options]
-        done = forked.run(command, input=told, env={**os.environ, **(env or {})})
+        done = forked.run(command, input=payload, env={**os.environ, **(env or {})})
         return Ran(done.returncode, done.stdout, done.stderr)
 
     return run
@@ -84,13 +86,13 @@ def hook(forked: Forked) -> Hook:
 
 @pytest.fixture
 def projects(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give memories the project of their repository, as by default."""
+    """Tag memories with the project of their repository, as by default."""
     monkeypatch.setenv("PROJECT_DETECTION", "true")
 
 
 @pytest.fixture
 def no_flusher(home: Path) -> Iterator[None]:
-    """Keep the flushers that hooks start from storing the inbox: the test holds their lock."""
+    """Hold the flushers' lock, so that a flusher started by a hook can't store the inbox."""
     make_folder(home)
     with try_lock(home / "inbox" / FLUSH_LOCK, 0) as is_held:
         assert is_held

@@ -1,5 +1,5 @@
-"""Cursor: its own names for the same things, and one session that runs the hooks of Claude Code
-beside its own.
+"""Hooks of Cursor, which has its own names for events and fields, and which runs the hooks of Claude
+Code in addition to its own.
 """
 
 import json
@@ -22,7 +22,7 @@ from memories.hooks.host_events import HostEvent
 from memories.hooks.transcripts import Event
 
 EMAIL = "ann.example@example.org"
-NAMES = {  # of an event in the payload: Cursor's own, also for the hooks of Claude Code
+NAMES = {  # of events in the payload; Cursor uses its own even for Claude Code's hooks
     "session-start": "sessionStart",
     "user-prompt": "beforeSubmitPrompt",
     "answer": "afterAgentResponse",
@@ -36,7 +36,7 @@ Run = Callable[..., dict[str, Any] | None]
 
 @pytest.fixture
 def root(tmp_path: Path, folder: Path) -> Path:
-    """The folder that is open in Cursor; its hooks run elsewhere, as those of a user do."""
+    """The folder that is open in Cursor; its hooks run in another folder, like a user's hooks."""
     made = tmp_path / "project"
     made.mkdir()
     return made
@@ -44,25 +44,27 @@ def root(tmp_path: Path, folder: Path) -> Path:
 
 def payload(root: Path, event: str, turn: str = "g1", **more: Any) -> dict[str, Any]:
     """Return the input that Cursor gives a hook."""
-    told = {"conversation_id": "c1", "generation_id": turn, "model": "m", "session_id": "c1"}
-    told |= {
+    event_input = {"conversation_id": "c1", "generation_id": turn, "model": "m", "session_id": "c1"}
+    event_input |= {
         "hook_event_name": NAMES[event],
         "cursor_version": "3.20.17",
         "workspace_roots": [str(root)],
     }
-    return {**told, "user_email": EMAIL, "transcript_path": None, **more}
+    return {**event_input, "user_email": EMAIL, "transcript_path": None, **more}
 
 
 @pytest.fixture
 def run(forked: Forked) -> Run:
-    """Run a hook as Cursor does; return its answer, None if it printed nothing."""
+    """Return a function that runs a hook as Cursor does; it returns the answer, or None."""
 
     def run(
-        told: dict[str, Any], event: str, *options: str, host: str = OWN, **env: str
+        event_input: dict[str, Any], event: str, *options: str, host: str = OWN, **env: str
     ) -> dict[str, Any] | None:
         variables = {"CURSOR_VERSION": "3.20.17", "CURSOR_USER_EMAIL": EMAIL, **env}
         command = ["hook", event, "--host", host, "--seconds", PLENTY, *options]
-        done = forked.run(command, input=json.dumps(told).encode(), env={**os.environ, **variables})
+        done = forked.run(
+            command, input=json.dumps(event_input).encode(), env={**os.environ, **variables}
+        )
         assert (done.returncode, done.stderr) == (0, b"")
         return json.loads(done.stdout) if done.stdout else None
 
@@ -129,7 +131,7 @@ def test_a_failing_hook_prints_nothing(forked: Forked, run: Run, root: Path, hom
     }
 
 
-def settle(home: Path) -> None:
+def empty_inbox(home: Path) -> None:
     """Store the inbox, or wait for the flusher that a hook started."""
     until = time.monotonic() + 120
     while inbox.names(str(home)):
@@ -144,11 +146,11 @@ def stored_turns() -> list[tuple[str, str]]:
         return [(turn.role, turn.content) for turn in memories.turns("cursor:c1", limit=1000)]
 
 
-def turn(
+def turn_events(
     root: Path, number: int, prompt: str, *answers: str
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the events of one turn, as Cursor tells them; an agent that uses tools says several
-    things.
+    """Yield the events of one turn as Cursor sends them; an agent that uses tools answers several
+    times.
     """
     generation = f"g{number}"
     yield "user-prompt", payload(root, "user-prompt", generation, prompt=prompt, attachments=[])
@@ -159,17 +161,17 @@ def turn(
 
 def test_a_session_is_captured(run: Run, root: Path, home: Path) -> None:
     run(payload(root, "session-start"), "session-start", "--capture")
-    for event, told in turn(
+    for event, event_input in turn_events(
         root, 1, "Remember that Ann owns deploys.", "I look.", "Noted. <private>x9</private>"
     ):
-        run(told, event, "--capture", MEMORY_HOME=str(home))
+        run(event_input, event, "--capture", MEMORY_HOME=str(home))
     run(payload(root, "pre-compact", "g1", trigger="auto"), "pre-compact", "--capture")
     run(
         payload(root, "session-end", "g1", reason="user_close", duration_ms=5),
         "session-end",
         "--capture",
     )
-    settle(home)
+    empty_inbox(home)
     assert stored_turns()[:2] == [
         ("user", "Remember that Ann owns deploys."),
         ("assistant", "I look."),
@@ -180,10 +182,10 @@ def test_a_session_is_captured(run: Run, root: Path, home: Path) -> None:
     assert found.tags["agent"] == "cursor"
 
 
-def test_answers_alone_start_no_flusher(
+def test_only_the_stop_event_starts_a_flusher(
     root: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An agent that uses tools says many things in a turn; they are stored when it stops."""
+    """An agent that uses tools answers many times in a turn; the answers are stored when it stops."""
     script = """
 import sys
 from memories.hooks import events, hook
@@ -194,9 +196,9 @@ events.handle(given)
     started = {}
     for event in ("answer", "stop"):
         command = [sys.executable, "-c", script, event]
-        told = json.dumps(payload(root, event, text="Done.")).encode()
+        event_input = json.dumps(payload(root, event, text="Done.")).encode()
         started[event] = subprocess.run(
-            command, input=told, capture_output=True, timeout=300
+            command, input=event_input, capture_output=True, timeout=300
         ).stderr
     assert started == {"answer": b"", "stop": b"started"}
 
@@ -218,14 +220,14 @@ def test_two_hooks_of_one_event_show_memories_once(
     assert [sorted(answer or {}) for answer in begun] == [["additional_context"], []]
     with Memories() as memories:
         memories.create("Deploys happen from the main branch")
-    told = payload(root, "user-prompt", prompt="On which branch do deploys happen?")
-    asked = [run(told, "user-prompt", host=host) for host in hosts]
+    event_input = payload(root, "user-prompt", prompt="On which branch do deploys happen?")
+    asked = [run(event_input, "user-prompt", host=host) for host in hosts]
     assert [sorted(answer or {}) for answer in asked] == [
         ["additional_context", "continue"],
         ["continue"],
     ]
-    told = payload(root, "user-prompt", "g2", prompt="start as bob with memory enabled")
-    wished = [run(told, "user-prompt", host=host) for host in hosts]
+    event_input = payload(root, "user-prompt", "g2", prompt="start as bob with memory enabled")
+    wished = [run(event_input, "user-prompt", host=host) for host in hosts]
     assert ['"bob"' in (answer or {}).get("additional_context", "") for answer in wished] == [
         True,
         False,
@@ -239,14 +241,14 @@ def test_two_hooks_of_one_event_capture_once(
     run: Run, hosts: tuple[str, str], root: Path, home: Path
 ) -> None:
     for number, prompt in enumerate(["Remember that Ann owns deploys.", "yes", "yes"], 1):
-        for event, told in turn(root, number, prompt, "One.", "Two."):
+        for event, event_input in turn_events(root, number, prompt, "One.", "Two."):
             for host in hosts if event != "answer" else (OWN,):  # Claude Code has no such event
-                run(told, event, "--capture", host=host)
+                run(event_input, event, "--capture", host=host)
     for event in ("pre-compact", "session-end"):
         for host in hosts:
             run(payload(root, event, "g3", reason="completed"), event, "--capture", host=host)
-    told = [each["event"] for each in events_of(home)]
-    assert told == [
+    event_input = [each["event"] for each in events_of(home)]
+    assert event_input == [
         *(["user-prompt", "answer", "answer", "stop"] * 3),
         "pre-compact",
         "session-end",
@@ -258,10 +260,10 @@ def test_two_hooks_of_one_event_capture_once(
 def test_events_captured_twice_are_stored_once(
     run: Run, hosts: tuple[str, str], root: Path, home: Path
 ) -> None:
-    for event, told in turn(root, 1, "Remember that Ann owns deploys.", "Noted."):
+    for event, event_input in turn_events(root, 1, "Remember that Ann owns deploys.", "Noted."):
         for host in hosts if event != "answer" else (OWN,):
-            run(told, event, "--capture", host=host)
-    settle(home)
+            run(event_input, event, "--capture", host=host)
+    empty_inbox(home)
     assert stored_turns() == [("user", "Remember that Ann owns deploys."), ("assistant", "Noted.")]
     assert [each.content for each in pending_memories(home)] == ["Ann owns deploys."]
 
@@ -269,15 +271,16 @@ def test_events_captured_twice_are_stored_once(
 @pytest.mark.usefixtures("no_flusher")
 @pytest.mark.parametrize("capturing", [OWN, CLAUDE])
 @pytest.mark.parametrize("first", [OWN, CLAUDE])
-def test_one_hook_captures_although_the_other_recalled(
+def test_one_hook_captures_even_if_the_other_recalled_first(
     run: Run, capturing: str, first: str, root: Path, home: Path
 ) -> None:
-    """They may have been installed with different options."""
+    """The two hooks may have been installed with different options."""
     remember()
-    told = payload(root, "user-prompt", prompt="On which day do deploys happen?")
+    event_input = payload(root, "user-prompt", prompt="On which day do deploys happen?")
     hosts = [first, OWN if first == CLAUDE else CLAUDE]
     answers = [
-        run(told, "user-prompt", *["--capture"] * (host == capturing), host=host) for host in hosts
+        run(event_input, "user-prompt", *["--capture"] * (host == capturing), host=host)
+        for host in hosts
     ]
     assert ["additional_context" in (answer or {}) for answer in answers] == [True, False]
     assert [each["event"] for each in events_of(home)] == ["user-prompt"]
@@ -323,7 +326,7 @@ def test_a_new_conversation_and_a_new_turn_get_context(run: Run, root: Path, hom
         assert run({**payload(root, "session-start"), **more}, "session-start") != {}
 
 
-def test_a_session_file_that_is_full_stops_nothing(
+def test_a_full_session_file_stops_no_hook(
     root: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = home / "sessions"
@@ -334,17 +337,17 @@ def test_a_session_file_that_is_full_stops_nothing(
     assert (folder / "cursor.c1").stat().st_size == session.MAX_BYTES + 1
 
 
-def test_events_of_one_conversation_are_one_session(root: Path) -> None:
-    told = payload(root, "session-start")
+def test_events_of_one_conversation_belong_to_one_session(root: Path) -> None:
+    event_input = payload(root, "session-start")
     assert {
-        HostEvent(host, {**told, "session_id": each}).session_name
+        HostEvent(host, {**event_input, "session_id": each}).session_name
         for host in (OWN, CLAUDE)
         for each in ("c1", "s1", None)
     } == {"cursor.c1"}
 
 
 def test_vs_code_names_its_session_in_another_field(root: Path) -> None:
-    told = HostEvent(
+    event_input = HostEvent(
         CLAUDE,
         {
             "sessionId": "v1",
@@ -353,26 +356,34 @@ def test_vs_code_names_its_session_in_another_field(root: Path) -> None:
             "prompt": "Hello",
         },
     )
-    assert (told.session_name, told.folder) == ("claude-code.v1", str(root))
+    assert (event_input.session_name, event_input.folder) == ("claude-code.v1", str(root))
 
 
-def test_hooks_of_claude_code_itself_answer_as_before(run: Run, root: Path, home: Path) -> None:
+def test_a_hook_that_claude_code_runs_answers_in_its_own_format(
+    run: Run, root: Path, home: Path
+) -> None:
     remember()
-    told = {"session_id": "s1", "cwd": str(root), "prompt": "On which day do deploys happen?"}
-    answer = run({**told, "hook_event_name": "UserPromptSubmit"}, "user-prompt", host=CLAUDE)
+    event_input = {
+        "session_id": "s1",
+        "cwd": str(root),
+        "prompt": "On which day do deploys happen?",
+    }
+    answer = run({**event_input, "hook_event_name": "UserPromptSubmit"}, "user-prompt", host=CLAUDE)
     assert answer is not None
     assert answer.keys() == {"hookSpecificOutput"}
 
 
-def test_the_workspace_is_the_folder_and_not_where_the_hook_runs(
+def test_a_workspace_can_be_off_wherever_the_hook_runs(
     forked: Forked, run: Run, root: Path, home: Path, folder: Path
 ) -> None:
     remember()
     (root / ".memories-off").touch()
     before = tree(home)
-    told = payload(root, "user-prompt", prompt="Remember that Ann owns deploys.", cwd=str(folder))
-    assert run(told, "user-prompt", "--capture") == {"continue": True}
-    # one that was told nothing yet
+    event_input = payload(
+        root, "user-prompt", prompt="Remember that Ann owns deploys.", cwd=str(folder)
+    )
+    assert run(event_input, "user-prompt", "--capture") == {"continue": True}
+    # a hook whose input names no folder
     command = ["hook", "stop", "--host", OWN, "--capture"]
     done = forked.run(
         command, input=b"no JSON", env={**os.environ, "CURSOR_PROJECT_DIR": str(root)}
@@ -382,21 +393,23 @@ def test_the_workspace_is_the_folder_and_not_where_the_hook_runs(
 
 
 @pytest.mark.parametrize("roots", [[], None, "x", [3], [""]], ids=str)
-def test_a_window_without_a_folder(
+def test_a_window_without_a_workspace_uses_the_variable_or_the_working_folder(
     roots: Any, home: Path, folder: Path, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = {**payload(root, "stop"), "workspace_roots": roots}
-    assert HostEvent(OWN, told).folder == str(folder)
+    event_input = {**payload(root, "stop"), "workspace_roots": roots}
+    assert HostEvent(OWN, event_input).folder == str(folder)
     monkeypatch.setenv("CURSOR_PROJECT_DIR", str(root))
-    assert HostEvent(OWN, told).folder == str(root)
+    assert HostEvent(OWN, event_input).folder == str(root)
 
 
-def test_the_email_of_a_cursor_user_is_stored_nowhere(run: Run, root: Path, home: Path) -> None:
+def test_the_email_address_of_a_cursor_user_is_never_stored(
+    run: Run, root: Path, home: Path
+) -> None:
     run(payload(root, "session-start"), "session-start", "--capture")
-    for event, told in turn(root, 1, "Remember that Ann owns deploys.", "Noted."):
-        run(told, event, "--capture")
+    for event, event_input in turn_events(root, 1, "Remember that Ann owns deploys.", "Noted."):
+        run(event_input, event, "--capture")
     run(payload(root, "session-end"), "session-end", "--capture")
-    settle(home)
+    empty_inbox(home)
     files = [file for file in home.rglob("*") if file.is_file()]
     assert files
     assert [str(file) for file in files if EMAIL.encode() in file.read_bytes()] == []
@@ -408,37 +421,37 @@ def test_sentences_of_cursor_rules_are_not_proposed(
 ) -> None:
     (root / name).parent.mkdir(parents=True, exist_ok=True)
     (root / name).write_text("Ann owns deploys.\n")
-    for event, told in turn(
+    for event, event_input in turn_events(
         root, 1, "Remember that Ann owns deploys.", "We decided to use Go for the worker."
     ):
-        run(told, event, "--capture")
-    settle(home)
+        run(event_input, event, "--capture")
+    empty_inbox(home)
     assert [each.content for each in pending_memories(home)] == [
         "We decided to use Go for the worker."
     ]
 
 
-def test_a_transcript_of_cursor_is_not_read(run: Run, root: Path, home: Path) -> None:
+def test_cursors_transcript_is_not_read(run: Run, root: Path, home: Path) -> None:
     file = Path.home() / ".cursor" / "projects" / "p" / "agent-transcripts" / "c1" / "c1.jsonl"
     file.parent.mkdir(parents=True)
     file.write_text(
         '{"role": "user", "message": {"content": [{"type": "text", "text": "from the file"}]}}\n'
     )
-    for event, told in turn(root, 1, "Hello", "Hi."):
-        run({**told, "transcript_path": str(file)}, event, "--capture", host=OWN)
-    settle(home)
+    for event, event_input in turn_events(root, 1, "Hello", "Hi."):
+        run({**event_input, "transcript_path": str(file)}, event, "--capture", host=OWN)
+    empty_inbox(home)
     assert stored_turns() == [("user", "Hello"), ("assistant", "Hi.")]
     assert not (home / "hooks.log").exists()
 
 
 @pytest.mark.usefixtures("no_flusher")
 def test_memory_off_applies_to_both_hooks(run: Run, root: Path, home: Path) -> None:
-    told = payload(root, "user-prompt", prompt="memory off")
-    answers = [run(told, "user-prompt", "--capture", host=host) for host in (CLAUDE, OWN)]
+    event_input = payload(root, "user-prompt", prompt="memory off")
+    answers = [run(event_input, "user-prompt", "--capture", host=host) for host in (CLAUDE, OWN)]
     assert [
         "Memory is off" in (answer or {}).get("additional_context", "") for answer in answers
     ] == [True, False]
-    for event, each in turn(root, 2, "Remember that Ann owns deploys.", "Noted."):
+    for event, each in turn_events(root, 2, "Remember that Ann owns deploys.", "Noted."):
         for host in (OWN, CLAUDE):
             run(each, event, "--capture", host=host)
     assert events_of(home) == []

@@ -40,7 +40,7 @@ def stored_turns(
         return [(turn.role, turn.content) for turn in memories.turns(conversation, limit=1000)]
 
 
-def line(role: str, content: Any, at: int = 0, **more: Any) -> dict[str, Any]:
+def transcript_line(role: str, content: Any, at: int = 0, **more: Any) -> dict[str, Any]:
     """Return a line of a transcript."""
     stamp = datetime(2026, 5, 31, 10, at // 60, at % 60, tzinfo=UTC).isoformat()
     message = {"role": role, "content": content}
@@ -102,15 +102,15 @@ def test_a_prompt_and_an_answer_become_turns_and_a_proposal(home: Path) -> None:
 def test_a_second_flush_and_a_transcript_store_nothing_twice(home: Path, transcript: Path) -> None:
     append(
         transcript,
-        line("user", "yes", 1),
-        line("assistant", [{"type": "text", "text": "Done."}], 2),
+        transcript_line("user", "yes", 1),
+        transcript_line("assistant", [{"type": "text", "text": "Done."}], 2),
     )
     append(
         transcript,
-        line("user", "yes", 3),
-        line("assistant", [{"type": "text", "text": "Done."}], 4),
+        transcript_line("user", "yes", 3),
+        transcript_line("assistant", [{"type": "text", "text": "Done."}], 4),
     )
-    for _ in range(2):  # each prompt is told of twice: a plugin and a user have installed the hook
+    for _ in range(2):  # a plugin and the user have both installed the hook
         for turn in ("t1", "t2"):
             record_event(home, "user-prompt", prompt="yes", prompt_id=turn)
     for _ in range(2):
@@ -122,7 +122,7 @@ def test_a_second_flush_and_a_transcript_store_nothing_twice(home: Path, transcr
 def test_an_inbox_that_was_stored_but_not_removed_is_stored_once(
     home: Path, transcript: Path
 ) -> None:
-    append(transcript, line("user", "Remember that Ann owns deploys.", 1))
+    append(transcript, transcript_line("user", "Remember that Ann owns deploys.", 1))
     record_event(
         home,
         "user-prompt",
@@ -132,10 +132,10 @@ def test_an_inbox_that_was_stored_but_not_removed_is_stored_once(
     record_event(home, "session-end", transcript_path=str(transcript), reason="other")
     kept = (home / "inbox" / "claude-code.s1.jsonl").read_bytes()
     flush_inbox(home)
-    append(transcript, line("assistant", [{"type": "text", "text": "Noted."}], 2))
+    append(transcript, transcript_line("assistant", [{"type": "text", "text": "Noted."}], 2))
     (home / "inbox" / "claude-code.s1.jsonl").write_bytes(kept)
     for file in (home / "inbox" / "state").iterdir():
-        file.unlink()  # and what was known of it is lost
+        file.unlink()  # the state of the session is lost too
     done = flush_inbox(home)
     assert (done.turns, done.proposed) == (1, 0)
     assert stored_turns() == [("user", "Remember that Ann owns deploys."), ("assistant", "Noted.")]
@@ -143,53 +143,57 @@ def test_an_inbox_that_was_stored_but_not_removed_is_stored_once(
 
 
 def test_only_new_lines_of_a_transcript_are_read(home: Path, transcript: Path) -> None:
-    append(transcript, line("user", "one", 1))
+    append(transcript, transcript_line("user", "one", 1))
     record_event(home, "stop", transcript_path=str(transcript))
     assert flush_inbox(home).turns == 1
-    append(transcript, line("user", "two", 2))
+    append(transcript, transcript_line("user", "two", 2))
     with transcript.open("a") as stream:
         stream.write('{"type": "user", "message": {"content": "cut sh')
     record_event(home, "stop", transcript_path=str(transcript))
     assert flush_inbox(home).turns == 1
     assert stored_turns() == [("user", "one"), ("user", "two")]
     transcript.write_text("")
-    append(transcript, line("user", "new"))
+    append(transcript, transcript_line("user", "new"))
     record_event(home, "stop", transcript_path=str(transcript))
     assert flush_inbox(home).turns == 1
 
 
 def test_text_written_while_memory_was_off_is_not_stored(home: Path, transcript: Path) -> None:
-    append(transcript, line("user", "one", 1))
+    append(transcript, transcript_line("user", "one", 1))
     record_event(home, "user-prompt", prompt="one", transcript_path=str(transcript))
     record_event(home, "stop", transcript_path=str(transcript))
     flush_inbox(home)
     append(
         transcript,
-        line("user", "secret plan", 2),
-        line("assistant", [{"type": "text", "text": "secret answer"}], 3),
+        transcript_line("user", "secret plan", 2),
+        transcript_line("assistant", [{"type": "text", "text": "secret answer"}], 3),
     )
     record_event(home, "user-prompt", prompt="two", transcript_path=str(transcript))
     append(
-        transcript, line("user", "two", 4), line("assistant", [{"type": "text", "text": "fine"}], 5)
+        transcript,
+        transcript_line("user", "two", 4),
+        transcript_line("assistant", [{"type": "text", "text": "fine"}], 5),
     )
     record_event(home, "stop", transcript_path=str(transcript))
     flush_inbox(home)
     assert stored_turns() == [("user", "one"), ("user", "two"), ("assistant", "fine")]
 
 
-def test_a_session_that_begins_with_memory_off(hook: Hook, home: Path, transcript: Path) -> None:
+def test_a_session_that_begins_with_memory_off_is_stored_once_it_is_on(
+    hook: Hook, home: Path, transcript: Path
+) -> None:
     here = {"transcript_path": str(transcript)}
-    append(transcript, line("user", "start with memory off", 1))
+    append(transcript, transcript_line("user", "start with memory off", 1))
     hook("user-prompt", {"prompt": "start with memory off", **here}, "--capture")
     append(
         transcript,
-        line("user", "secret plan", 2),
-        line("assistant", [{"type": "text", "text": "secret"}], 3),
+        transcript_line("user", "secret plan", 2),
+        transcript_line("assistant", [{"type": "text", "text": "secret"}], 3),
     )
     hook("user-prompt", {"prompt": "secret plan", **here}, "--capture")
-    append(transcript, line("user", "memory on", 4))
+    append(transcript, transcript_line("user", "memory on", 4))
     hook("user-prompt", {"prompt": "memory on", **here}, "--capture")
-    append(transcript, line("user", "hello there", 5))
+    append(transcript, transcript_line("user", "hello there", 5))
     record_event(home, "user-prompt", prompt="hello there", **here)
     record_event(home, "stop", **here)
     flush_inbox(home)
@@ -211,7 +215,7 @@ def test_only_transcripts_of_the_host_are_read(
 ) -> None:
     user = Path.home()
     for file in (user / "x.jsonl", user / ".claude" / "secret.jsonl"):
-        append(file, line("user", "the secret"))
+        append(file, transcript_line("user", "the secret"))
     (user / ".claude" / "projects" / "link.jsonl").symlink_to(user / "x.jsonl")
     record_event(home, "user-prompt", prompt="hello there")
     record_event(
@@ -233,12 +237,12 @@ def test_lines_that_the_host_inserted_are_not_turns(home: Path, transcript: Path
             "type": "a kind of the next release",
             "message": {"role": "user", "content": "remember that c"},
         },
-        line("user", "remember that d is meta", 1, isMeta=True),
-        line("user", "remember that e is a side chain", 2, isSidechain=True),
-        line("user", "<command-name>/compact</command-name>", 3),
-        line("user", "<hook_context>remember that f</hook_context>really said", 4),
-        line("user", "a poll", 5, promptSource="poll_event"),
-        line(
+        transcript_line("user", "remember that d is meta", 1, isMeta=True),
+        transcript_line("user", "remember that e is a side chain", 2, isSidechain=True),
+        transcript_line("user", "<command-name>/compact</command-name>", 3),
+        transcript_line("user", "<hook_context>remember that f</hook_context>really said", 4),
+        transcript_line("user", "a poll", 5, promptSource="poll_event"),
+        transcript_line(
             "assistant",
             [
                 {"type": "thinking", "thinking": "remember that g"},
@@ -246,7 +250,7 @@ def test_lines_that_the_host_inserted_are_not_turns(home: Path, transcript: Path
             ],
             6,
         ),
-        line(
+        transcript_line(
             "user",
             [
                 {
@@ -267,7 +271,7 @@ def test_lines_that_the_host_inserted_are_not_turns(home: Path, transcript: Path
     ]
 
 
-def test_a_chat_of_gemini_is_found_where_its_home_was_moved(
+def test_a_gemini_chat_is_found_in_a_moved_home(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GEMINI_CLI_HOME", str(tmp_path / "moved"))
@@ -281,7 +285,7 @@ def test_a_chat_of_gemini_is_found_where_its_home_was_moved(
     assert stored_turns("gemini:s1") == [("user", "Hello"), ("assistant", "Hi.")]
 
 
-def test_rollouts_of_codex_and_chats_of_gemini(home: Path) -> None:
+def test_codex_rollouts_and_gemini_chats_are_read(home: Path) -> None:
     def item(role: str, text: str) -> dict[str, Any]:
         payload = {
             "type": "message",
@@ -326,10 +330,10 @@ def test_rollouts_of_codex_and_chats_of_gemini(home: Path) -> None:
     assert stored_turns("gemini:s1") == [("user", "Hello"), ("assistant", "Hi.")]
 
 
-def test_secrets_and_private_text_are_stored_nowhere(home: Path, transcript: Path) -> None:
+def test_secrets_and_private_text_are_never_stored(home: Path, transcript: Path) -> None:
     token = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
     text = f"Remember that the token is {token}. <private>remember that my cat is Tom</private>"
-    append(transcript, line("user", text))
+    append(transcript, transcript_line("user", text))
     record_event(home, "user-prompt", prompt=text, transcript_path=str(transcript))
     assert b"Tom" not in (home / "inbox" / "claude-code.s1.jsonl").read_bytes()
     record_event(home, "stop", transcript_path=str(transcript))
@@ -395,7 +399,7 @@ def test_sentences_of_instruction_files_are_not_proposed(home: Path, folder: Pat
 def test_only_the_beginning_of_a_huge_instruction_file_is_read(home: Path, folder: Path) -> None:
     file = folder / "AGENTS.md"
     file.write_text("Deploys happen on Tuesdays.\n")
-    os.truncate(file, 1 << 40)  # more than any memory; it takes no room on the disk
+    os.truncate(file, 1 << 40)  # more than fits in memory; a sparse file takes no disk space
     record_event(
         home,
         "user-prompt",
@@ -430,7 +434,7 @@ def test_each_namespace_gets_its_own_turns(home: Path) -> None:
         assert [turn.content for turn in bob.turns("claude-code:s1")] == ["hello bob", "I am bob"]
 
 
-def test_a_store_that_is_down_keeps_the_inbox(
+def test_the_inbox_is_kept_while_the_store_is_down(
     home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     blocked = home / "memories.db"
@@ -455,7 +459,7 @@ def test_events_for_another_store_wait_for_it(
     assert flush_inbox(home).proposed == 1
 
 
-def test_a_session_that_changed_its_store_waits_for_each_in_turn(
+def test_the_events_of_a_session_that_changes_its_store_wait_for_each_store(
     home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     other = f"sqlite:///{tmp_path}/other.db"
@@ -470,7 +474,7 @@ def test_a_session_that_changed_its_store_waits_for_each_in_turn(
     assert (flush_inbox(home).turns, stored_turns()) == (1, [("user", "do 1")])
     monkeypatch.delenv("MEMORY_STORE")
     assert (flush_inbox(home).waiting, stored_turns()) == (0, [("user", "do 0"), ("user", "do 2")])
-    (home / "inbox" / "claude-code.s3.jsonl").touch()  # as a disk that was full left it
+    (home / "inbox" / "claude-code.s3.jsonl").touch()  # as a full disk leaves it
     assert flush_inbox(home).reasons == ()
     assert inbox.names(str(home)) == []
 
@@ -482,14 +486,14 @@ def test_a_session_that_cannot_be_stored_does_not_block_others(
     record_event(home, "user-prompt", session_id="s2", prompt="fine")
     real = flush.store_session
 
-    def fails(
+    def fail_for_s1(
         own: Memories, readable: Memories, source: SessionSource, *given: Any, **more: Any
     ) -> Any:
         if source.conversation.endswith("s1"):
             raise ZeroDivisionError("a bug")
         return real(own, readable, source, *given, **more)
 
-    monkeypatch.setattr("memories.hooks.flush.store_session", fails)
+    monkeypatch.setattr("memories.hooks.flush.store_session", fail_for_s1)
     for _ in range(2):
         assert flush_inbox(home).waiting > 0
     assert stored_turns("claude-code:s2") == [("user", "fine")]
@@ -501,23 +505,23 @@ def test_a_session_that_cannot_be_stored_does_not_block_others(
 
 
 @pytest.mark.parametrize("with_transcript", [False, True])
-def test_a_session_that_failed_at_first_is_stored_completely_later(
+def test_a_session_that_failed_once_is_later_stored_completely(
     home: Path, transcript: Path, monkeypatch: pytest.MonkeyPatch, with_transcript: bool
 ) -> None:
     where: dict[str, Any] = {"transcript_path": str(transcript)} if with_transcript else {}
     append(
         transcript,
-        line("user", "one", 1),
-        line("assistant", [{"type": "text", "text": "Done."}], 2),
+        transcript_line("user", "one", 1),
+        transcript_line("assistant", [{"type": "text", "text": "Done."}], 2),
     )
     record_event(home, "user-prompt", prompt="one", prompt_id="t1", **where)
     record_event(home, "stop", last_assistant_message="Done.", prompt_id="t1", **where)
 
-    def broken(*_: object, **__: object) -> None:
+    def raise_defect(*_: object, **__: object) -> None:
         raise TypeError("a defect")
 
     with monkeypatch.context() as patch:
-        patch.setattr("memories.hooks.flush.store_session", broken)
+        patch.setattr("memories.hooks.flush.store_session", raise_defect)
         assert "a defect" in flush_inbox(home).reasons[0]
     assert flush_inbox(home).turns == 2
     assert stored_turns() == [("user", "one"), ("assistant", "Done.")]
@@ -526,15 +530,15 @@ def test_a_session_that_failed_at_first_is_stored_completely_later(
 def test_the_work_of_a_killed_flusher_is_not_repeated(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for number in range(30):  # more than the prompts that are remembered
+    for number in range(30):  # more prompts than the flusher remembers
         record_event(home, "user-prompt", prompt=f"do {number}", prompt_id=f"t{number}")
         record_event(home, "stop", last_assistant_message=f"Did {number}.", prompt_id=f"t{number}")
 
-    def killed(*_: object) -> None:
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(inbox, "remove", killed)
+        patch.setattr(inbox, "remove", interrupt)
         with pytest.raises(KeyboardInterrupt):
             flush_inbox(home)
     record_event(home, "user-prompt", prompt="do it again", prompt_id="t30")
@@ -565,19 +569,21 @@ def test_unreadable_lines_are_left_out_and_reported(home: Path) -> None:
     assert "3 lines" in done.reasons[0]
 
 
-def test_a_line_added_during_a_flush_stays(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_added_during_a_flush_is_stored_too(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     record_event(home, "user-prompt", prompt="first of all")
     appended: list[bool] = []
     real = SQLiteStore.append
 
-    def slow(store: SQLiteStore, records: Any) -> None:
+    def append_meanwhile(store: SQLiteStore, records: Any) -> None:
         if records and not appended:
             appended.append(True)
             record_event(home, "user-prompt", prompt="second of all")
         real(store, records)
 
-    monkeypatch.setattr(SQLiteStore, "append", slow)
-    assert flush_inbox(home).waiting == 0  # it goes on until nothing comes any more
+    monkeypatch.setattr(SQLiteStore, "append", append_meanwhile)
+    assert flush_inbox(home).waiting == 0  # it continues until no event is left
     assert [text for _, text in stored_turns()] == ["first of all", "second of all"]
 
 
@@ -589,14 +595,14 @@ def test_an_inbox_file_removed_meanwhile_does_not_stop_a_hook(
     real = os.scandir
 
     @contextlib.contextmanager
-    def overtaken(folder: str) -> Iterator[list[os.DirEntry[str]]]:
+    def list_then_remove(folder: str) -> Iterator[list[os.DirEntry[str]]]:
         with real(folder) as entries:
             found = list(entries)
-        gone.unlink(missing_ok=True)  # as the flusher does that works meanwhile
+        gone.unlink(missing_ok=True)  # as a concurrent flusher does
         yield found
 
     with monkeypatch.context() as patch:
-        patch.setattr("memories.hooks.inbox.os.scandir", overtaken)
+        patch.setattr("memories.hooks.inbox.os.scandir", list_then_remove)
         record_event(home, "user-prompt", prompt="said here")
     assert not gone.exists()
     flush_inbox(home)
@@ -657,7 +663,7 @@ def test_a_session_without_a_request_stores_no_note(home: Path) -> None:
         assert memories.list().memories == ()
 
 
-def test_old_sessions_are_forgotten(home: Path) -> None:
+def test_files_of_old_sessions_are_removed(home: Path) -> None:
     session.note(str(home), "codex.old", folder="/x")
     os.utime(home / "sessions" / "codex.old", (1, 1))
     session.note(str(home), "codex.new", folder="/x")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from forked import Forked
-from hooks.conftest import PLENTY, Hook, flush_inbox, tree
+from hooks.conftest import Hook, flush_inbox, tree
 from memories import Memories
 from memories.cli import COMMANDS
 from memories.hooks import events, inbox, runs
@@ -23,8 +23,8 @@ from memories.hooks import hook as hooks
 HOOK = [sys.executable, "-m", "memories", "hook"]
 
 
-def start(*arguments: str, **streams: object) -> "subprocess.Popen[bytes]":
-    """Start a hook in a process of its own."""
+def start_hook(*arguments: str, **streams: object) -> "subprocess.Popen[bytes]":
+    """Start a hook in a separate process."""
     given = {
         "stdin": subprocess.PIPE,
         "stdout": subprocess.PIPE,
@@ -35,7 +35,7 @@ def start(*arguments: str, **streams: object) -> "subprocess.Popen[bytes]":
 
 
 @pytest.mark.usefixtures("no_flusher")
-def test_a_hook_gives_the_host_its_text_and_keeps_what_was_said(hook: Hook, home: Path) -> None:
+def test_a_hook_prints_its_context_and_captures_the_answer(hook: Hook, home: Path) -> None:
     with Memories() as memories:
         memories.create("Deploys happen on Tuesdays")
     assert "Deploys happen on Tuesdays" in hook("session-start", {"source": "startup"}).context
@@ -58,7 +58,7 @@ def test_a_hook_gives_the_host_its_text_and_keeps_what_was_said(hook: Hook, home
         ["stop", "--host", "codex", "--seconds", "1e9"],
     ],
 )
-def test_wrong_arguments_are_a_line_in_the_log(
+def test_wrong_arguments_are_logged_in_one_line(
     forked: Forked, arguments: list[str], home: Path
 ) -> None:
     done = forked.run(["hook", *arguments], input=b"{}")
@@ -71,7 +71,7 @@ def test_wrong_arguments_are_a_line_in_the_log(
 
 
 @pytest.mark.parametrize(
-    "told",
+    "payload",
     [
         b"",
         b"not json",
@@ -84,15 +84,15 @@ def test_wrong_arguments_are_a_line_in_the_log(
     ],
     ids=["nothing", "text", "a list", "a string", "no UTF-8", "half of it", "too deep", "50 MB"],
 )
-def test_malformed_events_are_recorded_as_failures(told: bytes, hook: Hook, home: Path) -> None:
-    assert hook("stop", told, "--capture").silent
+def test_malformed_events_are_recorded_as_failures(payload: bytes, hook: Hook, home: Path) -> None:
+    assert hook("stop", payload, "--capture").silent
     [line] = (home / "hooks.log").read_text().splitlines()
     assert "claude-code stop: " in line
     assert inbox.names(str(home)) == []
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_closed_streams(closed: str) -> None:
+def test_a_hook_with_closed_streams_exits_with_0(closed: str) -> None:
     command = [
         "sh",
         "-c",
@@ -108,7 +108,7 @@ def test_closed_streams(closed: str) -> None:
     assert (done.stdout, done.stderr) == (b"ended with 0\n", b"")
 
 
-def test_a_home_that_cannot_be_written(hook: Hook, tmp_path: Path) -> None:
+def test_a_hook_with_an_unwritable_home_prints_nothing(hook: Hook, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
     for home in (file, file / "below", Path("/proc/nowhere")):
@@ -122,12 +122,12 @@ def test_on_a_full_disk_no_partial_line_remains(
     inbox.add(str(home), "codex.s1", {"id": "1"})
     written = os.write
 
-    def half(fd: int, data: bytes) -> int:
+    def write_half(fd: int, data: bytes) -> int:
         if len(data) > 20:
             return written(fd, bytes(data)[:20])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "write", half)
+    monkeypatch.setattr(os, "write", write_half)
     with pytest.raises(OSError, match="No space"):
         inbox.add(str(home), "codex.s1", {"id": "2", "text": "x" * 10})
     monkeypatch.undo()
@@ -144,7 +144,7 @@ def test_a_damaged_store_is_logged(hook: Hook, home: Path) -> None:
     assert "claude-code session-start" in (home / "hooks.log").read_text()
 
 
-def test_a_wrong_setting_prints_nothing(hook: Hook, home: Path) -> None:
+def test_a_hook_with_an_invalid_setting_prints_nothing(hook: Hook, home: Path) -> None:
     assert hook(
         "user-prompt", {"prompt": "when do we deploy?"}, env={"EMBEDDER": "crystal-ball"}
     ).silent
@@ -152,8 +152,8 @@ def test_a_wrong_setting_prints_nothing(hook: Hook, home: Path) -> None:
     assert hook("stop", {}, "--capture").silent
 
 
-def test_a_missing_module_prints_nothing(home: Path, tmp_path: Path) -> None:
-    """As after an interrupted update."""
+def test_a_hook_with_a_missing_module_prints_nothing(home: Path, tmp_path: Path) -> None:
+    """A module can be missing after an interrupted update."""
     script = (
         "import sys; sys.modules['memories.hooks.events'] = None; sys.argv[1:] = sys.argv[2:]\n"
     )
@@ -164,8 +164,8 @@ def test_a_missing_module_prints_nothing(home: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
-def test_signals(name: str, home: Path) -> None:
-    running = start("stop", "--host", "codex", "--capture", "--seconds", "30")
+def test_a_hook_that_gets_a_signal_exits_with_0(name: str, home: Path) -> None:
+    running = start_hook("stop", "--host", "codex", "--capture", "--seconds", "30")
     wait_for_input(running)
     running.send_signal(getattr(signal, name))
     out, err = running.communicate(timeout=300)
@@ -173,7 +173,7 @@ def test_signals(name: str, home: Path) -> None:
 
 
 def wait_for_input(running: "subprocess.Popen[bytes]") -> None:
-    """Wait until a hook has made its child, which then reads."""
+    """Wait until a hook has started its child, which reads the input."""
     children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
     until = time.monotonic() + 120
     while not children.read_text().split():
@@ -182,9 +182,9 @@ def wait_for_input(running: "subprocess.Popen[bytes]") -> None:
         time.sleep(0.01)
 
 
-def test_a_hook_ends_although_its_input_never_does(home: Path) -> None:
-    """It ends by itself, says nothing, and leaves no process behind."""
-    running = start("stop", "--host", "codex", "--seconds", "3")
+def test_a_hook_exits_even_if_its_input_never_ends(home: Path) -> None:
+    """It exits by itself, prints nothing, and leaves no process behind."""
+    running = start_hook("stop", "--host", "codex", "--seconds", "3")
     wait_for_input(running)
     [child] = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
     assert running.wait(timeout=300) == 0
@@ -202,7 +202,7 @@ def test_a_hook_ends_although_its_input_never_does(home: Path) -> None:
 
 
 def is_gone(process: int) -> bool:
-    """Return whether a process has ended, at once or soon."""
+    """Return whether a process ends within a minute."""
     for _ in range(600):
         try:
             if Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
@@ -217,16 +217,16 @@ def is_gone(process: int) -> bool:
 @pytest.mark.parametrize(
     "hanging",
     [
-        # a library that keeps the interpreter's lock
+        # a library that holds the interpreter's lock
         "import ctypes; ctypes.PyDLL(None).sleep(600)",
-        "import ctypes; ctypes.string_at(0)",  # one that crashes
-        "import os; os.kill(os.getpid(), 9)",  # as the kernel ends one that takes too much memory
+        "import ctypes; ctypes.string_at(0)",  # a library that crashes
+        "import os; os.kill(os.getpid(), 9)",  # as the kernel kills a process that takes too much memory
         "raise SystemExit(7)",
         "raise MemoryError",
         "raise KeyboardInterrupt",
     ],
 )
-def test_a_child_that_hangs_crashes_or_raises_is_survived(hanging: str, home: Path) -> None:
+def test_a_hook_survives_a_child_that_hangs_crashes_or_raises(hanging: str, home: Path) -> None:
     script = f"""
 import sys
 from memories.hooks import events, hook
@@ -325,9 +325,7 @@ def test_the_help_names_all_events_and_hosts(forked: Forked) -> None:
 
 
 def test_a_hook_that_only_appends_loads_no_heavy_module(folder: Path, home: Path) -> None:
-    """What is light is light by what it leaves out; `python -m bench hooks` measures what that
-    saves.
-    """
+    """A hook is fast because it imports little; `python -m bench hooks` measures the time."""
     script = """
 import sys
 from memories.hooks import events, hook
@@ -338,8 +336,8 @@ heavy = {"pathlib", "typing", "subprocess", "click", "logging", "datetime", "thr
 heavy.add("memories.config")
 sys.stdout.write(repr(sorted(heavy & sys.modules.keys())))
 """
-    told = json.dumps({"session_id": "s1", "cwd": str(folder)})
-    # Without `site`, which loads some of them in an editable installation.
+    payload = json.dumps({"session_id": "s1", "cwd": str(folder)})
+    # Without `site`, which imports some of these modules in an editable installation.
     path = os.pathsep.join([str(Path(hooks.__file__).parents[2])])
     command = [
         sys.executable,
@@ -348,7 +346,7 @@ sys.stdout.write(repr(sorted(heavy & sys.modules.keys())))
         "-c",
         f"import sys; sys.path.insert(0, {path!r})\n{script}",
     ]
-    done = subprocess.run(command, input=told.encode(), capture_output=True, timeout=300)
+    done = subprocess.run(command, input=payload.encode(), capture_output=True, timeout=300)
     assert (done.stdout, done.stderr) == (b"[]", b"")
     assert inbox.names(str(home)) == ["codex.s1"]
 
@@ -367,4 +365,3 @@ def test_a_flusher_outlives_the_hook(hook: Hook, home: Path, folder: Path) -> No
         ]
     assert flush_inbox(home).waiting == 0
     assert events.MAX_EVENT_BYTES > inbox.MAX_TEXT
-    assert float(PLENTY) > 0

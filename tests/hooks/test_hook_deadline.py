@@ -1,4 +1,4 @@
-"""How long a hook may take, and what the agent hears if recall was missed."""
+"""The deadline of a hook, and the note that an agent gets if recall was missed."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def test_the_deadline_follows_the_load_up_to_half_the_limit_of_the_host(
     assert limit_seconds(event, age) == pytest.approx(seconds)
 
 
-def test_half_the_limit_is_half_of_what_connect_writes() -> None:
+def test_the_longest_deadline_is_half_the_limit_that_connect_writes() -> None:
     import tomllib
 
     from memories import connect
@@ -51,16 +51,16 @@ def test_half_the_limit_is_half_of_what_connect_writes() -> None:
         assert limit_seconds(name, 1_000.0) == limit / 2
 
 
-def test_the_prompt_after_a_missed_recall_says_so_once(hook: Hook, home: Path) -> None:
+def test_the_prompt_after_a_missed_recall_reports_it_once(hook: Hook, home: Path) -> None:
     with Memories() as memories:
         memories.create("Deploys happen on Tuesdays")
-    ended = int(time.time() * 1000) - 5_000  # as a hook leaves it that was ended at its deadline
+    ended = int(time.time() * 1000) - 5_000  # as a hook that was killed at its deadline leaves it
     session.note(str(home), "claude-code.s1", **{session.SUSPECT_SINCE: ended})
     assert MISSED in hook("user-prompt", ASKED).context
     assert MISSED not in hook("user-prompt", {"prompt": "and when do releases happen?"}).context
 
 
-def test_a_store_that_answers_is_not_reported(hook: Hook, home: Path) -> None:
+def test_no_missed_recall_is_reported_if_the_store_answers(hook: Hook, home: Path) -> None:
     with Memories() as memories:
         memories.create("Deploys happen on Tuesdays")
     assert MISSED not in hook("user-prompt", ASKED).context
@@ -89,7 +89,7 @@ def answer_of_killed_hook(host: str, prompt: str) -> bytes:
 
 
 @pytest.mark.thorough
-def test_where_every_hook_is_killed_the_second_one_says_that_recall_was_missed(home: Path) -> None:
+def test_if_every_hook_is_killed_the_second_one_reports_the_missed_recall(home: Path) -> None:
     assert answer_of_killed_hook("codex", "when do deploys happen?") == b""
     [answer] = json.loads(answer_of_killed_hook("codex", "and releases?")).values()
     assert answer == {"hookEventName": "UserPromptSubmit", "additionalContext": MISSED}
@@ -97,7 +97,7 @@ def test_where_every_hook_is_killed_the_second_one_says_that_recall_was_missed(h
 
 
 @pytest.mark.thorough
-def test_cursor_gets_its_answer_from_a_hook_that_is_killed(home: Path) -> None:
+def test_cursor_gets_an_answer_from_a_hook_that_is_killed(home: Path) -> None:
     assert json.loads(answer_of_killed_hook("cursor", "when do deploys happen?")) == {
         "continue": True
     }

@@ -1,5 +1,5 @@
-"""What a hook puts before a model: what is relevant, once in a session, no more than a host
-takes.
+"""The context that a hook gives a model: relevant memories, each once in a session, and no more text
+than the host accepts.
 """
 
 import json
@@ -70,13 +70,13 @@ def test_the_scratchpad_answers_only_with_confident_memories(hook: Hook) -> None
                 created_at=then,
                 force=True,
             )
-    told = {"prompt": "tell me about the ocelot sighting"}
-    said = hook("user-prompt", told, env={"MEMORY_STORE": "qdrant://127.0.0.1:1"}).context
+    payload = {"prompt": "tell me about the ocelot sighting"}
+    said = hook("user-prompt", payload, env={"MEMORY_STORE": "qdrant://127.0.0.1:1"}).context
     assert [days for days in (0, 3, 15, 20) if f"sighting of {days} days" in said] == [0, 3]
 
 
 @pytest.mark.usefixtures("deploys")
-def test_prompts_that_are_not_searched(hook: Hook) -> None:
+def test_empty_inserted_and_unknown_prompts_recall_nothing(hook: Hook) -> None:
     for prompt in (
         "",
         "   ",
@@ -134,7 +134,7 @@ def test_captured_memories_are_not_recalled_before_review(hook: Hook, home: Path
     assert hook("user-prompt", {"prompt": "when were deploys moved to?", "session_id": "s2"}).silent
     with Memories() as memories:
         [found] = pending_memories(home)
-        assert memories.search("deploys moved")  # the summary is found by who searches
+        assert memories.search("deploys moved")  # a search finds the summary
         builder = ContextBuilder(MemoryGateway("memories", backend=EngineBackend(memories)))
         context = builder.build_everywhere("when were deploys moved to?")
         assert (context["memories"], context["recalled"]) == ([], [])
@@ -165,7 +165,7 @@ def test_a_session_begins_with_the_prompt_block(hook: Hook) -> None:
         ("codex", "", False),
     ],
 )
-def test_the_block_names_mcp_tools_where_the_server_is_connected(
+def test_the_block_names_mcp_tools_if_the_server_is_connected(
     hook: Hook, folder: Path, host: str, root: str, names_tools: bool
 ) -> None:
     assert "memory search" in hook("session-start", {"session_id": "s0"}).context
@@ -186,7 +186,7 @@ def test_a_damaged_receipt_stops_no_session(hook: Hook, damage: str) -> None:
     assert "memory search" in hook("session-start").context
 
 
-def test_the_receipts_are_where_connect_keeps_them() -> None:
+def test_recall_reads_the_register_that_connect_writes() -> None:
     assert recall.CONNECTED == files._REGISTER
 
 
@@ -199,8 +199,8 @@ def test_a_prompt_switches_the_identity(hook: Hook, home: Path) -> None:
     assert "Bob deploys on Mondays" in switched.context
     with Memories(namespace="bob") as bob:
         bob.create("Bob deploys from a laptop")
-    told = hook("user-prompt", {"prompt": "when does bob deploy?"}, "--capture").context
-    assert ("from a laptop" in told, "Mondays" in told) == (True, False)
+    context = hook("user-prompt", {"prompt": "when does bob deploy?"}, "--capture").context
+    assert ("from a laptop" in context, "Mondays" in context) == (True, False)
     assert hook("user-prompt", {"prompt": "when does bob deploy?", "session_id": "s2"}).silent
     flush_inbox(home)
     with Memories(namespace="bob", shared=False) as bob:
@@ -212,9 +212,9 @@ def test_a_prompt_switches_the_identity_even_if_nothing_can_be_recalled(
 ) -> None:
     home.mkdir(parents=True)
     (home / "memories.db").write_bytes(b"<html>not a database</html>" * 1000)
-    told = 'Memory is on. In this session you are "bob".'
+    context = 'Memory is on. In this session you are "bob".'
     assert hook("user-prompt", {"prompt": "Start as bob with memory enabled"}).context.startswith(
-        told
+        context
     )
     assert (
         "off for this session"
@@ -231,7 +231,7 @@ def test_a_prompt_switches_memory_off_and_on(hook: Hook, home: Path) -> None:
     assert (
         "off for this session" in hook("user-prompt", {"prompt": "start with memory off"}).context
     )
-    noted(home, 1)
+    wait_for_events(home, 1)
     before = {file: file.read_bytes() for file in home.rglob("*") if file.is_file()}
     for event in ("user-prompt", "stop", "session-start", "session-end"):
         assert hook(event, {"prompt": "remember that deploys happen"}, "--capture").silent
@@ -241,8 +241,8 @@ def test_a_prompt_switches_memory_off_and_on(hook: Hook, home: Path) -> None:
     assert DEPLOY in switched
     with Memories() as memories:
         memories.create("Deploys happen from the main branch")
-    told = hook("user-prompt", {"prompt": "when do deploys happen?"}).context
-    assert ("main branch" in told, DEPLOY in told) == (True, False)
+    context = hook("user-prompt", {"prompt": "when do deploys happen?"}).context
+    assert ("main branch" in context, DEPLOY in context) == (True, False)
 
 
 def test_a_prompt_cannot_switch_memory_on_in_a_project_that_is_off(
@@ -255,9 +255,7 @@ def test_a_prompt_cannot_switch_memory_on_in_a_project_that_is_off(
 
 
 def test_recalled_memories_are_never_proposed_again(hook: Hook, home: Path) -> None:
-    """Each session is given what is remembered; its agent, and its user, say it again in several
-    ways.
-    """
+    """Each session gets the memories; then its agent and its user repeat them in several ways."""
     known = [
         "Deploys happen on Tuesdays at noon",
         "We decided to use PostgreSQL for the billing service",
@@ -300,7 +298,7 @@ def test_recalled_memories_are_never_proposed_again(hook: Hook, home: Path) -> N
 
 
 def test_session_files_contain_no_text_of_memories(hook: Hook, home: Path) -> None:
-    """So a forgotten memory leaves no text behind."""
+    """So a forgotten memory leaves no text in them."""
     with Memories() as memories:
         memories.create(DEPLOY)
     hook("session-start", {"source": "startup"})
@@ -310,8 +308,8 @@ def test_session_files_contain_no_text_of_memories(hook: Hook, home: Path) -> No
     assert not any(b"Tuesdays" in file.read_bytes() for file in beside)
 
 
-def repository(folder: Path, *steps: list[str]) -> None:
-    """Make a Git repository and run these steps in it."""
+def create_repository(folder: Path, *steps: list[str]) -> None:
+    """Create a Git repository and run these Git commands in it."""
     for step in (["init", "-q"], *steps):
         subprocess.run(
             ["git", "-C", str(folder), *step], check=True, capture_output=True, timeout=60
@@ -322,19 +320,22 @@ def repository(folder: Path, *steps: list[str]) -> None:
 def test_a_session_starts_with_the_note_of_the_last_one_in_its_project(
     forked: Forked, hook: Hook, home: Path, folder: Path
 ) -> None:
-    repository(folder, ["remote", "add", "origin", "https://example.com/acme/shop.git"])
+    create_repository(folder, ["remote", "add", "origin", "https://example.com/acme/shop.git"])
     other = folder.parent / "other"
     other.mkdir()
-    repository(other)
+    create_repository(other)
     decided = "We decided to use PostgreSQL for the orders."
-    for name in (["prompt"], ["scratchpad", "show"]):  # a scratchpad that is fresh hears of it
+    for name in (
+        ["prompt"],
+        ["scratchpad", "show"],
+    ):  # the note must reach an up-to-date scratchpad too
         assert forked.run(name).returncode == 0
     assert decided not in hook("session-start", {}, "--capture").context
     assert hook("user-prompt", {"prompt": f"Let us begin. {decided}"}, "--capture").silent
     assert hook("stop", {"last_assistant_message": "Done."}, "--capture").silent
     assert hook("session-end", {"reason": "other"}, "--capture").silent
     until = time.monotonic() + 120
-    while inbox.names(str(home)):  # the flusher that the hook started may have it
+    while inbox.names(str(home)):  # the flusher that the hook started may be at work
         assert forked.run(["capture", "flush"]).returncode == 0
         assert time.monotonic() < until
     begun = hook("session-start", {"session_id": "s2"}, "--capture").context
@@ -359,9 +360,9 @@ def test_a_session_starts_with_the_note_of_the_last_one_in_its_project(
     assert decided not in hook("session-start", {"session_id": "s5"}, "-n", "bob").context
 
 
-def noted(home: Path, count: int) -> list[dict[str, Any]]:
-    """Return what hooks noted, when there is so much of it: they do it when the host has its
-    answer.
+def wait_for_events(home: Path, count: int) -> list[dict[str, Any]]:
+    """Wait until hooks have recorded so many events, which they do after their answer; return the
+    events.
     """
     until = time.monotonic() + 120
     while True:
@@ -372,8 +373,8 @@ def noted(home: Path, count: int) -> list[dict[str, Any]]:
         time.sleep(0.05)
 
 
-def test_a_hook_that_has_nothing_to_do_loads_no_settings(home: Path) -> None:
-    """Without `--capture`, the end of an answer concerns nobody: not even its figures are noted."""
+def test_a_hook_with_nothing_to_do_loads_no_settings(home: Path) -> None:
+    """Without `--capture`, the stop event does nothing; not even its figures are recorded."""
     script = """
 import os, sys
 from memories.hooks import events
@@ -396,13 +397,16 @@ print(outcome.answer, sorted({"memories.config", "memories.core.events"} & sys.m
 
 @pytest.mark.usefixtures("deploys", "projects")
 def test_tokens_given_to_a_model_are_counted(hook: Hook, home: Path, folder: Path) -> None:
-    repository(folder, ["remote", "add", "origin", "https://example.com/acme/shop.git"])
+    create_repository(folder, ["remote", "add", "origin", "https://example.com/acme/shop.git"])
     given = [
         hook("session-start", {}, "--capture").context,
         hook("user-prompt", {"prompt": "When at noon?"}).context,
     ]
     assert hook("stop", b"no event", host="codex").silent
-    found = {(event["agent"], event["op"], event["namespace"]): event for event in noted(home, 3)}
+    found = {
+        (event["agent"], event["op"], event["namespace"]): event
+        for event in wait_for_events(home, 3)
+    }
     begun, asked, failed = (
         found[name]
         for name in (
@@ -428,7 +432,7 @@ def test_with_events_off_hooks_record_nothing(hook: Hook, home: Path) -> None:
     assert hook("session-start", {"session_id": "s1"}, env={"MEMORY_EVENTS": "off"}).context
     assert hook("session-start", {"session_id": "s2"}).context
     assert hook("session-start", {"session_id": "s3"}, env={"MEMORY_OFF": "1"}).silent
-    [only] = noted(home, 1)
+    [only] = wait_for_events(home, 1)
     assert only["op"] == "hook.session-start"
 
 
@@ -437,7 +441,7 @@ def test_with_events_off_hooks_record_nothing(hook: Hook, home: Path) -> None:
 def test_while_the_embedder_fails_a_prompt_recalls_by_words_and_waits_for_it_once(
     hook: Hook, home: Path, server: Server, monkeypatch: pytest.MonkeyPatch, trouble: Behaviour
 ) -> None:
-    """From the whole store: the memory is too old for the scratchpad."""
+    """The memory is too old for the scratchpad, so it comes from the store."""
     for name, value in {
         "EMBEDDER": "openai:tiny",
         "EMBEDDER_URL": f"{server.url}/v1",
@@ -454,8 +458,8 @@ def test_while_the_embedder_fails_a_prompt_recalls_by_words_and_waits_for_it_onc
     server.seen.clear()
     server.next.extend([trouble] * 99)
     for name in ("s1", "s2"):
-        told = {"prompt": "when do deploys happen on tuesdays?", "session_id": name}
-        assert DEPLOY in hook("user-prompt", told, seconds="8").context
+        payload = {"prompt": "when do deploys happen on tuesdays?", "session_id": name}
+        assert DEPLOY in hook("user-prompt", payload, seconds="8").context
     assert len(server.seen) == 1
     assert not (home / "hooks.log").exists() or "store" not in (home / "hooks.log").read_text()
 

@@ -1,5 +1,5 @@
-"""Hooks beside a server of their store: it recalls for them, says the same, and stops nobody when
-it is unwell.
+"""Hooks with a running server of their store: it recalls for them, gives the same answers, and stops
+no hook if it fails.
 """
 
 import json
@@ -43,16 +43,16 @@ def serving(home: Path) -> Iterator[Serve]:
 
 
 @pytest.fixture
-def answered(forked: Forked) -> Callable[[], int]:
-    """Return how much the server has answered: on a busy machine it may begin too late for some
-    hooks.
+def count_answers(forked: Forked) -> Callable[[], int]:
+    """Return a function that returns the number of the server's answers; on a busy machine the
+    server may start too late for some hooks.
     """
     return lambda: int(json.loads(forked.run(["serve", "--status"]).stdout)["commands"])
 
 
-def same(answer: Ran) -> tuple[int, bytes, bytes]:
-    """Return an answer without what differs from one run to the next: the number of its marks, and
-    the time.
+def without_differences(answer: Ran) -> tuple[int, bytes, bytes]:
+    """Return an answer without the parts that differ between runs: the number in its marks, and the
+    time.
     """
     out = re.sub(rb"(?<=stored data )\d+|(?<=end of )\d+", b"N", answer.out)
     return answer.code, re.sub(rb"Now: [^\\\n]* UTC", b"Now", out), answer.err
@@ -71,25 +71,25 @@ ASKED = [
 
 
 def test_a_server_gives_the_same_answers(
-    answered: Callable[[], int], hook: Hook, serving: Serve
+    count_answers: Callable[[], int], hook: Hook, serving: Serve
 ) -> None:
     alone = [
-        hook(event, {**told, "session_id": f"a{n}"}, *options)
-        for n, (event, told, options) in enumerate(ASKED)
+        hook(event, {**payload, "session_id": f"a{n}"}, *options)
+        for n, (event, payload, options) in enumerate(ASKED)
     ]
     serving()
     asked = [
-        hook(event, {**told, "session_id": f"b{n}"}, *options)
-        for n, (event, told, options) in enumerate(ASKED)
+        hook(event, {**payload, "session_id": f"b{n}"}, *options)
+        for n, (event, payload, options) in enumerate(ASKED)
     ]
-    assert list(map(same, asked)) == list(map(same, alone))
+    assert list(map(without_differences, asked)) == list(map(without_differences, alone))
     assert [bool(each.out) for each in asked] == [True, True, True, True, True, True, False, True]
-    assert 0 < answered() <= len(ASKED)
+    assert 0 < count_answers() <= len(ASKED)
 
 
 @pytest.mark.thorough
 def test_a_session_sees_nothing_twice_with_or_without_a_server(
-    answered: Callable[[], int], hook: Hook, home: Path, serving: Serve
+    count_answers: Callable[[], int], hook: Hook, home: Path, serving: Serve
 ) -> None:
     assert DEPLOY in hook("user-prompt", {"prompt": "when do deploys happen?"}).context
     serving()
@@ -101,21 +101,19 @@ def test_a_session_sees_nothing_twice_with_or_without_a_server(
     assert hook("user-prompt", {"prompt": "and when do deploys happen?", "session_id": "s2"}).silent
     one, other = (session.read(str(home), f"claude-code.{name}") for name in ("s1", "s2"))
     assert (one.in_context, one.sentences) == (other.in_context, other.sentences)
-    assert 0 < answered() <= 3
+    assert 0 < count_answers() <= 3
 
 
 @pytest.mark.thorough
 def test_the_hook_decides_the_namespace_and_folder(
     forked: Forked,
-    answered: Callable[[], int],
+    count_answers: Callable[[], int],
     hook: Hook,
     home: Path,
     serving: Serve,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The session, the settings of its folder and its environment count, not those of the
-    server.
-    """
+    """The hook's session, folder settings and environment apply, not the server's."""
     folder = Path.cwd()
     serving()
     assert "Bob deploys on Mondays" in hook("user-prompt", {"prompt": "start as bob"}).context
@@ -127,17 +125,17 @@ def test_the_hook_decides_the_namespace_and_folder(
     asked = {"prompt": "when does bob deploy?", "session_id": "s2", "cwd": str(folder)}
     monkeypatch.chdir(home)
     assert "Bob deploys on Mondays" in hook("user-prompt", asked).context
-    known = answered()
+    known = count_answers()
     assert 0 < known <= 3
     other = {"MEMORY_STORE": f"sqlite:///{home}/other.db"}
     assert hook(
         "user-prompt", {"prompt": "when do deploys happen?", "session_id": "s3"}, env=other
     ).silent
-    assert answered() == known
+    assert count_answers() == known
 
 
-def test_where_memory_is_off_no_server_is_asked(
-    answered: Callable[[], int], hook: Hook, serving: Serve, folder: Path
+def test_no_server_is_asked_if_memory_is_off(
+    count_answers: Callable[[], int], hook: Hook, serving: Serve, folder: Path
 ) -> None:
     serving()
     hook("user-prompt", {"prompt": "start with memory off"})
@@ -145,11 +143,13 @@ def test_where_memory_is_off_no_server_is_asked(
     assert hook("session-start", {"session_id": "s2"}, env={"MEMORY_OFF": "1"}).silent
     (folder / ".memories-off").touch()
     assert hook("user-prompt", {"prompt": "when do deploys happen?", "session_id": "s2"}).silent
-    assert answered() == 0
+    assert count_answers() == 0
 
 
 @pytest.mark.thorough
-def test_an_event_is_captured_once_beside_a_server(hook: Hook, home: Path, serving: Serve) -> None:
+def test_an_event_is_captured_once_with_a_running_server(
+    hook: Hook, home: Path, serving: Serve
+) -> None:
     serving()
     assert DEPLOY in hook("user-prompt", {"prompt": "when do deploys happen?"}, "--capture").context
     found, _, unread = inbox.read(str(home), "claude-code.s1")
@@ -158,7 +158,7 @@ def test_an_event_is_captured_once_beside_a_server(hook: Hook, home: Path, servi
 
 @pytest.mark.parametrize("setting", ["hooks", "auto"])
 def test_a_hook_starts_a_server_unless_a_setting_forbids_it(
-    setting: str, forked: Forked, answered: Callable[[], int], hook: Hook
+    setting: str, forked: Forked, count_answers: Callable[[], int], hook: Hook
 ) -> None:
     wants = {"MEMORY_SERVE": setting}
     assert DEPLOY in hook("user-prompt", {"prompt": "when do deploys happen?"}, env=wants).context
@@ -172,11 +172,11 @@ def test_a_hook_starts_a_server_unless_a_setting_forbids_it(
             "user-prompt", {"prompt": "when do deploys happen?", "session_id": "s2"}, env=wants
         ).context
     )
-    assert answered() <= 1
+    assert count_answers() <= 1
     assert forked.run(["serve", "--stop"]).returncode == 0
 
 
-def test_hooks_start_a_server_by_default_and_none_where_that_is_off(
+def test_hooks_start_no_server_if_the_default_is_switched_off(
     hook: Hook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MEMORY_SERVE")
@@ -187,19 +187,19 @@ def test_hooks_start_a_server_by_default_and_none_where_that_is_off(
 
 
 @pytest.mark.thorough
-def test_a_server_whose_socket_was_removed_ends(serving: Serve) -> None:
+def test_a_server_whose_socket_was_removed_exits(serving: Serve) -> None:
     server = serving()
     Path(client.socket_of("", os.environ)).resolve().unlink()
     assert server.wait(60) == 75
 
 
 @pytest.mark.thorough
-def test_the_server_notes_the_figures_of_the_hooks_that_it_answers(
-    answered: Callable[[], int], hook: Hook, home: Path, serving: Serve
+def test_the_server_records_the_figures_of_the_hooks_that_it_answers(
+    count_answers: Callable[[], int], hook: Hook, home: Path, serving: Serve
 ) -> None:
     serving()
     assert DEPLOY in hook("user-prompt", {"prompt": "when do deploys happen?"}).context
-    assert answered() == 1
+    assert count_answers() == 1
     events = [json.loads(line) for line in (home / "events.jsonl").read_text().splitlines()]
     [figures] = [event for event in events if event["op"] == "hook.user-prompt"]
     assert figures["agent"] == "claude-code"
@@ -208,8 +208,8 @@ def test_the_server_notes_the_figures_of_the_hooks_that_it_answers(
     assert figures["tokens"] > 0
 
 
-def test_a_server_that_hangs_is_not_waited_for(
-    answered: Callable[[], int], hook: Hook, home: Path, serving: Serve
+def test_a_hook_recalls_by_itself_if_the_server_hangs(
+    count_answers: Callable[[], int], hook: Hook, home: Path, serving: Serve
 ) -> None:
     server = serving()
     server.send_signal(signal.SIGSTOP)
@@ -217,7 +217,7 @@ def test_a_server_that_hangs_is_not_waited_for(
         assert DEPLOY in hook("user-prompt", {"prompt": "when do deploys happen?"}).context
     finally:
         server.send_signal(signal.SIGCONT)
-    assert answered() == 0
+    assert count_answers() == 0
     assert not (home / "hooks.log").exists()
 
 
@@ -246,7 +246,7 @@ def test_the_socket_of_a_killed_server_stops_no_hook(hook: Hook, serving: Serve)
         (f"{client.GREETING} {__version__}", b".1 done 2:4\nno\n."),
     ],
 )
-def test_after_an_invalid_answer_of_the_server_the_hook_recalls_itself(
+def test_a_hook_recalls_by_itself_after_an_invalid_answer_of_the_server(
     greeting: str, answer: bytes, hook: Hook, home: Path
 ) -> None:
     path = Path(client.socket_of("", os.environ))

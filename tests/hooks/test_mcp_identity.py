@@ -1,4 +1,4 @@
-"""The MCP server of a session uses the memory of the identity that the session's hooks use."""
+"""The MCP server of a session uses the same identity as the session's hooks."""
 
 import json
 import os
@@ -22,55 +22,55 @@ Call = Callable[..., str]
 
 
 def server_session(home: Path, **environment: str) -> "ServerSession":
-    """Begin the session of an MCP server in this environment."""
+    """Return the session of an MCP server in this environment."""
     from memories.mcp.stdio import ServerSession  # the SDK takes a second to load
 
     return ServerSession.begin(str(home))._replace(environment=environment)
 
 
-def start(hook: Hook, name: str, as_whom: str = "", *, folder: Path | None = None) -> None:
+def start_session(hook: Hook, name: str, identity: str = "", *, folder: Path | None = None) -> None:
     """Start a session, and name an identity in its first prompt."""
     where = {"session_id": name, "cwd": str(folder or Path.cwd())}
     assert not hook("session-start", where).code
-    if as_whom:
-        assert not hook("user-prompt", {**where, "prompt": f"start as {as_whom}"}).code
+    if identity:
+        assert not hook("user-prompt", {**where, "prompt": f"start as {identity}"}).code
 
 
-def test_the_variable_of_the_host_names_the_session(hook: Hook, home: Path) -> None:
-    start(hook, "s1", "bob")
-    start(hook, "s2")
+def test_a_variable_of_the_host_names_the_session(hook: Hook, home: Path) -> None:
+    start_session(hook, "s1", "bob")
+    start_session(hook, "s2")
     assert server_session(home, CLAUDE_CODE_SESSION_ID="s1").namespace() == "bob"
     assert server_session(home, CLAUDE_CODE_SESSION_ID="s2").namespace() is None
 
 
-def test_without_a_variable_the_folders_latest_session_counts(hook: Hook, home: Path) -> None:
-    start(hook, "s1")
-    start(hook, "s2", "bob")
+def test_without_a_variable_the_folders_latest_session_is_used(hook: Hook, home: Path) -> None:
+    start_session(hook, "s1")
+    start_session(hook, "s2", "bob")
     assert server_session(home).namespace() == "bob"
 
 
-def test_a_session_of_another_folder_does_not_count(hook: Hook, home: Path, tmp_path: Path) -> None:
+def test_a_session_of_another_folder_is_ignored(hook: Hook, home: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
-    start(hook, "s1", "bob", folder=tmp_path / "elsewhere")
+    start_session(hook, "s1", "bob", folder=tmp_path / "elsewhere")
     assert server_session(home).namespace() is None
 
 
-def test_a_session_from_before_the_server_does_not_count(hook: Hook, home: Path) -> None:
-    start(hook, "s1", "bob")
+def test_a_session_that_began_before_the_server_is_ignored(hook: Hook, home: Path) -> None:
+    start_session(hook, "s1", "bob")
     [file] = (home / "sessions").iterdir()
     os.utime(file, (time.time() - 3_600, time.time() - 3_600))
     assert server_session(home).namespace() is None
 
 
-def test_after_the_named_session_has_ended_the_latest_one_counts(hook: Hook, home: Path) -> None:
-    start(hook, "s1", "bob")
+def test_after_the_named_session_has_ended_the_latest_one_is_used(hook: Hook, home: Path) -> None:
+    start_session(hook, "s1", "bob")
     assert not hook("session-end", {"session_id": "s1", "reason": "clear"}).code
-    start(hook, "s2")
+    start_session(hook, "s2")
     assert server_session(home, CLAUDE_CODE_SESSION_ID="s1").namespace() is None
 
 
 def test_a_resumed_session_has_not_ended(hook: Hook, home: Path) -> None:
-    start(hook, "s1", "bob")
+    start_session(hook, "s1", "bob")
     assert not hook("session-end", {"session_id": "s1", "reason": "other"}).code
     session.note(str(home), "claude-code.s1", ended=False)
     assert server_session(home, CLAUDE_CODE_SESSION_ID="s1").namespace() == "bob"
@@ -78,7 +78,7 @@ def test_a_resumed_session_has_not_ended(hook: Hook, home: Path) -> None:
 
 @pytest.fixture
 def call(home: Path) -> Iterator[Call]:
-    """Call a tool of a real server; return the text of its answer."""
+    """Return a function that calls a tool of a real server and returns the text of its answer."""
     environment = {**os.environ, "CLAUDE_CODE_SESSION_ID": "s1", "EMBEDDER": "none"}
     server = subprocess.Popen(
         [sys.executable, "-m", "memories", "mcp"],
@@ -115,8 +115,8 @@ def call(home: Path) -> Iterator[Call]:
 
 
 @pytest.mark.thorough
-def test_a_switch_holds_for_the_tools_and_the_answers_say_so(hook: Hook, call: Call) -> None:
-    start(hook, "s1")
+def test_a_switch_of_identity_applies_to_the_tools_and_is_shown(hook: Hook, call: Call) -> None:
+    start_session(hook, "s1")
     assert '"namespace"' not in call("create_memory", content="Lunch is at noon")
     assert not hook("user-prompt", {"prompt": "start as bob"}).code
     answer = call("create_memory", content="Bob's salary talk is on 4 December")

@@ -1,4 +1,4 @@
-"""A preview shows a person what hooks give an agent, and why."""
+"""A preview shows the user what hooks give an agent, and why."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -22,7 +22,7 @@ def without_numbers(text: str) -> str:
 
 
 def situation(project: str | None = None, client: str = "shell") -> Situation:
-    """Return the situation that a preview is made for."""
+    """Return the situation for which a preview is made."""
     return Situation(load_config(), project, client)
 
 
@@ -32,7 +32,7 @@ def reasons(lines: list[Line]) -> dict[str, str]:
 
 
 @pytest.mark.usefixtures("home")
-def test_a_preview_is_what_the_hooks_give(hook: Hook, folder: Path) -> None:
+def test_a_preview_shows_the_text_that_the_hooks_give(hook: Hook, folder: Path) -> None:
     with Memories() as memories:
         memories.create(DEPLOY)
         memories.create("The user prefers tea", tags={"type": "preference"})
@@ -108,7 +108,7 @@ def test_a_prompt_gives_a_reason_for_each_memory() -> None:
 
 
 @pytest.mark.usefixtures("home")
-def test_what_the_session_block_shows_is_not_repeated() -> None:
+def test_a_memory_in_the_session_block_is_not_repeated() -> None:
     with Memories() as memories:
         memories.create(DEPLOY)
     seen = preview(situation(), "", QUESTION)
@@ -136,7 +136,7 @@ def test_a_corrected_memory_is_replaced_by_its_correction() -> None:
 
 
 @pytest.mark.usefixtures("home")
-def test_a_quoted_turn_is_relevant_or_stands_beside_one() -> None:
+def test_a_quoted_turn_is_relevant_or_next_to_a_relevant_one() -> None:
     with Memories() as memories:
         memories.add_turns("talk", [TurnDraft("When do deploys happen?"), TurnDraft("At noon.")])
     part = preview(situation(), "", QUESTION).prompt
@@ -152,7 +152,7 @@ def test_a_quoted_turn_is_relevant_or_stands_beside_one() -> None:
     ("message", "silence"),
     [("/compact now", "command"), ("memory off", "switch"), ("<system-reminder>x", "empty")],
 )
-def test_a_message_that_hooks_ignore_says_so(message: str, silence: str) -> None:
+def test_a_preview_says_why_hooks_ignore_a_message(message: str, silence: str) -> None:
     with Memories() as memories:
         memories.create(DEPLOY)
     part = preview(situation(), "", message).prompt

@@ -29,7 +29,7 @@ from memories.hooks.switch import parse_wish
         ("start with memory enabled", True, None),
     ],
 )
-def test_whole_prompts_that_switch(text: str, on: bool, namespace: str | None) -> None:
+def test_a_whole_prompt_can_switch_memory(text: str, on: bool, namespace: str | None) -> None:
     found = parse_wish(text)
     assert found is not None
     assert (found.on, found.namespace) == (on, namespace)
@@ -98,7 +98,7 @@ def test_text_inserted_by_hosts_and_hooks_is_removed(text: str, left: str) -> No
     assert clean_prompt(text) == left
 
 
-def test_prompts_of_the_system_are_empty() -> None:
+def test_a_prompt_from_the_system_is_emptied() -> None:
     assert clean_prompt("remember that x is y", "system") == ""
     assert clean_prompt("remember that x is y", "user") == "remember that x is y"
 
@@ -116,7 +116,7 @@ def test_private_text_is_removed() -> None:
     assert remove_private("a private letter") == "a private letter"
 
 
-def test_frames_are_removed_and_the_text_around_them_stays() -> None:
+def test_frames_are_removed_and_the_text_around_them_is_kept() -> None:
     one, other = "0123456789abcdef", "fedcba9876543210"
     framed = (
         f"=== memories {one} ===\nkept === end of memories {other} ===\nin\n"

@@ -168,7 +168,7 @@ def test_directives_are_proposed_in_any_language(text: str, kinds: str) -> None:
 
 @pytest.mark.first(12)
 @pytest.mark.parametrize("text", NO_DIRECTIVES)
-def test_questions_quotations_suppositions_and_words_for_the_moment_are_no_directives(
+def test_questions_quotations_conditions_and_momentary_requests_are_no_directives(
     text: str,
 ) -> None:
     assert candidates(text, "user") == []
@@ -183,7 +183,7 @@ def test_each_language_has_phrases_of_each_important_kind() -> None:
         assert {*phrases._KINDS, "question", "moment", "doubt", "reported"} <= patterns.keys()
 
 
-def test_an_english_sentence_of_worth_needs_no_phrase() -> None:
+def test_an_english_sentence_with_a_high_rating_needs_no_phrase() -> None:
     text = "The printer in the hall only takes A4."
     assert candidates(text, "user") == candidates(text, "user", lambda _: -1.0) == []
     assert [each.phrase for each in candidates(text, "user", lambda _: 1.0)] == ["statement"]
@@ -228,7 +228,7 @@ def test_a_standing_instruction_may_name_what_is_mine(text: str) -> None:
     assert [each.content for each in candidates(text, "user", lambda _: 1.0)] == [text]
 
 
-def test_an_english_sentence_of_no_worth_is_left_out_in_spite_of_a_phrase() -> None:
+def test_an_english_sentence_with_a_low_rating_is_left_out_despite_a_phrase() -> None:
     assert candidates("we use pnpm here", "user", lambda _: -3.0) == []
 
 
@@ -247,7 +247,7 @@ def test_a_repeated_sentence_is_proposed_once() -> None:
 
 def test_confidence_falls_from_user_to_assistant_to_tool() -> None:
     said = "The team learned that caches expire."
-    told, user, assistant, tool = (
+    directive, user, assistant, tool = (
         candidates(text, role)[0].confidence
         for text, role in (
             ("remember that caches expire", "user"),
@@ -256,7 +256,7 @@ def test_confidence_falls_from_user_to_assistant_to_tool() -> None:
             (said, "tool"),
         )
     )
-    assert told > user > assistant > tool >= 0.7
+    assert directive > user > assistant > tool >= 0.7
 
 
 def test_types_are_those_of_the_policy() -> None:

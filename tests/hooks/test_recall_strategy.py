@@ -21,7 +21,7 @@ DEPLOY = "Deploys happen on Tuesdays at noon"
 
 
 class Store:
-    """A store that a server asks: it answers, or not, and counts how often it was asked."""
+    """A store that answers, reports a failure or raises, and records each request."""
 
     def __init__(self) -> None:
         self.asked: list[RecallRequest] = []
@@ -39,7 +39,7 @@ class Store:
 
 @pytest.fixture
 def store(home: Path) -> Store:
-    """With a scratchpad beside it."""
+    """Such a store; a scratchpad with one memory can answer instead of it."""
     with Memories() as memories:
         memories.create(DEPLOY)
         memories.scratchpad()
@@ -49,7 +49,7 @@ def store(home: Path) -> Store:
 def recall_once(
     home: Path, store: Store, name: str = "s1", prompt: str | None = "when do deploys happen?"
 ) -> tuple[str, Callable[[], None]]:
-    """Recall for one hook event; return the text and the work that is left."""
+    """Recall for one hook event; return the text, and a function that does the remaining work."""
     where = str(home), str(home.parent), f"codex.{name}", None
     request = RecallRequest(where, prompt, time.monotonic() + 60)
     found = recall_strategy.recall(request, store, recall.answer)
@@ -58,14 +58,14 @@ def recall_once(
 
 
 def kill_hook(home: Path, store: Store) -> None:
-    """Run a hook that is ended while it waits for the store."""
+    """Run a hook that is killed while it waits for the store."""
     store.fails = KeyboardInterrupt()
     where = str(home), str(home.parent), "codex.s1", None
     with pytest.raises(KeyboardInterrupt):
         recall_strategy.recall(
             RecallRequest(where, "deploys", time.monotonic() - 1), store, recall.answer
         )
-    time.sleep(0.1)  # it had the least time that there is
+    time.sleep(0.1)  # until its deadline, which is as short as possible, has passed
     store.fails = None
 
 
@@ -85,8 +85,8 @@ def test_after_a_killed_hook_no_hook_waits_for_the_store(
     store.why = "it is locked"
     for count in (1, 2, 3):
         said, after = recall_once(home, store)
-        assert len(store.asked) == count  # not before the host has its answer
-        assert DEPLOY in said or count > 1  # what it was given is not given again
+        assert len(store.asked) == count  # it is not asked before the host has its answer
+        assert DEPLOY in said or count > 1  # each memory is shown only once
         after()
         assert (len(store.asked), store.asked[-1].counts) == (count + 1, False)
 
@@ -117,16 +117,16 @@ def test_a_store_that_failed_is_not_waited_for_again(home: Path, store: Store) -
     assert len(store.asked) == 1
 
 
-def test_each_session_waits_once(home: Path, store: Store) -> None:
+def test_another_session_asks_the_store_itself(home: Path, store: Store) -> None:
     kill_hook(home, store)
     assert recall_once(home, store, "s2")[0] == "from the store"
     assert len(store.asked) == 2
 
 
-def test_two_hooks_at_once_both_ask(home: Path, store: Store) -> None:
+def test_two_simultaneous_hooks_both_ask_the_store(home: Path, store: Store) -> None:
     session.note(
         str(home), "codex.s1", late=int((time.time() + 600) * 1000)
-    )  # the other one is still at it
+    )  # the other hook is still at work
     assert recall_once(home, store)[0] == "from the store"
 
 
@@ -135,7 +135,7 @@ def test_an_old_suspicion_expires_without_a_probe(home: Path, store: Store) -> N
     assert recall_once(home, store)[0] == "from the store"
 
 
-def test_a_restarted_session_needs_no_store(home: Path, store: Store) -> None:
+def test_the_start_of_a_session_does_not_ask_a_suspect_store(home: Path, store: Store) -> None:
     kill_hook(home, store)
     said, after = recall_once(home, store, prompt=None)
     after()
@@ -155,7 +155,7 @@ def test_a_restarted_session_needs_no_store(home: Path, store: Store) -> None:
         ("\0when do deploys\ud800 happen?", True),
     ],
 )
-def test_a_prompt_that_is_not_a_question_is_no_store_error(
+def test_a_prompt_that_cannot_be_searched_is_no_store_error(
     home: Path, prompt: str, found: bool
 ) -> None:
     where = str(home), str(home.parent), "codex.s1", None
@@ -170,20 +170,20 @@ def test_a_long_prompt_is_cut_to_the_longest_query() -> None:
 
 
 @pytest.mark.usefixtures("store")
-def test_no_model_is_loaded_for_a_store_that_does_not_answer(
+def test_nothing_is_searched_in_a_store_that_does_not_answer(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     searched: list[str] = []
 
-    def silent(*_: object, **__: object) -> list[str]:
-        raise StoreUnreachable("nobody answers")
+    def fail(*_: object, **__: object) -> list[str]:
+        raise StoreUnreachable("no answer")
 
-    monkeypatch.setattr(Memories, "ids", silent)
+    monkeypatch.setattr(Memories, "ids", fail)
     monkeypatch.setattr(Memories, "search", lambda _, query, **__: searched.append(query))
     where = str(home), str(home.parent), "codex.s1", None
     found = recall.answer(RecallRequest(where, "when do deploys happen?", time.monotonic() + 60))
     assert DEPLOY in found.text
-    assert (found.error, searched) == ("nobody answers", [])
+    assert (found.error, searched) == ("no answer", [])
 
 
 _LOCK = """
@@ -191,7 +191,7 @@ import apsw, sys
 connection = apsw.Connection(sys.argv[1])
 connection.execute("PRAGMA locking_mode=EXCLUSIVE")
 connection.execute("BEGIN EXCLUSIVE")
-connection.execute("CREATE TABLE nobody(reads)")
+connection.execute("CREATE TABLE locked(value)")
 print("locked", flush=True)
 sys.stdin.read()
 """
@@ -199,10 +199,10 @@ sys.stdin.read()
 
 @pytest.fixture
 def lock(home: Path) -> Iterator[Callable[[], "subprocess.Popen[bytes]"]]:
-    """Lock the store in another process, against readers too."""
+    """Return a function that locks the store in another process, against readers too."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def locked() -> "subprocess.Popen[bytes]":
+    def lock_store() -> "subprocess.Popen[bytes]":
         command = [sys.executable, "-c", _LOCK, str(home / "memories.db")]
         program = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         started.append(program)
@@ -210,7 +210,7 @@ def lock(home: Path) -> Iterator[Callable[[], "subprocess.Popen[bytes]"]]:
         assert program.stdout.readline() == b"locked\n"
         return program
 
-    yield locked
+    yield lock_store
     for program in started:
         program.kill()
         program.communicate(timeout=60)
@@ -223,7 +223,7 @@ def failures(home: Path) -> list[tuple[str, int, int]]:
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("store")
-def test_a_session_over_a_locked_store(
+def test_a_session_recalls_from_the_scratchpad_while_the_store_is_locked(
     hook: Hook, home: Path, lock: Callable[[], "subprocess.Popen[bytes]"]
 ) -> None:
     program = lock()
@@ -232,7 +232,7 @@ def test_a_session_over_a_locked_store(
     asked = {"prompt": "when do deploys happen?"}
     first = hook(
         "user-prompt", asked, seconds="2"
-    )  # it waits for the store, and may be ended at that
+    )  # it waits for the store, and may be killed while it does
     assert first.code == 0
     assert failures(home)[1] == ("user-prompt", 1, 1)
     second = hook("user-prompt", asked, seconds="30").context
@@ -242,7 +242,9 @@ def test_a_session_over_a_locked_store(
     program.kill()
     program.wait(60)
     until = time.monotonic() + 120
-    while session.read(str(home), "claude-code.s1").suspect_since:  # the second one may still try
+    while session.read(
+        str(home), "claude-code.s1"
+    ).suspect_since:  # the second hook may still probe the store
         hook("user-prompt", asked, seconds="30")
         time.sleep(0.05)
         assert time.monotonic() < until

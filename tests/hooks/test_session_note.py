@@ -9,10 +9,8 @@ REQUEST, ANSWER = (
 )
 
 
-def noted(*turns: tuple[str, str]) -> list[str]:
-    """Return the lines of the note of a session in which every sentence may stand in it but those
-    about keys.
-    """
+def note_of(*turns: tuple[str, str]) -> list[str]:
+    """Return the lines of a session's note, for which sentences about keys are unfit."""
     return write_note(turns, lambda sentence: "key" not in sentence).splitlines()
 
 
@@ -22,30 +20,30 @@ def test_a_note_is_the_first_request_and_the_last_answer() -> None:
         ("assistant", "Let me look at the log."),
         ("tool", "exit 1, no space left on device"),
     ]
-    assert noted(*turns, ("user", "Go on, please do that."), ("assistant", ANSWER)) == [
+    assert note_of(*turns, ("user", "Go on, please do that."), ("assistant", ANSWER)) == [
         REQUEST,
         ANSWER,
     ]
 
 
 def test_a_note_needs_a_request_but_no_answer() -> None:
-    assert noted(("assistant", ANSWER)) == []
-    assert noted(("user", "thanks!"), ("assistant", ANSWER)) == []
-    assert noted(("user", REQUEST)) == [REQUEST]
-    assert noted(("user", REQUEST), ("assistant", "Done.")) == [REQUEST]
+    assert note_of(("assistant", ANSWER)) == []
+    assert note_of(("user", "thanks!"), ("assistant", ANSWER)) == []
+    assert note_of(("user", REQUEST)) == [REQUEST]
+    assert note_of(("user", REQUEST), ("assistant", "Done.")) == [REQUEST]
 
 
 def test_an_unfit_sentence_is_replaced_by_the_next_one() -> None:
     turns = [("user", "Send me the key of the server."), ("user", f"{REQUEST} The key is 1.")]
-    assert noted(*turns, ("assistant", ANSWER), ("assistant", "Then send the key.")) == [
+    assert note_of(*turns, ("assistant", ANSWER), ("assistant", "Then send the key.")) == [
         REQUEST,
         ANSWER,
     ]
 
 
-def test_both_are_shortened_in_any_script_without_cutting_a_word() -> None:
+def test_request_and_answer_are_shortened_in_any_script_without_cutting_a_word() -> None:
     for word in ("nightly ", "каждую ночь ", "مساء ", "夜間ビルド"):
-        request, answer = noted(("user", f"{word * 400}?"), ("assistant", f"{word * 400}."))
+        request, answer = note_of(("user", f"{word * 400}?"), ("assistant", f"{word * 400}."))
         assert REQUEST_TOKENS / 2 < estimate_tokens(request) <= REQUEST_TOKENS
         assert ANSWER_TOKENS / 2 < estimate_tokens(answer) <= ANSWER_TOKENS
         assert request.endswith("…")
@@ -58,4 +56,4 @@ def test_code_and_quotations_are_left_out() -> None:
         ("user", f"```\nprint(1) in the code\n```\n{REQUEST}"),
         ("assistant", f"> quoted words\n\n{ANSWER}"),
     ]
-    assert noted(*turns) == [REQUEST, ANSWER]
+    assert note_of(*turns) == [REQUEST, ANSWER]

@@ -15,7 +15,7 @@ from memories.hooks import files, inbox, session, switch
 Memory = Callable[..., str]
 
 
-def on(folder: Path, session_name: str | None = None, **variables: str) -> bool:
+def is_on(folder: Path, session_name: str | None = None, **variables: str) -> bool:
     """Return whether memory is on in a folder."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in variables.items():
@@ -30,7 +30,7 @@ def test_memory_is_on_by_default(folder: Path, home: Path) -> None:
 
 
 def test_a_variable_switches_memory_off(folder: Path) -> None:
-    assert [on(folder, MEMORY_OFF=value) for value in ("1", "true", "0", "", "no")] == [
+    assert [is_on(folder, MEMORY_OFF=value) for value in ("1", "true", "0", "", "no")] == [
         False,
         False,
         True,
@@ -43,19 +43,19 @@ def test_a_marker_file_switches_its_folder_and_subfolders_off(folder: Path) -> N
     inner = folder / "a" / "b"
     inner.mkdir(parents=True)
     (folder / ".memories-off").touch()
-    assert (on(inner), on(folder), on(folder.parent)) == (False, False, True)
+    assert (is_on(inner), is_on(folder), is_on(folder.parent)) == (False, False, True)
     (folder / ".memories-off").unlink()
     (folder / "a" / ".memories-off").symlink_to("nowhere")
-    assert (on(inner), on(folder)) == (False, True)
+    assert (is_on(inner), is_on(folder)) == (False, True)
 
 
-def test_a_link_to_a_folder_that_is_off(folder: Path, tmp_path: Path) -> None:
+def test_memory_is_off_behind_a_link_to_a_folder_that_is_off(folder: Path, tmp_path: Path) -> None:
     (folder / ".memories-off").touch()
     (tmp_path / "link").symlink_to(folder)
-    assert not on(tmp_path / "link")
+    assert not is_on(tmp_path / "link")
 
 
-def test_no_file_of_a_repository_switches_it_on(folder: Path, home: Path) -> None:
+def test_no_file_of_a_repository_switches_memory_on(folder: Path, home: Path) -> None:
     """A repository can contain settings in .env, and a file like the one in the home."""
     home.mkdir(parents=True)
     (home / files.OFF).write_text(f"{folder.resolve()}\n")
@@ -65,7 +65,7 @@ def test_no_file_of_a_repository_switches_it_on(folder: Path, home: Path) -> Non
         ("off", ""),
     ):
         (folder / name).write_text(text)
-    assert not on(folder)
+    assert not is_on(folder)
 
 
 def test_capture_projects_selects_folders(folder: Path) -> None:
@@ -84,7 +84,7 @@ def test_capture_projects_selects_folders(folder: Path) -> None:
     assert not captured("/elsewhere/*")
     assert not captured(f"{folder},!inner", inner)
     assert not captured(f"!{folder}", inner)
-    assert not captured("work")  # a name: whoever made the folder chose it
+    assert not captured("work")  # only a name, which the folder's author may have chosen
 
 
 def test_capture_projects_is_validated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,14 +103,14 @@ def test_capture_projects_is_read_from_the_users_file(folder: Path, home: Path) 
 
 def test_a_session_switches_only_itself(folder: Path, home: Path) -> None:
     session.note(str(home), "claude-code.s1", off=True)
-    assert (on(folder, "claude-code.s1"), on(folder, "claude-code.s2")) == (False, True)
+    assert (is_on(folder, "claude-code.s1"), is_on(folder, "claude-code.s2")) == (False, True)
     session.note(str(home), "claude-code.s1", off=False, namespace="bob")
     state = switch.read_state(str(folder), "claude-code.s1")
     assert (state.on, state.namespace) == (True, "bob")
 
 
 @pytest.mark.parametrize("variable", ["", "XDG_DATA_HOME", "XDG_CONFIG_HOME"])
-def test_the_home_is_that_of_all_other_commands(
+def test_hooks_use_the_same_home_as_all_other_commands(
     variable: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("MEMORY_HOME")
@@ -121,7 +121,7 @@ def test_the_home_is_that_of_all_other_commands(
     assert files.home() == str(load_config().home)
 
 
-def test_the_home_that_the_file_of_the_user_names(
+def test_hooks_use_the_home_that_the_users_file_names(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("MEMORY_HOME")
@@ -154,7 +154,7 @@ def git(folder: Path, *arguments: str) -> None:
 
 @pytest.fixture
 def memory(forked: Forked) -> Memory:
-    """Run the command in a folder; return what it printed."""
+    """Return a function that runs the command in a folder and returns its output."""
 
     def run(folder: Path, *arguments: str, code: int = 0) -> str:
         done = forked.run(arguments, cwd=folder)
@@ -183,7 +183,7 @@ def test_a_project_is_off_in_all_its_clones_and_working_trees(
     one, linked, clone = clones
     (clone / "src").mkdir()
     assert "example.com/acme/shop" in memory(linked, "off", "--format", "text")
-    assert [on(each) for each in (one, linked, clone, clone / "src", folder)] == [
+    assert [is_on(each) for each in (one, linked, clone, clone / "src", folder)] == [
         False,
         False,
         False,
@@ -192,22 +192,22 @@ def test_a_project_is_off_in_all_its_clones_and_working_trees(
     ]
     assert "the project example.com/acme/shop" in switch.read_state(str(clone), None).why
     memory(clone, "on")
-    assert [on(each) for each in clones] == [True, True, True]
+    assert [is_on(each) for each in clones] == [True, True, True]
     memory(one, "off")
     memory(one, "projects", "alias", "example.com/acme/shop", "store")
-    assert [on(each) for each in clones] == [False, False, False]
+    assert [is_on(each) for each in clones] == [False, False, False]
     memory(one, "on")
-    assert [on(each) for each in clones] == [True, True, True]
+    assert [is_on(each) for each in clones] == [True, True, True]
 
 
-def test_a_folder_that_was_off_before_projects_had_names(
+def test_a_folder_that_was_off_before_projects_had_names_stays_off(
     memory: Memory, clones: list[Path], home: Path
 ) -> None:
     home.mkdir(parents=True, exist_ok=True)
     (home / files.OFF).write_text(f"{clones[0].resolve()}\n")
-    assert [on(each) for each in clones] == [False, True, True]
+    assert [is_on(each) for each in clones] == [False, True, True]
     memory(clones[0], "on")
-    assert on(clones[0])
+    assert is_on(clones[0])
 
 
 @pytest.mark.usefixtures("no_flusher")
@@ -217,21 +217,23 @@ def test_unreadable_project_names_break_no_hook(
 ) -> None:
     memory(clones[0], "create", "Deploys happen on Tuesdays")
     (home / ".projects" / "aliases.json").write_text("{broken")
-    told = {"cwd": str(clones[2])}
-    assert "Deploys happen on Tuesdays" in hook("session-start", told, "--capture").context
-    assert hook("stop", told | {"last_assistant_message": "Done."}, "--capture").silent
+    payload = {"cwd": str(clones[2])}
+    assert "Deploys happen on Tuesdays" in hook("session-start", payload, "--capture").context
+    assert hook("stop", payload | {"last_assistant_message": "Done."}, "--capture").silent
     assert inbox.names(str(home)) == ["claude-code.s1"]
     assert "aliases.json is not JSON" in memory(folder, "doctor", "--format", "text", code=1)
-    (home / files.OFF).write_text("project example.com/acme/shop\n")  # which may be this one
-    assert hook("session-start", told).silent
-    assert on(folder)  # it is in no repository
+    (home / files.OFF).write_text(
+        "project example.com/acme/shop\n"
+    )  # this folder's project may be the same one
+    assert hook("session-start", payload).silent
+    assert is_on(folder)  # this folder is in no repository
 
 
 @pytest.mark.parametrize("in_file", [True, False])
-def test_an_empty_home_is_reported_under_its_own_name(
+def test_an_empty_home_setting_is_reported_with_its_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_file: bool
 ) -> None:
-    """Hooks read the setting by themselves; they name its source as the command does."""
+    """Hooks read the setting themselves, and name its source like the command."""
     config = tmp_path / "memories" / "config.toml"
     config.parent.mkdir()
     config.write_text('home = ""\n')
