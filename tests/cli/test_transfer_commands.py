@@ -90,14 +90,52 @@ def test_export_to_a_file_is_the_same_and_for_its_owner_only(memory: Command, fo
 def test_an_export_that_fails_leaves_the_file_before_it(
     memory: Command, folder: Path, home: Path
 ) -> None:
-    (folder / "backup.jsonl").write_text("precious")
+    memory("export", "--output", "backup.jsonl")
+    before = (folder / "backup.jsonl").read_text()
     home.mkdir(mode=0o700, parents=True)
     (home / "memories.db").write_bytes(b"this is a text and no database\n" * 200)
     answer = memory("export", "--output", "backup.jsonl")
     assert answer.code == 1
     assert "is not a SQLite database" in answer.error
-    assert [found.read_text() for found in folder.iterdir()] == ["precious"]
+    assert [found.read_text() for found in folder.iterdir()] == [before]
     assert memory("export", "--output", "missing/backup.jsonl").code == 1
+
+
+@pytest.mark.usefixtures("filled")
+@pytest.mark.parametrize(
+    "content",
+    [b"my notes\n", b'{"format": "another"}\n', b"{}", b"\xff\xfe\x00", b"\n", b"x" * 100_000],
+)
+def test_an_export_replaces_only_an_export(memory: Command, folder: Path, content: bytes) -> None:
+    (folder / "notes.md").write_bytes(content)
+    answer = memory("export", "--output", "notes.md")
+    assert answer.code == 2
+    assert answer.error == "notes.md already exists and is not an export; name a different file"
+    assert (folder / "notes.md").read_bytes() == content
+    assert [file.name for file in folder.iterdir()] == ["notes.md"]
+    (folder / "notes.md").write_bytes(b"")
+    assert memory("export", "--output", "notes.md").json["exported"] == 4
+
+
+@pytest.mark.usefixtures("filled")
+def test_an_export_does_not_replace_a_pipe_a_folder_or_a_backup(
+    memory: Command, folder: Path
+) -> None:
+    os.mkfifo(folder / "pipe")
+    (folder / "notes").mkdir()
+    store = f"files://{folder}/store"
+    memory("create", "The deploy port is 8080", "--store", store)
+    memory("backup", "backup.jsonl", "--store", store)
+    before = (folder / "backup.jsonl").read_bytes()
+    for name in ("pipe", "notes"):
+        answer = memory("export", "--output", name)
+        assert answer.code == 2
+        assert answer.error == f"{name} is not a regular file; name a different file"
+    answer = memory("export", "--output", "backup.jsonl")
+    assert answer.code == 2
+    assert answer.error == "backup.jsonl is a backup; name a different file"
+    assert (folder / "backup.jsonl").read_bytes() == before
+    assert (folder / "pipe").is_fifo()
 
 
 def test_an_export_of_nothing_says_so(memory: Command, home: Path) -> None:

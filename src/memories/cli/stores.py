@@ -135,7 +135,8 @@ def name_place(place: str, consequence: str) -> Iterator[None]:
 )
 @option(
     "--output", "-o", "file", metavar="FILE",
-    help="Write to FILE, completely or not at all. [default: standard output]",
+    help="Write to FILE, completely or not at all. An existing file is replaced only if it is an "
+    "export. [default: standard output]",
 )  # fmt: skip
 @option(
     "--markdown", "folder", metavar="FOLDER",
@@ -171,8 +172,8 @@ def export(
     With --markdown, each memory becomes a file that you can read, edit and keep in git. memory
     import FOLDER reads the files back, and stores edited texts as new versions.
     """
+    from memories.transfer.export import check_target, matching
     from memories.transfer.export import export as run
-    from memories.transfer.export import matching
 
     if folder is not None:
         if file or vectors or scope not in (None, "memories"):
@@ -204,12 +205,11 @@ def export(
     if file is None or file == "-":
         _write_to_output(write)
         return
-    begin_change()
-    with (
-        name_place(file, "nothing was written; name a different file"),
-        replacing(Path(file)) as stream,
-    ):
-        count = write(stream)
+    with name_place(file, "nothing was written; name a different file"):
+        check_target(Path(file))
+        begin_change()
+        with replacing(Path(file)) as stream:
+            count = write(stream)
     record_change(f"{count} records were exported to {file}")
     emit({"exported": count, "output": file}, f"Exported {count} records to {file}.")
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memories.core.disk import CREATING, locked, replacing
-from memories.errors import ConfigError
+from memories.errors import ConfigError, InvalidInput
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Record
-from memories.transfer.lines import Tally, header_line, is_id, to_line
+from memories.transfer.lines import Tally, header_line, is_id, read_header, to_line
 from memories.transfer.pages import PAGE, Place, Progress, count_records, pages, places
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Select = Callable[[Collection, Iterator[Record]], Iterator[Record]]
+
+_MAX_HEADER_BYTES = 65_536  # maximum size of an export's first line
 
 
 class Lines:
@@ -58,6 +60,33 @@ class Lines:
         """
         self._write(f"{self._tally.last_line(key)}\n")
         return self._tally.records
+
+
+def check_target(file: Path) -> None:
+    """Check that a file may be replaced by an export.
+
+    Args:
+        file: The file. It may be missing, empty or an earlier export, but not a backup.
+
+    Raises:
+        InvalidInput: The file is something else.
+    """
+    if not file.exists():
+        return
+    if not file.is_file():
+        raise InvalidInput(f"{file} is not a regular file; name a different file")
+    with file.open("rb") as stream:
+        first_line = stream.readline(_MAX_HEADER_BYTES)
+    if not first_line:
+        return
+    try:
+        header = read_header(first_line.decode())
+    except (InvalidInput, UnicodeDecodeError):
+        raise InvalidInput(
+            f"{file} already exists and is not an export; name a different file"
+        ) from None
+    if header.backup is not None:
+        raise InvalidInput(f"{file} is a backup; name a different file")
 
 
 def matching(where: str, scope: str, half_life_hours: float) -> Select:
