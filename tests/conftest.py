@@ -137,7 +137,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(autouse=True)
 def own_home(request: pytest.FixtureRequest) -> None:
-    """Give each test of a surface a home, since commands, hooks and servers use the default store."""
+    """Give each test of a surface a home, since commands, hooks and servers use the default
+    store.
+    """
     if any(request.path.is_relative_to(TESTS / surface) for surface in SURFACES):
         request.getfixturevalue("home")
 
@@ -370,7 +372,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def tier_of(path: Path) -> str:
-    """Return the tier that a test file belongs to; a file outside this folder belongs to the core."""
+    """Return the tier that a test file belongs to; a file outside this folder belongs to the
+    core.
+    """
     name = path.relative_to(TESTS).as_posix() if path.is_relative_to(TESTS) else ""
     patterns = ((tier, pattern) for tier, patterns in TIERS.items() for pattern in patterns)
     return next((tier for tier, pattern in patterns if fnmatch(name, pattern)), "core")

@@ -141,7 +141,9 @@ def run_command(arguments: Sequence[str] | None = None) -> None:
 
 
 def _instead_of_exec(program: str, command: Sequence[str]) -> Any:
-    """Act as the flusher that a hook starts, without the imports; run any other program unchanged."""
+    """Act as the flusher that a hook starts, without the imports; run any other program
+    unchanged.
+    """
     if program == sys.executable and tuple(command[1:4]) == ("-P", "-m", "memories"):
         run_command(command[4:])
     os.execve(program, command, os.environ)

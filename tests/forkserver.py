@@ -144,7 +144,9 @@ class ForkServer:
         folder: Path | str,
         environment: Mapping[str, str],
     ) -> int:
-        """Request a process; return the pipe that reports its id and, at its end, its exit status."""
+        """Request a process; return the pipe that reports its id and, at its end, its exit
+        status.
+        """
         request = {
             "script": script,
             "arguments": arguments,

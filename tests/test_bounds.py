@@ -154,7 +154,9 @@ WAITS = re.compile(r"\bsubprocess\.(?:run|call|check_call|check_output)\(|\.comm
 
 
 def arguments(call: str) -> Iterator[str]:
-    """Yield the names of a call's arguments, and `**` for a mapping, from the text after its `(`."""
+    """Yield the names of a call's arguments, and `**` for a mapping, from the text after its
+    `(`.
+    """
     depth, name = 0, ""
     for kind, token, *_ in tokenize.generate_tokens(io.StringIO(call).readline):
         depth += (token in ("(", "[", "{")) - (token in (")", "]", "}"))

@@ -1,4 +1,6 @@
-"""docker-compose.yml, as far as it can be checked without Docker, and agent-app as a real process."""
+"""docker-compose.yml, as far as it can be checked without Docker, and agent-app as a real
+process.
+"""
 
 import json
 import os
@@ -153,7 +155,9 @@ def answering(status: int) -> Iterator[int]:
 
 
 def check_chroma(port: int) -> int:
-    """Run the database's health check, a bash command, against another port; return its exit code."""
+    """Run the database's health check, a bash command, against another port; return its exit
+    code.
+    """
     word, *command = SERVICES["chroma"]["healthcheck"]["test"]
     assert word == "CMD"
     assert command[2].count("8000") == 1

@@ -197,7 +197,9 @@ def test_pending_edits_and_prompts_are_taken_over_once(user: Path, ask: Ask) -> 
 def test_hosts_can_be_connected_again_and_disconnected(
     user: Path, ask: Ask, checks: list[FoundEntries]
 ) -> None:
-    """Disconnecting restores every file to the byte, and removes the files that connecting created."""
+    """Disconnecting restores every file to the byte, and removes the files that connecting
+    created.
+    """
     receipts = json.loads((user / ".config/memories/connected.json").read_text())["connected"]
     files = [file for receipt in receipts for file in receipt["files"]]
     assert {receipt["host"] for receipt in receipts} == set(HOSTS)

@@ -25,7 +25,9 @@ def block(heading: str, language: str) -> str:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """The environment of a user whose store is in `tmp_path` and whose PATH contains the command."""
+    """The environment of a user whose store is in `tmp_path` and whose PATH contains the
+    command.
+    """
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     return {**os.environ, "MEMORY_HOME": str(tmp_path), "PATH": path}
 

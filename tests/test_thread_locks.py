@@ -173,7 +173,9 @@ def test_shared_data_is_used_only_under_its_lock(
         kind = type(shared)
 
         class Watched(kind):  # type: ignore[misc, valid-type]
-            """The same class, which records whether the lock is held when one of the names is used."""
+            """The same class, which records whether the lock is held when one of the names is
+            used.
+            """
 
             def __getattribute__(self, asked: str) -> Any:
                 if asked in names:

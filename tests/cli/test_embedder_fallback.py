@@ -1,4 +1,6 @@
-"""Commands while the embedder's service fails: errors name the service, not the store, which works."""
+"""Commands while the embedder's service fails: errors name the service, not the store, which
+works.
+"""
 
 import json
 import socket

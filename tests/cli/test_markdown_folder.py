@@ -1,4 +1,6 @@
-"""`memory export --markdown FOLDER` and back: the folder comes back equal, and edits as versions."""
+"""`memory export --markdown FOLDER` and back: the folder comes back equal, and edits as
+versions.
+"""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""Earlier turns in a context: those that answer and their neighbours, each once, within a budget."""
+"""Earlier turns in a context: those that answer and their neighbours, each once, within a
+budget.
+"""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta

@@ -57,7 +57,9 @@ def gateway(hanging: Hanging) -> Iterator[MemoryGateway]:
 
 
 def hang(gateway: MemoryGateway, hanging: Hanging) -> None:
-    """From now on, answer no call and wait for none: on any machine, answered calls have enough time."""
+    """From now on, answer no call and wait for none: on any machine, answered calls have enough
+    time.
+    """
     hanging.release.clear()
     gateway._deadline.seconds = SOON
 

@@ -1100,7 +1100,9 @@ def test_words_stand_in_for_a_service_that_fails_where_that_is_wanted(
 
 
 def test_words_are_waited_for_by_one_try_of_three_seconds(server: Server) -> None:
-    """A large request gets more time; callers that can't use words are as patient as without a fallback."""
+    """A large request gets more time; callers that can't use words are as patient as without a
+    fallback.
+    """
     seen: list[Patience] = []
 
     class Failing(ServiceClient):

@@ -1,4 +1,6 @@
-"""Origins: the storing program sets them, keeps them beside the tags, and no writer can choose them."""
+"""Origins: the storing program sets them, keeps them beside the tags, and no writer can choose
+them.
+"""
 
 import io
 import sys

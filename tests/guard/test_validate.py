@@ -1,4 +1,6 @@
-"""Accepted values, their stored forms, and the limits; for error messages see cli/test_bad_input."""
+"""Accepted values, their stored forms, and the limits; for error messages see
+cli/test_bad_input.
+"""
 
 import pytest
 

@@ -265,7 +265,9 @@ def test_every_text_has_spans_that_can_be_compared(
 
 
 def test_letters_that_fold_to_i_and_s_work() -> None:
-    """A Turkish keyboard writes APRİL; `re.IGNORECASE` treats its İ as an i, and `lower` does not."""
+    """A Turkish keyboard writes APRİL; `re.IGNORECASE` treats its İ as an i, and `lower` does
+    not.
+    """
     texts = ["APRİL 3", "in auguſt", "last ſunday", "fİve days ago"]
     assert failures_of([(text, []) for text in texts], spans_of) == []
 

@@ -35,7 +35,9 @@ PROMPT_BLOCK = "persistent memory across sessions"
 
 
 class Place:
-    """A home with one connected agent, a folder to work in, and a model that records its requests."""
+    """A home with one connected agent, a folder to work in, and a model that records its
+    requests.
+    """
 
     def __init__(self, host: str, clients: Path, folder: Path, model: FakeModel, url: str) -> None:
         self.host, self.clients, self.model, self.url = host, clients, model, url

@@ -402,7 +402,9 @@ def test_closeness_is_by_day_in_utc(
 def test_days_are_in_the_askers_time_zone(
     store: Store, talk: Memories, hours: int, day: int, said: set[str]
 ) -> None:
-    """Messages from 9:00 and 20:00 UTC on the 17th: half a world away, one of them is from another day."""
+    """Messages from 9:00 and 20:00 UTC on the 17th: half a world away, one of them is from another
+    day.
+    """
     for text, hour in (("morning", 9), ("evening", 20)):
         talk.add_turns(text, [at(datetime(2026, 2, 17, hour, tzinfo=UTC), f"garden {text}")])
     asked, now = f"the garden on 2026-02-{day}", NOW.astimezone(timezone(timedelta(hours=hours)))
@@ -456,7 +458,9 @@ def test_the_most_promising_rows_are_read(
 def test_a_turn_that_stands_for_a_name_and_a_day_alone_is_read(
     store: Store, embedder: Embedder | None, talk: Memories
 ) -> None:
-    """Among many memories that share its words, it is not crowded out before its text is examined."""
+    """Among many memories that share its words, it is not crowded out before its text is
+    examined.
+    """
     talk.add_turns(
         "a", [at(NOW - 90 * DAY, f"a red bike, {number}", "Bob") for number in range(3 * MIN_READ)]
     )

@@ -1,4 +1,6 @@
-"""How the system starts a server: the units in the docs, and those that an earlier version wrote."""
+"""How the system starts a server: the units in the docs, and those that an earlier version
+wrote.
+"""
 
 import configparser
 import os

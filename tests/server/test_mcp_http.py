@@ -1,4 +1,6 @@
-"""MCP over HTTP: the tools of `memory mcp`, on the memory that belongs to the token of each call."""
+"""MCP over HTTP: the tools of `memory mcp`, on the memory that belongs to the token of each
+call.
+"""
 
 import asyncio
 import json

@@ -1,4 +1,6 @@
-"""The OpenAPI document is valid and complete: a client that is generated from it calls every route."""
+"""The OpenAPI document is valid and complete: a client that is generated from it calls every
+route.
+"""
 
 import json
 from typing import Any

@@ -338,7 +338,7 @@ def test_a_text_of_very_many_different_words_is_found_by_each_word(open_store: O
 
 
 @pytest.mark.slow
-def test_endings_in_other_scripts_are_left_open(open_store: OpenStore) -> None:
+def test_a_prefix_finds_words_in_other_scripts(open_store: OpenStore) -> None:
     store = open_store(SPACE)
     store.append(
         [

@@ -1,7 +1,7 @@
-"""The store on a document server passes the contract, on a driver in memory.
+"""The store on a document server passes the contract with a driver in memory.
 
-Also: writers that race, transactions that are interrupted between any two requests, the number of
-requests, and silent servers.
+Also tests of concurrent writers, transactions that are interrupted between any two requests, the
+number of requests, and silent servers.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ import pytest
 
 pytest.register_assert_rewrite("contract")
 
-from contract import (  # noqa: E402 - after its assertions are made to explain themselves
+from contract import (  # noqa: E402 - after its assertions are rewritten
     HISTORY,
     MEMORY,
     SPACE,
@@ -81,7 +81,9 @@ from memories.stores.words import Term, occurrences  # noqa: E402
 
 
 class Server:
-    """The contents of a document server, and the requests sent to it; it can die at one of them."""
+    """The contents of a document server, and the number of its requests; `before` runs before each
+    of them.
+    """
 
     def __init__(self) -> None:
         self.parts: dict[Part, dict[str, Point]] = {}
@@ -92,7 +94,7 @@ class Server:
 
 
 class Dead(BaseException):
-    """Stands for kill -9: nothing catches it."""
+    """Simulates kill -9: nothing catches it."""
 
 
 class MemoryDriver:
@@ -239,7 +241,9 @@ def server() -> Server:
 
 @pytest.fixture
 def open_store(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenStore:
-    """Open the store of one machine; `.elsewhere` of another one, which shares no lock."""
+    """Opens the store as one machine does; `.elsewhere` opens it as another machine, which shares
+    no lock.
+    """
     monkeypatch.setattr(
         remote_changes, "_lock_file", lambda url: tmp_path / f"{url.rpartition('/')[2]}.lock"
     )
@@ -264,8 +268,8 @@ def die_at(
     *,
     names: tuple[str, ...] = ("add", "update", "delete", "set_state"),
 ) -> None:
-    """Let the writer die instead of sending its request of that number that changes something; 0 is
-    the first.
+    """Let the writer die instead of sending its changing request with this number, counted
+    from 0.
     """
     left = [number]
 
@@ -279,11 +283,11 @@ def die_at(
 
 
 def live(server: Server) -> None:
-    """Let the server answer again."""
+    """Let the server answer all requests again."""
     server.before = lambda name: None
 
 
-# --- cut short between two requests
+# --- interruptions between two requests
 
 
 def update(store: RemoteStore) -> None:
@@ -295,15 +299,15 @@ def update(store: RemoteStore) -> None:
 
 @pytest.mark.parametrize("number", range(6))
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_an_update_that_dies_between_two_requests_is_done_or_not(
+def test_an_update_that_dies_between_two_requests_is_done_completely_or_not_at_all(
     server: Server,
     open_store: OpenStore,
     monkeypatch: pytest.MonkeyPatch,
     number: int,
     elsewhere: bool,
 ) -> None:
-    """Readers see the old version or the new one, whole; and it can be done again, at once or by
-    another machine.
+    """Readers see either the old version or the new one, complete; the update can be repeated, even
+    by another machine.
     """
     store = open_store(SPACE)
     store.append([record("m", text="apple", key="k", labels={"a": "1"})])
@@ -311,7 +315,7 @@ def test_an_update_that_dies_between_two_requests_is_done_or_not(
     die_at(server, number)
     with pytest.raises(Dead):
         update(store)
-        raise Dead  # it needs fewer requests than that
+        raise Dead  # the update needs fewer requests
     live(server)
     died = seen(open_store(SPACE), pool(state="any")) == before
     if not died:
@@ -333,7 +337,7 @@ def test_an_update_that_dies_between_two_requests_is_done_or_not(
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_an_append_that_dies_between_two_requests_is_done_or_not(
+def test_an_append_that_dies_between_two_requests_is_done_completely_or_not_at_all(
     server: Server, open_store: OpenStore, number: int
 ) -> None:
     store = open_store(SPACE)
@@ -355,7 +359,7 @@ def test_an_append_that_dies_between_two_requests_is_done_or_not(
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_a_removal_that_dies_between_two_requests_can_be_done_again(
+def test_a_removal_that_dies_between_two_requests_can_be_repeated(
     server: Server, open_store: OpenStore, number: int
 ) -> None:
     store = open_store(SPACE)
@@ -381,9 +385,7 @@ def test_a_removal_that_dies_between_two_requests_can_be_done_again(
 def test_a_removal_that_loses_its_server_reports_its_outcome(
     server: Server, open_store: OpenStore, verb: str
 ) -> None:
-    """The server is gone for one request, or for good; a second removal finishes what the first one
-    has begun.
-    """
+    """The server is gone for one request or for good; a second removal finishes the first."""
     said: Counter[str] = Counter()
     for number, forever in itertools.product(range(12), (False, True)):
         live(server)
@@ -425,7 +427,7 @@ def test_remains_of_a_dead_transaction_are_removed_with_the_memory(
 ) -> None:
     store = open_store(SPACE)
     store.append([record("m", text="apple"), record("n", text="pear")])
-    die_at(server, 3)  # labels, vectors and the pending record are there
+    die_at(server, 3)  # labels, vectors and the pending record have been written
     with pytest.raises(Dead):
         update(store)
     live(server)
@@ -439,7 +441,7 @@ def test_remains_of_a_dead_transaction_are_removed_with_the_memory(
 
 
 @pytest.mark.parametrize("number", range(8))
-def test_a_change_of_space_that_dies_between_two_requests_can_be_done_again(
+def test_a_change_of_space_that_dies_between_two_requests_can_be_repeated(
     server: Server, open_store: OpenStore, number: int
 ) -> None:
     other = SPACE._replace(model="other/1")
@@ -473,10 +475,12 @@ def test_a_change_of_space_that_dies_between_two_requests_can_be_done_again(
 
 @pytest.mark.parametrize("in_transaction", [False, True])
 @pytest.mark.parametrize("same_key", [False, True])
-def test_two_machines_that_write_one_place_or_key_at_once_conflict(
+def test_two_machines_that_write_one_place_or_key_concurrently_conflict(
     server: Server, open_store: OpenStore, in_transaction: bool, same_key: bool
 ) -> None:
-    """The other one comes after the look whether it is free, just before the record is added."""
+    """The other machine writes after the check that the place is free, just before the record is
+    added.
+    """
     here, elsewhere = open_store(SPACE), open_store.elsewhere(SPACE)  # type: ignore[attr-defined]
     here.append([record("old")])
     theirs = record("theirs" if same_key else "m", text="theirs", key="k" if same_key else None)
@@ -510,7 +514,7 @@ def test_two_machines_that_write_one_place_or_key_at_once_conflict(
 def test_a_transaction_whose_pending_record_was_removed_gets_a_conflict(
     server: Server, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was taken for dead, since it took so long; what the other wrote stays."""
+    """The slow transaction was considered dead; what the other machine wrote stays."""
     here, elsewhere = open_store(SPACE), open_store.elsewhere(SPACE)  # type: ignore[attr-defined]
     here.append([record("m", text="apple")])
 
@@ -526,7 +530,7 @@ def test_a_transaction_whose_pending_record_was_removed_gets_a_conflict(
     assert [entry.text for entry in everything(open_store(SPACE), pool())] == ["apple", "theirs"]
 
 
-def test_a_pending_write_of_another_machine_is_not_seen_and_not_overwritten(
+def test_a_pending_write_of_another_machine_is_neither_visible_nor_overwritten(
     server: Server, open_store: OpenStore
 ) -> None:
     here, elsewhere = open_store(SPACE), open_store.elsewhere(SPACE)  # type: ignore[attr-defined]
@@ -582,12 +586,12 @@ def test_a_machine_whose_clock_is_ahead_keeps_pending_writes_of_another(
 def test_dead_writes_of_another_machine_are_removed_after_a_minute(
     server: Server, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the clock of the one who looks, which is hours behind; each look may be a process of its
-    own.
+    """The minute is measured by the looking machine's clock, which is hours behind. Each look may
+    be in a different process.
     """
     here = open_store(SPACE)
     here.append([record("m", text="apple", key="k")])
-    die_at(server, 3)  # before the update
+    die_at(server, 3)  # after the pending record was added, before the update
     with pytest.raises(Dead):
         update(here)
     live(server)
@@ -602,7 +606,7 @@ def test_dead_writes_of_another_machine_are_removed_after_a_minute(
     assert [entry.text for entry in everything(open_store(SPACE), pool())] == ["apple", "pear"]
 
 
-def test_a_torn_file_of_pending_writes_only_costs_a_minute(tmp_path: Path) -> None:
+def test_a_torn_file_of_pending_writes_restarts_the_minute(tmp_path: Path) -> None:
     pending = Point(
         "1/m", {"ended": PENDING, "body": '{"writer": "w"}', "pending.since": int(time.time())}
     )
@@ -618,7 +622,7 @@ def test_a_torn_file_of_pending_writes_only_costs_a_minute(tmp_path: Path) -> No
 def test_a_writer_taken_for_dead_before_its_last_step_changes_nothing(
     server: Server, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The old version is not ended by a transaction whose new one is gone."""
+    """A transaction whose new version is gone doesn't end the old version."""
     here, elsewhere = open_store(SPACE), open_store.elsewhere(SPACE)  # type: ignore[attr-defined]
     here.append([record("m", text="apple", key="k")])
 
@@ -635,16 +639,14 @@ def test_a_writer_taken_for_dead_before_its_last_step_changes_nothing(
     assert found == [("apple", None), ("theirs", None)]
 
 
-def test_entries_of_two_machines_follow_each_other_in_one_chain(
-    server: Server, open_store: OpenStore
-) -> None:
+def test_log_entries_of_two_machines_form_one_chain(server: Server, open_store: OpenStore) -> None:
     mine, theirs = opened(open_store(SPACE)), opened(open_store.elsewhere(SPACE))  # type: ignore[attr-defined]
     mine.create("the first statement", force=True)
     theirs.create("the second statement", force=True)
     left = [3]
 
     def before(name: str) -> None:
-        if name == "add" and left[0]:  # somebody else is faster
+        if name == "add" and left[0]:  # the other machine is faster
             left[0] -= 1
             live(server)
             theirs.create(f"statement {left[0]} in between", force=True)
@@ -680,7 +682,7 @@ def test_a_write_that_another_machine_made_fail_is_logged_as_undone(
 
 
 @pytest.mark.parametrize("number", range(12))
-def test_whenever_a_writer_dies_its_stored_records_are_in_the_log(
+def test_stored_records_are_in_the_log_whenever_the_writer_dies(
     server: Server, open_store: OpenStore, number: int
 ) -> None:
     memories = opened(open_store(SPACE))
@@ -699,10 +701,10 @@ def test_whenever_a_writer_dies_its_stored_records_are_in_the_log(
     assert check(again).problem is None
 
 
-def test_a_label_stays_that_one_machine_writes_while_another_removes_it(
+def test_a_label_remains_if_one_machine_writes_it_while_another_removes_it(
     server: Server, open_store: OpenStore
 ) -> None:
-    """The writer saw it there and did not add it; then the last record that had it is removed."""
+    """The writer found the label and didn't add it; then the last record with it is removed."""
     here, elsewhere = open_store(SPACE), open_store.elsewhere(SPACE)  # type: ignore[attr-defined]
     here.append([record("old", labels={"a": "1"})])
 
@@ -717,7 +719,7 @@ def test_a_label_stays_that_one_machine_writes_while_another_removes_it(
     assert here.values(MEMORY, ["ann"], "a") == ["1"]
 
 
-def test_a_label_stays_that_is_written_while_it_is_found_to_be_unused(
+def test_a_label_remains_if_it_is_written_while_it_seems_unused(
     server: Server, open_store: OpenStore
 ) -> None:
     here, elsewhere = open_store(SPACE), open_store.elsewhere(SPACE)  # type: ignore[attr-defined]
@@ -727,7 +729,7 @@ def test_a_label_stays_that_is_written_while_it_is_found_to_be_unused(
     def before(name: str) -> None:
         if name == "delete":
             deletes.append(name)
-            if len(deletes) == 3:  # after vectors and records come the labels
+            if len(deletes) == 3:  # labels are deleted after vectors and records
                 live(server)
                 elsewhere.append([record("new", labels={"a": "1"})])
 
@@ -738,7 +740,7 @@ def test_a_label_stays_that_is_written_while_it_is_found_to_be_unused(
 
 
 @pytest.mark.parametrize("in_transaction", [False, True])
-def test_a_write_that_loses_its_server_says_that_it_may_be_stored(
+def test_a_write_that_loses_its_server_reports_that_it_may_be_stored(
     server: Server, open_store: OpenStore, in_transaction: bool
 ) -> None:
     store = open_store(SPACE)
@@ -773,10 +775,10 @@ def test_the_info_names_the_collection_and_no_size(open_store: OpenStore) -> Non
     assert (info.collection, info.size_bytes) == ("here", None)
 
 
-# --- what it costs, and what it refuses
+# --- costs, and refused requests
 
 
-def test_how_many_requests_things_cost(server: Server, open_store: OpenStore) -> None:
+def test_operations_need_few_requests(server: Server, open_store: OpenStore) -> None:
     store = open_store(SPACE)
     store.append([record(f"m{number:02}", text=f"apple number {number}") for number in range(60)])
 
@@ -799,10 +801,10 @@ def test_how_many_requests_things_cost(server: Server, open_store: OpenStore) ->
     assert cost(lambda: store.candidates(narrow, vector=embed("apple")[0], terms=[], k=10)) == 3
 
 
-def test_a_search_reads_hardly_more_records_than_it_returns(
+def test_a_search_reads_few_more_records_than_it_returns(
     server: Server, open_store: OpenStore
 ) -> None:
-    """Where better ones have ended it reads on, in few requests."""
+    """If better records have ended, it reads more, in few requests."""
     store: Any = open_store(SPACE)
     vectors = unit_vectors(300)
     store.append([record(f"m{n:03}", text="x", vectors=vectors[[n]]) for n in range(300)])
@@ -844,7 +846,7 @@ def test_a_large_pool_of_turns_gives_the_best_with_their_neighbours(
     matches = store.matches(turns(), TurnQuery(vectors[205], ["w47"], 3))
     positions = {ref.position for ref in refs_of(matches)}
     assert {45, 46, 47, 48, 49, 203, 204, 205, 206, 207} <= positions
-    assert 50 not in positions  # beside it, in another session
+    assert 50 not in positions  # a neighbour, but in another session
     assert len(positions) < 40
     assert matches.searched == 300
     assert not np.isnan(matches.similarity).any()
@@ -878,13 +880,13 @@ def test_a_narrow_filter_reaches_records_far_from_the_query(
     )
     query = unit_vectors(1, seed=2)[0]
     expected = sorted(range(7, 400, 40), key=lambda number: -float(vectors[number] @ query))
-    for among in (500, 2):  # all of them scored, or the whole gone through
+    for among in (500, 2):  # scores all of them, or scans the whole pool
         monkeypatch.setattr(remote_search, "_MAX_SCORED", among)
         found = store.candidates(pool(labels={"n": "7"}), vector=query, terms=[], k=4)
         assert {int(candidate.record.ref.group[1:]) for candidate in found} == set(expected[:4])
 
 
-def test_a_changed_document_is_damage(server: Server, open_store: OpenStore) -> None:
+def test_a_changed_document_is_reported_as_damage(server: Server, open_store: OpenStore) -> None:
     store = open_store(SPACE)
     store.append([record("m")])
     part = Part(Kind.RECORDS, MEMORY, "ann")
@@ -946,11 +948,11 @@ def test_a_writer_that_waits_too_long_for_the_lock_gets_an_error(
     monkeypatch.setattr(remote_changes, "_BUSY_SECONDS", 0.05)
     first, second = open_store(SPACE), open_store(SPACE)
     with first.transaction(), pytest.raises(StoreBusy, match="memory://here"):
-        threading_error(lambda: second.append([record("m")]))
+        run_in_thread(lambda: second.append([record("m")]))
 
 
-def threading_error(do: Callable[[], object]) -> None:
-    """Do something in another thread, and raise what it raised."""
+def run_in_thread(do: Callable[[], object]) -> None:
+    """Run a function in another thread; raise the error that it raises."""
     raised: list[BaseException] = []
 
     def run() -> None:
@@ -975,8 +977,8 @@ def test_a_lock_that_cannot_be_taken_is_a_one_line_error(
         open_store(SPACE).append([record("m")])
 
 
-@pytest.mark.skipif(os.name != "posix", reason="modes are of POSIX")
-def test_locks_are_where_only_the_user_can_write(
+@pytest.mark.skipif(os.name != "posix", reason="requires POSIX permissions")
+def test_locks_are_in_a_folder_that_only_the_user_can_write_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -997,10 +999,10 @@ def test_vectors_are_not_staged_beside_unwritten_records(open_store: OpenStore) 
     assert store.count(pool()) == 0
 
 
-def test_many_records_in_one_transaction_come_true_together(
+def test_many_records_in_one_transaction_become_visible_together(
     server: Server, open_store: OpenStore
 ) -> None:
-    """More than the server takes in one request: nothing of them is seen before all are there."""
+    """There are too many for one request, and none is visible before all are written."""
     store = open_store(SPACE)
     store.append([record("first")])
     counted: list[int] = []
@@ -1022,12 +1024,10 @@ def test_many_records_in_one_transaction_come_true_together(
     assert store.count(pool()) == 2_501
 
 
-def test_a_word_that_very_many_have_is_counted_but_not_looked_for(
+def test_a_very_common_word_is_counted_but_not_searched(
     server: Server, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The scores stay nearly what they are when it is looked for; where there is no rarer word, it
-    is looked for.
-    """
+    """The scores stay nearly the same. If there is no rarer word, the common word is searched."""
     store = open_store(SPACE)
     store.append(
         [record(f"m{n:03}", text=f"apple w{n % 7} x{n}", vectors=None) for n in range(300)]
@@ -1045,8 +1045,8 @@ def test_a_word_that_very_many_have_is_counted_but_not_looked_for(
 # --- a server by HTTP
 
 
-class Told(BaseHTTPRequestHandler):
-    """Answers each request with what it was; a path says what else to do."""
+class Handler(BaseHTTPRequestHandler):
+    """Answers each request with {}; the path can request a status, or a connection that breaks."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # an answer would wait for a delayed acknowledgement
@@ -1061,13 +1061,13 @@ class Told(BaseHTTPRequestHandler):
         self.wfile.write(b"{}")
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
 def client() -> Iterator[StoreClient]:
     """A client of a server that answers."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), Told) as http:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
         http.daemon_threads = True
         threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True).start()
         client = StoreClient(
@@ -1080,7 +1080,7 @@ def client() -> Iterator[StoreClient]:
 
 @pytest.fixture
 def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreClient]:
-    """A client of a server that accepts and never answers."""
+    """A client of a server that accepts connections and never answers."""
     monkeypatch.setattr(client_module, "_READ_SECONDS", 0.2)
     monkeypatch.setattr(client_module, "_WRITE_SECONDS", 0.6)
     with socket.create_server(("127.0.0.1", 0), backlog=50) as listening:
@@ -1098,11 +1098,11 @@ def test_threads_that_end_leave_no_connection_behind(client: StoreClient) -> Non
     client.ask("GET", "/")
     before = descriptors()
     for _ in range(40):
-        threading_error(lambda: client.ask("GET", "/"))
+        run_in_thread(lambda: client.ask("GET", "/"))
     assert descriptors() <= before + 2
 
 
-def test_many_threads_ask_at_once(client: StoreClient) -> None:
+def test_many_threads_can_ask_concurrently(client: StoreClient) -> None:
     wrong: list[BaseException] = []
 
     def ask() -> None:
@@ -1120,7 +1120,7 @@ def test_many_threads_ask_at_once(client: StoreClient) -> None:
     assert wrong == []
 
 
-def test_a_forked_process_has_a_connection_of_its_own(client: StoreClient) -> None:
+def test_a_forked_process_opens_its_own_connection(client: StoreClient) -> None:
     client.ask("GET", "/")
     parents = client._client._pool
     child = os.fork()
@@ -1134,7 +1134,7 @@ def test_a_forked_process_has_a_connection_of_its_own(client: StoreClient) -> No
     assert client._client._count_connections() == 1
 
 
-def test_a_server_that_never_answers_is_waited_for_once(
+def test_a_client_waits_only_once_for_a_silent_server(
     silent: StoreClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(
@@ -1171,7 +1171,7 @@ def test_a_silent_name_server_does_not_extend_the_time_to_connect(
     client.close()
 
 
-def test_a_write_may_take_longer_and_may_be_stored(silent: StoreClient) -> None:
+def test_a_write_waits_longer_and_may_be_stored(silent: StoreClient) -> None:
     with pytest.raises(
         StoreUnreachable,
         match=r"within 0\.6 seconds; the write may or may not be stored; check",
@@ -1179,7 +1179,7 @@ def test_a_write_may_take_longer_and_may_be_stored(silent: StoreClient) -> None:
         silent.ask("POST", "/", {}, writes=True)
 
 
-def test_how_long_a_server_is_waited_for() -> None:
+def test_reads_wait_10_seconds_and_writes_120() -> None:
     assert (client_module._READ_SECONDS, client_module._WRITE_SECONDS) == (10, 120)
 
 
@@ -1197,7 +1197,7 @@ def test_only_a_write_whose_connection_breaks_may_be_stored(
             client.ask("GET", "/cut", writes=writes)
 
 
-def test_a_quoted_message_of_a_server_has_no_key() -> None:
+def test_a_quoted_server_message_contains_no_key() -> None:
     address = Address(
         "Product", "db", 1, False, {"Authorization": "Bearer s3cret-key"}, "Is it running?"
     )
@@ -1216,7 +1216,7 @@ def test_a_write_that_a_proxy_gave_up_on_may_be_stored(client: StoreClient) -> N
         client.ask("GET", "/?status=504", writes=True)
 
 
-def test_a_write_whose_server_goes_away_before_it_is_sent_again_may_be_stored() -> None:
+def test_a_write_whose_server_stops_before_the_retry_may_be_stored() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         client = StoreClient(
             Address("Product", "127.0.0.1", listening.getsockname()[1], False, {}, "Is it running?")
@@ -1258,6 +1258,6 @@ def test_the_query_of_a_url_selects_tls(query: str, tls: bool | None) -> None:
 
 
 @pytest.mark.parametrize("query", ["tls=maybe", "tls=", "key=x", "ssl=1&tls=0", "ssl=1&x=1", "&"])
-def test_other_queries_are_refused(query: str) -> None:
+def test_other_parameters_of_a_url_are_refused(query: str) -> None:
     with pytest.raises(ConfigError, match="the URL of a Product store can have only"):
         parse_tls(query, "Product")

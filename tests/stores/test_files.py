@@ -1,5 +1,5 @@
-"""The files store passes the contract; and what is its own: lines that others read and write,
-locks, crashes.
+"""The files store passes the contract; also tests of lines that others read and write, locks,
+crashes and merges.
 """
 
 import fcntl
@@ -19,7 +19,7 @@ import pytest
 
 pytest.register_assert_rewrite("contract")
 
-from contract import (  # noqa: E402 - after its assertions are made to explain themselves
+from contract import (  # noqa: E402 - after its assertions are rewritten
     HISTORY,
     MEMORY,
     SPACE,
@@ -54,9 +54,9 @@ from opening import opening  # noqa: E402
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
-# Begins every script that runs in processes of its own. `crashing` runs an action in a process that
-# is killed at its first step on the disk, then in one that is killed at its second, and so on until
-# it ends; each time `check` looks.
+# The beginning of every script that runs in a separate process. `crashing` runs an action in a
+# process that is killed at its first operation on the disk, then at its second, and so on until the
+# action ends; `check` runs after each.
 STORE = """
 import os, signal, sys
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
@@ -133,12 +133,12 @@ class TestFiles(StoreContract):
 
 
 def lines(folder: Path, name: str = "ann.jsonl") -> list[dict[str, Any]]:
-    """Return the objects of a file."""
+    """Return the objects in the lines of a file."""
     return [json.loads(line) for line in (folder / name).read_text(encoding="utf-8").splitlines()]
 
 
-def written(folder: Path, *found: Mapping[str, Any] | str, name: str = "ann.jsonl") -> Path:
-    """Write a file as another program would, and return it."""
+def write_file(folder: Path, *found: Mapping[str, Any] | str, name: str = "ann.jsonl") -> Path:
+    """Write a file as another program would; return its path."""
     folder.mkdir(exist_ok=True)
     file = folder / name
     file.write_text(
@@ -148,8 +148,8 @@ def written(folder: Path, *found: Mapping[str, Any] | str, name: str = "ann.json
     return file
 
 
-def foreign(number: int, **values: Any) -> dict[str, Any]:
-    """Return a line with nothing but what the chat agent writes."""
+def foreign_line(number: int, **values: Any) -> dict[str, Any]:
+    """Return a line with only the fields that the chat agent writes."""
     return {
         "updated_at": "2026-02-05T10:00:00.123456+00:00",
         "created_at": "2026-02-05T10:00:00.123456+00:00",
@@ -161,7 +161,7 @@ def foreign(number: int, **values: Any) -> dict[str, Any]:
 
 
 def codes_of(text: str) -> bytes:
-    """Return the vector of a text as the index has it."""
+    """Return the code of a text's vector in the index."""
     return Quantizer(SPACE.dimension).encode(embed(text))
 
 
@@ -193,7 +193,7 @@ def test_a_memory_is_a_line_that_people_and_the_chat_agent_can_read(
     )
 
 
-def test_a_line_tells_when_its_memory_was_first_written(store: FilesStore, folder: Path) -> None:
+def test_a_line_contains_the_time_of_the_first_version(store: FilesStore, folder: Path) -> None:
     first_at = int(at(1).timestamp() * 1000)
     store.append(
         [
@@ -215,7 +215,7 @@ def test_a_line_tells_when_its_memory_was_first_written(store: FilesStore, folde
     ]
 
 
-def test_turns_are_in_a_file_of_their_own(store: FilesStore, folder: Path) -> None:
+def test_turns_are_in_a_separate_file(store: FilesStore, folder: Path) -> None:
     store.append([turn(7, text="hello", labels={SPEAKER: "Ann"})])
     [line] = lines(folder, "ann.turns.jsonl")
     assert line["id"] == "talk#7"
@@ -229,7 +229,7 @@ def test_turns_are_in_a_file_of_their_own(store: FilesStore, folder: Path) -> No
 
 
 @pytest.mark.parametrize("kind", ["memory", "turn", "fact", "", None])
-def test_the_tag_type_is_kept_whatever_it_is(store: FilesStore, kind: str | None) -> None:
+def test_any_value_of_the_tag_type_is_kept(store: FilesStore, kind: str | None) -> None:
     labels = {"a": "b"} if kind is None else {"a": "b", "type": kind}
     for collection in (MEMORY, HISTORY):
         store.append([record("m", collection=collection, labels=labels)])
@@ -238,10 +238,10 @@ def test_the_tag_type_is_kept_whatever_it_is(store: FilesStore, kind: str | None
 
 def test_lines_of_the_chat_agent_are_memories(store: FilesStore, folder: Path) -> None:
     bare = "0b1c2d3e4f5060718293a4b5c6d7e8f9"
-    written(
+    write_file(
         folder,
-        foreign(1, confidence=0.5, source_turn_id="t9"),
-        foreign(2, id=bare.upper(), created_at="2026-02-05 09:00:00", kind="memory"),
+        foreign_line(1, confidence=0.5, source_turn_id="t9"),
+        foreign_line(2, id=bare.upper(), created_at="2026-02-05 09:00:00", kind="memory"),
     )
     one, two = sorted(store.scan(pool(), limit=9), key=lambda entry: entry.text)
     assert (one.ref, one.labels) == (Ref(MEMORY, "ann", "m1", 1), {"type": "preference"})
@@ -263,10 +263,8 @@ CHANGED = {
 }
 
 
-def test_what_we_do_not_know_of_a_line_stays_when_it_changes(
-    store: FilesStore, folder: Path
-) -> None:
-    written(folder, foreign(1, mood={"deep": [1, 2]}), foreign(2, note="ä"))
+def test_unknown_fields_of_a_line_stay_when_it_changes(store: FilesStore, folder: Path) -> None:
+    write_file(folder, foreign_line(1, mood={"deep": [1, 2]}), foreign_line(2, note="ä"))
     before = (folder / "ann.jsonl").read_text(encoding="utf-8")
     store.patch(
         [Patch(Ref(MEMORY, "ann", "m1", 1), at(9), "delete", {"mark": 1, "confidence": 0.25})]
@@ -274,7 +272,8 @@ def test_what_we_do_not_know_of_a_line_stays_when_it_changes(
     assert (folder / "ann.jsonl").read_text(encoding="utf-8").startswith(before)
     found = lines(folder)[-1]
     assert (
-        found.items() >= (foreign(1) | {"updated_at": "2026-02-05T10:00:00.123Z"} | CHANGED).items()
+        found.items()
+        >= (foreign_line(1) | {"updated_at": "2026-02-05T10:00:00.123Z"} | CHANGED).items()
     )
     assert (found["fields"], found["ended_at"]) == ({"mark": 1}, "2026-01-01T00:00:09.000Z")
     store.patch(
@@ -283,12 +282,12 @@ def test_what_we_do_not_know_of_a_line_stays_when_it_changes(
     found = lines(folder)[-1]
     assert not found.keys() & {"ended_at", "ended_by", "confidence", "fields"}
     store.remove([Ref(MEMORY, "ann", "m2", 1)])
-    assert lines(folder)[0] == foreign(1, mood={"deep": [1, 2]}), (
-        "also when the file is written anew"
+    assert lines(folder)[0] == foreign_line(1, mood={"deep": [1, 2]}), (
+        "unknown fields stay even if the file is rewritten"
     )
 
 
-def test_a_new_memory_is_one_line_more_and_so_is_a_change(store: FilesStore, folder: Path) -> None:
+def test_a_new_memory_and_a_change_each_append_one_line(store: FilesStore, folder: Path) -> None:
     store.append([record("m1"), record("m2"), record("m3")])
     before = (folder / "ann.jsonl").read_bytes()
     inode = (folder / "ann.jsonl").stat().st_ino
@@ -302,14 +301,14 @@ def test_a_new_memory_is_one_line_more_and_so_is_a_change(store: FilesStore, fol
     assert (folder / "ann.jsonl").stat().st_ino == inode
 
 
-def test_git_leaves_out_what_is_derived(store: FilesStore, folder: Path) -> None:
+def test_git_ignores_derived_files(store: FilesStore, folder: Path) -> None:
     store.append([record("m")])
     store.touch([Ref(MEMORY, "ann", "m", 1)])
     assert sorted(part.name for part in folder.iterdir()) == [".memories", "ann.jsonl"]
     assert (folder / ".memories" / ".gitignore").read_text() == "*\n"
 
 
-def test_files_are_for_their_owner_alone(store: FilesStore, folder: Path) -> None:
+def test_only_the_owner_can_read_the_files(store: FilesStore, folder: Path) -> None:
     store.append([record("m"), turn(1)])
     modes = {
         part.stat().st_mode & 0o077
@@ -319,7 +318,7 @@ def test_files_are_for_their_owner_alone(store: FilesStore, folder: Path) -> Non
     assert modes == {0}
 
 
-def test_a_folder_that_everybody_may_write_is_refused(store: FilesStore, folder: Path) -> None:
+def test_a_world_writable_folder_is_refused(store: FilesStore, folder: Path) -> None:
     store.append([record("m")])
     folder.chmod(0o777)
     with pytest.raises(StoreError, match="chmod o-w"):
@@ -329,7 +328,7 @@ def test_a_folder_that_everybody_may_write_is_refused(store: FilesStore, folder:
     store.append([record("n")])
 
 
-def test_a_folder_that_everybody_may_write_is_refused_at_the_first_write(folder: Path) -> None:
+def test_a_world_writable_folder_is_refused_at_the_first_write(folder: Path) -> None:
     folder.mkdir()
     folder.chmod(0o777)
     with pytest.raises(StoreError, match="chmod o-w"):
@@ -337,10 +336,10 @@ def test_a_folder_that_everybody_may_write_is_refused_at_the_first_write(folder:
     assert list(folder.iterdir()) == []
 
 
-def test_a_folder_that_may_only_be_read_is_read_and_not_touched(
+def test_a_read_only_folder_is_read_and_not_changed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written(folder, foreign(1))
+    write_file(folder, foreign_line(1))
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     store = FilesStore(folder, SPACE)
     assert by_words(store, ["fact"]).keys() == {"m1"}
@@ -349,7 +348,7 @@ def test_a_folder_that_may_only_be_read_is_read_and_not_touched(
     assert [part.name for part in folder.iterdir()] == ["ann.jsonl"]
 
 
-def test_permissions_that_somebody_gave_a_file_stay(store: FilesStore, folder: Path) -> None:
+def test_changed_permissions_of_a_file_stay(store: FilesStore, folder: Path) -> None:
     store.append([record("m")])
     (folder / "ann.jsonl").chmod(0o640)
     store.patch([Patch(Ref(MEMORY, "ann", "m", 1), at(9), "delete", {})])
@@ -383,7 +382,7 @@ NAMES += [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_name_of_a_file_tells_its_namespace(name: str) -> None:
+def test_a_file_name_identifies_its_namespace(name: str) -> None:
     for collection in (MEMORY, HISTORY):
         file = file_name(collection, name)
         assert namespace_of(file, collection) == name
@@ -398,7 +397,7 @@ def test_no_two_namespaces_share_a_file() -> None:
     assert len(set(files)) == 2 * len(set(NAMES))
 
 
-def test_namespaces_of_any_name_are_kept_apart(store: FilesStore, folder: Path) -> None:
+def test_namespaces_with_any_names_are_separate(store: FilesStore, folder: Path) -> None:
     for name in NAMES:
         store.append([record("m", namespace=name, text=f"of {name!r}"), turn(1, namespace=name)])
     assert store.namespaces(MEMORY) == store.namespaces(HISTORY) == sorted(NAMES)
@@ -410,10 +409,10 @@ def test_namespaces_of_any_name_are_kept_apart(store: FilesStore, folder: Path) 
 @pytest.mark.parametrize(
     "name", ["Ann.jsonl", "a%.jsonl", "%zz.jsonl", "%c3.jsonl", "%61.jsonl", "ann.json", ".jsonl"]
 )
-def test_a_file_that_is_not_ours_is_not_taken_for_a_namespace(
+def test_a_file_of_another_program_is_not_a_namespace(
     store: FilesStore, folder: Path, name: str
 ) -> None:
-    written(folder, foreign(1), name=name)
+    write_file(folder, foreign_line(1), name=name)
     assert store.namespaces(MEMORY) == store.namespaces(HISTORY) == []
 
 
@@ -422,21 +421,25 @@ def test_a_file_that_is_not_ours_is_not_taken_for_a_namespace(
 BROKEN: dict[str, bytes] = {
     "no JSON": b'{"id": "m1", \n',
     "no object": b"[1, 2]\n",
-    "two in a line": (json.dumps(foreign(1)) + "," + json.dumps(foreign(2)) + "\n").encode(),
+    "two in a line": (
+        json.dumps(foreign_line(1)) + "," + json.dumps(foreign_line(2)) + "\n"
+    ).encode(),
     "a field is missing": (
         json.dumps({"id": "m1", "user_id": "ann", "content": "x"}) + "\n"
     ).encode(),
-    "another user": (json.dumps(foreign(1, user_id="bob")) + "\n").encode(),
-    "no time": (json.dumps(foreign(1, created_at="yesterday")) + "\n").encode(),
-    "content is missing or not a string": (json.dumps(foreign(1, content=5)) + "\n").encode(),
-    "tags are no texts": (json.dumps(foreign(1, tags={"a": 1})) + "\n").encode(),
-    "fields are no object": (json.dumps(foreign(1, fields=[1])) + "\n").encode(),
-    "half a character": (json.dumps(foreign(1, content="\ud800")) + "\n").encode(),
-    "a key twice": json.dumps(foreign(1)).replace("{", '{"content": "another text", ', 1).encode()
+    "another user": (json.dumps(foreign_line(1, user_id="bob")) + "\n").encode(),
+    "no time": (json.dumps(foreign_line(1, created_at="yesterday")) + "\n").encode(),
+    "content is missing or not a string": (json.dumps(foreign_line(1, content=5)) + "\n").encode(),
+    "tags are no texts": (json.dumps(foreign_line(1, tags={"a": 1})) + "\n").encode(),
+    "fields are no object": (json.dumps(foreign_line(1, fields=[1])) + "\n").encode(),
+    "half a character": (json.dumps(foreign_line(1, content="\ud800")) + "\n").encode(),
+    "a key twice": json.dumps(foreign_line(1))
+    .replace("{", '{"content": "another text", ', 1)
+    .encode()
     + b"\n",
-    "no version": (json.dumps(foreign(1, version="one")) + "\n").encode(),
+    "no version": (json.dumps(foreign_line(1, version="one")) + "\n").encode(),
     "too deep": b"[" * 100_000 + b"\n",
-    "not UTF-8": json.dumps(foreign(1), ensure_ascii=False)
+    "not UTF-8": json.dumps(foreign_line(1), ensure_ascii=False)
     .replace("fact", "fäct")
     .encode("latin-1")
     + b"\n",
@@ -445,13 +448,13 @@ BROKEN: dict[str, bytes] = {
 
 @pytest.mark.parametrize("grown", [False, True])
 @pytest.mark.parametrize("what", BROKEN)
-def test_a_damaged_file_is_warned_of_reads_as_empty_and_is_not_touched(
+def test_a_damaged_file_causes_a_warning_reads_as_empty_and_is_not_changed(
     store: FilesStore, folder: Path, caplog: pytest.LogCaptureFixture, what: str, grown: bool
 ) -> None:
-    file = written(folder, foreign(7), foreign(8))
+    file = write_file(folder, foreign_line(7), foreign_line(8))
     if grown:
         assert store.count(pool()) == 2
-    data = file.read_bytes() + BROKEN[what] + json.dumps(foreign(9)).encode() + b"\n"
+    data = file.read_bytes() + BROKEN[what] + json.dumps(foreign_line(9)).encode() + b"\n"
     file.write_bytes(data)
     store.append([record("b", namespace="bob")])
     assert store.count(pool()) == 0
@@ -473,8 +476,8 @@ def test_a_damaged_file_is_warned_of_reads_as_empty_and_is_not_touched(
     store.touch([ref])
     assert file.read_bytes() == data
     assert [entry.ref.group for entry in everything(store, pool("bob"))] == ["b"]
-    assert store.append([turn(1)]) is None  # its other file is well
-    written(folder, foreign(7))
+    assert store.append([turn(1)]) is None  # its other file is sound
+    write_file(folder, foreign_line(7))
     assert store.count(pool()) == 1
 
 
@@ -494,11 +497,11 @@ READS: dict[str, Callable[[FilesStore], object]] = {
 
 
 @pytest.mark.parametrize("name", READS)
-def test_what_is_damaged_does_not_read_as_empty_in_a_transaction(
+def test_a_damaged_file_does_not_read_as_empty_in_a_transaction(
     store: FilesStore, folder: Path, name: str
 ) -> None:
     store.append([record("b", namespace="bob")])
-    file = written(folder, foreign(1), "<<<<<<< HEAD", foreign(2))
+    file = write_file(folder, foreign_line(1), "<<<<<<< HEAD", foreign_line(2))
     with (
         pytest.raises(
             StoreDamaged, match=rf"{file}:2 can't be read: it is not JSON .*; repair the line"
@@ -514,9 +517,9 @@ def test_what_is_damaged_does_not_read_as_empty_in_a_transaction(
     assert store.namespaces(MEMORY) == ["ann", "bob"]
 
 
-def test_what_is_damaged_is_not_said_to_be_well(store: FilesStore, folder: Path) -> None:
+def test_a_damaged_file_fails_the_status(store: FilesStore, folder: Path) -> None:
     store.append([turn(1)])
-    written(folder, foreign(1), "<<<<<<< HEAD")
+    write_file(folder, foreign_line(1), "<<<<<<< HEAD")
     with pytest.raises(StoreDamaged, match=r"ann\.jsonl:2"):
         store.info(pool("bob", "ann"))
     with pytest.raises(StoreDamaged, match=r"ann\.jsonl:2"), store.transaction():
@@ -530,20 +533,20 @@ def test_what_is_damaged_is_not_said_to_be_well(store: FilesStore, folder: Path)
         memories.status()
 
 
-def test_what_a_transaction_adds_to_a_new_namespace_is_seen_inside(store: FilesStore) -> None:
+def test_a_transaction_sees_the_new_namespace_that_it_writes(store: FilesStore) -> None:
     with store.transaction():
         store.append([record("n", namespace="new")])
         assert store.namespaces(MEMORY) == ["new"]
-        assert store.namespaces(HISTORY) == store.namespaces(MEMORY)[1:]
+        assert store.namespaces(HISTORY) == []
 
 
 @pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
-def test_what_is_no_plain_file_is_not_touched(
+def test_a_folder_link_or_pipe_is_not_touched(
     store: FilesStore, folder: Path, tmp_path: Path, kind: str
 ) -> None:
     store.append([record("b", namespace="bob")])
     elsewhere = tmp_path / "elsewhere"
-    elsewhere.write_text(json.dumps(foreign(1)) + "\n")
+    elsewhere.write_text(json.dumps(foreign_line(1)) + "\n")
     place = folder / "ann.jsonl"
     {
         "folder": place.mkdir,
@@ -560,13 +563,13 @@ def test_what_is_no_plain_file_is_not_touched(
         ):
             act()
     assert store.count(pool("bob")) == 1
-    assert elsewhere.read_text() == json.dumps(foreign(1)) + "\n"
+    assert elsewhere.read_text() == json.dumps(foreign_line(1)) + "\n"
 
 
-def test_what_the_system_does_not_let_us_read_is_no_empty_file(
+def test_a_file_without_read_permission_does_not_read_as_empty(
     store: FilesStore, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = written(folder, foreign(1))
+    file = write_file(folder, foreign_line(1))
     real = os.open
 
     def opening(path: Any, *given: Any, **named: Any) -> int:
@@ -584,7 +587,7 @@ def test_what_the_system_does_not_let_us_read_is_no_empty_file(
     assert store.count(pool()) == 1
 
 
-def test_a_line_that_a_crash_cut_off_is_ignored_and_goes_with_the_next_write(
+def test_a_truncated_last_line_is_ignored_and_removed_by_the_next_write(
     store: FilesStore, folder: Path
 ) -> None:
     store.append([record("m1"), record("m2")])
@@ -605,47 +608,47 @@ def test_a_line_that_a_crash_cut_off_is_ignored_and_goes_with_the_next_write(
     assert [line["id"] for line in lines(folder)] == ["m1", "m2", "m4"]
 
 
-def test_a_last_line_without_its_end_counts_if_it_is_whole(store: FilesStore, folder: Path) -> None:
-    """Editors leave it so, and some programs."""
-    file = written(folder, foreign(1), foreign(2))
+def test_a_complete_last_line_without_a_newline_counts(store: FilesStore, folder: Path) -> None:
+    """Editors and some programs leave it out."""
+    file = write_file(folder, foreign_line(1), foreign_line(2))
     file.write_bytes(file.read_bytes()[:-1])
     assert store.count(pool()) == 2
     store.append([record("m3")])
     assert [line["id"] for line in lines(folder)] == ["m1", "m2", "m3"]
 
 
-def test_empty_lines_and_windows_line_ends_are_no_damage(store: FilesStore, folder: Path) -> None:
-    written(folder, json.dumps(foreign(1)) + "\r", "", "  ", foreign(2))
+def test_empty_lines_and_windows_line_ends_are_accepted(store: FilesStore, folder: Path) -> None:
+    write_file(folder, json.dumps(foreign_line(1)) + "\r", "", "  ", foreign_line(2))
     assert store.count(pool()) == 2
 
 
 # --- other programs
 
 
-def test_what_another_program_adds_is_seen_at_once(store: FilesStore, folder: Path) -> None:
-    file = written(folder, foreign(1))
+def test_lines_of_another_program_are_read_at_once(store: FilesStore, folder: Path) -> None:
+    file = write_file(folder, foreign_line(1))
     assert store.count(pool()) == 1
     with file.open("a") as opened:
-        opened.write(json.dumps(foreign(2)) + "\n")
+        opened.write(json.dumps(foreign_line(2)) + "\n")
     assert store.count(pool()) == 2
-    written(folder, foreign(3))
+    write_file(folder, foreign_line(3))
     assert [entry.ref.group for entry in store.scan(pool(), limit=9)] == ["m3"]
     file.unlink()
     assert store.count(pool()) == 0
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_nothing_is_written_over_what_another_program_wrote_meanwhile(
+def test_concurrent_changes_of_another_program_are_not_overwritten(
     store: FilesStore, folder: Path, count: int
 ) -> None:
-    file = written(folder, foreign(1))
+    file = write_file(folder, foreign_line(1))
     with (
         pytest.raises(StoreBusy, match=r"ann\.jsonl was changed by another program"),
         store.transaction(),
     ):
         store.append([record(f"n{number}") for number in range(count)])
         with file.open("a") as opened:
-            opened.write(json.dumps(foreign(2)) + "\n")
+            opened.write(json.dumps(foreign_line(2)) + "\n")
     assert [line["id"] for line in lines(folder)] == ["m1", "m2"]
     assert not list((folder / ".memories").glob("*.new"))
     store.append([record("n")])
@@ -655,18 +658,18 @@ def test_nothing_is_written_over_what_another_program_wrote_meanwhile(
 OWN = {"op", "event", "time"}
 
 
-def test_what_a_merge_brings_twice_is_there_once_or_kept_twice(
+def test_after_a_merge_equal_lines_count_once_and_different_versions_are_kept(
     store: FilesStore, folder: Path
 ) -> None:
-    """Two branches each wrote a second version, and one of them ended the first; all lines were
-    kept.
+    """Two branches each wrote a second version, one of them ended the first, and the merge kept all
+    lines.
     """
     store.append([record("m", key="k", labels={"a": "1"}), record("other")])
     one, other = ({name: line[name] for name in line.keys() - OWN} for line in lines(folder))
     ended = one | {"ended_at": "2026-01-01T00:00:05.000Z", "ended_by": "update"}
     mine = one | {"version": 2, "content": "mine", "updated_at": "2026-01-01T00:00:05.000Z"}
     theirs = mine | {"content": "theirs", "updated_at": "2026-01-01T00:00:06.000Z"}
-    written(folder, one, ended, mine, theirs, other, other)
+    write_file(folder, one, ended, mine, theirs, other, other)
     found = [
         (entry.ref.position, entry.text, entry.ended_by)
         for entry in everything(store, pool(group="m"))
@@ -690,7 +693,7 @@ def test_what_a_merge_brings_twice_is_there_once_or_kept_twice(
     assert versions[2:] == [("theirs", 3, at(9)), ("last", 4, None)]
 
 
-def test_a_line_that_was_edited_by_hand_has_no_vector_until_one_is_made(
+def test_a_line_edited_by_hand_has_no_vector_until_one_is_staged(
     store: FilesStore, folder: Path
 ) -> None:
     store.append([record("m", text="red apple"), record("n", text="pear")])
@@ -705,7 +708,7 @@ def test_a_line_that_was_edited_by_hand_has_no_vector_until_one_is_made(
     assert store.info(pool()).without_vector_count == 0
 
 
-def test_without_the_derived_files_no_memory_is_lost(open_store: OpenStore, folder: Path) -> None:
+def test_deleting_the_derived_files_loses_no_memory(open_store: OpenStore, folder: Path) -> None:
     store = open_store(SPACE)
     store.append([record("m"), turn(1)])
     store.touch([Ref(MEMORY, "ann", "m", 1)])
@@ -718,10 +721,10 @@ def test_without_the_derived_files_no_memory_is_lost(open_store: OpenStore, fold
     assert open_store(SPACE).info(pool()).without_vector_count == 1
 
 
-def test_a_write_whose_lines_are_stored_succeeds_though_the_index_has_no_room_left(
+def test_a_write_whose_lines_are_stored_succeeds_even_if_the_index_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error would say that nothing was written."""
+    """An error would falsely say that nothing was written."""
     memories = Memories(f"files:///{tmp_path}/files", embedder="fake")
     memories.create("a first one")
     commit, full = connection.Folder.commit, False
@@ -754,7 +757,9 @@ def test_a_write_whose_lines_are_stored_succeeds_though_the_index_has_no_room_le
     memories.close()
 
 
-def test_a_damaged_index_is_told_of_and_can_be_removed(open_store: OpenStore, folder: Path) -> None:
+def test_a_damaged_index_is_reported_and_can_be_removed(
+    open_store: OpenStore, folder: Path
+) -> None:
     store = open_store(SPACE)
     store.append([record("m")])
     store.close()
@@ -773,7 +778,7 @@ def test_a_damaged_index_is_told_of_and_can_be_removed(open_store: OpenStore, fo
     assert open_store(SPACE).count(pool()) == 1
 
 
-def test_vectors_that_another_process_wrote_anew_are_read_anew(open_store: OpenStore) -> None:
+def test_vectors_rewritten_by_another_process_are_read_again(open_store: OpenStore) -> None:
     reader, writer = open_store(SPACE), open_store(SPACE)
     writer.append([record("m0"), record("m1", text="apple")])
     assert search(reader, "apple")["m1"].similarity == pytest.approx(1.0, abs=0.01)
@@ -784,7 +789,7 @@ def test_vectors_that_another_process_wrote_anew_are_read_anew(open_store: OpenS
     assert search(reader, "note m8 1")["m8"].similarity == pytest.approx(1.0, abs=0.01)
 
 
-def test_what_is_acknowledged_was_flushed(
+def test_an_acknowledged_write_was_flushed(
     store: FilesStore, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flushed: list[int] = []
@@ -807,14 +812,14 @@ def test_what_is_acknowledged_was_flushed(
 # --- erasing
 
 
-def test_no_byte_of_what_was_removed_is_left(store: FilesStore, folder: Path) -> None:
+def test_a_removed_record_leaves_no_byte(store: FilesStore, folder: Path) -> None:
     store.append(
         [record("keep"), record("gone", text="a zanzibar secret", labels={"who": "xylophone"})]
     )
     store.append([turn(1, text="a zanzibar secret"), turn(2)])
     (folder / ".memories" / "ann.jsonl.0000.new").write_text(
         "a zanzibar secret"
-    )  # what a crash has left
+    )  # as left by a crash
     refs = [Ref(MEMORY, "ann", "gone", 1), Ref(HISTORY, "ann", "talk", 1)]
     store.touch(refs)
     store.stage(
@@ -831,9 +836,7 @@ def test_no_byte_of_what_was_removed_is_left(store: FilesStore, folder: Path) ->
     assert store.info(pool()).without_vector_count == 0
 
 
-def test_a_removal_that_was_cut_short_is_finished_by_the_next(
-    run_python: RunPython, folder: Path
-) -> None:
+def test_the_next_removal_finishes_an_interrupted_one(run_python: RunPython, folder: Path) -> None:
     script = """
 import shutil
 def prepare():
@@ -870,8 +873,8 @@ crashing(prepare, lambda: FilesStore(folder, SPACE).remove(refs), check)
 def test_a_crash_at_any_step_of_a_transaction_leaves_all_of_it_or_nothing(
     run_python: RunPython, folder: Path
 ) -> None:
-    """It changes two namespaces and both collections, over what an earlier transaction of that kind
-    has left.
+    """It changes two namespaces and both collections, on top of an earlier transaction of the same
+    kind.
     """
     script = """
 import shutil
@@ -944,7 +947,7 @@ crashing(prepare, lambda: FilesStore(folder, SPACE).append([note("m0")]), check)
     assert int(second) > 12
 
 
-def test_what_was_acknowledged_before_a_kill_is_there(
+def test_writes_acknowledged_before_a_kill_are_there(
     folder: Path, clean_environment: Mapping[str, str]
 ) -> None:
     script = (
@@ -983,10 +986,10 @@ for number in range(10_000):
             assert found.count((f"{worker}-{number}", 2)) == (number % 3 == 0)
 
 
-def test_several_processes_write_and_read_at_once(
+def test_several_processes_write_and_read_concurrently(
     folder: Path, clean_environment: Mapping[str, str]
 ) -> None:
-    """Each adds, changes and counts; readers never see half of a transaction over two
+    """Each process adds, changes and counts; readers never see half of a transaction in two
     namespaces.
     """
     script = (
@@ -1025,7 +1028,7 @@ for number in range(25):
 def test_a_reader_of_two_files_sees_both_before_or_both_after_a_transaction(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One ends between its looks at the first file and at the second."""
+    """The transaction ends between the reader's looks at the first file and the second."""
     writer, reader = open_store(SPACE), open_store(SPACE)
     writer.append([record("base"), record("base", namespace="bob")])
     real = connection.Folder.stamp
@@ -1041,7 +1044,7 @@ def test_a_reader_of_two_files_sees_both_before_or_both_after_a_transaction(
     assert reader.count(pool("ann", "bob")) == 4
 
 
-def test_who_waits_too_long_for_the_lock_is_told(
+def test_a_writer_that_waits_too_long_for_the_lock_gets_a_busy_error(
     store: FilesStore, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "BUSY_SECONDS", 0.05)
@@ -1050,7 +1053,7 @@ def test_who_waits_too_long_for_the_lock_is_told(
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(StoreBusy, match="kept busy"):
             store.append([record("n")])
-        store.touch([Ref(MEMORY, "ann", "m", 1)])  # the index has a lock of its own
+        store.touch([Ref(MEMORY, "ann", "m", 1)])  # the index has a separate lock
         assert [entry.accesses for entry in store.scan(pool(), limit=9)] == [1]
     store.append([record("n")])
 
@@ -1106,7 +1109,7 @@ def test_a_disk_that_is_full_at_any_file_leaves_all_files_as_they_were(
     assert FilesStore(folder, SPACE).count(pool("ann", "bob")) == 4
 
 
-def test_a_child_that_was_forked_inside_a_transaction_can_not_use_it(
+def test_a_child_forked_inside_a_transaction_cannot_use_it(
     run_python: RunPython, folder: Path
 ) -> None:
     script = """
@@ -1127,7 +1130,7 @@ print(store.count(Filter(MEMORY, ("ann",))))
     assert run_python(STORE + script, folder).stdout == "2\n"
 
 
-def test_what_needs_no_vectors_does_not_load_numpy(
+def test_operations_without_vectors_do_not_load_numpy(
     run_python: RunPython, folder: Path, store: FilesStore
 ) -> None:
     store.append([record("m"), turn(1)])
@@ -1154,12 +1157,12 @@ def test_removing_inside_a_transaction_is_refused(store: FilesStore) -> None:
     assert store.count(pool()) == 1
 
 
-# --- what git does
+# --- merges by Git
 
 
 class Branches:
-    """A repository with a folder of notes, a clone of it in which others write, and real merges of
-    the two.
+    """A repository with a folder of notes, a clone in which others write, and real merges of the
+    two.
     """
 
     def __init__(
@@ -1194,21 +1197,21 @@ class Branches:
         self.git(folder, "commit", "-q", "-a", "-m", "x")
 
     def write(self, folder: Path, act: Callable[[Memories], Any]) -> Any:
-        """Do something with the notes of a folder."""
+        """Run a function with the memories of a folder."""
         with Memories(
             f"files:///{folder}/notes", embedder="none", namespace="ann", shared=False
         ) as memories:
             return act(memories)
 
     def merge(self, into: Path, other: Path, *, code: int = 0) -> None:
-        """Take the other side over; git does it, with the commits of both."""
+        """Commit both sides, then pull the other one with Git."""
         for folder in (into, other):
             if self.git(folder, "status", "--porcelain"):
                 self.commit(folder)
         self.git(into, "pull", "-q", "--no-rebase", "--no-edit", str(other), "main", code=code)
 
     def merged(self) -> list[Path]:
-        """Merge each side into the other; return both folders, in which the lines stand in two
+        """Merge each side into the other; return both folders, whose lines are in different
         orders.
         """
         third = self.mine.parent / "third"
@@ -1235,7 +1238,7 @@ def create(content: str, **values: Any) -> Callable[[Memories], str]:
     return act
 
 
-def test_of_two_updates_in_two_branches_the_later_is_current_and_stays_it(tmp_path: Path) -> None:
+def test_the_later_of_two_branches_updates_is_and_stays_current(tmp_path: Path) -> None:
     sides = Branches(tmp_path, create("We ship on Friday"))
     sides.write(sides.theirs, lambda memories: memories.update(sides.made, "We ship on Thursday"))
     sides.write(sides.mine, lambda memories: memories.update(sides.made, "We ship on Monday"))
@@ -1261,7 +1264,7 @@ def test_of_two_updates_in_two_branches_the_later_is_current_and_stays_it(tmp_pa
         assert [hit.memory.content for hit in found] == ["We ship on Wednesday"]
 
 
-def test_a_key_that_two_branches_claim_has_the_later_memory(tmp_path: Path) -> None:
+def test_a_key_claimed_in_two_branches_goes_to_the_later_memory(tmp_path: Path) -> None:
     sides = Branches(tmp_path, create("Something else"))
     late = sides.write(sides.theirs, create("The office is in Hamburg", key="office"))
     sides.write(sides.mine, lambda memories: memories.update(sides.made, "Something else again"))
@@ -1272,7 +1275,7 @@ def test_a_key_that_two_branches_claim_has_the_later_memory(tmp_path: Path) -> N
         sides.write(folder, lambda memories: memories.delete(late))
         shutil.rmtree(folder / "notes" / ".memories")
         assert sides.current(folder) == ["Something else again"], (
-            "what was replaced does not come back"
+            "the replaced memory does not come back"
         )
         assert (
             sides.write(folder, lambda memories: memories.history(early).versions[0].ended_by)
@@ -1282,7 +1285,7 @@ def test_a_key_that_two_branches_claim_has_the_later_memory(tmp_path: Path) -> N
         assert made not in (early, late)
 
 
-def test_what_one_branch_deletes_and_the_other_updates(tmp_path: Path) -> None:
+def test_a_memory_deleted_in_one_branch_and_updated_in_the_other_is_current(tmp_path: Path) -> None:
     sides = Branches(tmp_path, create("We ship on Friday"))
     sides.write(sides.mine, lambda memories: memories.delete(sides.made))
     sides.write(sides.theirs, lambda memories: memories.update(sides.made, "We ship on Monday"))
@@ -1294,7 +1297,7 @@ def test_what_one_branch_deletes_and_the_other_updates(tmp_path: Path) -> None:
         assert sides.current(folder) == ["We ship on Monday"]
 
 
-def test_what_one_branch_forgets_does_not_come_back_with_the_lines_of_the_other(
+def test_a_memory_forgotten_in_one_branch_does_not_return_with_the_other(
     tmp_path: Path,
 ) -> None:
     sides = Branches(
@@ -1311,7 +1314,7 @@ def test_what_one_branch_forgets_does_not_come_back_with_the_lines_of_the_other(
         assert gone.encode() not in all_bytes(folder / "notes")
 
 
-def test_a_line_that_one_branch_deletes_and_the_other_changes_leaves_one_version(
+def test_a_line_removed_in_one_branch_and_changed_in_the_other_is_current(
     tmp_path: Path,
 ) -> None:
     sides = Branches(tmp_path, create("We ship on Friday"))
@@ -1330,7 +1333,7 @@ def test_a_line_that_one_branch_deletes_and_the_other_changes_leaves_one_version
         assert sides.write(folder, lambda memories: memories.get(other).content) == "Another"
 
 
-def test_a_conflict_whose_markers_are_removed_by_hand(
+def test_a_conflict_is_solved_by_removing_its_markers(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     sides = Branches(tmp_path, create("We ship on Friday"), union=False)
@@ -1361,7 +1364,7 @@ def test_a_conflict_whose_markers_are_removed_by_hand(
     assert sides.current(sides.mine) == ["We ship on Wednesday"]
 
 
-def test_the_logs_of_two_branches_are_a_fork_and_no_damage(tmp_path: Path) -> None:
+def test_the_merged_logs_of_two_branches_are_a_fork_and_not_damage(tmp_path: Path) -> None:
     def check(memories: Memories) -> LogCheck:
         [found] = memories.verify_log()
         return found
@@ -1384,7 +1387,7 @@ def test_the_logs_of_two_branches_are_a_fork_and_no_damage(tmp_path: Path) -> No
         assert {line["kind"] for line in lines(folder / "notes", "ann~log.jsonl")} == {"log"}
 
 
-def test_what_was_said_in_two_branches_is_all_kept_in_the_order_of_time(tmp_path: Path) -> None:
+def test_turns_of_two_branches_are_merged_in_order_of_time(tmp_path: Path) -> None:
     def said(*contents: str) -> Callable[[Memories], Any]:
         return lambda memories: memories.add_turns("talk", list(contents))
 
@@ -1402,7 +1405,7 @@ def test_what_was_said_in_two_branches_is_all_kept_in_the_order_of_time(tmp_path
 
 
 def test_lines_mean_the_same_in_any_order(store: FilesStore, folder: Path) -> None:
-    """Also those that were changed, ended, made live again, and removed."""
+    """This includes lines of changed, ended, restored and removed records."""
     store.append([record("a", key="k"), record("b"), record("c", text="zanzibar"), record("b", 2)])
     ref = Ref(MEMORY, "ann", "a", 1)
     store.patch([Patch(ref, at(5), "delete", {"mark": 1})])
@@ -1427,7 +1430,7 @@ def test_lines_mean_the_same_in_any_order(store: FilesStore, folder: Path) -> No
 
 
 def test_a_byte_order_mark_is_read(store: FilesStore, folder: Path) -> None:
-    file = written(folder, foreign(1), foreign(2))
+    file = write_file(folder, foreign_line(1), foreign_line(2))
     file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
     assert store.count(pool()) == 2
     store.append([record("n")])
@@ -1435,10 +1438,10 @@ def test_a_byte_order_mark_is_read(store: FilesStore, folder: Path) -> None:
     assert FilesStore(folder, SPACE).count(pool()) == 2
 
 
-def test_a_copy_of_a_line_with_another_text_is_a_memory_of_its_own(
+def test_a_copied_line_with_a_new_text_and_id_is_a_separate_memory(
     store: FilesStore, folder: Path
 ) -> None:
-    """As somebody with an editor makes one: our own fields are copied with it."""
+    """A user with an editor makes such a copy, which includes our own fields."""
     store.append([record("m", text="red apple")])
     [line] = (folder / "ann.jsonl").read_text().splitlines(keepends=True)
     copy = line.replace("red apple", "pear").replace('"id": "m"', '"id": "n"')
@@ -1456,8 +1459,13 @@ def test_a_copy_of_a_line_with_another_text_is_a_memory_of_its_own(
 @pytest.mark.parametrize(
     "given", ["abc1", "abcdef12", "ABCDEF12", "fact 1", "日本", "x" * 99, "a.b.2", "0" * 40]
 )
-def test_an_id_of_another_program_is_an_id(folder: Path, given: str) -> None:
-    written(folder, foreign(1, id=given), foreign(2, id=f"{given}x"), foreign(3, id=f"{given}y"))
+def test_ids_of_other_programs_can_be_used(folder: Path, given: str) -> None:
+    write_file(
+        folder,
+        foreign_line(1, id=given),
+        foreign_line(2, id=f"{given}x"),
+        foreign_line(3, id=f"{given}y"),
+    )
     with Memories(f"files:///{folder}", embedder="none", namespace="ann") as memories:
         assert memories.get(given).content == "fact 1"
         listed, cursor = [], None

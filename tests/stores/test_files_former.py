@@ -1,5 +1,5 @@
-"""A folder of the files store's first format, whose vectors and read counts were separate files.
-`files_format1.tar.gz` is one.
+"""A folder in the files store's first format, which had separate files for vectors and read counts
+(`files_format1.tar.gz`).
 """
 
 import tarfile
@@ -20,14 +20,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "notes"
 
 
-def test_its_lines_are_found_by_words(folder: Path) -> None:
+def test_the_lines_of_the_first_format_are_found_by_words(folder: Path) -> None:
     with Memories(f"files:///{folder}", embedder="fake") as memories:
         assert len(memories.list().memories) == memories.status().without_vector_count == 3
         [tea, *_] = memories.search("Dora likes tea")
         assert tea.memory.content == "Dora likes tea"
 
 
-def test_forgetting_removes_its_vectors(folder: Path) -> None:
+def test_forgetting_erases_vectors_of_the_first_format(folder: Path) -> None:
     assert list((folder / ".memories").glob("*.vectors"))
     with Memories(f"files:///{folder}", embedder="fake") as memories:
         memories.forget(memories.list().memories[0].id)

@@ -1,4 +1,4 @@
-"""A files store passes the contract before, while and after it moves to a larger store."""
+"""A files store passes the contract before, during and after its move to a larger store."""
 
 import contextlib
 import json
@@ -13,7 +13,7 @@ import pytest
 
 pytest.register_assert_rewrite("contract")
 
-from contract import (  # noqa: E402 - after its assertions are made to explain themselves
+from contract import (  # noqa: E402 - after its assertions are rewritten
     HISTORY,
     MEMORY,
     SPACE,
@@ -28,7 +28,7 @@ from contract import (  # noqa: E402 - after its assertions are made to explain 
     turn,
     turns,
 )
-from test_files import STORE, all_bytes, foreign, written  # noqa: E402
+from test_files import STORE, all_bytes, foreign_line, write_file  # noqa: E402
 
 from memories import stores  # noqa: E402
 from memories.config import load_config  # noqa: E402
@@ -74,7 +74,7 @@ def seen(store):
 
 
 def settings(most: int, to: str | None = None) -> Config:
-    """Return a configuration that moves a store once it has so many records."""
+    """Return a configuration that moves a store once a namespace has more than `most` records."""
     return load_config({"file_migrate_at": str(most), "file_migrate_to": to})
 
 
@@ -86,7 +86,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def open_with(folder: Path) -> Iterator[OpenWith]:
-    """Opens the store of `folder`, which moves once it has more than `most` records."""
+    """Opens the store of `folder`, which moves once a namespace has more than `most` records."""
 
     def open_one(most: int | None = 3, to: str | None = None, space: Space | None = SPACE) -> Store:
         config = None if most is None else settings(most, to)
@@ -97,7 +97,7 @@ def open_with(folder: Path) -> Iterator[OpenWith]:
 
 
 class TestTieredStore(StoreContract):
-    """Most stores move sooner or later, some of them in the middle of a test."""
+    """The contract on stores of which most move at some point, some in the middle of a test."""
 
     sequences = 50
 
@@ -107,7 +107,7 @@ class TestTieredStore(StoreContract):
 
 
 def fill(store: Store, count: int = 4, namespace: str = "ann") -> list[Record]:
-    """Add memories and turns of every kind, `count` in all; return what the store says of them."""
+    """Add `count` memories and turns of every kind; return the records."""
     ids = [new_id(at(number)) for number in range(count)]
     store.append(
         [
@@ -139,7 +139,7 @@ def content(store: Store, *namespaces: str) -> list[Record]:
 
 
 def plain(records: list[Record]) -> list[Record]:
-    """Return records without their counts of reads."""
+    """Return records without their read counts."""
     return [found._replace(accesses=0) for found in records]
 
 
@@ -205,7 +205,7 @@ def test_all_namespaces_move_together(open_with: OpenWith, folder: Path) -> None
     assert later.info(pool("bob")).without_vector_count == 1
 
 
-def test_what_moved_is_written_there_from_then_on(open_with: OpenWith, folder: Path) -> None:
+def test_after_the_move_writes_go_to_the_larger_store(open_with: OpenWith, folder: Path) -> None:
     early, store = open_with(3), open_with(3)
     assert early.count(pool()) == 0
     fill(store)
@@ -224,11 +224,11 @@ def test_what_moved_is_written_there_from_then_on(open_with: OpenWith, folder: P
     assert store.namespaces(HISTORY) == ["ann"]
 
 
-def test_a_namespace_that_is_large_when_it_is_opened_moves_with_the_next_write(
+def test_an_already_large_namespace_moves_with_the_next_write(
     open_with: OpenWith, folder: Path
 ) -> None:
-    """As it is when the lines come from another program."""
-    written(folder, *(foreign(number) for number in range(9)))
+    """This happens if another program wrote the lines."""
+    write_file(folder, *(foreign_line(number) for number in range(9)))
     store = open_with(3)
     assert store.count(pool()) == 9
     assert names(folder) == {".memories", "ann.jsonl"}
@@ -238,7 +238,7 @@ def test_a_namespace_that_is_large_when_it_is_opened_moves_with_the_next_write(
     assert store.info(pool()).without_vector_count == 9
 
 
-def test_without_settings_nothing_moves_but_what_moved_is_found(
+def test_without_the_setting_nothing_moves_but_moved_records_are_found(
     open_with: OpenWith, folder: Path
 ) -> None:
     store = open_with(None)
@@ -249,7 +249,7 @@ def test_without_settings_nothing_moves_but_what_moved_is_found(
     assert "moved.json" in names(folder)
 
 
-def test_the_larger_store_is_the_one_that_is_set(
+def test_the_folder_moves_to_the_configured_store(
     open_with: OpenWith, folder: Path, tmp_path: Path
 ) -> None:
     target = f"sqlite:///{tmp_path / 'large.db'}"
@@ -260,7 +260,7 @@ def test_the_larger_store_is_the_one_that_is_set(
     assert not (tmp_path / "another.db").exists()
 
 
-def test_the_folder_may_be_taken_elsewhere(
+def test_the_folder_can_be_moved_elsewhere(
     open_with: OpenWith, folder: Path, tmp_path: Path
 ) -> None:
     store = open_with(3)
@@ -270,7 +270,7 @@ def test_the_folder_may_be_taken_elsewhere(
     assert content(stores.open_store(f"files:///{tmp_path / 'elsewhere'}", SPACE), "ann") == before
 
 
-def test_the_service_does_not_notice(folder: Path) -> None:
+def test_the_library_works_the_same_during_a_move(folder: Path) -> None:
     clock = iter(at(number) for number in range(10_000))
     with Memories(
         f"files:///{folder}",
@@ -296,11 +296,11 @@ def test_the_service_does_not_notice(folder: Path) -> None:
     assert (folder / "moved.json").exists()
 
 
-def test_a_crash_at_any_step_of_a_move_loses_and_doubles_nothing(
+def test_a_crash_at_any_step_of_a_move_loses_and_duplicates_nothing(
     run_python: RunPython, folder: Path
 ) -> None:
-    """The next write completes it, also when memories changed meanwhile; what was forgotten stays
-    forgotten.
+    """The next write completes the move, even if memories were changed meanwhile; forgotten ones
+    stay forgotten.
     """
     script = """
 import memories.stores.files.move as move
@@ -358,7 +358,7 @@ crashing(prepare, act, check, every=int(sys.argv[3]))
         assert int(run_python(TIERED + script, folder, what, every).stdout) > 20
 
 
-def test_several_processes_write_while_it_moves(
+def test_several_processes_can_write_during_a_move(
     folder: Path, clean_environment: Mapping[str, str]
 ) -> None:
     script = (
@@ -394,10 +394,10 @@ for number in range(40):
     assert [found.ref.position for found in store.scan(turns(), limit=999)] == list(range(120))
 
 
-def test_readers_see_all_records_while_it_moves(
+def test_readers_see_all_records_during_a_move(
     open_with: OpenWith, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A look at each step of the move on the disk."""
+    """A reader looks at each step of the move on the disk."""
     store, reader = open_with(5), open_with(None)
     fill(store, 5)
     counts: list[int] = []
@@ -421,7 +421,7 @@ def test_readers_see_all_records_while_it_moves(
     assert set(counts) == {6}
 
 
-def test_a_reader_whose_files_move_between_two_looks_asks_again(
+def test_a_reader_whose_files_move_between_two_looks_reads_again(
     open_with: OpenWith, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, reader = open_with(5), open_with(None)
@@ -484,7 +484,7 @@ crashing(prepare, change, check)
     assert int(run_python(TIERED + script, folder).stdout) > 10
 
 
-def test_where_the_larger_store_can_not_be_had_the_files_go_on(
+def test_without_access_to_the_larger_store_the_files_stay_in_use(
     open_with: OpenWith, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -498,7 +498,7 @@ def test_where_the_larger_store_can_not_be_had_the_files_go_on(
     )
     store.append([record("one-more")])
     open_with(3, f"sqlite:///{tmp_path / 'file' / 'large.db'}").append([record("two-more")])
-    assert len(caplog.records) == 1, "it tries again after a while, not with every write"
+    assert len(caplog.records) == 1, "a write tries the move again only after a pause"
     assert [
         found for found in content(store, "ann") if not found.ref.group.endswith("-more")
     ] == before
@@ -506,13 +506,13 @@ def test_where_the_larger_store_can_not_be_had_the_files_go_on(
     assert "moved.json" in names(folder)
 
 
-def test_a_folder_is_not_mixed_with_what_others_have_of_its_namespaces(
+def test_a_folder_is_not_mixed_with_existing_memories_of_its_namespaces(
     open_with: OpenWith,
     folder: Path,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In the folder another file is made; a store that was named is refused."""
+    """Inside the folder another file is created; a named store is refused."""
     monkeypatch.setattr(files_move, "_PAUSE_SECONDS", 0.0)
     folder.mkdir()
     for name in ("memories.db", "named.db"):
@@ -538,7 +538,7 @@ def test_a_folder_is_not_mixed_with_what_others_have_of_its_namespaces(
 
 
 @pytest.mark.parametrize("what", ["lost", "changed"])
-def test_a_copy_that_is_not_what_was_copied_does_not_count(
+def test_a_copy_that_differs_from_its_source_is_not_used(
     open_with: OpenWith,
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -567,7 +567,7 @@ def test_a_copy_that_is_not_what_was_copied_does_not_count(
     assert [found for found in content(store, "ann") if found.ref.group != "one-more"] == before
 
 
-def test_a_store_that_keeps_one_kind_of_numbers_keeps_copies(
+def test_a_copy_may_return_whole_numbers_as_floats(
     open_with: OpenWith, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = SQLiteStore.read
@@ -583,7 +583,7 @@ def test_a_store_that_keeps_one_kind_of_numbers_keeps_copies(
     assert "moved.json" in names(folder)
 
 
-def test_vectors_of_another_space_do_not_move(
+def test_vectors_of_a_different_space_do_not_move(
     open_with: OpenWith, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder.mkdir()
@@ -607,7 +607,7 @@ def test_a_store_opened_without_an_embedder_moves_the_vectors_too(
     assert store.info(pool()).without_vector_count == 2
 
 
-def test_a_store_that_is_gone_is_reported_and_not_created_again(
+def test_a_missing_larger_store_is_reported_and_not_recreated(
     open_with: OpenWith, folder: Path
 ) -> None:
     store = open_with(3)
@@ -626,7 +626,7 @@ def test_a_store_that_is_gone_is_reported_and_not_created_again(
         ):
             use()
     assert not (folder / "memories.db").exists()
-    (folder / "moved.json").unlink()  # as the message says
+    (folder / "moved.json").unlink()  # follows the advice of the message
     for kept in folder.glob("*.before-move"):
         kept.rename(folder / kept.name.removesuffix(".before-move"))
     assert plain(content(open_with(None), "ann")) == plain(before)
@@ -639,12 +639,12 @@ def test_a_damaged_marker_is_reported(open_with: OpenWith, folder: Path) -> None
         open_with(3).count(pool())
 
 
-def test_lines_that_come_after_the_move_are_warned_of(
+def test_lines_added_after_the_move_cause_a_warning(
     open_with: OpenWith, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = open_with(3)
     fill(store)
-    written(folder, foreign(1))
+    write_file(folder, foreign_line(1))
     caplog.clear()
     later = open_with(3)
     later.append([record("m")])
@@ -658,9 +658,7 @@ def test_lines_that_come_after_the_move_are_warned_of(
     assert (folder / "ann.jsonl").exists()
 
 
-def test_removing_after_the_move_names_the_files_that_were_kept(
-    open_with: OpenWith, folder: Path
-) -> None:
+def test_removing_after_the_move_names_the_kept_files(open_with: OpenWith, folder: Path) -> None:
     store = open_with(3)
     before = fill(store)
     kept = [str(folder / f"ann{part}.jsonl.before-move") for part in ("", ".turns")]
@@ -713,8 +711,10 @@ def test_no_password_is_written_or_shown(
 
 
 @pytest.fixture
-def begun(open_with: OpenWith, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Cut a move short when all is copied and nothing is compared."""
+def interrupted_move(open_with: OpenWith, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Returns a function that interrupts a move after everything was copied, before the
+    comparison.
+    """
 
     def begin(*groups: str, to: str | None = None) -> None:
         store = open_with(len(groups) - 1, to)
@@ -727,22 +727,22 @@ def begun(open_with: OpenWith, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
 
 
 def _interrupted(*_given: Any) -> Any:
-    """Raise the interrupt of a user."""
+    """Raise KeyboardInterrupt."""
     raise KeyboardInterrupt
 
 
 def without_line(folder: Path, group: str) -> None:
-    """Take a line out, as somebody with an editor would."""
+    """Remove a line, as a user with an editor would."""
     file = folder / "ann.jsonl"
     file.write_text(
         "".join(f"{line}\n" for line in file.read_text().splitlines() if f'"{group}"' not in line)
     )
 
 
-def test_a_line_taken_out_after_a_move_was_cut_short_is_not_live_again(
-    open_with: OpenWith, folder: Path, begun: Callable[..., None]
+def test_a_line_removed_after_an_interrupted_move_does_not_return(
+    open_with: OpenWith, folder: Path, interrupted_move: Callable[..., None]
 ) -> None:
-    begun("a", "zanzibar", "c", "d")
+    interrupted_move("a", "zanzibar", "c", "d")
     there = SQLiteStore(folder / "memories.db", SPACE)
     assert there.count(pool()) == 4
     without_line(folder, "zanzibar")
@@ -754,10 +754,10 @@ def test_a_line_taken_out_after_a_move_was_cut_short_is_not_live_again(
     assert b"zanzibar" not in all_bytes(folder)
 
 
-def test_copies_that_a_move_cut_short_left_elsewhere_are_taken_back(
-    open_with: OpenWith, folder: Path, begun: Callable[..., None]
+def test_copies_of_an_interrupted_move_are_removed_from_the_first_target(
+    open_with: OpenWith, folder: Path, interrupted_move: Callable[..., None]
 ) -> None:
-    begun("a", "b", "c", "d", to=f"sqlite:///{folder / 'first.db'}")
+    interrupted_move("a", "b", "c", "d", to=f"sqlite:///{folder / 'first.db'}")
     first = SQLiteStore(folder / "first.db", SPACE)
     assert first.count(pool()) == 4
     open_with(3, f"sqlite:///{folder / 'second.db'}").append([record("e")])
@@ -767,9 +767,12 @@ def test_copies_that_a_move_cut_short_left_elsewhere_are_taken_back(
 
 
 def test_a_damaged_note_of_an_interrupted_move_is_reported(
-    open_with: OpenWith, folder: Path, begun: Callable[..., None], caplog: pytest.LogCaptureFixture
+    open_with: OpenWith,
+    folder: Path,
+    interrupted_move: Callable[..., None],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    begun("a", "b", "c", "d")
+    interrupted_move("a", "b", "c", "d")
     (folder / ".memories" / "folder.moving").write_text('"memories.db"')
     store = open_with(3)
     store.append([record("e")])
@@ -779,7 +782,7 @@ def test_a_damaged_note_of_an_interrupted_move_is_reported(
         store.remove([Ref(MEMORY, "ann", "a", 1)])
 
 
-def test_others_who_write_to_the_copy_are_noticed(
+def test_other_writers_to_the_copy_are_noticed(
     open_with: OpenWith,
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -799,7 +802,7 @@ def test_others_who_write_to_the_copy_are_noticed(
     assert content(open_with(None), "ann") == before
 
 
-def test_changes_after_a_move_was_cut_short_may_pass_a_key_on(
+def test_a_key_can_change_hands_after_an_interrupted_move(
     open_with: OpenWith, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = open_with(3)
@@ -818,7 +821,7 @@ def test_changes_after_a_move_was_cut_short_may_pass_a_key_on(
     assert open_with(3).scan(pool()._replace(key="k"), limit=9)[0].ref.group == "a"
 
 
-def test_what_is_damaged_does_not_move(
+def test_a_damaged_folder_does_not_move(
     open_with: OpenWith, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = open_with(3)
@@ -838,7 +841,7 @@ def test_what_is_damaged_does_not_move(
     assert store.namespaces(MEMORY) == ["ann"]
 
 
-def test_lines_that_an_editor_adds_while_it_moves_are_not_put_aside(
+def test_lines_added_by_an_editor_during_a_move_stay_in_place(
     open_with: OpenWith,
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -848,7 +851,7 @@ def test_lines_that_an_editor_adds_while_it_moves_are_not_put_aside(
 
     def editing(*given: Any) -> list[Record]:
         with (folder / "ann.jsonl").open("a") as file:
-            file.write(json.dumps(foreign(77)) + "\n")
+            file.write(json.dumps(foreign_line(77)) + "\n")
         return real(*given)
 
     store = open_with(3)
@@ -873,23 +876,25 @@ def test_lines_that_an_editor_adds_while_it_moves_are_not_put_aside(
 @pytest.mark.parametrize(
     "target", ["files:///tmp/other", "nonsense", "sqlite://", "mysql://host/db"]
 )
-def test_a_larger_store_that_is_none_is_refused_at_once(open_with: OpenWith, target: str) -> None:
+def test_an_invalid_larger_store_is_refused_at_once(open_with: OpenWith, target: str) -> None:
     with pytest.raises(ConfigError):
         open_with(3, target)
 
 
 def go_back(folder: Path) -> None:
-    """Do what docs/stores.md says."""
+    """Move back to the files, as docs/stores.md describes."""
     (folder / "moved.json").rename(folder / "moved-back.json")
     for kept in folder.glob("*.before-move"):
         kept.rename(folder / kept.name.removesuffix(".before-move"))
 
 
 @pytest.mark.parametrize("forgotten_marker", [False, True])
-def test_what_is_forgotten_after_going_back_does_not_return_with_a_second_move(
+def test_memories_forgotten_after_moving_back_do_not_return_with_a_second_move(
     open_with: OpenWith, folder: Path, forgotten_marker: bool
 ) -> None:
-    """Nor do memories that changed meanwhile, or that were written after the first move."""
+    """The same holds for old versions of memories that changed meanwhile, and for memories written
+    after the first move.
+    """
     with Memories(open_with(3), embedder="none", namespace="ann") as memories:
         made = [
             memories.create(f"fact zanzibar {number}", force=True).memory for number in range(4)
@@ -923,7 +928,7 @@ def test_what_is_forgotten_after_going_back_does_not_return_with_a_second_move(
         )
 
 
-def test_a_named_store_that_was_gone_back_from_is_told_of_and_not_moved_to_again(
+def test_a_named_store_is_not_reused_after_moving_back(
     open_with: OpenWith, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     target = f"sqlite:///{tmp_path / 'large.db'}"
@@ -969,7 +974,7 @@ def test_a_qdrant_folder_can_be_the_larger_store(
 
 
 def as_earlier_versions_moved(folder: Path, namespace: str, store: str = "memories.db") -> None:
-    """Move one namespace as earlier versions did."""
+    """Move one namespace like earlier versions."""
     files = FilesStore(folder, SPACE)
     records = content(files, namespace)
     refs = [entry.ref for entry in records]
@@ -1007,7 +1012,7 @@ def test_copies_of_an_interrupted_move_of_an_earlier_version_are_removed(
     ("second", "named"),
     [(None, r"ann to memories\.db; combine"), ("memories-2.db", r"bob to memories-2\.db; combine")],
 )
-def test_a_folder_that_an_earlier_version_moved_in_part_is_named(
+def test_a_folder_partly_moved_by_an_earlier_version_is_reported(
     open_with: OpenWith, folder: Path, second: str | None, named: str
 ) -> None:
     store = open_with(None)

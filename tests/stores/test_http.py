@@ -1,4 +1,6 @@
-"""The store of a remote server passes the contract; also tokens, namespaces, and dying clients."""
+"""The store of a remote server passes the contract; also tests of tokens, namespaces, and clients
+that die.
+"""
 
 import threading
 from collections.abc import Iterator
@@ -47,21 +49,21 @@ def config_of(folder: Path) -> Config:
 
 @pytest.fixture
 def live(tmp_path: Path) -> Iterator[Live]:
-    """A server of the test."""
+    """A server for one test."""
     with running(config_of(tmp_path)) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """A server for tests that only need a store of their own on it; see `fresh`."""
+    """A server for tests that need only a new store on it; see `fresh`."""
     with running(config_of(tmp_path_factory.mktemp("shared"))) as server:
         yield server
 
 
 @pytest.fixture
 def fresh(shared: Live, tmp_path: Path) -> Iterator[Live]:
-    """The shared server, with a home and a store that do not exist yet."""
+    """The shared server, with a home and a store that don't exist yet."""
     state = shared.app.state
     state.server.config = config_of(tmp_path)
     state.records = records.Records(state.server)
@@ -70,7 +72,7 @@ def fresh(shared: Live, tmp_path: Path) -> Iterator[Live]:
 
 
 def client(live: Live, token: str | None = None, space: Space | None = SPACE) -> HttpStore:
-    """Return a store that talks to a server."""
+    """Return a store that connects to a server."""
     config = load_config(environment={"MEMORY_TOKEN": token or live.token}, folder=Path("/nowhere"))
     return HttpStore(live.url, space, config)
 
@@ -82,7 +84,7 @@ class TestHttpStore(StoreContract):
             yield open_store
 
 
-# --- who may what
+# --- rights of tokens
 
 
 def _token(tmp_path: Path, *grants: str) -> str:
@@ -114,9 +116,9 @@ def test_a_token_reaches_only_its_namespaces(live: Live, tmp_path: Path) -> None
     assert len(everything(client(live), pool("ann", "bob", "shared"))) == 3
 
 
-def test_a_token_for_memories_only_writes_no_records(live: Live, tmp_path: Path) -> None:
-    """A record tells who wrote it, and how far that is trusted: only who manages a namespace may
-    say that.
+def test_a_token_without_admin_rights_cannot_write_records(live: Live, tmp_path: Path) -> None:
+    """A record names its writer and the trust in it, which only a manager of the namespace may
+    set.
     """
     mine = client(live, _token(tmp_path, "ann:rw"))
     assert everything(mine, pool("ann")) == []
@@ -140,7 +142,7 @@ def test_a_client_that_dies_holds_no_lock(live: Live, monkeypatch: pytest.Monkey
     dead, alive = client(live), client(live)
     dead._local.transaction = dead._ask("begin")
     dead.append([record("dead")])
-    alive.append([record("alive")])  # waits until the server has undone the other one
+    alive.append([record("alive")])  # waits until the server has rolled back the dead one
     assert [each.ref.group for each in everything(alive, pool())] == ["alive"]
     with pytest.raises(StoreError, match="rolled back"):
         dead._ask("commit")
@@ -158,14 +160,14 @@ def test_a_request_that_arrives_twice_is_done_once(
         store.append([record("m")])
 
 
-def test_a_request_that_arrives_again_while_it_is_carried_out_waits_for_its_answer(
+def test_a_repeated_request_waits_for_the_answer_to_the_first(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append, calls = SQLiteStore.append, list[int]()
     begun, has_come = threading.Event(), threading.Event()
 
     class Noted(Future[bytes]):
-        """An answer that notes who waits for it."""
+        """An answer that records that a second request waits for it."""
 
         def result(self, timeout: float | None = None) -> bytes:
             has_come.set()
@@ -190,7 +192,7 @@ def test_a_request_that_arrives_again_while_it_is_carried_out_waits_for_its_answ
     assert calls == [1]
 
 
-def test_only_so_many_stores_are_opened_for_clients(
+def test_the_number_of_spaces_of_clients_is_limited(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(records, "MAX_SPACES", 3)
@@ -210,7 +212,7 @@ def test_an_invalid_list_of_namespaces_is_refused(live: Live, tmp_path: Path) ->
         mine._ask("values", Collection.MEMORY, namespaces=["bob"], key="type")
 
 
-def test_many_records_go_in_one_transaction_of_several_requests(
+def test_many_records_are_added_in_one_transaction_of_several_requests(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("memories.stores.http.BATCH_BYTES", 20_000)
@@ -222,7 +224,7 @@ def test_many_records_go_in_one_transaction_of_several_requests(
     assert len(everything(store, pool())) == 40
 
 
-# --- URLs, tokens, silence
+# --- URLs and tokens
 
 
 @pytest.mark.parametrize(
@@ -238,16 +240,14 @@ def test_many_records_go_in_one_transaction_of_several_requests(
         ("https://memories.example", "requires a token"),
     ],
 )
-def test_a_url_that_would_give_something_away_is_refused(
-    url: str, said: str, tmp_path: Path
-) -> None:
+def test_a_url_that_would_reveal_a_secret_is_refused(url: str, said: str, tmp_path: Path) -> None:
     config = load_config(environment={"MEMORY_HOME": str(tmp_path)}, folder=tmp_path)
     with pytest.raises(ConfigError, match=said) as refused:
         open_url(url, SPACE, config)
     assert "secret" not in str(refused.value)
 
 
-def test_plain_http_is_spoken_if_that_is_allowed(tmp_path: Path) -> None:
+def test_a_setting_allows_plain_http(tmp_path: Path) -> None:
     environment = {
         "MEMORY_HOME": str(tmp_path),
         "MEMORY_TOKEN": "mem_x",
@@ -258,7 +258,7 @@ def test_plain_http_is_spoken_if_that_is_allowed(tmp_path: Path) -> None:
     ).close()
 
 
-def test_a_token_comes_from_a_file_that_only_its_user_reads(live: Live, tmp_path: Path) -> None:
+def test_a_token_file_must_be_private_to_its_user(live: Live, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(f"{live.token}\n")
     config = load_config(environment={"MEMORY_TOKEN_FILE": str(file)}, folder=tmp_path)
@@ -299,9 +299,7 @@ def test_the_library_works_against_a_server(live: Live, tmp_path: Path) -> None:
         assert memories.forget(made.id).versions == 2
 
 
-def test_a_memory_forgotten_remotely_leaves_the_scratchpads_of_the_server(
-    live: Live, tmp_path: Path
-) -> None:
+def test_changes_by_a_client_reach_the_scratchpad_on_the_server(live: Live, tmp_path: Path) -> None:
     here = load_config(
         environment={"MEMORY_HOME": f"{tmp_path}/server", "EMBEDDER": "fake", "MEMORY_STORE": f"sqlite:///{tmp_path}/server/m.db"},
         folder=tmp_path,
@@ -340,7 +338,7 @@ def test_a_memory_forgotten_remotely_leaves_the_scratchpads_of_the_server(
     assert shown == {"The port is 81", "It rains", "Bob was here"}
 
 
-def test_an_erasure_that_fails_on_the_server_after_its_commit_is_reported_as_one(
+def test_an_erasure_that_fails_on_the_server_after_its_commit_is_unfinished(
     live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = load_config(

@@ -1,7 +1,7 @@
-"""The Qdrant store passes the contract: in a folder, over REST, and on the server of `QDRANT_URL`.
+"""The Qdrant store passes the contract in a folder, over REST, and on the server of `QDRANT_URL`.
 
-No Qdrant server can be installed from a package. So the REST server of these tests checks each
-request by the models of the API, and carries it out in the local mode of Qdrant's own client.
+Qdrant's server can't be installed from a package, so a REST server of these tests validates each
+request with the models of the API and carries it out in the local mode of Qdrant's own client.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ import pytest
 pytest.importorskip("qdrant_client")
 pytest.register_assert_rewrite("contract")
 
-from contract import (  # noqa: E402 - after its assertions are made to explain themselves
+from contract import (  # noqa: E402 - after its assertions are rewritten
     MEMORY,
     SPACE,
     OpenStore,
@@ -69,11 +69,11 @@ RECORDS = Part(Kind.RECORDS, Collection.MEMORY, "ann")
 VECTORS = Part(Kind.VECTORS, Collection.MEMORY, "ann", "s1")
 
 
-# --- Qdrant's REST API over the local mode of its client
+# --- Qdrant's REST API on top of its client's local mode
 
 
 class Refused(Exception):
-    """The server answers with this status and message."""
+    """Makes the server answer with this status and message."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -81,16 +81,15 @@ class Refused(Exception):
 
 
 class ApiServer:
-    """Answers the requests that the store makes as Qdrant documents them; what it can be told
-    stands below.
+    """Answers the store's requests as Qdrant documents them; tests set the attributes.
 
     Attributes:
-        key: What a request must bring, if anything.
-        version: What it says it is.
+        key: The API key that requests need; "" for none.
+        version: The version that it reports.
         seen: Every request: method, path with query, body.
-        refusing: Answers all requests with this status and this body.
-        cut: Closes so many connections without an answer, after doing what was asked for.
-        status: What it says of a write.
+        refusing: If set, the status and body of every answer.
+        cut: The number of requests that it carries out without an answer, closing the connection.
+        status: The status that it reports for a write.
     """
 
     def __init__(self) -> None:
@@ -110,10 +109,10 @@ class ApiServer:
             def answer(self) -> None:
                 outer.answer(self)
 
-            do_GET = do_PUT = do_POST = do_DELETE = answer  # noqa: N815 - as the standard library names them
+            do_GET = do_PUT = do_POST = do_DELETE = answer  # noqa: N815 - standard names
 
             def log_message(self, *_: object) -> None:
-                """Say nothing."""
+                """Log nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.port = self._server.server_address[1]
@@ -208,7 +207,7 @@ class ApiServer:
         ).model_dump(mode="json")
 
     def _strict(self, name: str, narrowed: models.Filter | None) -> models.Filter | None:
-        """Refuse a filter by a field without an index, as a server in strict mode does."""
+        """Refuse a filter on a field without an index, like a server in strict mode."""
         for condition in (narrowed.must if narrowed else None) or []:
             key = getattr(condition, "key", None)
             if key is not None and key not in self.indexes[name]:
@@ -289,7 +288,7 @@ ACTIONS: dict[str, Callable[[ApiServer, str, Any], Any]] = {
 
 @pytest.fixture
 def server() -> Iterator[ApiServer]:
-    """A server of Qdrant's REST interface."""
+    """A server with Qdrant's REST interface."""
     server = ApiServer()
     yield server
     server.close()
@@ -297,9 +296,7 @@ def server() -> Iterator[ApiServer]:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder in memory where there is one: local mode waits for the disk four times for each
-    point.
-    """
+    """A folder, in memory if possible: local mode waits for the disk four times for each point."""
     memory = Path("/dev/shm")
     made = tempfile.mkdtemp(prefix="memories-", dir=memory if os.access(memory, os.W_OK) else None)
     yield Path(made) / "qdrant"
@@ -308,7 +305,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def closing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Close what a test leaves open."""
+    """Close the stores that a test leaves open."""
     made: list[RestTransport] = []
     prepare = RestTransport.__init__
 
@@ -327,8 +324,8 @@ def closing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.thorough
 class TestQdrantFolder(StoreContract):
-    """In a folder; `tests/stores/test_documents.py` has the contract for the same store without
-    Qdrant's client.
+    """A few tests in a folder; `tests/stores/test_documents.py` runs the contract on the same store
+    without Qdrant's client.
     """
 
     @pytest.fixture
@@ -339,8 +336,8 @@ class TestQdrantFolder(StoreContract):
 
 @pytest.mark.slow
 class TestQdrantRest(StoreContract):
-    """Over REST; filters are those of the client, which looks at every point. What is quick of it
-    stands below.
+    """The contract over REST, with the filters of the client, which looks at every point. Faster
+    tests of REST are below.
     """
 
     sequences = 15
@@ -357,7 +354,7 @@ class TestQdrantRest(StoreContract):
     reason="QDRANT_URL names no server, as in qdrant://127.0.0.1:6333",
 )
 class TestQdrantServer(StoreContract):
-    """On a real server; each test makes collections of its own there, and removes them."""
+    """The contract on a real server; each test creates its own collections and removes them."""
 
     @pytest.fixture
     def open_store(self) -> Iterator[OpenStore]:
@@ -374,7 +371,7 @@ class TestQdrantServer(StoreContract):
         store.close()
 
 
-# --- what the driver asks for
+# --- the driver's requests
 
 
 @pytest.fixture(params=["folder", "rest"])
@@ -403,11 +400,11 @@ def payloads(driver: QdrantDriver, part: Part = RECORDS) -> dict[str, Any]:
 
 
 def requests_of(server: ApiServer, path: str) -> list[Any]:
-    """Return the bodies of the requests that went to a path."""
+    """Return the bodies of the requests to a path."""
     return [body for _, asked, body in server.seen if asked.partition("?")[0] == path]
 
 
-def test_the_collections_are_made_as_the_server_does_best(server: ApiServer) -> None:
+def test_collections_are_created_with_the_best_options_for_the_server(server: ApiServer) -> None:
     store = QdrantStore(f"{server.url}/team", SPACE)
     store.append([record("m")])
     store.close()
@@ -427,7 +424,7 @@ def test_the_collections_are_made_as_the_server_does_best(server: ApiServer) -> 
     assert server.indexes["team"]["labels"] == {"type": "keyword"}
 
 
-def test_an_index_that_a_crash_has_left_out_is_made_by_the_next_writer(server: ApiServer) -> None:
+def test_the_next_writer_creates_an_index_that_a_crash_left_out(server: ApiServer) -> None:
     driver = QdrantDriver(RestTransport("127.0.0.1", server.port), "memories")
     driver.add(RECORDS, [point("a")])
     del server.indexes["memories"]["labels"]
@@ -436,7 +433,7 @@ def test_an_index_that_a_crash_has_left_out_is_made_by_the_next_writer(server: A
     assert server.indexes["memories"]["labels"] == {"type": "keyword"}
 
 
-def test_a_search_is_narrowed_to_its_pool_and_rescored(server: ApiServer) -> None:
+def test_a_search_is_limited_to_its_pool_and_rescored(server: ApiServer) -> None:
     store = QdrantStore(f"{server.url}/team", SPACE)
     store.append([record("m")])
     server.seen.clear()
@@ -447,7 +444,7 @@ def test_a_search_is_narrowed_to_its_pool_and_rescored(server: ApiServer) -> Non
     assert asked["params"]["hnsw_ef"] >= 256
 
 
-def test_a_point_that_is_there_is_never_overwritten(driver: QdrantDriver) -> None:
+def test_an_existing_point_is_never_overwritten(driver: QdrantDriver) -> None:
     driver.add(RECORDS, [point("a", by="first")])
     driver.add(RECORDS, [point("a", by="second"), point("b", by="second")])
     assert {name: found["by"] for name, found in payloads(driver).items()} == {
@@ -499,7 +496,7 @@ def test_fields_are_set_and_removed(driver: QdrantDriver) -> None:
     assert driver.find(RECORDS, [Condition("by", "=", "w")]) == []
 
 
-def test_different_changes_come_in_one_step(server: ApiServer) -> None:
+def test_different_changes_are_sent_in_one_request(server: ApiServer) -> None:
     driver = QdrantDriver(RestTransport("127.0.0.1", server.port), "memories")
     driver.add(RECORDS, [point("a", ended=1), point("b", ended=1)])
     server.seen.clear()
@@ -534,7 +531,7 @@ def test_concurrent_changes_of_another_writer_are_kept(
 
 
 def test_points_of_different_parts_and_names_never_share_an_id(driver: QdrantDriver) -> None:
-    """A namespace and a name may have any signs, also those that once stood between them."""
+    """Namespaces and names can contain any characters, even those that once separated them."""
     first, second = RECORDS._replace(namespace="a"), RECORDS._replace(namespace="a\nb")
     driver.add(first, [point("b\nc", by="first")])
     driver.add(second, [point("c", by="second")])
@@ -542,7 +539,7 @@ def test_points_of_different_parts_and_names_never_share_an_id(driver: QdrantDri
     assert payloads(driver, second) == {"c": {"body": "c", "by": "second"}}
 
 
-def test_a_point_of_another_part_is_never_an_answer(driver: QdrantDriver) -> None:
+def test_a_point_of_another_part_is_never_returned(driver: QdrantDriver) -> None:
     for part, field in ((RECORDS, {}), (VECTORS, {"vector": unit_vectors(1)[0]})):
         driver.add(part, [Point("a", {}, **field), Point("b", {}, **field)])
         (entry,) = driver._entries(part, ["a"], True)
@@ -556,7 +553,7 @@ def test_a_point_of_another_part_is_never_an_answer(driver: QdrantDriver) -> Non
     assert driver.vectors(VECTORS, ["a", "b"]).keys() == {"b"}
 
 
-def test_remains_are_named(
+def test_a_removal_names_the_places_that_may_still_hold_the_bytes(
     server: ApiServer, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = f"127.0.0.1:{server.port}"
@@ -577,9 +574,9 @@ def test_remains_are_named(
 
 
 @pytest.mark.skipif(
-    not qdrant_folder._overwrites_deleted(), reason="SQLite is built to leave what it deletes"
+    not qdrant_folder._overwrites_deleted(), reason="this SQLite doesn't overwrite deleted content"
 )
-def test_no_byte_of_a_removed_record_is_left_in_a_folder(folder: Path) -> None:
+def test_a_removed_record_leaves_no_byte_in_a_folder(folder: Path) -> None:
     store = QdrantStore(f"qdrant:///{folder}", SPACE)
     store.append([record("m", text="quetzalcoatl " * 300), record("n")])
     assert any(b"quetzalcoatl" in file.read_bytes() for file in folder.rglob("*") if file.is_file())
@@ -590,7 +587,7 @@ def test_no_byte_of_a_removed_record_is_left_in_a_folder(folder: Path) -> None:
     store.close()
 
 
-def test_claims_are_settled_by_the_server(driver: QdrantDriver) -> None:
+def test_the_first_claim_of_a_value_wins(driver: QdrantDriver) -> None:
     assert driver.state() == {}
     assert driver.claim({"schema": "1", "space": "a"}) == {"schema": "1", "space": "a"}
     assert driver.claim({"space": "b", "model": "m"}) == {"schema": "1", "space": "a", "model": "m"}
@@ -599,7 +596,7 @@ def test_claims_are_settled_by_the_server(driver: QdrantDriver) -> None:
     assert driver.parts() == []
 
 
-def test_long_answers_and_long_requests_come_in_pieces(
+def test_long_answers_and_long_requests_are_split(
     driver: QdrantDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("memories.stores.qdrant.driver._PAGE", 3)
@@ -625,7 +622,7 @@ def test_long_answers_and_long_requests_come_in_pieces(
     assert driver.ids(RECORDS, []) == ["p0"]
 
 
-def test_words_are_looked_up_by_token_phrase_and_beginning(driver: QdrantDriver) -> None:
+def test_words_are_found_by_token_phrase_and_prefix(driver: QdrantDriver) -> None:
     driver.add(
         RECORDS,
         [
@@ -645,12 +642,12 @@ def test_words_are_looked_up_by_token_phrase_and_beginning(driver: QdrantDriver)
         assert set(driver.holders(RECORDS, term)) == expected, term
     assert {"c", "d"} <= set(
         driver.holders(RECORDS, Term(("ча",), open_ended=True))
-    )  # more may come
+    )  # more results are allowed
     assert {"a", "b", "d"} <= set(driver.holders(RECORDS, Term(("te",), open_ended=True)))
 
 
 @pytest.mark.parametrize("few", [0, 1_000])
-def test_the_nearest_are_those_of_the_part(
+def test_a_search_finds_the_nearest_of_its_part(
     driver: QdrantDriver, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local, "_MAX_COMPARED", few)
@@ -693,7 +690,7 @@ def test_a_removed_collection_is_created_again(server: ApiServer) -> None:
     assert driver.ids(RECORDS, []) == ["b"]
 
 
-# --- a server, and what is none
+# --- servers, and servers that aren't Qdrant
 
 
 def test_the_key_is_sent_and_never_shown(
@@ -726,7 +723,7 @@ def test_the_key_is_sent_and_never_shown(
         ("qdrant://:k@db?ssl=no", "", False),
     ],
 )
-def test_a_key_goes_to_other_machines_by_tls(
+def test_a_key_is_sent_to_other_machines_over_tls(
     url: str, key: str, tls: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QDRANT_API_KEY", key)
@@ -742,13 +739,13 @@ def test_a_key_goes_to_other_machines_by_tls(
         "qdrant://db/a/b", "qdrant://db?tls=maybe", "qdrant://db?key=x", "qdrant://:a%0Ab@db",
     ],
 )  # fmt: skip
-def test_an_address_that_is_none_is_refused_in_one_sentence(url: str) -> None:
+def test_an_invalid_address_is_refused_with_a_one_line_error(url: str) -> None:
     with pytest.raises(ConfigError) as raised:
         QdrantStore(url, SPACE)
     assert "\n" not in str(raised.value)
 
 
-def test_a_server_that_would_overwrite_is_refused(server: ApiServer) -> None:
+def test_a_server_version_that_would_overwrite_points_is_refused(server: ApiServer) -> None:
     server.version = "1.16.3"
     store = QdrantStore(server.url, SPACE)
     assert store.count(pool()) == 0
@@ -805,7 +802,7 @@ def test_a_missing_server_is_named_in_the_error() -> None:
         (307, b"", StoreError, "is not Qdrant"),
     ],
 )
-def test_every_refusal_is_one_sentence(
+def test_every_refusal_is_a_one_line_error(
     server: ApiServer, status: int, body: bytes, kind: type[StoreError], message: str
 ) -> None:
     server.refusing = (status, body)
@@ -889,7 +886,7 @@ mine = Filter(Collection.MEMORY, ("ann",))
 """
 
 
-def test_a_folder_that_another_process_holds_is_busy_for_a_bounded_time(
+def test_the_wait_for_a_folder_of_another_process_is_bounded(
     folder: Path, run_python: RunPython
 ) -> None:
     store = QdrantStore(f"qdrant:///{folder}", SPACE)
@@ -920,9 +917,9 @@ def test_a_process_waits_until_the_folder_is_free(folder: Path) -> None:
     assert (out, errors) == ("2\n", "")
 
 
-def test_a_forked_process_is_another_one(folder: Path, run_python: RunPython) -> None:
-    """It waits as any other, writes nothing by what its parent holds, and takes the folder when
-    that leaves it.
+def test_a_forked_process_opens_the_folder_itself(folder: Path, run_python: RunPython) -> None:
+    """It waits like any other process, doesn't write through its parent's store, and gets the
+    folder when the parent closes it.
     """
     done = run_python(
         f"""{OPEN}
@@ -973,7 +970,7 @@ def test_stores_of_one_process_share_a_folder_until_the_last_one_closes(folder: 
     assert folder not in qdrant_folder._open_folders
 
 
-def test_reading_makes_no_folder(folder: Path) -> None:
+def test_reading_creates_no_folder(folder: Path) -> None:
     store = QdrantStore(f"qdrant:///{folder}", SPACE)
     assert search(store, "anything") == {}
     assert store.namespaces(MEMORY) == []
@@ -981,7 +978,7 @@ def test_reading_makes_no_folder(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("dies_at", range(6))
-def test_a_write_of_a_killed_process_is_there_completely_or_not_at_all(
+def test_a_started_write_of_a_killed_process_is_completed(
     folder: Path, run_python: RunPython, dies_at: int
 ) -> None:
     store = QdrantStore(f"qdrant:///{folder}", SPACE)
@@ -1029,7 +1026,7 @@ def test_a_folder_that_another_program_has_open_is_busy(folder: Path) -> None:
     store.close()
 
 
-def test_a_write_that_a_full_disk_interrupted_is_completed_by_the_next_writer(
+def test_the_next_writer_completes_a_write_interrupted_by_a_full_disk(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = QdrantStore(f"qdrant:///{folder}", SPACE)
@@ -1054,7 +1051,7 @@ def test_a_write_that_a_full_disk_interrupted_is_completed_by_the_next_writer(
     store.close()
 
 
-def test_a_folder_that_can_not_be_read_is_said_to_be_damaged(folder: Path) -> None:
+def test_an_unreadable_folder_is_reported_as_damaged(folder: Path) -> None:
     store = QdrantStore(f"qdrant:///{folder}", SPACE)
     store.append([record("m")])
     store.close()
@@ -1073,7 +1070,7 @@ def test_a_folder_that_can_not_be_read_is_said_to_be_damaged(folder: Path) -> No
 
 
 class _Payload:
-    """What a hostile folder holds in place of a point: it writes a file when it is unpickled."""
+    """A hostile point, which creates a file when it is unpickled."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -1083,7 +1080,7 @@ class _Payload:
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 4, 5])
-def test_a_folder_runs_no_code(folder: Path, tmp_path: Path, protocol: int) -> None:
+def test_opening_a_folder_runs_no_code(folder: Path, tmp_path: Path, protocol: int) -> None:
     store = QdrantStore(f"qdrant:///{folder}", SPACE)
     store.append([record("m")])
     store.close()
@@ -1100,8 +1097,8 @@ def test_a_folder_runs_no_code(folder: Path, tmp_path: Path, protocol: int) -> N
     assert not (tmp_path / "ran").exists()
 
 
-def test_folders_of_other_programs_are_left_to_their_client(folder: Path, tmp_path: Path) -> None:
-    """In a program that uses Qdrant's client for something else, too."""
+def test_folders_of_other_programs_still_use_their_own_format(folder: Path, tmp_path: Path) -> None:
+    """This holds even within the same process."""
     store = QdrantStore(f"qdrant:///{folder}", SPACE)
     store.append([record("m")])
     store.close()
@@ -1120,8 +1117,8 @@ def test_folders_of_other_programs_are_left_to_their_client(folder: Path, tmp_pa
         assert db.execute("SELECT point FROM points").fetchone()[0].startswith(b"\x80")
 
 
-@pytest.mark.skipif(os.name != "posix", reason="modes are of POSIX")
-def test_a_folder_that_others_may_write_is_refused(folder: Path) -> None:
+@pytest.mark.skipif(os.name != "posix", reason="requires POSIX permissions")
+def test_a_folder_that_others_can_write_to_is_refused(folder: Path) -> None:
     store = QdrantStore(f"qdrant:///{folder}", SPACE)
     store.append([record("m")])
     store.close()
@@ -1130,7 +1127,7 @@ def test_a_folder_that_others_may_write_is_refused(folder: Path) -> None:
         store.count(pool())
 
 
-@pytest.mark.skipif(os.name != "posix", reason="modes are of POSIX")
+@pytest.mark.skipif(os.name != "posix", reason="requires POSIX permissions")
 def test_only_the_owner_can_read_the_files_of_a_folder(folder: Path) -> None:
     before = os.umask(0)
     try:
@@ -1142,7 +1139,7 @@ def test_only_the_owner_can_read_the_files_of_a_folder(folder: Path) -> None:
     assert {part.stat().st_mode & 0o077 for part in [folder, *folder.rglob("*")]} == {0}
 
 
-def test_a_place_that_is_no_folder_is_refused(tmp_path: Path) -> None:
+def test_a_path_below_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     store = QdrantStore(f"qdrant:///{tmp_path / 'file' / 'qdrant'}", SPACE)
     assert store.count(pool()) == 0
@@ -1150,7 +1147,7 @@ def test_a_place_that_is_no_folder_is_refused(tmp_path: Path) -> None:
         store.append([record("m")])
 
 
-def test_without_the_client_the_message_says_how_to_get_it(
+def test_without_the_client_the_error_names_the_command_to_install_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "qdrant_client", None)
@@ -1158,8 +1155,8 @@ def test_without_the_client_the_message_says_how_to_get_it(
         QdrantStore(f"qdrant:///{folder}", SPACE).append([record("m")])
 
 
-def test_the_index_means_the_points_that_the_client_means(driver: QdrantDriver) -> None:
-    """Both drivers answer as a plain look at every point does."""
+def test_a_filter_selects_the_same_points_as_a_plain_check(driver: QdrantDriver) -> None:
+    """Both drivers give the results of a plain check of every point."""
     points = [
         point(
             f"p{number}", group=f"g{number % 3}", ended=number % 4, labels=[f"l{number % 2}", "all"]
@@ -1190,7 +1187,7 @@ def test_the_index_means_the_points_that_the_client_means(driver: QdrantDriver) 
             assert {found.id for found in driver.find(RECORDS, [first, second])} == expected
 
 
-def test_refs_of_the_store_are_what_was_written(folder: Path) -> None:
+def test_records_are_returned_with_their_refs(folder: Path) -> None:
     store = QdrantStore(f"qdrant:///{folder}", SPACE)
     store.append([record("m", 3)])
     assert [found.ref for found in everything(store, pool())] == [Ref(MEMORY, "ann", "m", 3)]

@@ -1,4 +1,4 @@
-"""The rules of a sound record, on both sides of each bound."""
+"""The rules of a sound record, on both sides of each limit."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -22,7 +22,7 @@ TURN = Record(Ref(Collection.HISTORY, "bob", "talk", 5), "hello", NOW)
 
 
 def labels(count: int) -> dict[str, str]:
-    """Return so many labels."""
+    """Return this many labels."""
     return {f"tag{number}": "x" for number in range(count)}
 
 
@@ -82,7 +82,7 @@ def labels(count: int) -> dict[str, str]:
         (TURN, {"fields": {"title": "t" * 256}}, {"fields": {"title": "t" * 257}}),
     ],
 )
-def test_each_part_of_a_record_is_sound_up_to_its_bound(
+def test_each_part_of_a_record_is_sound_up_to_its_limit(
     record: Record, sound: dict[str, Any], wrong: dict[str, Any]
 ) -> None:
     assert find_problem(record._replace(**sound)) is None
@@ -118,7 +118,7 @@ def test_damage_names_the_record_and_the_command_that_removes_it(
     assert finding.remedy == f"restore a backup, or remove it with: memory {remedy}"
 
 
-def test_the_newest_findings_are_remembered() -> None:
+def test_only_the_newest_findings_are_kept() -> None:
     damaged = Damaged(max_findings=2)
     refs = [MEMORY.ref._replace(position=position) for position in range(1, 4)]
     for ref in (*refs[:2], refs[0], refs[2]):

@@ -1,4 +1,4 @@
-"""Calls of a store as JSON, for a server and its clients."""
+"""Calls of a store are encoded as JSON between a server and its clients."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -29,7 +29,7 @@ ARGUMENTS: list[tuple[Any, set[str]]] = [
 
 
 @pytest.mark.parametrize(("argument", "_namespaces"), ARGUMENTS)
-def test_an_argument_comes_back_as_it_was(argument: Any, _namespaces: set[str]) -> None:
+def test_an_argument_is_decoded_unchanged(argument: Any, _namespaces: set[str]) -> None:
     assert from_wire(to_wire(argument)) == argument
 
 
@@ -63,12 +63,12 @@ def test_an_address_of_the_wrong_type_is_refused(wrong: Any) -> None:
     ("name", "dtype"),
     [("float32", "float32"), ("float64", "float64"), ("int64", "int64"), ("bool", "bool"), ("float16", "float32")],
 )  # fmt: skip
-def test_an_array_comes_back_with_its_shape_and_a_type_that_is_known(name: str, dtype: str) -> None:
+def test_an_array_is_decoded_with_its_shape_and_a_known_type(name: str, dtype: str) -> None:
     array = np.array([[0, 1, 1], [1, 0, 1]], dtype=name).T
     wire = to_wire(array)
     back = from_wire(wire)
     assert (str(back.dtype), back.shape, back.tolist()) == (dtype, (3, 2), array.tolist())
-    back[0, 0] = 1  # it is not a view of what was read
+    back[0, 0] = 1  # the array is writable
     wire["array"][0] = "object"
     with pytest.raises(InvalidInput, match="not a valid array"):
         from_wire(wire)

@@ -96,7 +96,9 @@ Talk = Callable[..., Model]
 
 @pytest.fixture
 def talk() -> Talk:
-    """Return a function that runs a session from prompts, the model's answers and a configuration."""
+    """Return a function that runs a session from prompts, the model's answers and a
+    configuration.
+    """
 
     def run(
         prompts: list[str],

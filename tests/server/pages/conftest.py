@@ -1,4 +1,6 @@
-"""A server with the pages on loopback, and a real browser: Debian's Chromium, if it is installed."""
+"""A server with the pages on loopback, and a real browser: Debian's Chromium, if it is
+installed.
+"""
 
 import shutil
 from collections.abc import Callable, Iterator

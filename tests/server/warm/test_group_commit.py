@@ -611,7 +611,9 @@ NOW = datetime(2026, 5, 4, 3, 2, 1, tzinfo=UTC)
 
 
 class World(NamedTuple):
-    """A store and three writers: two in one namespace, and one in another namespace with a quota."""
+    """A store and three writers: two in one namespace, and one in another namespace with a
+    quota.
+    """
 
     store: Store
     clients: tuple[Memories, ...]

@@ -1,4 +1,6 @@
-"""The command through a server, as processes: its answers, and what happens when the server fails."""
+"""The command through a server, as processes: its answers, and what happens when the server
+fails.
+"""
 
 import json
 import os

@@ -46,7 +46,9 @@ def replace(store: Store, records: list[Record]) -> None:
 
 
 def logged_changes(memories: Memories) -> list[tuple[str, int, int]]:
-    """Return the changes in a log, oldest first: actions with their first and last version or turn."""
+    """Return the changes in a log, oldest first: actions with their first and last version or
+    turn.
+    """
     return [
         (each.action, each.first, each.last)
         for entry in memories.log(limit=100)[::-1]

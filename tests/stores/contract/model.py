@@ -80,7 +80,9 @@ class Known:
         return None
 
     def add(self, operation: str, now: datetime, text: str, tags: dict[str, str]) -> None:
-        """Add a version; even if the clock was set back, it is not older than the previous version."""
+        """Add a version; even if the clock was set back, it is not older than the previous
+        version.
+        """
         last = self.latest
         at = max(now, last.created_at, last.ended_at or last.created_at)
         if last.ended_at is None:

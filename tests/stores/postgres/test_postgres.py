@@ -417,9 +417,7 @@ def test_the_wait_for_a_stopped_server_ends_at_the_deadline(
     ) as caught:
         ask.get(by, inside)()  # the server continues only after this test
     assert "\n" not in str(caught.value)
-    assert {entry.ref.group for entry in everything(store, pool())} == {
-        "m"
-    }  # through a new connection
+    assert {entry.ref.group for entry in everything(store, pool())} == {"m"}  # reconnected
 
 
 def test_a_server_that_stops_during_the_commit_leaves_it_in_doubt(
@@ -560,7 +558,9 @@ def test_a_transaction_that_loses_its_connection_writes_nothing(
 def test_a_swallowed_failure_inside_a_transaction_is_raised_at_its_end(
     store: PostgresStore,
 ) -> None:
-    """The server then turns the commit into a rollback, and mentions that only in the command tag."""
+    """The server then turns the commit into a rollback, and mentions that only in the command
+    tag.
+    """
     store.append([record("m")])
     with pytest.raises(StoreError, match="nothing was written"), store.transaction():
         store.append([record("n")])

@@ -689,7 +689,9 @@ def candidates(store: SQLiteStore) -> list[Any]:
 
 
 def effect_of(path: Path, expected: list[Any]) -> str:
-    """Return the effect of damage: `harmless`, `reported` by a read or `checked`; or the failure."""
+    """Return the effect of damage: `harmless`, `reported` by a read or `checked`; or the
+    failure.
+    """
     store = SQLiteStore(path, SPACE)
     reported, wrong = False, []
     try:

@@ -622,7 +622,9 @@ def test_a_marker_leads_only_to_the_next_one() -> None:
 
 
 def test_all_commits_are_flushed_except_read_counts(path: Path, opened: OpenPath) -> None:
-    """In SQLite, `synchronous` 2 flushes the log at each commit; 1 leaves that to a later commit."""
+    """In SQLite, `synchronous` 2 flushes the log at each commit; 1 leaves that to a later
+    commit.
+    """
     store = opened(path)
     with store.transaction(), store._file.read() as db:
         assert db.pragma("synchronous") == 2

@@ -1,4 +1,6 @@
-"""Codes and bit codes of vectors: the nearest are selected exactly, and the coarse order is right."""
+"""Codes and bit codes of vectors: the nearest are selected exactly, and the coarse order is
+right.
+"""
 
 from typing import Any
 
