@@ -187,5 +187,32 @@ NO_PASSWORDS = [
 ]
 
 
+NOTED = (
+    "password: {}", "Router password: {}", "guest wifi password = {}", "- password: {}", "pw: {}", "pw = {}",
+    "user: root, password: {}", "password: {}, user: root", "Password: {}. It is new", "password for the VPN: {}",
+    "DB_PASSWORD={}", 'POSTGRES_PASSWORD: "{}"', "export PGPASSWORD={}", "db_pass={}", "db.password={}",
+    '{{"password": "{}"}}', "login(password='{}')", "| password | {} |",
+)  # fmt: skip
+CODE = (
+    "password: required", "password: see 1Password", "password: str", "password: ********", "password: ${DB_PASSWORD}",
+    "password: 12 to 64 characters", "password: argon2id", "password: bytes32", "password: see OPS-1234", "password: RFC2898",
+    "password: page12", "password = width2", "    password=field2,", "    password: column12,", "password: String20;",
+    "f(password=other12)", "const password = row12.password", "if password == other12:", "password: *alias1",
+    'password="field2"', "the password is in 1Password", "password: v1.2.3", "password: Windows11", "secrets_max=100000",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", NOTED)
+def test_a_note_of_a_simple_password_is_taken_out(text: str) -> None:
+    values = ("tiger88", "Sommer2024") if text == "pw = {}" else ("tiger88", "hunter2xyz")
+    for value in values:
+        assert redact(text.format(value)).text == text.format("[redacted:password]")
+
+
+@pytest.mark.parametrize("text", CODE)
+def test_what_code_and_descriptions_say_of_a_password_stays(text: str) -> None:
+    assert redact(text).text is text
+
+
 def test_names_with_numbers_are_no_passwords() -> None:
     assert [text for text in NO_PASSWORDS if redact(text).text is not text] == []

@@ -54,12 +54,19 @@ def _locate_value(match: Match[str], *, is_password: bool) -> Span | None:
             return None
     before = match.string[max(0, match.start() - 1) : match.start()]
     may_be_code = not is_quoted and not match["name"].isupper() and before not in ("?", "&", ";")
+    end = start + len(value)
+    name = match["name"]
+    is_setting = before in ("_", ".") or "_" in name or name.isupper()
+    names_password = re.search(r"(?i)pass|pw", name) is not None
+    is_noted = is_setting and names_password and values.is_noted(match.string, start, end)
+    if is_noted and values.is_simple(value):
+        return start, end
     if may_be_code and values.is_name(value):
         return None
     is_secret = values.is_password if is_password else values.is_token
     if not is_secret(value, may_be_code=may_be_code):
         return None
-    return start, start + len(value)
+    return start, end
 
 
 def locate_password(match: Match[str]) -> Span | None:

@@ -37,9 +37,8 @@ _QUOTES = tuple("\"'`”“»」』’")
 _AROUND = " \t\r\n\"'`“”„«»「」『』‘’()[]{}<（）【】*_"
 _SEPARATORS = (":", "=", "→", ">", "|", "–", "—", " -")
 _HARMLESS = (
-    r"(?i:1password\w{0,9}|(?:keepass|bitwarden|lastpass|oauth|office|windows|python)[\w.]{0,9})"
+    r"(?i:(?:keepass|bitwarden|lastpass|oauth|office|windows|python|ubuntu|iphone|android)[\w.]{0,9})"
     r"|\d{1,3}-?[a-z\xdf-\u024f]{3,30}"
-    r"|[A-Z]{2,6}-\d{1,8}|(?:ISO|DIN|RFC|CVE|NIST)[\d:-]{1,20}"
     r"|[$+]?\d{1,20}(?:[/.,:-]\d{1,4}){0,5}/[a-z]{1,9}"
     r"|(?:[\w.-]{1,60}/){1,8}[\w.-]{1,60}\.[a-z]{1,5}"
     r"|\d{1,4}(?:[/.,:-]\d{1,4}){1,5}|[@+$].{0,300}|[^\WA-Z]{1,60}[+*]\d{1,2}"
@@ -177,7 +176,8 @@ def _find_after(text: str, end: int, last: int, word: _Word) -> Secret | None:
         if not _may_be_secret(value) or text.startswith(_COUNTED, stop):
             continue
         between = languages.fold(text[end:start])
-        lead = _lead(between, word)
+        is_noted = "password" in word.kinds and values.is_noted(text, start, stop)
+        lead = _lead(between, word, is_noted=is_noted)
         if "\n" in between and (not lead or between.rpartition("\n")[2].strip(_AROUND)):
             return None
         kind = _kind(value, word.kinds, lead)
@@ -238,8 +238,11 @@ def _trim(text: str, position: int) -> tuple[int, int]:
     return start, start + len(value)
 
 
-def _lead(between: str, word: _Word) -> int:
-    """Return how certainly a word names the value after it, given the folded text between them."""
+def _lead(between: str, word: _Word, *, is_noted: bool) -> int:
+    """Return how certainly a word names the value after it, given the folded text between them.
+
+    After a common word, a colon is certain only in a note; code has colons after such words too.
+    """
     if "pin" in word.kinds and between.startswith("-"):  # as in "PIN-Code"
         between = between[1:].lstrip("abcdefghijklmnopqrstuvwxyz")
     if word.is_latin and _compile(_LONGER).match(between):
@@ -247,7 +250,8 @@ def _lead(between: str, word: _Word) -> int:
     core = between.rstrip(_AROUND)
     is_quoted = core != between.rstrip()
     if core.endswith(_SEPARATORS):
-        return _LIKELY if word.is_common and "pin" not in word.kinds else _SURELY
+        is_code = word.is_common and "pin" not in word.kinds and not is_noted
+        return _LIKELY if is_code else _SURELY
     if not core.strip():
         return _SURELY if is_quoted and not word.is_common else _LIKELY
     if core[-1] > _LATIN or core[-2:-1] > _LATIN:
@@ -274,7 +278,7 @@ def _kind(value: str, kinds: frozenset[str], lead: int) -> str | None:
         return "pin"
     is_random = _is_random(value, 3 if lead else 4)
     is_mixed = is_random or (lead > _HARDLY and _is_mixed(value))
-    if "password" in kinds and (is_mixed or (lead == _SURELY and _is_simple(value))):
+    if "password" in kinds and (is_mixed or (lead == _SURELY and values.is_simple(value))):
         return "password"
     if "key" in kinds and _is_key(value, lead, is_random=is_random, is_mixed=is_mixed):
         return "api_key"
@@ -320,19 +324,9 @@ def _is_random(value: str, changes: int) -> bool:
 
 @functools.lru_cache(1024)
 def _is_mixed(value: str) -> bool:
-    digits, letters = _count_digits_and_letters(value)
+    digits, letters = sum(map(str.isdigit, value)), sum(map(str.isalpha, value))
     has_symbol = any(character in "!@#$%^&*+?~" for character in value)
     return len(value) >= 6 and letters >= 3 and (digits >= 4 or (has_symbol and digits > 0))
-
-
-@functools.lru_cache(1024)
-def _is_simple(value: str) -> bool:
-    digits, letters = _count_digits_and_letters(value)
-    return values.is_password(value) or (len(value) >= 6 and digits > 0 and letters >= 2)
-
-
-def _count_digits_and_letters(value: str) -> tuple[int, int]:
-    return sum(map(str.isdigit, value)), sum(map(str.isalpha, value))
 
 
 @functools.cache

@@ -21,7 +21,7 @@ _PLACEHOLDER = r"""(?isx) your[_-]?[\w-]*
     | .*example (?:key|secret|token|only)? | process\.env.* | os\.(?:environ|getenv).*
     | (?:env|vars?|secrets|config|settings|local|data|params?|self|this|props|options|opts|args
     | request|req|ctx|context|module|values)[.:\[(].*
-    | (?:ref|file|env|vault|op|ssm|arn|secretsmanager|sops|data):.*"""
+    | (?:ref|file|env|vault|op|ssm|arn|secretsmanager|sops|data):.* | 1password\w{0,9}"""
 _IDENTIFIER = r"[A-Za-z_$][A-Za-z_$]*\d{0,2}(?:[.:/_-]+[A-Za-z_$]+\d{0,2}){0,20}[.:/_-]{0,2}"
 _CAMEL = (
     r"[a-z]+(?:[A-Z][a-z]+){0,12}\d{0,2}|(?:[A-Z][a-z]+){1,12}\d{0,2}|[A-Z_]+\d{0,2}|[A-Z]?[a-z]+"
@@ -31,8 +31,13 @@ FORMAT = r"""(?ix) v?\d++(?:\.\d++){1,3}[\w.+-]*
     | [~./].* | [a-z]:[\\/].* | [a-z][a-z0-9+.-]{1,12}://.*
     | [\w.-]+\.(?:py|js|ts|go|rs|java|json|ya?ml|toml|txt|md|html?|css|sh|env|pem|key|crt|cer|p12
     | jks|conf|cfg|ini|xml|sql|com|org|net|io|dev|app) | [\w.+-]+@[\w-]+\.[\w.-]+
-    | (?:sha|md|utf|aes|rs|hs|es|ps|base|int|uint|float|ed|x|http|oauth|argon|bcrypt|pbkdf|blake)
-    [-_]?\d{1,4}(?:[-_./][a-z0-9]{1,12}){0,4}"""
+    | (?:sha|md|utf|aes|rs|hs|es|ps|base|int|uint|float|ed|x|http|oauth|argon|bcrypt|pbkdf|blake
+    |bytes|char|varchar|ipv|kerberos|krb|ntlmv|pkcs|python)
+    [-_]?\d{1,4}(?:[-_./][a-z0-9]{1,12}){0,4} | argon2i?d?
+    | (?:field|step|level|page|section|chapter|line|part|phase|input|param|arg|option|value|user
+    |server|host|node|site|staging|vault|file|form|group|table|row|column|slot|tier|type|mode
+    |ticket|issue|item|entry|note)[-_]?\d{1,3}(?:-[a-z]+)?
+    | (?-i:[A-Z]{2,6}-\d{1,8}) | (?:ssha|iso|din|rfc|cve|nist)[\d:-]{1,20}"""
 _UUID = r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
 _HEX = r"(?:0x)?[0-9a-fA-F]{32,128}"
 _IBAN_LENGTHS = frozenset(  # the lengths of account numbers, by country
@@ -47,6 +52,10 @@ _CARDS = (
     r"|3[47]\d{13}|6(?:011|5\d\d|4[4-9]\d)\d{12}"
     r"|35(?:2[89]|[3-8]\d)\d{12}|3(?:0[0-5]|[68]\d)\d{11}|62\d{14,17}|(?:50|5[6-8]|6[37])\d{14}"
 )
+_MAX_LINE = 200
+_CODE_LINE = r"[(){}\[\];<]|:=|[!=]=|(?<!\*)[*&]$"
+_STATEMENT = r"^\s*(?:\w+ )?[\w.]+\s+=\s*$|^\s.*="
+_NOTE_END = r"[\"'`*_]{0,2}(?:[.!?]{0,2}(?:\s|$)|[,;] ?\S)"
 _SYMBOLS = "!@#$%^&*+?~|=<>;\\"
 
 
@@ -121,6 +130,31 @@ def is_password(value: str, *, may_be_code: bool = False) -> bool:
     if has_digit or has_symbol:
         return len(value) >= 8 or (has_digit and has_symbol)
     return len(value) >= 20 and value.isalpha()
+
+
+def is_simple(value: str) -> bool:
+    """Return whether a value can be a password as people choose them, such as `tiger88`."""
+    if is_placeholder(value) or (not value.isdigit() and re.fullmatch(FORMAT, value)):
+        return False
+    digits, letters = sum(map(str.isdigit, value)), sum(map(str.isalpha, value))
+    return is_password(value) or (len(value) >= 6 and digits > 0 and letters >= 2)
+
+
+def is_noted(text: str, start: int, stop: int) -> bool:
+    """Return whether a value is part of a note, such as "wifi password: tiger88", or is quoted.
+
+    A value is part of code if its line has brackets before it, or ends with a comma or a semicolon
+    after it. A quoted value, or one that is assigned as code assigns it, needs two digits, because
+    `field2` and `width2` are names.
+    """
+    has_number = re.search(r"\d\d|\d.*\d", text[start:stop]) is not None
+    quote = text[start - 1 : start]
+    if quote in ("'", '"') and text.startswith(quote, stop):
+        return has_number
+    line = text[max(0, start - _MAX_LINE) : start].rpartition("\n")[2]
+    if re.search(_CODE_LINE, line) or not re.match(_NOTE_END, text[stop : stop + 4]):
+        return False
+    return has_number or re.search(_STATEMENT, line) is None
 
 
 def is_token(value: str, *, may_be_code: bool = False) -> bool:
