@@ -353,7 +353,8 @@ class Memories:
 
         Args:
             memory_id: The id, or an unambiguous prefix of 8 or more characters.
-            content: The new text; None keeps the old one.
+            content: The new text; None keeps the old one. If another memory had corrected this one
+                and the new text gives another value, this memory now corrects that one.
             tags: Tags to add or change.
             remove_tags: Keys of tags to remove; unknown keys are ignored.
             redact: Remove secrets from the arguments; see `create`.

@@ -378,6 +378,13 @@ def test_every_argument_of_create_arrives(modern: Agent, memories: Memories) -> 
     )
 
 
+def test_a_confirmed_memory_is_no_longer_corrected(modern: Agent, memories: Memories) -> None:
+    older, newer = (memories.create(f"The API listens on port {port}").id for port in (6379, 6380))
+    assert older is not None
+    modern.call("update_memory", id=older, confirm=True)
+    assert (memories.get(older).corrects, memories.get(older).corrected_by) == (newer, None)
+
+
 def test_every_filter_arrives(modern: Agent, memories: Memories) -> None:
     memories.create("apples are red", tags={"project": "a"})
     memories.create("apples are green", tags={"project": "b"})

@@ -61,3 +61,18 @@ def test_a_confirmed_memory_is_verified_again(owner: TestClient, stale: str) -> 
     confirmed = owner.post(f"/api/memories/{stale}/confirm", json={}).json()
     assert (confirmed["version"], confirmed["verdict"]) == (2, "verified")
     assert owner.get("/api/memories", params={"where": "verdict = changed"}).json()["count"] == 0
+
+
+def test_a_corrected_memory_that_is_confirmed_is_current(owner: TestClient) -> None:
+    older, newer = (
+        owner.post("/api/memories", json={"content": f"The API listens on port {port}"}).json()[
+            "id"
+        ]
+        for port in (6379, 6380)
+    )
+    confirmed = owner.post(f"/api/memories/{older}/confirm", json={}).json()
+    assert (confirmed["corrects"], confirmed.get("corrected_by")) == (newer, None)
+    updated = owner.patch(
+        f"/api/memories/{newer}", json={"content": "The API listens on port 6390"}
+    ).json()
+    assert (updated["corrects"], updated.get("corrected_by")) == (older, None)

@@ -389,7 +389,8 @@ class Tools:
                     "confirm can't be combined with changes; confirm or change the memory"
                 )
             memory = memories.get(id)
-            if memory.anchors or memory.valid_until or memory.recheck_days:
+            has_evidence = memory.anchors or memory.valid_until or memory.recheck_days
+            if has_evidence or memory.corrected_by:
                 memory = memories.truth.confirm(id)
             else:
                 try:

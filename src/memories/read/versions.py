@@ -335,8 +335,14 @@ def aging_from(record: Record, now: datetime) -> datetime:
     """Return when the decay of a version began, as known at `now`."""
     if not record.fields:
         return record.created_at
-    written_at = time_of(record.fields, "aging_from") or record.created_at
-    return reference_time(decay_policy(record), written_at, last_reinforced_at(record, now))
+    return reference_time(decay_policy(record), stated_at(record), last_reinforced_at(record, now))
+
+
+def stated_at(record: Record) -> datetime:
+    """Return when the text of a version was written or confirmed; new tags, for example, leave it
+    unchanged.
+    """
+    return time_of(record.fields, "aging_from") or record.created_at
 
 
 def half_life_of(policy: DecayPolicy, half_life_hours: float) -> float:

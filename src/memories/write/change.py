@@ -19,10 +19,12 @@ from memories.stores.protocol import Store, find_first
 from memories.stores.records import Collection, Filter, Patch, Record
 from memories.write.anchoring import Anchoring, fields_of
 from memories.write.links import (
-    drop_outdated_links,
+    find_last_correction,
     leave_chains,
+    link_restated,
     remove_link,
     restore_links,
+    update_links,
     without_links,
 )
 from memories.write.suspicion import mark_suspicious
@@ -121,7 +123,7 @@ def update(
         )
         _refuse_taken_key(lookup, latest, new)
         if is_new_text or new.labels.get("project") != latest.labels.get("project"):
-            new = drop_outdated_links(lookup.store, latest, new)
+            new = update_links(lookup.store, latest, new)
         if text != expected:
             vectors = _embed(embedder, text)
         return _append(lookup.store, latest, new, vectors)
@@ -161,12 +163,15 @@ def append_confirmation(
     now: datetime,
 ) -> Record:
     """Confirm that a memory is still true by appending a version with the same text and new fields;
-    return that version.
+    return that version. If the memory had been corrected, it now corrects its last correction.
     """
     vectors = _embed(embedder, lookup.find_current(memory_id).text)
     with lookup.store.transaction():
         latest = lookup.find_current(memory_id)
         new = versions.next_version(latest, "confirm", now, fresh=True, fields=dict(fields))
+        correction = find_last_correction(lookup.store, latest, new.created_at)
+        if correction is not None:
+            new = link_restated(lookup.store, latest, new, correction)
         return _append(lookup.store, latest, new, vectors)
 
 
@@ -368,7 +373,7 @@ def restore_version(
             fields=fields,
         )
         _refuse_taken_key(lookup, latest, new)
-        new = drop_outdated_links(lookup.store, latest, new)
+        new = update_links(lookup.store, latest, new)
         return _append(lookup.store, latest, new, vectors)
 
 

@@ -29,7 +29,7 @@ from memories.read import versions
 from memories.stores.logged import append_stamped, batched_transaction, stamp_origin
 from memories.stores.protocol import Store, refuse_other_model
 from memories.stores.records import Collection, Filter, Record
-from memories.write.links import drop_outdated_links, link_correction
+from memories.write.links import find_last_correction, link_correction, link_restated, update_links
 from memories.write.suspicion import mark_suspicious
 from memories.write.writer import Comparison, Similar, Writer
 
@@ -323,7 +323,13 @@ def _store_version(writer: Writer, prepared: Prepared, latest: Record) -> Create
         latest, "update", written_at, fresh=True, text=draft.content, labels=labels, fields=fields
     )
     record = stamp_origin(writer.store, mark_suspicious(record))
-    record = drop_outdated_links(writer.store, latest, record)
+    correction = None
+    if record.text == latest.text:
+        correction = find_last_correction(writer.store, latest, record.created_at)
+    if correction is not None:
+        record = link_restated(writer.store, latest, record, correction)
+    else:
+        record = update_links(writer.store, latest, record)
     writer.store.patch([versions.end_version(latest, record.created_at, "update")])
     append_stamped(writer.store, [record._replace(vectors=prepared.vectors)])
     return _report_created(writer, record)

@@ -2,7 +2,8 @@
 
 A link is made in four ways: `create` links a new memory to one that `compare.corrections` says it
 corrects; an accepted memory is linked in the same way (`write.review`); a person accepts a proposal
-of `memory tidy`; or an old text that had been corrected is stated again (`link_restated`).
+of `memory tidy`; or a memory that had been corrected is stated again (`link_restated`), by storing
+its text again, by confirming it, or by an update with another value (`update_links`).
 `restore_links` makes former links again.
 
 Both sides store the link: the newer memory in `corrects`, the older one in `corrected_by` and
@@ -14,9 +15,11 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from memories.core.times import to_millis
-from memories.read.versions import LINK, NOT_CORRECTED
+from memories.read.versions import LINK, NOT_CORRECTED, corrected_by, stated_at
 from memories.stores.protocol import Store, find_first
 from memories.stores.records import Collection, Filter, Patch, Record
+
+_ANY = 1.0  # a threshold without effect, since texts are compared without their similarity
 
 
 def link_correction(
@@ -49,11 +52,11 @@ def link_correction(
         record
         for record in corrected
         if record.fields.get("corrected_by") in (None, predecessor)
-        and record.created_at <= newer.created_at  # its latest version may be newer
+        and stated_at(record) <= stated_at(newer)  # it may have been updated since
     ]
     if not free:
         return newer
-    older = max(free, key=lambda record: record.created_at)
+    older = max(free, key=stated_at)
     store.patch([_corrected_patch(older, newer, at)])
     return newer._replace(fields={**newer.fields, "corrects": older.ref.group})
 
@@ -97,7 +100,8 @@ def without_links(record: Record) -> Record:
 
 
 def restore_links(store: Store, record: Record, former: Record) -> Record:
-    """Restore the links of a memory that was added without links, where they still hold.
+    """Restore the links of a memory that was added without them, where they still hold and it has
+    no other link.
 
     Args:
         store: Its store, in a transaction.
@@ -107,29 +111,45 @@ def restore_links(store: Store, record: Record, former: Record) -> Record:
     Returns:
         The memory with the restored links.
     """
-    older = _find_live(store, record, former.fields.get("corrects"))
-    if older is not None:
-        earlier = _find_at_end(store, older, former)
-        if not _still_corrects(record, older, former, earlier):
-            older = None
-    newer = _find_live(store, record, former.fields.get("corrected_by"))
-    if newer is not None:
-        earlier = _find_at_end(store, newer, former)
-        if not _still_corrects(newer, record, earlier, former):
-            newer = None
+    if not _has_link(former):
+        return record
+    # Another memory of the same change may have restored its links to this one.
+    record = _find_live(store, record, record.ref.group) or record
+    linked_older, linked_newer = _neighbours(store, record)
+    older = linked_older or _find_former(store, record, former, "corrects")
+    newer = linked_newer or _find_former(store, record, former, "corrected_by")
+    if older is not None and newer is not None:
+        later = [newer, *_corrections_of(store, newer)]
+        if older.ref.group in {correction.ref.group for correction in later}:
+            older, newer = linked_older, linked_newer  # the two have changed places since
     is_between = (
         older is not None
         and newer is not None
         and older.fields.get("corrected_by") == newer.ref.group
     )
-    if older is not None and (is_between or "corrected_by" not in older.fields):
+    if older not in (None, linked_older) and (is_between or "corrected_by" not in older.fields):
         store.patch([_corrected_patch(older, record), _patch(record, corrects=older.ref.group)])
         record = record._replace(fields={**record.fields, "corrects": older.ref.group})
-    if newer is not None and (is_between or "corrects" not in newer.fields):
+    if newer not in (None, linked_newer) and (is_between or "corrects" not in newer.fields):
         patch = _corrected_patch(record, newer)
         store.patch([patch, _patch(newer, corrects=record.ref.group)])
         record = record._replace(fields={**record.fields, **patch.fields})
     return record
+
+
+def _find_former(store: Store, record: Record, former: Record, side: str) -> Record | None:
+    """Return the memory that a former version had on one side of its chain, if the link still
+    holds.
+    """
+    other = _find_live(store, record, former.fields.get(side))
+    if other is None:
+        return None
+    earlier = _find_at_end(store, other, former)
+    if side == "corrects":
+        still_holds = _still_corrects(record, other, former, earlier)
+    else:
+        still_holds = _still_corrects(other, record, earlier, former)
+    return other if still_holds else None
 
 
 def _find_at_end(store: Store, neighbour: Record, former: Record) -> Record:
@@ -162,42 +182,62 @@ def remove_link(store: Store, record: Record, older_id: str) -> Record | None:
     return record._replace(fields={**record.fields, NOT_CORRECTED: not_corrected})
 
 
-def drop_outdated_links(store: Store, latest: Record, new: Record) -> Record:
-    """Return the next version of a memory without the links that no longer hold for its new text or
-    project.
+def update_links(store: Store, latest: Record, new: Record) -> Record:
+    """Return the next version of a memory with the links that hold for its new text or project.
+
+    A new text is a new statement. If it contradicts the correction of the old text, it corrects
+    that correction, as if it had been stored as a new memory. A text that is only reworded keeps
+    its links.
+
+    Args:
+        store: The store of the memories, in a transaction.
+        latest: The latest version of the memory.
+        new: Its next version.
     """
     if not _has_link(new):
         return new
     older, newer = _neighbours(store, new)
-    outdated: set[str] = set()
-    if older is not None and not _still_corrects(new, older, latest, older):
-        store.patch([_clear(older, "corrected_by", "corrected_at")])
-        outdated |= {"corrects"}
-    if newer is not None and not _still_corrects(newer, new, newer, latest):
-        store.patch([_clear(newer, "corrects")])
-        outdated |= {"corrected_by", "corrected_at"}
-    return _without(new, outdated)
+    holds_older = older is None or _still_corrects(new, older, latest, older)
+    holds_newer = newer is None or _still_corrects(newer, new, newer, latest)
+    correction = find_last_correction(store, latest, new.created_at)
+    if correction is not None and not _repeats(new, latest):
+        is_elsewhere = new.labels.get("project") != correction.labels.get("project")
+        if is_elsewhere or _repeats(new, correction):
+            holds_newer = False
+        elif _contradicts(new, correction) or _contradicts(new, latest):
+            return link_restated(store, latest, new, correction)
+    if holds_older and holds_newer:
+        return new
+    leave_chains(store, [latest])
+    return without_links(new)
 
 
-def find_last_correction(store: Store, record: Record) -> Record | None:
+def find_last_correction(store: Store, record: Record, at: datetime) -> Record | None:
     """Return the memory at the end of the chain of corrections that begins with `record`; None if
-    no current memory corrects `record`.
+    no current memory had corrected `record` at that time.
     """
+    if corrected_by(record, at) is None:
+        return None
+    corrections = _corrections_of(store, record)
+    return corrections[-1] if corrections else None
+
+
+def _corrections_of(store: Store, record: Record) -> list[Record]:
+    """Return the memory that corrects a memory, the one that corrects that one, and so on."""
+    corrections: list[Record] = []
     last, seen = _find_live(store, record, record.ref.group), {record.ref.group}
     while last is not None:
-        _, newer = _neighbours(store, last)
-        if newer is None or newer.ref.group in seen:
+        _, last = _neighbours(store, last)
+        if last is None or last.ref.group in seen:
             break
-        seen.add(newer.ref.group)
-        last = newer
-    if last is None or last.ref.group == record.ref.group:
-        return None
-    return last
+        seen.add(last.ref.group)
+        corrections.append(last)
+    return corrections
 
 
 def link_restated(store: Store, latest: Record, new: Record, correction: Record) -> Record:
-    """Return the next version of a repeated memory, linked as a correction of the memory that had
-    corrected it.
+    """Return the next version of a memory that was stated again, linked as a correction of the
+    memory that had corrected it.
 
     Args:
         store: The store of the memories, in a transaction.
@@ -206,8 +246,10 @@ def link_restated(store: Store, latest: Record, new: Record, correction: Record)
         correction: The last memory of the chain that corrects it.
     """
     leave_chains(store, [latest])
+    new = without_links(new)
+    if correction.ref.group in new.names(NOT_CORRECTED):
+        return new
     store.patch([_corrected_patch(correction, new)])
-    new = _without(new, LINK)
     return new._replace(fields={**new.fields, "corrects": correction.ref.group})
 
 
@@ -237,13 +279,29 @@ def _still_corrects(
         return False
     if older.ref.group in newer.names(NOT_CORRECTED):
         return False
-    if (newer.text, older.text) == (newer_before.text, older_before.text):
+    if _repeats(newer, newer_before) and _repeats(older, older_before):
         return True
-    from memories.write.compare.corrections import corrects  # reads word lists; few changes need it
+    if _repeats(newer, older):
+        return False
+    return _contradicts(newer, older) or not _contradicts(newer_before, older_before)
 
-    return corrects(newer.text, older.text, None, threshold=1.0) or not corrects(
-        newer_before.text, older_before.text, None, threshold=1.0
-    )
+
+def _repeats(record: Record, other: Record) -> bool:
+    """Return whether two texts say the same thing, judged by their words."""
+    if record.text == other.text:
+        return True
+    # It reads word lists, which few changes need.
+    from memories.write.compare.duplicates import Relation, compare_texts
+
+    relation = compare_texts(record.text, other.text, None, threshold=_ANY, explain=False).relation
+    return relation in (Relation.SAME, Relation.DUPLICATE)
+
+
+def _contradicts(newer: Record, older: Record) -> bool:
+    """Return whether a text gives another value than an older one, judged by their words."""
+    from memories.write.compare.corrections import corrects  # reads word lists
+
+    return corrects(newer.text, older.text, None, threshold=_ANY)
 
 
 def _find_live(store: Store, beside: Record, group: str | None) -> Record | None:

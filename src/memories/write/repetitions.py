@@ -192,9 +192,7 @@ class Repetition(NamedTuple):
         merged = additions.names() + superseding
         if self._writer_rank() > _trust_rank(self.record):
             merged += ("trust",)
-        correction = None
-        if self.was_corrected():
-            correction = find_last_correction(self.store, self.record)
+        correction = find_last_correction(self.store, self.record, self.at)
         if correction is not None:
             merged += ("corrects",)
         record = self._add_version(additions, correction) if merged else self.record

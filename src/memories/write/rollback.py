@@ -194,8 +194,12 @@ class Rollback(NamedTuple):
             return Change("pend", latest, then) if is_live else None
         if not is_live:
             return Change("restore", latest, then)
-        is_same = self._content_of(latest) == self._content_of(then)
-        return None if is_same else Change("update", latest, then)
+        # A memory that was stated again may have new links.
+        correction = versions.corrected_by(then, self.to)
+        is_restated = then.ref != latest.ref and correction != latest.fields.get("corrected_by")
+        if self._content_of(latest) == self._content_of(then) and not is_restated:
+            return None
+        return Change("update", latest, then)
 
     def _state(self, then: Record, latest: Record) -> str:
         """Return the state that the latest version had at the time to roll back to: `live`,
@@ -278,13 +282,24 @@ class Rollback(NamedTuple):
             store.patch(patches_of_page)
         for records in by_count(list(new.values()), PAGE):
             store.append(records)
-        for group, change in changes.items():
-            if change.action in ("restore", "update"):
-                # Keep the links of the latest version, and add those that the memory had then.
-                then_fields = {} if change.then is None else change.then.fields
-                former = change.latest._replace(fields={**then_fields, **change.latest.fields})
-                restore_links(store, new[group]._replace(vectors=None), former)
+        self._restore_links(changes, new)
+        for change in changes.values():
             tally.add(change.action, change.latest, change.reason)
+
+    def _restore_links(self, changes: Mapping[str, Change], new: Mapping[str, Record]) -> None:
+        """Restore the links that the memories had at the time to roll back to; where they had none,
+        keep those made since.
+        """
+        pairs: list[tuple[Record, Record]] = []
+        for group, change in changes.items():
+            then = change.then
+            if then is not None and change.action in ("restore", "update"):
+                if versions.corrected_by(then, self.to) is None:
+                    then = then._replace(fields={**then.fields, "corrected_by": None})
+                pairs.append((new[group], then))
+        pairs += [(record, changes[record.ref.group].latest) for record, _ in pairs]
+        for record, former in pairs:
+            restore_links(self.lookup.store, record._replace(vectors=None), former)
 
     def _find_change_now(self, group: str) -> Change | None:
         records = self._read_versions(group)

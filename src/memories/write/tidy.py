@@ -287,13 +287,18 @@ def _find_alike(writer: Writer, records: Sequence[Record]) -> Iterator[Suggestio
             if older and record.key is None:
                 evidence = f"memory {older[0]} says the same thing"
                 yield _deletion("same", 0.95, memory, evidence)
-            elif record.fields.get("corrects") is None:
+            elif not {"corrects", "corrected_by"} & record.fields.keys():
                 corrected: Sequence[Record] = comparison.corrected
                 if not corrected:
                     corrected = _find_reworded(writer, record, comparison.rivals)
                 refused = record.names(versions.NOT_CORRECTED)
                 yield from _find_contradictions(
-                    memory, [older for older in corrected if older.ref.group not in refused]
+                    memory,
+                    [
+                        older
+                        for older in corrected
+                        if _is_older(older, record) and older.ref.group not in refused
+                    ],
                 )
 
 
@@ -310,8 +315,8 @@ def _find_reworded(writer: Writer, record: Record, rivals: Sequence[Candidate]) 
     terms = query_terms(record.text)
     older: list[Candidate] = []
     for rival in rivals:
-        is_older = rival.record.ref.group < record.ref.group
         have_keys = None not in (rival.record.key, record.key)
+        is_older = _is_older(rival.record, record)
         if not is_older or have_keys or reports_change(rival.record.text):
             continue
         if coverage(rival.record.text, terms) <= _MOST_SHARED:
@@ -320,15 +325,17 @@ def _find_reworded(writer: Writer, record: Record, rivals: Sequence[Candidate]) 
     return [rival.record for score, rival in scored[:1] if score >= SURELY_REPLACES]
 
 
-def _find_contradictions(memory: Memory, rivals: Sequence[Record]) -> Iterator[Suggestion]:
+def _is_older(record: Record, other: Record) -> bool:
+    """Return whether the text of a memory was stated before that of another one."""
+    stated_at, other_stated_at = versions.stated_at(record), versions.stated_at(other)
+    return (stated_at, record.ref.group) < (other_stated_at, other.ref.group)
+
+
+def _find_contradictions(memory: Memory, older: Sequence[Record]) -> Iterator[Suggestion]:
     """Yield a suggestion about the newest of the older memories that a memory contradicts."""
-    older = [
-        rival
-        for rival in rivals
-        if rival.ref.group < memory.id and "corrected_by" not in rival.fields
-    ]
+    older = [record for record in older if "corrected_by" not in record.fields]
     if older:
-        rival = max(older, key=lambda record: record.created_at)
+        rival = max(older, key=versions.stated_at)
         text = f"Mark as corrected: {_quote(rival.text)}, because {_quote(memory.content)} is newer"
         action = {
             "do": "link", "id": memory.id, "version": memory.version, "corrects": rival.ref.group,
