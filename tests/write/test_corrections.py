@@ -486,6 +486,10 @@ def test_corrections_are_linked_in_many_languages_and_unlike_facts_are_not(
         ("Logs go to Loki in staging.", "Logs go to Elastic in production."),
         ("The lights are blue in the hall.", "The lights are green in the kitchen."),
         ("Use tools, e.g. grep.", "Use tools, e.g. awk."),
+        ("The report is written by Anna.", "The report is translated into German."),
+        ("The API is protected by OAuth.", "The API is documented in OpenAPI."),
+        ("The library is maintained by Freja.", "The library is licensed under MIT."),
+        ("Use tabs in the Makefile.", "Use long options for commands in the Makefile."),
     ],
 )
 def test_facts_that_may_both_hold_are_not_linked(one: str, other: str) -> None:

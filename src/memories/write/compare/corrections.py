@@ -365,10 +365,12 @@ def _is_other_value(change: _Change) -> bool:
     has_number = any(word.key[:1].isdigit() for word in weighty)
     if verb is None or (has_number and len(weighty) < len(changed)):
         return False
-    if _preposition_senses(change.removed) != _preposition_senses(change.added):
+    if _prepositions(change.removed) != _prepositions(change.added):
         return False
     is_example = change.head[-1].key == "example"  # one of several
-    if is_example or _changes_direction(change) or _changes_kind(change):
+    # two actions, which may both happen: written by Ann, translated into French
+    are_actions = all(map(_begins_with_participle, (change.removed, change.added)))
+    if is_example or are_actions or _changes_direction(change) or _changes_kind(change):
         return False
     if change.head[verb].shown == ":" and any(map(_verb, changed)):
         return False  # here, a sentence follows the colon, not a value
@@ -402,8 +404,14 @@ def _is_surely_verb(words: Sequence[Word], at: int) -> bool:
     return base in USING | _POSSESSING or (at > 0 and words[at - 1].key in _PERSONS)
 
 
-def _preposition_senses(words: Sequence[Word]) -> list[str]:
-    return [word.sense for word in words if word.sense in {"in", "with"}]
+def _prepositions(words: Sequence[Word]) -> list[str]:
+    known = [word for word in words if word.sense in {"in", "with"} or word.key == "for"]
+    return [word.sense or word.key for word in known]
+
+
+def _begins_with_participle(words: Sequence[Word]) -> bool:
+    """Return whether words are a participle and what belongs to it: "written by Ann"."""
+    return len(words) > 1 and words[0].form in {"past", "passive", "adjective"}
 
 
 def _changes_direction(change: _Change) -> bool:
