@@ -57,6 +57,21 @@ def test_a_folder_comes_back_equal(
     assert after.splitlines()[:-1] == before.splitlines()[:-1]
 
 
+@pytest.mark.parametrize("kind", ["file", "broken link"])
+def test_a_path_that_is_not_a_folder_is_refused(filled: Command, tmp_path: Path, kind: str) -> None:
+    target = tmp_path / "notes"
+    if kind == "file":
+        target.write_text("precious")
+    else:
+        target.symlink_to("missing")
+    answer = filled("export", "--markdown", str(target))
+    assert answer.code == 2
+    assert answer.error.endswith(
+        " is not a folder, but each memory becomes a file in one; name an empty or new folder"
+    )
+    assert target.is_symlink() or target.read_text() == "precious"
+
+
 @pytest.mark.thorough
 def test_a_thousand_memories_come_back_equal(
     memory: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

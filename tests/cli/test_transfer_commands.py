@@ -118,7 +118,7 @@ def test_an_export_replaces_only_an_export(memory: Command, folder: Path, conten
 
 
 @pytest.mark.usefixtures("filled")
-def test_an_export_does_not_replace_a_pipe_a_folder_or_a_backup(
+def test_an_export_does_not_replace_a_pipe_a_link_a_folder_or_a_backup(
     memory: Command, folder: Path
 ) -> None:
     os.mkfifo(folder / "pipe")
@@ -127,7 +127,10 @@ def test_an_export_does_not_replace_a_pipe_a_folder_or_a_backup(
     memory("create", "The deploy port is 8080", "--store", store)
     memory("backup", "backup.jsonl", "--store", store)
     before = (folder / "backup.jsonl").read_bytes()
-    for name in ("pipe", "notes"):
+    memory("export", "--output", "earlier.jsonl")
+    (folder / "link").symlink_to("earlier.jsonl")
+    (folder / "broken").symlink_to("missing.jsonl")
+    for name in ("pipe", "notes", "link", "broken"):
         answer = memory("export", "--output", name)
         assert answer.code == 2
         assert answer.error == f"{name} is not a regular file; name a different file"
@@ -136,6 +139,8 @@ def test_an_export_does_not_replace_a_pipe_a_folder_or_a_backup(
     assert answer.error == "backup.jsonl is a backup; name a different file"
     assert (folder / "backup.jsonl").read_bytes() == before
     assert (folder / "pipe").is_fifo()
+    assert (folder / "link").is_symlink()
+    assert (folder / "broken").is_symlink()
 
 
 def test_an_export_of_nothing_says_so(memory: Command, home: Path) -> None:

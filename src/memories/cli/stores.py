@@ -220,7 +220,10 @@ def _write_markdown(write: Callable[[IO[bytes]], int], folder: Path) -> None:
     begin_change()
     with (
         temporary_copy(write) as copy,
-        name_place(str(folder), "some files may be missing; run the command again"),
+        name_place(
+            str(folder),
+            "some files may be missing; name another folder, or solve this and try again",
+        ),
     ):
         count = bundle.write(folder, (line.decode() for line in copy))
     record_change(f"{count} memories were exported to {folder}")

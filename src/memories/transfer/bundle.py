@@ -144,8 +144,13 @@ def _refuse_loss(folder: Path, texts: Mapping[tuple[str, str], str]) -> set[Path
         texts: The current texts of the memories to write.
 
     Raises:
-        InvalidInput: The folder has edits or other files that would be lost.
+        InvalidInput: The folder has edits or other files that would be lost, or isn't a folder.
     """
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise InvalidInput(
+            f"{shown(str(folder))} is not a folder, but each memory becomes a file in one; name an "
+            "empty or new folder"
+        )
     if not folder.exists() or not any(folder.iterdir()):
         return set()
     if not is_bundle(folder):

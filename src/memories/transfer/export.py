@@ -71,9 +71,9 @@ def check_target(file: Path) -> None:
     Raises:
         InvalidInput: The file is something else.
     """
-    if not file.exists():
+    if not os.path.lexists(file):
         return
-    if not file.is_file():
+    if file.is_symlink() or not file.is_file():
         raise InvalidInput(f"{file} is not a regular file; name a different file")
     with file.open("rb") as stream:
         first_line = stream.readline(_MAX_HEADER_BYTES)

@@ -171,7 +171,7 @@ class Chat:
             sys.stdout.write(lines)
             return
         target = Path(path).expanduser()
-        if target.exists():
+        if os.path.lexists(target):
             self._fail(f"{_escape(path)} already exists; name a new file")
             return
         with disk.replacing(target) as stream:
