@@ -196,7 +196,7 @@ def test_the_life_of_a_memory(either: Agent, memories: Memories) -> None:
         "update_memory", id=known[:18], content="Deploys happen on Thursdays", tags={"type": "fact"}
     )
     assert changed["version"] == 2
-    assert "type=fact" in changed["memory"][0]["marks"]
+    assert changed["memory"][0]["marks"] == "project=shop, type=fact"
     assert either.call("delete_memory", id=known)["deleted"] is True
     assert either.found(query="when do deploys happen") == []
     assert hits(either.call("list_memories")) == []
@@ -849,6 +849,9 @@ def test_our_errors_are_one_sentence(agent: Agent, memories: Memories) -> None:
     fades = {"content": "it fades", "decay": "contextual"}
     assert "call create_memory with its content and decay=reinforceable" in agent.refused(
         "update_memory", id=agent.call("create_memory", **fades)["id"], confirm=True
+    )
+    assert agent.refused("update_memory", id=stable) == (
+        "nothing to update was given; pass content, tags, remove_tags, confirm or not_corrects"
     )
     merged = agent.call("create_memory", content="it fades", decay="reinforceable")
     assert merged["merged"] == ["decay"]

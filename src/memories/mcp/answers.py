@@ -138,7 +138,7 @@ class Own(NamedTuple):
     """The caller's own namespace and project, which rows leave out.
 
     Attributes:
-        namespace: The namespace.
+        namespace: The namespace; empty if rows never show a namespace.
         projects: The names of the project; empty if there is none. None if rows never show a
             project.
     """
@@ -225,7 +225,7 @@ def _marks(record: Mapping[str, Any], own: str) -> list[str]:
     trust = (record.get("origin") or {}).get("trust")
     if trust not in (None, _USUAL_TRUST):
         add("trust", _quote(trust))
-    if record.get("namespace", own) != own:
+    if own and record.get("namespace", own) != own:
         add("in", _quote(record["namespace"]))
     add("key", _quote(record.get("key") or ""))
     if record.get("decay_policy", "stable") != "stable":

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 HINT_UNCHANGED = "nothing was changed: the memory already says this"
 HINT_UNLINKED = "the link was removed; both memories count"
 HINT_DELETED = "restore_memory brings it back"
+NOTHING_TO_UPDATE = (
+    "nothing to update was given; pass content, tags, remove_tags, confirm or not_corrects"
+)
 # Why a memory without anchors can't be confirmed, by its decay policy.
 UNCONFIRMED = {
     "stable": "a stable memory doesn't fade, so there is nothing to confirm; if it is no longer "
@@ -383,8 +386,11 @@ class Tools:
     ) -> CallToolResult:
         """Correct, reword or confirm a memory; earlier versions stay in its history."""
         memories = self._written_by(caller)
+        has_changes = content or tags or remove_tags or not_corrects
+        if not (has_changes or confirm):
+            raise InvalidInput(NOTHING_TO_UPDATE)
         if confirm:
-            if content or tags or remove_tags or not_corrects:
+            if has_changes:
                 raise InvalidInput(
                     "confirm can't be combined with changes; confirm or change the memory"
                 )
