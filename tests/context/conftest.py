@@ -1,4 +1,4 @@
-"""What the tests of agents share: a machine with much to do is no reason to give up."""
+"""Fixtures for the tests of contexts: a long timeout for busy machines, and the fake embedder."""
 
 import json
 from typing import Any
@@ -9,20 +9,20 @@ from memories.context.fence import marks
 
 
 @pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+def long_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give each operation five minutes."""
     monkeypatch.setenv("MEMORY_TIMEOUT_SECONDS", "300")
 
 
 @pytest.fixture
 def fake_embedder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Embed with the fake embedder, also in other processes."""
+    """Use the fake embedder, in other processes too."""
     monkeypatch.setenv("EMBEDDER", "fake")
 
 
 def read_block(text: str, title: str, boundary: str) -> list[dict[str, Any]]:
-    """Return the items of a block of a fence, as a model tells them apart; none if the block is not
-    there.
+    """Return the items of a block inside a fence, separated as a model would separate them; empty
+    if there is no such block.
     """
     opening, closing = marks(title, boundary)
     rows = text.split("\n")

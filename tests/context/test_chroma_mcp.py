@@ -1,4 +1,4 @@
-"""The backend over `chroma-mcp`, with a server in memory that answers as version 0.2.6 does."""
+"""The backend over `chroma-mcp`, with a server in memory that answers like version 0.2.6."""
 
 import asyncio
 import json
@@ -31,8 +31,8 @@ TS = "2026-05-31T10:00:00+02:00"
 
 
 class Death(NamedTuple):
-    """When a process dies: with a call of this tool, before or after it was carried out, and what
-    the client raises.
+    """When a process dies: at a call of this tool, before or after carrying it out; and the error
+    that the client raises.
     """
 
     tool: str
@@ -41,7 +41,7 @@ class Death(NamedTuple):
 
 
 class Mortal:
-    """A client whose process dies when it is told to."""
+    """A client whose process dies at the calls that a test has chosen."""
 
     def __init__(self, client: Client, chroma: "FakeChroma") -> None:
         self._client, self._chroma = client, chroma
@@ -62,15 +62,15 @@ class Mortal:
 
 
 class FakeChroma:
-    """What a Chroma server keeps, and the tools of a `chroma-mcp` before it."""
+    """The data of a Chroma server, and the tools of a `chroma-mcp` in front of it."""
 
     def __init__(self) -> None:
         self.kept: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {}
-        self.error = ""  # every call answers with it
-        self.connect_errors: list[BaseException] = []  # one is raised by each start
-        self.add_error = ""  # a document that is added is answered with it
+        self.error = ""  # the answer to every call
+        self.connect_errors: list[BaseException] = []  # each start raises one of them
+        self.add_error = ""  # the answer to every added document
         self.starts, self.calls = 0, 0
-        self.seconds = 0.0  # that it takes to get documents
+        self.seconds = 0.0  # how long getting documents takes
         self.dies: list[Death] = []
 
     @asynccontextmanager
@@ -133,9 +133,7 @@ class FakeChroma:
         ) -> str:
             found = self.matching(collection_name, where)
             await asyncio.sleep(self.seconds)
-            return self.answer(
-                found[::-1][:limit], lambda column: column
-            )  # in no order that anybody wants
+            return self.answer(found[::-1][:limit], lambda column: column)  # in an arbitrary order
 
         @server.tool()
         async def chroma_query_documents(
@@ -182,7 +180,7 @@ def chroma() -> FakeChroma:
 
 @pytest.fixture
 def backend(chroma: FakeChroma, tmp_path: Path) -> Iterator[ChromaMcpBackend]:
-    """A backend that talks to the server, and leaves no thread behind."""
+    """A backend that talks to the server; it must leave no thread behind."""
     opened = ChromaMcpBackend(chroma.connect, tmp_path, "chroma", patience=Patience(5, 1, 5))
     yield opened
     opened.close()
@@ -239,7 +237,7 @@ NAMES = [(" c ", "c"), ("cafe\u0301", "caf\u00e9")]
 
 
 @pytest.mark.parametrize(("written", "kept"), NAMES)
-def test_a_conversation_has_one_name_in_any_unicode_form(
+def test_unicode_forms_of_a_name_mean_the_same_conversation(
     gateway: MemoryGateway, chroma: FakeChroma, written: str, kept: str
 ) -> None:
     for name in (written, kept):
@@ -258,7 +256,7 @@ def test_a_conversation_has_one_name_in_any_unicode_form(
 
 
 @pytest.mark.parametrize(("written", "kept"), NAMES)
-def test_a_message_id_is_the_same_in_any_unicode_form(
+def test_unicode_forms_of_a_message_id_mean_the_same_message(
     gateway: MemoryGateway, chroma: FakeChroma, written: str, kept: str
 ) -> None:
     chroma.dies = [
@@ -267,7 +265,7 @@ def test_a_message_id_is_the_same_in_any_unicode_form(
     ]
     with pytest.raises(
         ConnectionError
-    ):  # stored, but nobody heard of it: it waits in the queue as well
+    ):  # stored, but the answer is lost, so the turn is queued too
         gateway.append_history("c", "user", "once", 0, TS, written)
     assert [turn["text"] for turn in gateway.tail_history("c", 9)] == ["once"]
     gateway.drain()
@@ -276,7 +274,7 @@ def test_a_message_id_is_the_same_in_any_unicode_form(
 
 
 @pytest.mark.parametrize("step", [1, 7])
-def test_a_long_conversation_of_others_is_searched_for_its_end(
+def test_the_end_of_a_long_conversation_is_found_with_few_calls(
     backend: ChromaMcpBackend, chroma: FakeChroma, step: int
 ) -> None:
     numbers = range(0, 20 * PAGE, step)
@@ -297,10 +295,8 @@ def test_a_long_conversation_of_others_is_searched_for_its_end(
     assert backend.tail("c", 1)[0]["metadata"]["turn_index"] == numbers[-1] + 1
 
 
-def test_turns_come_in_the_order_of_numbers_and_times(
-    backend: ChromaMcpBackend, chroma: FakeChroma
-) -> None:
-    """Writers with other homes may have given one number twice."""
+def test_turns_are_ordered_by_index_and_time(backend: ChromaMcpBackend, chroma: FakeChroma) -> None:
+    """Writers with different homes may have assigned the same index."""
     backend.ensure_collections([])
     for named, number, second in [("d", 3, 0), ("b", 1, 9), ("a", 1, 5), ("e", 3, 0), ("c", 2, 1)]:
         known = {
@@ -328,7 +324,7 @@ def test_threads_assign_unique_indexes(gateway: MemoryGateway, chroma: FakeChrom
 
 
 def test_processes_with_one_home_assign_unique_indexes(chroma: FakeChroma, tmp_path: Path) -> None:
-    """Two backends share nothing but files, as two processes do."""
+    """Like two processes, the two backends share nothing but files."""
     backends = [ChromaMcpBackend(chroma.connect, tmp_path, "chroma") for _ in range(2)]
 
     def talk(who: int) -> None:
@@ -357,7 +353,7 @@ def test_processes_with_one_home_assign_unique_indexes(chroma: FakeChroma, tmp_p
 ENDINGS = [ClosedByPeer(-32000, "Connection closed"), anyio.ClosedResourceError()]
 
 
-@pytest.mark.parametrize("error", ENDINGS, ids=["told", "untold"])
+@pytest.mark.parametrize("error", ENDINGS, ids=["reported", "unreported"])
 @pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
 def test_a_call_lost_with_its_process_is_repeated_and_stored_once(
     gateway: MemoryGateway, chroma: FakeChroma, done: bool, error: Exception
@@ -399,25 +395,25 @@ def test_a_protocol_error_does_not_restart_the_process(
 
 
 @pytest.mark.parametrize(
-    "notices",
+    "notice",
     [
         lambda gateway: gateway.count_window("w"),
         lambda gateway: None,  # the next append itself
     ],
     ids=["another", "append"],
 )
-def test_after_a_restart_numbers_follow_what_the_server_has(
-    gateway: MemoryGateway, chroma: FakeChroma, notices: Callable[[MemoryGateway], object]
+def test_after_a_restart_indexes_continue_from_the_servers_turns(
+    gateway: MemoryGateway, chroma: FakeChroma, notice: Callable[[MemoryGateway], object]
 ) -> None:
-    """It may come back with a copy from yesterday, or with nothing."""
+    """The server may come back with older data, or with none."""
     for number in range(5):
         gateway.append_history("c", "user", str(number), 0, TS)
     chroma.kept["history"].clear()
     chroma.dies = [Death("get_documents", False, ENDINGS[0])]
-    notices(gateway)
-    gateway.append_history("c", "user", "anew", 0, TS)
+    notice(gateway)
+    gateway.append_history("c", "user", "again", 0, TS)
     [turn] = gateway.tail_history("c", 9)
-    assert (turn["text"], turn["metadata"]["turn_index"]) == ("anew", 0)
+    assert (turn["text"], turn["metadata"]["turn_index"]) == ("again", 0)
 
 
 def test_only_the_same_document_counts_as_existing(
@@ -455,7 +451,7 @@ def test_a_failed_start_is_raised_to_the_caller(
     assert set(chroma.kept) == {"history", "memory", "extra"}
 
 
-def test_an_agent_starts_it_five_times_in_all(
+def test_an_agent_tries_to_start_the_process_five_times(
     backend: ChromaMcpBackend, chroma: FakeChroma, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("memories.context.gateway._open_backend", lambda _endpoint: backend)
@@ -482,7 +478,9 @@ def test_a_missing_program_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         gateway.ensure_collections(["history"])
 
 
-def test_errors_are_distinguished(gateway: MemoryGateway, chroma: FakeChroma) -> None:
+def test_each_failure_raises_its_own_kind_of_error(
+    gateway: MemoryGateway, chroma: FakeChroma
+) -> None:
     gateway.ensure_collections(["history"])
     chroma.error = (
         "Failed to get documents from collection 'history': [Errno 111] Connection refused"
@@ -522,7 +520,7 @@ def test_invalid_addresses_are_refused(endpoint: str) -> None:
         MemoryGateway(endpoint)
 
 
-def test_each_server_has_files_of_its_own(home: Path) -> None:
+def test_each_server_has_its_own_files(home: Path) -> None:
     names = [
         MemoryGateway(f"chroma-mcp{rest}").queue.path
         for rest in ("", "://localhost:8000", "://h:1")
@@ -533,9 +531,9 @@ def test_each_server_has_files_of_its_own(home: Path) -> None:
 
 def test_the_process_gets_the_address_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHROMA_SSL", "true")
-    told = environment("h", 1)
-    assert told["CHROMA_HTTP_HOST"] == told["CHROMA_HOST"] == "h"
-    assert (told["CHROMA_PORT"], told["CHROMA_CLIENT_TYPE"], told["CHROMA_SSL"]) == (
+    variables = environment("h", 1)
+    assert variables["CHROMA_HTTP_HOST"] == variables["CHROMA_HOST"] == "h"
+    assert (variables["CHROMA_PORT"], variables["CHROMA_CLIENT_TYPE"], variables["CHROMA_SSL"]) == (
         "1",
         "http",
         "true",

@@ -1,4 +1,4 @@
-"""The contents of a context, its budget, and that recalled text can't leave its fence."""
+"""The contents of a context, its budget, and that recalled text can't escape its fence."""
 
 import json
 import re
@@ -39,7 +39,7 @@ CORPUS = [
 
 
 class FakeGateway:
-    """Answers from lists, or fails; it remembers what it was asked."""
+    """Answers from lists or fails; it records the calls."""
 
     def __init__(
         self, turns: int = 0, memories: int = 0, fails: Exception | None = None, part: str = "both"
@@ -89,7 +89,7 @@ def texts(context: dict[str, Any]) -> tuple[list[str], list[str]]:
     ]
 
 
-# --- what it holds
+# --- the contents
 
 
 def test_ac_func_007_a_context_has_history_memories_and_the_latest_message() -> None:
@@ -154,7 +154,7 @@ def test_the_latest_message_is_not_repeated_in_the_history() -> None:
         "turn number 0",
         "turn number 1",
     ]
-    gateway.turns.append("turn number 2")  # by the assistant this time
+    gateway.turns.append("turn number 2")  # this time the assistant says it
     assert len(builder(gateway).build_context("c", "turn number 2")["history"]) == 4
 
 
@@ -195,7 +195,7 @@ def test_malformed_documents_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("failing", [MCPError, ConnectionError, TimeoutError, RuntimeError])
-def test_a_failing_gateway_leaves_the_message(
+def test_if_the_gateway_fails_the_context_is_the_message_alone(
     failing: type[Exception], caplog: pytest.LogCaptureFixture
 ) -> None:
     built = builder(FakeGateway(3, 3, fails=failing("down")))
@@ -212,7 +212,7 @@ def test_a_failing_gateway_leaves_the_message(
 
 
 @pytest.mark.parametrize(("part", "left"), [("history", ([], 3)), ("memories", (3, []))])
-def test_what_still_works_is_given(part: str, left: tuple[Any, Any]) -> None:
+def test_the_part_that_does_not_fail_is_given(part: str, left: tuple[Any, Any]) -> None:
     context = builder(FakeGateway(3, 3, fails=MCPError("down"), part=part)).build_context("c", "q")
     assert [failed["part"] for failed in context["metadata"]["errors"]] == [part]
     assert (len(context["history"]) or [], len(context["memories"]) or []) == left
@@ -238,7 +238,7 @@ def test_invalid_numbers_are_refused(numbers: tuple[Any, ...]) -> None:
 
 
 def words(text: str) -> int:
-    """Count words, as a budget does."""
+    """Return the number of words; used as a budget's measure."""
     return len(text.split())
 
 
@@ -258,7 +258,7 @@ def test_a_context_fits_its_budget_and_says_what_it_leaves_out(
     assert history == gateway.turns[16 - len(history) :]  # the newest, without a gap
     assert memories == gateway.memories[: len(memories)]  # the most relevant
     if memories:
-        assert history  # the newest turn goes first
+        assert history  # the newest turn is added first
     if history:
         assert context["latest_message"] == "what shall we do about the number?"
     assert (metadata["dropped_turns"], metadata["dropped_memories"]) == (
@@ -271,11 +271,13 @@ def test_a_context_fits_its_budget_and_says_what_it_leaves_out(
     assert metadata["token_budget"] == budget
 
 
-def test_the_budget_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a larger budget there is never less of anything, in the end there is everything, and
-    little is unused.
+def test_a_larger_budget_is_used_for_more_turns_and_memories(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A larger budget never holds much less of anything, a large one holds everything, and little
+    of a budget is left unused.
     """
-    # Random numbers differ in their tokens, so every context gets the same number.
+    # Random numbers differ in their tokens, so every context gets the same boundary.
     monkeypatch.setattr(secrets, "randbelow", lambda _below: 0)
     seen = []
     for budget in range(100, 1_400, 20):
@@ -285,7 +287,7 @@ def test_the_budget_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
         if seen[-1] != (16, 8):
             assert (
                 context["metadata"]["token_counts"]["total"] > budget - 40
-            )  # a memory is no longer
+            )  # no memory is longer than that
     most = [max(turns for turns, _ in seen[: at + 1]) for at in range(len(seen))]
     assert all(before - turns <= 1 for before, (turns, _) in zip(most, seen, strict=True))
     assert seen[-1] == (16, 8)
@@ -293,7 +295,7 @@ def test_the_budget_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.thorough
-def test_without_a_budget_only_what_one_item_may_have_limits_it() -> None:
+def test_without_a_budget_only_the_limit_of_each_item_applies() -> None:
     gateway = FakeGateway(16, 8)
     gateway.turns = ["x" * 90_000] * 2 + ["x" * 8_000] * 14
     context = builder(gateway).build_context("c", "y" * 200_000)
@@ -305,7 +307,7 @@ def test_without_a_budget_only_what_one_item_may_have_limits_it() -> None:
     assert (context["metadata"]["truncated"], context["metadata"]["shortened_turns"]) == (True, 2)
 
 
-def test_a_message_that_is_stored_already_takes_no_turns_place() -> None:
+def test_a_message_that_is_already_stored_displaces_no_turn() -> None:
     gateway = FakeGateway(21)
     context = builder(gateway, history_tail_n=1).build_context("c", "turn number 20")
     assert texts(context)[0] == ["turn number 19"]
@@ -320,18 +322,18 @@ def test_a_message_that_is_stored_already_takes_no_turns_place() -> None:
     )
 
 
-def test_the_beginning_of_a_long_newest_turn_is_shown_beside_memories() -> None:
+def test_the_beginning_of_a_long_newest_turn_is_shown_together_with_memories() -> None:
     gateway = FakeGateway(3, 8)
     gateway.turns[-1] = "0123456789" * 1_000
     context = builder(gateway, token_budget=1_000).build_context("c", "what now?")
     [turn] = context["history"]
     assert turn.text.startswith("0123456789") and turn.text.endswith("…")
-    assert len(context["memories"]) == 8  # they have a share, and do not need all of it
+    assert len(context["memories"]) == 8  # they have a share and don't need all of it
     assert context["metadata"]["shortened_turns"] == 1
     assert 900 < context["metadata"]["token_counts"]["total"] <= 1_000
 
 
-def test_a_long_memory_does_not_keep_short_ones_out() -> None:
+def test_a_long_memory_does_not_displace_short_ones() -> None:
     gateway = FakeGateway(0, 8)
     gateway.memories[0] = "long " * 390
     context = builder(gateway, token_budget=400).build_context("c", "what now?")
@@ -343,7 +345,7 @@ def test_a_long_memory_does_not_keep_short_ones_out() -> None:
     assert context["metadata"]["token_counts"]["total"] <= 400
 
 
-def test_whatever_a_gateway_raises_there_is_a_context() -> None:
+def test_a_gateway_with_an_invalid_answer_does_not_prevent_a_context() -> None:
     gateway = FakeGateway(3, 3)
     gateway.tail_history = lambda *_: None  # type: ignore[assignment, method-assign]
     context = builder(gateway).build_context("c", "what now?")
@@ -354,16 +356,16 @@ def test_whatever_a_gateway_raises_there_is_a_context() -> None:
 
 
 @pytest.mark.parametrize("answer", [RuntimeError("the pad is torn"), None, [{"id": "?"}]])
-def test_whatever_the_scratchpad_of_a_gateway_does_there_is_a_context(answer: Any) -> None:
-    class Torn(FakeGateway):
+def test_a_gateway_with_a_broken_scratchpad_does_not_prevent_a_context(answer: Any) -> None:
+    class BrokenScratchpad(FakeGateway):
         def recall_offline(self, *_: object) -> Any:
             if isinstance(answer, Exception):
                 raise answer
             return answer
 
-    context = builder(Torn(3, 3, fails=ConnectionError("down"), part="memories")).build_context(
-        "c", "what now?"
-    )
+    context = builder(
+        BrokenScratchpad(3, 3, fails=ConnectionError("down"), part="memories")
+    ).build_context("c", "what now?")
     assert (len(texts(context)[0]), texts(context)[1]) == (3, [])
     errors = {failed["part"]: failed["error"] for failed in context["metadata"]["errors"]}
     assert errors["memories"] == "down"
@@ -411,7 +413,7 @@ def test_recalled_items_are_dated_and_attributed() -> None:
     ]
 
 
-def test_every_context_has_marks_of_its_own() -> None:
+def test_every_context_has_its_own_marks() -> None:
     built = builder(FakeGateway(1))
     assert len({built.build_context("c", "q")["metadata"]["boundary"] for _ in range(50)}) == 50
 
@@ -452,20 +454,22 @@ def assert_harmless(lines: list[str]) -> None:
         assert "[INST" not in written
         assert "[SYSTEM" not in written
         hidden = [
-            sign for sign in written if unicodedata.category(sign) in ("Cc", "Cf", "Cs", "Co", "Cn")
+            character
+            for character in written
+            if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn")
         ]
         assert hidden == []
         assert not set(written) & set("\u034f\u115f\u1160\u2800\u3164\uffa0\ufe0f")
-        assert not any(0xE0100 <= ord(sign) <= 0xE01EF for sign in written)
+        assert not any(0xE0100 <= ord(character) <= 0xE01EF for character in written)
 
 
-def test_the_corpus_is_large_and_its_names_are_different() -> None:
+def test_the_corpus_is_large_and_its_names_are_unique() -> None:
     assert len({row["name"] for row in CORPUS}) == len(CORPUS) >= 40
 
 
 @pytest.mark.parametrize("row", CORPUS, ids=[row["name"] for row in CORPUS])
-def test_no_content_leaves_its_line(row: dict[str, Any]) -> None:
-    """The hostile text even knows the number of the marks, which no stored text can."""
+def test_no_content_escapes_its_line(row: dict[str, Any]) -> None:
+    """The hostile text even contains the boundary, which no stored text can know."""
     boundary = new_boundary()
     text = hostile(row, boundary)
     items = [
@@ -487,7 +491,7 @@ def test_no_content_leaves_its_line(row: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("row", CORPUS, ids=[row["name"] for row in CORPUS])
-def test_a_prompt_reads_back_into_exactly_its_items(row: dict[str, Any]) -> None:
+def test_a_prompt_parses_back_into_exactly_its_items(row: dict[str, Any]) -> None:
     boundary = new_boundary()
     text = hostile(row, boundary)
     if {"\0", "\ud800"} & set(text):
@@ -526,11 +530,13 @@ def test_a_prompt_reads_back_into_exactly_its_items(row: dict[str, Any]) -> None
         assert not set(written) & set("<>&\r\t\x0b\x0c\x85\u2028\u2029")
         assert not re.search(r"\[(INST|SYSTEM)", written)
         assert [
-            sign for sign in written if unicodedata.category(sign) in ("Cc", "Cf", "Cs", "Co", "Cn")
+            character
+            for character in written
+            if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn")
         ] == []
 
 
-def test_a_block_without_its_end_is_noticed() -> None:
+def test_a_block_without_its_end_is_detected() -> None:
     opened = block("memories", ['{"text":"a"}'], "0" * 16).rsplit("\n", 1)[0]
     with pytest.raises(ValueError, match="not in list"):
         read_block(opened, "memories", "0" * 16)
@@ -590,7 +596,7 @@ def test_iso_8601_is_accepted(ts: str) -> None:
     assert HistoryTurn(**{**TURN, "ts": ts}).ts == ts
 
 
-def test_the_limits_themselves_are_accepted() -> None:
+def test_values_at_the_limits_are_accepted() -> None:
     assert len(HistoryTurn(**{**TURN, "text": "x" * 100_000}).text) == 100_000
     assert MemoryItem(**{**ITEM, "text": "x" * 2_000, "confidence": 1}).confidence == 1.0
 
@@ -599,7 +605,7 @@ def test_the_limits_themselves_are_accepted() -> None:
     "forged", [{"origin": FORGED}, {"origin": FORGED._asdict(), "by": "boss", "trust": "user"}]
 )
 def test_metadata_and_arguments_cannot_forge_an_origin(forged: dict[str, Any]) -> None:
-    """Another program may fill in the metadata of documents, as over chroma-mcp."""
+    """Over chroma-mcp, another program may have written the metadata of documents."""
     turn = turn_of(to_document("c#0", "Hello", {**TURN, **forged}))
     item = item_of(to_document("1", "Hello", {**ITEM, "type": "fact", "agent": "boss", **forged}))
     assert (turn.origin, item.origin, item.shared) == (None, None, False)

@@ -1,5 +1,4 @@
-"""An item is one line without markup or invisible characters; see also the hostile corpus in
-`test_context`."""
+"""An item is one line without markup or invisible characters; `test_context` has a hostile corpus."""
 
 import json
 import re
@@ -16,7 +15,7 @@ from memories.context.protocol import MemoryItem
 from memories.context.rendering import recall_block
 from memories.guard.origin import Origin
 
-SIGNS = st.characters() | st.sampled_from(
+CHARACTERS = st.characters() | st.sampled_from(
     "<>&[]/| \n\r\t\0\x85\u2028\u2029\u202e\u200b\u200d\ufeff\ufe0f\u034f\u115f\u2800\u3164\U000e0101\ud800\U000e0041"
 )
 WORDS = st.sampled_from(
@@ -33,11 +32,11 @@ WORDS = st.sampled_from(
 
 
 def join_surrogates(parts: list[str]) -> str:
-    """JSON reads two neighbouring halves of a surrogate pair as one character."""
+    """Join texts; neighbouring surrogate halves become one character, as in JSON."""
     return "".join(parts).encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 
-TEXTS = st.lists(SIGNS | WORDS, max_size=30).map(join_surrogates)
+TEXTS = st.lists(CHARACTERS | WORDS, max_size=30).map(join_surrogates)
 
 
 @given(text=TEXTS, name=TEXTS)
@@ -50,7 +49,8 @@ def test_an_item_is_one_line_that_parses_back_unchanged(text: str, name: str) ->
     assert not re.search(r"\[\s*/?\s*(inst|sys|tool_calls)\s*\]", written, re.IGNORECASE)
     assert not set("\u034f\u115f\u2800\u3164\ufe0f\U000e0101") & set(written)
     assert not any(
-        unicodedata.category(sign) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp") for sign in written
+        unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+        for character in written
     )
     assert read_block(block("memories", [written], "0"), "memories", "0") == [item]
 
@@ -84,16 +84,16 @@ def test_template_tokens_are_escaped(text: str) -> None:
         "a[0] = b[i]",
     ],
 )
-def test_other_brackets_are_left_to_be_read(text: str) -> None:
+def test_other_brackets_stay_readable(text: str) -> None:
     assert line({"text": text}) == json.dumps({"text": text}, separators=(",", ":"))
 
 
-def test_letters_of_every_script_and_signs_are_left_to_be_read() -> None:
+def test_letters_of_every_script_and_symbols_stay_readable() -> None:
     text = "Zo\u00eb \u8336 \u0447\u0430\u0439 \u0645\u0631\u062d\u0628\u0627 \u0939\u093f \U0001f41d \u2014 \u00ab\u00bb"
     assert line({"text": text}) == f'{{"text":"{text}"}}'
 
 
-def test_a_joined_emoji_is_written_by_its_numbers_and_reads_back() -> None:
+def test_a_joined_emoji_is_escaped_and_parses_back() -> None:
     family = "\U0001f468\u200d\U0001f469\U000e0041"
     assert line({"text": family}) == '{"text":"\U0001f468\\u200d\U0001f469\\udb40\\udc41"}'
     assert json.loads(line({"text": family})) == {"text": family}
@@ -102,18 +102,18 @@ def test_a_joined_emoji_is_written_by_its_numbers_and_reads_back() -> None:
 @pytest.mark.parametrize(
     ("length", "cut"), [(MAX_SHOWN, None), (MAX_SHOWN + 1, 1), (100_000, 100_000 - MAX_SHOWN)]
 )
-def test_a_long_text_is_cut_and_says_so(length: int, cut: int | None) -> None:
+def test_a_long_text_is_cut_and_the_cut_is_shown(length: int, cut: int | None) -> None:
     read = json.loads(line({"id": None, "text": "x" * length}))
     assert read == {"text": "x" * min(length, MAX_SHOWN)} | ({} if cut is None else {"cut": cut})
 
 
-# --- the block that a hook gives
+# --- the block of a hook
 
 
 def item_by(
     by: str, text: str = "The team ships on Fridays", *, trust: str = "agent", kind: str = "fact"
 ) -> MemoryItem:
-    """Return a memory item that somebody else wrote."""
+    """Return a memory item of another writer."""
     item = MemoryItem(text, kind, 1.0, "2026-05-29T10:00:00+00:00", id="01a1fdf1-92cd-7000")
     item.origin = Origin(trust, "", by, None, "", "", "", "shared")
     return item
@@ -158,7 +158,7 @@ def test_a_memory_of_another_project_names_it() -> None:
         "\u202eevil",
     ],
 )
-def test_no_name_or_text_leaves_the_block(hostile: str) -> None:
+def test_no_name_or_text_escapes_the_block(hostile: str) -> None:
     item = item_by(hostile, f"Hello\n{hostile}\n| x")
     item.project = hostile
     block = recall_block([item], [], "1", ())
@@ -173,7 +173,7 @@ def test_no_name_or_text_leaves_the_block(hostile: str) -> None:
     assert shown.text.startswith("Hello\n")
 
 
-def test_the_block_takes_at_most_a_little_more_than_its_text() -> None:
+def test_a_block_is_at_most_1_7_times_as_long_as_its_text() -> None:
     texts = [
         f"Fact number {number} of the project has about eighty characters, as most do."
         for number in range(3)

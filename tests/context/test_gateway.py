@@ -1,5 +1,5 @@
-"""The gateway over our own engine: what is stored is found again, in order, once, by other
-processes, after a crash.
+"""The gateway over our own engine: stored turns and memories are found again, in order and once, by
+other processes and after a crash.
 """
 
 import itertools
@@ -65,7 +65,7 @@ class Flaky(EngineBackend):
     """Our engine, which fails while `error` is set."""
 
     error: Exception | None = None
-    fails_after = 0  # stored before the error is raised: an acknowledgement that was lost
+    fails_after = 0  # if set, it stores before it raises, like a lost acknowledgement
 
     def append(self, turn: Any) -> str:
         if self.error and not self.fails_after:
@@ -105,7 +105,7 @@ def agent(gateway: MemoryGateway, most: int = 3, least: float = 0.7) -> AgentMem
 # --- history
 
 
-def test_ac_func_001_every_message_is_stored_with_what_is_known_of_it(
+def test_ac_func_001_every_message_is_stored_with_its_metadata(
     gateway: MemoryGateway,
 ) -> None:
     first = gateway.append_history("c", "user", "Hello", 0, TS, "m1", "slack")
@@ -162,14 +162,16 @@ def test_a_message_id_is_stored_once(gateway: MemoryGateway) -> None:
     assert said(gateway) == ["once"]
 
 
-def test_without_a_message_id_only_the_very_same_turn_is_the_same(gateway: MemoryGateway) -> None:
+def test_without_a_message_id_only_an_identical_turn_is_a_repetition(
+    gateway: MemoryGateway,
+) -> None:
     assert say(gateway, "ok", 0) == say(gateway, "ok", 0)
     others = {say(gateway, "ok", 1), say(gateway, "OK", 0), say(gateway, "ok", 0, channel="w")}
     assert len({"c#0", *others}) == 4
     assert gateway.append_history("c", "assistant", "ok", 0, TS) == "c#4"
 
 
-def test_two_writers_with_the_same_index_get_different_ones(
+def test_two_writers_that_ask_for_the_same_index_get_different_ones(
     gateway: MemoryGateway, store: str
 ) -> None:
     with MemoryGateway(store) as other:
@@ -180,14 +182,16 @@ def test_two_writers_with_the_same_index_get_different_ones(
         )
 
 
-def test_a_turn_index_is_the_earliest_that_a_turn_gets(gateway: MemoryGateway) -> None:
+def test_a_turn_gets_the_index_it_asks_for_or_the_next_after_the_last(
+    gateway: MemoryGateway,
+) -> None:
     asked = (3, 0, 4, 9, 9, 2)
     assert [say(gateway, f"{number}", index) for number, index in enumerate(asked)] == [
         "c#3", "c#4", "c#5", "c#9", "c#10", "c#11",
     ]  # fmt: skip
 
 
-def test_what_follows_the_highest_index_is_still_in_the_context(gateway: MemoryGateway) -> None:
+def test_a_turn_after_the_highest_index_is_still_in_the_context(gateway: MemoryGateway) -> None:
     for number, index in enumerate((MAX_INDEX, 0)):
         say(gateway, str(number), index)
     context = ContextBuilder(gateway).build_context("c", "what now?")
@@ -259,7 +263,7 @@ def test_ac_func_003_a_memory_is_stored_with_type_and_confidence(gateway: Memory
     assert 0 < document["similarity"] <= 1
 
 
-def test_ac_func_004_what_is_recalled_answers_the_query(gateway: MemoryGateway) -> None:
+def test_ac_func_004_the_recalled_memory_answers_the_query(gateway: MemoryGateway) -> None:
     for text in (
         "Ann keeps bees",
         "The server runs on port 8080",
@@ -274,7 +278,7 @@ def test_ac_func_004_what_is_recalled_answers_the_query(gateway: MemoryGateway) 
     assert gateway.recall_memory("zzqx vlorp", 8, 0.0) == []
 
 
-def test_only_sure_memories_of_the_conversation_are_recalled(gateway: MemoryGateway) -> None:
+def test_recall_filters_by_confidence_and_conversation(gateway: MemoryGateway) -> None:
     remember(gateway, "Bees: Ann keeps them", 0.95, conversation_id="a")
     remember(gateway, "Bees: Bob fears them", 0.6, conversation_id="b")
     assert len(gateway.recall_memory("bees", 8, 0.0)) == 2
@@ -287,13 +291,13 @@ def test_only_sure_memories_of_the_conversation_are_recalled(gateway: MemoryGate
     assert len(gateway.recall_memory("bees", 1, 0.0)) == 1
 
 
-def test_an_unsure_memory_does_not_hide_a_sure_repetition(
+def test_a_repetition_with_higher_confidence_raises_the_memorys_confidence(
     gateway: MemoryGateway,
 ) -> None:
     weak = remember(gateway, "Ann keeps bees", 0.5)
     sure = remember(gateway, "Ann keeps bees", 0.9)
-    assert sure == weak  # which is surer now
-    assert sure == remember(gateway, "Ann keeps bees", 0.8)  # this one says the same already
+    assert sure == weak  # the memory, whose confidence has risen
+    assert sure == remember(gateway, "Ann keeps bees", 0.8)  # the memory says the same already
     [found] = gateway.recall_memory("bees", 8, 0.7)
     assert (found["id"], found["metadata"]["confidence"]) == (sure, 0.9)
 
@@ -318,7 +322,7 @@ def test_another_conversation_or_type_makes_a_separate_memory(
     }
 
 
-def test_a_surer_one_of_its_kind_is_merged_into_a_memory_and_leaves_other_kinds(
+def test_a_repetition_is_merged_only_into_a_memory_of_its_conversation(
     gateway: MemoryGateway,
 ) -> None:
     weak, other = (
@@ -333,7 +337,7 @@ def test_a_surer_one_of_its_kind_is_merged_into_a_memory_and_leaves_other_kinds(
     assert remember(gateway, "Ann keeps bees", 0.5, conversation_id="b") == other
 
 
-def test_an_odd_confidence_is_stored_once(gateway: MemoryGateway) -> None:
+def test_a_repetition_with_an_odd_confidence_is_stored_once(gateway: MemoryGateway) -> None:
     assert remember(gateway, "Ann keeps bees", 0.712349) == remember(
         gateway, "Ann keeps bees", 0.712349
     )
@@ -343,7 +347,7 @@ def test_an_odd_confidence_is_stored_once(gateway: MemoryGateway) -> None:
 @pytest.mark.parametrize(
     ("k", "least"), [(0, 0.5), (1_001, 0.5), ("8", 0.5), (8, -0.1), (8, 1.1), (8, None)]
 )
-def test_a_recall_that_asks_for_nonsense_is_refused(
+def test_a_recall_with_invalid_arguments_is_refused(
     gateway: MemoryGateway, k: Any, least: Any
 ) -> None:
     with pytest.raises(ValueError, match="must be a"):
@@ -370,7 +374,7 @@ NAMES = [(" c ", "c"), ("cafe\u0301", "caf\u00e9"), ("\u3000\u212bngstrom\n", "\
 
 
 @pytest.mark.parametrize(("written", "kept"), NAMES)
-def test_a_conversation_has_one_name_in_any_unicode_form(
+def test_unicode_forms_of_a_name_mean_the_same_conversation(
     flaky: Flaky, written: str, kept: str
 ) -> None:
     gateway = MemoryGateway("memories", backend=flaky)
@@ -388,7 +392,7 @@ def test_a_conversation_has_one_name_in_any_unicode_form(
 
 
 @pytest.mark.parametrize(("written", "kept"), NAMES)
-def test_a_memory_is_recalled_by_any_writing_of_its_conversation(
+def test_a_memory_is_recalled_by_any_spelling_of_its_conversation(
     gateway: MemoryGateway, written: str, kept: str
 ) -> None:
     first = remember(gateway, "Ann keeps bees", conversation_id=written)
@@ -398,7 +402,7 @@ def test_a_memory_is_recalled_by_any_writing_of_its_conversation(
         assert (found["id"], found["metadata"]["conversation_id"]) == (first, kept)
 
 
-def test_the_windows_of_one_conversation_are_one_however_it_is_written(
+def test_all_spellings_of_a_conversation_share_its_window(
     gateway: MemoryGateway,
 ) -> None:
     memory = agent(gateway, most=1)
@@ -427,10 +431,10 @@ def test_a_window_whose_name_cannot_be_a_tag_is_counted_by_its_hash(
     assert found == tag if tag else len(found) == len("hash ") + 32
 
 
-# --- what may be stored
+# --- which memories are stored
 
 
-def test_ac_func_005_what_is_not_sure_enough_is_not_stored(gateway: MemoryGateway) -> None:
+def test_ac_func_005_a_memory_with_low_confidence_is_not_stored(gateway: MemoryGateway) -> None:
     memory = agent(gateway)
     assert memory.remember("Bees: maybe", "fact", 0.69) is None
     assert memory.remember("Bees: an observation", "observation", 0.9) is None
@@ -448,7 +452,7 @@ def test_a_rejected_offer_has_a_reason(
         "text is 2006 characters; a memory can have at most 2000; summarize it",
     )
     assert "0.7 or more" in memory.offer("Bees: maybe", "fact", 0.69).reason
-    assert memory.remember(text, "fact", 0.9) is None  # the same, without the reason
+    assert memory.remember(text, "fact", 0.9) is None  # the same refusal, without a reason
     stored = memory.offer("Bees: surely", "fact", 0.9)
     assert (stored.id is not None, stored.reason) == (True, "")
     assert (
@@ -464,7 +468,7 @@ def test_a_memory_keeps_the_time_zone_of_its_writer(gateway: MemoryGateway, ts: 
     with Memories(gateway._backend.memories.config.store, embedder="fake") as memories:
         memories.update(stored, "Ann keeps bees and wasps")
     [found] = gateway.recall_memory("bees", 8, 0.0)
-    assert found["metadata"]["ts"].endswith("Z")  # of a version that another writer made
+    assert found["metadata"]["ts"].endswith("Z")  # a version of another writer
 
 
 def test_ac_conf_004_the_setting_decides_what_is_stored(
@@ -479,11 +483,13 @@ def test_ac_conf_004_the_setting_decides_what_is_stored(
     assert kept[1] is not None
 
 
-def test_ac_func_006_a_window_takes_only_so_many(gateway: MemoryGateway, store: str) -> None:
+def test_ac_func_006_a_window_takes_a_limited_number_of_memories(
+    gateway: MemoryGateway, store: str
+) -> None:
     texts = ["Ann keeps bees", "Bob plays chess", "Tea is drunk at five", "The moon is far"]
     stored = [agent(gateway).remember(text, "fact", 0.9, window="w") is not None for text in texts]
     assert stored == [True, True, True, False]
-    with MemoryGateway(store) as reopened:  # with a policy that has counted nothing
+    with MemoryGateway(store) as reopened:  # its policy has counted nothing
         assert agent(reopened).remember("The sea is deep", "fact", 0.9, window="w") is None
         assert (
             agent(reopened).remember("The sea is deep", "fact", 0.9, window="another, with=signs\n")
@@ -517,7 +523,7 @@ for number in range(4):
     assert gateway.count_window("w") == 3
 
 
-def test_a_window_of_the_shared_pool_does_not_count_in_another(store: str) -> None:
+def test_each_namespace_counts_its_own_windows(store: str) -> None:
     with (
         Memories(f"sqlite:///{store}") as shared,
         Memories(f"sqlite:///{store}", namespace="bob") as bob,
@@ -576,7 +582,7 @@ def test_a_turn_stored_despite_an_error_is_not_stored_twice(flaky: Flaky) -> Non
     assert said(gateway) == ["one"]
 
 
-def test_a_turn_without_a_time_zone_keeps_its_moment_wherever_it_is_stored(
+def test_a_turn_without_a_time_zone_keeps_its_moment_in_any_time_zone(
     flaky: Flaky, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gateway = MemoryGateway("memories", backend=flaky)
@@ -611,7 +617,7 @@ def time_zone(monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[None]:
 STRANGE = st.sampled_from(
     " ,=#:\ufeff\u200b\u200d\u2028\u202e\u0301\u00e9\u1160\u3000\u212b\U0001f468\U000e0041"
 )
-NEVER = st.sampled_from("\0\n\x1f\x85\ud800")  # in a name; a text may have some of them
+NEVER = st.sampled_from("\0\n\x1f\x85\ud800")  # in a name; a text may contain some of them
 LETTERS = STRANGE | st.characters(exclude_categories=("Cc", "Cs"))
 NAME = st.builds(
     "".join,
@@ -643,9 +649,11 @@ MOMENTS = st.datetimes(
         }
     )
 )
-def test_a_turn_is_refused_at_once_or_never(flaky: Flaky, turn: dict[str, Any]) -> None:
+def test_a_turn_is_refused_at_once_or_can_be_stored_later(
+    flaky: Flaky, turn: dict[str, Any]
+) -> None:
     gateway = MemoryGateway("memories", backend=flaky)
-    turn["conversation_id"] += str(next(NUMBERS))  # a new one
+    turn["conversation_id"] += str(next(NUMBERS))  # a new conversation in each run
     flaky.error = MCPError("full")
     try:
         accepted = HistoryTurn(**turn)
@@ -671,7 +679,7 @@ def test_a_turn_is_refused_at_once_or_never(flaky: Flaky, turn: dict[str, Any]) 
     )
 
 
-def test_a_file_of_a_queue_forges_no_origin(flaky: Flaky) -> None:
+def test_a_queues_file_cannot_forge_an_origin(flaky: Flaky) -> None:
     gateway = MemoryGateway("memories", backend=flaky)
     turn = {
         "conversation_id": "c",
@@ -690,7 +698,7 @@ def test_a_file_of_a_queue_forges_no_origin(flaky: Flaky) -> None:
     assert gateway.queue.refused_count() == 2
 
 
-def test_no_byte_of_a_forgotten_conversation_stays_in_the_folder(flaky: Flaky, store: str) -> None:
+def test_a_forgotten_conversation_leaves_no_bytes_in_the_folder(flaky: Flaky, store: str) -> None:
     gateway = MemoryGateway("memories", backend=flaky)
     say(gateway, "secret, and stored", 0, "a")
     gateway.queue.add(
@@ -711,10 +719,12 @@ def test_no_byte_of_a_forgotten_conversation_stays_in_the_folder(flaky: Flaky, s
     ]:
         with pytest.raises(MCPError):
             say(gateway, text, 0, conversation)
-    assert has(store, b"secret, and refused", b"secret, and waiting", b"secret, and never stored")
+    assert folder_contains(
+        store, b"secret, and refused", b"secret, and waiting", b"secret, and never stored"
+    )
     assert flaky.memories.forget_turns(" a ").versions >= 2
     assert flaky.memories.forget_turns("only waits").versions == 1
-    assert not has(store, b"secret")
+    assert not folder_contains(store, b"secret")
     flaky.error = None
     assert gateway.drain() == 1
     assert [said(gateway, conversation) for conversation in ("a", "only waits", "b")] == [
@@ -722,12 +732,12 @@ def test_no_byte_of_a_forgotten_conversation_stays_in_the_folder(flaky: Flaky, s
         [],
         ["kept"],
     ]
-    assert not has(store, b"secret")
+    assert not folder_contains(store, b"secret")
 
 
 @pytest.mark.first(2)
 @pytest.mark.parametrize("suffix", ["", ".new", ".refused", ".refused.new"])
-def test_files_left_by_a_crash_are_forgotten_too(flaky: Flaky, store: str, suffix: str) -> None:
+def test_files_left_by_a_crash_are_erased_too(flaky: Flaky, store: str, suffix: str) -> None:
     gateway = MemoryGateway("memories", backend=flaky)
     say(gateway, "stored")
     queue = gateway.queue.path
@@ -735,24 +745,25 @@ def test_files_left_by_a_crash_are_forgotten_too(flaky: Flaky, store: str, suffi
         b'{"conversation_id": "c", "role": "user", "text": "secret'
     )
     flaky.memories.forget_turns("c")
-    assert not has(store, b"secret")
+    assert not folder_contains(store, b"secret")
 
 
-def test_a_conversation_of_which_all_was_refused_can_be_forgotten(flaky: Flaky, store: str) -> None:
+def test_a_conversation_whose_turns_were_all_refused_can_be_forgotten(
+    flaky: Flaky, store: str
+) -> None:
     gateway = MemoryGateway("memories", backend=flaky)
     gateway.queue.add(
         {"conversation_id": "c", "role": "robot", "text": "secret", "turn_index": 0, "ts": TS}
     )
     gateway.drain()
     assert flaky.memories.forget_turns("c").versions == 1
-    assert not has(store, b"secret")
+    assert not folder_contains(store, b"secret")
 
 
-def has(store: str, *parts: bytes) -> bool:
-    """Whether each of these is in some file of the store's folder, which is looked at from another
-    process.
+def folder_contains(store: str, *parts: bytes) -> bool:
+    """Return whether each of these is in a file of the store's folder.
 
-    A look from this one would cancel the locks of the open store.
+    Another process reads the files: reading them in this process would drop the open store's locks.
     """
     script = """
 import pathlib, sys
@@ -778,13 +789,13 @@ def test_a_reader_sees_each_turn_once_while_the_queue_drains(
     inside, go_on = threading.Semaphore(0), threading.Semaphore(0)
     append = flaky.append
 
-    def slowly(turn: Any) -> str:
+    def append_slowly(turn: Any) -> str:
         done = append(turn) if stored_first else ""
         inside.release()
         assert go_on.acquire(timeout=300)
         return done or append(turn)
 
-    flaky.append = slowly  # type: ignore[method-assign]
+    flaky.append = append_slowly  # type: ignore[method-assign]
     draining = threading.Thread(target=gateway.drain)
     draining.start()
     for _ in range(4):
@@ -809,21 +820,21 @@ def test_a_turn_stored_during_a_read_appears_once(flaky: Flaky, first: bool) -> 
     flaky.error = None
     tail = flaky.tail
 
-    def overtaken(conversation_id: str, n: int) -> list[dict[str, Any]]:
+    def tail_and_drain(conversation_id: str, n: int) -> list[dict[str, Any]]:
         found = [] if first else tail(conversation_id, n)
         gateway.drain()
         return tail(conversation_id, n) if first else found
 
-    flaky.tail = overtaken  # type: ignore[method-assign]
+    flaky.tail = tail_and_drain  # type: ignore[method-assign]
     assert said(gateway) == ["0", "1", "2"]
     assert not gateway.queue
 
 
 @pytest.mark.thorough
-def test_writers_whose_store_fails_at_random_lose_nothing(
+def test_two_writers_lose_nothing_if_the_store_fails_at_random(
     store: str, clean_environment: Mapping[str, str]
 ) -> None:
-    """Some appends fail before anything is stored, some after; what each writer said stays in its
+    """Some appends fail before they store the turn, some after; the turns of each writer stay in
     order.
     """
     script = """
@@ -883,7 +894,7 @@ def test_a_queue_is_stored_when_the_agent_starts(flaky: Flaky, store: str) -> No
         assert said(other) == ["one"]
 
 
-def test_each_namespace_has_a_queue_of_its_own(store: str) -> None:
+def test_each_namespace_has_its_own_queue(store: str) -> None:
     with (
         Memories(f"sqlite:///{store}", namespace="bob") as bob,
         Memories(f"sqlite:///{store}", namespace="ann") as ann,
@@ -899,7 +910,7 @@ def test_each_namespace_has_a_queue_of_its_own(store: str) -> None:
         assert said(MemoryGateway("memories", backend=failing)) == ["Bob's secret"]
 
 
-def test_a_turn_that_is_refused_for_good_is_put_aside(flaky: Flaky) -> None:
+def test_a_queued_turn_that_can_never_be_stored_is_put_aside(flaky: Flaky) -> None:
     gateway = MemoryGateway("memories", backend=flaky)
     gateway.queue.add(
         {"conversation_id": "c", "role": "robot", "text": "x", "turn_index": 0, "ts": TS}
@@ -913,7 +924,7 @@ def test_a_turn_that_is_refused_for_good_is_put_aside(flaky: Flaky) -> None:
     assert [json.loads(row).get("role") for row in aside] == ["robot", None]
 
 
-def test_a_full_queue_says_that_the_turn_is_lost(
+def test_the_error_of_a_full_queue_says_that_the_turn_is_not_queued(
     flaky: Flaky, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("memories.write.turn_queue.MAX_BYTES", 10)
@@ -925,11 +936,11 @@ def test_a_full_queue_says_that_the_turn_is_lost(
     assert "is full" in raised.value.__notes__[0]
 
 
-def test_the_queue_survives_kill_9_with_nothing_lost_and_nothing_twice(
+def test_the_queue_survives_kill_9_without_loss_or_duplicates(
     store: str, clean_environment: Mapping[str, str]
 ) -> None:
-    """A store that is damaged; a writer that is killed; the store comes back; a drainer that is
-    killed; the rest.
+    """The store is damaged and a writer is killed; the store comes back, a process that stores the
+    queue is killed, and another stores the rest.
     """
     Path(store).parent.mkdir(mode=0o700)
     Path(store).write_bytes(b"this is no database, " * 500)
@@ -944,7 +955,7 @@ for number in itertools.count():
         assert exc.queued
     print(number, flush=True)
 """
-    acknowledged = killed(write, store, clean_environment, lambda lines: len(lines) >= 30)
+    acknowledged = run_and_kill(write, store, clean_environment, lambda lines: len(lines) >= 30)
     Path(store).unlink()
     drain = """
 import sys
@@ -958,12 +969,10 @@ def slow(self, turn):
 EngineBackend.append = slow
 MemoryGateway(sys.argv[1]).drain()
 """
-    drained = killed(drain, store, clean_environment, lambda lines: len(lines) >= 5)
+    drained = run_and_kill(drain, store, clean_environment, lambda lines: len(lines) >= 5)
     with MemoryGateway(store) as gateway:
         before = len(gateway.queue.entries())
-        assert before >= len(
-            acknowledged
-        )  # what was stored before the kill is still in the queue as well
+        assert before >= len(acknowledged)  # turns stored before the kill are still in the queue
         say(gateway, "the last one", 999)
         assert not gateway.queue
         found = said(gateway)
@@ -971,12 +980,10 @@ MemoryGateway(sys.argv[1]).drain()
     assert found == [*(f"turn {number}" for number in range(before)), "the last one"]
 
 
-def killed(
+def run_and_kill(
     script: str, store: str, environment: Mapping[str, str], enough: Callable[[list[str]], bool]
 ) -> list[str]:
-    """Run a script, kill it when it has printed enough, and return the lines that it had
-    printed.
-    """
+    """Run a script, kill it when it has printed enough, and return the printed lines."""
     command = [sys.executable, "-c", script, store]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env=dict(environment)
@@ -985,7 +992,7 @@ def killed(
         lines: list[str] = []
         while not enough(lines):
             line = process.stdout.readline()
-            assert line, "it ended by itself"
+            assert line, "the script exited by itself"
             lines.append(line.strip())
         process.send_signal(signal.SIGKILL)
         lines += process.stdout.read().split()
@@ -997,7 +1004,7 @@ def killed(
 
 
 @pytest.mark.thorough
-def test_ac_qual_003_what_one_process_stores_another_finds(
+def test_ac_qual_003_another_process_finds_the_stored_turns_and_memories(
     store: str, run_python: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     run_python(
@@ -1042,7 +1049,7 @@ def test_hostile_contents_come_back_from_the_store_as_data(gateway: MemoryGatewa
     prompt, boundary = builder.format_for_prompt(context), context["metadata"]["boundary"]
     shown = read(prompt, boundary)
     said = [document["text"] for document in gateway.tail_history("c", 500)]
-    assert len(said) == len(hostile) == len(shown)  # what a turn says is not said by a memory too
+    assert len(said) == len(hostile) == len(shown)  # memories that repeat a turn are left out
     assert context["metadata"]["repeated_memories"] > 5
     for item, text in zip(shown, said, strict=True):
         assert item.text.startswith(
@@ -1071,14 +1078,14 @@ def test_the_flow_of_a_message_never_raises(flaky: Flaky) -> None:
 
 @contextmanager
 def broken(store: str) -> Iterator[MemoryGateway]:
-    """Open a gateway over a file that is no store."""
+    """Open a gateway over a file that isn't a store."""
     Path(store).parent.mkdir(mode=0o700, exist_ok=True)
     Path(store).write_bytes(b"this is no database, " * 500)
     with MemoryGateway(store) as gateway:
         yield gateway
 
 
-def test_a_broken_store_raises_the_errors_of_a_gateway(store: str) -> None:
+def test_a_broken_store_raises_a_gateways_errors(store: str) -> None:
     with broken(store) as gateway:
         for attempt in (
             lambda: gateway.ensure_collections(["history"]),
@@ -1098,7 +1105,7 @@ def test_a_broken_store_raises_the_errors_of_a_gateway(store: str) -> None:
 # --- endpoints and starting
 
 
-def test_endpoints_of_our_own_engine(
+def test_an_endpoint_of_our_engine_decides_where_the_queue_is(
     tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -1117,7 +1124,7 @@ def test_endpoints_of_our_own_engine(
 @pytest.mark.parametrize(
     "endpoint", ["http://localhost:8000/mcp", "localhost:8000", "stdio:chroma", "ftp://h:1"]
 )
-def test_other_endpoints_are_not_there_yet(endpoint: str) -> None:
+def test_other_endpoints_are_not_supported_yet(endpoint: str) -> None:
     with pytest.raises(ConnectionError, match="is not supported yet; use memories"):
         MemoryGateway(endpoint)
 
@@ -1128,7 +1135,7 @@ def test_an_empty_endpoint_is_refused(endpoint: Any) -> None:
         MemoryGateway(endpoint)
 
 
-def test_collections_are_there_or_cannot_be_made(gateway: MemoryGateway) -> None:
+def test_only_known_collections_can_be_ensured(gateway: MemoryGateway) -> None:
     gateway.ensure_collections(["history", "memory"])
     gateway.ensure_collections([])
     with pytest.raises(MCPError, match='there is no collection "episodic"'):
@@ -1138,7 +1145,7 @@ def test_collections_are_there_or_cannot_be_made(gateway: MemoryGateway) -> None
             gateway.ensure_collections(names)  # type: ignore[arg-type]
 
 
-def test_starting_tries_five_times(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_is_tried_five_times(monkeypatch: pytest.MonkeyPatch) -> None:
     answers: list[Exception | None] = [ConnectionError("not yet")] * 4 + [None]
 
     def ensure(_self: Any, _names: Any) -> None:
@@ -1155,22 +1162,24 @@ def test_starting_tries_five_times(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(answers) == 1
 
 
-def test_an_attempt_to_start_waits_for_a_late_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_attempt_to_start_waits_for_an_attempt_that_is_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("MEMORY_TIMEOUT_SECONDS", "1")
     begun, settle = threading.Event(), Deadline.settle
     monkeypatch.setattr(EngineBackend, "ensure_collections", lambda *_: begun.wait(60))
 
-    def settling(deadline: Deadline) -> None:
-        begun.set()  # the program that starts slowly is there now
+    def begin_and_settle(deadline: Deadline) -> None:
+        begun.set()  # the slow start now succeeds
         settle(deadline)
 
-    monkeypatch.setattr(Deadline, "settle", settling)
+    monkeypatch.setattr(Deadline, "settle", begin_and_settle)
     pauses: list[float] = []
     AgentMemory.start(load_config(), pause=pauses.append).close()
     assert 1 <= len(pauses) < 4
 
 
-def test_starting_does_not_retry_an_unsupported_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_does_not_retry_an_unsupported_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MCP_ENDPOINT", "stdio:chroma")
     with pytest.raises(UnsupportedEndpoint):
         AgentMemory.start(load_config(), pause=lambda _: pytest.fail("it waited"))
@@ -1194,7 +1203,7 @@ memory.append("c", "robot", "wrong")
 def logged(
     run_python: Callable[..., Any], environment: dict[str, str], level: str | None
 ) -> list[dict[str, Any]]:
-    """Run the script in a process of its own; return the log entries on its standard error."""
+    """Run the script in a separate process; return the log entries on its standard error."""
     if level is not None:
         environment["LOG_LEVEL"] = level
     return [json.loads(row) for row in run_python(SCRIPT).stderr.splitlines()]
@@ -1225,13 +1234,13 @@ def test_logs_are_json_with_counts_and_latencies(
     ("level", "written"),
     [(None, set()), pytest.param("ERROR", {"ERROR"}, marks=pytest.mark.thorough)],
 )
-def test_logs_can_be_fewer_and_are_off_by_default(
+def test_a_level_limits_the_logs_and_logging_is_off_by_default(
     run_python: Any, clean_environment: dict[str, str], level: str | None, written: set[str]
 ) -> None:
     assert {row["level"] for row in logged(run_python, clean_environment, level)} == written
 
 
-def test_enabling_twice_writes_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_enabling_logs_twice_writes_each_entry_once(capsys: pytest.CaptureFixture[str]) -> None:
     import logging
 
     logger = logging.getLogger("memories")
@@ -1248,7 +1257,7 @@ def test_enabling_twice_writes_once(capsys: pytest.CaptureFixture[str]) -> None:
         logger.handlers[:], logger.level, logger.propagate = handlers, level, propagate
 
 
-def test_a_log_level_of_another_program_breaks_nothing() -> None:
+def test_log_levels_of_other_programs_are_accepted() -> None:
     for word, level in [
         ("warning", "WARN"),
         ("CRITICAL", "ERROR"),
@@ -1262,7 +1271,7 @@ Records = list[tuple[str, str, dict[str, Any]]]
 
 
 def events(caplog: pytest.LogCaptureFixture) -> Records:
-    """Level, name and fields of what was logged."""
+    """Return level, name and fields of each log entry."""
     return [(row.levelname, row.getMessage(), getattr(row, "fields", {})) for row in caplog.records]
 
 
@@ -1302,7 +1311,7 @@ def test_every_operation_that_fails_is_logged_as_an_error(
         assert "what" not in json.dumps([fields for _, _, fields in events(caplog)])
 
 
-def test_a_turn_that_waits_is_logged_until_it_is_stored(
+def test_a_waiting_turn_is_logged_until_it_is_stored(
     flaky: Flaky, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "memories")
@@ -1338,8 +1347,8 @@ def test_a_turn_that_is_lost_is_logged_as_an_error(
 
 @pytest.mark.thorough
 def test_the_cost_of_a_message_does_not_grow_with_its_conversation(gateway: MemoryGateway) -> None:
-    """In steps of SQLite's machine; `python -m bench conversation` measures the latencies of the
-    specification.
+    """The cost is counted in steps of SQLite's virtual machine; `python -m bench conversation`
+    measures the latencies of the specification.
     """
     taken = 0
 
@@ -1361,7 +1370,7 @@ def test_the_cost_of_a_message_does_not_grow_with_its_conversation(gateway: Memo
     file = gateway._backend.memories._raw_store._file  # type: ignore[attr-defined]
     gateway._deadline.run(
         lambda: file._connection().set_progress_handler(step, 1)
-    )  # of the thread that works
+    )  # on the connection of the worker thread
     costs = []
     for first in (1, 150):
         added = median(

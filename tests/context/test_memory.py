@@ -1,4 +1,4 @@
-"""`AgentMemory`: for any input and any failure the agent continues, and the log says why."""
+"""`AgentMemory` never raises, for any input and any failure; the log says what went wrong."""
 
 import json
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ KNOWN = (
 
 
 class Failing(EngineBackend):
-    """Our engine, which stores no turn and no memory while `error` is set."""
+    """Our engine, which stores neither turns nor memories while `error` is set."""
 
     error: Exception | None = None
 
@@ -60,7 +60,7 @@ def memory(backend: Failing, caplog: pytest.LogCaptureFixture) -> AgentMemory:
 
 
 def logged(caplog: pytest.LogCaptureFixture, name: str) -> list[tuple[str, dict[str, Any]]]:
-    """Level and fields of each event of that name."""
+    """Return level and fields of each log entry with this name."""
     return [
         (row.levelname, vars(row)["fields"]) for row in caplog.records if row.getMessage() == name
     ]
@@ -147,7 +147,7 @@ def test_the_storable_part_of_a_message_is_stored_and_the_change_logged(
     "error",
     [MCPError("the disk is\nfull"), ConnectionError(), OSError("gone"), RuntimeError("a bug")],
 )
-def test_why_a_turn_is_not_stored_is_logged(
+def test_the_reason_why_a_turn_is_not_stored_is_logged(
     memory: AgentMemory, backend: Failing, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     backend.error = error
@@ -171,7 +171,7 @@ def test_why_a_turn_is_not_stored_is_logged(
     assert "what I said" not in json.dumps([vars(row)["fields"] for row in caplog.records])
 
 
-def test_why_a_memory_is_not_stored_is_logged(
+def test_the_reason_why_a_memory_is_not_stored_is_logged(
     memory: AgentMemory, backend: Failing, caplog: pytest.LogCaptureFixture
 ) -> None:
     backend.error = MCPError("the disk is full")
@@ -190,7 +190,7 @@ def test_why_a_memory_is_not_stored_is_logged(
 
 
 def test_equal_messages_are_separate_turns(memory: AgentMemory, backend: Failing) -> None:
-    """Two messages of one moment, and one that waits."""
+    """Two messages have the same time, and one waits in the queue."""
     moment = "2026-05-31T10:00:00Z"
     assert [memory.append("c", "user", "ok", ts=moment) for _ in range(2)] == ["c#0", "c#1"]
     backend.error = MCPError("full")

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("fake_embedder")
 
 
 class Failing(EngineBackend):
-    """Our engine, with what each operation raises."""
+    """Our engine, in which a test can make each operation raise an error."""
 
     def __init__(self, memories: Memories) -> None:
         super().__init__(memories)
@@ -62,7 +62,9 @@ def test_a_memory_that_answers_is_healthy(memory: AgentMemory) -> None:
     }
 
 
-def test_looking_stores_nothing_and_counts_no_access(memory: AgentMemory, backend: Failing) -> None:
+def test_a_health_check_stores_nothing_and_counts_no_read(
+    memory: AgentMemory, backend: Failing
+) -> None:
     memory.append("c", "user", "Hello")
     memory.remember("Ann prefers Fridays", "preference", 0.9, conversation_id="c")
     [before] = backend.memories.list().memories
@@ -77,7 +79,7 @@ def test_looking_stores_nothing_and_counts_no_access(memory: AgentMemory, backen
     "error", [ConnectionError("nobody answers"), MCPError("the disk is\nbroken"), OSError("gone")]
 )
 @pytest.mark.parametrize(("operation", "part"), [("tail", "history"), ("count_window", "memory")])
-def test_what_fails_is_named(
+def test_the_part_that_fails_is_named(
     memory: AgentMemory, backend: Failing, error: Exception, operation: str, part: str
 ) -> None:
     backend.errors[operation] = error
@@ -108,36 +110,36 @@ def test_only_problems_are_logged(
     )  # fmt: skip
     backend.errors.clear()
     caplog.clear()
-    memory.health()  # all answers, but a turn still waits
+    memory.health()  # everything answers, but a turn still waits
     assert [row.getMessage() for row in caplog.records] == ["degraded"]
 
 
-def test_while_turns_are_put_aside_it_is_degraded(memory: AgentMemory) -> None:
+def test_a_memory_with_refused_turns_is_degraded(memory: AgentMemory) -> None:
     memory.gateway.queue.add({"nonsense": True})
     memory.gateway.drain()
     health = memory.health()
     assert (health["status"], health["queued_turns"], health["refused_turns"]) == ("degraded", 0, 1)
 
 
-def test_while_turns_wait_it_is_degraded(memory: AgentMemory, backend: Failing) -> None:
+def test_a_memory_with_queued_turns_is_degraded(memory: AgentMemory, backend: Failing) -> None:
     backend.errors["append"] = MCPError("the disk is full")
     assert [memory.append("c", "user", text) for text in ("one", "two")] == [None, None]
     health = memory.health()
     assert (health["status"], health["history"], health["queued_turns"]) == ("degraded", "ok", 2)
     del backend.errors["append"]
-    assert memory.health()["queued_turns"] == 2  # looking stores nothing
+    assert memory.health()["queued_turns"] == 2  # a health check stores nothing
     assert memory.append("c", "user", "three")
     health = memory.health()
     assert (health["status"], health["queued_turns"]) == ("healthy", 0)
 
 
-def test_a_queue_that_can_not_be_read_is_degraded(memory: AgentMemory) -> None:
+def test_a_memory_with_an_unreadable_queue_is_degraded(memory: AgentMemory) -> None:
     memory.gateway.queue.path.mkdir()
     health = memory.health()
     assert (health["status"], health["queued_turns"]) == ("degraded", None)
 
 
-def test_a_file_that_is_not_a_store_is_degraded(tmp_path: Path) -> None:
+def test_a_memory_over_a_file_that_is_not_a_store_is_degraded(tmp_path: Path) -> None:
     file = tmp_path / "broken.db"
     file.write_bytes(b"this is no database, but it is long enough to be taken for one\n" * 100)
     with MemoryGateway(str(file)) as gateway:

@@ -11,14 +11,14 @@ from memories.context.policy import window_key
 from memories.errors import InvalidInput
 
 
-def test_ac_func_005_only_what_is_sure_enough_is_stored() -> None:
+def test_ac_func_005_only_memories_with_enough_confidence_are_stored() -> None:
     policy = MemoryPolicy(min_confidence=0.7)
     assert [policy.should_store("fact", sure) for sure in (0.0, 0.69, 0.7, 0.71, 1.0, 1)] == [
         False
     ] * 2 + [True] * 4
 
 
-def test_ac_conf_004_the_least_confidence_can_be_changed() -> None:
+def test_ac_conf_004_the_minimum_confidence_can_be_changed() -> None:
     assert [MemoryPolicy(least).should_store("fact", 0.5) for least in (0.0, 0.5, 0.51, 1.0)] == [
         True,
         True,
@@ -48,11 +48,11 @@ def test_ac_func_006_each_window_has_its_own_limit() -> None:
     assert policy.enforce_rate_limit("b")
 
 
-def test_a_limit_of_nothing_allows_nothing() -> None:
+def test_a_limit_of_zero_allows_nothing() -> None:
     assert not MemoryPolicy(max_per_window=0).enforce_rate_limit("a")
 
 
-def test_stored_memories_decide_if_they_are_counted() -> None:
+def test_a_limit_over_stored_memories_follows_their_count() -> None:
     stored = {"a": 2}
     policy = MemoryPolicy(0.7, 3, lambda window: stored.get(window, 0))
     assert [policy.enforce_rate_limit("a") for _ in range(5)] == [
@@ -63,12 +63,12 @@ def test_stored_memories_decide_if_they_are_counted() -> None:
     assert policy.enforce_rate_limit("b")
 
 
-def test_old_windows_are_forgotten_and_recent_ones_are_not() -> None:
+def test_only_the_windows_used_least_recently_are_forgotten() -> None:
     policy = MemoryPolicy(max_per_window=1)
     policy.enforce_rate_limit("first")
     for number in range(999):
         policy.enforce_rate_limit(str(number))
-    assert not policy.enforce_rate_limit("first")  # asked for again, so it is recent
+    assert not policy.enforce_rate_limit("first")  # asked for again, so it counts as recent
     for number in range(1000, 1999):
         policy.enforce_rate_limit(str(number))
     assert not policy.enforce_rate_limit("first")
@@ -76,13 +76,13 @@ def test_old_windows_are_forgotten_and_recent_ones_are_not() -> None:
 
 
 @pytest.mark.parametrize("least", [-0.1, 1.1, math.nan, "0.7", None])
-def test_a_least_confidence_outside_is_refused(least: Any) -> None:
+def test_an_invalid_minimum_confidence_is_refused(least: Any) -> None:
     with pytest.raises(InvalidInput, match="min_confidence must be a number from 0 to 1"):
         MemoryPolicy(min_confidence=least)
 
 
 @pytest.mark.parametrize("most", [-1, 1.5, "3", True])
-def test_a_limit_that_is_no_number_is_refused(most: Any) -> None:
+def test_an_invalid_limit_is_refused(most: Any) -> None:
     with pytest.raises(ValueError, match="max_per_window must be a whole number"):
         MemoryPolicy(max_per_window=most)
 
@@ -98,7 +98,7 @@ def test_a_window_is_a_conversation_and_an_hour() -> None:
     assert window_key(None, at, timedelta(days=1)) == "@2026-05-31T00:00Z"
 
 
-def test_the_windows_of_a_conversation_are_one_however_it_is_written() -> None:
+def test_all_spellings_of_a_conversation_give_the_same_window() -> None:
     at = datetime(2026, 5, 31, 10, tzinfo=UTC)
     assert (
         window_key("cafe\u0301", at)

@@ -1,5 +1,5 @@
-"""The upper bound of tokens against two real tokenizers: the packaged WordPiece, and the unigram
-model of e5.
+"""The upper bound on tokens is compared with two real tokenizers: the packaged WordPiece, and the
+unigram model of e5.
 """
 
 import base64
@@ -25,14 +25,14 @@ DRAWN = random.Random(14)
 WORDS = (ROOT / "docs" / "security.md").read_text().split()
 
 
-def _drawn(signs: str, length: int) -> str:
+def _draw_text(characters: str, length: int) -> str:
     """Return a random text of these characters."""
-    return "".join(DRAWN.choice(signs) for _ in range(length))
+    return "".join(DRAWN.choice(characters) for _ in range(length))
 
 
 def _chars(first: int, last: int, length: int) -> str:
     """Return a random text of a range of characters."""
-    return _drawn("".join(map(chr, range(first, last))), length)
+    return _draw_text("".join(map(chr, range(first, last))), length)
 
 
 def _sentences(text: str) -> str:
@@ -54,8 +54,8 @@ KINDS = {
     "UUIDs": lambda: " ".join(str(uuid.UUID(int=DRAWN.getrandbits(128))) for _ in range(300)),
     "numbers": lambda: " ".join(str(DRAWN.randrange(10 ** DRAWN.randint(1, 9))) for _ in range(2_000)),
     "paths": lambda: "\n".join(str(file.relative_to(ROOT)) for file in sorted((ROOT / "src").rglob("*.py"))) * 2,
-    "random letters": lambda: _drawn("abcdefghijklmnopqrstuvwxyz   ", 8_000),
-    "signs": lambda: _drawn("!@#$%^*()_+-=[]{};:,./?|~`'\"\\ ", 6_000),
+    "random letters": lambda: _draw_text("abcdefghijklmnopqrstuvwxyz   ", 8_000),
+    "characters": lambda: _draw_text("!@#$%^*()_+-=[]{};:,./?|~`'\"\\ ", 6_000),
     "capitals": lambda: " ".join(DRAWN.sample(WORDS, len(WORDS))).upper(),
     "German": lambda: _sentences(
         "Gestern habe ich mit meiner Schwester ein altes Fahrrad gekauft. Die Sitzung beginnt am Donnerstag um zehn. "
@@ -73,9 +73,9 @@ KINDS = {
     "Hindi": lambda: _sentences("कल मैंने अपनी बहन के साथ एक पुरानी साइकिल खरीदी. बैठक गुरुवार को दस बजे होती है. ") * 16,
     "emoji": lambda: _chars(0x1F600, 0x1F640, 3_000),
 }  # fmt: skip
-EVERYTHING = Admission(suspicious=True)  # base64 is taken for hidden orders
+EVERYTHING = Admission(suspicious=True)  # base64 looks like hidden instructions
 BUDGETS = (500, 4_000)
-# In the core: prose, what has the most tokens for its length, and other scripts.
+# Tested in the core tier: prose, the texts with the most tokens for their length, other scripts.
 CORE = ("prose", "json", "base64", "Chinese", "emoji")
 EACH = [pytest.param(kind, marks=() if kind in CORE else pytest.mark.thorough) for kind in KINDS]
 
@@ -94,9 +94,7 @@ def tokenizers() -> list[Callable[[str], int]]:
 
 
 class Talk:
-    """A gateway of one conversation whose turns are pieces of a text, and which recalls the first
-    ones.
-    """
+    """A gateway of one conversation whose turns are pieces of a text; it recalls the first turns."""
 
     def __init__(self, text: str) -> None:
         self._texts = list(_pieces(text, 240))
@@ -163,7 +161,7 @@ def test_the_bound_is_never_too_low(kind: str, tokenizers: list[Callable[[str], 
     ],
 )
 def test_the_bound_is_close(kind: str, tokenizers: list[Callable[[str], int]]) -> None:
-    """Other tokenizers than these two have more tokens of some other kinds."""
+    """Texts of other kinds have more tokens with tokenizers other than these two."""
     text = KINDS[kind]()[:6_000]
     assert max(count(text) for count in tokenizers) >= 0.85 * estimate_tokens(text)
 
@@ -197,13 +195,11 @@ def test_the_bound_is_close(kind: str, tokenizers: list[Callable[[str], int]]) -
         ("_", 151, 112),
     ],
 )
-def test_each_class_of_characters_has_a_cost(text: str, apart: int, together: int) -> None:
-    """The prices were fitted together: another one for one class makes the bound too low, or too
-    far away.
-    """
+def test_each_class_of_characters_has_its_price(text: str, apart: int, together: int) -> None:
+    """The prices were fitted together: changing one makes the bound too low or too high."""
     assert (estimate_tokens(f"{text} " * 100), estimate_tokens(text * 100)) == (apart, together)
 
 
-def test_nothing_has_no_tokens() -> None:
+def test_an_empty_text_has_no_tokens() -> None:
     assert estimate_tokens("") == 0
     assert estimate_tokens(" ") <= 1
