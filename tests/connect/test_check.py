@@ -1,4 +1,5 @@
-"""A check of a connection starts the same programs as the host, and leaves no trace in the store."""
+"""A check of a connection starts the same programs as the host, and leaves no trace in the store.
+"""
 
 import json
 import os

@@ -1,4 +1,5 @@
-"""An item is one line without markup or invisible characters; `test_context` has a hostile corpus."""
+"""An item is one line without markup or invisible characters; `test_context` has a hostile corpus.
+"""
 
 import json
 import re

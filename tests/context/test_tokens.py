@@ -94,7 +94,8 @@ def tokenizers() -> list[Callable[[str], int]]:
 
 
 class Talk:
-    """A gateway of one conversation whose turns are pieces of a text; it recalls the first turns."""
+    """A gateway of one conversation whose turns are pieces of a text; it recalls the first turns.
+    """
 
     def __init__(self, text: str) -> None:
         self._texts = list(_pieces(text, 240))

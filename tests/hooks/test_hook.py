@@ -220,7 +220,7 @@ def is_gone(process: int) -> bool:
         # a library that holds the interpreter's lock
         "import ctypes; ctypes.PyDLL(None).sleep(600)",
         "import ctypes; ctypes.string_at(0)",  # a library that crashes
-        "import os; os.kill(os.getpid(), 9)",  # as the kernel kills a process that takes too much memory
+        "import os; os.kill(os.getpid(), 9)",  # as the kernel does when memory runs out
         "raise SystemExit(7)",
         "raise MemoryError",
         "raise KeyboardInterrupt",
