@@ -1,5 +1,4 @@
-"""A check of a connection starts the same programs as the host, and leaves no trace in the store.
-"""
+"""A check of a connection starts the same programs as the host, and leaves no trace."""
 
 import json
 import os

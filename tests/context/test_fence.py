@@ -1,5 +1,4 @@
-"""An item is one line without markup or invisible characters; `test_context` has a hostile corpus.
-"""
+"""An item is one line without markup or invisible characters; see also `test_context`."""
 
 import json
 import re

@@ -94,8 +94,7 @@ def tokenizers() -> list[Callable[[str], int]]:
 
 
 class Talk:
-    """A gateway of one conversation whose turns are pieces of a text; it recalls the first turns.
-    """
+    """A gateway of one conversation, which consists of pieces of a text; recalls the first ones."""
 
     def __init__(self, text: str) -> None:
         self._texts = list(_pieces(text, 240))

@@ -1,5 +1,5 @@
-"""Hooks of Cursor, which has its own names for events and fields, and which runs the hooks of Claude
-Code in addition to its own.
+"""Hooks of Cursor, which has its own names for events and fields, and also runs the hooks of Claude
+Code.
 """
 
 import json
@@ -185,8 +185,7 @@ def test_a_session_is_captured(run: Run, root: Path, home: Path) -> None:
 def test_only_the_stop_event_starts_a_flusher(
     root: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An agent that uses tools answers many times in a turn; the answers are stored when it stops.
-    """
+    """An agent that uses tools answers many times in a turn; answers are stored when it stops."""
     script = """
 import sys
 from memories.hooks import events, hook

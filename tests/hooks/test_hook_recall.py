@@ -1,4 +1,4 @@
-"""The context that a hook gives a model: relevant memories, each once in a session, and no more text
+"""The context that a hook gives a model: relevant memories, each once in a session, in no more text
 than the host accepts.
 """
 

@@ -1,4 +1,4 @@
-"""Hooks with a running server of their store: it recalls for them, gives the same answers, and stops
+"""Hooks with a running server of their store: it recalls for them with the same answers, and stops
 no hook if it fails.
 """
 

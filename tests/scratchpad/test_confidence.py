@@ -1,6 +1,4 @@
-"""The hot tier reports the same confidence as the store, or none if an older program wrote the
-file.
-"""
+"""The hot tier reports the store's confidence, or none if an older program wrote the file."""
 
 import random
 import re

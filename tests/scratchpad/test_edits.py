@@ -1,5 +1,4 @@
-"""A user's edits of the file are applied, or kept in a copy next to it; unsafe files are not read.
-"""
+"""A user's edits of the file are applied, or kept in a copy; unsafe files are not read."""
 
 import itertools
 import os
