@@ -57,7 +57,7 @@ ORDER = {
     "memories.search": "filters relevance < ranking < candidates < noise surroundings results < search",
     "memories.write": """compare turn_queue accesses < suspicion links anchoring < change turns many < forget
         repetitions < writer < tidy < truth create < review rollback""",
-    "memories.write.compare": "vocabulary < reading grammar < word_order < duplicates "
+    "memories.write.compare": "vocabulary < reading grammar < word_order < duplicates < frames "
     "< corrections",
     "memories.scratchpad": """entries text < layout < file < hot_tier mirror < matching refresh <
         scratchpads""",

@@ -490,6 +490,22 @@ def test_corrections_are_linked_in_many_languages_and_unlike_facts_are_not(
         ("The API is protected by OAuth.", "The API is documented in OpenAPI."),
         ("The library is maintained by Freja.", "The library is licensed under MIT."),
         ("Use tabs in the Makefile.", "Use long options for commands in the Makefile."),
+        ("We support Python 3.11", "We support Python 3.12"),
+        ("The wall blocks port 25", "The wall blocks port 445"),
+        ("The image contains Node 18", "The image contains Node 20"),
+        ("The worker imports utils/time.py", "The worker imports utils/money.py"),
+        ("The linter ignores migrations/", "The linter ignores vendor/"),
+        ("The shop calls /v1/orders", "The shop calls /v2/orders"),
+        ("The form renames users.name", "The form renames users.mail"),
+        ("Lisa works on Mondays", "Lisa works on Tuesdays"),
+        ("The gym is open on Saturdays", "The gym is open on Sundays"),
+        ("The job runs at 02:00", "The job runs at 14:00"),
+        ("The config is in config/dev.yaml", "The config is in config/prod.yaml"),
+        ("The texts are in locales/de.json", "The texts are in locales/fr.json"),
+        ("The state is in s3://tf/eu/west", "The state is in s3://tf/us/east"),
+        ("The plugin works with Vim", "The plugin works with Emacs"),
+        ("The hook runs before commit", "The hook runs before push"),
+        ("We use tests with fixtures", "We use tests with mocks"),
     ],
 )
 def test_facts_that_may_both_hold_are_not_linked(one: str, other: str) -> None:
@@ -522,6 +538,15 @@ ANNOUNCED = [
     ("The office is in Rome.", "The office is in Bonn.", True),
     ("The database is MySQL.", "The database is Postgres 16.", True),
     ("The store opens at noon.", "The store opens at 9.", True),
+    ("The meeting is at 14:00", "The meeting is at 10:00", True),
+    ("The job runs at 03:00", "The job runs at 02:00", True),
+    ("We run on Python 3.12", "We run on Python 3.11", True),
+    ("Production runs Postgres 16", "Production runs Postgres 14", True),
+    ("The state is in /var/run/acme", "The state is in /run/acme", True),
+    ("The API is at https://acme.io/v2", "The API is at https://acme.io/v1", True),
+    ("Standups are on Tuesdays", "Standups are on Mondays", True),
+    ("The site is at acme.io", "The site is at acme.de", True),
+    ("The image holds 20 files", "The image holds 18 files", True),
 ]
 
 

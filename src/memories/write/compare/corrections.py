@@ -6,9 +6,10 @@ A correction gives a different value for the same subject in the same place: "th
 ("likes tea", "likes coffee"). In doubtful cases nothing is linked, and the old fact is shown
 without a mark.
 
-`corrects` decides by these rules, after quick checks and a veto for events that may repeat
-(`_is_event`). `write.writer` compares only memories of one project that may be current together,
-and `write.links` chooses among several.
+`corrects` decides by these rules, after quick checks and vetoes for events that may repeat
+(`_is_event`), for variants such as dev.yaml and prod.yaml, and for times of a habit.
+`write.writer` compares only memories of one project that may be current together, and
+`write.links` chooses among several.
 
 - `_announces_change`: "Ann lives in Oslo", "Ann moved from Oslo to Bergen".
 - `_differs_by_denial`: "gates open", "gates never open".
@@ -16,7 +17,8 @@ and `write.links` chooses among several.
 - `_has_opposites`: "the gate is open", "the gate is closed".
 - `_is_other_value`, for texts that differ in only one place, after a subject. The value must be of
   the same kind (`_changes_kind`: not "runs on node 22", "runs on Linux") and one of these:
-  - `_is_one_value`, numbers or dates: "the limit is 5", "the limit is 6".
+  - `_is_one_value`, numbers or dates: "the limit is 5", "the limit is 6". A value that is a label,
+    as in "allows port 443", needs a verb with one object.
   - `_has_one_object`, after a verb: "Ann lives in Rome", "Ann lives in Bonn".
     - `_is_one_predicate`, after "is": "the editor is vim", "the editor is emacs". By
       `_is_one_thing`, "Ann's friend is Bob" and "Ann's friend is Eva" may both be true.
@@ -25,20 +27,28 @@ and `write.links` chooses among several.
 
 import functools
 import re
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Sequence
 from difflib import SequenceMatcher
-from typing import NamedTuple
 
 from memories import languages
 from memories.languages import are_opposite
 from memories.languages.text import is_latin, is_unspaced
 from memories.write.compare.duplicates import align_texts, is_value
-from memories.write.compare.grammar import base_of
-from memories.write.compare.reading import tongues
+from memories.write.compare.frames import (
+    ARTICLES,
+    Change,
+    find_change,
+    find_verb,
+    has_verb,
+    is_soft,
+    reduce_to_frame,
+    verb_of,
+)
+from memories.write.compare.reading import CASED, tongues
 from memories.write.compare.vocabulary import (
     ANTONYMS,
     BE,
-    COMMON_VERBS,
+    BOUNDARIES,
     CUES,
     DATES,
     ENUMERATED,
@@ -53,6 +63,8 @@ from memories.write.compare.vocabulary import (
     SOFT,
     SWITCHING,
     USING,
+    VARIANTS,
+    WEEKDAYS,
     Word,
     keys_of,
 )
@@ -61,9 +73,8 @@ _MAX_CHARACTERS = 400  # a longer text usually makes several statements
 _MIN_SHARED = 0.45  # minimum share of the longer text's words that both texts contain
 # fraction of the duplicate threshold; texts less similar than this are about different things
 _MIN_SIMILARITY = 0.4
-_ARTICLES = frozenset("the a an , do does we".split())
 # Words that may stand between two changed words or between the parts of a date: 31 de marzo.
-_LIGHT = SOFT | _ARTICLES | CUES | BE | DATES | frozenset("not no t s is are".split())
+_LIGHT = SOFT | ARTICLES | CUES | BE | DATES | frozenset("not no t s is are".split())
 _LIGHT |= frozenset("de du di da do del .".split())
 _LIGHT_SENSES = frozenset("live is a the in with".split())
 _BEST = frozenset(
@@ -72,17 +83,13 @@ _BEST = frozenset(
 _TOWARDS = frozenset(
     "to from by through via under behind near into over inside beside until".split()
 )
-_DEFINITE = frozenset("the our my your his her their its this".split())
-_VERB_SENSES = frozenset("live is use prefer has like".split())
-_PERSONS = frozenset("i you they he she".split())  # a frame has no "we"
-_POSSESSING = frozenset("own keep sell buy get".split())
-_AUXILIARIES = frozenset("is @there do".split())
-# Words after which a verb stands, and no noun.
-_BEFORE_VERBS = _PERSONS | frozenset(
-    "to not and or who that which when if because it always never only also can could will would "
-    "shall should must may might let help".split()
-)
+_PLACES = (SOFT | _TOWARDS) - {"with"}  # something may work with many things
 _QUANTITIES = frozenset("always only most some few many all every half".split())
+# Verbs of something with one time; a museum may open on several days.
+_TIMED = (SINGLE | {"is", "happen", "occur", "meet", "fall"}) - {"open"}
+_TIME_OF_DAY = re.compile(r"(\d{1,2}):\d\d")
+_HALF_DAY_HOURS = 6
+_CODE = re.compile("[a-z]{2}")  # of a language or a country
 _ADJECTIVE = re.compile(r"\w{3,40}(?:ed|ing|ful|ous|ive|able|ible|al|ic|ary|less|ish|ant|ent)")
 
 # Scripts without spaces.
@@ -91,17 +98,6 @@ _TIME = "点|點|時|时|月|日|号|號|시|월|일"
 _DENIAL = 8  # maximum number of characters that differ if one text negates the other
 # Marks of a subject or an object. A text that contains one is a clause, not a value.
 _CASE = {"zh": "(?!)", "ja": "は|が|を", "ko": r"(?:은|는|이|가|을|를)\s", "th": "(?!)"}
-
-
-class _Change(NamedTuple):
-    """The only place where two texts differ: the words before that place, the removed words, the
-    added words, and the words after it.
-    """
-
-    head: Sequence[Word]
-    removed: Sequence[Word]
-    added: Sequence[Word]
-    tail: Sequence[Word]
 
 
 def corrects(new: str, old: str, similarity: float | None, *, threshold: float) -> bool:
@@ -123,7 +119,7 @@ def corrects(new: str, old: str, similarity: float | None, *, threshold: float) 
     new_tokens, old_tokens = _tokens(new), _tokens(old)
     if not _share_words(new_tokens, old_tokens) or _differ_twice(new_tokens, old_tokens):
         return False
-    new_words, old_words = (_frame(words) for words in align_texts(new, old))
+    new_words, old_words = (reduce_to_frame(words) for words in align_texts(new, old))
     return (
         _announces_change(new_words, old_words)
         or _differs_by_denial(new_words, old_words)
@@ -206,86 +202,6 @@ def _contains(text: str, entries: Sequence[str]) -> bool:
     return any(entry in text for entry in entries)
 
 
-# --- the frame of a text
-
-
-def _frame(words: Sequence[Word]) -> list[Word]:
-    """Return the words that form a text's frame, without articles. A colon and any form of "is"
-    become the same word.
-    """
-    frame: list[Word] = []
-    definite = False
-    for word in words:
-        if word.sense not in {"", "in", "with", "was"}:
-            word = word._replace(key=word.sense)  # noqa: PLW2901
-        if word.key in BE or word.shown == ":":
-            definite = False
-            frame.append(word._replace(key="is"))
-            continue
-        definite = definite or word.key in _DEFINITE
-        if word.key in SOFT or word.key in {"'s", ".", ","}:
-            definite = False
-        if word.key == "@when":
-            frame.append(word._replace(key="on"))
-        elif word.key not in _ARTICLES and word.key not in CUES:
-            frame.append(word._replace(definite=definite))
-    while frame and frame[-1].key == ".":
-        del frame[-1]
-    return frame
-
-
-def _find_change(new: Sequence[Word], old: Sequence[Word]) -> _Change | None:
-    blocks = SequenceMatcher(None, keys_of(old), keys_of(new), autojunk=False).get_opcodes()
-    changed = [block for block in blocks if block[0] != "equal"]
-    if not changed:
-        return None
-    start, end = changed[0][1], changed[-1][2]
-    new_start, new_end = changed[0][3], changed[-1][4]
-    replaced = [
-        part
-        for kind, old_start, old_end, start_in_new, end_in_new in changed
-        if kind == "replace"
-        for part in (old[old_start:old_end], new[start_in_new:end_in_new])
-    ]
-    if len(replaced) > 2 and all(map(_is_named, replaced)):
-        return None  # another value for another place or purpose
-    return _with_verb_first(_Change(old[:start], old[start:end], new[new_start:new_end], old[end:]))
-
-
-def _is_named(words: Sequence[Word]) -> bool:
-    """Return whether words name something, and are not only values or prepositions."""
-    return any(word.shown.isalpha() and not _is_soft(word) and not is_value(word) for word in words)
-
-
-def _with_verb_first(change: _Change) -> _Change:
-    """Move a verb at the end of its sentence, as in Turkish or Hindi, before the replaced words."""
-    head, removed, added, tail = change
-    if not head or not tail or tail[-1].sense not in _VERB_SENSES:
-        return change
-    verbs = [word for word in tail if word.sense in _VERB_SENSES]
-    return _Change([*head, verbs[0]], removed, added, [word for word in tail if word not in verbs])
-
-
-@functools.lru_cache(maxsize=4_096)
-def _verb(word: Word) -> str:
-    """Return the base form of a word that may be a known verb; empty for others."""
-    if word.key in {"is", "@there"}:
-        return word.key
-    form = word.shown.lower()
-    for base in (word.key, form, *base_of(form), form.removesuffix("es")):
-        if base in COMMON_VERBS:
-            return base
-    return ""
-
-
-def _has_verb(words: Iterable[Word], verbs: Set[str]) -> bool:
-    return any(_verb(word) in verbs for word in words)
-
-
-def _is_soft(word: Word) -> bool:
-    return word.key in SOFT or word.sense in {"in", "with"}
-
-
 # --- what makes a correction
 
 
@@ -308,7 +224,7 @@ def _announces_change(new: Sequence[Word], old: Sequence[Word]) -> bool:
     removed, added = set(spelled[start + 1 : end]), set(spelled[end + 1 :])
     if not removed or not removed <= old_words or added <= old_words:
         return False
-    if not _has_verb(new[:start], SWITCHING):
+    if not has_verb(new[:start], SWITCHING):
         return False
     subject = {word.shown.lower() for word in new[:start] if word.key not in SOFT | BE}
     return start == 1 or not subject.isdisjoint(old_words)
@@ -320,7 +236,7 @@ def _differs_by_denial(new: Sequence[Word], old: Sequence[Word]) -> bool:
     old_shared, removed = _split_by_other(old, new)
     if len(new_shared) < 2 or new_shared != old_shared:
         return False
-    weighty = {word.key for word in added + removed if not _is_soft(word)}
+    weighty = {word.key for word in added + removed if not is_soft(word)}
     return bool(weighty) and weighty <= NEGATIONS | _QUANTITIES
 
 
@@ -335,17 +251,17 @@ def _split_by_other(words: Sequence[Word], other: Sequence[Word]) -> tuple[list[
 
 def _replaces_value(new: Sequence[Word], old: Sequence[Word], codes: Sequence[str]) -> bool:
     """Return whether one value was replaced by another value of the same attribute."""
-    change = _find_change(new, old)
+    change = find_change(new, old)
     if change is None or not change.removed or not change.added:
         return False
     if not change.head:
         return _is_role(change)
-    if _is_event(change):
+    if _is_event(change) or _are_variants(change) or _is_habit(change):
         return False
     return _has_opposites(change, codes) or _is_other_value(change)
 
 
-def _has_opposites(change: _Change, codes: Sequence[str]) -> bool:
+def _has_opposites(change: Change, codes: Sequence[str]) -> bool:
     return any(
         (removed.key, added.key) in ANTONYMS or are_opposite(removed.shown, added.shown, codes)
         for removed in change.removed
@@ -353,13 +269,13 @@ def _has_opposites(change: _Change, codes: Sequence[str]) -> bool:
     )
 
 
-def _is_other_value(change: _Change) -> bool:
+def _is_other_value(change: Change) -> bool:
     """Return whether the changed part, which follows a subject, is a value of which the subject can
     have only one.
     """
-    verb = _find_verb(change.head)
+    verb = find_verb(change.head)
     changed = [*change.removed, *change.added]
-    weighty = [word for word in changed if not _is_soft(word)]
+    weighty = [word for word in changed if not is_soft(word)]
     if all(map(is_value, weighty)):
         return _is_one_value(change, verb)
     has_number = any(word.key[:1].isdigit() for word in weighty)
@@ -372,36 +288,9 @@ def _is_other_value(change: _Change) -> bool:
     are_actions = all(map(_begins_with_participle, (change.removed, change.added)))
     if is_example or are_actions or _changes_direction(change) or _changes_kind(change):
         return False
-    if change.head[verb].shown == ":" and any(map(_verb, changed)):
+    if change.head[verb].shown == ":" and any(map(verb_of, changed)):
         return False  # here, a sentence follows the colon, not a value
     return _has_one_object(change, verb)
-
-
-def _find_verb(words: Sequence[Word]) -> int | None:
-    """Return the position of the last verb. After a verb such as "use", a word may be a noun that
-    is spelled like a verb, as "paint" in "use blue paint".
-    """
-    for at in range(len(words) - 1, -1, -1):
-        base = _verb(words[at])
-        if not base:
-            continue
-        is_bare = words[at].shown.lower() in {base, f"{base}s", f"{base}es"}
-        may_be_noun = is_bare and base not in _AUXILIARIES
-        if not may_be_noun or at == 0 or words[at - 1].key in _BEFORE_VERBS:
-            return at
-        if not any(_is_surely_verb(words, earlier) for earlier in range(at)):
-            return at
-    return None
-
-
-def _is_surely_verb(words: Sequence[Word], at: int) -> bool:
-    """Return whether a word is a verb, and not a noun that is spelled like one."""
-    word, base = words[at], _verb(words[at])
-    if word.key == "@has":
-        return True
-    if not base or base in _AUXILIARIES or word.definite:
-        return False
-    return base in USING | _POSSESSING or (at > 0 and words[at - 1].key in _PERSONS)
 
 
 def _prepositions(words: Sequence[Word]) -> list[str]:
@@ -414,7 +303,7 @@ def _begins_with_participle(words: Sequence[Word]) -> bool:
     return len(words) > 1 and words[0].form in {"past", "passive", "adjective"}
 
 
-def _changes_direction(change: _Change) -> bool:
+def _changes_direction(change: Change) -> bool:
     """Return whether only one text joins two values ("to A and B", "from B"), or one text is about
     going to a place and the other about coming from a different place. Both texts may be true.
     """
@@ -425,7 +314,7 @@ def _changes_direction(change: _Change) -> bool:
     return have_places and {removed[0], added[0]} == {"to", "from"}
 
 
-def _changes_kind(change: _Change) -> bool:
+def _changes_kind(change: Change) -> bool:
     """Return whether the texts give values of different kinds, which may both be true: CI runs on
     node 22, CI runs on Linux; Ann works at nine, Ann works at Acme.
     """
@@ -433,7 +322,7 @@ def _changes_kind(change: _Change) -> bool:
     if removed and added:
         return removed.isdisjoint(added)
     # Without a preposition, the words before the value name its kind: the database is Redis 7.
-    if not any(map(_is_soft, (change.head[-1], change.removed[0], change.added[0]))):
+    if not any(map(is_soft, (change.head[-1], change.removed[0], change.added[0]))):
         return False
     shapes = {_find_shape(change.removed), _find_shape(change.added)}
     return shapes in ({"value", "name"}, {"numbered", "name"}, {"numbered", "noun"})
@@ -449,7 +338,7 @@ def _find_shape(words: Sequence[Word]) -> str:
     """Return whether words are a `value` such as a date, a `numbered` thing, a `name` or a `noun`;
     empty if they are a mixture of these.
     """
-    weighty = [word for word in words if not _is_soft(word)]
+    weighty = [word for word in words if not is_soft(word)]
     values = [word for word in weighty if is_value(word) or word.key.removesuffix("s") in DATES]
     if len(values) < len(weighty):
         if values:
@@ -461,7 +350,7 @@ def _find_shape(words: Sequence[Word]) -> str:
     return "value" if weighty else ""
 
 
-def _is_role(change: _Change) -> bool:
+def _is_role(change: Change) -> bool:
     """Return whether a role held by only one person changed hands: Ann is the lead, Bob is the
     lead.
     """
@@ -470,23 +359,55 @@ def _is_role(change: _Change) -> bool:
         return False
     if tail[0].key == "is":
         return tail[1].definite
-    return _verb(tail[0]) in LEADING
+    return verb_of(tail[0]) in LEADING
 
 
-def _is_event(change: _Change) -> bool:
+def _is_event(change: Change) -> bool:
     """Return whether a text reports an event that can happen more than once."""
     words = (*change.head, *change.tail)
     if any(word.sense in {"today", "yesterday", "was"} for word in words):
         return True
     for word in words:
-        verb, shown = _verb(word), word.shown.lower()
+        verb, shown = verb_of(word), word.shown.lower()
         if verb and not (word.definite and shown == verb):  # "the build" is a noun, not a verb
             is_past = word.form == "past" or shown in {"was", "were"}
-            return is_past and not _has_verb(change.head, ONCE)
+            return is_past and not has_verb(change.head, ONCE)
     return any(word.form == "past" for word in words)
 
 
-def _is_one_value(change: _Change, verb: int | None) -> bool:
+def _are_variants(change: Change) -> bool:
+    """Return whether two paths differ only in parts that name variants of one thing, such as
+    environments or languages: config/dev.yaml, config/prod.yaml.
+    """
+    if not _has_path(change) or len(change.removed) != 1 or len(change.added) != 1:
+        return False
+    parts, other_parts = (
+        re.split(r"[\W_]+", word.shown.lower()) for word in (*change.removed, *change.added)
+    )
+    codes = zip(parts[:-1], other_parts[:-1], strict=False)  # "acme.io" ends with no language
+    variants = [pair for pair in codes if all(map(_CODE.fullmatch, pair))]
+    changed = [pair for pair in zip(parts, other_parts, strict=False) if pair[0] != pair[1]]
+    return len(parts) == len(other_parts) and all(
+        pair in variants or VARIANTS.issuperset(pair) for pair in changed
+    )
+
+
+def _is_habit(change: Change) -> bool:
+    """Return whether the values are times at which a subject may do the same thing: works on
+    Mondays and on Tuesdays, runs at 2:00 and at 14:00.
+    """
+    verb = find_verb(change.head)
+    is_open = change.head[-2:-1] and change.head[-2].key == "open"
+    if verb is not None and verb_of(change.head[verb]) in _TIMED and not is_open:
+        return False
+    times = [word for word in (*change.removed, *change.added) if not is_soft(word)]
+    if times and all(word.key[:-1] in WEEKDAYS for word in times):
+        return True
+    hours = [int(time[1]) for word in times if (time := _TIME_OF_DAY.fullmatch(word.key))]
+    return len(hours) == len(times) == 2 and abs(hours[0] - hours[1]) >= _HALF_DAY_HOURS
+
+
+def _is_one_value(change: Change, verb: int | None) -> bool:
     """Return whether numbers, dates, versions or paths are values of the same attribute."""
     head, _, _, tail = change
     if any(word.key == "is" or word.sense in {"live", "is"} for word in tail):
@@ -494,11 +415,29 @@ def _is_one_value(change: _Change, verb: int | None) -> bool:
     if head[-1].key in ENUMERATED:
         return False
     if verb is None:
-        if len(head) == 1 or any(map(_verb, tail)):
+        if len(head) == 1 or any(map(verb_of, tail)):
             return False  # this word belongs to the subject
-        return not _begins_with_verb(tail)
-    base = _verb(head[verb])
-    return base not in MANY or bool(tail if base == "has" else head[verb + 1 :])
+        return not (_has_path(change) or _begins_with_verb(tail))
+    base, behind = verb_of(head[verb]), head[verb + 1 :]
+    if _is_label(change, behind):
+        return base in USING or _has_one_object(change, verb)
+    return base not in MANY or bool(tail if base == "has" else behind)
+
+
+def _is_label(change: Change, behind: Sequence[Word]) -> bool:
+    """Return whether a value is the name of one thing of possibly many, as a path or the number in
+    "port 443" is, rather than a measure.
+    """
+    if _has_path(change):
+        return True
+    if not behind or any(map(is_soft, behind)) or is_value(behind[-1]) or change.tail:
+        return False
+    # A program supports a system from one version on.
+    return KINDS.get(behind[-1].shown.lower()) != KINDS["android"]
+
+
+def _has_path(change: Change) -> bool:
+    return any(CASED.search(word.key) for word in (*change.removed, *change.added))
 
 
 def _begins_with_verb(words: Sequence[Word]) -> bool:
@@ -508,34 +447,42 @@ def _begins_with_verb(words: Sequence[Word]) -> bool:
     if len(words) < 2:
         return False
     verb, following = words[:2]
-    is_object = not _is_soft(following) and following.key not in {"per", "and", "or"}
-    return verb.shown.isalpha() and not _is_soft(verb) and is_object
+    is_object = not is_soft(following) and following.key not in {"per", "and", "or"}
+    return verb.shown.isalpha() and not is_soft(verb) and is_object
 
 
-def _has_one_object(change: _Change, verb: int) -> bool:
+def _has_one_object(change: Change, verb: int) -> bool:
     """Return whether a verb can have only one object at a time: "lives in", "uses … for"."""
-    head, removed, added, tail = change
-    base, behind = _verb(head[verb]), head[verb + 1 :]
+    head, removed, added, _ = change
+    base, behind = verb_of(head[verb]), head[verb + 1 :]
     keys = keys_of(head[:verb])
     if head[verb].form == "passive" and "is" in keys:
         auxiliary = verb - 1 - keys[::-1].index("is")
         return _is_one_thing(head[:auxiliary], head[auxiliary + 1 :], removed, added)
     if base == "is":
         return _is_one_predicate(change, verb)
+    if base == "call":
+        return verb == 0  # an instruction; a service may call many others
     if base in SINGLE:
-        return base not in {"call", "name"} or head[verb - 1].key not in MANY
-    if base in PLACED and (*behind, *removed)[0].key in SOFT | _TOWARDS:
+        return base != "name" or head[verb - 1].key not in MANY
+    if base in PLACED and (*behind, *removed)[0].key in _PLACES:
         return base != "go" or head[verb - 1].key not in PEOPLE
-    if base in USING:
-        # "use X for A", "use X for B": a second purpose
-        is_purpose = len(behind) > 1 and (behind[-1].key == "for" or behind[-1].sense == "with")
-        has_purpose = any(word.key not in SOFT for word in (*behind, *tail))
-        is_only_one = base == "prefer" and len(removed) == len(added) == 1
-        return not is_purpose and (has_purpose or is_only_one)
-    return False
+    return base in USING and _has_one_use(change, base, behind)
 
 
-def _is_one_predicate(change: _Change, verb: int) -> bool:
+def _has_one_use(change: Change, base: str, behind: Sequence[Word]) -> bool:
+    """Return whether a subject uses one thing for a purpose: "use … for baking"."""
+    if not BOUNDARIES.isdisjoint(keys_of(behind[:1])):
+        return False  # a run before one thing and before another
+    if not MANY.isdisjoint(keys_of(change.tail[:1])):
+        return False  # one permission of several
+    if len(behind) > 1 and (behind[-1].key in {"for", "with"} or behind[-1].sense == "with"):
+        return False  # a second purpose
+    is_only_one = base == "prefer" and len(change.removed) == len(change.added) == 1
+    return is_only_one or any(word.key not in SOFT for word in (*behind, *change.tail))
+
+
+def _is_one_predicate(change: Change, verb: int) -> bool:
     """Return whether a predicate can have only one value at a time, in any language."""
     head, removed, added, _ = change
     subject, behind = list(head[:verb]), head[verb + 1 :]
@@ -559,7 +506,7 @@ def _is_one_thing(
     has_many = not {noun.key, noun.key.removesuffix("s")}.isdisjoint(MANY) and not keys & _BEST
     if has_many and (len(subject) == 1 or keys & {"'s", "of"}):
         return False  # there can be several, as with Ann's friends, or with bugs
-    if _has_verb(behind, SINGLE | PLACED | LEADING):
+    if has_verb(behind, SINGLE | PLACED | LEADING):
         return True
     are_names = removed[-1].shown[:1].isupper() and added[-1].shown[:1].isupper()
     if len(subject) == 1 and noun.opens and not are_names:

@@ -110,6 +110,7 @@ SWITCHING = _words("switching")
 PEOPLE = _words("people")
 ENUMERATED = _words("enumerated")
 CUES = _words("cues")
+VARIANTS = _words("variants")
 KINDS = _group_of_each("kinds")
 COMMON_VERBS = (
     SINGLE
@@ -149,7 +150,7 @@ class Word(NamedTuple):
         exact: Whether the word matches only itself, and not its inflections and synonyms.
         opens: Whether it opens a sentence, so that the case of its first letter makes no
             difference.
-        definite: Whether it follows "the", "my" or a similar word; see `corrections`.
+        definite: Whether it follows "the", "my" or a similar word; see `frames`.
         literal: Whether it is part of a code, a command or a value, so that it matches only itself.
         form: `past`, `passive`, `adjective` for other participles, `plain`, or `FREE`.
         sense: Its meaning in English, if it is a known word of another language; see
