@@ -1,6 +1,6 @@
-"""Puts `MemoriesStore` in the place of LangGraph's `SqliteStore`, for LangGraph's own tests.
+"""Replaces LangGraph's `SqliteStore` with `MemoriesStore`, for LangGraph's own tests.
 
-It is the `conftest.py` of the folder in which `test_langgraph_own_tests` runs them.
+`test_langgraph_own_tests` uses it as the `conftest.py` of the folder in which they run.
 """
 
 import sys
@@ -17,7 +17,7 @@ from memories.stores.records import Space
 
 
 class Embeddings:
-    """An embedder of LangChain as ours."""
+    """Adapts a LangChain embedder to our protocol."""
 
     def __init__(self, embeddings: Any) -> None:
         self._embeddings = embeddings
@@ -39,7 +39,7 @@ class Embeddings:
 
 
 class SqliteStore(MemoriesStore):
-    """`MemoriesStore` with the constructor of LangGraph's store; each has a file of its own."""
+    """`MemoriesStore` with the constructor of LangGraph's store; each has its own file."""
 
     @classmethod
     @contextmanager

@@ -1,4 +1,4 @@
-"""Write the home of a user of this version, as a fixture: `write_home.py ARCHIVE`.
+"""Writes the home of a user of this version as a fixture: `write_home.py ARCHIVE`.
 
 Later versions open it, upgrade it and disconnect its hosts; see `tests/test_older_home.py`. Run it
 once a release, with the program of that release. The archive holds the user's folder, with
@@ -28,8 +28,8 @@ HOSTS = (
     "zed",
 )
 
-# What each answer must still say in a later version; figures that depend on the time of asking are
-# left out.
+# Questions whose answers must stay the same in later versions; none with figures that depend on the
+# time.
 QUESTIONS = {
     "shared": ("list", "--limit", "1000"),
     "bob": ("list", "--limit", "1000", "-n", "bob", "--no-shared"),
@@ -49,7 +49,7 @@ QUESTIONS = {
 
 
 def main(archive: Path) -> None:
-    """Make the home, ask it, and pack it."""
+    """Create the home, record its answers, and pack it."""
     with tempfile.TemporaryDirectory(prefix="user-") as name:
         user = Path(name).resolve()
         work = user / "shop"
@@ -76,7 +76,7 @@ def main(archive: Path) -> None:
 
 
 class Runner:
-    """Runs the command as the user does, in the user's project."""
+    """Runs the command like the user, in the user's project."""
 
     def __init__(self, user: Path, work: Path) -> None:
         path = f"{PROGRAM.parent}:/usr/bin:/bin"
@@ -105,7 +105,7 @@ class Runner:
 
 
 def prepare_hosts(user: Path) -> None:
-    """Some hosts have settings of the user already, with comments and another server."""
+    """Give some hosts settings of the user, with comments and another server."""
     files = {
         ".claude/settings.json": '{\n  "hooks": {"Stop": [{"hooks": [{"type": "command", "command": "bell"}]}]}\n}\n',
         ".claude.json": '{"mcpServers": {"other": {"command": "other-server"}}}\n',
@@ -120,8 +120,8 @@ def prepare_hosts(user: Path) -> None:
 
 
 def write_memories(run: Runner) -> None:
-    """Memories of every kind: versions, tags, keys, corrections, deleted, replaced, forgotten and
-    pending ones.
+    """Write memories of every kind: with versions, tags, keys and corrections; deleted, replaced,
+    forgotten and pending.
     """
     for folder in ("objects", "refs/heads"):
         (run.work / ".git" / folder).mkdir(parents=True)
@@ -168,25 +168,25 @@ def write_memories(run: Runner) -> None:
     exported = run("export", "--namespace", "shared")
     (run.work / "export.jsonl").write_text(exported)
     (run.work / "foreign.jsonl").write_text(re.sub(r',"proof":"\w+"', "", exported))
-    run("import", "foreign.jsonl", "--as", "eve")  # its memories wait for a review
+    run("import", "foreign.jsonl", "--as", "eve")  # its memories wait for review
 
 
 def connect_hosts(run: Runner) -> None:
-    """All hosts are connected, two of them with capture."""
+    """Connect all hosts, two of them with capture."""
     for host in HOSTS:
         capture = ["--capture"] if host in {"claude-code", "codex"} else []
         run("connect", host, *capture)
 
 
 def write_conversations(run: Runner) -> None:
-    """Two conversations with speakers, zones and an answer."""
+    """Write two conversations with speakers, time zones and an answer."""
     run("turns", "add", "standup", "We ship the beta on Friday", "--speaker", "Ann")
     run("turns", "add", "standup", "Then I will write the notes on Thursday", "--speaker", "Bob")
     run("turns", "add", "retro", "The build was red for three days 🚨")
 
 
 def write_scratchpads(run: Runner) -> None:
-    """One scratchpad has an edit that no command has taken over yet."""
+    """Write two scratchpads."""
     pinned = run.create("Never push to main on a Friday", "-n", "ann")
     run("scratchpad", "pin", pinned, "-n", "ann")
     run.create("Ann's laptop is called heron", "-n", "ann")
@@ -194,7 +194,7 @@ def write_scratchpads(run: Runner) -> None:
 
 
 def write_half_moved_files(user: Path) -> None:
-    """A store of files, killed while its namespace moves to SQLite."""
+    """Write a files store, killed during the move of its namespace to SQLite."""
     script = """
 import os, signal, sys
 from memories import Memories
@@ -228,7 +228,7 @@ with Memories(url, config=load_config({"file_migrate_at": "5"}, environment={}))
 
 
 def write_what_waits(run: Runner) -> None:
-    """An edit and an event that no command has taken over; written last, since any command may take
+    """Write an edit and an event that no command has taken over; last, since any command may take
     them over.
     """
     pad = next(Path(run.environment["HOME"]).rglob("ann/scratchpad.yaml"))
@@ -264,7 +264,7 @@ def write_what_waits(run: Runner) -> None:
 
 
 def pack(user: Path, archive: Path) -> None:
-    """Pack the user's folder, with placeholders for paths of this machine."""
+    """Pack the user's folder, with placeholders for the paths of this machine."""
     for file in [file for file in user.rglob("*") if file.is_file()]:
         if file.suffix in {".json", ".toml", ".yaml", ".js", ".jsonl", ""} or file.name.endswith(
             ".bak"

@@ -150,7 +150,7 @@ def test_eight_commands_at_once_all_succeed(
 
 
 @pytest.mark.thorough
-def test_processes_that_make_the_store_at_one_moment_all_succeed(
+def test_processes_that_create_the_store_at_the_same_moment_all_succeed(
     path: Path, at_once: Callable[..., list[Any]], run_python: RunPython
 ) -> None:
     script = (

@@ -54,7 +54,7 @@ def test_the_half_life_is_a_setting() -> None:
     assert confidence(DecayPolicy.CONTEXTUAL, 12, half_life=0.5) == 0.0
 
 
-def test_times_of_any_zone_are_compared() -> None:
+def test_times_in_different_zones_are_compared() -> None:
     from datetime import timezone
 
     elsewhere = (NOW - timedelta(hours=360)).astimezone(timezone(timedelta(hours=9)))
@@ -73,11 +73,11 @@ def test_only_reinforceable_memories_are_reset_by_reinforcement() -> None:
     assert reference_time(DecayPolicy.STABLE, NOW, later) == NOW
 
 
-def test_a_version_that_is_newer_than_the_reinforcement_counts() -> None:
+def test_decay_restarts_with_a_version_newer_than_the_reinforcement() -> None:
     assert reference_time(DecayPolicy.REINFORCEABLE, NOW, NOW - timedelta(days=1)) == NOW
 
 
-def test_reinforceable_memories_may_have_another_half_life() -> None:
+def test_reinforceable_memories_can_have_another_half_life() -> None:
     half_life = HalfLife(720.0, 1440.0)
     assert confidence(DecayPolicy.CONTEXTUAL, 360, half_life) == 0.5
     assert confidence(DecayPolicy.REINFORCEABLE, 360, half_life) == 0.75

@@ -67,7 +67,9 @@ def test_an_id_without_known_neighbours_keeps_its_time_and_some_random_bits() ->
     assert _shorten("own-id", None, 2) == "own-id"
 
 
-def test_a_name_of_an_own_file_is_readable_if_it_was_written_to(tmp_path: Path) -> None:
+def test_a_namespace_named_like_a_file_of_ours_is_readable_only_if_it_exists(
+    tmp_path: Path,
+) -> None:
     config = load_config({}, environment={"MEMORY_HOME": str(tmp_path / "home")})
     with closing(SQLiteStore(tmp_path / "m.db", None)) as store:
         store.append(

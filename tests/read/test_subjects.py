@@ -1,4 +1,4 @@
-"""Guesses whether one text may replace another, on both sides of each limit."""
+"""The guess whether one text may replace another, on both sides of each limit."""
 
 import pytest
 
@@ -12,7 +12,7 @@ OLD = (
 
 
 @pytest.mark.parametrize(("shared", "may_replace"), [(7, True), (6, False)])
-def test_a_text_may_replace_one_with_which_it_shares_35_percent_of_the_words(
+def test_texts_that_share_35_percent_of_their_words_may_replace_each_other(
     shared: int, may_replace: bool
 ) -> None:
     assert has_words_of(" ".join(OLD.split()[:shared]), OLD) is may_replace

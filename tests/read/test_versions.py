@@ -80,7 +80,7 @@ def test_the_next_version_keeps_unchanged_fields() -> None:
     )
 
 
-def test_versions_stay_in_order_if_the_clock_was_set_back() -> None:
+def test_versions_stay_in_order_even_if_the_clock_was_set_back() -> None:
     first = versions.first_version(DRAFT, "id", "bob", NOW)
     second = versions.next_version(first, "update", NOW - DAY, fresh=True, text="new")
     assert second.created_at == NOW
@@ -119,7 +119,7 @@ def test_each_project_has_its_own_keys() -> None:
     assert versions.plain_key(versions.scoped_key("a/b", one)) == "a/b"
 
 
-def test_a_version_that_ended_at_a_moment_had_ended_then() -> None:
+def test_a_version_has_ended_at_the_time_of_its_end() -> None:
     record = versions.first_version(DRAFT, "id", "bob", NOW)._replace(
         ended_at=NOW + DAY, ended_by="delete"
     )
@@ -131,7 +131,7 @@ def test_a_version_that_ended_at_a_moment_had_ended_then() -> None:
     assert ends == [None, "delete", "delete"]
 
 
-def test_a_memory_is_corrected_from_the_moment_of_its_correction_on() -> None:
+def test_a_memory_is_corrected_from_the_time_of_its_correction_on() -> None:
     fields = {"corrected_by": "other", "corrected_at": to_millis(NOW + DAY)}
     record = versions.first_version(DRAFT, "id", "bob", NOW)._replace(fields=fields)
     millisecond = timedelta(milliseconds=1)
@@ -148,7 +148,7 @@ def test_a_memory_is_corrected_from_the_moment_of_its_correction_on() -> None:
         ({}, "src/a.py opens the gate", {}),
     ],
 )
-def test_a_new_text_keeps_the_anchors_that_it_names(
+def test_a_new_text_keeps_the_anchors_that_it_still_names(
     fields: dict[str, Any], text: str, left: dict[str, Any]
 ) -> None:
     ref = Ref(Collection.MEMORY, "bob", "m", 1)

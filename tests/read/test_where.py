@@ -47,16 +47,16 @@ TURN = Record(
 
 
 def selector(text: str, collection: Collection = Collection.MEMORY) -> Selector:
-    """Read an expression."""
+    """Parse an expression."""
     return parse(text, collection, AT)
 
 
 def fits(text: str, record: Record = MEMORY) -> bool:
-    """Return whether a record meets an expression."""
+    """Return whether a record matches an expression."""
     return selector(text, record.ref.collection).fits(record)
 
 
-def test_a_memory_meets_an_expression() -> None:
+def test_an_expression_matches_a_memory() -> None:
     texts = [
         "type = fact",
         "type=fact",
@@ -64,13 +64,13 @@ def test_a_memory_meets_an_expression() -> None:
         'type = "fact"',
         "type = fa*",
         "project != web",
-        "team != web",  # what has no such tag is not of that team
+        "team != web",  # a memory without the tag isn't of that team
         "not team = web",
         "has(project)",
         "project exists",
         "not has(team)",
         "Role = admin",
-        "not Role = user and not role = admin",  # tags are told apart by case
+        "not Role = user and not role = admin",  # tags are case-sensitive
         '"by" = me',
         'has("by")',
         "by = claude-code",
@@ -133,7 +133,7 @@ def test_a_memory_meets_an_expression() -> None:
     assert [text for text in texts if fits(f"not ({text})")] == []
 
 
-def test_a_turn_meets_an_expression() -> None:
+def test_an_expression_matches_a_turn() -> None:
     texts = [
         "role = tool",
         "speaker = Ann",
@@ -154,7 +154,7 @@ def test_a_turn_meets_an_expression() -> None:
 
 
 def refusal(text: object, collection: Collection = Collection.MEMORY) -> str:
-    """Return why an expression is refused; "" if it is not."""
+    """Return the error of a refused expression; "" if it is accepted."""
     try:
         parse(text, collection, AT)  # type: ignore[arg-type]
     except InvalidInput as exc:
@@ -162,7 +162,7 @@ def refusal(text: object, collection: Collection = Collection.MEMORY) -> str:
     return ""
 
 
-def test_errors_name_the_position() -> None:
+def test_errors_of_expressions_name_the_position() -> None:
     rows = [
         ("type", 1, '"type" is not a condition; write type = VALUE, or type exists'),
         ("type = ", 8, "a value is missing at the end"),
@@ -225,7 +225,7 @@ def test_anything_but_text_is_refused() -> None:
     assert [text for text in texts if not refusal(text).startswith("where is ")] == []
 
 
-def test_a_program_may_use_a_channel_of_its_own() -> None:
+def test_expressions_accept_unknown_channels() -> None:
     own = MEMORY._replace(labels=stamp_labels({}, ORIGIN._replace(channel="hermes")))
     assert fits("channel = hermes", own)
     assert not fits("channel = hermes")
@@ -285,7 +285,7 @@ def test_any_value_can_be_written_in_quotes(value: str) -> None:
     assert not fits(f'note = "{escaped}"', record._replace(labels={"note": f"{value}x"}))
 
 
-def test_the_filter_has_only_required_conditions() -> None:
+def test_only_required_conditions_become_part_of_the_filter() -> None:
     base = Filter(Collection.MEMORY, ("bob",))
     found = selector(
         f"type = fact and by = claude-code and since 7d and until 1d and id = {ID}"
@@ -309,7 +309,7 @@ def test_the_filter_has_only_required_conditions() -> None:
     assert turns.narrow(Filter(Collection.HISTORY, ("bob",))).group == "standup"
 
 
-def test_other_conditions_of_a_filter_stay() -> None:
+def test_an_expression_keeps_the_other_conditions_of_a_filter() -> None:
     base = Filter(Collection.MEMORY, ("bob",), labels={"type": "other"}, since=NOW)
     found = selector("type = fact and since 7d").narrow(base)
     assert (found.labels, found.since) == ({"type": "other"}, NOW)

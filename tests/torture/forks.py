@@ -1,8 +1,8 @@
-"""Processes of a campaign: forks of one that has imported everything and opened no store; all die
-with it.
+"""Processes of a campaign, forked from one that has imported everything and opened no store. All
+die with it.
 
-A campaign's script never opens a store itself, prints its figures as lines of JSON, and ends with 1
-and a reason on standard error if something is wrong.
+A campaign's script never opens a store itself. It prints its figures as lines of JSON, and if
+something is wrong it exits with 1 and a reason on standard error.
 """
 
 import ctypes
@@ -20,28 +20,28 @@ from typing import Any
 
 _libc = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG, _CLONE_NEWNS = 1, 0x20000
-LONGEST_SECONDS = 7200  # of a child; a script whose children need less sets it
-# before a script that imports this
+LONGEST_SECONDS = 7200  # maximum of a child; a script whose children need less sets it
+# a script that imports this module begins with this
 ON_PATH = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
 
 
 def die_with_parent() -> None:
-    """End when the parent ends, and after a long time in any case."""
+    """Let this process die when its parent ends, or at the latest after `LONGEST_SECONDS`."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.alarm(LONGEST_SECONDS)
 
 
 def own_mounts() -> None:
-    """Mount things for this process and its children only, so that none is left however they end;
-    root only.
+    """Give this process and its children private mounts, so that none remains after any kind of
+    end; root only.
     """
     if _libc.unshare(_CLONE_NEWNS):
-        sys.exit("can't have mounts of its own")
+        sys.exit("can't have private mounts")
     subprocess.run(["mount", "--make-rprivate", "/"], check=True, timeout=300)
 
 
 def warm() -> None:
-    """Import all that forks need, so that they begin at once."""
+    """Import everything that forks need, so that they start quickly."""
     import memories.read.turns
     import memories.read.versions
     import memories.search.search
@@ -71,7 +71,7 @@ def fork(work: Callable[..., object], *arguments: Any) -> int:
     failed = 0
     try:
         work(*arguments)
-    except BaseException:  # noqa: BLE001 - the child must not go on with what its parent does
+    except BaseException:  # noqa: BLE001 - the child must not continue the parent's work
         traceback.print_exc()
         failed = 1
     sys.stdout.flush()
@@ -79,7 +79,7 @@ def fork(work: Callable[..., object], *arguments: Any) -> int:
 
 
 def wait(children: Sequence[int], expected: int = 0) -> None:
-    """Wait for children; one that ends otherwise ends the campaign."""
+    """Wait for children; end the campaign if one ends differently."""
     for child in children:
         ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if ended != expected:
@@ -87,7 +87,7 @@ def wait(children: Sequence[int], expected: int = 0) -> None:
 
 
 def kill(children: Sequence[int], drawn: random.Random) -> None:
-    """Kill children in any order, some a moment after the others."""
+    """Kill children in random order, with short pauses between some of them."""
     for child in drawn.sample(list(children), len(children)):
         os.kill(child, signal.SIGKILL)
         if drawn.random() < 0.3:
@@ -96,7 +96,7 @@ def kill(children: Sequence[int], drawn: random.Random) -> None:
 
 
 def wait_for_lines(ledgers: Sequence[Path], count: int, children: Sequence[int]) -> None:
-    """Wait until the ledgers have so many lines, however slow the machine is."""
+    """Wait until the ledgers have this many lines, with no limit on time."""
     while sum(ledger.read_bytes().count(b"\n") for ledger in ledgers if ledger.exists()) < count:
         for child in children:
             if os.waitpid(child, os.WNOHANG)[0]:
@@ -104,7 +104,7 @@ def wait_for_lines(ledgers: Sequence[Path], count: int, children: Sequence[int])
         time.sleep(0.002)
 
 
-def tell(**figures: object) -> None:
+def print_figures(**figures: object) -> None:
     """Print the figures so far."""
     sys.stdout.write(json.dumps(figures) + "\n")
     sys.stdout.flush()

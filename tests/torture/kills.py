@@ -1,5 +1,5 @@
-"""Writers are killed; what they were told is there afterwards. `kills.py FOLDER all|first ROUNDS
-SEED`.
+"""Kills writers and checks that every acknowledged write is stored: `kills.py FOLDER all|first
+ROUNDS SEED`.
 """
 
 import random
@@ -11,11 +11,11 @@ import forks
 import work
 
 ROUNDS_OF_A_STORE = 100
-EVERY = 20  # rounds between two looks at everything
+EVERY = 20  # rounds between two checks of everything
 
 
 def main(folder: Path, mode: str, rounds: int, seed: str) -> None:
-    """Kill so many times."""
+    """Kill the writers of this many rounds."""
     forks.die_with_parent()
     forks.warm()
     drawn = random.Random(seed)
@@ -32,7 +32,7 @@ def main(folder: Path, mode: str, rounds: int, seed: str) -> None:
         else:
             forks.wait_for_lines(
                 started, drawn.randint(0, 6), children
-            )  # a line comes before the store, one after it
+            )  # a writer logs a line before it creates the store, and one after
         time.sleep(drawn.uniform(0.0, 0.03))
         forks.kill(children, drawn)
         ledgers = [work.Ledger(file) for file in started]
@@ -48,13 +48,15 @@ def main(folder: Path, mode: str, rounds: int, seed: str) -> None:
             ]
         )
         if deeply:
-            forks.wait([forks.fork(work.in_step, path)])
-        forks.wait([forks.fork(work.nothing_left, path, [work.Ledger(file) for file in files])])
+            forks.wait([forks.fork(work.check_file, path)])
+        forks.wait(
+            [forks.fork(work.check_nothing_left, path, [work.Ledger(file) for file in files])]
+        )
         done["rounds"] += 1
         done["kills"] += len(children)
         done["acknowledged"] += sum(ledger.acknowledged for ledger in ledgers)
         done["forgotten"] += sum(len(ledger.forgotten) for ledger in ledgers)
-        forks.tell(**done, lost=0)
+        forks.print_figures(**done, lost=0)
 
 
 def _write(path: Path, ledger: Path, seed: str) -> None:

@@ -1,9 +1,9 @@
-"""The power is cut while writers work: what they were told is there afterwards. `power_cuts.py
-FOLDER CUTS SEED`.
+"""Simulates power cuts while writers work, and checks that every acknowledged write is stored:
+`power_cuts.py FOLDER CUTS SEED`.
 
-Root only. The store is on an ext4 filesystem in a file, the ledgers are outside of it. The writers
-are stopped, then the filesystem is shut down without writing its journal, so that only what was
-flushed stays; without the stop, a flush that was under way could be answered as done.
+Root only. The store is on an ext4 filesystem in a file; the ledgers are outside. The writers are
+stopped, then the filesystem is shut down without writing its journal, so that only flushed data
+stays. Without the stop, a flush in progress could falsely be reported as done.
 """
 
 import contextlib
@@ -21,13 +21,13 @@ from pathlib import Path
 import forks
 import work
 
-CUTS_OF_A_STORE = 12  # then an empty filesystem, so that making the store is cut too
+CUTS_OF_A_STORE = 12  # then a new filesystem, so that creations are cut too
 IMAGE_BYTES = 256 << 20
 EXT4_IOC_SHUTDOWN, NO_LOG_FLUSH = 0x8004587D, 2
 
 
 def main(folder: Path, cuts: int, seed: str) -> None:
-    """Cut the power so many times."""
+    """Cut the power this many times."""
     forks.die_with_parent()
     forks.own_mounts()
     forks.warm()
@@ -40,7 +40,7 @@ def main(folder: Path, cuts: int, seed: str) -> None:
         if number % CUTS_OF_A_STORE == 0:
             files = []
             image.unlink(missing_ok=True)
-            image = folder / f"image{number}"  # never one that a loop device may still write to
+            image = folder / f"image{number}"  # a loop device may still write to the old one
             _make(image)
         first = number % CUTS_OF_A_STORE == 0
         started = [folder / f"ledger{number}-{writer}" for writer in range(2)]
@@ -55,17 +55,17 @@ def main(folder: Path, cuts: int, seed: str) -> None:
         ledgers = [work.Ledger(file) for file in files]
         with _mounted(image, mount):
             forks.wait([forks.fork(work.check, path, ledgers, drawn)])
-            forks.wait([forks.fork(work.in_step, path)])
-            forks.wait([forks.fork(work.nothing_left, path, ledgers)])
+            forks.wait([forks.fork(work.check_file, path)])
+            forks.wait([forks.fork(work.check_nothing_left, path, ledgers)])
         done["cuts"] += 1
         done["first_creations"] += first
         done["acknowledged"] += sum(ledger.acknowledged for ledger in ledgers[-2:])
         done["forgotten"] += sum(len(ledger.forgotten) for ledger in ledgers[-2:])
-        forks.tell(**done, lost=0)
+        forks.print_figures(**done, lost=0)
 
 
 def _make(image: Path) -> None:
-    """Make a file system in a file."""
+    """Create a filesystem in a file."""
     with image.open("wb") as file:
         file.truncate(IMAGE_BYTES)
     _run("mkfs.ext4", "-qF", image)
@@ -73,7 +73,7 @@ def _make(image: Path) -> None:
 
 @contextlib.contextmanager
 def _mounted(image: Path, mount: Path) -> Iterator[None]:
-    """Mount the file system for as long as the context lasts."""
+    """Mount the filesystem during the block."""
     _run("mount", "-o", "loop", image, mount)
     try:
         yield
@@ -82,7 +82,7 @@ def _mounted(image: Path, mount: Path) -> Iterator[None]:
 
 
 def _cut(mount: Path, children: Sequence[int]) -> None:
-    """Stop the writers and shut the file system down, as a power cut does."""
+    """Stop the writers and shut the filesystem down, like a power cut."""
     for child in children:
         os.kill(child, signal.SIGSTOP)
     for child in children:
@@ -99,7 +99,7 @@ def _cut(mount: Path, children: Sequence[int]) -> None:
 
 
 def _run(*command: object) -> None:
-    """Run a command; end if it fails."""
+    """Run a command; exit if it fails."""
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300)
     if done.returncode:
         sys.exit(f"{command[0]} ended with {done.returncode}: {done.stderr}")

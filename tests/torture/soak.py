@@ -1,7 +1,7 @@
-"""Mixed work for as long as it is told, with a kill every minute. `soak.py FOLDER MINUTES`.
+"""Does mixed work for a number of minutes, with a kill every minute: `soak.py FOLDER MINUTES`.
 
-One process works all the time and tells what it holds: memory, files, threads. Two others work
-until they are killed, then two new ones begin.
+One process works all the time and reports its memory, open files and threads. Two others work until
+they are killed, then two new ones start.
 """
 
 import os
@@ -17,7 +17,7 @@ KILL_SECONDS, LOOK_OPERATIONS = 60.0, 100
 
 
 def main(folder: Path, minutes: float) -> None:
-    """Work, kill, check, and tell the figures after each kill."""
+    """Work, kill and check; print the figures after each kill."""
     forks.die_with_parent()
     forks.warm()
     path, drawn = folder / "store" / "memories.db", random.Random(1)
@@ -38,20 +38,20 @@ def main(folder: Path, minutes: float) -> None:
         forks.kill(children, drawn)
         kills += len(children)
         forks.wait([forks.fork(work.check, path, [work.Ledger(file) for file in started], drawn)])
-        _tell(report, files, kills, largest_log)
+        _print_growth(report, files, kills, largest_log)
     forks.kill([staying], drawn)
     forks.wait(
         [forks.fork(work.check, path, [work.Ledger(file) for file in [*files, steady]], drawn)]
     )
-    forks.wait([forks.fork(work.in_step, path)])
-    _tell(report, [*files, steady], kills, largest_log)
+    forks.wait([forks.fork(work.check_file, path)])
+    _print_growth(report, [*files, steady], kills, largest_log)
 
 
-def _tell(report: Path, files: list[Path], kills: int, largest_log: int) -> None:
-    """Report how memory and files have grown."""
+def _print_growth(report: Path, files: list[Path], kills: int, largest_log: int) -> None:
+    """Print the figures, with the growth of memory and files."""
     rows = [tuple(map(int, line.split())) for line in report.read_text().splitlines()]
-    first, last = rows[len(rows) // 4], rows[-1]  # after it has warmed up
-    forks.tell(
+    first, last = rows[len(rows) // 4], rows[-1]  # after the warm-up
+    forks.print_figures(
         kills=kills,
         acknowledged=sum(work.Ledger(file).acknowledged for file in files),
         lost=0,
@@ -65,7 +65,7 @@ def _tell(report: Path, files: list[Path], kills: int, largest_log: int) -> None
 
 
 def _stay(path: Path, ledger: Path, report: Path) -> None:
-    """Work and measure this process until it is ended."""
+    """Work and measure this process until it is killed."""
     writer = work.Writer(path, ledger, "steady")
     note = os.open(report, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
     while True:

@@ -1,6 +1,4 @@
-"""Processes make a store, or migrate one, at one moment. `start_race.py FOLDER PROCESSES
-ROUNDS`.
-"""
+"""Lets processes create a store at the same moment: `start_race.py FOLDER PROCESSES ROUNDS`."""
 
 import os
 import sys
@@ -13,7 +11,7 @@ from memories import Memories
 
 
 def main(folder: Path, processes: int, rounds: int) -> None:
-    """Race so many times."""
+    """Race this many times."""
     forks.die_with_parent()
     forks.warm()
     for number in range(rounds):
@@ -24,8 +22,8 @@ def main(folder: Path, processes: int, rounds: int) -> None:
         os.close(ready)
         forks.wait(children)
         forks.wait([forks.fork(_look, path, processes)])
-        forks.wait([forks.fork(work.in_step, path)])
-        forks.tell(processes=processes, rounds=number + 1, errors=0)
+        forks.wait([forks.fork(work.check_file, path)])
+        forks.print_figures(processes=processes, rounds=number + 1, errors=0)
 
 
 def _first(path: Path, ready: int, start: int, number: int) -> None:

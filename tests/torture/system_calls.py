@@ -1,11 +1,11 @@
-"""System calls fail: no acknowledged write is lost, each error is one of ours, and the next start
-works.
+"""Lets system calls fail, and checks that no acknowledged write is lost, that each error is one of
+ours, and that the next start works.
 
-`system_calls.py FOLDER COUNT` goes through the first COUNT of all cases, in an order that mixes
-them: which call, which error, at which of its calls, once or from then on, in a store that is warm,
-being made, or being erased from. A traced child does the work, so that a case takes a fraction of a
-second. Only errors that a kernel can give: a write that is interrupted for ever, or one that says
-it wrote what it did not, is no error but a broken kernel.
+`system_calls.py FOLDER COUNT` runs the first COUNT of all cases, in a mixed order. A case is a
+system call, an error, the number of the failing call, whether it fails once or from then on, and
+whether the store is warm, being created, or being erased from. A traced child does the work, so
+that a case takes a fraction of a second. Only errors that a kernel can return are used: a write
+that is interrupted forever, or that falsely reports success, means a broken kernel.
 """
 
 import itertools
@@ -41,14 +41,14 @@ ONCE_ONLY = {
     "pwrite64": ("EINTR",),
     "pread64": ("EINTR",),
     "fdatasync": ("EINTR",),
-}  # what SQLite tries again
+}  # SQLite retries these
 NTH = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 25, 30, 40, 60)
 STATES = ("warm", "new", "forget")
-SECONDS = 120  # for one case; a hang is a defect
+SECONDS = 120  # limit for one case, since a hang is a defect
 
 
 def cases() -> list[tuple[str, str, str, str]]:
-    """Return all cases: call, error, when, and the state of the store."""
+    """Return all cases: system call, error, number of the call, and state of the store."""
     lasting = [(call, error) for call, errors in FAULTS.items() for error in errors]
     once = lasting + [(call, error) for call, errors in ONCE_ONLY.items() for error in errors]
     faults = [(call, error, f"{nth}") for (call, error), nth in itertools.product(once, NTH)]
@@ -59,10 +59,10 @@ def cases() -> list[tuple[str, str, str, str]]:
 
 
 def main(folder: Path, count: int) -> None:
-    """Go through the first of all cases."""
+    """Run the first `count` cases."""
     forks.die_with_parent()
     forks.warm()
-    connection.BUSY_SECONDS = 0.5  # what is locked by an error that stays is not waited for
+    connection.BUSY_SECONDS = 0.5  # a lasting error may leave a lock: don't wait for it
     done = {"cases": 0, "acknowledged": 0, "refused": 0}
     failed: list[str] = []
     for number, case in enumerate(cases()[:count]):
@@ -78,17 +78,17 @@ def main(folder: Path, count: int) -> None:
         done["cases"] += 1
         done["acknowledged"] += told
         done["refused"] += refused
-        forks.tell(**done, failed=len(failed))
+        forks.print_figures(**done, failed=len(failed))
     if failed:
         sys.exit("\n".join(failed))
 
 
 class Failed(Exception):
-    """A case did not end as it should."""
+    """A case ended wrongly."""
 
 
 def _case(path: Path, case: tuple[str, str, str, str]) -> tuple[int, int]:
-    """Go through one case; return how many writes were acknowledged and how many refused."""
+    """Run one case; return the numbers of acknowledged and of refused writes."""
     call, error, when, state = case
     log = path.parent.with_suffix(".log")
     if state != "new":
@@ -105,14 +105,14 @@ def _case(path: Path, case: tuple[str, str, str, str]) -> tuple[int, int]:
 
 
 def _prepare(path: Path) -> None:
-    """Make a store with three memories."""
+    """Create a store with three memories."""
     with Memories(f"sqlite:///{path}", embedder="fake") as memories:
         for number in range(3):
             memories.create(f"made before {number}", key=f"before/{number}")
 
 
 def _traced(path: Path, log: Path, inject: str, state: str) -> int:
-    """Let a child work while its calls fail; return how it ended."""
+    """Let a child work while its calls fail; return its exit code."""
     ready, start = os.pipe()
     opened, warm = os.pipe()
     child = forks.fork(_work, path, log, (ready, start, warm), state)
@@ -151,7 +151,7 @@ def _ended(child: int) -> int:
 
 
 def _work(path: Path, log: Path, pipes: tuple[int, int, int], state: str) -> None:
-    """Use a store while its system calls fail; note what was acknowledged."""
+    """Use a store while its system calls fail; log each acknowledged write and each error."""
     ready, start, warm = pipes
     note = os.open(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
     os.close(start)
@@ -159,7 +159,7 @@ def _work(path: Path, log: Path, pipes: tuple[int, int, int], state: str) -> Non
     if state != "new":
         memories.list()
     os.close(warm)
-    os.read(ready, 1)  # ends when the parent closes its side: the tracer is there
+    os.read(ready, 1)  # returns when the parent closes its side, once the tracer is attached
     for number in range(5):
         text = f"w{number} was noted " + "with many words " * 100
         try:
@@ -173,7 +173,7 @@ def _work(path: Path, log: Path, pipes: tuple[int, int, int], state: str) -> Non
         except MemoriesError as exc:
             assert "\n" not in str(exc)
             os.write(note, f"!{exc}\n".encode())
-    os._exit(0)  # as a process ends that is killed: nothing is put right at its end
+    os._exit(0)  # like a killed process, without any cleanup
 
 
 def _check(path: Path, lines: list[str], state: str) -> None:
@@ -184,10 +184,10 @@ def _check(path: Path, lines: list[str], state: str) -> None:
             found = work.state(memories, memory_id)
             if memory_id in gone:
                 assert found == work.GONE, (memory_id, found)
-            elif state != "forget":  # else its erasure was begun, and may be done
+            elif state != "forget":  # else its erasure has begun, and may be complete
                 assert found[0] == "live", (memory_id, found)
         memories.create("the next start works", force=True)
-    work.in_step(path)
+    work.check_file(path)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Campaigns against one SQLite store: many writers, kills, power cuts, system calls that fail."""
+"""Campaigns against one SQLite store: many writers, kills, power cuts, failing system calls."""
 
 import gzip
 import json
@@ -16,7 +16,7 @@ import pytest
 HERE = Path(__file__).parent
 FIXTURES = sorted(
     (HERE.parent / "data").glob("schema*.db.gz")
-)  # the first is the oldest, which all steps change
+)  # the first is the oldest, to which every migration applies
 
 Size = Callable[[int, int], int]
 Campaign = Callable[..., dict[str, Any]]
@@ -26,8 +26,8 @@ Campaign = Callable[..., dict[str, Any]]
 def campaign(
     tmp_path: Path, clean_environment: dict[str, str], figures: dict[str, Any]
 ) -> Campaign:
-    """Run a script of this folder in a process of its own, taking over the figures that it prints
-    as it goes on.
+    """Return a function that runs a script of this folder in a separate process and collects the
+    figures that it prints.
     """
 
     def run(script: str, *arguments: object) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def campaign(
 
 @pytest.fixture
 def seed(figures: dict[str, Any]) -> str:
-    """Return what the campaign's choices are drawn from: always the same in the default suite."""
+    """The seed of the campaign's random choices, which is constant in the default suite."""
     figures["seed"] = os.urandom(4).hex() if "TORTURE" in os.environ else "1"
     return str(figures["seed"])
 
@@ -77,7 +77,7 @@ def test_many_writers_lose_nothing_and_none_gives_up(campaign: Campaign, size: S
 
 @pytest.mark.torture
 @pytest.mark.thorough
-def test_processes_that_make_the_store_at_one_moment_all_succeed(
+def test_processes_that_create_the_store_at_the_same_moment_all_succeed(
     campaign: Campaign, size: Size
 ) -> None:
     rounds = size(2, 50)
@@ -85,7 +85,9 @@ def test_processes_that_make_the_store_at_one_moment_all_succeed(
 
 
 @pytest.mark.torture
-def test_kills_in_all_kinds_of_work_lose_nothing(campaign: Campaign, size: Size, seed: str) -> None:
+def test_kills_during_all_kinds_of_work_lose_nothing(
+    campaign: Campaign, size: Size, seed: str
+) -> None:
     rounds = size(2, 800)
     told = campaign("kills.py", "all", rounds, seed)
     assert told["rounds"] == rounds
@@ -94,7 +96,7 @@ def test_kills_in_all_kinds_of_work_lose_nothing(campaign: Campaign, size: Size,
 
 @pytest.mark.torture
 @pytest.mark.thorough
-def test_kills_while_the_store_is_made_leave_none_or_a_whole_one(
+def test_kills_during_the_creation_of_a_store_leave_none_or_a_complete_one(
     campaign: Campaign, size: Size, seed: str
 ) -> None:
     rounds = size(10, 200)
@@ -119,7 +121,7 @@ def test_power_cuts_lose_nothing(campaign: Campaign, size: Size, seed: str, tmp_
 @pytest.mark.torture
 @pytest.mark.thorough
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
-def test_system_calls_that_fail_lose_nothing(campaign: Campaign, size: Size) -> None:
+def test_failing_system_calls_lose_nothing(campaign: Campaign, size: Size) -> None:
     cases = size(25, 2000)
     told = campaign("system_calls.py", cases)
     assert (told["cases"], told["failed"]) == (cases, 0)
@@ -135,7 +137,7 @@ def test_system_calls_that_fail_lose_nothing(campaign: Campaign, size: Size) -> 
     ],
     ids=lambda fixture: fixture.name[:7],
 )
-def test_an_upgrade_that_is_killed_at_any_statement_changes_no_row(
+def test_an_upgrade_killed_at_any_statement_changes_no_row(
     campaign: Campaign, tmp_path: Path, fixture: Path
 ) -> None:
     file = tmp_path / "fixture.db"
@@ -155,7 +157,7 @@ def test_mixed_work_for_an_hour_loses_and_leaks_nothing(campaign: Campaign) -> N
 
 
 def _can_mount(folder: Path) -> bool:
-    """Return whether this user can mount a file system."""
+    """Return whether this user can mount a filesystem."""
     image, mount = folder / "image", folder / "mount"
     image.touch()
     os.truncate(image, 8 << 20)

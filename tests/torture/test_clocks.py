@@ -1,5 +1,5 @@
-"""A clock that jumps puts no version before the one that it follows, expires nothing, and makes no
-confidence wrong.
+"""Jumps of the clock neither reorder versions, nor expire memories, nor make a confidence
+invalid.
 """
 
 import itertools
@@ -11,7 +11,7 @@ import pytest
 
 from memories import Memories
 
-NOW = datetime(2026, 3, 29, 0, 30, tzinfo=UTC)  # half an hour before clocks in Europe go forward
+NOW = datetime(2026, 3, 29, 0, 30, tzinfo=UTC)  # half an hour before the clocks in Europe change
 JUMPS = {
     "400 days back": -400,
     "5 years ahead": 5 * 365,
@@ -23,7 +23,7 @@ JUMPS = {
 @pytest.mark.thorough
 @pytest.mark.torture
 @pytest.mark.parametrize("zone", [pytest.param("UTC", marks=pytest.mark.thorough), "Europe/Berlin"])
-def test_jumps_of_the_clock_keep_the_order_and_expire_nothing(
+def test_jumps_of_the_clock_reorder_and_expire_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zone: str, figures: dict[str, Any]
 ) -> None:
     monkeypatch.setenv("TZ", zone)

@@ -1,4 +1,6 @@
-"""What was forgotten leaves no byte in any file beside the store, wherever in a record it stood."""
+"""A forgotten text leaves no byte in any file of the home, no matter which part of a record
+contained it.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,11 +11,11 @@ import pytest
 from memories import Memories, TurnDraft
 from memories.write.turn_queue import RetryQueue, files_of
 
-TAIL = "zqxj7k"  # an index may cut the beginning of a word off, so its end is looked for
+TAIL = "zqxj7k"  # the end of each word is searched for, since an index may cut off its beginning
 
 
 def word(place: str) -> str:
-    """Return a word that nothing else contains."""
+    """Return a word that occurs only in this place."""
     return f"{place}{TAIL}{place[::-1]}"
 
 
@@ -24,7 +26,7 @@ PLACES = (
 
 
 def write(memories: Memories) -> list[Callable[[], object]]:
-    """Write a word into each place; return what forgets them."""
+    """Write a word into each place; return functions that forget them."""
 
     def create(content: str, **given: Any) -> str:
         made = memories.create(content, force=True, **given).memory
@@ -62,7 +64,7 @@ def write(memories: Memories) -> list[Callable[[], object]]:
 
 
 def left(folder: Path) -> dict[str, list[str]]:
-    """Return what can still be read of the words, by file."""
+    """Return the places whose words can still be read, by file."""
     files = {file: file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
     ends = {place: (TAIL + place[::-1]).encode() for place in PLACES}
     return {
@@ -73,7 +75,9 @@ def left(folder: Path) -> dict[str, list[str]]:
 
 
 @pytest.mark.torture
-def test_no_byte_of_what_was_forgotten_is_left(home: Path, figures: dict[str, Any]) -> None:
+def test_forgetting_leaves_no_byte_of_any_part_of_a_record(
+    home: Path, figures: dict[str, Any]
+) -> None:
     memories = Memories(embedder="fake")
     stays = memories.create("this one stays").memory
     assert stays is not None

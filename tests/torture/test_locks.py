@@ -1,5 +1,5 @@
-"""No command and no call cancels the locks that this process holds on the store: none opens the
-file beside SQLite.
+"""No command cancels the locks that this process holds on the store, since none opens the file
+except through SQLite.
 """
 
 import os

@@ -1,6 +1,4 @@
-"""Fifty namespaces in one store: no way of reading, writing or deleting leads from one into
-another.
-"""
+"""Fifty namespaces in one store: no read, write or deletion reaches another namespace."""
 
 import contextlib
 from collections.abc import Callable
@@ -22,8 +20,8 @@ def secret(name: str) -> str:
 
 @pytest.fixture
 def users(tmp_path: Path, size: Size) -> list[Memories]:
-    """Namespaces that each have a memory with two versions, a deleted one, a keyed one and a
-    conversation.
+    """Namespaces with a memory of two versions and a key, a deleted memory, and two conversations
+    each.
     """
     store = f"sqlite:///{tmp_path}/m/memories.db"
     found = [
@@ -45,9 +43,7 @@ def users(tmp_path: Path, size: Size) -> list[Memories]:
 
 
 @pytest.mark.torture
-def test_no_way_leads_into_another_namespace(
-    users: list[Memories], figures: dict[str, Any]
-) -> None:
+def test_no_call_reaches_another_namespace(users: list[Memories], figures: dict[str, Any]) -> None:
     figures |= {"namespaces": len(users), "calls": 0, "refused": 0, "foreign": 0}
     ids = {user.namespace: [memory.id for memory in _all(user)] for user in users}
     before = {user.namespace: _seen(user) for user in users}
@@ -85,7 +81,7 @@ def test_an_unknown_filter_is_refused_and_not_ignored(tmp_path: Path) -> None:
 
 
 def _all(user: Memories) -> list[Any]:
-    """Return all memories, also deleted ones."""
+    """Return all memories, including deleted ones."""
     return [*user.list(limit=1000).memories, *user.list(deleted=True, limit=1000).memories]
 
 
@@ -104,7 +100,7 @@ def _seen(user: Memories) -> Any:
 
 
 def _reads(user: Memories, other: Memories) -> dict[str, Callable[[], Any]]:
-    """Return every way of reading that might show another's secret."""
+    """Return every read that might show another namespace's secret."""
     theirs = secret(other.namespace)
     query = f"deploys happen on Fridays says {secret(user.namespace)} {theirs}"
     return {
@@ -131,7 +127,7 @@ def _reads(user: Memories, other: Memories) -> dict[str, Callable[[], Any]]:
 
 
 def _by_id(user: Memories, memory_id: str) -> dict[str, Callable[[], Any]]:
-    """Return every call that takes an id."""
+    """Return a call of every method that takes an id."""
     return {
         "get": lambda: user.get(memory_id),
         "get by most of its id": lambda: user.get(memory_id[:34]),

@@ -1,5 +1,5 @@
-"""Any records that can be stored are exported, imported and exported again to the same bytes; twice
-changes nothing.
+"""For any records, exporting an import gives the same bytes, and a second import changes
+nothing.
 """
 
 import os
@@ -25,10 +25,10 @@ from memories.transfer.lines import read_line, to_line
 characters = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 on_a_line = st.characters(
     exclude_categories=["Cs", "Cc"]
-)  # else no store returns it: see `damage.find_problem`
+)  # otherwise no store returns the record: see `damage.find_problem`
 names = st.text(on_a_line, min_size=1, max_size=12)
 values = st.text(characters, max_size=20)
-times = st.datetimes(datetime.min, datetime.max, timezones=st.just(UTC)).map(  # noqa: DTZ901 - it wants them naive
+times = st.datetimes(datetime.min, datetime.max, timezones=st.just(UTC)).map(  # noqa: DTZ901 - naive
     lambda moment: moment.replace(microsecond=moment.microsecond // 1000 * 1000)
 )
 scalars = st.one_of(
@@ -83,7 +83,7 @@ def lines_of(store: SQLiteStore) -> list[str]:
 
 
 @pytest.mark.torture
-def test_an_export_of_an_import_is_the_same_bytes(
+def test_exporting_an_import_gives_the_same_bytes(
     size: Callable[[int, int], int], figures: dict[str, Any], tmp_path: Path
 ) -> None:
     figures |= {"cases": 0, "records": 0}
@@ -117,7 +117,7 @@ def test_an_export_of_an_import_is_the_same_bytes(
 
 
 @pytest.mark.torture
-def test_many_records_are_exported_and_imported_to_the_same_bytes(
+def test_exporting_an_import_of_many_records_gives_the_same_bytes(
     size: Callable[[int, int], int], figures: dict[str, Any], tmp_path: Path
 ) -> None:
     count = size(500, 50_000)

@@ -1,5 +1,5 @@
-"""A server is killed while many commands write through it: what was acknowledged is stored, and
-stored once.
+"""A server is killed while many commands write through it; every acknowledged write is stored
+once.
 """
 
 import itertools
@@ -23,11 +23,11 @@ WRITES = (
     8,
     1,
     20,
-)  # how many writes are acknowledged before each server is killed, then the same again
+)  # acknowledged writes before each server's kill, repeated
 
 
 def stored(folder: Path) -> list[tuple[str, str]]:
-    """Return ids and contents of all memories, whose log has to be sound."""
+    """Return the ids and contents of all memories; check that their log is sound."""
     with Memories(f"sqlite:///{folder}/h/memories.db", embedder="fake") as memories:
         assert {check.problem for check in memories.verify_log()} == {None}
         page = memories.list(limit=1000)
@@ -40,7 +40,7 @@ def stored(folder: Path) -> list[tuple[str, str]]:
 
 @pytest.mark.thorough
 @pytest.mark.torture
-def test_kill_server(
+def test_a_killed_server_loses_no_acknowledged_write_and_repeats_none(
     tmp_path: Path,
     clean_environment: Mapping[str, str],
     size: Callable[[int, int], int],
@@ -88,10 +88,10 @@ def test_kill_server(
         for writes in itertools.islice(itertools.cycle(WRITES), wanted):
             server = serve()
             while told.acquire(blocking=False):
-                pass  # written before this server was there
+                pass  # written before this server started
             for _ in range(writes):
                 told.acquire(timeout=60)
-            server.kill()  # while others are written
+            server.kill()  # during other writes
             server.communicate(timeout=60)
     finally:
         done.set()

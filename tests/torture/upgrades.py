@@ -1,5 +1,5 @@
-"""An upgrade is killed at each of its statements: every record stays as it was. `upgrades.py FOLDER
-FIXTURE EVERY`.
+"""Kills an upgrade at each of its statements, and checks that every record stays unchanged:
+`upgrades.py FOLDER FIXTURE EVERY`.
 """
 
 import os
@@ -21,7 +21,9 @@ COLUMNS = "seq, pool, grp, position, created_at, ended_at, ended_by, key, labels
 
 
 def main(folder: Path, fixture: Path, every: int) -> None:
-    """Upgrade a file once, then with a kill at each statement and a second start after it."""
+    """Upgrade a file completely, then again with a kill at each statement and a second start after
+    it.
+    """
     forks.die_with_parent()
     forks.warm()
     whole = folder / "whole" / "memories.db"
@@ -36,7 +38,7 @@ def main(folder: Path, fixture: Path, every: int) -> None:
         forks.wait([forks.fork(_upgrade, path, number, folder / "unused")], -signal.SIGKILL)
         forks.wait([forks.fork(_check, path, folder, False)])
         shutil.rmtree(path.parent)
-        forks.tell(statements=statements, kills=kills, rows_changed=0)
+        forks.print_figures(statements=statements, kills=kills, rows_changed=0)
 
 
 def _copy(fixture: Path, path: Path) -> None:
@@ -47,7 +49,7 @@ def _copy(fixture: Path, path: Path) -> None:
 
 
 def _upgrade(path: Path, kill_at: int, count: Path) -> None:
-    """Open a store for writing, and die before a statement of that number; 0 is none."""
+    """Open a store for writing, and die before the statement with this number; 0 for none."""
     done = [0]
 
     def traced(*_: object) -> bool:
@@ -77,8 +79,8 @@ def _write_rows(path: Path, file: Path) -> None:
 
 
 def _check(path: Path, folder: Path, first: bool) -> None:
-    """Check that a store has the rows of the fixture, in the newest schema, and exports what the
-    whole upgrade does.
+    """Check that a store has the fixture's rows in the newest schema, and that its export equals
+    that of the complete upgrade.
     """
     store = SQLiteStore(path, None)
     lines: list[Any] = []
@@ -91,7 +93,7 @@ def _check(path: Path, folder: Path, first: bool) -> None:
         assert _rows(db) == (folder / "before").read_text()
         assert db.pragma("user_version") == len(schema.MIGRATIONS)
     store.close()
-    work.in_step(path)
+    work.check_file(path)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""All kinds of work on a store with a ledger of what was acknowledged, and a check of what must be
-left of it.
+"""All kinds of work on a store, with a ledger of acknowledged operations, and checks of the store
+against ledgers.
 
-A ledger's line is written before an operation begins, another one after it returned. So of a writer
-that was killed it is known what must be there, and which one operation may be there or not, but
-never half.
+A writer adds a line to its ledger before each operation and another after it. After a kill, the
+ledger therefore shows what must be stored, and the one operation that may be stored, completely or
+not at all.
 """
 
 import json
@@ -16,14 +16,14 @@ from typing import Any
 from memories import Memories, NotFound
 from memories.stores.sqlite.store import SQLiteStore
 
-State = tuple[str, str]  # live, deleted or gone; and what it says
+State = tuple[str, str]  # live, deleted or gone; and the content
 GONE: State = ("gone", "")
 _LOG = "SELECT id FROM pool WHERE collection = 'log'"
 _FTS = "SELECT name FROM sqlite_schema WHERE sql LIKE 'CREATE VIRTUAL TABLE%fts5%'"
 
 
 class Writer:
-    """Does one thing after another until it is killed."""
+    """Does random operations until it is killed."""
 
     def __init__(self, path: Path, ledger: Path, seed: object) -> None:
         self._drawn = random.Random(f"{seed} {ledger}")
@@ -34,7 +34,7 @@ class Writer:
         self._deleted: dict[str, str] = {}
 
     def run(self, times: int | None = None) -> None:
-        """Work, without end if no number of times is given."""
+        """Do operations, without end if no number is given."""
         works: list[Callable[[], None]] = [
             self._create, self._create, self._create, self._bulk, self._update, self._delete, self._restore,
             self._forget, self._turns, self._search, self._search,
@@ -121,16 +121,15 @@ class Writer:
 
 
 class Ledger:
-    """What one writer's ledger says must be there.
+    """The expected contents of a store according to one writer's ledger.
 
     Attributes:
-        may: The states that each memory may be in: one, or two where the writer was killed in
-            between.
-        turns: What was said for certain.
-        perhaps: What was being said when it was killed.
-        open_creates: How many memories it was creating when it was killed.
-        acknowledged: How many memories and turns it was told of.
-        forgotten: The words of what was erased for certain.
+        may: The allowed states of each memory: one, or two if a change was interrupted.
+        turns: The turns that must be stored.
+        perhaps: The turns that it was storing when it was killed.
+        open_creates: The number of memories that it was creating when it was killed.
+        acknowledged: The number of acknowledged memories and turns.
+        forgotten: The first words of memories that must be erased.
     """
 
     def __init__(self, file: Path) -> None:
@@ -143,7 +142,7 @@ class Ledger:
         self.forgotten: list[str] = []
         *lines, _cut = (
             file.read_text().split("\n") if file.exists() else [""]
-        )  # a kill can end a long write too
+        )  # a kill can interrupt a long line
         entries = list(map(json.loads, lines))
         for begun, ended in zip(entries[::2], [*entries[1::2], None], strict=False):
             self._take(begun, None if ended is None else ended[1])
@@ -176,8 +175,8 @@ class Ledger:
 
 
 def check(path: Path, ledgers: Sequence[Ledger], drawn: random.Random) -> None:
-    """Check that all that was acknowledged is there and nothing is half there, and that one can go
-    on.
+    """Check that everything acknowledged is stored, that nothing is half stored, and that writing
+    works.
     """
     with Memories(f"sqlite:///{path}", embedder="fake") as memories:
         for ledger in ledgers:
@@ -215,7 +214,7 @@ def check(path: Path, ledgers: Sequence[Ledger], drawn: random.Random) -> None:
 
 
 def state(memories: Memories, memory_id: str) -> State:
-    """Return what is stored of a memory."""
+    """Return the stored state of a memory."""
     try:
         last = memories.history(memory_id).versions[-1]
     except NotFound:
@@ -223,9 +222,9 @@ def state(memories: Memories, memory_id: str) -> State:
     return ("deleted" if last.ended_by == "delete" else "live"), last.content
 
 
-def in_step(path: Path) -> None:
-    """Check the whole file: sound, and every record with its words and its vectors, sealed or
-    not.
+def check_file(path: Path) -> None:
+    """Check that the whole file is sound, and that every record has its words and its vectors, in a
+    block or not.
     """
     store = SQLiteStore(path, None)
     with store._file.write() as db:
@@ -240,16 +239,16 @@ def in_step(path: Path) -> None:
         )
         assert records == words == vectors + turns, (records, words, vectors, turns)
         for table, count in (("block", vectors), ("turn_block", turns)):
-            # 64 bits a vector of the fake embedder
+            # a vector of the fake embedder has 64 bits
             sealed = f"SELECT coalesce(sum(length(bits) / 8), 0) FROM {table}"
             assert db.execute(sealed).fetchall()[0][0] <= count
     assert list(store.check(deep=True)) == []
     store.close()
 
 
-def nothing_left(path: Path, ledgers: Sequence[Ledger]) -> None:
-    """Check that no byte of what was forgotten is in the file or its log; by its end, as an index
-    cuts beginnings.
+def check_nothing_left(path: Path, ledgers: Sequence[Ledger]) -> None:
+    """Check that the file and its log contain no forgotten word. The end of each is searched for,
+    since an index cuts off beginnings.
     """
     ends = [word[-12:].encode() for ledger in ledgers for word in ledger.forgotten]
     for file in (path, Path(f"{path}-wal")):

@@ -1,5 +1,5 @@
-"""Many processes write into one store, each notes what it was told. `writers.py FOLDER PROCESSES
-WRITES`.
+"""Lets many processes write into one store; each logs its acknowledged writes: `writers.py FOLDER
+PROCESSES WRITES`.
 """
 
 import json
@@ -16,7 +16,7 @@ from memories import Memories, StoreBusy
 
 
 def main(folder: Path, processes: int, writes: int) -> None:
-    """Let them all begin at one moment; then look for each acknowledged memory."""
+    """Start all writers at the same moment, then look for each acknowledged memory."""
     forks.die_with_parent()
     forks.warm()
     path = folder / "store" / "memories.db"
@@ -30,7 +30,7 @@ def main(folder: Path, processes: int, writes: int) -> None:
     entries = [json.loads(line) for note in notes for line in note.read_text().splitlines()]
     waits = sorted(entry["seconds"] for entry in entries)
     told = [entry["id"] for entry in entries if "id" in entry]
-    forks.tell(
+    forks.print_figures(
         processes=processes,
         acknowledged=len(told),
         busy=len(entries) - len(told),
@@ -40,13 +40,13 @@ def main(folder: Path, processes: int, writes: int) -> None:
         wait_max_ms=round(waits[-1] * 1000),
     )
     forks.wait([forks.fork(_look, path, told)])
-    forks.wait([forks.fork(work.in_step, path)])
+    forks.wait([forks.fork(work.check_file, path)])
 
 
 def _write(path: Path, note: Path, writes: int, ready: int, start: int) -> None:
-    """Store memories as soon as all processes are ready; note their ids."""
+    """Store memories as soon as all processes are ready; log their ids."""
     os.close(start)
-    os.read(ready, 1)  # ends for all of them when the parent closes its side
+    os.read(ready, 1)  # returns in all of them when the parent closes its side
     ledger = os.open(note, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
     memories = Memories(f"sqlite:///{path}", embedder="fake")
     for number in range(writes):
@@ -58,13 +58,13 @@ def _write(path: Path, note: Path, writes: int, ready: int, start: int) -> None:
             ).memory
             entry["id"] = made.id if made else None
         except StoreBusy:
-            pass  # counted: it has no id
+            pass  # counted as busy: the entry has no id
         entry["seconds"] = round(time.monotonic() - begun, 4)
         os.write(ledger, f"{json.dumps(entry)}\n".encode())
 
 
 def _look(path: Path, told: Sequence[str]) -> None:
-    """Check that each noted id is in the store once."""
+    """Check that each logged id is in the store once."""
     found: list[str] = []
     cursor = None
     with Memories(f"sqlite:///{path}", embedder="fake") as memories:
@@ -76,7 +76,7 @@ def _look(path: Path, told: Sequence[str]) -> None:
                 break
     lost, doubled = len(set(told) - set(found)), len(found) - len(set(found))
     unknown = len(set(found) - set(told))
-    forks.tell(lost=lost, doubled=doubled, unknown=unknown)
+    forks.print_figures(lost=lost, doubled=doubled, unknown=unknown)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Memories moved to another namespace: nothing of them is lost, and moving them back undoes it."""
+"""Moves of memories to another namespace lose nothing, and moving back undoes them."""
 
 import json
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("home")
 
 @pytest.fixture(params=["sqlite", pytest.param("files", marks=pytest.mark.thorough)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of each store that needs no server."""
+    """The URL of each kind of store that needs no server."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/store/memories.db"
     return f"files:///{tmp_path}/store"
@@ -29,7 +29,7 @@ def memories_of(url: str, namespace: str, **options: Any) -> Memories:
 
 
 def exported(memories: Memories) -> list[dict[str, Any]]:
-    """Return the records of a namespace as an export has them, without its name and reads."""
+    """Return the records of a namespace as exported, without the namespace and read counts."""
     lines: list[str] = []
     own = [memories.namespace]
     export(memories._raw_store, lines.append, namespaces=own, progress=lambda *_: None)
@@ -106,7 +106,7 @@ def test_the_file_of_a_namespace_keeps_no_byte_of_what_was_moved_and_forgotten(
     assert not [file for file in files if b"XYLOPHONE" in file.read_bytes()]
 
 
-def test_all_are_moved_or_none(url: str) -> None:
+def test_a_move_moves_all_memories_or_none(url: str) -> None:
     with memories_of(url, "bob") as bob, memories_of(url, "alice") as alice:
         ids = fill(bob)
         alice.create("Deploys are frozen", key="deploy/day")
@@ -121,7 +121,7 @@ def test_all_are_moved_or_none(url: str) -> None:
         assert (exported(bob), exported(alice)) == before
 
 
-def test_only_your_own_are_moved(url: str) -> None:
+def test_only_memories_of_your_own_namespace_are_moved(url: str) -> None:
     with Memories(url, namespace="shared", embedder="fake") as shared:
         made = shared.create("Tea is served hot").id
     assert made
@@ -131,7 +131,7 @@ def test_only_your_own_are_moved(url: str) -> None:
         assert bob.get(made).namespace == "shared"
 
 
-def test_an_interrupted_move_is_finished_by_the_same_call(
+def test_repeating_the_call_finishes_an_interrupted_move(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with memories_of(url, "bob") as bob, memories_of(url, "alice") as alice:
@@ -149,7 +149,7 @@ def test_an_interrupted_move_is_finished_by_the_same_call(
         assert (exported(bob), exported(alice)) == ([], before)
 
 
-def test_a_copy_that_was_changed_since_is_not_overwritten(
+def test_a_copy_that_was_changed_meanwhile_is_not_overwritten(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with memories_of(url, "bob") as bob, memories_of(url, "alice") as alice:
@@ -181,7 +181,9 @@ def test_a_correction_moved_alone_is_unlinked_and_linked_again_when_it_returns(u
         assert exported(bob) == before
 
 
-def test_the_quota_of_the_other_namespace_holds(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_quota_of_the_other_namespace_applies(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("NAMESPACE_QUOTA", "alice.memories=1")
     with memories_of(url, "bob") as bob, memories_of(url, "alice") as alice:
         ids = fill(bob)
@@ -203,7 +205,7 @@ def test_memories_without_vectors_move_too(tmp_path: Path) -> None:
         ]
 
 
-def test_a_rollback_there_deletes_what_was_moved_since_and_none_here_brings_it_back(
+def test_a_rollback_deletes_memories_moved_in_and_restores_none_moved_out(
     url: str,
 ) -> None:
     now = datetime(2026, 5, 1, tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""Statistics count operations from the events, and reads from the store, of readable namespaces."""
+"""Statistics of readable namespaces count operations from the events and reads from the store."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,7 +15,7 @@ NOW = datetime(2026, 5, 20, 12, tzinfo=UTC)
 
 @pytest.fixture
 def memories() -> Memories:
-    """Bob's memories."""
+    """The memories of bob."""
     return Memories(namespace="bob", embedder="none", clock=lambda: NOW)
 
 
@@ -56,7 +56,7 @@ def test_another_namespace_is_not_counted(memories: Memories, home: Path) -> Non
     )
     assert "alice" not in repr(result)
     events.note(home, "get", namespace="bob")
-    assert memories.stats().by_namespace == {"bob": 2}  # the first call was noted as well
+    assert memories.stats().by_namespace == {"bob": 2}  # the first call was counted too
     alone = Memories(namespace="bob", shared=False, embedder="none")
     alone.stats()
     assert alone.stats().namespaces == ("bob",)

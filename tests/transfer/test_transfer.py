@@ -1,5 +1,5 @@
-"""Export and import, copies of whole stores, changes of the embedder: the library, over real SQLite
-files.
+"""Exports, imports, copies of whole stores and changes of the embedder, through the library and
+real SQLite files.
 """
 
 import base64
@@ -49,7 +49,7 @@ Open = Callable[..., SQLiteStore]
 
 
 class Other(FakeEmbedder):
-    """Another embedder, with the same words in other places."""
+    """Another embedder, which shifts the fake vectors."""
 
     space = FakeEmbedder.space._replace(model="other/1", dimension=32)
 
@@ -67,7 +67,7 @@ class Unused(FakeEmbedder):
 
 
 class Turned(FakeEmbedder):
-    """Another embedder, whose vectors are as long as the first one's and say the opposite."""
+    """Another embedder, whose vectors have the same dimension and the opposite direction."""
 
     space = FakeEmbedder.space._replace(model="turned/1")
 
@@ -76,20 +76,20 @@ class Turned(FakeEmbedder):
 
 
 class ByLine(FakeEmbedder):
-    """An embedder that reads a line at a time."""
+    """An embedder that embeds each line separately."""
 
     def embed(self, text: str) -> Any:
         return np.concatenate([FakeEmbedder().embed(line) for line in text.split("\n")])
 
 
 class OtherByLine(ByLine):
-    """Another one; its vectors are the same."""
+    """Another one with the same vectors."""
 
     space = FakeEmbedder.space._replace(model="by-line/1")
 
 
 def quiet(_what: str, _done: int, _whole: int) -> None:
-    """Say nothing."""
+    """Discard the progress."""
 
 
 def at(seconds: float) -> datetime:
@@ -115,7 +115,7 @@ def turn(position: int, group: str = "talk", **values: Any) -> Record:
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[Open]:
-    """Opens a store by its name."""
+    """Opens stores by name."""
 
     def open_one(
         name: str = "one", space: Space | None = FakeEmbedder.space, kind: Any = SQLiteStore
@@ -189,10 +189,10 @@ def lines_of(
     return lines
 
 
-def take_in(
+def import_lines(
     store: SQLiteStore, lines: Sequence[str], embedder: Any = None, **options: Any
 ) -> Imported:
-    """Import lines."""
+    """Import lines; return the result."""
     options.setdefault("namespaces", None)
     return import_(store, [line.encode() for line in lines], embedder or FakeEmbedder(), **options)
 
@@ -212,9 +212,7 @@ def live(namespace: str = "ann", collection: Collection = MEMORY, **conditions: 
 
 
 def edited(lines: Iterable[str]) -> list[str]:
-    """Return lines of an export as a person passes them on who has changed them: without the last
-    line.
-    """
+    """Return lines of an export without the last line, as a person passes them on after editing."""
     header, *others = lines
     return [
         header.replace('"version":2', '"version":1'),
@@ -223,7 +221,7 @@ def edited(lines: Iterable[str]) -> list[str]:
 
 
 def line_of(**changes: Any) -> str:
-    """Return a line that is acceptable but for the changes; None takes a key away."""
+    """Return a valid line with these changes; None removes a key."""
     shape = {
         "collection": "memory",
         "namespace": "ann",
@@ -236,11 +234,11 @@ def line_of(**changes: Any) -> str:
 
 
 def turn_line(**changes: Any) -> str:
-    """Return the line of a turn that is acceptable but for the changes."""
+    """Return a valid line of a turn with these changes."""
     return line_of(**{"collection": "history", "group": "talk", "session": 1} | changes)
 
 
-# of an export without a last line, which any lines may follow
+# the header of an export without a last line; any lines may follow
 HEADER = '{"format":"memories","version":1}\n'
 
 
@@ -290,7 +288,7 @@ def test_an_export_of_an_import_has_the_same_bytes(
     lines = lines_of(full, vectors=vectors)
     assert len(lines) == 2 + len(content(full)) == 17
     other = opened("two")
-    result = take_in(other, lines)
+    result = import_lines(other, lines)
     assert (result.imported, result.known, result.conflict_count, result.without_vector) == (
         15,
         0,
@@ -324,7 +322,7 @@ def test_vectors_are_exported_to_the_bit(full: SQLiteStore, opened: Open) -> Non
             row.tobytes() for row in vectors_before[ref]
         ]
     other = opened("two")
-    take_in(
+    import_lines(
         other, edited(line for line in lines if '"vectors"' in line or "format" in line), Unused()
     )
     assert all(
@@ -333,7 +331,7 @@ def test_vectors_are_exported_to_the_bit(full: SQLiteStore, opened: Open) -> Non
     )
 
 
-def test_lines_are_in_the_same_order_for_every_store(full: SQLiteStore) -> None:
+def test_every_store_exports_lines_in_the_same_order(full: SQLiteStore) -> None:
     shapes = [json.loads(line) for line in lines_of(full)[1:-1]]
     order = [
         (shape["collection"], shape["namespace"], shape["group"], shape["position"])
@@ -348,23 +346,23 @@ def test_lines_are_in_the_same_order_for_every_store(full: SQLiteStore) -> None:
     assert groups == ["0" * 36, IDS[5], "Talk", "about", "talk", "talk", "zebra", "über"]
 
 
-def test_nothing_of_another_namespace_is_exported(full: SQLiteStore) -> None:
+def test_an_export_contains_nothing_of_other_namespaces(full: SQLiteStore) -> None:
     lines = lines_of(full, ["ann", "shared"])
     assert len(lines) == 15
     assert not any("bob" in line or "secret" in line for line in lines)
     assert len(lines_of(full, ["nobody"])) == 2
 
 
-def test_an_export_of_a_missing_store_has_no_records_and_makes_no_store(
+def test_an_export_of_a_missing_store_is_empty_and_creates_no_store(
     opened: Open, tmp_path: Path
 ) -> None:
     lines = lines_of(opened())
     assert [json.loads(line).get("records") for line in lines] == [None, 0]
-    assert take_in(opened("two"), lines) == Imported()
+    assert import_lines(opened("two"), lines) == Imported()
     assert list(tmp_path.glob("*.db*")) == []
 
 
-def test_an_export_is_one_state_of_the_store(
+def test_an_export_shows_a_single_state_of_the_store(
     full: SQLiteStore, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "BUSY_SECONDS", 0.05)
@@ -387,11 +385,11 @@ def test_an_export_is_one_state_of_the_store(
 
 def test_a_second_import_changes_nothing(full: SQLiteStore, opened: Open) -> None:
     other, lines = opened("two"), lines_of(full)
-    take_in(other, edited(lines[:7]))
-    result = take_in(other, lines)
+    import_lines(other, edited(lines[:7]))
+    result = import_lines(other, lines)
     assert (result.imported, result.known, result.conflict_count) == (9, 6, 0)
     other.touch([Ref(MEMORY, "ann", IDS[0], 2)])
-    result = take_in(other, lines)
+    result = import_lines(other, lines)
     assert (result.imported, result.known, result.conflict_count) == (0, 15, 0)
 
 
@@ -408,7 +406,7 @@ def test_a_different_record_at_an_address_is_a_conflict_and_changes_nothing(
 ) -> None:
     store = opened()
     first = {"labels": {"a": "1"}, "fields": {"n": 1}, "key": "k"}
-    take_in(store, [HEADER, line_of(**first)])
+    import_lines(store, [HEADER, line_of(**first)])
     before = content(store)
     lines = [
         HEADER,
@@ -416,7 +414,7 @@ def test_a_different_record_at_an_address_is_a_conflict_and_changes_nothing(
         line_of(position=2, text="next"),
         line_of(group=IDS[1]),
     ]
-    result = take_in(store, lines, dry_run=dry_run)
+    result = import_lines(store, lines, dry_run=dry_run)
     assert (result.imported, result.known, result.conflict_count) == (1, 0, 2)
     assert [(entry.line, entry.ref.position, entry.reason) for entry in result.conflicts] == [
         (2, 1, "another record has this address"),
@@ -428,14 +426,14 @@ def test_a_different_record_at_an_address_is_a_conflict_and_changes_nothing(
 
 
 def test_a_foreign_file_with_another_version_of_an_own_memory_is_a_conflict(opened: Open) -> None:
-    """What waited once is known, whatever was decided of it; what never waited was not brought by
-    such a file.
+    """A memory that once waited is known, regardless of the decision; one that never waited wasn't
+    imported from such a file.
     """
     store, foreign = opened(), Intake(foreign="import-1")
-    take_in(store, [HEADER, line_of(fields={"confidence": 0.9})])
-    take_in(store, [HEADER, line_of(group=IDS[1], fields={"confidence": 0.9})], intake=foreign)
+    import_lines(store, [HEADER, line_of(fields={"confidence": 0.9})])
+    import_lines(store, [HEADER, line_of(group=IDS[1], fields={"confidence": 0.9})], intake=foreign)
     steps = [line_of(group=group, fields={"confidence": 0.1}) for group in IDS[:2]]
-    result = take_in(store, [HEADER, *steps], intake=foreign)
+    result = import_lines(store, [HEADER, *steps], intake=foreign)
     assert (result.imported, result.known, result.conflict_count) == (0, 1, 1)
     assert [entry.ref.group for entry in result.conflicts] == [IDS[0]]
 
@@ -450,7 +448,7 @@ def test_a_taken_key_is_a_conflict_of_that_memory_alone(opened: Open, dry_run: b
         line_of(ended_at="2026-01-02T00:00:00Z", ended_by="update", key="k"),
     ]
     lines += [line_of(position=2, key="k"), line_of(group=IDS[2], key="other")]
-    result = take_in(store, lines, dry_run=dry_run)
+    result = import_lines(store, lines, dry_run=dry_run)
     assert (result.imported, result.conflict_count) == (2, 2)
     assert {(entry.line, entry.reason) for entry in result.conflicts} == {
         (number, "its key is in use by another record") for number in (3, 4)
@@ -459,7 +457,7 @@ def test_a_taken_key_is_a_conflict_of_that_memory_alone(opened: Open, dry_run: b
     assert store.count(live(state="any")) == (1 if dry_run else 3)
 
 
-def test_a_memory_with_a_conflict_is_left_out_of_later_batches_too(
+def test_a_memory_with_a_conflict_is_omitted_from_later_batches_too(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importing, "PAGE", 1)
@@ -467,7 +465,7 @@ def test_a_memory_with_a_conflict_is_left_out_of_later_batches_too(
     store = opened()
     store.append([turn(1, text="something else")])
     turns = [line_of(collection="history", group="talk", position=number) for number in range(4)]
-    result = take_in(store, [HEADER, *turns, line_of()])
+    result = import_lines(store, [HEADER, *turns, line_of()])
     assert (result.imported, result.conflict_count) == (2, 3)
     assert [entry.ref.position for entry in result.conflicts] == [1, 2, 3]
 
@@ -478,12 +476,12 @@ def test_all_conflicts_are_counted_and_the_first_are_named(
     monkeypatch.setattr(importing, "MAX_SHOWN", 3)
     store = opened()
     store.append([record(group) for group in IDS])
-    result = take_in(store, [HEADER, *(line_of(group=group) for group in IDS)])
+    result = import_lines(store, [HEADER, *(line_of(group=group) for group in IDS)])
     assert (result.conflict_count, len(result.conflicts)) == (8, 3)
 
 
-def test_a_line_that_comes_twice_is_stored_once(opened: Open) -> None:
-    result = take_in(
+def test_a_repeated_line_is_stored_once(opened: Open) -> None:
+    result = import_lines(
         opened(),
         [HEADER, line_of(), line_of(), line_of(group=IDS[1]), line_of(group=IDS[1], text="x")],
     )
@@ -501,7 +499,7 @@ def test_a_memory_is_never_half_imported(opened: Open, monkeypatch: pytest.Monke
 
     ended = {"ended_at": "2026-01-02T00:00:00Z", "ended_by": "update"}
     lines = [line_of(position=number, **(ended if number < 5 else {})) for number in range(1, 6)]
-    take_in(
+    import_lines(
         opened("two", kind=Counting), [HEADER, *lines, *(line_of(group=group) for group in IDS[1:])]
     )
     assert sizes == [5, 2, 2, 2, 1]
@@ -599,13 +597,13 @@ BAD_LINES = {
 }
 
 
-def test_a_bad_line_is_named_and_nothing_of_its_batch_is_stored(opened: Open) -> None:
+def test_an_invalid_line_is_named_and_nothing_of_its_batch_is_stored(opened: Open) -> None:
     store = opened()
     failures = []
     for name, (line, complaint) in BAD_LINES.items():
         message = "it was imported"
         try:
-            take_in(store, [HEADER, line_of(group=IDS[1]), line])
+            import_lines(store, [HEADER, line_of(group=IDS[1]), line])
         except InvalidInput as exc:
             message = str(exc)
         ends = message.startswith("line 3 ") and message.endswith(
@@ -629,9 +627,9 @@ def test_a_bad_line_is_named_and_nothing_of_its_batch_is_stored(opened: Open) ->
         ('{"format":"memories","version":1,"model":5}', "line 1 has a model that is not text"),
     ],
 )
-def test_only_an_export_is_imported(opened: Open, header: str, complaint: str) -> None:
+def test_only_exports_can_be_imported(opened: Open, header: str, complaint: str) -> None:
     with pytest.raises(InvalidInput, match=complaint):
-        take_in(opened(), [header, line_of()])
+        import_lines(opened(), [header, line_of()])
 
 
 def test_a_file_that_is_not_utf8_is_refused(opened: Open) -> None:
@@ -640,10 +638,12 @@ def test_a_file_that_is_not_utf8_is_refused(opened: Open) -> None:
 
 
 def test_a_byte_order_mark_and_empty_lines_are_accepted(opened: Open) -> None:
-    result = take_in(opened(), ["\ufeff" + HEADER.replace("\n", "\r\n"), "\n", line_of(), "  \n"])
+    result = import_lines(
+        opened(), ["\ufeff" + HEADER.replace("\n", "\r\n"), "\n", line_of(), "  \n"]
+    )
     assert result.imported == 1
     with pytest.raises(InvalidInput, match="no records: the export is empty"):
-        take_in(opened("two"), [])
+        import_lines(opened("two"), [])
 
 
 @pytest.mark.parametrize("line_count", [1, 2, 9, 16])
@@ -655,7 +655,7 @@ def test_an_export_cut_at_the_end_of_a_line_is_incomplete(
         InvalidInput,
         match=f"the export is incomplete: it was truncated after line {line_count}; use another copy",
     ):
-        take_in(opened("two"), lines)
+        import_lines(opened("two"), lines)
     assert places(opened("two")) == []
 
 
@@ -690,7 +690,7 @@ def test_a_changed_export_is_refused(
 ) -> None:
     lines = change(lines_of(full))
     with pytest.raises(InvalidInput, match=complaint):
-        take_in(opened("two"), lines)
+        import_lines(opened("two"), lines)
     assert places(opened("two")) == []
     with pytest.raises(InvalidInput, match=complaint):
         importing.check((line.encode() for line in lines), namespaces=None)
@@ -698,7 +698,7 @@ def test_a_changed_export_is_refused(
 
 def test_line_ends_of_another_system_are_accepted(full: SQLiteStore, opened: Open) -> None:
     lines = lines_of(full)
-    result = take_in(
+    result = import_lines(
         opened("two"),
         ["\ufeff" + lines[0], "\r\n", *(line.replace("\n", "\r\n") for line in lines[1:])],
     )
@@ -708,7 +708,7 @@ def test_line_ends_of_another_system_are_accepted(full: SQLiteStore, opened: Ope
 def test_an_export_of_an_older_program_is_imported_as_unchecked(
     full: SQLiteStore, opened: Open
 ) -> None:
-    result = take_in(opened("two"), edited(lines_of(full)))
+    result = import_lines(opened("two"), edited(lines_of(full)))
     assert (result.imported, result.unchecked) == (15, True)
 
 
@@ -718,19 +718,19 @@ def test_only_the_given_namespaces_are_imported(full: SQLiteStore, opened: Open)
         InvalidInput,
         match="line 10 belongs to namespace bob; name that namespace, or add --all-namespaces",
     ):
-        take_in(other, lines, namespaces=["ann"])
+        import_lines(other, lines, namespaces=["ann"])
     with pytest.raises(InvalidInput, match="line 10 belongs to namespace bob"):
         importing.check((line.encode() for line in lines), namespaces=["ann"])
     assert places(other) == []
 
 
-def test_a_dry_run_makes_no_store(full: SQLiteStore, opened: Open, tmp_path: Path) -> None:
-    result = take_in(opened("two"), lines_of(full), Unused(), dry_run=True)
+def test_a_dry_run_creates_no_store(full: SQLiteStore, opened: Open, tmp_path: Path) -> None:
+    result = import_lines(opened("two"), lines_of(full), Unused(), dry_run=True)
     assert (result.imported, result.known) == (15, 0)
     assert not (tmp_path / "two.db").exists()
 
 
-def test_without_an_embedder_nothing_has_a_vector(full: SQLiteStore, opened: Open) -> None:
+def test_an_import_without_an_embedder_stores_no_vectors(full: SQLiteStore, opened: Open) -> None:
     other = opened("two", None)
     result = import_(
         other, [line.encode() for line in lines_of(full, vectors=True)], None, namespaces=None
@@ -740,12 +740,12 @@ def test_without_an_embedder_nothing_has_a_vector(full: SQLiteStore, opened: Ope
 
 
 @pytest.mark.parametrize("model", [Other, Turned])
-def test_vectors_of_another_model_are_made_again(
+def test_vectors_of_another_model_are_recomputed(
     full: SQLiteStore, opened: Open, model: type[FakeEmbedder]
 ) -> None:
-    """Also of one whose vectors are as long."""
+    """This includes a model whose vectors have the same dimension."""
     other = opened("two", model.space)
-    take_in(other, lines_of(full, vectors=True), model())
+    import_lines(other, lines_of(full, vectors=True), model())
     (vectors,) = other.vectors([Ref(MEMORY, "ann", IDS[0], 2)]).values()
     assert float(vectors[0] @ model().embed("Ünï 日本 🎉")[0]) == pytest.approx(1.0, abs=0.01)
 
@@ -753,14 +753,14 @@ def test_vectors_of_another_model_are_made_again(
 def test_a_store_of_another_model_refuses_an_import(full: SQLiteStore, opened: Open) -> None:
     before = content(full)
     with pytest.raises(EmbedderMismatch, match="memory reembed"):
-        take_in(opened("one", Other.space), [HEADER, line_of(group=IDS[6])], Other())
+        import_lines(opened("one", Other.space), [HEADER, line_of(group=IDS[6])], Other())
     assert content(full) == before
 
 
 # --- migrate
 
 
-def test_a_copy_is_complete_and_the_original_unchanged(
+def test_a_copy_is_complete_and_leaves_the_original_unchanged(
     full: SQLiteStore, opened: Open, tmp_path: Path
 ) -> None:
     before, copy = lines_of(full, vectors=True), opened("two")
@@ -824,7 +824,7 @@ def test_a_target_that_is_not_a_copy_is_refused(
     assert content(copy)[own.ref]._replace(vectors=None) == own._replace(vectors=None)
 
 
-def test_other_namespaces_of_the_target_stay(full: SQLiteStore, opened: Open) -> None:
+def test_a_migration_keeps_other_namespaces_of_the_target(full: SQLiteStore, opened: Open) -> None:
     copy = opened("two")
     copy.append([record(IDS[7], namespace="carl"), turn(1, namespace="carl")])
     migrate(full, copy, FakeEmbedder(), progress=quiet)
@@ -839,8 +839,8 @@ def test_other_namespaces_of_the_target_stay(full: SQLiteStore, opened: Open) ->
 
 
 def test_a_second_migration_catches_up(opened: Open, tmp_path: Path) -> None:
-    """Versions, ends, restored memories, keys that went from one memory to another, reinforcements,
-    accesses.
+    """It copies versions, ends, restored memories, keys that moved to another memory,
+    reinforcements and accesses.
     """
     url = f"sqlite:///{tmp_path}/one.db"
     with Memories(url, embedder="fake") as memories:
@@ -880,7 +880,7 @@ def test_a_record_forgotten_between_two_migrations_is_refused(
 
 
 def on(what: str, action: Callable[[], object]) -> Callable[[str, int, int], None]:
-    """Return a progress callback that acts when a step is first reported."""
+    """Return a progress callback that runs an action when a step is first reported."""
     waiting = [action]
 
     def tell(step: str, _done: int, _whole: int) -> None:
@@ -901,7 +901,7 @@ def test_a_record_forgotten_during_a_migration_leaves_the_copy(
             rival.remove([Ref(HISTORY, "ann", "talk", 0), ref, Ref(MEMORY, "bob", IDS[3], 1)])
 
     result = migrate(full, copy, FakeEmbedder(), progress=tell)
-    assert result.removed == 3  # of them all memories of bob
+    assert result.removed == 3  # these include all memories of bob
     assert ref not in content(copy)
     assert content(copy) == content(full)
 
@@ -952,14 +952,14 @@ LOSSES: dict[str, Callable[[Record], Record]] = {
         ),
     ],
 )
-def test_a_different_copy_is_never_verified(
+def test_a_copy_that_differs_is_never_verified(
     full: SQLiteStore, opened: Open, loss: Callable[[Record], Record], seldom: bool
 ) -> None:
-    """The loss is in what is written, or in what is read at the end, when no patch repairs it."""
+    """The loss occurs in writes, or in the final reads, and no patch repairs it."""
 
     class Lossy(SQLiteStore):
         def patch(self, patches: Sequence[Patch]) -> None:
-            """Mend nothing."""
+            """Change nothing."""
 
         def append(self, records: Sequence[Record]) -> None:
             super().append(records if seldom else [loss(entry) for entry in records])
@@ -997,12 +997,12 @@ def test_writers_wait_only_for_the_end_of_a_migration(
     assert waits == [False] * 4 + [True] * 4
 
 
-# --- what can't be read
+# --- unreadable records
 
 
 @pytest.fixture
 def torn(tmp_path: Path) -> Iterator[Store]:
-    """A files store; git has left a line in the file of one of its namespaces."""
+    """A files store with a conflict marker of Git in the file of one namespace."""
     store = open_store(f"files:///{tmp_path}/notes", FakeEmbedder.space)
     store.append([record(IDS[0])])
     store.append([record(IDS[1], namespace="bob"), turn(0, namespace="bob")])
@@ -1012,15 +1012,17 @@ def torn(tmp_path: Path) -> Iterator[Store]:
     store.close()
 
 
-def test_unreadable_records_are_never_left_out(torn: Store, opened: Open, tmp_path: Path) -> None:
+def test_unreadable_records_are_never_silently_omitted(
+    torn: Store, opened: Open, tmp_path: Path
+) -> None:
     copy, steps = opened("copy"), []
     for move in (
         lambda: export(torn, lambda _: None, namespaces=None, progress=quiet),
         lambda: export(torn, lambda _: None, namespaces=["ann"], with_vectors=True, progress=quiet),
         lambda: migrate(torn, copy, FakeEmbedder(), progress=lambda *_: steps.append("copying")),
         lambda: reembed(torn, Other(), progress=lambda *_: steps.append("embedding")),
-        lambda: take_in(torn, [HEADER, line_of()], namespaces=["ann"]),  # type: ignore[arg-type]
-        lambda: take_in(torn, [HEADER, line_of()], namespaces=["ann"], dry_run=True),  # type: ignore[arg-type]
+        lambda: import_lines(torn, [HEADER, line_of()], namespaces=["ann"]),  # type: ignore[arg-type]
+        lambda: import_lines(torn, [HEADER, line_of()], namespaces=["ann"], dry_run=True),  # type: ignore[arg-type]
     ):
         with pytest.raises(StoreDamaged, match=r"ann\.jsonl:2 can't be read"):
             move()
@@ -1046,7 +1048,7 @@ def test_damage_during_a_migration_fails_its_verification(
 
 
 def found_by(store: SQLiteStore, embedder: FakeEmbedder, query: str) -> str:
-    """Return the memory that is nearest to a query."""
+    """Return the id of the memory nearest to a query."""
     (best, *_) = sorted(
         store.candidates(live(), vector=embedder.embed(query)[0], terms=[], k=5),
         key=lambda hit: -(hit.similarity or 0),
@@ -1092,9 +1094,9 @@ def test_a_long_answer_has_the_same_vectors_however_it_is_stored(
     halfway = plain + plain[:1]
     assert np.allclose(user, plain, atol=0.02)
     assert np.allclose(answer, halfway / np.linalg.norm(halfway, axis=1, keepdims=True), atol=0.02)
-    assert np.allclose(note, plain, atol=0.02)  # whatever its tags are called
+    assert np.allclose(note, plain, atol=0.02)  # regardless of the names of its tags
     bare = opened("bare")
-    take_in(bare, lines_of(store), ByLine())
+    import_lines(bare, lines_of(store), ByLine())
     assert reembed(opened("one", None), OtherByLine(), progress=quiet).embedded == 3
     for again in (bare.vectors(refs), opened("one", OtherByLine.space).vectors(refs)):
         assert np.allclose(
@@ -1113,7 +1115,7 @@ def test_records_written_while_the_embedder_is_changed_get_vectors_too(
     assert new.info(live(state="any")).without_vector_count == 0
 
 
-def test_an_interrupted_change_of_the_embedder_is_continued(
+def test_an_interrupted_change_of_the_embedder_can_be_continued(
     full: SQLiteStore, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     embedded: list[str] = []
@@ -1129,7 +1131,7 @@ def test_an_interrupted_change_of_the_embedder_is_continued(
     monkeypatch.setattr(reembedding, "FEW_CHANGES", 4)
     with pytest.raises(
         KeyboardInterrupt
-    ):  # when all 6 memories are staged, in the first batch of turns
+    ):  # once all 6 memories are staged, in the first batch of turns
         reembed(full, Failing(), progress=quiet)
     assert found_by(full, FakeEmbedder(), "Ünï 日本 🎉") == IDS[0]
     assert reembed(opened(), Failing(), progress=quiet).embedded == 9
@@ -1154,7 +1156,7 @@ def test_reembedding_with_the_same_embedder_makes_missing_vectors(opened: Open) 
     assert found_by(opened(), FakeEmbedder(), "pear") == IDS[1]
 
 
-def test_a_missing_store_has_nothing_to_embed(opened: Open, tmp_path: Path) -> None:
+def test_reembedding_a_missing_store_does_nothing(opened: Open, tmp_path: Path) -> None:
     assert reembed(opened(), Other(), progress=quiet).embedded == 0
     assert list(tmp_path.glob("*.db*")) == []
 
@@ -1164,7 +1166,7 @@ def test_a_store_that_does_not_stage_vectors_causes_no_endless_loop(
 ) -> None:
     class Forgetful(SQLiteStore):
         def stage(self, space: Space, vectors: Mapping[Ref, Any]) -> None:
-            """Keep nothing."""
+            """Store nothing."""
 
     monkeypatch.setattr(reembedding, "PAGE", 4)
     with pytest.raises(StoreError, match="does not keep staged vectors"):
@@ -1179,7 +1181,7 @@ def test_a_conflict_in_a_store_without_transactions_is_retried(
     writes = iter([IDS[6], IDS[7]])
 
     class Loose(SQLiteStore):
-        """Somebody writes between the last look and the switch."""
+        """A store to which another program writes between the last look and the switch."""
 
         @contextmanager
         def transaction(self) -> Iterator[None]:
@@ -1198,8 +1200,8 @@ def test_a_conflict_in_a_store_without_transactions_is_retried(
 def test_writers_do_not_wait_for_an_embedder(
     full: SQLiteStore, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody writes whenever it embeds, until only the last is left, which is embedded while they
-    wait.
+    """Another writer writes during each embedding until only the last record is left, which is
+    embedded while writers wait.
     """
     monkeypatch.setattr(connection, "BUSY_SECONDS", 0.05)
     rival, waits, left = opened(), [], list(range(100, 100 + 50))
@@ -1222,7 +1224,7 @@ def test_writers_do_not_wait_for_an_embedder(
     assert opened("one", Other.space).unstaged(Other.space, HISTORY, limit=9) == []
 
 
-def test_writing_faster_than_the_embedder_is_an_error(full: SQLiteStore, opened: Open) -> None:
+def test_writers_faster_than_the_embedder_cause_an_error(full: SQLiteStore, opened: Open) -> None:
     rival, positions = opened(), iter(range(100, 100_000))
 
     class Slow(Other):
@@ -1237,7 +1239,7 @@ def test_writing_faster_than_the_embedder_is_an_error(full: SQLiteStore, opened:
     assert found_by(full, FakeEmbedder(), "Ünï 日本 🎉") == IDS[0]
 
 
-def test_constant_conflicts_are_an_error(full: SQLiteStore, opened: Open) -> None:
+def test_constant_conflicts_cause_an_error(full: SQLiteStore, opened: Open) -> None:
     class Raced(SQLiteStore):
         def switch(self, space: Space) -> None:
             raise Conflict("somebody wrote")
@@ -1247,8 +1249,8 @@ def test_constant_conflicts_are_an_error(full: SQLiteStore, opened: Open) -> Non
     assert found_by(full, FakeEmbedder(), "Ünï 日本 🎉") == IDS[0]
 
 
-def test_records_stored_during_a_restore_are_noticed(home: Path, tmp_path: Path) -> None:
-    """Nothing can come between in a file of SQLite, which is put in place as a whole."""
+def test_records_stored_during_a_restore_are_detected(home: Path, tmp_path: Path) -> None:
+    """This can't happen in a SQLite file, which is replaced as a whole."""
     lines: list[str] = []
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none") as memories:
         memories.create("Deploys happen on Tuesdays")

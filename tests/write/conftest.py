@@ -1,4 +1,4 @@
-"""Memories for tests of writes, which need no vectors."""
+"""Memories for tests of writes that need no vectors."""
 
 from collections.abc import Iterator
 from pathlib import Path

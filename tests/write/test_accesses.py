@@ -1,4 +1,4 @@
-"""Reads are counted later, each once, and never wait for it."""
+"""Reads are counted later, each once, and a read never waits for the count."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("home")
 
 @pytest.fixture
 def memories() -> Iterator[Memories]:
-    """Memories of the command."""
+    """Memories as the command opens them."""
     with Memories(embedder="none", channel="cli") as found:
         yield found
 
@@ -38,7 +38,7 @@ def made(memories: Memories, content: str = "the sky is blue") -> str:
 
 
 def counted(memory_id: str) -> int:
-    """How often a memory was read, as the store has it."""
+    """Return the read count of a memory in the store."""
     with Memories(embedder="none") as other:
         [record] = other._store.scan(
             Filter(Collection.MEMORY, ("shared",), group=memory_id), limit=9
@@ -47,7 +47,7 @@ def counted(memory_id: str) -> int:
 
 
 def queued(home: Path) -> list[Path]:
-    """Return the files of reads that are not counted yet."""
+    """Return the files of reads that haven't been counted yet."""
     return sorted([*home.glob("accesses-*.jsonl"), *home.glob("accesses-*.taken")])
 
 
@@ -114,7 +114,7 @@ def test_a_log_of_reads_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     read = Record(refs[0], "the gate is open", datetime(2026, 5, 1, tzinfo=UTC), accesses=2)
     assert [each.accesses for each in waiting.include_waiting([read])] == [
         4
-    ]  # all but the one that was just noted
+    ]  # all except the last read
     assert [
         each.accesses
         for each in waiting.include_waiting([read._replace(ref=refs[0]._replace(group="b"))])
@@ -136,7 +136,7 @@ def test_waiting_reads_are_bounded(
     assert file.stat().st_size < 600
 
 
-def test_reads_during_a_write_are_answered_and_counted_afterwards(
+def test_reads_during_a_write_are_answered_at_once_and_counted_later(
     memories: Memories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(accesses, "FLUSH_BYTES", 1)
@@ -159,7 +159,7 @@ def test_reads_during_a_write_are_answered_and_counted_afterwards(
     assert counted(one) == 5
 
 
-def test_a_read_only_home_fails_no_read(tmp_path: Path) -> None:
+def test_reads_work_in_a_read_only_home(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none") as first:
@@ -189,7 +189,7 @@ def test_an_interrupted_batch_is_counted_once(
                 patched.setattr(Path, "unlink", cut_short)
             memories.status()
         assert [path.suffix for path in queued(home)] == [".taken"]
-        memories.get(one)  # waits for the next batch
+        memories.get(one)  # this read waits for the next batch
         memories.status()
         memories.status()
     assert queued(home) == []
@@ -226,13 +226,15 @@ def test_reads_are_kept_per_store(home: Path, tmp_path: Path) -> None:
         ] == [1]
 
 
-def test_many_stores_share_one_lock_and_leave_none_behind(home: Path, tmp_path: Path) -> None:
-    """An earlier version made a lock for each store; thousands lay in a folder of many stores."""
+def test_many_stores_share_one_lock_file(home: Path, tmp_path: Path) -> None:
+    """An earlier version created a lock for each store, which left thousands in a folder of many
+    stores.
+    """
     home.mkdir(parents=True, exist_ok=True)
     former = [home / f"accesses-{number:08x}.lock" for number in range(3)]
     for lock in former:
         lock.touch()
-    with disk.try_lock(former[0], 0):  # a program of that version counts its reads
+    with disk.try_lock(former[0], 0):  # like a program of that version during a count
         for number in range(4):
             url = f"sqlite:///{tmp_path}/{number}.db"
             with Memories(url, embedder="none", channel="cli") as memories:
@@ -255,7 +257,7 @@ for number in range(100_000):
 """
 
 
-def test_a_reader_that_is_killed_loses_and_doubles_nothing(
+def test_a_killed_reader_loses_and_duplicates_no_count(
     memories: Memories, clean_environment: Mapping[str, str], home: Path
 ) -> None:
     one, told, rounds = made(memories), 0, 8
@@ -271,7 +273,7 @@ def test_a_reader_that_is_killed_loses_and_doubles_nothing(
             told += 5 + number + len(reader.stdout.readlines())
     memories.status()
     assert queued(home) == []
-    assert told <= counted(one) <= told + rounds  # a read may be killed before it says so
+    assert told <= counted(one) <= told + rounds  # a kill may follow a read before it is printed
 
 
 def test_readers_and_flushes_of_many_threads_count_each_read_once(home: Path) -> None:
@@ -301,9 +303,11 @@ def test_no_file_is_created_without_waiting_reads(tmp_path: Path) -> None:
     assert not (tmp_path / "home").exists()
 
 
-def test_memories_show_waiting_reads_of_all_processes(memories: Memories, home: Path) -> None:
-    """Of a file that was read before only what is new is read; one that came in its place is
-    another one.
+def test_access_counts_include_waiting_reads_of_all_processes(
+    memories: Memories, home: Path
+) -> None:
+    """Of a known file only the new part is read; a file that replaced it is read from the
+    beginning.
     """
     one, other = (
         Ref(Collection.MEMORY, "shared", made(memories, text), 1) for text in ("a sky", "a meadow")
@@ -316,7 +320,7 @@ def test_memories_show_waiting_reads_of_all_processes(memories: Memories, home: 
     assert ours.of([one, other]) == theirs.of([one, other]) == [2, 1]
     [file] = queued(home)
     with file.open("ab") as stream:
-        stream.write(b'[["shared",')  # somebody is at it
+        stream.write(b'[["shared",')  # an unfinished line
     assert ours.of([one, other]) == [2, 1]
     content = file.read_bytes()
     file.write_bytes(b'[["shared","another",1]]\n' * 40 + content[: content.rfind(b"\n") + 1])
@@ -335,7 +339,7 @@ def test_reads_that_cannot_be_noted_are_left_out(tmp_path: Path) -> None:
     assert waiting.of([ref]) == [0]
 
 
-def test_closing_and_statistics_count_the_reads_that_wait() -> None:
+def test_closing_and_statistics_count_waiting_reads() -> None:
     with Memories(embedder="none", channel="http") as memories:
         one = made(memories)
         memories.get(one)

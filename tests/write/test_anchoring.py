@@ -1,4 +1,4 @@
-"""How long a memory holds, and when it should be confirmed, is read from a time span."""
+"""A time span sets the validity of a memory, and the date of its next confirmation."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -11,7 +11,7 @@ from tables import failures_of
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
 
-def test_a_memory_is_confirmed_after_a_span_of_days() -> None:
+def test_a_confirmation_is_due_after_a_span_of_days() -> None:
     rows: list[tuple[str | int | None, int | None]] = [
         (None, None),
         ("", 0),
@@ -31,12 +31,12 @@ def test_a_memory_is_confirmed_after_a_span_of_days() -> None:
 @pytest.mark.parametrize(
     "span", [-1, "-1d", MAX_RECHECK_DAYS + 1, f"{MAX_RECHECK_DAYS + 1}d", "1h", "d", "soon"]
 )
-def test_a_span_that_cannot_be_is_refused(span: str | int) -> None:
+def test_an_invalid_span_is_refused(span: str | int) -> None:
     with pytest.raises(InvalidInput, match="recheck must be a time span"):
         parse_recheck(span)
 
 
-def test_a_memory_holds_until_the_end_of_a_day_or_for_a_span() -> None:
+def test_a_memory_is_valid_until_the_end_of_a_day_or_for_a_span() -> None:
     rows = [
         (None, NOW, None),
         ("", NOW, ""),

@@ -1,4 +1,4 @@
-"""A new memory that corrects another one is linked with it and ranks before it; the link can be
+"""A new memory that corrects another is linked to it and ranks before it; the link can be
 removed.
 """
 
@@ -29,7 +29,7 @@ OLD, NEW, NEWEST = (f"The API listens on port {port}." for port in (8080, 9090, 
 
 @pytest.fixture
 def memories(tmp_path: Path) -> Iterator[Memories]:
-    """Memories written a day apart."""
+    """Memories whose clock advances by a day with each write."""
     with Memories(
         f"sqlite:///{tmp_path}/m.db", embedder="none", clock=MovingClock(timedelta(days=1))
     ) as opened:
@@ -44,7 +44,7 @@ def create(memories: Memories, text: str, **more: object) -> str:
 
 
 def links(memories: Memories, memory_id: str) -> tuple[str | None, str | None]:
-    """Return what a memory corrects and what corrects it."""
+    """Return the memory that a memory corrects, and the one that corrects it."""
     memory = memories.get(memory_id)
     return memory.corrects, memory.corrected_by
 
@@ -69,7 +69,7 @@ def test_a_corrected_memory_follows_its_correction(memories: Memories, turned: b
     assert older not in found(memories, include_corrected=False)
 
 
-def test_a_second_purpose_corrects_nothing() -> None:
+def test_an_additional_purpose_corrects_nothing() -> None:
     pairs = [
         ("We use red bricks for walls.", "We use red bricks for towers."),
         ("We use the staging database for demos.", "We use the staging database for tests."),
@@ -78,7 +78,7 @@ def test_a_second_purpose_corrects_nothing() -> None:
     assert [pair for pair in pairs if corrects(*reversed(pair), 0.9, threshold=0.5)] == []
 
 
-def test_the_last_uncorrected_memory_is_corrected(memories: Memories) -> None:
+def test_the_end_of_a_chain_is_corrected(memories: Memories) -> None:
     first, second = (memories.create(text, force=True).id for text in (OLD, NEW))
     newest = memories.create(NEWEST)
     assert newest.corrects == second
@@ -96,7 +96,7 @@ def test_a_chain_is_found_newest_first(memories: Memories) -> None:
 
 
 @pytest.mark.parametrize("end", ["delete", "forget"])
-def test_a_chain_closes_when_its_middle_ends(memories: Memories, end: str) -> None:
+def test_the_ends_of_a_chain_are_linked_when_its_middle_ends(memories: Memories, end: str) -> None:
     ids = [create(memories, text) for text in (OLD, NEW, NEWEST)]
     getattr(memories, end)(ids[1])
     assert links(memories, ids[0]) == (None, ids[2])
@@ -133,7 +133,7 @@ def test_a_one_sided_link_does_not_change_the_other_memory(memories: Memories, s
 
 @pytest.mark.parametrize("end", ["delete", "forget", "update", "supersede", "move"])
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_link_ends_with_either_memory(memories: Memories, end: str, which: int) -> None:
+def test_a_link_ends_when_either_memory_ends(memories: Memories, end: str, which: int) -> None:
     ids = [create(memories, text) for text in (OLD, NEW)]
     if end == "update":
         memories.update(ids[which], "The office is in Rome.")
@@ -162,7 +162,7 @@ def test_a_restored_correction_does_not_correct_a_changed_text(memories: Memorie
     assert links(memories, ids[0]) == (None, None)
 
 
-def test_a_reworded_correction_stays_one(memories: Memories) -> None:
+def test_a_reworded_correction_stays_linked(memories: Memories) -> None:
     ids = [create(memories, text) for text in (OLD, NEW)]
     memories.update(ids[1], "The API listens on port 9091.")
     memories.update(ids[0], tags={"source": "wiki"})
@@ -170,7 +170,7 @@ def test_a_reworded_correction_stays_one(memories: Memories) -> None:
     assert links(memories, ids[1]) == (ids[0], None)
 
 
-def test_not_corrects_removes_an_existing_link_only(memories: Memories) -> None:
+def test_not_corrects_requires_an_existing_link(memories: Memories) -> None:
     ids = [create(memories, text) for text in (OLD, NEW)]
     memory = memories.update(ids[1], not_corrects=ids[0])
     assert (memory.corrects, memory.version) == (None, 1)
@@ -206,7 +206,7 @@ def test_as_of_ignores_later_corrections(memories: Memories) -> None:
     assert [(hit.id, hit.memory.corrected_by) for hit in hits] == [(older, None)]
 
 
-def test_projects_and_keys_are_kept_apart(memories: Memories) -> None:
+def test_memories_of_different_projects_or_keys_are_not_linked(memories: Memories) -> None:
     create(memories, OLD, tags={"project": "shop"}, key="api/port")
     assert memories.create(NEW).corrects is None
     assert memories.create(NEW, tags={"project": "shop"}, key="other/port").corrects is None
@@ -220,7 +220,7 @@ def test_a_memory_with_a_key_and_one_without_correct_each_other(
     assert memories.create(NEW, key=keys[1]).corrects == older
 
 
-def test_the_newer_of_equal_ones_goes_first(memories: Memories) -> None:
+def test_the_newer_of_equal_matches_ranks_first(memories: Memories) -> None:
     ids = [
         create(memories, text, force=True)
         for text in ("The user likes green tea.", "The user likes black tea.")
@@ -252,7 +252,7 @@ def test_corrections_are_linked_and_facts_of_other_subjects_are_not(name: str) -
     assert changed(f"corrections in {name}", judged) == []
 
 
-def test_many_drafts_correct_each_other_in_order(memories: Memories) -> None:
+def test_drafts_of_one_call_correct_each_other_in_order(memories: Memories) -> None:
     created = memories.create_many([Draft(OLD), Draft(NEW)])
     assert created[0].memory is not None
     assert created[1].corrects == created[0].memory.id
@@ -280,7 +280,7 @@ def current(memories: Memories) -> dict[str, tuple[str | None, str | None]]:
 
 
 @pytest.mark.parametrize("where", SOME)
-def test_a_rollback_links_memories_deleted_together(memories: Memories, where: str) -> None:
+def test_a_rollback_relinks_memories_deleted_together(memories: Memories, where: str) -> None:
     chain(memories)
     before = current(memories)
     done = memories.delete_where(where)
@@ -389,7 +389,7 @@ def test_a_rejected_memory_corrects_nothing(memories: Memories) -> None:
     assert current(memories) == {older: (None, None)}
 
 
-def test_a_foreign_file_links_nothing(memories: Memories, tmp_path: Path) -> None:
+def test_links_in_a_foreign_file_are_ignored(memories: Memories, tmp_path: Path) -> None:
     older = create(memories, OLD)
     lines: list[str] = []
     with Memories(f"sqlite:///{tmp_path}/theirs.db", embedder="none") as theirs:
@@ -412,7 +412,7 @@ def test_a_foreign_file_links_nothing(memories: Memories, tmp_path: Path) -> Non
         ("Standup is on Monday at 9", "Standup is on Tuesday at 10"),
     ],
 )
-def test_a_verb_after_a_verb_and_two_values_still_correct(one: str, other: str) -> None:
+def test_two_verbs_or_two_changed_values_still_make_a_correction(one: str, other: str) -> None:
     assert corrects(other, one, None, threshold=0.8)
 
 
@@ -423,8 +423,8 @@ def test_sentences_under_one_heading_are_not_linked(threshold: float) -> None:
 
 
 def _linked(name: str) -> list[tuple[str, str, bool]]:
-    """Return the kind and the language of each pair of a file, both ways, and whether one corrects
-    the other.
+    """Return the kind and language of each pair in a file, in both directions, and whether the
+    first text corrects the second.
     """
     rows = [json.loads(line) for line in (DATA / name).read_text(encoding="utf-8").splitlines()]
     return [
@@ -508,7 +508,7 @@ def test_corrections_are_linked_in_many_languages_and_unlike_facts_are_not(
         ("We use tests with fixtures", "We use tests with mocks"),
     ],
 )
-def test_facts_that_may_both_hold_are_not_linked(one: str, other: str) -> None:
+def test_compatible_facts_are_not_linked(one: str, other: str) -> None:
     assert not corrects(one, other, None, threshold=0.8)
     assert not corrects(other, one, None, threshold=0.8)
 
@@ -550,6 +550,6 @@ ANNOUNCED = [
 ]
 
 
-def test_a_change_is_announced_and_a_role_passes_on_or_not() -> None:
+def test_announced_changes_and_handed_over_roles_are_corrections() -> None:
     rows = [(new, old, None, expected) for new, old, expected in ANNOUNCED]
     assert failures_of(rows, functools.partial(corrects, threshold=0.8)) == []

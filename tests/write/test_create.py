@@ -1,4 +1,4 @@
-"""What decides whether a draft is stored or refused, at the bounds of each decision."""
+"""Decisions whether a draft is stored or refused, on both sides of each limit."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -35,7 +35,7 @@ def memories(tmp_path: Path, clock: Clock) -> Iterator[Memories]:
         yield opened
 
 
-def test_another_wording_is_refused_unless_it_has_a_key(
+def test_a_rewording_is_refused_unless_it_has_a_key(
     memories: Memories,
 ) -> None:
     known = memories.create(FACT)
@@ -47,7 +47,7 @@ def test_another_wording_is_refused_unless_it_has_a_key(
 
 
 @pytest.mark.parametrize("anchors", ["compose.yml::5433", ["compose.yml::5433", 5433], {"a": 1}])
-def test_anchors_are_a_list_of_texts(memories: Memories, anchors: Any) -> None:
+def test_anchors_must_be_a_list_of_texts(memories: Memories, anchors: Any) -> None:
     with pytest.raises(InvalidInput, match="anchors must be a list of strings"):
         memories.create(FACT, anchors=anchors)
     assert memories.list().memories == ()
@@ -77,7 +77,7 @@ def test_a_draft_below_the_confidence_limit_repeats_a_memory_below_it(
     ("length", "relation"),
     [(MAX_COMPARED, Relation.DUPLICATE), (MAX_COMPARED + 1, Relation.DIFFERENT)],
 )
-def test_words_are_judged_up_to_a_length(length: int, relation: Relation) -> None:
+def test_texts_are_compared_by_words_up_to_a_length(length: int, relation: Relation) -> None:
     rest = " It rains." * 300
     old, new = (f"{text}{rest[: length - len(FACT)]}" for text in (FACT, REWORDED))
     assert len(old) == length == len(new) + 1
@@ -105,7 +105,7 @@ def test_a_repetition_is_recognised_among_many_memories_of_other_projects(
     assert [memory.id for memory in memories.create(REWORDED).duplicates] == [known.id]
 
 
-def test_a_successor_may_repeat_the_memory_that_it_replaces(memories: Memories) -> None:
+def test_a_successor_may_repeat_the_replaced_memory(memories: Memories) -> None:
     known = memories.create(FACT)
     made = memories.create(REWORDED, supersedes=known.id)
     assert made.stored
@@ -130,7 +130,7 @@ def test_pending_drafts_are_compared_with_pending_memories(memories: Memories) -
     assert [each.id for each in memories.review.page().memories] == [waits.id]
 
 
-def test_a_rejected_text_is_not_proposed_again_but_another_wording_is(
+def test_a_rejected_text_is_not_proposed_again_but_a_rewording_is(
     memories: Memories,
 ) -> None:
     rejected = memories.create(FACT, pending=True)

@@ -1,4 +1,4 @@
-"""The words that differ decide whether a text repeats or corrects another one."""
+"""The words that differ decide whether a text repeats or corrects another."""
 
 import functools
 import itertools
@@ -36,20 +36,20 @@ NOT_STORED = {Relation.SAME, Relation.DUPLICATE}
 
 @functools.cache
 def near(new: str, old: str) -> TextComparison:
-    """Judge as if the vectors saw no difference at all."""
+    """Compare two texts as if their vectors were equal."""
     return compare_texts(new, old, 0.99, threshold=0.8)
 
 
 def misjudged(rows: Sequence[tuple[str, str, str]]) -> list[tuple[str, str, str, TextComparison]]:
-    """Return the rows (new, old, reason) that are not judged to be corrections for that reason, and
-    the judgement.
+    """Return the rows (new, old, reason) that are not judged as corrections for that reason, with
+    the result.
     """
     judged = [(*row, near(row[0], row[1])) for row in rows]
     return [row for row in judged if row[3] != TextComparison(Relation.DIFFERS, row[2])]
 
 
 def no_corrections(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str, TextComparison]]:
-    """Return the pairs (new, old) that are not judged to be corrections, and the judgement."""
+    """Return the pairs (new, old) that are not judged as corrections, with the result."""
     judged = [(new, old, near(new, old)) for new, old in pairs]
     return [row for row in judged if row[2].relation is not Relation.DIFFERS]
 
@@ -118,7 +118,7 @@ MARKS = [
 ]
 
 
-def test_case_lone_signs_layout_and_number_count() -> None:
+def test_case_separate_signs_layout_and_number_make_a_difference() -> None:
     assert misjudged(MARKS) == []
     assert [
         row
@@ -127,7 +127,7 @@ def test_case_lone_signs_layout_and_number_count() -> None:
     ] == []
 
 
-def test_raised_digits_are_not_digits() -> None:
+def test_superscript_digits_differ_from_digits() -> None:
     assert near("The factor is 10²", "The factor is 102").relation is Relation.DIFFERS
 
 
@@ -152,7 +152,7 @@ REWORDED = [
 ]
 
 
-def test_another_wording_of_the_same_fact_is_a_duplicate() -> None:
+def test_a_rewording_of_the_same_fact_is_a_duplicate() -> None:
     both_ways = [*REWORDED, *((old, new) for new, old in REWORDED)]
     assert [
         (new, old, near(new, old))
@@ -183,7 +183,7 @@ def test_a_correction_names_what_differs() -> None:
     assert misjudged(CORRECTIONS) == []
 
 
-def test_constructions_that_say_the_same_are_duplicates_and_corrections_in_them_are_not() -> None:
+def test_equivalent_constructions_are_duplicates_and_corrections_in_them_are_not() -> None:
     rows = rows_of(CONSTRUCTIONS)
     both_ways = [
         (row["kind"], *pair)
@@ -192,7 +192,7 @@ def test_constructions_that_say_the_same_are_duplicates_and_corrections_in_them_
     ]
     not_stored = [row for row in both_ways if near(*row[1:]).relation in NOT_STORED]
     assert [row for row in not_stored if row[0] == "correction"] == []
-    assert len(not_stored) >= 2 * 459  # of 614 repetitions; few of the others are worth a rule
+    assert len(not_stored) >= 2 * 459  # of 614 repetitions; most of the others aren't worth a rule
 
 
 def test_numbers_times_and_days_are_compared_by_their_value() -> None:
@@ -218,7 +218,7 @@ def test_numbers_times_and_days_are_compared_by_their_value() -> None:
     )
 
 
-def test_a_singular_is_general_only_if_its_verb_changes_with_it() -> None:
+def test_a_singular_equals_a_plural_only_in_a_general_statement() -> None:
     general = near("A migration needs a review", "Migrations need a review")
     assert general.relation is Relation.DUPLICATE
     events = [("A user left the channel", "Users left the channel")]
@@ -229,7 +229,7 @@ def test_a_singular_is_general_only_if_its_verb_changes_with_it() -> None:
 @pytest.mark.parametrize(
     "file", [PAIRS, KINDS, CONSTRUCTIONS, LANGUAGES, PROSE], ids=lambda file: file.stem
 )
-def test_the_verdict_about_each_pair_is_known(file: Path) -> None:
+def test_the_verdict_on_each_pair_is_unchanged(file: Path) -> None:
     pairs = [
         pair
         for row in rows_of(file)
@@ -254,8 +254,8 @@ EDITS: tuple[Callable[[list[str], int], list[str]], ...] = (
 )
 
 
-def test_the_verdict_about_edited_texts_is_known() -> None:
-    """A text is compared with itself, and with the text it is paired with, after one edit."""
+def test_the_verdicts_on_edited_texts_are_unchanged() -> None:
+    """Each text is compared, after one edit, with itself and with the other text of its pair."""
     files = (PAIRS, KINDS, CONSTRUCTIONS, LANGUAGES, PROSE, DATA / "correction_pairs.jsonl")
     rows = [row for file in files for row in rows_of(file) if len(row["new"] + row["old"]) < 120]
     judged = []
@@ -268,7 +268,7 @@ def test_the_verdict_about_edited_texts_is_known() -> None:
     assert changed("edited texts", judged) == []
 
 
-def test_a_role_that_passes_to_the_other_person_is_a_correction() -> None:
+def test_a_role_that_passes_to_another_person_is_a_correction() -> None:
     assert no_corrections([("Dana is the boss of Max.", "Dana's boss is Max.")]) == []
 
 
@@ -337,7 +337,7 @@ SMALL_SIGNS = [
 ]
 
 
-def test_small_signs_carry_facts() -> None:
+def test_small_signs_and_words_change_facts() -> None:
     assert no_corrections(SMALL_SIGNS) == []
 
 
@@ -363,7 +363,7 @@ OTHER_SCRIPTS = [
 ]
 
 
-def test_other_scripts_differ_when_a_character_does() -> None:
+def test_in_other_scripts_one_different_character_is_a_correction() -> None:
     assert no_corrections(OTHER_SCRIPTS) == []
 
 
@@ -371,13 +371,13 @@ def test_unlike_texts_in_other_scripts_are_different_despite_similar_vectors() -
     assert near("用户喜欢深色模式", "会议在三月举行").relation is Relation.DIFFERENT
 
 
-def test_from_the_threshold_on_a_difference_makes_a_correction() -> None:
+def test_a_difference_is_a_correction_from_the_threshold_on() -> None:
     texts = "The API listens on port 9090", "The API listens on port 8080"
     for similarity, relation in ((0.8, Relation.DIFFERS), (0.799, Relation.DIFFERENT)):
         assert compare_texts(*texts, similarity, threshold=0.8).relation is relation
 
 
-def test_below_the_threshold_only_equal_texts_are_the_same() -> None:
+def test_below_the_threshold_only_equal_texts_are_repetitions() -> None:
     assert compare_texts(
         "User wants tea.", "The user wishes tea.", 0.5, threshold=0.8
     ) == TextComparison(Relation.DIFFERENT)
@@ -395,7 +395,7 @@ def test_without_vectors_texts_are_duplicates_or_different() -> None:
     ) == TextComparison(Relation.DIFFERENT)
 
 
-def test_scraps_of_text_can_be_judged() -> None:
+def test_fragments_of_text_can_be_compared() -> None:
     for text in ("", " ", "?", "...", "-", "()", "`", "'", "'s", "\u0300", "👍", "on", "by", "is"):
         assert near(text, text).relation is Relation.SAME, text
         assert near(f"{text} 8080", text).relation not in NOT_STORED, text
@@ -415,7 +415,7 @@ def test_a_long_text_is_judged_word_by_word() -> None:
 def test_a_moved_part_is_noticed_in_texts_of_up_to_300_words(
     words: int, relation: Relation
 ) -> None:
-    """Comparing the orders of longer texts takes seconds."""
+    """Comparing the word orders of longer texts would take seconds."""
     endings = ("abao", "eben", "irus", "olum", "umak", "anil", "iloz", "eros", "atax", "uded", "osat",
                "imir", "orab", "enug", "abor", "upis", "alin", "ozek")  # fmt: skip
     names = map("".join, itertools.product("bcdfghjklmnprstvwz", endings))
@@ -431,7 +431,7 @@ def test_no_correction_is_refused_in_either_direction_despite_similar_vectors(fi
     assert [row for row in stored if near(row["old"], row["new"]).relation in NOT_STORED] == []
 
 
-def test_repetitions_are_caught_with_the_vectors_and_the_threshold_of_the_model() -> None:
+def test_the_model_and_its_threshold_catch_most_repetitions() -> None:
     model = MiniLM()
     caught: dict[str, list[bool]] = {"dev": [], "held": []}
     for row in rows_of(PAIRS):
@@ -486,7 +486,7 @@ LINES = [
 ]
 
 
-def test_long_texts_are_the_same_if_their_lines_and_indents_are() -> None:
+def test_long_texts_are_the_same_if_their_lines_and_indents_are_equal() -> None:
     fillers = ["\n" + "x = 1\n" * 400 if "\n" in old else " and so on" * 300 for _, old, _ in LINES]
     found = [
         same_lines(new + more, old + more)
@@ -506,7 +506,7 @@ def test_no_correction_in_any_language_is_refused(path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "least"), [(LANGUAGES, 0.97), (PROSE, 0.94)], ids=["languages", "prose"]
 )
-def test_repetitions_in_every_language_are_known(path: Path, least: float) -> None:
+def test_repetitions_in_every_language_are_caught(path: Path, least: float) -> None:
     pairs = [row for row in rows_of(path) if row["kind"].startswith("repetition")]
     assert sum(near(row["new"], row["old"]).relation in NOT_STORED for row in pairs) >= least * len(
         pairs
@@ -526,7 +526,7 @@ def test_differences_are_named_in_other_languages() -> None:
     assert misjudged(CORRECTIONS_ELSEWHERE) == []
 
 
-def test_words_that_look_like_english_ones_without_weight_have_weight_elsewhere() -> None:
+def test_lookalikes_of_english_function_words_count_in_other_languages() -> None:
     assert (
         near("Viajo do Porto para casa.", "Viajo a Porto para casa.").relation is Relation.DIFFERS
     )
@@ -536,11 +536,11 @@ def test_words_that_look_like_english_ones_without_weight_have_weight_elsewhere(
     assert near("Er wiegt 3,5 Kilo.", "Er wiegt 35 Kilo.").relation is Relation.DIFFERS
 
 
-# --- a look at the words before they are aligned
+# --- the quick comparison of words before they are aligned
 
 
 def all_pairs() -> list[tuple[str, str]]:
-    """Return all pairs of the files, each new text with its old one and with the old one of the
+    """Return all pairs of the files: each new text with its old text, and with the old text of the
     next pair.
     """
     rows = [row for path in (PAIRS, KINDS, LANGUAGES, PROSE) for row in rows_of(path)]
@@ -549,7 +549,7 @@ def all_pairs() -> list[tuple[str, str]]:
 
 
 def check_repetitions_are_the_same_without_a_reason(pairs: Sequence[tuple[str, str]]) -> int:
-    """Judge pairs with and without an explanation, and without a similarity; return how many are
+    """Compare pairs with and without an explanation, and without a similarity; return the number of
     repetitions.
     """
     failures, repetitions = [], 0
@@ -566,12 +566,12 @@ def check_repetitions_are_the_same_without_a_reason(pairs: Sequence[tuple[str, s
     return repetitions
 
 
-def test_the_quick_judgement_finds_the_same_repetitions() -> None:
+def test_the_quick_comparison_finds_the_same_repetitions() -> None:
     assert check_repetitions_are_the_same_without_a_reason(all_pairs()[::5]) > 40
 
 
 @pytest.mark.thorough
-def test_the_quick_judgement_finds_the_same_repetitions_in_all_pairs() -> None:
+def test_the_quick_comparison_finds_the_same_repetitions_in_all_pairs() -> None:
     pairs = all_pairs()
     assert (
         check_repetitions_are_the_same_without_a_reason(
@@ -591,7 +591,7 @@ WORDS = (
 
 @settings(max_examples=120, deadline=None)
 @given(st.lists(st.sampled_from(WORDS), max_size=9), st.data())
-def test_texts_that_surely_differ_have_a_difference(words: list[str], data: st.DataObject) -> None:
+def test_the_shortcut_reports_only_real_differences(words: list[str], data: st.DataObject) -> None:
     """The shortcut never reports a difference that alignment would not find."""
     other = data.draw(st.permutations(words)) if data.draw(st.booleans()) else list(words)
     for _ in range(data.draw(st.integers(0, 2))):
@@ -636,7 +636,7 @@ def test_nearly_equal_texts_are_aligned_only_a_few_times(
     assert count <= 12 * (len(made) + len(again))
 
 
-def test_lines_and_their_indents_tell_texts_apart() -> None:
+def test_different_lines_or_indents_make_texts_different() -> None:
     rows = [
         ("a b", "a  b", True), ("a b", "a\nb", False), ("a\nb", "a b", False), ("a\nb", "a\nb", True),
         ("a\n  b", "a\nb", False), ("a b", "a c", False), ("a\n", "a", True), ("", "", True),
@@ -644,8 +644,8 @@ def test_lines_and_their_indents_tell_texts_apart() -> None:
     assert failures_of(rows, same_lines) == []
 
 
-def test_verbs_that_look_like_names_and_passives_are_told_by_their_neighbours() -> None:
-    """An exclamation mark behind a word means a name or a value, a colon its form."""
+def test_neighbours_distinguish_verbs_from_names_and_passives() -> None:
+    """In the expected texts, `!` marks a name or a value, and `:` precedes the form of a word."""
     rows = [
         ("Open every gate.", "open every gate ."),
         ("open gates daily", "open gates daily"),
@@ -664,7 +664,7 @@ def test_verbs_that_look_like_names_and_passives_are_told_by_their_neighbours() 
 
 
 def marked(text: str) -> str:
-    """Return the words of a text as they are understood, with their marks."""
+    """Return the words of a text as the grammar reads them, with marks."""
     forms = {"plain": ""}
     return " ".join(
         f"{word.key}{'!' if word.exact else ''}{forms.get(word.form, f':{word.form}')}"
@@ -693,6 +693,6 @@ ABBREVIATED = [
 
 
 @pytest.mark.parametrize(("short", "long"), ABBREVIATED)
-def test_an_abbreviation_repeats_its_words(short: str, long: str) -> None:
+def test_an_abbreviation_equals_its_words(short: str, long: str) -> None:
     assert compare_texts(short, long, None, threshold=0.8).relation is Relation.DUPLICATE
     assert compare_texts(long, short, None, threshold=0.8).relation is Relation.DUPLICATE

@@ -1,4 +1,4 @@
-"""A long message is cut into parts that are the message again, each of which can be read by
+"""A long message is cut into parts that add up to the message, and each of which can be read by
 itself.
 """
 
@@ -33,9 +33,7 @@ def test_parts_add_up_to_the_text(name: str, size: int) -> None:
     text = content((SAMPLES[name] * size)[:size], None)
     parts = split(text)
     assert "".join(parts) == text
-    assert all(
-        content(part) == part for part in parts
-    )  # each is accepted as it is when it is imported
+    assert all(content(part) == part for part in parts)  # an import accepts each part unchanged
     assert max(map(len, parts)) <= 2 * PART_CHARACTERS
     assert len(parts) <= 2 * size // PART_CHARACTERS + 2
 
@@ -68,7 +66,7 @@ def test_any_text_can_be_cut(seed: int) -> None:
     assert not any(unicodedata.combining(part[0]) for part in parts)
 
 
-def test_a_part_ends_with_a_paragraph_or_a_sentence_where_there_is_one() -> None:
+def test_a_part_ends_with_a_paragraph_or_a_sentence_if_possible() -> None:
     sentences = "It is cold. " * 1_000
     assert all(part.endswith(". ") for part in split(sentences))
     paragraphs = ("It is cold. " * 40 + "\n\n") * 50
@@ -86,7 +84,7 @@ def test_a_long_run_of_blanks_is_refused() -> None:
 
 
 def test_a_part_of_marks_alone_ends_in_its_middle() -> None:
-    """All of them belong to the first character, but a part has to end."""
+    """All marks belong to the first character, but a part has to end."""
     text = "a" + "\u0301" * 2 * turns.PART_CHARACTERS
     at_least = turns.PART_CHARACTERS - turns._MIN_PART_CHARACTERS
     assert turns._end_of_part(text, 0, 0) == at_least

@@ -1,4 +1,4 @@
-"""A text that is stored already is an event: what it adds is merged, what contradicts is told, and
+"""When a stored text is stored again, additions are merged, contradictions are reported, and
 nothing is lost.
 """
 
@@ -30,7 +30,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def open_as(tmp_path: Path, clock: Clock) -> Iterator[Callable[..., Memories]]:
-    """Opens memories for the writer of a channel."""
+    """Opens memories as the writer of a channel."""
 
     def open_one(channel: str = "python", **settings: Any) -> Memories:
         settings = {"embedder": "fake", "clock": clock, "channel": channel} | settings
@@ -42,7 +42,7 @@ def open_as(tmp_path: Path, clock: Clock) -> Iterator[Callable[..., Memories]]:
 
 @pytest.fixture
 def memories(open_as: Callable[..., Memories]) -> Memories:
-    """Memories of a program."""
+    """Memories that a program opens."""
     return open_as()
 
 
@@ -54,8 +54,8 @@ def first(memories: Memories, **more: Any) -> str:
     return made.id
 
 
-def told(made: Created) -> tuple[Any, ...]:
-    """Return what a result says about a repetition."""
+def repetition_of(made: Created) -> tuple[Any, ...]:
+    """Return the part of a result that describes a repetition."""
     return made.stored, made.merged, made.not_merged, made.reinforced
 
 
@@ -75,7 +75,7 @@ ADDED = [
 
 
 @pytest.mark.parametrize(("said", "again", "merged"), ADDED)
-def test_additions_of_a_repetition_become_a_version(
+def test_what_a_repetition_adds_becomes_a_new_version(
     memories: Memories,
     clock: Clock,
     said: dict[str, Any],
@@ -85,7 +85,7 @@ def test_additions_of_a_repetition_become_a_version(
     memory_id = first(memories, **said)
     clock.now += DAY
     made = memories.create(f" {TEXT[0].lower()}{TEXT[1:]}.", **again)
-    assert told(made) == (False, merged, {}, False)
+    assert repetition_of(made) == (False, merged, {}, False)
     kept = memories.get(memory_id)
     assert made.memory == kept
     assert (kept.content, kept.version) == (TEXT, 2)
@@ -99,7 +99,7 @@ def test_additions_of_a_repetition_become_a_version(
         1, said.get("tags", {}), said.get("decay", "stable"),
     )  # fmt: skip
     assert [hit.id for hit in memories.search(TEXT)] == [memory_id]
-    assert told(memories.create(TEXT, **again)) == (False, (), {}, False)
+    assert repetition_of(memories.create(TEXT, **again)) == (False, (), {}, False)
     assert memories.get(memory_id).version == 2
 
 
@@ -126,15 +126,15 @@ def test_contradictions_are_reported_and_change_nothing(
     assert (kept.base_confidence, kept.source) == (before.base_confidence, before.source)
 
 
-def test_fields_that_are_left_open_change_nothing(memories: Memories) -> None:
+def test_omitted_fields_change_nothing(memories: Memories) -> None:
     memory_id = first(
         memories, decay="contextual", confidence=0.5, tags={"type": "fact"}, source="standup"
     )
-    assert told(memories.create(TEXT)) == (False, (), {}, False)
+    assert repetition_of(memories.create(TEXT)) == (False, (), {}, False)
     assert memories.get(memory_id).version == 1
 
 
-def test_a_more_lasting_policy_is_merged(memories: Memories, clock: Clock) -> None:
+def test_a_slower_decay_policy_is_merged(memories: Memories, clock: Clock) -> None:
     memory_id = first(memories, decay="contextual")
     clock.now += 20 * DAY
     assert memories.create(TEXT, decay="stable").merged == ("decay",)
@@ -147,7 +147,7 @@ def test_a_repetition_reinforces(memories: Memories, clock: Clock) -> None:
     clock.now += 15 * DAY
     assert memories.get(memory_id).confidence < 0.6
     made = memories.create(TEXT)
-    assert told(made) == (False, (), {}, True)
+    assert repetition_of(made) == (False, (), {}, True)
     assert made.memory is not None
     assert (made.memory.confidence, made.memory.last_reinforced_at, made.memory.version) == (
         1.0,
@@ -155,7 +155,12 @@ def test_a_repetition_reinforces(memories: Memories, clock: Clock) -> None:
         1,
     )
     clock.now += 15 * DAY
-    assert told(memories.create(TEXT, tags={"type": "fact"})) == (False, ("tags",), {}, True)
+    assert repetition_of(memories.create(TEXT, tags={"type": "fact"})) == (
+        False,
+        ("tags",),
+        {},
+        True,
+    )
     kept = memories.get(memory_id)
     assert (kept.confidence, kept.version, kept.last_reinforced_at) == (1.0, 2, clock.now)
     [then] = memories.search(TEXT, as_of=clock.now - DAY)
@@ -170,15 +175,22 @@ def test_a_repetition_does_not_reinforce_a_contextual_memory(
     memory_id = first(memories, decay="contextual")
     clock.now += 10 * DAY
     before = memories.get(memory_id).confidence
-    assert told(memories.create(TEXT, decay="contextual")) == (False, (), {}, False)
-    assert told(memories.create(TEXT, tags={"a": "b"})) == (False, ("tags",), {}, False)
+    assert repetition_of(memories.create(TEXT, decay="contextual")) == (False, (), {}, False)
+    assert repetition_of(memories.create(TEXT, tags={"a": "b"})) == (False, ("tags",), {}, False)
     assert memories.get(memory_id).confidence == before < 1
 
 
-def test_a_memory_that_becomes_reinforceable_starts_over(memories: Memories, clock: Clock) -> None:
+def test_the_decay_of_a_memory_that_becomes_reinforceable_restarts(
+    memories: Memories, clock: Clock
+) -> None:
     memory_id = first(memories, decay="contextual")
     clock.now += 10 * DAY
-    assert told(memories.create(TEXT, decay="reinforceable")) == (False, ("decay",), {}, True)
+    assert repetition_of(memories.create(TEXT, decay="reinforceable")) == (
+        False,
+        ("decay",),
+        {},
+        True,
+    )
     assert memories.get(memory_id).confidence == 1.0
 
 
@@ -195,7 +207,7 @@ def test_drafts_of_one_call_repeat_each_other(memories: Memories) -> None:
 def test_an_older_repetition_reinforces_nothing(memories: Memories, clock: Clock) -> None:
     memory_id = first(memories, decay="reinforceable")
     made = memories.create(TEXT, created_at=clock.now - 30 * DAY, tags={"a": "b"})
-    assert told(made) == (False, ("tags",), {}, False)
+    assert repetition_of(made) == (False, ("tags",), {}, False)
     kept = memories.get(memory_id)
     assert (kept.created_at, kept.updated_at, kept.last_reinforced_at) == (
         clock.now,
@@ -204,7 +216,9 @@ def test_an_older_repetition_reinforces_nothing(memories: Memories, clock: Clock
     )
 
 
-def test_of_equal_memories_the_one_without_contradictions_is_repeated(memories: Memories) -> None:
+def test_among_equal_memories_a_draft_repeats_the_one_that_it_does_not_contradict(
+    memories: Memories,
+) -> None:
     facts = [
         memories.create(TEXT, tags={"type": kind}, force=True).id
         for kind in ("fact", "decision", "fact")
@@ -217,9 +231,19 @@ def test_other_projects_namespaces_and_force_merge_nothing(
     memories: Memories, open_as: Callable[..., Memories]
 ) -> None:
     memory_id = first(memories)
-    assert told(memories.create(TEXT, tags={"project": "shop"})) == (True, (), {}, False)
-    assert told(memories.create(TEXT, tags={"a": "b"}, force=True)) == (True, (), {}, False)
-    assert told(open_as(namespace="bob").create(TEXT, tags={"a": "b"})) == (True, (), {}, False)
+    assert repetition_of(memories.create(TEXT, tags={"project": "shop"})) == (True, (), {}, False)
+    assert repetition_of(memories.create(TEXT, tags={"a": "b"}, force=True)) == (
+        True,
+        (),
+        {},
+        False,
+    )
+    assert repetition_of(open_as(namespace="bob").create(TEXT, tags={"a": "b"})) == (
+        True,
+        (),
+        {},
+        False,
+    )
     assert memories.get(memory_id).tags == {}
 
 
@@ -227,16 +251,21 @@ def test_a_key_decides_which_memory_is_updated(memories: Memories) -> None:
     memory_id = first(memories, key="harbour/deploys", tags={"type": "fact"})
     made = memories.create(
         TEXT, key="harbour/deploys", tags={"type": "decision"}
-    )  # this one is a change
+    )  # with a key, this is an update
     assert (made.stored, made.id, made.merged) == (True, memory_id, ())
-    assert told(memories.create(TEXT, key="harbour/deploys")) == (False, (), {}, False)
-    assert told(memories.create(TEXT, tags={"global": "true"})) == (False, ("tags",), {}, False)
+    assert repetition_of(memories.create(TEXT, key="harbour/deploys")) == (False, (), {}, False)
+    assert repetition_of(memories.create(TEXT, tags={"global": "true"})) == (
+        False,
+        ("tags",),
+        {},
+        False,
+    )
     kept = memories.get(memory_id)
     assert (kept.key, kept.version) == ("harbour/deploys", 3)
     assert kept.tags == {"type": "decision", "global": "true"}
 
 
-def test_a_repetition_retires_the_memory_that_it_supersedes(
+def test_a_repetition_with_supersedes_retires_that_memory(
     memories: Memories,
 ) -> None:
     memory_id = first(memories)
@@ -260,7 +289,7 @@ def test_tags_up_to_the_limit_are_merged(memories: Memories) -> None:
     assert (made.id, made.merged, made.not_merged, made.note) == (memory_id, ("tags",), {}, "")
 
 
-def test_an_immediate_repetition_reinforces_and_an_older_one_does_not(
+def test_a_repetition_of_the_same_time_reinforces_and_an_older_one_does_not(
     memories: Memories, clock: Clock
 ) -> None:
     first(memories, decay="reinforceable")
@@ -278,7 +307,7 @@ def test_secrets_are_removed_before_merging(memories: Memories) -> None:
     assert kept.redacted == ("github_token",)
 
 
-# --- who may
+# --- trust
 
 
 def test_a_less_trusted_writer_changes_nothing_by_repeating(
@@ -296,7 +325,7 @@ def test_a_less_trusted_writer_changes_nothing_by_repeating(
         created_at=clock.now,
     )
     left = {"tags": {"global": "true"}, "decay": "stable", "confidence": 1.0, "source": "page"}
-    assert told(made) == (False, (), left, False)
+    assert repetition_of(made) == (False, (), left, False)
     assert made.note == NOTE_TRUST
     assert replace(memories.get(memory_id), access_count=0) == before
 
@@ -312,18 +341,18 @@ def test_an_agent_reinforces_what_a_person_said_and_changes_nothing_else(
     memory_id = first(person, decay="reinforceable")
     clock.now += 5 * DAY
     made = memories.create(TEXT, tags={"type": "fact"})
-    assert told(made) == (False, (), {"tags": {"type": "fact"}}, True)
+    assert repetition_of(made) == (False, (), {"tags": {"type": "fact"}}, True)
     assert made.note == NOTE_TRUST
     assert [each.id for each in person.list(trust="user").memories] == [memory_id]
 
 
-def test_a_more_trusted_repetition_takes_over_text_and_origin(
+def test_a_more_trusted_repetition_replaces_text_and_origin(
     memories: Memories, open_as: Callable[..., Memories]
 ) -> None:
     stranger = open_as("import")
     memory_id = first(stranger, tags={"type": "fact"})
     made = memories.create(f"{TEXT}.", tags={"type": "decision"})
-    assert told(made) == (False, ("trust",), {"tags": {"type": "decision"}}, False)
+    assert repetition_of(made) == (False, ("trust",), {"tags": {"type": "decision"}}, False)
     kept = memories.get(memory_id)
     assert (kept.content, kept.origin and kept.origin.trust, kept.version) == (
         f"{TEXT}.",
@@ -331,7 +360,12 @@ def test_a_more_trusted_repetition_takes_over_text_and_origin(
         2,
     )
     assert [each.content for each in memories.list(trust="agent").memories] == [f"{TEXT}."]
-    assert told(stranger.create(TEXT, tags={"a": "b"})) == (False, (), {"tags": {"a": "b"}}, False)
+    assert repetition_of(stranger.create(TEXT, tags={"a": "b"})) == (
+        False,
+        (),
+        {"tags": {"a": "b"}},
+        False,
+    )
 
 
 def test_a_pending_repetition_changes_nothing(
@@ -344,7 +378,7 @@ def test_a_pending_repetition_changes_nothing(
     current = memories.create(TEXT, decay="reinforceable")
     assert current.stored
     made = hook.create(TEXT, tags={"a": "b"})
-    assert told(made) == (False, (), {"tags": {"a": "b"}}, False)
+    assert repetition_of(made) == (False, (), {"tags": {"a": "b"}}, False)
     assert made.id == current.id
     assert memories.get(str(current.id)).tags == {}
 
@@ -359,10 +393,10 @@ def test_accepting_a_repetition_reports_what_was_not_merged(
     assert memories.get(memory_id).tags == {}
 
 
-# --- what was corrected and holds again
+# --- repetitions of corrected memories
 
 
-def test_a_corrected_memory_that_is_said_again_corrects_its_correction(
+def test_a_repeated_corrected_memory_corrects_its_correction(
     memories: Memories, clock: Clock
 ) -> None:
     ids = []
@@ -381,7 +415,7 @@ def test_a_corrected_memory_that_is_said_again_corrects_its_correction(
     clock.now += DAY
     then = memories.search("Which port does the API listen on?", as_of=clock.now - 3 * DAY / 2)
     assert [hit.id for hit in then] == [ids[1], ids[0]]
-    assert told(memories.create(OLD)) == (False, (), {}, False)
+    assert repetition_of(memories.create(OLD)) == (False, (), {}, False)
     back = memories.create(NEW)
     assert (back.id, back.merged, back.corrects) == (ids[1], ("corrects",), ids[0])
     assert [hit.id for hit in memories.search("Which port does the API listen on?")] == [
@@ -390,9 +424,7 @@ def test_a_corrected_memory_that_is_said_again_corrects_its_correction(
     ]
 
 
-def test_the_middle_of_a_chain_that_is_said_again_becomes_its_end(
-    memories: Memories, clock: Clock
-) -> None:
+def test_a_repeated_middle_of_a_chain_becomes_its_end(memories: Memories, clock: Clock) -> None:
     texts = [f"The API listens on port {port}." for port in (8080, 9090, 7070)]
     ids = []
     for text in texts:
@@ -410,7 +442,7 @@ def test_an_older_repetition_stays_corrected(memories: Memories, clock: Clock) -
     clock.now += 2 * DAY
     new = memories.create(NEW).id
     made = memories.create(OLD, created_at=clock.now - DAY)
-    assert told(made) == (False, (), {}, False)
+    assert repetition_of(made) == (False, (), {}, False)
     assert memories.get(str(old)).corrected_by == new
 
 

@@ -1,4 +1,6 @@
-"""What a person decides about memories that wait is done to what they looked at, or not at all."""
+"""A person's decision about waiting memories applies to the version that they saw, or not at
+all.
+"""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -21,12 +23,12 @@ START = datetime(2026, 5, 1, 9, tzinfo=UTC)
 
 
 class Interrupted(FakeEmbedder):
-    """An embedder during whose first call somebody else does something."""
+    """An embedder that runs another writer's change during its first call."""
 
     meanwhile: Callable[[], object] | None = None
 
     def embed(self, text: str) -> "NDArray[np.float32]":
-        """Return the vector of a text."""
+        """Run the change once; return the vector of a text."""
         doing, self.meanwhile = self.meanwhile, None
         if doing is not None:
             doing()
@@ -61,7 +63,7 @@ def test_a_memory_that_another_person_changed_meanwhile_is_not_accepted(
         assert accepted.done
 
 
-def test_a_page_has_as_many_memories_as_its_limit_and_the_next_one_goes_on(tmp_path: Path) -> None:
+def test_a_page_is_as_long_as_its_limit_and_the_next_page_continues(tmp_path: Path) -> None:
     texts = ["The red door", "A blue bike", "The red boat", "A blue cup", "The red hat"]
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="fake") as memories:
         for text in texts:

@@ -1,4 +1,4 @@
-"""A create names the memories that the new one may replace, and no others."""
+"""`create` names the memories that the new one may replace, and no others."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -21,7 +21,7 @@ OTHERS = (
 
 @pytest.fixture
 def memories(tmp_path: Path) -> Iterator[Memories]:
-    """Memories written an hour apart."""
+    """Memories whose clock advances by an hour with each write."""
     with Memories(f"sqlite:///{tmp_path}/m.db", clock=MovingClock(timedelta(hours=1))) as opened:
         opened.create_many(OTHERS)
         yield opened
@@ -32,7 +32,7 @@ def similar_to(memories: Memories, text: str, **more: object) -> list[str]:
     return [similar.content for similar in memories.create(text, **more).similar_to]  # type: ignore[arg-type]
 
 
-def test_a_correction_in_other_words_names_the_memory_that_it_may_replace(
+def test_a_reworded_correction_names_the_memory_that_it_may_replace(
     memories: Memories,
 ) -> None:
     memories.create(OLD)
@@ -82,12 +82,12 @@ def test_a_text_in_a_script_that_the_model_does_not_know_names_nothing_by_meanin
     assert similar_to(memories, "キャンセルは前日の18時まで無料、その後は半額をいただく。") == []
 
 
-def test_a_writer_who_names_what_a_memory_replaces_is_not_asked_again(memories: Memories) -> None:
+def test_a_create_with_supersedes_names_no_similar_memory(memories: Memories) -> None:
     old = memories.create(OLD)
     assert similar_to(memories, NEW, supersedes=old.id) == []
 
 
-def test_creating_it_again_with_supersedes_retires_the_named_memory(memories: Memories) -> None:
+def test_repeating_the_create_with_supersedes_retires_the_named_memory(memories: Memories) -> None:
     old = memories.create(OLD)
     created = memories.create(NEW)
     again = memories.create(NEW, supersedes=created.similar_to[0].id)
@@ -97,7 +97,7 @@ def test_creating_it_again_with_supersedes_retires_the_named_memory(memories: Me
     assert OLD not in [hit.content for hit in memories.search("Who leads the payments team?")]
 
 
-def test_another_projects_memory_is_not_named(memories: Memories) -> None:
+def test_a_memory_of_another_project_is_not_named(memories: Memories) -> None:
     memories.create(OLD, tags={"project": "shop"})
     assert similar_to(memories, NEW, tags={"project": "till"}) == []
 

@@ -1,5 +1,5 @@
-"""What a change reads and writes: all in one transaction, and what it decides by is read in that
-transaction first.
+"""A change reads and writes in one transaction, in which it first reads everything that its
+decision depends on.
 """
 
 import contextlib
@@ -23,8 +23,8 @@ READS = ("scan", "read", "count", "refs", "candidates", "unstaged")
 
 
 class Steps(list[list[str]]):
-    """Transactions in order, each a list of what was read and written in it; what came outside of
-    one is one too.
+    """Lists of the reads and writes of each transaction, in order, and of those between
+    transactions.
     """
 
     def __init__(self) -> None:
@@ -33,20 +33,20 @@ class Steps(list[list[str]]):
         self.depth = 0
 
     def add(self, step: str) -> None:
-        """Note a step."""
+        """Add a step."""
         if not self.depth:
             self.append([])
         self[-1].append(step)
 
     @property
     def writing(self) -> list[list[str]]:
-        """Those transactions in which records were written."""
+        """The transactions in which records were written."""
         return [steps for steps in self if "write" in steps]
 
 
 @contextlib.contextmanager
 def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Steps]:
-    """Yield the steps that stores take until the end of the block."""
+    """Yield the steps of stores during the block."""
     steps = Steps()
     transaction = SQLiteStore.transaction
 
@@ -72,7 +72,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Steps]:
         monkeypatch.setattr(SQLiteStore, name, noted)
 
     def is_write(given: Any) -> str:
-        """Return what it is to write these; entries of the log are none of it."""
+        """Return whether records other than log entries are written."""
         return "write" if any(each.ref.collection in SEARCHED for each in given) else ""
 
     with monkeypatch.context():
@@ -87,7 +87,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Steps]:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_change_is_one_transaction_that_first_reads_what_it_decides_by(
+def test_a_change_is_one_transaction_that_begins_with_a_read(
     memories: Memories, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     prepare, change = CHANGES[name]
@@ -97,7 +97,9 @@ def test_a_change_is_one_transaction_that_first_reads_what_it_decides_by(
     assert [each[0] for each in steps.writing] == ["read"]
 
 
-def test_an_export_is_of_one_moment(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_export_reads_everything_in_one_transaction(
+    memories: Memories, monkeypatch: pytest.MonkeyPatch
+) -> None:
     memories.create_many(["The gate is green", "Rain is expected"])
     lines: list[str] = []
     with watched(monkeypatch) as steps:
@@ -110,7 +112,7 @@ def test_an_export_is_of_one_moment(memories: Memories, monkeypatch: pytest.Monk
     ("seconds", "later"),
     [(0.001, False), (0, True), (-1, True), (-60, True), (-60.001, False)],
 )
-def test_a_moment_after_the_last_change_is_later_within_the_difference_of_clocks(
+def test_a_time_shortly_before_the_last_change_is_moved_after_it(
     seconds: float, later: bool
 ) -> None:
     last = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -134,6 +136,6 @@ def test_a_moment_after_the_last_change_is_later_within_the_difference_of_clocks
         ("note", False),
     ],
 )
-def test_an_id_has_the_time_of_its_writing_or_a_later_one(memory_id: str, has_time: bool) -> None:
+def test_an_id_contains_a_time_close_to_its_writing(memory_id: str, has_time: bool) -> None:
     written_at = datetime(2026, 5, 1, 12, tzinfo=UTC)
     assert _has_time(memory_id, written_at) is has_time

@@ -1,4 +1,4 @@
-"""A draft with an id of its own: its retry is known, and no other text passes for it."""
+"""A draft with a given id: a retry is recognised, and a different text with that id is refused."""
 
 import itertools
 import json
@@ -24,13 +24,13 @@ COLOGNE = Draft("the office is in Cologne", id=ID)
 
 @pytest.fixture
 def memories(tmp_path: Path) -> Iterator[Memories]:
-    """Bob's memories."""
+    """The memories of bob."""
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="fake", namespace="bob") as opened:
         yield opened
 
 
-def told(created: Created) -> tuple[bool, str | None, str]:
-    """Return what a result says about a draft with an id."""
+def outcome_of(created: Created) -> tuple[bool, str | None, str]:
+    """Return the part of a result that describes a draft with an id."""
     return created.stored, created.memory and created.memory.content, created.note
 
 
@@ -38,25 +38,25 @@ def told(created: Created) -> tuple[bool, str | None, str]:
 @pytest.mark.parametrize(
     "change", [{}, {"key": "office/city"}, {"pending": True}, {"supersedes": ID}], ids=str
 )
-def test_another_text_with_a_taken_id_is_refused_alone(
+def test_only_the_draft_with_a_taken_id_and_another_text_is_refused(
     memories: Memories, change: dict[str, object], force: bool
 ) -> None:
     taken = replace(COLOGNE, **change)  # type: ignore[arg-type]
     pears = Draft("pears are ripe", id=OTHER)
     known = (True, MONDAY.content, "")
-    assert list(map(told, memories.create_many([MONDAY, taken, pears], force=force))) == [
+    assert list(map(outcome_of, memories.create_many([MONDAY, taken, pears], force=force))) == [
         known,
         (False, None, REASON),
         (True, pears.content, ""),
     ]
     memories.update(ID, "the build runs on Friday", tags={"type": "fact"})
     for _ in range(2):
-        assert list(map(told, memories.create_many([taken, pears], force=force))) == [
+        assert list(map(outcome_of, memories.create_many([taken, pears], force=force))) == [
             (False, None, REASON),
             (True, pears.content, ""),
         ]
     memories.delete(ID)
-    assert told(memories.create_many([taken], force=force)[0]) == (False, None, REASON)
+    assert outcome_of(memories.create_many([taken], force=force)[0]) == (False, None, REASON)
     assert [each.content for each in memories.list().memories] == [pears.content]
 
 
@@ -79,10 +79,10 @@ def test_a_retry_is_recognised_in_any_state_of_the_memory(memories: Memories) ->
 def test_an_id_of_another_namespace_is_free(memories: Memories) -> None:
     with Memories(memories._store, namespace="shared", embedder="fake") as shared:
         shared.create_many([MONDAY])
-    assert told(memories.create_many([COLOGNE])[0]) == (True, COLOGNE.content, "")
+    assert outcome_of(memories.create_many([COLOGNE])[0]) == (True, COLOGNE.content, "")
 
 
-def test_every_interface_says_why_a_draft_was_refused(memories: Memories) -> None:
+def test_every_interface_gives_the_reason_for_a_refused_draft(memories: Memories) -> None:
     refused = memories.create_many([MONDAY, COLOGNE])[1]
     shape = shapes.create_result(refused)
     assert (shape["id"], shape["stored"], shape["hint"]) == (None, False, REASON)

@@ -1,5 +1,5 @@
-"""Proposals to tidy a namespace: what is proposed, what a decision does, and that nothing comes
-back.
+"""Proposals to tidy a namespace: their kinds, the effects of decisions, and that no rejected
+proposal returns.
 """
 
 from collections.abc import Iterator
@@ -81,7 +81,7 @@ def test_a_stale_memory_is_deleted_when_its_proposal_is_accepted(
     assert memories.list().memories == ()
 
 
-def test_a_rejected_proposal_does_not_come_back(memories: Memories, project: Path) -> None:
+def test_a_rejected_proposal_does_not_return(memories: Memories, project: Path) -> None:
     create(memories, "Postgres is on 5433, see compose.yml")
     (project / "compose.yml").write_text("port: 5434\n")
     [(_, proposal)] = memories.truth.tidy()
@@ -90,7 +90,7 @@ def test_a_rejected_proposal_does_not_come_back(memories: Memories, project: Pat
     assert memories.truth.tidy() == []
 
 
-def test_a_memory_that_changed_meanwhile_is_left_alone(memories: Memories, project: Path) -> None:
+def test_a_memory_that_changed_meanwhile_is_not_touched(memories: Memories, project: Path) -> None:
     stale = create(memories, "Postgres is on 5433, see compose.yml")
     (project / "compose.yml").write_text("port: 5434\n")
     [(_, proposal)] = memories.truth.tidy()
@@ -99,7 +99,9 @@ def test_a_memory_that_changed_meanwhile_is_left_alone(memories: Memories, proje
     assert memories.get(stale).content == "Postgres is on 5434, see compose.yml"
 
 
-def test_each_kind_is_found(memories: Memories, project: Path, now: list[datetime]) -> None:
+def test_each_kind_of_proposal_is_made(
+    memories: Memories, project: Path, now: list[datetime]
+) -> None:
     create(memories, "TODO: move compose.yml port 5433 to the settings")
     create(memories, "The winter sale runs", valid_until="2026-05-02")
     create(memories, "Deploys happen on Tuesdays")
@@ -114,7 +116,7 @@ def test_each_kind_is_found(memories: Memories, project: Path, now: list[datetim
     assert memories.get(newer).corrects is not None
 
 
-def test_a_reported_change_in_other_words_is_found_and_parallel_facts_are_not(
+def test_a_reworded_change_is_proposed_and_parallel_facts_are_not(
     memories: Memories,
 ) -> None:
     create(memories, "The panel of the management is in Looker")
@@ -138,7 +140,7 @@ def linked(memories: Memories) -> tuple[str, str]:
 
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.parametrize("change", ["edit", "retag", "restore", "restore both", "rollback"])
-def test_an_accepted_link_outlives_other_changes(
+def test_an_accepted_link_survives_other_changes(
     memories: Memories, linked: tuple[str, str], now: list[datetime], change: str, which: int
 ) -> None:
     older, newer = linked
@@ -164,7 +166,9 @@ def test_an_accepted_link_outlives_other_changes(
     assert memories.get(older).corrected_by == newer
 
 
-def test_what_nobody_reads_in_a_year_is_proposed(memories: Memories, now: list[datetime]) -> None:
+def test_a_memory_that_was_not_read_for_a_year_is_proposed(
+    memories: Memories, now: list[datetime]
+) -> None:
     create(memories, "The office plant is a ficus")
     create(memories, "Ann prefers tea", tags={"type": "preference"})
     create(memories, "The port is 1", key="port")
@@ -210,11 +214,11 @@ def test_at_most_twenty_proposals_wait(memories: Memories, now: list[datetime]) 
         ("\nthe gate is green\n", True),
     ],
 )
-def test_a_statement_has_some_words_on_one_line(text: str, is_statement: bool) -> None:
+def test_a_statement_has_4_to_40_words_on_one_line(text: str, is_statement: bool) -> None:
     assert _is_statement(text) is is_statement
 
 
-def test_a_statement_is_a_line_of_so_many_words_that_asks_nothing() -> None:
+def test_a_statement_is_one_line_within_the_word_limits_and_not_a_question() -> None:
     lowest, highest = tidy._STATEMENT_WORDS
     rows = [
         ("word " * (lowest - 1), False), ("word " * lowest, True), ("word " * highest, True),

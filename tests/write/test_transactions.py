@@ -1,6 +1,4 @@
-"""What is read in order to be changed is read by the only writer, so no other writer comes
-between.
-"""
+"""A change reads its memory while it excludes other writers, so none can write in between."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -48,7 +46,7 @@ def import_again(memories: Memories, memory_id: str) -> None:
         pytest.param(_Importer, "_select_new", import_again, id="import"),
     ],
 )
-def test_no_other_writer_comes_between(
+def test_no_other_writer_can_write_between_read_and_change(
     memories: Memories,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -74,4 +72,4 @@ def test_no_other_writer_comes_between(
     monkeypatch.setattr(owner, reads, reading)
     change(memories, one)
     other.close()
-    assert alone[-1:] == [True]  # it may be read before too, where that spares others to wait
+    assert alone[-1:] == [True]  # only the last read must exclude others

@@ -1,5 +1,5 @@
-"""The queue on disk: what was added is not lost, and what belongs together stays in order, whoever
-else is at it.
+"""The queue on disk: concurrent use loses no entry, and the entries of a conversation stay in
+order.
 """
 
 import json
@@ -46,13 +46,13 @@ def refuse(_entry: object) -> None:
 
 
 def in_threads(*steps: Step) -> None:
-    """Run steps beside each other; what one raises is raised here."""
+    """Run steps in parallel threads; raise the error of any of them."""
     errors: list[BaseException] = []
 
     def run(step: Step) -> None:
         try:
             step()
-        except BaseException as exc:  # noqa: BLE001 - it is raised below
+        except BaseException as exc:  # noqa: BLE001 - raised below
             errors.append(exc)
 
     running = [threading.Thread(target=run, args=(step,)) for step in steps]
@@ -71,9 +71,7 @@ def test_a_new_entry_replaces_only_a_half_written_line(tmp_path: Path, length: i
     queue.add({"n": 0, "text": "x" * 200_000})
     queue.add({"n": 1})
     with queue.path.open("ab") as file:
-        file.write(
-            b"x" * length
-        )  # a crash in the middle of a write, up to the bounds of the blocks that are read
+        file.write(b"x" * length)  # like a crash during a write, around the size of a block
     queue.add({"n": 2})
     assert numbers(queue) == [0, 1, 2]
 
@@ -85,7 +83,7 @@ def test_the_queue_is_private_and_keeps_whole_lines_only(tmp_path: Path) -> None
     assert stat.S_IMODE(queue.path.stat().st_mode) == 0o600
     assert stat.S_IMODE(queue.path.parent.stat().st_mode) == 0o700
     with queue.path.open("ab") as file:
-        file.write(b'{"text": "half' * 9)  # a crash in the middle of a write
+        file.write(b'{"text": "half' * 9)  # like a crash during a write
     assert queue.entries() == [{"text": "first\n\u2028 line"}]
     queue.add({"text": "x" * 200_000})
     queue.add({"text": "third"})
@@ -99,7 +97,7 @@ def test_the_queue_is_private_and_keeps_whole_lines_only(tmp_path: Path) -> None
     assert queue.refused_count() == 2
 
 
-def test_a_queue_is_filled_to_the_last_byte(
+def test_a_queue_can_be_filled_to_the_last_byte(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = filled(tmp_path / "q.jsonl", 2)
@@ -183,12 +181,12 @@ def test_entries_can_be_added_during_a_drain(tmp_path: Path) -> None:
     assert queue.entries() == [{"n": 1, "c": "a"}]
 
 
-# --- several at once
+# --- concurrent use
 
 
 def test_a_second_drain_loses_no_entry_added_meanwhile(tmp_path: Path) -> None:
-    """Who drains takes entries out by their places: if another had taken some out meanwhile, others
-    would be gone.
+    """A drain removes entries by their positions: if another drain had removed some, it would
+    remove others.
     """
     queue = filled(tmp_path / "q.jsonl", 2)
     inside, go_on = threading.Event(), threading.Event()
@@ -246,7 +244,7 @@ def test_entries_added_during_a_rewrite_are_kept(
     fsync = os.fsync
 
     def slow_fsync(fd: int) -> None:
-        """Flush, while somebody else adds something or waits for it."""
+        """Flush while another thread adds an entry or waits for the lock."""
         monkeypatch.setattr(os, "fsync", fsync)
         adders.append(threading.Thread(target=queue.add, args=({"n": 2, "c": "a"},)))
         adders[0].start()
@@ -302,7 +300,7 @@ def test_draining_does_not_wait_forever(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.fixture
 def flushed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, bytes]]:
-    """What was flushed to the disk: inode, size then, and the names in the folder if it is one."""
+    """The flushes to disk: inode, size, and for a folder the names in it."""
     found: list[tuple[int, int, bytes]] = []
     fsync = os.fsync
 
@@ -325,7 +323,7 @@ def test_an_added_entry_is_on_disk(tmp_path: Path, flushed: list[tuple[int, int,
     for number in range(2):
         queue.add({"n": number})
         known = queue.path.stat()
-        assert (known.st_ino, known.st_size, b"") in flushed  # with all that it holds
+        assert (known.st_ino, known.st_size, b"") in flushed  # with its complete content
     folder = tmp_path.stat().st_ino
     assert [b"q.jsonl" in names.split(b"\n") for inode, _, names in flushed if inode == folder] == [
         True
@@ -357,7 +355,7 @@ def test_a_refused_entry_is_on_disk_before_it_leaves_the_queue(
     assert b"q.jsonl" not in flushed[-1][2].split(b"\n")
 
 
-# --- what is to be forgotten
+# --- discarding
 
 
 def test_a_conversation_is_discarded_from_all_files_and_others_stay(tmp_path: Path) -> None:
@@ -401,7 +399,7 @@ def test_discarding_during_a_drain_removes_no_other_entries(tmp_path: Path) -> N
         assert inside.wait(300)
         releasing = threading.Timer(0.2, go_on.set)
         releasing.start()
-        assert queue.discard("a") == 0  # it was dealt with before
+        assert queue.discard("a") == 0  # it was handled before
         releasing.join()
 
     in_threads(lambda: queue.drain(slowly), discard)

@@ -1,5 +1,5 @@
-"""Turns of conversations: appended in order and once, kept apart, found by a search of the
-history.
+"""Turns of conversations: appended once and in order, separate by conversation, found by a search
+of the history.
 """
 
 import json
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("home")
 
 START = datetime(2026, 5, 1, 9, tzinfo=UTC)
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
-NAIVE = datetime(2026, 1, 1)  # noqa: DTZ001 - that is what is wrong with it
+NAIVE = datetime(2026, 1, 1)  # noqa: DTZ001 - the error under test
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -46,12 +46,12 @@ def memories(url: str) -> Iterator[Memories]:
 
 
 def said(content: str, minutes: float = 0.0, **fields: Any) -> TurnDraft:
-    """Return a draft of a turn so many minutes after the start."""
+    """Return a draft of a turn this many minutes after the start."""
     return TurnDraft(content, created_at=START + minutes * MINUTE, **fields)
 
 
 def everything(memories: Memories, *namespaces: str) -> list[Any]:
-    """Return all turns in the store, whatever their conversation."""
+    """Return all turns in the store, of any conversation."""
     where = Filter(Collection.HISTORY, namespaces or ("shared",), state="any")
     return memories._store.scan(where, limit=10_000)
 
@@ -125,7 +125,7 @@ def test_the_tail_is_the_last_turns_oldest_first(memories: Memories) -> None:
 # --- once only
 
 
-def test_a_message_is_stored_once_in_its_conversation(memories: Memories) -> None:
+def test_a_message_with_an_id_is_stored_once_in_its_conversation(memories: Memories) -> None:
     first = memories.add_turns(
         "talk", [said("one", message_id="a"), said("two"), said("again", message_id="a")]
     )
@@ -207,7 +207,7 @@ def test_sessions_of_two_conversations_are_separate(memories: Memories) -> None:
     assert [turn.session for turn in memories.tail_turns("other")] == [0]
 
 
-# --- what is refused
+# --- refused turns
 
 BAD: list[tuple[Mapping[str, Any], str]] = [
     ({"content": ""}, "content is empty"),
@@ -245,7 +245,7 @@ BAD: list[tuple[Mapping[str, Any], str]] = [
 ]
 
 
-def test_a_bad_turn_is_refused_and_nothing_is_stored(memories: Memories) -> None:
+def test_an_invalid_turn_is_refused_and_nothing_is_stored(memories: Memories) -> None:
     failures = []
     for fields, part in BAD:
         bad = TurnDraft(**{"content": "hello", **fields})
@@ -270,7 +270,7 @@ OUT_OF_RANGE: list[Any] = [
 ]
 
 
-def test_a_time_that_can_not_be_stored_is_refused(memories: Memories) -> None:
+def test_a_time_that_cannot_be_stored_is_refused(memories: Memories) -> None:
     for moment in OUT_OF_RANGE:
         with pytest.raises(InvalidInput):
             memories.add_turns("talk", [TurnDraft("hello", created_at=moment)])
@@ -290,7 +290,7 @@ BAD_NAMES: list[tuple[Any, str]] = [
 ]
 
 
-def test_a_bad_name_of_a_conversation_is_refused(memories: Memories) -> None:
+def test_an_invalid_name_of_a_conversation_is_refused(memories: Memories) -> None:
     calls: dict[str, Callable[[Any], object]] = {
         "add": lambda name: memories.add_turns(name, ["hello"]),
         "tail": memories.tail_turns,
@@ -300,7 +300,7 @@ def test_a_bad_name_of_a_conversation_is_refused(memories: Memories) -> None:
     for name, part in BAD_NAMES:
         for verb, call in calls.items():
             if verb == "search" and name is None:
-                continue  # searches all conversations
+                continue  # an empty name searches all conversations
             with pytest.raises(InvalidInput) as caught:
                 call(name)
             if part not in str(caught.value):
@@ -319,7 +319,7 @@ def test_a_blank_title_or_user_of_a_conversation_removes_it(memories: Memories, 
     assert (left.title, left.user) == (None, None)
 
 
-def test_a_single_text_is_no_list_of_turns(memories: Memories) -> None:
+def test_a_single_text_is_refused_as_a_list_of_turns(memories: Memories) -> None:
     with pytest.raises(InvalidInput, match="put a single one in a list"):
         memories.add_turns("talk", "hello")
     assert everything(memories) == []
@@ -336,7 +336,7 @@ def test_the_longest_turn_is_kept(memories: Memories) -> None:
     text = "ü" * MAX_TURN_CHARACTERS
     memories.add_turns("talk", [text])
     assert memories.tail_turns("talk")[0].content == text
-    assert len(everything(memories)) == 1  # a longer one is stored in parts
+    assert len(everything(memories)) == 1  # only a longer one is stored in parts
     memories.add_turns("longer", [f"{text}ü"])
     assert memories.tail_turns("longer")[0].content == f"{text}ü"
     assert len(everything(memories)) > 2
@@ -374,7 +374,7 @@ def test_eight_threads_append_to_one_conversation(memories: Memories) -> None:
                 turns = memories.add_turns("talk", batch)
                 assert [turn.content for turn in turns] == batch
                 assert turns[-1].index - turns[0].index == len(batch) - 1
-        except BaseException as exc:  # noqa: BLE001 - the test looks at it
+        except BaseException as exc:  # noqa: BLE001 - asserted below
             errors.append(exc)
 
     threads = [threading.Thread(target=write, args=(name,)) for name in range(8)]
@@ -451,8 +451,8 @@ def test_two_processes_append_to_one_conversation(
 
 @pytest.mark.thorough
 def test_a_long_conversation_costs_no_more_to_append_to(memories: Memories) -> None:
-    """What is counted are the steps of SQLite's machine; the median leaves out when it tidies up
-    its index.
+    """Counts the steps of SQLite's virtual machine; the median leaves out the reorganization of its
+    index.
     """
     taken: list[int] = []
 
@@ -477,7 +477,7 @@ def test_a_long_conversation_costs_no_more_to_append_to(memories: Memories) -> N
 # --- namespaces
 
 
-def test_other_namespaces_can_not_read_turns(url: str) -> None:
+def test_other_namespaces_cannot_read_turns(url: str) -> None:
     with (
         Memories(url, embedder="fake", namespace="alice") as alice,
         Memories(url, embedder="fake", namespace="bob") as bob,
@@ -528,7 +528,7 @@ def test_shared_turns_are_read_by_all_by_default(url: str) -> None:
 
 @pytest.fixture
 def filled(memories: Memories) -> Memories:
-    """Two conversations and a memory that all speak of the harbour."""
+    """Two conversations and a memory that all mention the harbour."""
     memories.add_turns(
         "work",
         [
@@ -545,7 +545,7 @@ def filled(memories: Memories) -> Memories:
     return memories
 
 
-def test_a_scope_says_what_is_searched(filled: Memories) -> None:
+def test_a_scope_selects_memories_turns_or_both(filled: Memories) -> None:
     found = {
         scope: contents(filled.search("harbour", scope=scope))
         for scope in ("memories", "history", "all")
@@ -635,7 +635,7 @@ BAD_FILTERS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_a_bad_filter_of_a_search_is_refused(memories: Memories) -> None:
+def test_an_invalid_filter_of_a_search_is_refused(memories: Memories) -> None:
     failures = []
     for filters, part in BAD_FILTERS:
         with pytest.raises(InvalidInput) as caught:
@@ -645,7 +645,7 @@ def test_a_bad_filter_of_a_search_is_refused(memories: Memories) -> None:
     assert failures == []
 
 
-def test_explain_shows_the_numbers_of_turns_and_of_memories(filled: Memories) -> None:
+def test_explain_shows_the_scores_of_turns_and_memories(filled: Memories) -> None:
     explained = filled.explain("when did Ann Lee say that the ferry leaves?", scope="all")
     considered = {item.id: item for item in explained.considered}
     assert {
@@ -698,7 +698,7 @@ def test_turns_of_a_named_speaker_rank_higher(memories: Memories) -> None:
         )
 
 
-def test_a_date_in_a_question_counts_from_now(memories: Memories) -> None:
+def test_a_date_in_a_question_is_relative_to_now(memories: Memories) -> None:
     memories.add_turns("talk", [said("we met at the lake", day * 24 * 60) for day in (0, 30, 60)])
     for day in (0, 30, 60):
         now = START + (day + 1) * DAY
@@ -749,7 +749,7 @@ def test_turns_are_found_by_words_alone(url: str) -> None:
             memories.search("ferry", scope="history", min_similarity=0.5)
 
 
-def test_a_store_without_turns_has_none_to_find(memories: Memories) -> None:
+def test_a_search_of_a_store_without_turns_finds_none(memories: Memories) -> None:
     assert memories.search("anything", scope="history") == ()
     assert memories.search("anything", scope="all") == ()
     assert memories.explain("anything", scope="history").considered == ()
@@ -770,12 +770,12 @@ def test_reading_turns_counts_nothing_and_changes_nothing(url: str) -> None:
             memories.tail_turns("talk")
         assert everything(memories) == before
         assert [record.accesses for record in before] == [0]
-        memories.status()  # counts the reads that wait
+        memories.status()  # counts waiting reads
         assert memories.get(made.id).access_count == 3
 
 
 def test_turns_are_not_memories(filled: Memories) -> None:
-    """No verb of memories shows or counts them."""
+    """No method for memories shows or counts them."""
     assert filled.status().memory_count == 1
     assert filled.status().without_vector_count == 0
     assert contents(filled.list().memories) == ["The harbour master is Dora"]
@@ -786,7 +786,7 @@ def test_turns_are_not_memories(filled: Memories) -> None:
     assert filled.create("the harbour is closed today").stored
 
 
-def test_turns_survive_closing(url: str) -> None:
+def test_turns_are_there_after_reopening(url: str) -> None:
     with Memories(url, embedder="fake", clock=lambda: START) as memories:
         written = memories.add_turns(
             "talk", [said("hello", speaker="Ann", message_id="a", tags={"a": "b"})]
@@ -831,9 +831,7 @@ def test_conversations_are_listed_newest_first_with_counts_and_dates(
     assert [each.id for each in memories.conversations(limit=1)] == ["new"]
 
 
-def test_as_of_before_a_conversation_says_since_when_it_exists(
-    url: str, memories: Memories
-) -> None:
+def test_as_of_before_a_conversation_says_when_it_began(url: str, memories: Memories) -> None:
     memories.add_turns("talk", [said("a", 5)])
     with Memories(url, namespace="ann", embedder="fake") as ann:
         with pytest.raises(NotFound, match="it did not exist until"):
@@ -841,7 +839,7 @@ def test_as_of_before_a_conversation_says_since_when_it_exists(
         assert ann.conversation("talk", as_of=START + 5 * MINUTE).turn_count == 1
 
 
-def test_an_own_conversation_hides_a_shared_one_of_the_same_name(
+def test_your_own_conversation_hides_a_shared_one_of_the_same_name(
     url: str, memories: Memories
 ) -> None:
     with Memories(url, namespace="ann", embedder="fake") as ann:
@@ -875,7 +873,7 @@ def test_a_session_ends_with_a_pause_or_when_it_is_full() -> None:
     assert failures_of(rows, sessions._session_of) == []
 
 
-def test_a_page_of_one_turn_holds_all_parts_of_a_long_message(memories: Memories) -> None:
+def test_a_page_of_one_turn_contains_all_parts_of_a_long_message(memories: Memories) -> None:
     long = " ".join(
         f"sentence {number} of the message." for number in range(4 * MAX_TURN_CHARACTERS // 30)
     )

@@ -1,4 +1,4 @@
-"""Turns that wait to be stored are shown behind those that are, under the same filters."""
+"""Queued turns are shown after the stored turns, with the same filters."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,7 +18,7 @@ MINUTE = timedelta(minutes=1)
 
 @pytest.fixture
 def memories(tmp_path: Path) -> Iterator[Memories]:
-    """A conversation of which one turn is stored and two wait."""
+    """A conversation with one stored and two queued turns."""
     config = load_config({"store": f"sqlite:///{tmp_path}/m.db"}, environment={})
     queue = RetryQueue.of_turns(*files_of(config, "shared"))
     with Memories(config=config, embedder="none", clock=lambda: START + 9 * MINUTE) as opened:
@@ -65,7 +65,7 @@ def test_queued_turns_are_filtered_like_stored_ones(
     assert [turn.waiting for turn in found] == [text != "stored" for text in texts]
 
 
-def test_queued_turns_are_counted_in_the_own_conversation(memories: Memories) -> None:
+def test_queued_turns_are_counted_only_in_their_conversation(memories: Memories) -> None:
     (own,) = memories.conversations()
     other = replace(own, namespace="bob", waiting_count=0)
     stored = ConversationPage((other, replace(own, waiting_count=0)), "more")
@@ -78,7 +78,7 @@ def test_queued_turns_are_counted_in_the_own_conversation(memories: Memories) ->
         assert page.next_cursor == "more"
 
 
-def test_a_dry_run_keeps_the_turns_that_wait(memories: Memories) -> None:
+def test_a_dry_run_keeps_queued_turns(memories: Memories) -> None:
     counts = [memories.forget_where("conversation = talk", scope="all", dry_run=True).counts]
     assert len(memories.turns("talk")) == 3
     counts.append(memories.forget_where("conversation = talk", scope="all").counts)

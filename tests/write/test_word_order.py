@@ -1,4 +1,4 @@
-"""Orders of words that mean the same: what moves, and what stays where it is."""
+"""Word orders with the same meaning: the words that move, and those that stay."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from tables import failures_of
 
 
 def words_of(text: str) -> list[Word]:
-    """Return the words between spaces; one that ends in `/p` is a passive."""
+    """Return the words between spaces; a word that ends in `/p` is a passive."""
     return [
         Word(word.removesuffix("/p").lower(), word.removesuffix("/p"), form=form)
         for word in text.split()
@@ -20,7 +20,7 @@ def words_of(text: str) -> list[Word]:
 
 
 def moved(change: Callable[..., Sequence[Word]]) -> Callable[..., str]:
-    """Return a function of texts that gives the changed one."""
+    """Return a function that applies a change of words to texts."""
 
     def change_texts(*texts: str) -> str:
         marks = {"passive": "/p", "active": "/a"}
@@ -31,11 +31,11 @@ def moved(change: Callable[..., Sequence[Word]]) -> Callable[..., str]:
 
 
 def split(decide: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of texts instead of one of sequences of keys."""
+    """Return a function that takes texts instead of sequences of keys."""
     return lambda *texts: decide(*map(str.split, texts))
 
 
-def test_a_list_of_names_may_have_any_order() -> None:
+def test_the_order_of_a_list_of_names_makes_no_difference() -> None:
     rows = [
         ("Invited: Zoe, Bob and Ann", "Invited: Ann, Zoe and Bob", Relation.DUPLICATE),
         ("Invited: Zoe, Bob, Ann and", "Invited: Ann, Zoe, Bob and", Relation.DIFFERS),
@@ -45,7 +45,7 @@ def test_a_list_of_names_may_have_any_order() -> None:
     assert failures_of(rows, lambda new, old: near(new, old).relation) == []
 
 
-def test_an_owner_stands_as_in_the_other_text() -> None:
+def test_an_owner_is_written_as_in_the_other_text() -> None:
     rows = [
         ("the customer 's contract ends", "contract of the customer", "the contract customer ends"),
         ("big customer 's contract", "contract of big customer", "contract big customer"),
@@ -69,7 +69,7 @@ def test_an_owner_stands_as_in_the_other_text() -> None:
     assert failures_of(rows, moved(word_order._resolve_owner)) == []
 
 
-def test_a_noun_is_joined_as_in_the_other_text() -> None:
+def test_nouns_are_joined_as_in_the_other_text() -> None:
     rows = [
         ("meeting with client", "client meeting", "client meeting"),
         ("meeting with the client", "client meeting", "client meeting"),
@@ -172,7 +172,7 @@ def test_an_adjunct_ends_before_the_subject() -> None:
     assert failures_of(rows, split(word_order._end_of_adjunct)) == []
 
 
-def test_the_first_occurrence_is_taken_out() -> None:
+def test_the_first_occurrence_is_removed() -> None:
     rows = [
         ("a b c", "a b", ["c"]),
         ("a b c", "b c", ["a"]),
@@ -184,7 +184,7 @@ def test_the_first_occurrence_is_taken_out() -> None:
     assert failures_of(rows, split(word_order._without)) == []
 
 
-def test_a_verb_may_stand_before_its_subject() -> None:
+def test_a_verb_may_precede_its_subject() -> None:
     rows = [
         ("v a b", "a v b", True),
         ("v a b", "a b v", True),

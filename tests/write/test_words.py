@@ -1,4 +1,4 @@
-"""Numbers, dates and times that are written in several ways get one form."""
+"""Different spellings of numbers, dates and times get one form."""
 
 from collections.abc import Callable, Sequence
 
@@ -22,7 +22,7 @@ NUMBERS |= {"hundred": 100, "thousand": 1_000, "million": 1_000_000}
 
 
 def form(rewrite: Callable[[Sequence[Word]], list[Word]]) -> Callable[[str], str]:
-    """Return a function that gives the form of a text, in which words stand between spaces."""
+    """Return a function that applies a rewrite to the words between the spaces of a text."""
 
     def written(text: str) -> str:
         words = [Word(str(NUMBERS.get(word, word)), word) for word in text.split()]
@@ -42,7 +42,7 @@ def spelled(number: int, joint: str) -> str:
     return f"{spelled(number // power, joint)} {name} {rest}".strip()
 
 
-def test_a_number_of_several_words_is_one() -> None:
+def test_a_number_of_several_words_becomes_one_number() -> None:
     numbers = [*range(1_000), *range(1_000, 100_000, 1_000), 1_001, 1_099, 2_050, 30_000]
     rows = [
         (spelled(number, joint), str(number)) for number in numbers for joint in ("", "and", "y")
@@ -50,7 +50,7 @@ def test_a_number_of_several_words_is_one() -> None:
     assert failures_of(rows, form(join_numbers)) == []
 
 
-def test_numbers_that_follow_each_other_stay_several() -> None:
+def test_consecutive_numbers_stay_separate() -> None:
     rows = [
         ("five twenty", "5 20"),
         ("fifteen five", "15 5"),
@@ -70,7 +70,7 @@ def test_numbers_that_follow_each_other_stay_several() -> None:
     assert failures_of(rows, form(join_numbers)) == []
 
 
-def test_a_day_stands_behind_its_month() -> None:
+def test_a_day_follows_its_month() -> None:
     rows = [
         ("31 december 2026", "december 31 2026"),
         ("on 31 of december", "on december 31"),
@@ -91,7 +91,7 @@ def test_a_day_stands_behind_its_month() -> None:
     assert failures_of(rows, form(order_dates)) == []
 
 
-def test_a_time_is_that_of_a_clock_with_24_hours() -> None:
+def test_a_time_gets_24_hour_form() -> None:
     rows = [
         (f"at {hour}{minutes} {half}", f"at {hour % 12 + more}{minutes or ':00'}")
         for hour in range(1, 13)
