@@ -381,8 +381,14 @@ def test_every_argument_of_create_arrives(modern: Agent, memories: Memories) -> 
 def test_a_confirmed_memory_is_no_longer_corrected(modern: Agent, memories: Memories) -> None:
     older, newer = (memories.create(f"The API listens on port {port}").id for port in (6379, 6380))
     assert older is not None
-    modern.call("update_memory", id=older, confirm=True)
+    answer = modern.call("update_memory", id=older, confirm=True)
     assert (memories.get(older).corrects, memories.get(older).corrected_by) == (newer, None)
+    assert answer["hint"] == (
+        f"it is current again and corrects {newer}; if that one is still true, call update_memory "
+        f"for {newer} with confirm=true"
+    )
+    answer = modern.call("update_memory", id=newer, tags={"team": "blue"})
+    assert answer["hint"].startswith(f"{older} corrects this memory; if this one is true, call")
 
 
 def test_every_filter_arrives(modern: Agent, memories: Memories) -> None:

@@ -69,6 +69,7 @@ HINT_LEFT_OUT = (
     "to change that: memory update {id} for tags, memory create CONTENT --supersedes {id} for the "
     "rest"
 )
+HINT_UNCHANGED = "nothing was changed: the memory already says this"
 _ACTIONS = {
     "delete": "deleted",
     "restore": "restored",
@@ -109,6 +110,44 @@ def create_result(created: "Created") -> dict[str, Any]:
         if field.default is ALWAYS or values[field.name] != field.default:
             answer[field.name] = values[field.name]
     return answer
+
+
+def change_result(before: "Memory", record: "Memory") -> dict[str, Any]:
+    """Return a memory that was updated or confirmed, with a hint."""
+    return memory(record) | without_none({"hint": change_hint(before, record) or None})
+
+
+def change_hint(before: "Memory", record: "Memory", confirm: str = "run: memory confirm {}") -> str:
+    """Return a sentence about what an update or confirmation did to the links of a memory; empty if
+    no hint is needed.
+
+    Args:
+        before: The memory before the change.
+        record: The memory after the change.
+        confirm: How to confirm a memory, with a place for its id.
+    """
+    parts: list[str] = []
+    if is_unchanged(before, record):
+        parts.append(HINT_UNCHANGED)
+    if record.corrected_by is not None:
+        advice = confirm.format(record.id)
+        parts.append(f"{record.corrected_by} corrects this memory; if this one is true, {advice}")
+    elif record.corrects not in (None, before.corrects):
+        advice = confirm.format(record.corrects)
+        parts.append(
+            f"it is current again and corrects {record.corrects}; if that one is still true, "
+            f"{advice}"
+        )
+    elif before.corrected_by is not None:
+        parts.append(f"{before.corrected_by} no longer corrects this memory")
+    elif before.corrects is not None and record.corrects is None:
+        parts.append(f"this memory no longer corrects {before.corrects}")
+    return "; ".join(parts)
+
+
+def is_unchanged(before: "Memory", record: "Memory") -> bool:
+    """Return whether a change left a memory as it was."""
+    return (before.version, before.corrects) == (record.version, record.corrects)
 
 
 def hint_of(created: "Created") -> str:

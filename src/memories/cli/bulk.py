@@ -27,6 +27,7 @@ from memories.cli.options import (
 )
 from memories.cli.output import (
     GREEN,
+    YELLOW,
     begin_change,
     confirm,
     emit,
@@ -36,6 +37,7 @@ from memories.cli.output import (
     paint,
     record_change,
     safe,
+    wrap,
 )
 from memories.core.batches import by_weight
 from memories.core.times import parse_span
@@ -75,6 +77,25 @@ def change_each(
         return f"{paint(GREEN, '✓')} {verb}\n{text.memory(memory)}"
 
     return for_each(selection, change, shape, describe, verb)
+
+
+def restate_each(
+    memories: "Memories", selection: Selection, change: Callable[[str], "Memory"], verb: str
+) -> int:
+    """Update or confirm each selected memory, print it, and say what that did to its links."""
+
+    def run(name: str) -> "tuple[Memory, Memory]":
+        return memories.get(name), change(name)
+
+    def describe(before_and_after: "tuple[Memory, Memory]") -> str:
+        before, memory = before_and_after
+        head = f"{paint(GREEN, '✓')} {verb}"
+        if shapes.is_unchanged(before, memory):
+            head = f"{paint(YELLOW, '=')} unchanged"
+        hint = wrap(safe(shapes.change_hint(before, memory)))
+        return "\n".join([head, text.memory(memory), *hint])
+
+    return for_each(selection, run, lambda changed: shapes.change_result(*changed), describe, verb)
 
 
 def for_each(

@@ -204,7 +204,7 @@ def update(
     or - to read it from standard input. If ID is -, the options apply to all memories whose IDs are
     on standard input.
     """
-    from memories.cli.bulk import change_each
+    from memories.cli.bulk import restate_each
 
     if memory_id == "-" and (content is not None or "not_corrects" in changes):
         raise InvalidInput(
@@ -219,7 +219,7 @@ def update(
         **changes,
         **read_cited(cited),
     )
-    return change_each(select(memories, [memory_id]), run, "updated")
+    return restate_each(memories, select(memories, [memory_id]), run, "updated")
 
 
 @command(epilog="memory reinforce 01a1fdf1-92cd-72f2\nmemory reinforce --key team/commits")
@@ -417,6 +417,8 @@ def edit(memories: "Memories", selection: Selection, no_redact: bool) -> None:
         )
         record_change(f"{memory.id} was updated, version {memory.version}")
         emit_memory(memories, memory)
+        if hint := shapes.change_hint(record, memory):
+            note(hint)
 
     if not edit_text(record.content, store, instead=f"memory update {record.id} CONTENT"):
         note("Nothing was changed.")
@@ -478,11 +480,11 @@ def confirm_(memories: "Memories", selection: Selection, cited: Mapping[str, Any
     you give a new one. A memory that another one had corrected now corrects that one. Give one or
     more IDs, or - to read them from standard input.
     """
-    from memories.cli.bulk import change_each
+    from memories.cli.bulk import restate_each
 
     anchors, valid_until = cited.get("anchors") or None, cited.get("valid_until")
     run = partial(memories.truth.confirm, anchors=anchors, valid_until=valid_until)
-    return change_each(selection, run, "confirmed")
+    return restate_each(memories, selection, run, "confirmed")
 
 
 COMMANDS = (create, update, reinforce, delete, restore, forget, edit, verify, confirm_)

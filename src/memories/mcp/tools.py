@@ -29,8 +29,8 @@ from memories.search.filters import FILTERS, Parameter
 if TYPE_CHECKING:
     from memories.search.results import Explanation
 
-HINT_UNCHANGED = "nothing was changed: the memory already says this"
 HINT_UNLINKED = "the link was removed; both memories count"
+CONFIRM = "call update_memory for {} with confirm=true"
 HINT_DELETED = "restore_memory brings it back"
 NOTHING_TO_UPDATE = (
     "nothing to update was given; pass content, tags, remove_tags, confirm or not_corrects"
@@ -394,16 +394,18 @@ class Tools:
                 raise InvalidInput(
                     "confirm can't be combined with changes; confirm or change the memory"
                 )
-            memory = memories.get(id)
-            has_evidence = memory.anchors or memory.valid_until or memory.recheck_days
-            if has_evidence or memory.corrected_by:
+            before = memories.get(id)
+            has_evidence = before.anchors or before.valid_until or before.recheck_days
+            hint = ""
+            if has_evidence or before.corrected_by:
                 memory = memories.truth.confirm(id)
+                hint = shapes.change_hint(before, memory, CONFIRM)
             else:
                 try:
                     memory = memories.reinforce(id)
                 except NotReinforceable as error:
-                    raise NotReinforceable(UNCONFIRMED[memory.decay_policy]) from error
-            return _change_result(memory, **shapes.reinforce_result(memory))
+                    raise NotReinforceable(UNCONFIRMED[before.decay_policy]) from error
+            return _change_result(memory, **shapes.reinforce_result(memory), hint=hint or None)
         before = self.memories.get(id)
         if content and content != before.content:
             tags = dict(_add_agent(tags or {}, caller))
@@ -414,11 +416,11 @@ class Tools:
             remove_tags=remove_tags or (),
             not_corrects=not_corrects or None,
         )
-        hint = HINT_UNCHANGED if memory.version == before.version else None
+        hint = HINT_UNLINKED if not_corrects else shapes.change_hint(before, memory, CONFIRM)
         return _change_result(
             memory,
             version=memory.version,
-            hint=HINT_UNLINKED if not_corrects else hint,
+            hint=hint or None,
             redacted=list(memory.redacted) or None,
         )
 

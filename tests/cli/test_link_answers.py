@@ -1,0 +1,85 @@
+"""A change says what it did to the links of the memory, and how to undo that."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+Command = Callable[..., Any]
+
+PORT = "The API listens on port {}."
+
+
+@pytest.fixture
+def chain(memory: Command) -> tuple[str, str]:
+    """Store a memory and its correction; return their ids."""
+    older, newer = (memory("create", PORT.format(port)).json["id"] for port in (6379, 6380))
+    return older, newer
+
+
+def current_again(older: str, newer: str) -> str:
+    return (
+        f"it is current again and corrects {newer}; if that one is still true, run: "
+        f"memory confirm {newer}"
+    )
+
+
+def test_an_update_with_another_value_says_what_it_corrects(
+    memory: Command, chain: tuple[str, str]
+) -> None:
+    older, newer = chain
+    answer = memory("update", older, PORT.format(6390)).json
+    assert (answer["corrects"], answer["hint"]) == (newer, current_again(older, newer))
+    shown = memory("update", newer, PORT.format(6391), "--format", "text").out
+    assert shown.startswith("✓ updated\n")
+    assert f"it is current again and corrects {older}" in " ".join(shown.split())
+
+
+def test_a_confirmation_says_what_it_corrects_and_undoes_an_update(
+    memory: Command, chain: tuple[str, str]
+) -> None:
+    older, newer = chain
+    memory("update", older, PORT.format(6390))
+    answer = memory("confirm", newer).json
+    assert (answer["corrects"], answer["hint"]) == (older, current_again(newer, older))
+    assert "hint" not in memory("confirm", newer).json
+
+
+@pytest.mark.parametrize("changes", [["The API listens on port 6379"], ["--tag", "team=blue"]])
+def test_a_memory_that_stays_corrected_names_its_correction(
+    memory: Command, chain: tuple[str, str], changes: list[str]
+) -> None:
+    older, newer = chain
+    assert memory("update", older, *changes).json["hint"] == (
+        f"{newer} corrects this memory; if this one is true, run: memory confirm {older}"
+    )
+
+
+def test_an_update_that_ends_a_link_says_so(memory: Command, chain: tuple[str, str]) -> None:
+    older, newer = chain
+    other = memory("update", older, "The office is in Rome.").json
+    assert other["hint"] == f"{newer} no longer corrects this memory"
+    memory("update", older, PORT.format(1))
+    later = memory("create", PORT.format(2)).json
+    moved = memory("update", later["id"], "--project", "shop").json
+    assert moved["hint"] == f"this memory no longer corrects {later['corrects']}"
+
+
+def test_an_update_that_changes_nothing_says_so(memory: Command, chain: tuple[str, str]) -> None:
+    older, newer = chain
+    unchanged = "nothing was changed: the memory already says this"
+    answer = memory("update", newer, PORT.format(6380))
+    assert (answer.code, answer.json["version"], answer.json["hint"]) == (0, 1, unchanged)
+    shown = memory("update", newer, PORT.format(6380), "--format", "text").out
+    assert shown.startswith("= unchanged\n")
+    assert "✓" not in shown
+    hint = memory("update", older, PORT.format(6379)).json["hint"]
+    assert hint.startswith(f"{unchanged}; {newer} corrects this memory")
+    removed = memory("update", newer, "--not-corrects", older).json
+    assert removed["hint"] == f"this memory no longer corrects {older}"
+
+
+def test_many_updates_say_what_each_did(memory: Command, chain: tuple[str, str]) -> None:
+    older, newer = chain
+    answer = memory("update", "-", "--tag", "team=blue", stdin=f"{older}\n{newer}\n").json
+    assert [result.get("hint", "")[:36] for result in answer["results"]] == [newer, ""]
