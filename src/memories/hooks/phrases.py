@@ -233,7 +233,7 @@ def _find_phrase(sentence: str, role: str, message: str, rate: Rate | None) -> C
         if not any(read_language(code).denies(text) for code in guesses):
             name = _find_in_languages(text, role, guesses)
         if name is None and role == USER and rate is not None:
-            name = _weigh_gloss(text, sentence, detected[0], rate)
+            name = _weigh_gloss(text, sentence, detected, rate)
     if name is None:
         return None
     kind = FACT if name == _STATEMENT else _KINDS[name].kind
@@ -257,14 +257,24 @@ def _weigh(text: str, sentence: str, name: str | None, rate: Rate) -> str | None
     return _STATEMENT if rate(sentence) >= _MIN_WORTH else None
 
 
-def _weigh_gloss(text: str, sentence: str, code: str, rate: Rate) -> str | None:
-    """Return the kind of a sentence in another language if its gloss has enough worth."""
-    if code not in gloss.LANGUAGES or _QUOTATION in text:
+def _weigh_gloss(text: str, sentence: str, codes: Sequence[str], rate: Rate) -> str | None:
+    """Return the kind of a sentence in another language if its gloss has enough worth.
+
+    Args:
+        text: The sentence, folded and without quotations.
+        sentence: The sentence.
+        codes: The languages that it may be in, the likeliest first.
+        rate: See `candidates`.
+    """
+    if codes[0] not in gloss.LANGUAGES or _QUOTATION in text:
         return None
-    language = read_language(code)
-    if language.denies(text) or any(language.pattern(kind).search(text) for kind in _OF_NOW):
-        return None
-    return _STATEMENT if rate(gloss.gloss(sentence, code)) >= _MIN_WORTH_OF_GLOSS else None
+    for code in codes:
+        if code not in gloss.LANGUAGES:
+            continue
+        language = read_language(code)
+        if language.denies(text) or any(language.pattern(kind).search(text) for kind in _OF_NOW):
+            return None
+    return _STATEMENT if rate(gloss.gloss(sentence, codes[0])) >= _MIN_WORTH_OF_GLOSS else None
 
 
 def _find_in_languages(text: str, role: str, codes: Sequence[str]) -> str | None:
