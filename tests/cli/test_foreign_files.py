@@ -121,6 +121,68 @@ def test_memories_of_a_foreign_file_wait_for_review(memory: Command) -> None:
     assert "memory review -n shared --import " in shown
 
 
+def test_an_import_says_why_memories_wait(memory: Command, folder: Path) -> None:
+    with Memories() as memories:
+        memories.create("The harbour is closed on Mondays")
+        memories.create("The user likes tea", pending=True)
+    memory("export", "--output", "own.jsonl")
+    other = ("--store", f"sqlite:///{folder}/other.db")
+    assert memory("import", "own.jsonl", "--dry-run", "--format", "text", *other).out == (
+        "Would import 2 records; 0 were already there.\n"
+        "1 memory would wait for review, as when the file was exported.\n"
+    )
+    own = memory("import", "own.jsonl", *other).json
+    assert (own["trusted"], own["pending"]) == (True, 1)
+    assert own["hint"] == (
+        "some memories waited for review before the export; to decide, run: memory review -n shared"
+    )
+    trusted = ("--trusted", "--store", f"sqlite:///{folder}/trusted.db", "--format", "text")
+    text = (folder / "own.jsonl").read_text()
+    foreign = text[: text.rindex(',"proof"')] + "}\n"
+    assert memory("import", "-", *trusted, stdin=foreign).out == (
+        "Imported 2 records; 0 were already there.\n"
+        "1 memory now waits for review, as when the file was exported.\n"
+        "To decide: memory review -n shared\n"
+    )
+    shown = memory(
+        "import", "-", *other[:1], f"sqlite:///{folder}/third.db", "--format", "text", stdin=foreign
+    ).out
+    assert (
+        "2 memories now wait for review. Nothing proves that this file is yours, so none of its "
+        "memories is used before you accept it.\n"
+    ) in shown
+
+
+def test_a_proposal_of_tidy_is_imported_only_from_an_own_file(
+    memory: Command, folder: Path
+) -> None:
+    with Memories() as memories:
+        older = memories.create("Deploys happen on Tuesdays").id
+        newer = memories.create("Deploys happen on Tuesdays", force=True).id
+        memories.truth.tidy()
+        [proposal] = memories.review.page().memories
+    assert proposal.content.startswith('Delete "Deploys happen on Tuesdays"')
+    memory("export", "--output", "own.jsonl")
+    text = (folder / "own.jsonl").read_text()
+    foreign = text[: text.rindex(',"proof"')] + "}\n"
+    other = ("--store", f"sqlite:///{folder}/other.db")
+    done = memory("import", "-", *other, stdin=foreign).json
+    assert (done["imported"], done["pending"], done["proposals_left_out"]) == (2, 2, 1)
+    assert ids(memory("review", *other)) == {older, newer}
+    again = memory("import", "-", *other, "--format", "text", stdin=foreign).out
+    assert again.endswith("Left out: 1 proposal of memory tidy, which makes them again.\n")
+    memory("review", "accept", "--all", "--yes", *other)
+    assert ids(memory("list", *other)) <= {older, newer}
+
+    own = ("--store", f"sqlite:///{folder}/own.db")
+    done = memory("import", "own.jsonl", *own).json
+    assert (done["imported"], done["pending"]) == (3, 1)
+    assert "proposals_left_out" not in done
+    memory("review", "accept", "--all", "--yes", *own)
+    assert ids(memory("list", *own)) == {older}
+    assert newer in ids(memory("list", "--deleted", *own))
+
+
 def test_nothing_that_a_foreign_file_says_of_itself_counts(memory: Command) -> None:
     done = memory("import", "-", stdin=FILE).json
     for shape in records(memory):

@@ -169,16 +169,18 @@ def import_result(imported: "Imported", import_id: str | None, *, dry_run: bool)
     if imported.redacted:
         answer["redacted"] = dict(sorted(imported.redacted.items()))
     answer |= {"trusted": import_id is None, "pending": sum(imported.pending.values())}
-    if import_id is None or dry_run:
+    if imported.proposals:
+        answer["proposals_left_out"] = imported.proposals
+    if dry_run:
         return answer
-    answer["import"] = import_id
-    commands = [
-        f"memory review -n {namespace} --import {import_id}"
-        for namespace in sorted(imported.pending)
-    ]
-    if commands:
-        hint = f"the imported memories wait for review; to decide, run: {'; '.join(commands)}"
-        answer["hint"] = hint
+    waiting, option = "some memories waited for review before the export", ""
+    if import_id is not None:
+        answer["import"] = import_id
+        waiting, option = "the imported memories wait for review", f" --import {import_id}"
+    if imported.pending:
+        namespaces = sorted(imported.pending)
+        commands = "; ".join(f"memory review -n {name}{option}" for name in namespaces)
+        answer["hint"] = f"{waiting}; to decide, run: {commands}"
     return answer
 
 

@@ -236,13 +236,13 @@ def _namespace(name: str) -> str:
 
 
 def _render_result(answer: Mapping[str, Any]) -> str:
-    verb, wait = ("Would import", "would wait") if answer["dry_run"] else ("Imported", "now wait")
+    verb = "Would import" if answer["dry_run"] else "Imported"
     counts = _render_counts(answer) or "nothing"
     lines = [f"{verb} {counts} from {answer['source']}; {answer['known']} already known."]
     if "first" in answer:
         lines.append(f"Dates: {answer['first'][:10]} to {answer['last'][:10]}")
     if answer["pending"]:
-        lines.append(f"{answer['pending']} memories {wait} for review.")
+        lines.append(f"{_render_pending(answer)}.")
     for reason, count in answer["skipped"].items():
         lines.append(f"Left out: {count} {reason}")
     if answer.get("redacted"):
@@ -255,6 +255,15 @@ def _render_result(answer: Mapping[str, Any]) -> str:
     if "undo" in answer:
         lines.append(f"To erase everything from this import: {answer['undo']}")
     return "\n".join(map(safe, lines))
+
+
+def _render_pending(answer: Mapping[str, Any]) -> str:
+    """Return how many memories wait for review, as a sentence without its full stop."""
+    count = answer["pending"]
+    waiting = amount(count, "memory now waits", "memories now wait")
+    if answer["dry_run"]:
+        waiting = amount(count, "memory would wait", "memories would wait")
+    return f"{waiting} for review"
 
 
 def _render_counts(counts: Mapping[str, Any]) -> str:
@@ -406,18 +415,23 @@ def _report_import(
 
 def _render_import(imported: "Imported", answer: Mapping[str, Any]) -> str:
     dry_run = answer["dry_run"]
-    verb, wait = "Imported", "now wait"
-    if dry_run:
-        verb, wait = "Would import", "would wait"
-    lines = [f"{verb} {imported.imported} records; {imported.known} were already there."]
+    verb = "Would import" if dry_run else "Imported"
+    records = amount(imported.imported, "record", "records")
+    known = amount(imported.known, "was", "were")
+    lines = [f"{verb} {records}; {known} already there."]
     if answer.get("edited"):
         count = amount(answer["edited"], "edited text", "edited texts")
         lines.append(f"{count} {'would become' if dry_run else 'became'} new versions.")
-    if answer["pending"]:
+    if answer["pending"] and answer["trusted"]:
+        lines.append(f"{_render_pending(answer)}, as when the file was exported.")
+    elif answer["pending"]:
         lines.append(
-            f"{answer['pending']} memories {wait} for review, since nothing proves that this file "
-            "is yours."
+            f"{_render_pending(answer)}. Nothing proves that this file is yours, so none of its "
+            "memories is used before you accept it."
         )
+    if imported.proposals:
+        count = amount(imported.proposals, "proposal", "proposals")
+        lines.append(f"Left out: {count} of memory tidy, which makes them again.")
     if "hint" in answer:
         lines.append(f"To decide: {answer['hint'].partition(': ')[2]}")
     if imported.without_vector:

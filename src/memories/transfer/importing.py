@@ -22,6 +22,7 @@ from memories.transfer.intake import (
     Intake,
     Line,
     hold_for_review,
+    is_proposal,
     is_same,
     owner_of,
     read_lines,
@@ -66,6 +67,7 @@ class Imported:
         unchecked: Whether the export is in the first version of the format, which has no last line,
             so an incomplete file can't be recognized.
         pending: How many memories wait for review, by namespace.
+        proposals: How many proposals of `memory tidy` in a foreign file were left out.
     """
 
     imported: int = 0
@@ -75,6 +77,7 @@ class Imported:
     without_vector: int = 0
     unchecked: bool = False
     pending: dict[str, int] = field(default_factory=dict)
+    proposals: int = 0
     redacted: Counter[str] = field(default_factory=Counter)
 
 
@@ -197,7 +200,9 @@ def import_(
     for batch in _batches(records):
         lines_to_store = batch
         if intake.foreign is not None:
-            lines_to_store = hold_for_review(batch, intake.foreign)
+            statements = [line for line in batch if not is_proposal(line.record)]
+            importer.result.proposals += len(batch) - len(statements)
+            lines_to_store = hold_for_review(statements, intake.foreign)
         importer.store_batch(list(redact(lines_to_store, intake.redactor)))
     return importer.result
 

@@ -244,6 +244,14 @@ def hold_for_review(batch: Sequence[Line], import_id: str) -> list[Line]:
     return lines
 
 
+def is_proposal(record: Record) -> bool:
+    """Return whether a record waits for review and proposes to change a memory; see `write.tidy`.
+
+    A foreign file can't propose changes, and without its action the text would become a memory.
+    """
+    return record.ended_by == PENDING and record.fields.get("tidy", "{}") != "{}"
+
+
 def without_acceptance(line: Line) -> Line:
     """Return a line without the fields that say who accepted its record."""
     fields = _without_fields(line.record, _ACCEPTANCE)
