@@ -497,3 +497,13 @@ def test_session_files_of_earlier_versions_that_name_turns_are_read(home: Path) 
     assert session.read(str(home), "one").in_context == session.read(str(home), "two").in_context
     assert session.mark("a#talk#2") in session.read(str(home), "one").in_context
     assert "talk" not in str(session.read(str(home), "one").in_context)
+
+
+@pytest.mark.usefixtures("deploys")
+def test_a_memory_counts_as_read_only_when_it_is_given(hook: Hook) -> None:
+    prompt = {"prompt": "when do deploys happen?"}
+    assert DEPLOY in hook("user-prompt", prompt).context
+    assert hook("user-prompt", prompt).silent
+    with Memories() as memories:
+        page = memories.list(where="access_count > 0")
+    assert [(memory.content, memory.access_count) for memory in page.memories] == [(DEPLOY, 1)]

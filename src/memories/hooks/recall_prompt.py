@@ -17,7 +17,7 @@ from memories.context.engine import EngineBackend, memory_document, translate_er
 from memories.context.gateway import MemoryGateway, WithScratchpad
 from memories.core.deadline import Deadline, MemoryTimeout
 from memories.core.events import OFF
-from memories.errors import InvalidInput, NotFound, StoreError, StoreUnreachable
+from memories.errors import InvalidInput, MemoriesError, NotFound, StoreError, StoreUnreachable
 from memories.guard.validate import MAX_QUERY_CHARACTERS
 from memories.hooks import gate, session
 from memories.hooks.recall_strategy import NOT_ASKED, HookContext, RecallRequest
@@ -36,7 +36,7 @@ from memories.search.ranking import Features, Ranked
 from memories.search.results import Hit, SearchResult, with_verdicts
 from memories.search.search import MIN_CANDIDATES
 from memories.settings import Config
-from memories.stores.records import Collection, Ref
+from memories.stores.records import Collection, Record, Ref
 
 if TYPE_CHECKING:
     import numpy as np
@@ -148,11 +148,17 @@ def recall_prompt(
         recalled, text = _build(gateway, config, str(request.prompt), in_context, projects, limits)
     if trace is not None:
         trace.finish(recalled)
-    errors = recalled["metadata"]["errors"]
+    context = HookContext(text, config.namespace)
+    errors = [error["error"] for error in recalled["metadata"]["errors"]]
+    if not errors:
+        ids = [memory.id for memory, _ in recalled["memories"] if memory.id]
+        try:
+            Deadline(seconds).run(lambda: backend.count_reads(ids))
+        except (MemoriesError, MemoryTimeout) as exc:
+            errors.append(str(exc))
     if errors:
         memories.abandon()  # a call that timed out may still be using the store
-    context = HookContext(text, config.namespace)
-    context.error = errors[0]["error"] if errors else ""
+        context.error = errors[0]
     sentences: set[str] = set()
     for memory, _ in recalled["memories"]:
         sentences |= hash_sentences(memory.text)
@@ -260,6 +266,7 @@ class _GatedBackend(EngineBackend):
         """
         super().__init__(memories)
         self.projects, self._offline, self._trace = projects, offline, trace
+        self._records: dict[str, Record] = {}  # the candidates of `recall`, by id
 
     def recall(
         self,
@@ -295,7 +302,11 @@ class _GatedBackend(EngineBackend):
             corrected = [entry for entry in current if not is_recall_off(entry.memory.tags)][:k]
             if self._trace is not None:
                 self._trace.add_memories(rated, selected, current)
-            self._count_reads(results, corrected[: gate.MAX_MEMORIES])
+            for result in results:
+                self._records.update(
+                    (candidate.record.ref.group, candidate.record)
+                    for candidate in result.candidates
+                )
             hits = with_verdicts([entry.hit for entry in corrected], self.memories.judge)
             return list(map(self._memory_with_owner, hits))
 
@@ -312,15 +323,10 @@ class _GatedBackend(EngineBackend):
         )
         return [everywhere, own]
 
-    def _count_reads(self, results: Iterable[SearchResult], recalled: Iterable[Rated]) -> None:
-        ids = {entry.memory.id for entry in recalled}
-        records = {
-            candidate.record.ref: candidate.record
-            for result in results
-            for candidate in result.candidates
-            if candidate.record.ref.group in ids
-        }
-        self.memories.count_reads(list(records.values()))
+    def count_reads(self, ids: Iterable[str]) -> None:
+        """Count memories as read that `recall` found."""
+        records = [self._records[memory_id] for memory_id in ids if memory_id in self._records]
+        self.memories.count_reads(records)
 
     def recall_turns(
         self, query_text: str, k: int, conversation_id: str | None, *, own: bool = False
