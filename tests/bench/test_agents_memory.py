@@ -1,5 +1,5 @@
-"""What agents are given: the histories are consistent, and the figures follow the module's
-docstring.
+"""The benchmark of what agents get: its histories are consistent, and its score counts what the
+module's docstring says.
 """
 
 import re
@@ -18,7 +18,7 @@ FACTS = {fact.id: fact for history in HISTORIES for fact in history.facts}
 PROMPTS = {prompt.id: prompt for history in HISTORIES for prompt in history.prompts}
 
 
-def test_histories_are_many_and_in_two_halves() -> None:
+def test_there_are_enough_histories_in_each_half() -> None:
     assert Counter(history.half for history in HISTORIES) == {"dev": 4, "test": 5}
     assert {"en", "de", "es", "ja"} == {history.language for history in HISTORIES}
     assert all(2 <= len(history.projects) <= 3 for history in HISTORIES)
@@ -80,7 +80,7 @@ def test_many_needed_facts_share_few_words_with_their_prompt() -> None:
     assert sum(not words(one) & words(other) for one, other in pairs) > len(pairs) / 2
 
 
-def test_counting_on_an_example() -> None:
+def test_the_score_of_an_example_equals_a_count_by_hand() -> None:
     old, middle, new = (
         Fact("old", "a", "1", "x" * 10),
         Fact("mid", "a", "2", "", "old"),
@@ -96,10 +96,14 @@ def test_counting_on_an_example() -> None:
     answers = [
         Answer(
             prompt("new", "everywhere"), [old, middle, new], 100
-        ),  # any; two useless; outdated, but not alone
-        Answer(prompt("new"), [new, foreign], 0),  # any and all; one useless, of another project
-        Answer(prompt("new"), [old, middle], 0),  # nothing; two useless, both outdated and alone
-        Answer(prompt(), [everywhere], 20),  # something without need
+        ),  # one of two needed facts; two useless; outdated facts next to the current one
+        Answer(
+            prompt("new"), [new, foreign], 0
+        ),  # all needed facts; one useless, of another project
+        Answer(
+            prompt("new"), [old, middle], 0
+        ),  # no needed fact; two useless, outdated, without the current one
+        Answer(prompt(), [everywhere], 20),  # a fact that nobody needs
         Answer(prompt(), [], 0),
     ]
     assert agents_memory.score(answers, corrected) == (

@@ -1,4 +1,4 @@
-"""The benchmarks start: what they import is there."""
+"""The benchmarks start: all their imports exist."""
 
 import subprocess
 import sys

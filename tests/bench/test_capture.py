@@ -1,4 +1,4 @@
-"""What capture proposes: the benchmark's messages, and the figures that they must reach."""
+"""The benchmark of capture: its messages, and the figures that proposals must reach."""
 
 import sys
 from collections import Counter

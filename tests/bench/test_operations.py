@@ -1,5 +1,5 @@
-"""The comparison of memories in operation: its rows count what they claim to count, and its page
-shows their results.
+"""The benchmark of memory systems in operation: its rows count what they claim, and its page shows
+the results.
 """
 
 import json
@@ -36,15 +36,13 @@ def test_writes_of_eight_sessions_are_all_counted(room: rows.Room) -> None:
     assert count(room, "writes", "kept") == (200, 200)
 
 
-def test_a_store_that_loses_a_write_is_seen(
-    room: rows.Room, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_write_lowers_the_count(room: rows.Room, monkeypatch: pytest.MonkeyPatch) -> None:
     stored = type(room.system).stored
     monkeypatch.setattr(type(room.system), "stored", lambda self, home: stored(self, home)[1:])
     assert count(room, "writes", "kept") == (199, 200)
 
 
-def test_a_text_that_stays_in_a_file_is_seen(
+def test_a_text_that_stays_in_a_file_lowers_the_count(
     room: rows.Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert count(room, "erased") == (10, 10)
@@ -67,7 +65,7 @@ def test_a_row_without_a_server_is_left_out(room: rows.Room) -> None:
     assert count(room, "kills") == (0, 0)
 
 
-def test_inputs_are_different_and_the_same_in_each_run() -> None:
+def test_inputs_are_unique_and_the_same_in_each_run() -> None:
     assert len(set(inputs.statements(11_000))) == 11_000
     assert inputs.statements(50) == inputs.statements(100)[:50]
     assert inputs.secrets() == inputs.secrets()
@@ -85,7 +83,7 @@ def test_each_adapter_is_short_and_documented() -> None:
         assert len((folder / f"{module}.py").read_text().splitlines()) <= 80, module
 
 
-def test_an_unknown_system_is_named() -> None:
+def test_an_unknown_system_is_refused() -> None:
     assert systems.names("omega,claude.md") == ["OMEGA", "CLAUDE.md"]
     with pytest.raises(ValueError, match="no system is called nothing"):
         systems.names("omega,nothing")
@@ -104,7 +102,7 @@ CASES = [
 ]  # fmt: skip
 
 
-def test_what_a_peer_does_better_is_named_first() -> None:
+def test_rows_in_which_a_peer_is_better_come_first() -> None:
     text = page.render({"date": "2026-01-01", "machine": "a machine"}, CASES)
     better, _, table = text.partition("## All rows")
     assert "all acknowledged texts are kept**: we 9 of 10; OMEGA (10 of 10)" in better
@@ -137,5 +135,5 @@ def test_a_run_that_adds_replaces_only_its_systems_and_rows(
 
 
 @pytest.mark.thorough
-def test_the_page_is_what_the_results_say() -> None:
+def test_the_page_shows_the_results() -> None:
     assert page.PAGE.read_text(encoding="utf-8") == page.render(*page.read())

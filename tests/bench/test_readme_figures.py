@@ -16,7 +16,7 @@ _WORDS = {8: "eight", 9: "nine", 10: "ten", 11: "eleven", 12: "twelve", 16: "six
 _COMMAND = re.compile(r"`(python -m bench|make )|\*Once\*|measured once")
 
 
-def test_the_tables_of_the_readme_are_what_the_results_say() -> None:
+def test_the_tables_of_the_readme_show_the_results() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert "<!-- begin figures -->" in text
     assert readme.update(text) == text, "run `python -m bench.readme`"
@@ -29,7 +29,7 @@ def test_a_figure_that_differs_is_replaced() -> None:
     assert readme.update(differing) == text
 
 
-def test_the_figures_are_those_of_their_tables() -> None:
+def test_a_figure_in_the_readme_equals_the_one_in_its_table() -> None:
     figures = readme.render_figures()
     share = re.search(r"for (\d+) % of the questions", figures)
     assert share
@@ -60,7 +60,7 @@ def read_sentences() -> str:
     return "\n".join(line for line in text.splitlines() if not line.startswith("|"))
 
 
-def test_every_number_in_the_sentences_of_the_readme_is_that_of_its_source() -> None:
+def test_every_number_in_the_sentences_of_the_readme_has_a_known_source() -> None:
     """A figure that is measured belongs in a table, which is written from the results."""
     from memories.mcp.server import TOOLS
 

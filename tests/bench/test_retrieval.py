@@ -1,5 +1,5 @@
-"""The benchmark of retrieval: its figures, its readers of data sets, and its command, on data made
-here.
+"""The benchmark of retrieval: its figures, its readers of data sets, and its command, on small data
+sets written here.
 """
 
 import json
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working folder, so that `.bench/` is in it."""
+    """An empty working folder, in which the benchmark creates `.bench/`."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -43,7 +43,7 @@ def write(file: Path, content: object) -> Path:
 # --- metrics
 
 
-def test_metrics_by_hand() -> None:
+def test_metrics_equal_a_calculation_by_hand() -> None:
     got = metrics.score(["x", "a", "y", "z", "w", "v", "b"], frozenset("abc"))
     assert [got[f"any@{k}"] for k in (1, 5, 10)] == [0, 1, 1]
     assert [got[f"all@{k}"] for k in (1, 5, 10)] == [0, 0, 0]
@@ -53,20 +53,20 @@ def test_metrics_by_hand() -> None:
     assert got["mrr"] == 0.5
 
 
-def test_a_perfect_ranking_has_one_everywhere_but_where_gold_does_not_fit() -> None:
+def test_a_perfect_ranking_scores_one_unless_k_is_too_small() -> None:
     got = metrics.score(["a", "b", "x"], frozenset("ab"))
     assert {name for name, value in got.items() if value != 1} == {"all@1", "frac@1"}
     assert set(metrics.score([], frozenset("a")).values()) == {0.0}
     assert set(got) == set(metrics.NAMES)
 
 
-def test_mrr_looks_at_fifty() -> None:
+def test_mrr_counts_the_first_fifty_ranks() -> None:
     others = [f"x{n}" for n in range(60)]
     assert metrics.score([*others[:49], "a"], frozenset("a"))["mrr"] == 1 / 50
     assert metrics.score([*others[:50], "a"], frozenset("a"))["mrr"] == 0
 
 
-def test_ndcg_of_more_gold_than_ten_is_one_when_the_ten_are_all_gold() -> None:
+def test_ndcg_at_ten_is_one_if_all_ten_are_gold() -> None:
     gold = [f"g{n}" for n in range(12)]
     assert metrics.score(gold, frozenset(gold))["ndcg@10"] == pytest.approx(1)
 
@@ -77,7 +77,7 @@ def test_evidence_counts_by_the_tokens_that_a_reader_gets() -> None:
     assert metrics.score_budget(frozenset(), frozenset("a"), 0)["evidence/1k"] == 0
 
 
-def test_mean_of_metrics() -> None:
+def test_metrics_are_averaged() -> None:
     both = metrics.mean(
         [metrics.score(["a"], frozenset("a")), metrics.score(["x", "a"], frozenset("a"))]
     )
@@ -85,7 +85,7 @@ def test_mean_of_metrics() -> None:
     assert math.isnan(metrics.mean([])["mrr"])
 
 
-def test_bootstrap_tells_a_lead_from_chance() -> None:
+def test_the_bootstrap_distinguishes_a_lead_from_chance() -> None:
     lead = metrics.bootstrap([1] * 60 + [0] * 40, [0] * 40 + [0] * 60, seed=1)
     assert lead.mean == pytest.approx(0.6)
     assert 0.45 < lead.low < 0.55
@@ -99,7 +99,7 @@ def test_bootstrap_tells_a_lead_from_chance() -> None:
     assert metrics.bootstrap(ours, ours, seed=1) == metrics.Difference(0, 0, 0, 1)
 
 
-def test_bootstrap_interval_is_the_one_of_the_normal_law_and_repeats() -> None:
+def test_the_bootstrap_interval_agrees_with_the_normal_distribution() -> None:
     gaps = np.random.default_rng(3).normal(0.2, 1, 400)
     got = metrics.bootstrap(gaps.tolist(), [0.0] * 400, seed=5)
     error = 1.96 * gaps.std() / 20
@@ -174,14 +174,14 @@ LOCOMO = [
 ]
 
 
-def test_locomo(here: Path) -> None:
+def test_locomo_is_read(here: Path) -> None:
     data = datasets.load("locomo", write(here / "locomo.json", LOCOMO))
     first, second = data.pools
     assert [turn.id for turn in first.turns] == [
         "conv-1/D2:1",
         "conv-1/D2:2",
         "conv-1/D10:1",
-    ]  # 2 before 10
+    ]  # session 2 comes before 10
     assert first.turns[1].text == "Look at him! [shares a photo: a photo of a wet dog]"
     assert first.turns[1].said.startswith("Bob: Look at him!")
     assert first.turns[1].said_at == datetime(2023, 5, 8, 13, 56, 30, tzinfo=UTC)
@@ -197,7 +197,7 @@ def test_locomo(here: Path) -> None:
     assert second.questions[0].category == "2 temporal"
 
 
-def test_one_store_and_a_limit(here: Path) -> None:
+def test_conversations_can_be_pooled_and_questions_limited(here: Path) -> None:
     data = datasets.load("locomo", write(here / "locomo.json", LOCOMO))
     [pool] = data.joined().pools
     assert len(pool.turns) == 5
@@ -210,7 +210,7 @@ def test_one_store_and_a_limit(here: Path) -> None:
     assert data.limited(None, seed=1) is data
 
 
-def test_realtalk(here: Path) -> None:
+def test_realtalk_is_read(here: Path) -> None:
     chat = {
         "name": {"speaker_1": "Emi", "speaker_2": "Kit"},
         "session_1": [
@@ -241,7 +241,9 @@ def test_realtalk(here: Path) -> None:
     assert [pool.name for pool in data.pools] == ["Chat_2_Emi_Kit", "Chat_10_Emi_Kit"]
     turns = data.pools[0].turns
     times = [turn.said_at for turn in turns]
-    assert times[0] == times[1] == datetime(2023, 12, 29, 10, tzinfo=UTC)  # never backwards
+    assert (
+        times[0] == times[1] == datetime(2023, 12, 29, 10, tzinfo=UTC)
+    )  # times never go backwards
     assert times[2] - times[1] == timedelta(seconds=30)
     assert times[3] - times[2] == timedelta(days=1)
     assert turns[3].text == "[shares a photo: a loaf]"
@@ -281,7 +283,7 @@ def haystack(name: str, **more: object) -> dict[str, object]:
     }
 
 
-def test_longmemeval(here: Path) -> None:
+def test_longmemeval_is_read(here: Path) -> None:
     data = datasets.load(
         "longmemeval", write(here / "l.json", [haystack("q1"), haystack("q2_abs"), haystack("q3")])
     )
@@ -293,7 +295,7 @@ def test_longmemeval(here: Path) -> None:
         "Welcome",
         "I planted basil",
         "Lovely",
-    ]  # none is empty
+    ]  # empty messages are left out
     assert [turn.target for turn in conversation.turns] == [
         "answer_1/0",
         "answer_1/1",
@@ -349,7 +351,7 @@ def beam(folder: Path) -> Path:
     return folder
 
 
-def test_beam(here: Path) -> None:
+def test_beam_is_read(here: Path) -> None:
     data = datasets.load("beam", beam(here / "chats"))
     [pool] = data.pools
     texts = [turn.text for turn in pool.turns]
@@ -370,7 +372,7 @@ def test_beam(here: Path) -> None:
     assert question.category == "knowledge_update"
 
 
-def test_what_json_holds_and_no_text_may_is_left_out(here: Path) -> None:
+def test_characters_that_no_turn_can_contain_are_left_out(here: Path) -> None:
     folder = beam(here / "chats")
     file = folder / "3" / "chat.json"
     batches = json.loads(file.read_text())
@@ -382,7 +384,7 @@ def test_what_json_holds_and_no_text_may_is_left_out(here: Path) -> None:
     assert len(pool.turns) == 7
 
 
-def test_beam_as_lists_of_messages(here: Path) -> None:
+def test_beam_with_lists_of_messages_is_read_alike(here: Path) -> None:
     folder = beam(here / "chats")
     [as_objects] = datasets.load("beam", folder).pools
     batches = json.loads((folder / "3" / "chat.json").read_text())
@@ -394,7 +396,7 @@ def test_beam_as_lists_of_messages(here: Path) -> None:
     assert as_lists.questions[0].turns == as_objects.questions[0].turns
 
 
-def test_beam_of_several_plans(here: Path) -> None:
+def test_beam_with_several_plans_is_read(here: Path) -> None:
     folder = beam(here / "chats")
     batches = json.loads((folder / "3" / "chat.json").read_text())
     again = [
@@ -412,9 +414,7 @@ def test_beam_of_several_plans(here: Path) -> None:
     assert pool.turns[-1].session == "3/plan-2.1.1"
     assert pool.turns[-1].target == pool.turns[-2].id == "3/4~2"
     [question] = pool.questions
-    assert question.turns == {
-        "3/4~2"
-    }  # by the answer; it is unknown which message has the number 4
+    assert question.turns == {"3/4~2"}  # the answer decides, since two messages have the number 4
 
 
 def test_source_ids_are_flattened() -> None:
@@ -449,7 +449,7 @@ def test_groups_without_dates_are_a_day_apart_and_never_go_back() -> None:
         ("longmemeval", [haystack("q", haystack_dates=["x", "y"])], '"x" is not a time'),
     ],
 )
-def test_wrong_data_are_refused_in_a_sentence(
+def test_invalid_data_is_refused_in_one_sentence(
     here: Path, name: str, content: object, said: str
 ) -> None:
     with pytest.raises(DataError, match=said) as caught:
@@ -457,7 +457,7 @@ def test_wrong_data_are_refused_in_a_sentence(
     assert "\n" not in str(caught.value)
 
 
-def test_missing_data_are_refused(here: Path) -> None:
+def test_missing_data_is_refused(here: Path) -> None:
     file = write(here / "locomo.json", LOCOMO)
     (here / "broken.json").write_text("{")
     for name, path, said in [
@@ -478,7 +478,7 @@ def test_missing_data_are_refused(here: Path) -> None:
 # --- vectors and fusion
 
 
-def test_vectors_are_kept_and_are_those_of_the_embedder(
+def test_vectors_are_cached_and_equal_the_embedders(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = vectors.KeptVectors("fake")
@@ -500,7 +500,7 @@ def test_vectors_are_kept_and_are_those_of_the_embedder(
     again.close()
 
 
-def test_reciprocal_ranks() -> None:
+def test_rankings_are_fused_by_reciprocal_ranks() -> None:
     assert systems.reciprocal_ranks([[1, 2, 3], [3, 4]]) == [
         3,
         1,
@@ -513,7 +513,7 @@ def test_reciprocal_ranks() -> None:
 # --- the command
 
 
-def measured(file: Path, *options: str) -> list[dict[str, Any]]:
+def run_benchmark(file: Path, *options: str) -> list[dict[str, Any]]:
     """Run the benchmark on a LoCoMo file; return its rows."""
     command.main(["locomo", str(file), "--results", "results.jsonl", *options])
     return [
@@ -521,10 +521,10 @@ def measured(file: Path, *options: str) -> list[dict[str, Any]]:
     ]
 
 
-def test_the_command_measures_and_keeps_what_it_found(
+def test_the_command_prints_the_figures_and_stores_the_results(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = measured(write(here / "locomo.json", LOCOMO), "--systems", "fts5,rrf")
+    lines = run_benchmark(write(here / "locomo.json", LOCOMO), "--systems", "fts5,rrf")
     assert [line["id"] for line in lines] == ["conv-1/q1", "conv-1/q2", "conv-1/q3", "conv-2/q1"]
     assert list(lines[0]["systems"]) == ["fts5", "rrf"]
     words = lines[0]["systems"]["fts5"]
@@ -534,7 +534,7 @@ def test_the_command_measures_and_keeps_what_it_found(
     assert lines[2]["systems"]["fts5"]["turns"] == [
         "conv-1/D10:1",
         "conv-1/D2:2",
-    ]  # the violin, then what Bob said
+    ]  # the violin, then Bob's message
     assert lines[1]["gold_turns"] == ["conv-1/D10:1", "conv-1/D2:2"]
     assert lines[1]["systems"]["rrf"]["turn"]["all@5"] == 1
     printed = capsys.readouterr()
@@ -547,7 +547,7 @@ def test_the_command_measures_and_keeps_what_it_found(
     )
     assert every.split(" | ")[4] == f"{100 * any1 / 3:.1f}"
     assert "5 adversarial | 1 | session | rrf" in printed.out
-    assert "bootstrap" not in printed.out  # ours was not measured
+    assert "bootstrap" not in printed.out  # Memories was not measured
     assert printed.err == ""  # no bar without a terminal
 
 
@@ -557,7 +557,7 @@ def turn(text: str, day: int = 1) -> datasets.Turn:
     return datasets.Turn(text[:9], "S1", text[:9], text, said_at, speaker="Ann")
 
 
-def test_a_reader_gets_the_best_messages_that_fit_in_order_of_time() -> None:
+def test_a_reader_gets_the_best_messages_that_fit_in_chronological_order() -> None:
     short, long, other = turn("We sail.", 9), turn("word " * 900), turn("I ski.", 2)
     held = reading.fill([short, long, other], 200)
     assert held == [short, other]
@@ -590,7 +590,7 @@ def test_a_command_of_the_user_answers_the_questions(
         "import sys\nprint('Pepper' if 'Pepper' in sys.stdin.read() else 'unknown')\n"
     )
     command_line = f"{sys.executable} {reader}"
-    lines = measured(
+    lines = run_benchmark(
         write(here / "locomo.json", talks), "--systems", "fts5", "--reader", command_line
     )
     assert lines[0]["systems"]["fts5"]["reader"] == "Pepper"
@@ -604,12 +604,12 @@ def test_a_reader_that_fails_ends_the_run_with_a_sentence(
     here: Path, reader: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        measured(write(here / "locomo.json", LOCOMO), "--systems", "fts5", "--reader", reader)
+        run_benchmark(write(here / "locomo.json", LOCOMO), "--systems", "fts5", "--reader", reader)
     assert ended.value.code == 2
     assert "the reader" in capsys.readouterr().err
 
 
-def test_a_copy_is_recognized_by_what_it_says(
+def test_a_copy_of_a_data_set_is_recognized_by_its_content(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = write(here / "locomo.json", LOCOMO)
@@ -628,10 +628,10 @@ def test_a_copy_is_recognized_by_what_it_says(
         sources.main(["locomo", "nowhere.json"])
 
 
-def test_one_store_finds_in_other_conversations_too(here: Path) -> None:
+def test_in_one_store_other_conversations_are_searched_too(here: Path) -> None:
     file = write(here / "locomo.json", LOCOMO)
-    apart = measured(file, "--systems", "dense")
-    together = measured(file, "--systems", "dense", "--one-store")
+    apart = run_benchmark(file, "--systems", "dense")
+    together = run_benchmark(file, "--systems", "dense", "--one-store")
     assert {turn.split("/")[0] for turn in apart[0]["systems"]["dense"]["turns"]} == {"conv-1"}
     assert {turn.split("/")[0] for turn in together[0]["systems"]["dense"]["turns"]} == {
         "conv-1",
@@ -640,10 +640,12 @@ def test_one_store_finds_in_other_conversations_too(here: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_ours_is_measured_beside_others(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_memories_is_measured_together_with_other_systems(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = write(here / "locomo.json", LOCOMO)
     for options in ([], ["--one-store"]):
-        lines = measured(file, "--systems", "memories,fts5,dense,rrf", *options)
+        lines = run_benchmark(file, "--systems", "memories,fts5,dense,rrf", *options)
         found = lines[0]["systems"]["memories"]
         assert found["turns"][0] == "conv-1/D2:1"
         assert found["turn"]["any@1"] == 1
@@ -691,7 +693,7 @@ def test_questions_are_asked_at_their_time(here: Path, monkeypatch: pytest.Monke
     assert set(asked_at) == {("What did I plant?", moment, "history", limit) for limit in (50, 10)}
 
 
-def test_sessions_go_to_chroma_cut_to_what_a_window_can_hold(here: Path) -> None:
+def test_the_text_of_a_session_joins_its_messages(here: Path) -> None:
     [pool] = datasets.load("beam", beam(here / "chats")).pools
     texts = systems._session_texts(pool)
     assert texts["3/1.2"] == "The API takes 300 ms Noted: the API"
@@ -709,7 +711,7 @@ def test_exchanges_are_found_once_and_sessions_by_their_best_turn(here: Path) ->
     assert found["sessions"] == ["3/1.2"]
 
 
-def test_results_lie_under_the_cache_by_default(here: Path) -> None:
+def test_results_are_in_the_cache_folder_by_default(here: Path) -> None:
     command.main(
         ["locomo", str(write(here / "locomo.json", LOCOMO)), "--systems", "fts5", "--limit", "1"]
     )
@@ -727,7 +729,7 @@ def test_results_lie_under_the_cache_by_default(here: Path) -> None:
         (["squad", "nowhere.json"], "invalid choice"),
     ],
 )
-def test_bad_options_end_with_two(
+def test_bad_options_exit_with_2(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -758,7 +760,7 @@ def test_results_that_cannot_be_written_are_refused_before_the_work(
     assert "cannot be written" in capsys.readouterr().err
 
 
-def test_a_message_that_no_turn_can_hold_is_found_as_one(here: Path) -> None:
+def test_a_message_longer_than_a_turn_is_found_as_one(here: Path) -> None:
     folder = beam(here / "chats")
     log = "\n".join(f"line {number}: all is well" for number in range(4_500))
     hidden = f"{log}\nThe orchid costs nine euros\n{log[:50_000]}"

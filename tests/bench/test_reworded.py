@@ -1,4 +1,4 @@
-"""Pairs in other words: their writers are shown the older memory, and no guess loses a memory."""
+"""The benchmark of reworded pairs: answers show the older memory, and no guess loses a memory."""
 
 import sys
 from collections import Counter
@@ -16,7 +16,7 @@ from memories.embedders import open_embedder
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("half", reworded.HALVES)
-def test_the_counts_of_a_half_hold(half: str) -> None:
+def test_each_half_reaches_its_counts(half: str) -> None:
     minilm = open_embedder("minilm")
     assert minilm is not None
     pairs = [pair for pair in reworded.load_pairs() if pair.half == half]

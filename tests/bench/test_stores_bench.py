@@ -52,7 +52,7 @@ def rows(printed: str) -> dict[str, list[list[str]]]:
 
 
 @pytest.mark.thorough
-def test_a_store_and_what_is_beneath_it_find_the_same_and_leave_nothing(
+def test_a_store_and_its_plain_engine_are_measured_and_leave_no_files(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stores, "_COLD_ROUNDS", 1)
@@ -66,11 +66,11 @@ def test_a_store_and_what_is_beneath_it_find_the_same_and_leave_nothing(
     assert [len(found[kind]) for kind in ("sqlite", "files")] == [
         2,
         2,
-    ]  # what is added, and cold processes
+    ]  # a row for the added cost, and one for cold processes
     assert list(Path(".bench").iterdir()) == []
 
 
-def test_the_selective_filter_means_one_of_200_on_both_sides(
+def test_the_selective_filter_selects_one_of_200_in_a_store_and_its_plain_engine(
     tmp_path: Path, corpus: Corpus
 ) -> None:
     task = stores.Task(corpus, stores._records(corpus), np.zeros((20, 10), dtype=np.int64), 1)
@@ -105,7 +105,7 @@ def test_a_store_whose_program_is_missing_is_left_out_with_a_note(
     assert "`chroma` is left out: no program is there." in capsys.readouterr().out
 
 
-def test_stores_for_few_memories_are_left_out_of_many_unless_they_are_named(
+def test_stores_for_few_memories_are_left_out_at_larger_sizes(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stores, "_SMALL_SIZE", COUNT - 1)

@@ -43,7 +43,7 @@ def memories(tmp_path: Path) -> Iterator[Memories]:
         yield opened
 
 
-def test_it_is_a_session_whose_items_come_back_as_they_were(memories: Memories) -> None:
+def test_a_session_returns_its_items_unchanged(memories: Memories) -> None:
     session = MemoriesSession("s", memories)
     assert isinstance(session, Session)
 
@@ -69,7 +69,7 @@ def test_it_is_a_session_whose_items_come_back_as_they_were(memories: Memories) 
     asyncio.run(use())
 
 
-def test_more_than_a_page_is_kept_in_order(memories: Memories) -> None:
+def test_more_items_than_a_page_stay_in_order(memories: Memories) -> None:
     session = MemoriesSession("s", memories)
     items = [{"role": "user", "content": f"message {number}"} for number in range(1_100)]
 
@@ -81,7 +81,7 @@ def test_more_than_a_page_is_kept_in_order(memories: Memories) -> None:
     asyncio.run(use())
 
 
-def test_what_was_said_is_found_and_secrets_are_not_kept(memories: Memories) -> None:
+def test_items_can_be_searched_and_secrets_are_redacted(memories: Memories) -> None:
     token = "ghp_" + "a1B2c3D4e5" * 3 + "abcdef"
     session = MemoriesSession("s", memories)
     asyncio.run(
@@ -96,7 +96,7 @@ def test_what_was_said_is_found_and_secrets_are_not_kept(memories: Memories) -> 
     assert items[1]["call_id"] == "c"
 
 
-def test_a_run_of_the_real_sdk_goes_on_where_it_ended(memories: Memories) -> None:
+def test_a_second_run_of_the_real_sdk_continues_the_session(memories: Memories) -> None:
     asked: list[Any] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -108,14 +108,14 @@ def test_a_run_of_the_real_sdk_goes_on_where_it_ended(memories: Memories) -> Non
             if len(asked) == 1:
                 said = {"role": "assistant", "content": None, "tool_calls": [call]}
             choice = {"index": 0, "message": said, "finish_reason": "stop"}
-            told = {
+            response = {
                 "id": "1",
                 "object": "chat.completion",
                 "created": 1,
                 "model": "m",
                 "choices": [choice],
             }
-            data = json.dumps(told).encode()
+            data = json.dumps(response).encode()
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(data)))
@@ -123,7 +123,7 @@ def test_a_run_of_the_real_sdk_goes_on_where_it_ended(memories: Memories) -> Non
             self.wfile.write(data)
 
         def log_message(self, *arguments: object) -> None:
-            """Say nothing."""
+            """Write no log."""
 
     @function_tool
     def look() -> str:

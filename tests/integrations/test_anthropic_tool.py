@@ -62,18 +62,18 @@ ON_BOTH = [
 ]
 
 
-def test_its_answers_and_errors_are_those_of_the_tool_that_the_sdk_brings(
+def test_answers_and_errors_equal_those_of_the_sdks_own_tool(
     tool: MemoriesTool, tmp_path: Path
 ) -> None:
     theirs = BetaLocalFilesystemMemoryTool(str(tmp_path / "theirs"))
     for command, arguments in ON_BOTH:
-        told = []
+        answers = []
         for each in (theirs, tool):
             try:
-                told.append(call(each, command, **arguments))
+                answers.append(call(each, command, **arguments))
             except ToolError as exc:
-                told.append(f"error: {exc}")
-        assert told[0] == told[1], (command, arguments)
+                answers.append(f"error: {exc}")
+        assert answers[0] == answers[1], (command, arguments)
 
 
 def test_a_folder_is_listed_two_levels_deep(tool: MemoriesTool) -> None:
@@ -96,7 +96,7 @@ def test_a_folder_is_listed_two_levels_deep(tool: MemoriesTool) -> None:
         "/memories//x", "/memories/./x", "/memories/a\\..\\b", "/memories/ ", "", "/",
     ],
 )  # fmt: skip
-def test_a_path_that_leads_out_is_refused(
+def test_a_path_outside_the_folder_is_refused(
     tool: MemoriesTool, memories: Memories, path: str
 ) -> None:
     for command, more in (("create", {"file_text": "x"}), ("view", {}), ("delete", {})):
@@ -121,7 +121,7 @@ def test_a_file_is_a_memory_with_versions(tool: MemoriesTool, memories: Memories
 
 
 @pytest.mark.parametrize("text", ["", "\n", "e\u0301", "\ufeffx", "...", " x "])
-def test_a_text_comes_back_as_it_was(tool: MemoriesTool, text: str) -> None:
+def test_a_text_is_returned_unchanged(tool: MemoriesTool, text: str) -> None:
     call(tool, "create", path="/memories/x", file_text=text)
     call(tool, "insert", path="/memories/x", insert_line=0, insert_text="first")
     assert call(tool, "view", path="/memories/x").split("\t", 1)[1].startswith("first\n")
@@ -130,7 +130,7 @@ def test_a_text_comes_back_as_it_was(tool: MemoriesTool, text: str) -> None:
     ) == text.removesuffix("\n")
 
 
-def test_memories_of_others_are_no_files(
+def test_other_memories_are_not_files(
     tool: MemoriesTool, memories: Memories, tmp_path: Path
 ) -> None:
     memories.create("Ann likes tea", key="/memories/x")
@@ -141,7 +141,7 @@ def test_memories_of_others_are_no_files(
     assert call(tool, "view", path="/memories").splitlines()[1:] == ["0B\t/memories"]
 
 
-def test_the_real_sdk_runs_it(tool: MemoriesTool, memories: Memories) -> None:
+def test_the_real_sdk_runs_the_tool(tool: MemoriesTool, memories: Memories) -> None:
     calls = [
         {"command": "create", "path": "/memories/ann.md", "file_text": "Ann likes tea"},
         {"command": "view", "path": "/memories/ann.md"},
@@ -167,10 +167,10 @@ def test_the_real_sdk_runs_it(tool: MemoriesTool, memories: Memories) -> None:
                 content = [{"type": "text", "text": "done"}]
             reason = "tool_use" if number < len(calls) else "end_turn"
             usage = {"input_tokens": 1, "output_tokens": 1}
-            told = {"id": "m", "type": "message", "role": "assistant", "model": "claude",
+            message = {"id": "m", "type": "message", "role": "assistant", "model": "claude",
             "content": content,
                     "stop_reason": reason, "stop_sequence": None, "usage": usage}  # fmt: skip
-            data = json.dumps(told).encode()
+            data = json.dumps(message).encode()
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(data)))
@@ -178,7 +178,7 @@ def test_the_real_sdk_runs_it(tool: MemoriesTool, memories: Memories) -> None:
             self.wfile.write(data)
 
         def log_message(self, *arguments: object) -> None:
-            """Say nothing."""
+            """Write no log."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -194,7 +194,7 @@ def test_the_real_sdk_runs_it(tool: MemoriesTool, memories: Memories) -> None:
     server.server_close()
     client.close()
     assert final.content[0].text == "done"  # type: ignore[union-attr]
-    told = [message["content"][0] for message in results[1:]]
-    assert [each.get("is_error", False) for each in told] == [False, False, True]
-    assert "Ann likes tea" in json.dumps(told[1])
+    answers = [message["content"][0] for message in results[1:]]
+    assert [each.get("is_error", False) for each in answers] == [False, False, True]
+    assert "Ann likes tea" in json.dumps(answers[1])
     assert [memory.content for memory in memories.list().memories] == ["Ann likes tea"]

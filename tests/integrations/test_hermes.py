@@ -53,7 +53,7 @@ print(json.dumps(answers, default=str))
 
 @pytest.fixture
 def run(hermes: Path, home: Path, tmp_path: Path) -> Iterator[Any]:
-    """Call Hermes's memory manager in its own process; return its answers."""
+    """Return a function that calls Hermes's memory manager in its own process."""
     hermes_home = tmp_path / "hermes"
     hermes_home.mkdir()
     install(hermes_home)
@@ -102,12 +102,12 @@ def test_the_tools_store_find_and_replace(run: Any) -> None:
     assert "supersedes" in json.loads(new)["result"]
 
 
-def test_a_wrong_call_gets_a_sentence(run: Any) -> None:
+def test_a_wrong_call_gets_an_error(run: Any) -> None:
     [answer] = run(tool("search_memories", query=""))
     assert json.loads(answer)["error"]
 
 
-def test_a_message_recalls_what_it_needs_once(run: Any) -> None:
+def test_a_message_recalls_the_memory_that_it_needs_once(run: Any) -> None:
     with Memories() as memories:
         memories.create("Deploys happen on Tuesdays at nine.")
     first, again, other = run(

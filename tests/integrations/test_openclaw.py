@@ -101,7 +101,7 @@ def test_a_session_begins_with_the_block_which_names_the_tools(plugin: Plugin) -
     assert "search_memories" in block
 
 
-def test_a_prompt_recalls_what_it_needs_once(plugin: Plugin) -> None:
+def test_a_prompt_recalls_the_memory_that_it_needs_once(plugin: Plugin) -> None:
     with Memories() as memories:
         assert plugin.prompt("good morning").get("prependContext") is None
         memories.create("Otto orders the badges for visitors")

@@ -1,8 +1,8 @@
-"""Bad inputs of the tools: each is a result that says in one line what is wrong, changes nothing,
-and stops nothing.
+"""Bad inputs of the tools: each gets a result that says in one line what is wrong, and changes
+nothing.
 
-The numbers are those of the project's list of 84 bad inputs. What can't be read as a request stands
-with the real streams, in `processes/test_mcp_stdio`.
+The numbers are those of the project's list of 84 bad inputs. Inputs that aren't valid requests are
+tested with real streams, in `processes/test_mcp_stdio`.
 """
 
 import asyncio
@@ -168,11 +168,11 @@ def memories(memories: Memories) -> Memories:
 def answers(
     memories: Memories, calls: list[tuple[str, Mapping[str, Any]]]
 ) -> list[tuple[bool, str]]:
-    """Return for each call, over one connection, whether it is an error, and what it says."""
+    """Make the calls over one connection; return for each whether it failed, and its text."""
     from mcp import Client
     from mcp_answers import server
 
-    async def all_of_them() -> list[tuple[bool, str]]:
+    async def call_all() -> list[tuple[bool, str]]:
         said = []
         async with Client(server(memories), mode="auto") as client:
             for tool, arguments in calls:
@@ -185,11 +185,11 @@ def answers(
                 )
         return said
 
-    return asyncio.run(all_of_them())
+    return asyncio.run(call_all())
 
 
-def told_well(said: str) -> bool:
-    """Return whether an error is short, clean and no traceback."""
+def is_short_and_clean(said: str) -> bool:
+    """Return whether an error is short, without control characters and without a traceback."""
     return (
         0 < len(said) < 400
         and "Traceback" not in said
@@ -204,13 +204,13 @@ def test_a_bad_call_is_refused_and_changes_nothing(memories: Memories) -> None:
     for (row, tool, _, part), (failed, text) in zip(CALLS, said, strict=True):
         assert failed, (row, tool, text)
         assert part in text, (row, tool, text)
-        assert told_well(text), (row, tool, text)
+        assert is_short_and_clean(text), (row, tool, text)
     assert memories.list() == before
     assert memories.conversations() == []
 
 
 def names_of_tools() -> st.SearchStrategy[str]:
-    """Draw the name of a tool; the SDK of MCP, which takes a second to import, is imported then."""
+    """Draw the name of a tool; only this imports the SDK of MCP, which takes a second."""
     from memories.mcp.server import TOOLS
 
     return st.sampled_from(sorted(TOOLS))
@@ -235,7 +235,7 @@ argument = st.sampled_from(
     )
 )
 @pytest.mark.thorough
-def test_any_arguments_get_an_answer(
+def test_a_call_with_any_arguments_gets_an_answer(
     memories: Memories, calls: list[tuple[str, Mapping[str, Any]]]
 ) -> None:
     for failed, text in answers(memories, calls):

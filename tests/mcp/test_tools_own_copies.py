@@ -1,4 +1,4 @@
-"""Tools that take an id mean the caller's own copy, and change no other one."""
+"""A tool that takes an id uses the caller's own copy, and changes no other."""
 
 import asyncio
 from collections.abc import Iterator
@@ -16,8 +16,8 @@ ID, OLD, TALK = (
     "01a1fdf1-92cd-7000-8000-000000000002",
     "standup",
 )
-# What each tool is to answer, and then what bob has under the id: the number of versions and the
-# last end.
+# Each call, the expected answer, and the state of Bob's copy afterwards: the number of versions and
+# how the last one ended.
 CALLS: tuple[tuple[str, dict[str, Any], dict[str, Any], tuple[int, str | None]], ...] = (
     ("get_history", {"id": ID}, {"count": 1}, (1, None)),
     ("update_memory", {"id": ID, "content": "the build runs on Friday"}, {"version": 2}, (2, None)),
@@ -51,7 +51,7 @@ def both(tmp_path: Path) -> Iterator[tuple[Memories, Memories]]:
         yield bob, shared
 
 
-def test_a_tool_changes_the_own_copy_and_no_other_one(both: tuple[Memories, Memories]) -> None:
+def test_a_tool_changes_only_the_callers_own_copy(both: tuple[Memories, Memories]) -> None:
     from mcp import Client
     from mcp_answers import server
 

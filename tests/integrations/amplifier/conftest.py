@@ -25,8 +25,8 @@ class Loop:
     async def execute(
         self, prompt: str, context: Any, providers: Any, tools: Any, hooks: Any, **kwargs: Any
     ) -> str:
-        told = await hooks.emit("prompt:submit", {"prompt": prompt})
-        await kwargs["coordinator"].process_hook_result(told, "prompt:submit", "orchestrator")
+        event = await hooks.emit("prompt:submit", {"prompt": prompt})
+        await kwargs["coordinator"].process_hook_result(event, "prompt:submit", "orchestrator")
         await context.add_message({"role": "user", "content": prompt})
         model = providers["scripted"]
         while True:
@@ -42,19 +42,19 @@ class Loop:
             }
             await context.add_message({"role": "assistant", "content": "", "tool_calls": [call]})
             result = await tools[answer["tool"]].execute(answer["input"])
-            told = {"tool_name": answer["tool"], "tool_input": answer["input"], "result": result}
-            await hooks.emit("tool:post", told)
+            event = {"tool_name": answer["tool"], "tool_input": answer["input"], "result": result}
+            await hooks.emit("tool:post", event)
             content = result.get_serialized_output()
             await context.add_message(
                 {"role": "tool", "tool_call_id": call["id"], "content": content}
             )
         await context.add_message({"role": "assistant", "content": answer["text"]})
-        told = {
+        event = {
             "orchestrator": "loop-small",
             "turn_count": len(model.requests),
             "status": "success",
         }
-        await hooks.emit("orchestrator:complete", told)
+        await hooks.emit("orchestrator:complete", event)
         return str(answer["text"])
 
 
@@ -79,7 +79,7 @@ class Model:
 
 @pytest.fixture(autouse=True)
 def importable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Put our modules where the kernel finds them, as it does for a source in a bundle."""
+    """Make our modules importable, as the kernel does for a source in a bundle."""
     for folder in PACKAGES.values():
         monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setenv("MEMORY_HOME", str(tmp_path / "home"))

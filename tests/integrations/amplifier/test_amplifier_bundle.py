@@ -13,20 +13,20 @@ BUNDLE = ROOT / "packages" / "amplifier-bundle-memories"
 BEHAVIORS = sorted(file.stem for file in (BUNDLE / "behaviors").glob("*.yaml"))
 
 
-def merged(base: Any, over: Any) -> Any:
-    """Merge as bundles are merged: mappings by key and modules by name; later values win."""
+def merge(base: Any, over: Any) -> Any:
+    """Merge two values as bundles do: mappings by key and modules by name; later values win."""
     if isinstance(base, Mapping) and isinstance(over, Mapping):
         return {
             **base,
             **{
-                key: merged(base[key], value) if key in base else value
+                key: merge(base[key], value) if key in base else value
                 for key, value in over.items()
             },
         }
     if isinstance(base, list) and isinstance(over, list):
         modules = {each["module"]: each for each in base}
         for each in over:
-            modules[each["module"]] = merged(modules.get(each["module"], {}), each)
+            modules[each["module"]] = merge(modules.get(each["module"], {}), each)
         return list(modules.values())
     return over
 
@@ -41,7 +41,7 @@ def plan_of(*names: str) -> dict[str, Any]:
             plan_of(*included),
             {key: read[key] for key in ("session", "tools", "hooks") if key in read},
         ):
-            plan = merged(plan, part)
+            plan = merge(plan, part)
     return plan
 
 
@@ -63,13 +63,13 @@ def test_every_module_of_a_behavior_is_one_of_ours() -> None:
     assert head["includes"] == [{"bundle": f"{head['bundle']['name']}:behaviors/memory-core"}]
 
 
-def test_the_core_is_off_until_the_session_says_otherwise(talk: Any, bob: dict[str, Any]) -> None:
+def test_memory_core_is_off_until_the_session_enables_it(talk: Any, bob: dict[str, Any]) -> None:
     plan = plan_of("memory-core")
     assert talk(["Hello"], config=config_of(plan)).tools == {}
     assert [*talk(["Hello"], config=config_of(plan), session=bob).tools] == ["memory"]
 
 
-def test_the_others_switch_it_on(talk: Any) -> None:
+def test_the_other_behaviors_switch_memory_on(talk: Any) -> None:
     for name, blocks in (("memory-autonomous", 1), ("memory-explicit", 0)):
         model = talk(["Hello"], config=config_of(plan_of(name)))
         assert [*model.tools] == ["memory"]
@@ -81,7 +81,7 @@ def test_explicit_mode_and_capture_leave_the_bundle_s_context_manager_alone() ->
     assert "hooks" not in plan_of("memory-autonomous")
 
 
-def test_what_is_left_of_another_context_manager_s_configuration_is_passed_over(
+def test_settings_of_another_context_manager_are_ignored_with_a_warning(
     talk: Any, bob: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):

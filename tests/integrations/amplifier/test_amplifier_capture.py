@@ -15,12 +15,12 @@ from memories.integrations.amplifier import capture
 Bob = dict[str, Any]
 start_flusher = capture._start_flusher
 HOOKS = [{"module": "hooks-memories-capture", "config": {"capture": True, "delay_seconds": 60}}]
-TOLD = "Remember that the shop deploys on Tuesdays at noon."
+REQUEST = "Remember that the shop deploys on Tuesdays at noon."
 
 
 @pytest.fixture(autouse=True)
 def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Don't start the flusher; return a list of the times that it would have been started."""
+    """Record the starts of the flusher instead of starting it; return the list."""
     calls: list[str] = []
     monkeypatch.setattr(capture, "_start_flusher", lambda _: calls.append("flush"))
     return calls
@@ -38,7 +38,7 @@ def flush() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def waiting(tmp_path: Path) -> list[dict[str, Any]]:
+def waiting_events(tmp_path: Path) -> list[dict[str, Any]]:
     """Return the events in the inbox."""
     return [
         event
@@ -47,7 +47,7 @@ def waiting(tmp_path: Path) -> list[dict[str, Any]]:
     ]
 
 
-def test_what_stores_it_is_not_taken_from_the_project(
+def test_the_flusher_is_not_imported_from_the_project(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work, ran = tmp_path / "cloned", tmp_path / "ran"
@@ -68,18 +68,18 @@ def test_what_stores_it_is_not_taken_from_the_project(
     assert not ran.exists()
 
 
-def test_what_is_said_waits_in_the_inbox_and_then_for_review(
+def test_captured_messages_wait_in_the_inbox_and_then_for_review(
     talk: Any, bob: Bob, tmp_path: Path, started: list[str]
 ) -> None:
     answer = {"text": "We decided to deploy the shop with a script called ship."}
-    talk([TOLD], [answer], session=bob, hooks=HOOKS)
-    events = waiting(tmp_path)
+    talk([REQUEST], [answer], session=bob, hooks=HOOKS)
+    events = waiting_events(tmp_path)
     assert [event["event"] for event in events] == ["user-prompt", "stop", "session-end"]
-    assert (events[0]["prompt"], events[1]["answer"]) == (TOLD, answer["text"])
+    assert (events[0]["prompt"], events[1]["answer"]) == (REQUEST, answer["text"])
     assert {event["namespace"] for event in events} == {"bob"}
     assert started == ["flush"]
     flush()
-    assert waiting(tmp_path) == []
+    assert waiting_events(tmp_path) == []
     with Memories(namespace="bob") as memories:
         assert any(
             "Tuesdays at noon" in each.content for each in memories.list(pending=True).memories
@@ -97,7 +97,7 @@ def test_what_is_said_waits_in_the_inbox_and_then_for_review(
         ]
 
 
-def test_what_a_tool_returned_is_looked_at(talk: Any, bob: Bob, tmp_path: Path) -> None:
+def test_the_results_of_tools_are_captured(talk: Any, bob: Bob, tmp_path: Path) -> None:
     from amplifier_core import ToolResult
 
     class Shell:
@@ -129,7 +129,7 @@ def test_what_a_tool_returned_is_looked_at(talk: Any, bob: Bob, tmp_path: Path) 
         hooks=HOOKS,
         tools=tools,
     )
-    assert "tool" in [event["event"] for event in waiting(tmp_path)]
+    assert "tool" in [event["event"] for event in waiting_events(tmp_path)]
     flush()
     with Memories(namespace="bob") as memories:
         assert any(
@@ -137,40 +137,38 @@ def test_what_a_tool_returned_is_looked_at(talk: Any, bob: Bob, tmp_path: Path) 
         )
 
 
-def test_nothing_is_captured_unless_it_was_asked_for(talk: Any, bob: Bob, tmp_path: Path) -> None:
-    talk([TOLD], session=bob)
-    talk([TOLD], session=bob, hooks=[{"module": "hooks-memories-capture"}])
-    talk([TOLD], session={"capabilities": {"memory": {"enabled": False}}}, hooks=HOOKS)
-    assert waiting(tmp_path) == []
+def test_nothing_is_captured_unless_capture_is_on(talk: Any, bob: Bob, tmp_path: Path) -> None:
+    talk([REQUEST], session=bob)
+    talk([REQUEST], session=bob, hooks=[{"module": "hooks-memories-capture"}])
+    talk([REQUEST], session={"capabilities": {"memory": {"enabled": False}}}, hooks=HOOKS)
+    assert waiting_events(tmp_path) == []
 
 
 @pytest.mark.parametrize("how", ["variable", "file", "said"])
-def test_a_no_of_anybody_is_enough(
+def test_a_variable_a_file_or_the_user_can_switch_memory_off(
     how: str, talk: Any, bob: Bob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prompts = [TOLD]
+    prompts = [REQUEST]
     if how == "variable":
         monkeypatch.setenv("MEMORY_OFF", "1")
     elif how == "file":
         (tmp_path / ".memories-off").touch()
     else:
-        prompts = ["Memory off.", TOLD]
+        prompts = ["Memory off.", REQUEST]
     model = talk(prompts, session=bob, hooks=HOOKS)
-    assert TOLD not in [event.get("prompt") for event in waiting(tmp_path)]
+    assert REQUEST not in [event.get("prompt") for event in waiting_events(tmp_path)]
     assert "persistent memory" not in model.sent(-1)
     if how != "said":
         assert model.tools == {}
         assert not (tmp_path / "home").exists()
 
 
-def test_what_an_agent_tells_another_agent_no_person_said(
-    talk: Any, bob: Bob, tmp_path: Path
-) -> None:
-    talk([TOLD], session=bob, hooks=HOOKS, parent_id="parent")
-    assert waiting(tmp_path) == []
+def test_messages_between_agents_are_not_captured(talk: Any, bob: Bob, tmp_path: Path) -> None:
+    talk([REQUEST], session=bob, hooks=HOOKS, parent_id="parent")
+    assert waiting_events(tmp_path) == []
 
 
-def test_what_was_recalled_is_not_captured_again_over_ten_sessions(
+def test_recalled_memories_are_not_proposed_again_in_ten_sessions(
     talk: Any, bob: Bob, tmp_path: Path
 ) -> None:
     with Memories(namespace="bob") as memories:
@@ -193,30 +191,30 @@ def test_what_was_recalled_is_not_captured_again_over_ten_sessions(
         assert len(stored) - len(notes) == 1
 
 
-def test_what_is_marked_as_private_is_not_written_down(talk: Any, bob: Bob, tmp_path: Path) -> None:
+def test_private_text_is_not_captured(talk: Any, bob: Bob, tmp_path: Path) -> None:
     talk(
         ["Remember that <private>my PIN is 4711</private> the shop is in Oslo."],
         session=bob,
         hooks=HOOKS,
     )
-    assert "4711" not in str(waiting(tmp_path))
+    assert "4711" not in str(waiting_events(tmp_path))
 
 
-def test_an_inbox_that_can_t_be_written_stops_nothing(
+def test_an_unwritable_inbox_stops_no_session(
     talk: Any, bob: Bob, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "inbox").write_text("not a folder")
     with caplog.at_level(logging.WARNING):
-        model = talk([TOLD], [{"text": "Fine."}], session=bob, hooks=HOOKS)
+        model = talk([REQUEST], [{"text": "Fine."}], session=bob, hooks=HOOKS)
     assert len(model.requests) == 1
     assert "was not captured" in caplog.text
 
 
-def test_a_session_that_goes_on_tells_nothing_twice(talk: Any, bob: Bob, tmp_path: Path) -> None:
+def test_a_resumed_session_captures_nothing_twice(talk: Any, bob: Bob, tmp_path: Path) -> None:
     """The messages from before a session was resumed have already been captured."""
 
-    async def go_on(coordinator: Any) -> None:
+    async def resume(coordinator: Any) -> None:
         context = coordinator.get("context")
         await context.set_messages([{"role": "assistant", "content": "An old answer."}])
         await coordinator.hooks.emit("prompt:submit", {"prompt": "And now?"})
@@ -226,19 +224,17 @@ def test_a_session_that_goes_on_tells_nothing_twice(talk: Any, bob: Bob, tmp_pat
         )
         await coordinator.hooks.emit("orchestrator:complete", {"status": "success"})
 
-    talk([], session=bob, hooks=HOOKS, then=go_on)
-    assert [event.get("answer") for event in waiting(tmp_path) if event["event"] == "stop"] == [
-        "A new answer."
-    ]
+    talk([], session=bob, hooks=HOOKS, then=resume)
+    assert [
+        event.get("answer") for event in waiting_events(tmp_path) if event["event"] == "stop"
+    ] == ["A new answer."]
 
 
-# --- what a user says of the memory of a session
+# --- a user switches a session's memory
 
 
-def test_start_as_bob_with_memory_enabled(talk: Any, tmp_path: Path) -> None:
-    """Without any configuration, the sentence in the specification is enough, from the next prompt
-    on.
-    """
+def test_the_prompt_of_the_specification_switches_memory_on(talk: Any, tmp_path: Path) -> None:
+    """Even without configuration, its sentence switches memory on from the next prompt."""
     with Memories(namespace="bob") as memories:
         memories.create("The user prefers PostgreSQL for new projects")
     model = talk(["Start a session as bob with memory enabled", "What database should we use?"])
@@ -247,14 +243,14 @@ def test_start_as_bob_with_memory_enabled(talk: Any, tmp_path: Path) -> None:
     assert [*model.tools] == ["memory"]
 
 
-def test_a_session_that_was_told_no_by_its_configuration_stays_without(talk: Any) -> None:
+def test_a_prompt_cannot_enable_memory_that_the_configuration_disables(talk: Any) -> None:
     off = {"capabilities": {"memory": {"enabled": False}}}
     model = talk(["Start as bob with memory enabled", "What do I prefer?"], session=off)
     assert model.tools == {}
     assert "Memory is on" not in model.sent(1)
 
 
-def test_a_switch_takes_the_old_identity_s_memories_out_of_the_prompt(talk: Any, bob: Bob) -> None:
+def test_a_switch_of_identity_removes_the_old_memories_from_the_prompt(talk: Any, bob: Bob) -> None:
     for name in ("bob", "alice"):
         with Memories(namespace=name) as memories:
             memories.create(f"The wiki of {name} is yellow")
@@ -274,7 +270,7 @@ def test_a_switch_takes_the_old_identity_s_memories_out_of_the_prompt(talk: Any,
         assert any("printer" in each.content for each in memories.list().memories)
 
 
-def test_memory_off_and_on_again(talk: Any, bob: Bob) -> None:
+def test_a_prompt_switches_memory_off_and_on_again(talk: Any, bob: Bob) -> None:
     with Memories(namespace="bob") as memories:
         memories.create("The wiki of bob is yellow")
     ask = {"tool": "memory", "input": {"operation": "list"}}

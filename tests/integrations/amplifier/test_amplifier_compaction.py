@@ -77,7 +77,7 @@ def test_old_tool_results_are_shortened_before_any_message_is_left_out() -> None
     assert shown[-1] == messages[-1]
 
 
-def test_then_old_messages_go_and_the_view_begins_with_the_user() -> None:
+def test_old_messages_are_left_out_and_the_view_begins_with_the_user() -> None:
     messages = [
         message
         for number in range(50)
@@ -90,7 +90,7 @@ def test_then_old_messages_go_and_the_view_begins_with_the_user() -> None:
     assert tokens(shown) <= 2_000
 
 
-def test_what_is_left_out_stays_out_so_that_the_prompt_begins_the_same() -> None:
+def test_messages_stay_left_out_so_that_the_prompts_beginning_is_stable() -> None:
     messages = [user(f"Question {number} " + "word " * 50) for number in range(60)]
     cut, first = fitted(messages, 2_000)
     more = [*messages, user("And now?")]
@@ -99,7 +99,7 @@ def test_what_is_left_out_stays_out_so_that_the_prompt_begins_the_same() -> None
     assert second[:-1] == first
 
 
-def test_instructions_and_the_user_s_last_message_stay_through_a_long_turn() -> None:
+def test_instructions_and_the_user_s_last_message_are_kept_in_a_long_turn() -> None:
     messages = [{"role": "system", "content": "You are a bundle."}, user("Do it all.")]
     for number in range(200):
         messages += [call(f"c{number}"), result(f"c{number}", 60)]
@@ -110,12 +110,15 @@ def test_instructions_and_the_user_s_last_message_stay_through_a_long_turn() -> 
     assert tokens(shown) <= 1_500
 
 
-def test_blocks_of_content_are_pairs_too() -> None:
+def test_calls_and_results_in_content_blocks_stay_together() -> None:
     messages: list[Message] = [user("Go")]
     for number in range(30):
         use = {"type": "tool_use", "id": f"c{number}", "name": "bash", "input": {}}
-        told = {"type": "tool_result", "tool_use_id": f"c{number}", "content": "word " * 100}
-        messages += [{"role": "assistant", "content": [use]}, {"role": "user", "content": [told]}]
+        tool_result = {"type": "tool_result", "tool_use_id": f"c{number}", "content": "word " * 100}
+        messages += [
+            {"role": "assistant", "content": [use]},
+            {"role": "user", "content": [tool_result]},
+        ]
     _, shown = fitted(messages, 1_200)
     calls, answers = blocks(shown)
     assert calls == answers
@@ -136,7 +139,7 @@ TURN = st.tuples(
 
 @settings(max_examples=60, deadline=None)
 @given(turns=st.lists(TURN, min_size=1, max_size=15), budget=st.integers(50, 3_000))
-def test_pairs_stay_together_and_the_order_stays(turns: list[Any], budget: int) -> None:
+def test_calls_and_results_stay_together_and_in_order(turns: list[Any], budget: int) -> None:
     messages: list[Message] = [{"role": "system", "content": "Instructions."}]
     number = 0
     for turn, (words, steps) in enumerate(turns):
@@ -164,7 +167,7 @@ def test_pairs_stay_together_and_the_order_stays(turns: list[Any], budget: int) 
 
 
 @pytest.mark.parametrize("provider", [None, object()])
-def test_a_provider_that_tells_no_limits_gets_the_usual_budget(provider: object) -> None:
+def test_a_provider_without_limits_gets_the_default_budget(provider: object) -> None:
     from memories.integrations.amplifier.context import MAX_TOKENS, MemoriesContext
 
     assert MemoriesContext(None)._budget(None, provider) == MAX_TOKENS
@@ -172,7 +175,7 @@ def test_a_provider_that_tells_no_limits_gets_the_usual_budget(provider: object)
     assert MemoriesContext(None, 5_000)._budget(70, provider) == 70
 
 
-def test_a_provider_s_limits_are_the_budget() -> None:
+def test_the_budget_is_computed_from_the_provider_s_limits() -> None:
     from types import SimpleNamespace
 
     from memories.integrations.amplifier.context import MemoriesContext

@@ -23,7 +23,7 @@ def package(name: str) -> Path:
 
 @pytest.mark.parametrize(("kind", "name"), CASES)
 @pytest.mark.parametrize("enabled", [True, False])
-def test_amplifier_s_own_validator_has_nothing_to_say(kind: str, name: str, enabled: bool) -> None:
+def test_amplifier_s_validator_finds_no_problem(kind: str, name: str, enabled: bool) -> None:
     config = {"enabled": enabled, "agent_identity": "bob"}
     found = asyncio.run(VALIDATORS[kind]().validate(package(name), config=config))
     assert found.passed, found.errors
@@ -35,14 +35,14 @@ def test_amplifier_s_own_validator_has_nothing_to_say(kind: str, name: str, enab
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("kind", "name"), CASES)
-def test_the_command_of_the_validator_says_so_too(kind: str, name: str) -> None:
+def test_the_validator_s_command_finds_no_problem(kind: str, name: str) -> None:
     command = [sys.executable, "-m", "amplifier_core.cli", "validate", kind, str(package(name))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(("kind", "name"), CASES)
-def test_a_distribution_is_named_and_typed_as_amplifier_looks_for_it(kind: str, name: str) -> None:
+def test_amplifier_finds_a_distribution_by_its_name_and_type(kind: str, name: str) -> None:
     project = tomllib.loads((PACKAGES[name] / "pyproject.toml").read_text())["project"]
     assert project["name"] == f"amplifier-module-{name}"
     assert project["entry-points"]["amplifier.modules"] == {name: f"{package(name).name}:mount"}

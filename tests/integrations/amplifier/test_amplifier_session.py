@@ -1,6 +1,5 @@
 """Our modules in a real Amplifier session."""
 
-import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,7 @@ CREATE = {
 }
 
 
-def test_what_was_told_in_one_session_is_in_the_next_one_s_first_request(
-    talk: Any, bob: Bob
-) -> None:
+def test_a_memory_of_one_session_is_in_the_first_request_of_the_next(talk: Any, bob: Bob) -> None:
     first = talk(
         ["Remember: I prefer PostgreSQL for new projects"],
         [CREATE, {"text": "Stored."}],
@@ -31,7 +28,7 @@ def test_what_was_told_in_one_session_is_in_the_next_one_s_first_request(
     assert "bob" in second.requests[0][0]["content"]
 
 
-def test_an_agent_finds_by_meaning_what_it_stored(talk: Any, bob: Bob) -> None:
+def test_an_agent_finds_its_memory_by_meaning(talk: Any, bob: Bob) -> None:
     talk(["…"], [CREATE], session=bob)
     ask = {"tool": "memory", "input": {"operation": "search", "query": "PostgreSQL projects"}}
     found = talk(["What do I prefer?"], [ask], session=bob)
@@ -41,7 +38,7 @@ def test_an_agent_finds_by_meaning_what_it_stored(talk: Any, bob: Bob) -> None:
     assert "quoted, not instructions" in answer["content"]
 
 
-def test_another_agent_sees_nothing_of_it(talk: Any, bob: Bob) -> None:
+def test_another_agent_does_not_see_the_memory(talk: Any, bob: Bob) -> None:
     talk(["…"], [CREATE], session=bob)
     ask = {"tool": "memory", "input": {"operation": "search", "query": "PostgreSQL projects"}}
     alice = talk(["What do I prefer?"], [ask], session=bob | {"agent_identity": "alice"})
@@ -56,7 +53,9 @@ def test_another_agent_sees_nothing_of_it(talk: Any, bob: Bob) -> None:
         {"agent_identity": "bob", "capabilities": {"memory": {"enabled": False}}},
     ],
 )
-def test_without_a_word_of_it_there_is_no_memory(session: Bob, talk: Any, tmp_path: Path) -> None:
+def test_a_session_without_the_setting_has_no_memory(
+    session: Bob, talk: Any, tmp_path: Path
+) -> None:
     with Memories(namespace="bob") as memories:
         memories.create("The user prefers PostgreSQL")
     before = sorted(tmp_path.rglob("*"))
@@ -66,7 +65,7 @@ def test_without_a_word_of_it_there_is_no_memory(session: Bob, talk: Any, tmp_pa
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_the_session_s_no_goes_before_the_bundle_s_yes(talk: Any) -> None:
+def test_a_session_can_switch_off_memory_that_the_bundle_enables(talk: Any) -> None:
     off = {"capabilities": {"memory": {"enabled": False}}}
     assert talk(["Hello"], session=off, config={"enabled": True}).tools == {}
     assert [*talk(["Hello"], config={"enabled": True}).tools] == ["memory"]
@@ -105,7 +104,7 @@ def test_a_store_that_can_t_be_opened_stops_no_session(
     assert "continues without its memory" in caplog.text
 
 
-def test_a_store_that_hangs_delays_a_session_by_no_more_than_it_may(
+def test_a_session_continues_without_a_store_that_hangs(
     talk: Any, bob: Bob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The block never arrives, and both requests are sent without it."""
@@ -129,7 +128,7 @@ def test_a_store_that_hangs_delays_a_session_by_no_more_than_it_may(
 @pytest.mark.parametrize(
     ("name", "value"), [("DECAY_HALF_LIFE_HOURS", "soon"), ("MEMORY_HOME", "")]
 )
-def test_a_wrong_setting_of_memories_stops_no_session(
+def test_an_invalid_setting_of_memories_stops_no_session(
     name: str,
     value: str,
     talk: Any,
@@ -145,7 +144,7 @@ def test_a_wrong_setting_of_memories_stops_no_session(
     assert name in caplog.text
 
 
-def test_who_wrote_is_told_as_amplifier(talk: Any, bob: Bob) -> None:
+def test_memories_are_attributed_to_amplifier(talk: Any, bob: Bob) -> None:
     talk(["…"], [CREATE], session=bob)
     with Memories(namespace="bob") as memories:
         (memory,) = memories.list().memories
@@ -157,13 +156,15 @@ def test_who_wrote_is_told_as_amplifier(talk: Any, bob: Bob) -> None:
     )
 
 
-def test_a_wrong_setting_is_told_in_a_sentence(talk: Any, bob: Bob) -> None:
+def test_an_invalid_setting_of_the_tool_raises_an_error_of_one_sentence(
+    talk: Any, bob: Bob
+) -> None:
     bob["capabilities"]["memory"]["mode"] = "auto"
     with pytest.raises(RuntimeError, match="mode must be autonomous or explicit, not 'auto'"):
         talk(["Hello"], session=bob)
 
 
-def test_the_store_is_closed_at_the_end_and_another_session_can_begin(talk: Any, bob: Bob) -> None:
+def test_a_session_closes_the_store_and_another_one_can_begin(talk: Any, bob: Bob) -> None:
     closed: list[Any] = []
 
     async def remember(coordinator: Any) -> None:
@@ -192,4 +193,4 @@ def test_instructions_of_a_bundle_come_before_the_block(talk: Any, bob: Bob) -> 
         assert [message["role"] for message in request] == ["system", "system", "user", "assistant"]
         assert request[0]["content"] == f"You are a bundle, {number}."
         assert "bob" in request[1]["content"]
-    assert json.dumps(seen)
+    assert len(seen) == 2

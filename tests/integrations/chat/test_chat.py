@@ -1,4 +1,4 @@
-"""The chat agent: what it stores, what it forgets, and how turns fail; the model is simulated."""
+"""The chat agent: what it stores and forgets, and how turns fail; the model is simulated."""
 
 import json
 import os
@@ -30,8 +30,8 @@ Talk = Callable[..., str]
 
 @pytest.fixture(autouse=True)
 def any_sqlite(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use the `sqlite3` that other tests in this process have loaded; the command's own process has
-    a safe one.
+    """Accept the `sqlite3` that other tests in this process have loaded; the command's own process
+    loads a safe one.
     """
     monkeypatch.setattr(chat_memory, "_SAFE", (3, 0, 0))
 
@@ -70,7 +70,7 @@ def agent_of() -> Iterator[Callable[[Settings], Agent]]:
 
 @pytest.fixture
 def talk(agent_of: Callable[[Settings], Agent]) -> Talk:
-    """Send a message to a new agent, and return its answer."""
+    """Return a function that sends a message to a new agent and returns its answer."""
 
     def say(settings: Settings, text: str) -> str:
         said: list[str] = []
@@ -86,7 +86,7 @@ def lines_of(settings: Settings, user: str = "default-user") -> list[dict[str, A
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def states(settings: Settings) -> int:
+def count_states(settings: Settings) -> int:
     """Count the saved states of the graph."""
     session = ShortTerm(settings.data / FILE, "none")
     count: int = session.connection.execute("SELECT count(*) FROM checkpoints").fetchone()[0]
@@ -97,7 +97,7 @@ def states(settings: Settings) -> int:
 # --- a conversation
 
 
-def test_a_session_goes_on_and_facts_outlast_it_for_their_user(
+def test_a_session_continues_and_its_facts_are_kept_for_their_user(
     settings: Settings, talk: Talk
 ) -> None:
     assert talk(settings, "My dog is Rex") == "I will remember that."
@@ -108,9 +108,7 @@ def test_a_session_goes_on_and_facts_outlast_it_for_their_user(
     assert talk(settings._replace(user_id="ben"), "What is my dog?") == "I don't know."
 
 
-def test_a_fact_has_the_fields_of_the_contract_and_no_others(
-    settings: Settings, talk: Talk
-) -> None:
+def test_a_fact_has_exactly_the_fields_of_the_contract(settings: Settings, talk: Talk) -> None:
     talk(settings, "My dog is Rex")
     (line,) = lines_of(settings)
     assert list(line) == [
@@ -135,7 +133,7 @@ def test_a_fact_has_the_fields_of_the_contract_and_no_others(
     store.close()
 
 
-def test_the_model_is_shown_the_last_three_facts_newest_first_and_the_session_never(
+def test_the_model_sees_the_three_newest_facts_and_the_session_stores_none(
     settings: Settings, kimi: FakeKimi, talk: Talk
 ) -> None:
     memory = LongTerm(settings.data / "memory", settings.user_id)
@@ -173,7 +171,7 @@ def test_a_fact_cannot_break_out_of_its_block(
     assert sum(line.startswith("=== end of Known memory") for line in system.splitlines()) == 1
 
 
-def test_a_search_may_choose_the_facts(
+def test_a_search_can_select_the_facts(
     settings: Settings, talk: Talk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EMBEDDER", "none")
@@ -189,13 +187,13 @@ def test_a_search_may_choose_the_facts(
     )
 
 
-def test_old_states_of_a_session_do_not_pile_up(settings: Settings, talk: Talk) -> None:
+def test_a_session_keeps_only_its_latest_state(settings: Settings, talk: Talk) -> None:
     for number in range(4):
         talk(settings, f"message {number}")
-        assert states(settings) == 1
+        assert count_states(settings) == 1
 
 
-# --- what is remembered
+# --- long-term memory
 
 
 @pytest.fixture
@@ -204,7 +202,7 @@ def memory(tmp_path: Path) -> LongTerm:
     return LongTerm(tmp_path / "memory", "ann", Redactor())
 
 
-def test_a_turn_stores_one_fact_and_storing_it_again_is_nothing(memory: LongTerm) -> None:
+def test_a_turn_stores_one_fact_and_storing_it_again_changes_nothing(memory: LongTerm) -> None:
     first = memory.add("Ann climbs", "fact", "turn")
     assert first.id is not None
     assert memory.add("Ann climbs", "fact", "turn").id == first.id
@@ -216,13 +214,13 @@ def test_a_turn_stores_one_fact_and_storing_it_again_is_nothing(memory: LongTerm
 
 
 @pytest.mark.parametrize("content", ["", " \n", "x" * 1_001, "a\0b"])
-def test_what_is_no_fact_is_not_stored(memory: LongTerm, content: str) -> None:
+def test_an_invalid_fact_is_not_stored(memory: LongTerm, content: str) -> None:
     assert memory.add(content, "fact", "turn").id is None
     assert memory.all() == []
     assert not memory.path.exists()
 
 
-def test_secrets_are_not_remembered(memory: LongTerm) -> None:
+def test_a_secret_in_a_fact_is_not_stored(memory: LongTerm) -> None:
     token = "ghp_" + "a1B2c3D4e5" * 3 + "abcdef"
     memory.add(f"Ann's token is {token}", "fact", "turn")
     assert token not in memory.path.read_text()
@@ -237,7 +235,7 @@ def test_secrets_are_not_remembered(memory: LongTerm) -> None:
         '{"id":"1","user_id":"ben","content":"x","kind":"fact","created_at":"","updated_at":""}',
     ],
 )
-def test_a_corrupt_file_counts_as_empty_for_the_run_and_stays_as_it_is(
+def test_a_corrupt_file_counts_as_empty_and_is_not_changed(
     memory: LongTerm, broken: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     memory.add("Ann climbs", "fact", "turn")
@@ -254,14 +252,14 @@ def test_a_corrupt_file_counts_as_empty_for_the_run_and_stays_as_it_is(
     assert again.add("Ann swims", "fact", "other").id is not None
 
 
-def test_a_last_line_without_an_end_stays_whole(memory: LongTerm) -> None:
+def test_a_last_line_without_a_line_break_is_kept(memory: LongTerm) -> None:
     memory.add("Ann climbs", "fact", "turn")
     memory.path.write_bytes(memory.path.read_bytes().rstrip())
     memory.add("Ann swims", "fact", "other")
     assert [fact.content for fact in memory.all()] == ["Ann climbs", "Ann swims"]
 
 
-def test_clearing_leaves_no_byte_and_may_be_done_twice(settings: Settings, talk: Talk) -> None:
+def test_clearing_leaves_no_bytes_and_can_be_repeated(settings: Settings, talk: Talk) -> None:
     talk(settings, "My secret place is Zanzibarquux")
     session = ShortTerm(settings.data / FILE, "default-user:default-thread")
     memory = LongTerm(settings.data / "memory", "default-user")
@@ -273,7 +271,7 @@ def test_clearing_leaves_no_byte_and_may_be_done_twice(settings: Settings, talk:
     assert talk(settings, "What is my secret place?") == "I don't know."
 
 
-def test_clearing_is_for_one_user_and_one_session(settings: Settings, talk: Talk) -> None:
+def test_clearing_affects_one_user_and_one_session(settings: Settings, talk: Talk) -> None:
     ben = settings._replace(user_id="ben")
     for each in (settings, ben):
         talk(each, "My dog is Rex")
@@ -285,7 +283,7 @@ def test_clearing_is_for_one_user_and_one_session(settings: Settings, talk: Talk
     assert talk(ben, "What is my dog?") == "Your dog is Rex. (from history)"
 
 
-# --- what fails
+# --- failures
 
 
 def test_a_turn_that_fails_is_dropped_and_the_next_one_works(
@@ -345,7 +343,7 @@ def test_a_second_call_of_the_tool_in_one_answer_is_left_out(
     assert [line["content"] for line in lines_of(settings)] == ["fact 0"]
 
 
-def test_a_session_file_that_is_none_is_told(tmp_path: Path) -> None:
+def test_an_invalid_session_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text("no database" * 1000)
     with pytest.raises(StoreDamaged, match="move it away"):
         ShortTerm(tmp_path / FILE, "x")
@@ -354,7 +352,7 @@ def test_a_session_file_that_is_none_is_told(tmp_path: Path) -> None:
 # --- settings
 
 
-def test_the_environment_goes_before_the_env_file_of_the_root(tmp_path: Path) -> None:
+def test_the_environment_takes_precedence_over_the_env_file_of_the_root(tmp_path: Path) -> None:
     file = tmp_path / "own.env"
     file.write_text(
         "MOONSHOT_API_KEY=k1\nMEMCLI_USER_ID=ann\nMEMCLI_THREAD_ID=one\nLANGSMITH_TRACING=true\n"
@@ -370,7 +368,7 @@ def test_the_environment_goes_before_the_env_file_of_the_root(tmp_path: Path) ->
     )
 
 
-def test_a_folder_that_nobody_approved_chooses_neither_key_nor_server(tmp_path: Path) -> None:
+def test_an_untrusted_folder_chooses_neither_key_nor_server(tmp_path: Path) -> None:
     lines = (
         "MOONSHOT_API_BASE=https://evil.example/v1\nMEMCLI_THREAD_ID=one\nLANGSMITH_TRACING=true\n"
     )
@@ -399,27 +397,29 @@ def test_a_folder_that_nobody_approved_chooses_neither_key_nor_server(tmp_path: 
         ("MOONSHOT_API_BASE", "ftp://127.0.0.1"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(tmp_path: Path, name: str, value: str) -> None:
+def test_invalid_settings_are_refused(tmp_path: Path, name: str, value: str) -> None:
     file = tmp_path / "own.env"
     file.write_text(f"MOONSHOT_API_KEY=k\n{name}={value}\n")
     with pytest.raises(ConfigError, match=name):
         reading.read(tmp_path, file, {})
 
 
-# --- the stand-in, and the command
+# --- the simulated service, and the command
 
 
-def test_the_stand_in_refuses_what_the_real_one_refuses() -> None:
+def test_the_simulated_service_refuses_what_the_real_one_refuses() -> None:
     call = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
-    told = {"role": "tool", "tool_call_id": "1", "content": "{}"}
+    tool_result = {"role": "tool", "tool_call_id": "1", "content": "{}"}
     user = {"role": "user", "content": "hello"}
     thought = {**call, "reasoning_content": "hm"}
     bearer = "Bearer k"
-    assert refusal({"model": "kimi-k3", "messages": [user, thought, told]}, "k", bearer) is None
+    assert (
+        refusal({"model": "kimi-k3", "messages": [user, thought, tool_result]}, "k", bearer) is None
+    )
     for messages, status in (
-        ([user, call, told], 400),
+        ([user, call, tool_result], 400),
         ([user, thought, user], 400),
-        ([user, told], 400),
+        ([user, tool_result], 400),
         ([user, thought], 400),
         ([], 400),
     ):
@@ -448,7 +448,7 @@ def chat(kimi: FakeKimi, root: Path, **more: str) -> "subprocess.Popen[str]":
     )
 
 
-def test_the_command_reads_a_pipe(kimi: FakeKimi, tmp_path: Path) -> None:
+def test_the_command_reads_messages_from_a_pipe(kimi: FakeKimi, tmp_path: Path) -> None:
     lines = (
         "My dog is Rex\nWhat is my dog?\n/memories\n/export\n/none\n/reset\n/reset\n"
         "What is my dog?\n"
@@ -475,7 +475,9 @@ def test_the_command_reads_a_pipe(kimi: FakeKimi, tmp_path: Path) -> None:
     assert "Rex" not in (tmp_path / "data" / "chat.log").read_text()
 
 
-def test_a_missing_key_is_told_at_once(tmp_path: Path, clean_environment: dict[str, str]) -> None:
+def test_a_missing_key_is_reported_at_once(
+    tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
     command = [sys.executable, "-m", "memories", "chat"]
     done = subprocess.run(
         command,
@@ -493,17 +495,17 @@ def test_a_missing_key_is_told_at_once(tmp_path: Path, clean_environment: dict[s
     assert list(tmp_path.iterdir()) == []
 
 
-def wait_for(true: Callable[[], object]) -> None:
-    """Wait until something is true; fail after a minute."""
+def wait_for(condition: Callable[[], object]) -> None:
+    """Wait until a condition is true; fail after a minute."""
     for _ in range(3_000):
-        if true():
+        if condition():
             return
         time.sleep(0.02)
-    raise AssertionError("it never came")
+    raise AssertionError("the condition never became true")
 
 
 @pytest.mark.parametrize("cut", ["the model thinks", "a fact is stored"])
-def test_a_turn_that_was_cut_off_is_finished_by_the_next_chat(
+def test_the_next_chat_finishes_an_interrupted_turn(
     kimi: FakeKimi, tmp_path: Path, cut: str
 ) -> None:
     kimi.delay = 0.3
@@ -543,26 +545,28 @@ def test_the_demos_pass(tmp_path: Path, clean_environment: dict[str, str]) -> No
 
 
 @pytest.mark.parametrize("step", ["put", "put_writes"])
-def test_a_turn_cut_off_before_any_of_its_writes_spoils_no_session(
+def test_a_turn_interrupted_before_any_of_its_writes_damages_no_session(
     settings: Settings,
     talk: Talk,
     agent_of: Callable[[Settings], Agent],
     monkeypatch: pytest.MonkeyPatch,
     step: str,
 ) -> None:
-    """A process that is killed between two writes can't drop its turn either."""
+    """Like a killed process, the agent doesn't drop its turn afterwards."""
     for number in range(20):
         mine = settings._replace(thread_id=f"thread{number}", user_id=f"user{number}")
         agent, left = agent_of(mine), [number]
         write = getattr(agent._session.saver, step)
 
-        def cut_off(*given: Any, write: Any = write, left: list[int] = left, **named: Any) -> Any:
+        def write_or_fail(
+            *given: Any, write: Any = write, left: list[int] = left, **named: Any
+        ) -> Any:
             if not left[0]:
                 raise RuntimeError("killed")
             left[0] -= 1
             return write(*given, **named)
 
-        monkeypatch.setattr(agent._session.saver, step, cut_off)
+        monkeypatch.setattr(agent._session.saver, step, write_or_fail)
         monkeypatch.setattr(agent._session, "drop_after", lambda _: None)
         try:
             agent.answer("My dog is Rex", lambda piece: None)

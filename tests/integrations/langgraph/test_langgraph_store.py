@@ -1,5 +1,5 @@
-"""`MemoriesStore` compared with LangGraph's own stores: where they agree, and where ours differs on
-purpose.
+"""`MemoriesStore` compared with LangGraph's own stores: where they agree, and where ours differs
+intentionally.
 """
 
 import asyncio
@@ -66,10 +66,10 @@ def keys(found: list[Any]) -> set[str]:
     return {item.key for item in found}
 
 
-# --- what all of them do
+# --- all stores
 
 
-def test_a_value_comes_back_as_it_was_put(store: BaseStore) -> None:
+def test_a_value_is_returned_as_it_was_put(store: BaseStore) -> None:
     value = {
         "content": "Ann climbs",
         "n": 1,
@@ -94,7 +94,7 @@ def test_a_value_comes_back_as_it_was_put(store: BaseStore) -> None:
     assert last.value == {"content": "Ann swims"}
 
 
-def test_what_is_not_there_is_none_and_deleting_it_is_nothing(store: BaseStore) -> None:
+def test_a_missing_item_is_none_and_deleting_it_changes_nothing(store: BaseStore) -> None:
     assert store.get(ANN, "k") is None
     store.delete(ANN, "k")
     store.put(ANN, "k", {"a": 1})
@@ -132,32 +132,32 @@ def test_a_prefix_is_compared_label_by_label(store: BaseStore) -> None:
         ({"missing": None}, {"one", "two"}),
     ],
 )
-def test_filters(store: BaseStore, wanted: dict[str, Any], found: set[str]) -> None:
+def test_a_filter_selects_items(store: BaseStore, wanted: dict[str, Any], found: set[str]) -> None:
     store.put(ANN, "one", {"n": 1, "kind": "x", "tags": ["a", "b"]})
     store.put(ANN, "two", {"n": 2, "kind": "y", "tags": ["b", "a"]})
     assert keys(store.search(ANN, filter=wanted)) == found
 
 
-def test_an_operator_that_there_is_not_is_refused(store: BaseStore) -> None:
+def test_an_unknown_operator_is_refused(store: BaseStore) -> None:
     store.put(ANN, "k", {"n": 1})
     with pytest.raises(ValueError, match=r"Unsupported operator: \$in"):
         store.search(ANN, filter={"n": {"$in": [1]}})
 
 
-def test_a_batch_reads_what_was_there_before_it(store: BaseStore) -> None:
+def test_a_batch_reads_the_state_before_it(store: BaseStore) -> None:
     store.put(ANN, "k", {"n": 0})
-    told = store.batch(
+    results = store.batch(
         [PutOp(ANN, "k", {"n": 1}), GetOp(ANN, "k"), PutOp(ANN, "k", {"n": 2}), SearchOp(ANN)]
     )
-    assert told[0] is None
-    assert told[1].value == {"n": 0}  # type: ignore[union-attr]
-    assert told[2] is None
+    assert results[0] is None
+    assert results[1].value == {"n": 0}  # type: ignore[union-attr]
+    assert results[2] is None
     item = store.get(ANN, "k")
     assert item is not None
     assert item.value == {"n": 2}
 
 
-def test_namespaces(store: BaseStore) -> None:
+def test_namespaces_are_listed_by_prefix_suffix_and_depth(store: BaseStore) -> None:
     for namespace in (("a",), ("a", "b", "c"), ("a", "b", "d"), ("e", "b")):
         store.put(namespace, "k", {"n": 1})
     assert store.list_namespaces() == [("a",), ("a", "b", "c"), ("a", "b", "d"), ("e", "b")]
@@ -169,14 +169,12 @@ def test_namespaces(store: BaseStore) -> None:
 
 
 @pytest.mark.parametrize("namespace", [(), ("langgraph", "x"), ("a.b",), ("",)])
-def test_a_namespace_that_cannot_be_is_refused(
-    store: BaseStore, namespace: tuple[str, ...]
-) -> None:
+def test_an_invalid_namespace_is_refused(store: BaseStore, namespace: tuple[str, ...]) -> None:
     with pytest.raises(InvalidNamespaceError):
         store.put(namespace, "k", {"n": 1})
 
 
-def test_pages(store: BaseStore) -> None:
+def test_items_are_returned_in_pages(store: BaseStore) -> None:
     for number in range(5):
         store.put(ANN, f"k{number}", {"n": number})
     pages = [
@@ -186,19 +184,19 @@ def test_pages(store: BaseStore) -> None:
     assert keys([*pages[0], *pages[1]]) == {"k1", "k2", "k3", "k4"}
 
 
-def test_async(store: BaseStore) -> None:
+def test_the_async_methods_return_the_same(store: BaseStore) -> None:
     async def use() -> Any:
         await store.aput(ANN, "k", {"content": "Ann climbs"})
         return await store.aget(ANN, "k"), await store.asearch(ANN), await store.alist_namespaces()
 
-    if type(store) is not SqliteStore:  # which has another class for that
+    if type(store) is not SqliteStore:  # it has another class for that
         item, found, namespaces = asyncio.run(use())
         assert item.value == {"content": "Ann climbs"}
         assert keys(found) == {"k"}
         assert namespaces == [ANN]
 
 
-# --- what ours does otherwise, or they do not all
+# --- only our store, or not all of theirs
 
 
 def test_the_newest_items_come_first(ours: MemoriesStore) -> None:
@@ -207,7 +205,7 @@ def test_the_newest_items_come_first(ours: MemoriesStore) -> None:
     assert [item.key for item in ours.search(ANN)] == ["k3", "k2", "k1", "k0"]
 
 
-def test_a_nested_filter_asks_for_a_part(ours: MemoriesStore) -> None:
+def test_a_nested_filter_compares_part_of_a_value(ours: MemoriesStore) -> None:
     ours.put(ANN, "k", {"o": {"p": 1, "q": 2}})
     ours.put(ANN, "other", {"o": 1})
     assert keys(ours.search(ANN, filter={"o": {"p": 1}})) == {"k"}
@@ -216,7 +214,7 @@ def test_a_nested_filter_asks_for_a_part(ours: MemoriesStore) -> None:
     assert keys(ours.search(ANN, filter={"o": {"$gt": "a"}})) == set()
 
 
-def test_what_is_returned_is_a_copy(ours: MemoriesStore) -> None:
+def test_a_returned_item_is_a_copy(ours: MemoriesStore) -> None:
     value = {"list": [1]}
     ours.put(ANN, "k", value)
     value["list"].append(2)
@@ -234,13 +232,13 @@ def test_what_is_returned_is_a_copy(ours: MemoriesStore) -> None:
     assert changed.updated_at >= item.updated_at
 
 
-def test_a_namespace_ends_with_its_last_item(ours: MemoriesStore) -> None:
+def test_a_namespace_disappears_with_its_last_item(ours: MemoriesStore) -> None:
     ours.put(ANN, "k", {"n": 1})
     ours.delete(ANN, "k")
     assert ours.list_namespaces() == []
 
 
-def test_operations_are_checked_as_methods_check_them(ours: MemoriesStore) -> None:
+def test_operations_are_checked_like_method_calls(ours: MemoriesStore) -> None:
     for op in (PutOp(("a.b",), "k", {}), GetOp(("a.b",), "k"), SearchOp(("a.b",))):
         with pytest.raises(InvalidNamespaceError):
             ours.batch([op])
@@ -256,14 +254,14 @@ def test_operations_are_checked_as_methods_check_them(ours: MemoriesStore) -> No
 
 
 @pytest.mark.parametrize("key", [" k", "k\n", "", "e\u0301", "k" * 300])
-def test_a_key_that_would_come_back_as_another_is_refused(ours: MemoriesStore, key: str) -> None:
+def test_a_key_that_would_be_normalized_is_refused(ours: MemoriesStore, key: str) -> None:
     with pytest.raises(InvalidInput):
         ours.put(ANN, key, {"n": 1})
     assert ours.search(()) == []
 
 
 @pytest.mark.parametrize("value", [{"n": float("nan")}, {"n": {1, 2}}, {"n": "\ud800"}])
-def test_a_value_that_is_not_json_is_refused_and_nothing_of_its_batch_is_stored(
+def test_a_value_that_is_not_json_is_refused_and_its_batch_stores_nothing(
     ours: MemoriesStore, value: dict[str, Any]
 ) -> None:
     with pytest.raises(InvalidInput):
@@ -271,7 +269,7 @@ def test_a_value_that_is_not_json_is_refused_and_nothing_of_its_batch_is_stored(
     assert ours.search(()) == []
 
 
-def test_a_query_finds_by_meaning_and_word_and_comes_before_what_is_not_searched(
+def test_a_query_ranks_its_hits_before_items_that_are_not_indexed(
     ours: MemoriesStore,
 ) -> None:
     ours.put(ANN, "sport", {"content": "Ann climbs in the mountains every summer"})
@@ -292,7 +290,7 @@ def test_a_query_finds_by_meaning_and_word_and_comes_before_what_is_not_searched
     assert item.value == {"content": "nothing of mountains here"}
 
 
-def test_a_filter_of_few_hits_looks_behind_the_others(ours: MemoriesStore) -> None:
+def test_a_filter_finds_its_only_match_behind_many_hits(ours: MemoriesStore) -> None:
     ours.batch(
         [
             PutOp(ANN, f"k{n}", {"content": f"a day in the mountains, number {n}", "n": n})
@@ -302,7 +300,7 @@ def test_a_filter_of_few_hits_looks_behind_the_others(ours: MemoriesStore) -> No
     assert keys(ours.search(ANN, query="mountains", filter={"n": 7}, limit=1)) == {"k7"}
 
 
-def test_an_item_is_a_memory_that_a_person_may_change(ours: MemoriesStore) -> None:
+def test_an_item_is_a_memory_that_the_user_can_change(ours: MemoriesStore) -> None:
     ours.put(ANN, "k", {"content": "Ann climbs", "n": 1})
     memories = ours._memories
     (memory,) = memories.list().memories
@@ -322,14 +320,14 @@ def test_an_item_is_a_memory_that_a_person_may_change(ours: MemoriesStore) -> No
     assert item.value == {"content": "Ann climbs", "n": 1}
 
 
-def test_other_memories_are_no_items(ours: MemoriesStore) -> None:
+def test_other_memories_are_not_items(ours: MemoriesStore) -> None:
     ours._memories.create("Ann climbs in the mountains", key="users.ann/k")
     assert ours.search((), query="mountains") == []
     assert ours.search(()) == []
     assert ours.list_namespaces() == []
 
 
-def test_secrets_are_taken_out_of_values(ours: MemoriesStore) -> None:
+def test_secrets_in_values_are_redacted(ours: MemoriesStore) -> None:
     token = "ghp_" + "a1B2c3D4e5" * 3 + "abcdef"
     ours.put(
         ANN,
@@ -348,7 +346,7 @@ def test_secrets_are_taken_out_of_values(ours: MemoriesStore) -> None:
     assert item.value["content"] == "see the notes"
 
 
-def test_namespaces_of_ours_do_not_see_each_other(tmp_path: Path) -> None:
+def test_items_of_another_namespace_of_memories_are_not_seen(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/store"
     with (
         MemoriesStore(url, namespace="ann", embedder="fake") as ann,
@@ -369,7 +367,7 @@ def test_many_threads_lose_nothing(ours: MemoriesStore) -> None:
     assert {item.value["n"] for item in ours.search(ANN, limit=100)} == set(range(40))
 
 
-def test_values_travel_with_an_export_without_their_secrets(
+def test_an_export_contains_the_values_without_their_secrets(
     ours: MemoriesStore, tmp_path: Path
 ) -> None:
     token = "ghp_" + "a1B2c3D4e5" * 3 + "abcdef"
@@ -402,7 +400,7 @@ def test_values_travel_with_an_export_without_their_secrets(
         assert item.value == {"content": "Ann swims", "n": "[redacted:github_token]"}
 
 
-def test_a_value_waits_with_its_memory(tmp_path: Path) -> None:
+def test_a_pending_memory_keeps_its_value_unless_its_content_is_changed(tmp_path: Path) -> None:
     with Memories(f"sqlite:///{tmp_path}/store", embedder="fake") as memories:
         for number, content in enumerate(("Ann climbs", "Ann swims")):
             draft = Draft(content, key=f"k{number}", pending=True, data='{"n": 1}')
@@ -417,7 +415,7 @@ def test_a_value_waits_with_its_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", ["[1]", "{", '{"a": NaN}', "1", '{"a": 1, "a": 2}'])
-def test_data_is_a_json_object(tmp_path: Path, data: str) -> None:
+def test_data_must_be_a_json_object(tmp_path: Path, data: str) -> None:
     with Memories(f"sqlite:///{tmp_path}/store", embedder="fake") as memories:
         with pytest.raises(InvalidInput, match="data"):
             memories.create_many([Draft("Ann climbs", data=data)])
