@@ -43,6 +43,8 @@ def test_a_memory_is_valid_until_the_end_of_a_day_or_for_a_span() -> None:
         (" ", NOW, ""),
         ("90d", NOW, NOW + timedelta(days=90)),
         (" 2w ", NOW, NOW + timedelta(days=14)),
+        ("12h", NOW, NOW + timedelta(hours=12)),
+        ("30 min", NOW, NOW + timedelta(minutes=30)),
         ("1mo", NOW, NOW + timedelta(days=30)),
         ("1y", NOW, NOW + timedelta(days=365)),
         (NOW, NOW, NOW),
@@ -50,3 +52,6 @@ def test_a_memory_is_valid_until_the_end_of_a_day_or_for_a_span() -> None:
     ]
     assert failures_of(rows, parse_valid_until) == []
     assert parse_valid_until("2026-06-01", NOW) > datetime(2026, 6, 1, 23, 59, tzinfo=UTC)
+    for text in ("soon", "99999y"):
+        with pytest.raises(InvalidInput, match=f'"{text}"; use .* a span from now, such as 90d'):
+            parse_valid_until(text, NOW)

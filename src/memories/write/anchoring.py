@@ -3,11 +3,11 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memories.anchors import grammar
-from memories.core.times import to_moment
+from memories.core.times import parse_time, to_moment
 from memories.errors import InvalidInput
 from memories.guard import validate
 from memories.guard.origin import tags_of
@@ -163,16 +163,25 @@ def _write(anchors: Iterable[grammar.Anchor]) -> tuple[str, ...]:
 def parse_valid_until(moment: Moment | None, now: datetime) -> Moment | None:
     """Return the time until which a memory holds, or "" if there is no such time.
 
-    A date means the end of that day, and a span such as `90d` counts from now.
+    A date means the end of that day, and a span such as `12h` or `90d` counts from now.
 
     Raises:
         InvalidInput: The text is not a time.
     """
-    if isinstance(moment, str) and not moment.strip():
+    if not isinstance(moment, str):
+        return to_moment(moment, now)
+    text = moment.strip()
+    if not text:
         return ""
-    if isinstance(moment, str) and (span := _SPAN.fullmatch(moment.strip())):
-        return now + timedelta(days=int(span[1]) * _DAYS[span[2]])
-    return to_moment(moment, now, end_of_day=True)
+    try:
+        if re.fullmatch(r"\d{1,6}\s*(?:m|min|h|d|w|mo|y)", text):
+            return now + (now - parse_time(text, now))
+        return to_moment(text, now, end_of_day=True)
+    except (InvalidInput, OverflowError):
+        raise InvalidInput(
+            f'not a date or time: "{validate.shown(text)}"; use 2024-05-31, an ISO 8601 time, or '
+            "a span from now, such as 90d"
+        ) from None
 
 
 def parse_recheck(span: str | int | None) -> int | None:
