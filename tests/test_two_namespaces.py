@@ -415,7 +415,7 @@ def test_a_blocked_erasure_is_finished_even_if_another_namespace_has_the_id(
         ):  # carl never had it, so he has no erasure to finish
             carl.forget(made.ids.main)
         assert bob.status().erasing
-        assert bob.forget(made.ids.main) == (made.ids.main, 0, (), 0)
+        assert bob.forget(made.ids.main) == (made.ids.main, 0, (), 0, None)
         assert not bob.status().erasing
         assert contents(bob, "shared") == shared
 

@@ -83,3 +83,28 @@ def test_many_updates_say_what_each_did(memory: Command, chain: tuple[str, str])
     older, newer = chain
     answer = memory("update", "-", "--tag", "team=blue", stdin=f"{older}\n{newer}\n").json
     assert [result.get("hint", "")[:36] for result in answer["results"]] == [newer, ""]
+
+
+def test_forgetting_a_correction_names_the_memory_that_is_current_again(
+    memory: Command, chain: tuple[str, str]
+) -> None:
+    older, newer = chain
+    note = f"memory {older}, which the erased one corrected, is current again"
+    assert memory("forget", newer, "--yes").json["note"] == note
+    newer = memory("create", PORT.format(6380)).json["id"]
+    shown = memory("forget", newer, "--yes", "--format", "text").out
+    assert f"Memory {older}, which the erased one corrected, is current again.\n" in shown
+    assert "note" not in memory("forget", older, "--yes").json
+
+
+def test_deleting_a_replacement_says_that_the_replaced_memory_stays_hidden(memory: Command) -> None:
+    older = memory("create", "Bert leads the payments team").json["id"]
+    newer = memory("create", "Ann took over payments", "--supersedes", older).json["id"]
+    note = f"memory {older}, which the deleted one replaced, stays hidden until it is restored"
+    assert memory("delete", newer).json["note"] == note
+    memory("restore", older)
+    memory("restore", newer)
+    assert "note" not in memory("delete", newer).json
+    newest = memory("create", "Carl is in charge of payments", "--supersedes", older).json["id"]
+    memory("forget", older, "--yes")
+    assert "note" not in memory("delete", newest).json

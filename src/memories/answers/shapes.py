@@ -3,6 +3,7 @@
 Answers about conversations are in `conversation_shapes`, and those about stores in `store_shapes`.
 """
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,10 @@ from memories.answers.fields import (
     plain,
     shape,
 )
+from memories.errors import NotFound
 
 if TYPE_CHECKING:
+    from memories.memories import Memories
     from memories.models import Forgotten, History, Memory, Page
     from memories.search.results import Explanation, Hit
     from memories.transfer.moves import MovedMemories
@@ -215,16 +218,26 @@ def _similar(record: "Similar", characters: int | None) -> dict[str, Any]:
     return answer | without_none(optional)
 
 
-def delete_result(record: "Memory") -> dict[str, Any]:
+def delete_result(memories: "Memories", record: "Memory") -> dict[str, Any]:
     """Return the result of a delete."""
-    return {"id": record.id, "deleted": True, **without_none({"note": deletion_note(record)})}
+    note = deletion_note(memories, record)
+    return {"id": record.id, "deleted": True, **without_none({"note": note})}
 
 
-def deletion_note(record: "Memory") -> str | None:
-    """Return a note if a memory is current again because its correction was deleted; else None."""
-    if record.corrects is None or record.corrected_by is not None:
-        return None
-    return f"memory {record.corrects}, which the deleted one corrected, is current again"
+def deletion_note(memories: "Memories", record: "Memory") -> str | None:
+    """Return a note about the memory that a deleted one had corrected or replaced; None if there is
+    no such memory, or another one corrects it now.
+    """
+    if record.corrects is not None and record.corrected_by is None:
+        return f"memory {record.corrects}, which the deleted one corrected, is current again"
+    if record.supersedes is not None:
+        with contextlib.suppress(NotFound):  # it may have been erased
+            if memories.history(record.supersedes).superseded_by == record.id:
+                return (
+                    f"memory {record.supersedes}, which the deleted one replaced, stays hidden "
+                    "until it is restored"
+                )
+    return None
 
 
 def reinforce_result(record: "Memory") -> dict[str, Any]:
@@ -256,7 +269,15 @@ def forget_result(forgotten: "Forgotten") -> dict[str, Any]:
         "forgotten": True,
         "versions": forgotten.versions,
         "also_in": list(forgotten.also_in),
+        **without_none({"note": forgotten_note(forgotten)}),
     }
+
+
+def forgotten_note(forgotten: "Forgotten") -> str | None:
+    """Return a note if a memory is current again because its correction was erased; else None."""
+    if forgotten.current_again is None:
+        return None
+    return f"memory {forgotten.current_again}, which the erased one corrected, is current again"
 
 
 def bulk_result(affected: "Affected", undo: str | None, limit: int) -> dict[str, Any]:

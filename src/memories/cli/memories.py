@@ -38,7 +38,17 @@ from memories.cli.options import (
     where_option,
     whole_number_or,
 )
-from memories.cli.output import begin_change, confirm, edit_text, emit, note, record_change
+from memories.cli.output import (
+    amount,
+    begin_change,
+    confirm,
+    edit_text,
+    emit,
+    note,
+    record_change,
+    safe,
+    shorten,
+)
 from memories.core.ids import parse_id
 from memories.errors import InvalidInput, NotFound, RequestError, StoreDamaged
 from memories.models import Draft, Page
@@ -265,7 +275,15 @@ def delete(
     if where is not None:
         return change_many(memories, partial(memories.delete_where, where, dry_run=dry_run), show)
     selection = select(memories, ids, key, project)
-    return for_each(selection, memories.delete, shapes.delete_result, text.delete_result, "deleted")
+    shape = partial(shapes.delete_result, memories)
+    return for_each(selection, memories.delete, shape, partial(_deletion, memories), "deleted")
+
+
+def _deletion(memories: "Memories", memory: "Memory") -> str:
+    lines = [f"Deleted: {shorten(memory.content, 9)}"]
+    if note := shapes.deletion_note(memories, memory):
+        lines.append(safe(f"{note[0].upper()}{note[1:]}."))
+    return "\n".join([*lines, f"To bring it back: memory restore {safe(memory.id)}"])
 
 
 @command(
@@ -370,20 +388,27 @@ def forget(
         copies.update(dict.fromkeys(forgotten.also_in))
         return forgotten
 
-    code = for_each(
-        selection, run, shapes.forget_result, text.forget_result, "permanently forgotten"
-    )
+    code = for_each(selection, run, shapes.forget_result, _erasure, "permanently forgotten")
     note_copies(list(copies))
     return code
+
+
+def _erasure(forgotten: "Forgotten") -> str:
+    lines = [f"Permanently forgotten: {forgotten.id}"]
+    if note := shapes.forgotten_note(forgotten):
+        lines.append(safe(f"{note[0].upper()}{note[1:]}."))
+    return "\n".join(lines)
 
 
 def _question(memories: "Memories", ids: Sequence[str]) -> str:
     if len(ids) > 1:
         return f"Permanently forget {len(ids)} memories, the first of which is {ids[0]}?"
     try:
-        return text.forget_question(memories.history(ids[0]))
+        history = memories.history(ids[0])
     except StoreDamaged:
         return f"Permanently forget {ids[0]}? It is damaged and can't be shown."
+    versions = amount(len(history.versions), "version", "versions")
+    return f"Permanently forget ({versions}): {shorten(history.versions[-1].content, 40)}"
 
 
 @command(

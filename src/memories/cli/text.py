@@ -11,7 +11,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from memories.answers.fields import MEMORY
-from memories.answers.shapes import deletion_note, hint_left, hint_of, search_note, summarize
+from memories.answers.shapes import (
+    hint_left,
+    hint_of,
+    search_note,
+    summarize,
+)
 from memories.cli.output import (
     BOLD,
     DIM,
@@ -36,7 +41,7 @@ from memories.guard.origin import AGENT, Origin
 from memories.models import PENDING, SHARED, History, Memory, Page, Verdict
 
 if TYPE_CHECKING:
-    from memories.models import Forgotten, Version
+    from memories.models import Version
     from memories.read.conversations import Conversation, ConversationPage
     from memories.read.turns import Turn
     from memories.search.results import Considered, Explanation, Hit
@@ -156,25 +161,6 @@ def _similarity(record: "Similar", remark: str) -> str:
     if record.origin:
         remark = ", ".join(filter(None, [remark, f"by {_writer(record.origin)}"]))
     return _with_suspicion(remark, record.suspicious)
-
-
-def delete_result(record: Memory) -> str:
-    """Return the result of a delete."""
-    lines = [f"Deleted: {shorten(record.content, 9)}"]
-    if note := deletion_note(record):
-        lines.append(safe(f"{note[0].upper()}{note[1:]}."))
-    return "\n".join([*lines, f"To bring it back: memory restore {safe(record.id)}"])
-
-
-def forget_result(forgotten: "Forgotten") -> str:
-    """Return the result of erasing a memory."""
-    return f"Permanently forgotten: {forgotten.id}"
-
-
-def forget_question(history: History) -> str:
-    """Return the question to ask before erasing a memory."""
-    versions = amount(len(history.versions), "version", "versions")
-    return f"Permanently forget ({versions}): {shorten(history.versions[-1].content, 40)}"
 
 
 def forget_many_question(planned: "Affected") -> str:

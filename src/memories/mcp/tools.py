@@ -427,7 +427,7 @@ class Tools:
     def delete_memory(self, id: str, *, caller: Caller) -> CallToolResult:  # noqa: A002
         """Delete a memory; restore_memory undoes it."""
         memory = self._written_by(caller).delete(id)
-        note = shapes.deletion_note(memory)
+        note = shapes.deletion_note(self.memories, memory)
         return _change_result(memory, deleted=True, hint=HINT_DELETED, note=note)
 
     def restore_memory(self, id: str, *, caller: Caller) -> CallToolResult:  # noqa: A002

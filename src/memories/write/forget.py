@@ -31,7 +31,7 @@ def memory(store: Store, where: Filter) -> Forgotten:
     """Erase the memory that `where` selects by namespace and group, with all its versions."""
     assert where.group is not None
     with store.transaction():  # so that no other memory keeps a link to this one
-        leave_chains(store, store.scan(where, limit=1, newest_first=True))
+        uncorrected = leave_chains(store, store.scan(where, limit=1, newest_first=True))
     reinforcements = reinforcements_of(where.namespaces, where.group)
 
     def find() -> list[Ref]:
@@ -40,7 +40,8 @@ def memory(store: Store, where: Filter) -> Forgotten:
     def count_versions(refs: Sequence[Ref]) -> int:
         return sum(ref.collection in SEARCHED for ref in refs)
 
-    return _remove(store, where.group, find, count_versions)
+    forgotten = _remove(store, where.group, find, count_versions)
+    return forgotten._replace(current_again=next(iter(uncorrected), None))
 
 
 def finish(store: Store, name: str, where: Filter) -> Forgotten | None:

@@ -368,7 +368,7 @@ def delete(call: Call) -> Any:
     if change := _find_logged(call, "delete"):
         return {"id": change.id, "deleted": True}
     with _if_match(call):
-        return shapes.delete_result(call.memories.delete(call.id))
+        return shapes.delete_result(call.memories, call.memories.delete(call.id))
 
 
 def restore(call: Call) -> Answer:
