@@ -774,3 +774,44 @@ def test_doctor_shows_a_person_sizes_and_sentences(memory: Command) -> None:
     assert re.search(r"^size {10,}0\.\d MB$", facts, re.M)
     assert re.search(r"^program +installed with \w+.*; Python is /", facts, re.M)
     assert not re.search(r"bytes|True|: /| -$", facts)
+
+
+READERS = (("list",), ("create", "The port is 5434"), ("status",), ("backup", "b.db"))
+
+
+@pytest.mark.parametrize("kind", ["random", "text", "cut", "empty"])
+def test_the_advice_for_a_file_that_is_no_store_works(
+    memory: Command, folder: Path, store: Path, kind: str
+) -> None:
+    memory("create", "The port is 5433")
+    memory("backup", "backup.db")
+    contents = {"random": os.urandom(20_000), "text": b"hello\n", "cut": store.read_bytes()[:900]}
+    store.write_bytes(contents.get(kind, b""))
+    advice = "restore a backup: memory restore FILE --replace, or save every sound record: memory"
+    if kind == "empty":
+        advice = "restore a backup: memory restore FILE --replace, or remove the file to start"
+    for command in READERS:
+        assert advice in json.loads(memory(*command).err)["error"], command
+    findings = json.loads(memory("doctor").out)["findings"]
+    [remedy] = [each["remedy"] for each in findings if str(store) in each["what"]]
+    assert remedy.startswith(advice)
+    assert "or move the file away to start" in memory("doctor", "--salvage", "saved.jsonl").error
+    assert memory("restore", "backup.db", "--replace").json["records"] == 1
+    store.rename(folder / "away")
+    assert memory("create", "The port is 5434").code == 0
+    assert memory("list").json["count"] == 1
+
+
+def test_a_folder_in_place_of_a_store_is_moved_away(
+    memory: Command, folder: Path, store: Path
+) -> None:
+    store.mkdir(parents=True, mode=0o700)
+    advice = f"{store} is a folder; name a file, or move the folder away"
+    for command in READERS:
+        assert json.loads(memory(*command).err)["error"] == advice, command
+    whats = [each["what"] for each in json.loads(memory("doctor").out)["findings"]]
+    assert f"the store can't be used: {advice}" in whats
+    assert not any("reported an error" in what for what in whats)
+    assert "there is no store at" in memory("doctor", "--salvage", "saved.jsonl").error
+    store.rename(folder / "away")
+    assert memory("create", "The port is 5434").code == 0

@@ -103,7 +103,8 @@ def examine(config: Config, *, deep: bool) -> Examined:
         if path is None or not _examine_outdated(path, examined):
             _examine_store(config, examined, deep=deep)
     except StoreDamaged as exc:
-        findings.append(Finding(str(exc), _RESTORE if path is not None else ""))
+        problem, _, remedy = str(exc).partition("; ")
+        findings.append(Finding(problem, remedy or (_RESTORE if path is not None else "")))
     except MemoriesError as exc:
         findings.append(Finding(f"the store can't be used: {exc}", ""))
     return examined
@@ -252,9 +253,15 @@ def _examine_outdated(path: Path, examined: Examined) -> bool:
     """
     import apsw
 
-    from memories.stores.sqlite.engine import APPLICATION_ID, SCHEMA_VERSION, open_apart
+    from memories.stores.sqlite.engine import (
+        APPLICATION_ID,
+        SCHEMA_VERSION,
+        open_apart,
+        refuse_unsafe,
+    )
     from memories.stores.sqlite.errors import sqlite_errors
 
+    refuse_unsafe(path)
     with sqlite_errors(path):
         try:
             with open_apart(path) as db:
@@ -359,7 +366,7 @@ def _salvage_file(path: Path, lost: list[tuple[str, Ref | None]]) -> Iterator[An
     from memories.stores.sqlite.salvage import Lost
     from memories.stores.sqlite.salvage import salvage as salvage_sqlite
 
-    if not path.exists():
+    if not path.is_file():
         raise InvalidInput(f"there is no store at {path}, so there is nothing to save")
     for result in salvage_sqlite(path):
         if isinstance(result, Lost):

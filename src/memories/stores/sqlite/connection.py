@@ -340,8 +340,8 @@ class SQLiteFile:
         engine.refuse_network(self.path.parent)
         if self.path.stat().st_size == 0:
             raise StoreDamaged(
-                f"{self.path} is empty (0 bytes), so it is not a store; restore a backup or remove "
-                "it"
+                f"{self.path} is empty (0 bytes), so it is not a store; restore a backup: memory "
+                "restore FILE --replace, or remove the file to start a new store"
             )
         if self._seen[0] is None and self.log_bytes():
             self._refuse_foreign_log()

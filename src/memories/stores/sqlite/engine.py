@@ -291,7 +291,10 @@ def set_up(connection: apsw.Connection, path: Path, busy_seconds: float) -> int:
         for pragma in _PRAGMAS:
             connection.execute(f"PRAGMA {pragma}")
         if connection.pragma("application_id") != APPLICATION_ID:
-            raise StoreDamaged(f"{path} is another program's SQLite database; it was not touched")
+            raise StoreDamaged(
+                f"{path} is another program's SQLite database, and was not touched; name another "
+                "file"
+            )
         version = refuse_newer(connection, path)
         prepare(connection)
     except BaseException:
@@ -438,7 +441,7 @@ def refuse_unsafe(path: Path) -> None:
     if path.is_symlink():
         raise StoreError(f"{path} is a symbolic link; name the file itself")
     if path.is_dir():
-        raise StoreError(f"{path} is a folder; name a file")
+        raise StoreError(f"{path} is a folder; name a file, or move the folder away")
     if os.name != "posix":
         return
     for part in (path.parent, path):

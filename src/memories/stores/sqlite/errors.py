@@ -18,19 +18,20 @@ from memories.stores.records import Finding
 _DESCRIPTORS = 4  # number of descriptors for a file, its log, its shared memory, and one more
 _MAX_PATH_BYTES = 490  # SQLite allows 512, and the files next to the store have longer names
 _MIN_FREE_BYTES = 32_768  # SQLite allocates shared memory in pieces of this size
-_DAMAGED = "{path} is damaged ({exc}); stop writing to it and restore a backup"
 _FULL = "the disk of {path} is full; nothing was written; free some space and try again"
 FIX = "run: memory doctor --fix"
 SALVAGE = (
-    "restore a backup, or save every sound record with: memory doctor --salvage FILE, and build a "
-    "store from them with: memory restore FILE --replace"
+    "restore a backup: memory restore FILE --replace, or save every sound record: memory doctor "
+    "--salvage FILE, and restore that file"
 )
+_DAMAGED = f"{{path}} is damaged ({{exc}}); {SALVAGE}"
+_NO_DATABASE = f"{{path}} is not a SQLite database, and was not touched; {SALVAGE}"
 # Raised when invalid values are decoded; see `rows.describe_damage`.
 NEVER_WRITTEN = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
 # The first matching class is used, so general classes come last.
 _TRANSLATIONS: tuple[tuple[type[apsw.Error], type[StoreError], str], ...] = (
     (apsw.FullError, StoreFull, _FULL),
-    (apsw.NotADBError, StoreDamaged, "{path} is not a SQLite database; it was not touched"),
+    (apsw.NotADBError, StoreDamaged, _NO_DATABASE),
     (apsw.CorruptError, StoreDamaged, _DAMAGED),
     (
         apsw.ReadOnlyError,
@@ -158,7 +159,7 @@ def decoding_errors(file: str = "the store") -> Iterator[None]:
     except NEVER_WRITTEN as exc:
         raise StoreDamaged(
             f"{file} is damaged: it contains values that this program never writes ({exc}); "
-            "restore a backup"
+            f"{SALVAGE}"
         ) from exc
 
 

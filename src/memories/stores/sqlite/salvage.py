@@ -122,7 +122,8 @@ def _salvage_without_sqlite(path: Path, reason: Exception) -> Iterator[Record | 
     records = dict(_find_in_pages(path))
     if not records:
         raise StoreDamaged(
-            f"cannot read anything from {path} ({reason}); restore a backup"
+            f"cannot read anything from {path} ({reason}); restore a backup: memory restore FILE "
+            "--replace, or move the file away to start a new store"
         ) from reason
     yield from records.values()
     last = 0
