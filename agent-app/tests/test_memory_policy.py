@@ -1,7 +1,7 @@
 """The policy decides what is worth storing, and how often."""
 
 
-def test_what_is_stored() -> None:
+def test_the_policy_checks_confidence_type_and_rate() -> None:
     from memory_policy import MemoryPolicy
 
     policy = MemoryPolicy(0.7, 2)

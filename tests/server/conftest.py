@@ -1,4 +1,4 @@
-"""Servers in this process and in other processes, and their clients."""
+"""Fixtures for servers, in this process and in others, and for their clients."""
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
@@ -41,7 +41,7 @@ def options() -> Options:
 
 @pytest.fixture
 def nobody(config: Config, options: Options) -> Iterator[TestClient]:
-    """A client without a token."""
+    """A client of the server without a token."""
     with TestClient(build(config, options), base_url=BASE, raise_server_exceptions=False) as client:
         yield client
 
@@ -55,7 +55,7 @@ def owner(nobody: TestClient, config: Config) -> TestClient:
 
 @pytest.fixture
 def token(config: Config) -> Callable[..., dict[str, str]]:
-    """Create a token; return the header that contains it."""
+    """Return a function that creates a token and returns its header."""
 
     def make(
         *grants: str, name: str = "agent", expires_at: datetime | None = None

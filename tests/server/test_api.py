@@ -1,4 +1,4 @@
-"""Rules for every route: errors, versions, idempotency keys, namespaces, limits, browsers, and logs
+"""Rules for all routes: errors, versions, idempotency keys, namespaces, limits, browsers, and logs
 without content.
 """
 
@@ -64,7 +64,7 @@ def contents(config: Config, namespace: str = "shared") -> list[str]:
 # --- answers and errors
 
 
-def test_an_answer_is_the_one_of_the_command(owner: TestClient, config: Config) -> None:
+def test_an_answer_equals_that_of_the_command(owner: TestClient, config: Config) -> None:
     made = create(owner, tags={"type": "fact"}).json()
     with Memories(config=config) as memories:
         assert owner.get("/api/memories").json() == shapes.page(memories.list())
@@ -73,7 +73,7 @@ def test_an_answer_is_the_one_of_the_command(owner: TestClient, config: Config) 
         )
 
 
-def test_what_shares_transactions_is_answered_as_what_has_its_own(
+def test_writes_that_share_transactions_get_the_same_answers(
     config: Config, tmp_path: Path
 ) -> None:
     bodies: list[dict[str, Any]] = [
@@ -109,7 +109,7 @@ def test_what_shares_transactions_is_answered_as_what_has_its_own(
     assert told[0] == told[1]
 
 
-def test_a_memory_is_named_by_the_short_id_that_agents_see(owner: TestClient) -> None:
+def test_a_memory_can_be_named_by_its_short_id(owner: TestClient) -> None:
     memory_id = create(owner).json()["id"]
     short = short_form(memory_id)
     assert owner.get(f"/api/memories/{short}").json()["id"] == memory_id
@@ -117,7 +117,7 @@ def test_a_memory_is_named_by_the_short_id_that_agents_see(owner: TestClient) ->
     assert owner.delete(f"/api/memories/{short}").json() == {"id": memory_id, "deleted": True}
 
 
-# requests, each with the status and a part of the sentence of its refusal
+# requests, each with the status and a part of the message of its refusal
 REFUSED: tuple[tuple[str, str, Any, int, str], ...] = (
     ("GET", "/api/memories?limit=0", None, 400, "limit must be a whole number from 1 to 1000"),
     ("GET", "/api/memories?lmit=1", None, 400, 'unknown parameter "lmit"; use '),
@@ -136,7 +136,7 @@ REFUSED: tuple[tuple[str, str, Any, int, str], ...] = (
 )
 
 
-def test_an_error_is_a_problem_with_the_sentence_of_the_command(owner: TestClient) -> None:
+def test_an_error_is_a_problem_with_the_commands_message(owner: TestClient) -> None:
     failures = []
     for method, path, body, status, said in REFUSED:
         answer = owner.request(method, path, json=body)
@@ -150,7 +150,7 @@ def test_an_error_is_a_problem_with_the_sentence_of_the_command(owner: TestClien
     assert failures == []
 
 
-def test_what_is_known_is_answered_with_what_is_there(owner: TestClient) -> None:
+def test_a_repetition_is_answered_with_the_stored_memory(owner: TestClient) -> None:
     made = create(owner, "The deploy of the shop happens on Tuesday morning").json()
     again = create(owner, "The deploy of the shop happens on Tuesday morning")
     assert (again.status_code, again.json()["stored"], again.json()["id"]) == (
@@ -160,7 +160,7 @@ def test_what_is_known_is_answered_with_what_is_there(owner: TestClient) -> None
     )
 
 
-def test_a_duplicate_is_a_conflict_that_tells_what_there_is(
+def test_a_duplicate_is_a_conflict_that_lists_the_stored_memory(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: object, **__: object) -> list[Created]:
@@ -179,7 +179,7 @@ def test_a_duplicate_is_a_conflict_that_tells_what_there_is(
     assert (answer.status_code, answer.json()["duplicates"][0]["id"]) == (409, "01a1fdf1")
 
 
-def test_what_is_unexpected_tells_nobody_more_than_that(
+def test_an_unexpected_error_reveals_nothing(
     owner: TestClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*_: object, **__: object) -> None:
@@ -196,8 +196,7 @@ class _Sub(StoreDamaged):
     """An error class that clients don't know."""
 
 
-# errors of a store, each with the status, the Retry-After and the kind that the
-# client gets
+# errors of a store, each with the client's status, Retry-After and kind of error
 UNWELL: tuple[tuple[Exception, int, str | None, str | None], ...] = (
     (StoreBusy("why"), 503, "1", "StoreBusy"),
     (StoreUnreachable("why"), 503, "1", "StoreUnreachable"),
@@ -214,7 +213,7 @@ UNWELL: tuple[tuple[Exception, int, str | None, str | None], ...] = (
 )
 
 
-def test_what_an_operator_has_to_mend_is_no_internal_error(
+def test_errors_of_the_store_are_not_internal_errors(
     owner: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures = []
@@ -241,7 +240,7 @@ class _OtherModel(FakeEmbedder):
     space = FakeEmbedder.space._replace(model="other/1")
 
 
-def test_a_server_started_before_reembed_says_that_it_must_be_restarted(
+def test_a_server_started_before_reembed_asks_for_a_restart(
     owner: TestClient, config: Config
 ) -> None:
     create(owner)
@@ -257,7 +256,7 @@ def test_a_server_started_before_reembed_says_that_it_must_be_restarted(
 # --- versions
 
 
-def test_a_change_goes_to_the_version_that_was_read(owner: TestClient) -> None:
+def test_if_match_restricts_a_change_to_the_version_that_was_read(owner: TestClient) -> None:
     made = create(owner, decay="reinforceable").json()
     path = f"/api/memories/{made['id']}"
     tag = owner.get(path).headers["etag"]
@@ -298,7 +297,7 @@ def test_a_retry_with_its_key_is_not_done_twice(owner: TestClient, config: Confi
     assert contents(config) == ["Deploys happen on Tuesdays"]
 
 
-def test_a_key_is_known_after_a_restart(config: Config) -> None:
+def test_an_idempotency_key_survives_a_restart(config: Config) -> None:
     headers = {"authorization": f"Bearer {tokens.own(config.home)}", "idempotency-key": "k1"}
     told = []
     for _ in range(2):
@@ -319,10 +318,12 @@ def test_a_key_is_known_after_a_restart(config: Config) -> None:
 
 @pytest.mark.parametrize("stored", [True, False])
 @pytest.mark.parametrize("force", [True, False])
-def test_a_server_that_was_killed_in_the_middle_stores_once(
+def test_a_request_interrupted_by_a_kill_is_stored_once(
     config: Config, monkeypatch: pytest.MonkeyPatch, stored: bool, force: bool
 ) -> None:
-    """It recorded that the request had begun and perhaps stored the memory; then it was killed."""
+    """The server recorded the beginning of the request and stored the memory; then it was
+    killed.
+    """
     headers = {"authorization": f"Bearer {tokens.own(config.home)}", "idempotency-key": "k1"}
 
     create_many = Memories.create_many
@@ -330,7 +331,7 @@ def test_a_server_that_was_killed_in_the_middle_stores_once(
     def create_and_die(memories: Memories, drafts: Any, **options: bool) -> Any:
         if stored:
             create_many(memories, drafts, **options)
-        raise RuntimeError  # and doesn't know how far it got
+        raise RuntimeError  # the outcome is unknown
 
     app = build(config, Options(port=8765))
     with monkeypatch.context() as patched:
@@ -344,7 +345,7 @@ def test_a_server_that_was_killed_in_the_middle_stores_once(
     assert contents(config) == ["Deploys happen on Tuesdays"]
 
 
-def test_turns_with_a_key_are_stored_once_whatever_happens(
+def test_turns_with_a_key_are_stored_once_despite_a_kill(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     headers = {"authorization": f"Bearer {tokens.own(config.home)}", "idempotency-key": "k1"}
@@ -355,12 +356,12 @@ def test_turns_with_a_key_are_stored_once_whatever_happens(
             assert answer.json()["count"] == 2
             monkeypatch.setattr(
                 idempotency.Once, "_end", lambda *_, **__: None
-            )  # as if it were killed before it recorded the end
+            )  # like a kill before the end was recorded
     with Memories(config=config) as memories:
         assert len(memories.turns("standup")) == 2
 
 
-def test_a_refused_request_may_be_mended_under_its_key(owner: TestClient) -> None:
+def test_a_refused_request_can_be_corrected_under_its_key(owner: TestClient) -> None:
     key = {"idempotency-key": "k1"}
     assert create(owner, "", headers=key).status_code == 400
     assert create(owner, "A text", headers=key).status_code == 201
@@ -368,7 +369,7 @@ def test_a_refused_request_may_be_mended_under_its_key(owner: TestClient) -> Non
         assert create(owner, "B text", headers={"idempotency-key": wrong}).status_code == 400
 
 
-def test_the_file_of_keys_does_not_grow_for_ever(
+def test_the_file_of_keys_has_a_bounded_size(
     owner: TestClient, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claims, "MAX_KEPT", 5)
@@ -390,13 +391,15 @@ def test_the_file_of_keys_does_not_grow_for_ever(
     assert len(contents(config)) == 25
 
 
-def test_a_key_is_its_senders_own(owner: TestClient, token: Token, config: Config) -> None:
+def test_idempotency_keys_are_separate_for_each_token(
+    owner: TestClient, token: Token, config: Config
+) -> None:
     create(owner, headers={"idempotency-key": "k1"})
     made = create(owner, "Bob's own", headers={**token("bob:rw"), "idempotency-key": "k1"})
     assert (made.status_code, contents(config, "bob")) == (201, ["Bob's own"])
 
 
-# --- who may what
+# --- rights of tokens
 
 
 @pytest.mark.parametrize("action", ["delete", "forget"])
@@ -408,7 +411,9 @@ def test_a_bulk_change_names_the_memories_that_are_current_again(
     assert (answer["current_again"], answer["current_again_count"]) == ([older], 1)
 
 
-def test_a_token_may_what_it_was_given(owner: TestClient, token: Token, config: Config) -> None:
+def test_a_token_has_only_its_granted_rights(
+    owner: TestClient, token: Token, config: Config
+) -> None:
     bob = token("bob:rw", "shared:r")
     made = create(owner, "Bob likes tea", headers=bob).json()
     assert (made["namespace"], made["origin"]["by"]) == ("bob", "agent")
@@ -450,7 +455,7 @@ def test_a_token_may_what_it_was_given(owner: TestClient, token: Token, config: 
         ("PATCH", "/api/conversations/c", {"title": "AKIAQYLPMN5HHHFPZAM2"}),
     ],
 )
-def test_redaction_is_switched_off_by_who_manages_the_namespace_alone(
+def test_only_an_admin_of_the_namespace_can_switch_off_redaction(
     owner: TestClient, token: Token, method: str, path: str, body: Any
 ) -> None:
     bob = {"namespace": "bob"}
@@ -519,7 +524,7 @@ def test_the_namespace_never_comes_from_the_body(owner: TestClient, token: Token
     assert 'unknown parameter "namespace"' in answer.json()["detail"]
 
 
-def test_who_does_not_read_shared_finds_nothing_of_it(owner: TestClient, token: Token) -> None:
+def test_a_token_without_shared_finds_nothing_of_it(owner: TestClient, token: Token) -> None:
     made = create(owner, "The office is in Berlin").json()
     bob = token("bob:rw")
     assert owner.get("/api/memories?q=office", headers=bob).json()["count"] == 0
@@ -529,7 +534,7 @@ def test_who_does_not_read_shared_finds_nothing_of_it(owner: TestClient, token: 
     assert "Berlin" not in context.text
 
 
-def test_a_token_ends_and_is_revoked_without_a_restart(
+def test_expiry_and_revocation_of_a_token_need_no_restart(
     owner: TestClient, token: Token, config: Config
 ) -> None:
     bob = token("bob:r", name="bob")
@@ -544,7 +549,7 @@ def test_a_token_ends_and_is_revoked_without_a_restart(
     assert owner.get("/api/me", headers=bob).status_code == 401
 
 
-def test_tokens_that_cannot_be_read_are_told_without_where_they_are(
+def test_an_unreadable_token_file_is_reported_without_its_path(
     owner: TestClient, token: Token, config: Config, caplog: pytest.LogCaptureFixture
 ) -> None:
     bob = token("bob:rw", name="bob")
@@ -555,14 +560,14 @@ def test_tokens_that_cannot_be_read_are_told_without_where_they_are(
     assert owner.get("/api/me").status_code == 200
 
 
-def test_when_a_token_was_last_used_is_written_down(config: Config, token: Token) -> None:
+def test_the_last_use_of_a_token_is_recorded(config: Config, token: Token) -> None:
     bob = token("bob:r", name="bob")
     with TestClient(build(config, Options(port=8765)), base_url=BASE) as api:
         api.get("/api/me", headers=bob)
     assert tokens.read(config.home)[0].last_used_at is not None
 
 
-def test_no_token_is_in_a_log_and_no_content(
+def test_logs_contain_no_token_and_no_content(
     owner: TestClient, token: Token, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -597,7 +602,7 @@ def test_a_browser_signs_in_with_a_token(nobody: TestClient, config: Config, tok
     assert nobody.get("/api/me").status_code == 401
 
 
-def test_a_cookie_of_another_server_or_time_is_none(
+def test_a_cookie_of_another_server_or_time_is_refused(
     nobody: TestClient, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nobody.post("/login", json={"token": tokens.own(config.home)})
@@ -625,9 +630,7 @@ def test_a_cookie_of_another_server_or_time_is_none(
     assert nobody.get("/api/me", headers={"cookie": f"memories_8765={value}"}).status_code == 401
 
 
-def test_a_cookie_ends_with_the_token_that_it_was_given_for(
-    nobody: TestClient, config: Config, token: Token
-) -> None:
+def test_a_cookie_expires_with_its_token(nobody: TestClient, config: Config, token: Token) -> None:
     late = token("bob:r", name="late", expires_at=datetime.now(UTC) + timedelta(seconds=3600))
     nobody.post("/login", json={"token": late["authorization"][7:]})
     assert nobody.get("/api/me").json()["name"] == "late"
@@ -646,14 +649,14 @@ def test_signing_out_ends_every_copy_of_the_session_and_no_other(
         nobody.post("/login", json=token)
         copies.append({"cookie": f"memories_8765={nobody.cookies['memories_8765']}"})
         nobody.cookies.clear()
-    assert nobody.post("/logout").status_code == 200  # there is no session to end
+    assert nobody.post("/logout").status_code == 200  # no session is left to end
     assert nobody.post("/logout", headers=copies[0] | {"origin": BASE}).status_code == 200
     assert [nobody.get("/api/me", headers=each).status_code for each in copies] == [401, 200]
     with TestClient(build(config, Options(port=8765)), base_url=BASE) as restarted:
         assert [restarted.get("/api/me", headers=each).status_code for each in copies] == [401, 200]
 
 
-def test_what_a_browser_writes_is_a_persons(
+def test_writes_from_a_browser_count_as_a_persons(
     nobody: TestClient, config: Config, token: Token
 ) -> None:
     bob = token("bob:admin", name="bob")
@@ -697,10 +700,10 @@ def test_what_a_browser_writes_is_a_persons(
     assert accepted["accepted_by"].endswith("(user, page)")
 
 
-# --- what is noted
+# --- logs
 
 
-def test_each_request_is_noted_once_with_who_sent_it(
+def test_each_request_is_logged_once_with_its_sender(
     owner: TestClient, config: Config, token: Token
 ) -> None:
     bob = token("bob:admin", name="bob")
@@ -714,7 +717,7 @@ def test_each_request_is_noted_once_with_who_sent_it(
     )
     owner.post("/api/context", json={"query": "when are deploys?"}, headers=bob)
     told = list(events.read(config.home))
-    parts = ["search", "search"]  # for memories and for turns
+    parts = ["search", "search"]  # one for memories, one for turns
     assert [each["op"] for each in told] == [
         "create",
         "search",
@@ -733,7 +736,7 @@ def test_each_request_is_noted_once_with_who_sent_it(
 # --- limits
 
 
-def test_who_asks_too_often_waits(
+def test_a_token_with_too_many_requests_gets_429(
     owner: TestClient, token: Token, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(access, "BURST", 3.0)
@@ -745,7 +748,7 @@ def test_who_asks_too_often_waits(
     assert owner.get("/api/me", headers=ann).status_code == 200
 
 
-def test_who_guesses_tokens_waits(nobody: TestClient) -> None:
+def test_guessing_tokens_gets_429(nobody: TestClient) -> None:
     found = {
         nobody.get("/api/me", headers={"authorization": "Bearer mem_guess_guess"}).status_code
         for _ in range(60)
@@ -753,12 +756,10 @@ def test_who_guesses_tokens_waits(nobody: TestClient) -> None:
     assert found == {401, 429}
 
 
-def test_a_wrong_token_is_told_while_all_writes_wait(
+def test_a_wrong_token_is_refused_while_all_writes_wait(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A refusal waits for nothing: neither for other requests nor for a place that a stranger
-    takes.
-    """
+    """A refusal waits neither for other requests nor for a free place in the queue."""
     go, begun = threading.Event(), threading.Semaphore(0)
 
     def waiting(*_: object, **__: object) -> Sequence[Created]:
@@ -784,7 +785,7 @@ def test_a_wrong_token_is_told_while_all_writes_wait(
         assert {each.result().status_code for each in writes} == {503}
 
 
-def test_every_answer_has_the_headers_that_keep_browsers_from_harm(owner: TestClient) -> None:
+def test_every_answer_has_the_security_headers(owner: TestClient) -> None:
     for path in ("/health", "/api/memories", "/nowhere", "/openapi.json"):
         headers = owner.get(path).headers
         for name, value in middleware.HEADERS:
@@ -797,14 +798,14 @@ def test_every_answer_has_the_headers_that_keep_browsers_from_harm(owner: TestCl
 # --- whole stores
 
 
-def test_an_export_of_somebody_else_waits_for_review(owner: TestClient, token: Token) -> None:
+def test_an_import_of_a_foreign_export_waits_for_review(owner: TestClient, token: Token) -> None:
     create(owner, "Bob likes tea", headers=token("bob:admin", name="one"))
     lines = owner.get("/api/export?namespace=bob").text.replace('"bob"', '"ann"')
     kind = {"content-type": "application/x-ndjson"}
     answer = owner.post(
         "/api/import", content=lines, headers={**token("ann:rw", name="two"), **kind}
     )
-    assert answer.status_code == 400  # it has been changed since it was written
+    assert answer.status_code == 400  # its content was changed
     own = owner.get("/api/export?namespace=bob", headers=token("bob:r", name="three")).text
     back = owner.post(
         "/api/import?namespace=bob", content=own, headers={**token("bob:rw", name="four"), **kind}
@@ -812,9 +813,7 @@ def test_an_export_of_somebody_else_waits_for_review(owner: TestClient, token: T
     assert (back.status_code, back.json()["trusted"]) == (200, False)
 
 
-def test_who_manages_a_namespace_may_import_into_it_without_review(
-    owner: TestClient, token: Token
-) -> None:
+def test_an_admin_of_a_namespace_can_import_without_review(owner: TestClient, token: Token) -> None:
     create(owner, "Bob likes tea", headers=token("bob:admin", name="one"))
     lines = owner.get("/api/export?namespace=bob").text
     kind = {"content-type": "application/x-ndjson"}
@@ -827,7 +826,7 @@ def test_who_manages_a_namespace_may_import_into_it_without_review(
 
 
 @pytest.mark.parametrize("name", ["bob", "ann"])
-def test_what_a_token_imports_is_never_a_persons(
+def test_imports_by_a_token_never_count_as_a_persons(
     owner: TestClient, token: Token, config: Config, name: str
 ) -> None:
     labels = {"=trust": "user", "=by": "root", "=via": "cli||root|laptop|1.0|shared"}
@@ -851,7 +850,7 @@ def test_what_a_token_imports_is_never_a_persons(
     )
 
 
-def test_an_import_gives_an_identity_another_name_where_the_token_may_write(
+def test_an_import_can_rename_a_namespace_only_to_a_managed_one(
     owner: TestClient, token: Token
 ) -> None:
     for text in ("Bob likes tea", "Bob works on Mondays"):
@@ -885,7 +884,7 @@ def test_an_import_takes_no_more_than_the_quota_allows(config: Config, owner: Te
     assert (contents(config, "bob"), len(contents(config, "eve"))) == ([], 2)
 
 
-def test_what_an_import_brings_is_in_the_scratchpad_and_among_the_operations(
+def test_an_import_appears_in_the_scratchpad_and_the_operations(
     owner: TestClient, config: Config
 ) -> None:
     with Memories(config=config, namespace="eve") as eve:
@@ -913,7 +912,9 @@ def test_what_an_import_brings_is_in_the_scratchpad_and_among_the_operations(
     ]  # fmt: skip
 
 
-def test_what_a_session_begins_with_is_that_of_the_token(owner: TestClient, token: Token) -> None:
+def test_scratchpad_and_prompt_follow_the_rights_of_the_token(
+    owner: TestClient, token: Token
+) -> None:
     create(owner, "The office is in Berlin")
     create(owner, "Ann sails", headers=token("ann:rw", name="ann"))
     bob = token("bob:rw", name="bob")
@@ -932,7 +933,7 @@ def test_what_a_session_begins_with_is_that_of_the_token(owner: TestClient, toke
         assert owner.get(f"/api/prompt?{wrong}").status_code == 400
 
 
-def test_the_end_of_a_projects_name_is_enough_for_what_a_session_begins_with(
+def test_a_prompt_accepts_the_end_of_a_projects_name(
     owner: TestClient,
 ) -> None:
     create(owner, "Deploys happen on Tuesdays", tags={"project": "example.com/acme/shop"})
@@ -941,7 +942,7 @@ def test_the_end_of_a_projects_name_is_enough_for_what_a_session_begins_with(
         assert ("Deploys happen" in block["prompt"]) is is_shown
 
 
-def test_an_import_may_be_larger_than_other_bodies(owner: TestClient) -> None:
+def test_an_import_can_be_larger_than_other_bodies(owner: TestClient) -> None:
     with_blanks = owner.get("/api/export").text + (" " * 999 + "\n") * 1_200
     kind = {"content-type": "application/x-ndjson"}
     assert owner.post("/api/import", content=with_blanks, headers=kind).status_code == 200
@@ -953,9 +954,7 @@ def test_an_import_may_be_larger_than_other_bodies(owner: TestClient) -> None:
     )
 
 
-def test_what_is_read_of_a_time_is_what_the_library_tells_of_it(
-    owner: TestClient, config: Config
-) -> None:
+def test_answers_as_of_a_time_equal_those_of_the_library(owner: TestClient, config: Config) -> None:
     first = datetime(2026, 5, 1, 12, tzinfo=UTC)
     with Memories(config=config, clock=lambda: first) as memories:
         one = memories.create(
@@ -1000,7 +999,7 @@ def test_what_is_read_of_a_time_is_what_the_library_tells_of_it(
 
 @pytest.mark.first(1)
 @pytest.mark.parametrize(("force", "count"), [(True, 501), (False, 26)], ids=["forced", "compared"])
-def test_one_of_a_later_transaction_that_is_refused_costs_no_other_one(
+def test_a_refused_draft_in_a_later_transaction_affects_no_other(
     owner: TestClient, force: bool, count: int
 ) -> None:
     given: list[dict[str, Any]] = [

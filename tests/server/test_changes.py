@@ -1,4 +1,4 @@
-"""The stream of changes: a listener gets every write, even by another process, and misses none."""
+"""The stream of changes: a listener gets every write, even those of other processes."""
 
 import contextlib
 import json
@@ -17,7 +17,7 @@ from memories.settings import Config
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have streams look for changes often."""
+    """Let streams look for changes often."""
     monkeypatch.setattr(server, "POLL_SECONDS", 0.05)
 
 
@@ -47,7 +47,7 @@ def _events(stream: Any) -> Iterator[dict[str, Any]]:
             event = {}
 
 
-def test_a_write_of_another_process_is_told(live: Live, config: Config) -> None:
+def test_a_write_of_another_process_is_sent(live: Live, config: Config) -> None:
     with listening(live) as events:
         assert next(events)["event"] == "ready"
         with Memories(config=config) as other:
@@ -60,7 +60,7 @@ def test_a_write_of_another_process_is_told(live: Live, config: Config) -> None:
     assert "Tuesdays" not in json.dumps(told)
 
 
-def test_what_was_missed_is_sent_after_a_reconnection(live: Live, config: Config) -> None:
+def test_missed_changes_are_sent_after_a_reconnection(live: Live, config: Config) -> None:
     with listening(live) as events:
         last = next(events)["id"]
     with Memories(config=config) as other:
@@ -75,7 +75,7 @@ def test_what_was_missed_is_sent_after_a_reconnection(live: Live, config: Config
         assert next(events)["data"]["number"] == 3
 
 
-def test_who_missed_too_much_is_told_to_read_anew(
+def test_a_listener_that_missed_too_much_is_told_to_reload(
     live: Live, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_routes, "MAX_MISSED", 2)
@@ -87,7 +87,9 @@ def test_who_missed_too_much_is_told_to_read_anew(
         assert next(events)["event"] == "reset"
 
 
-def test_only_what_the_token_reads_is_told(live: Live, config: Config, token: Any) -> None:
+def test_a_stream_contains_only_what_its_token_may_read(
+    live: Live, config: Config, token: Any
+) -> None:
     live.token = token("bob:r")["authorization"].removeprefix("Bearer ")
     with listening(live) as events:
         assert next(events)["data"]["namespaces"] == ["bob"]
@@ -97,7 +99,7 @@ def test_only_what_the_token_reads_is_told(live: Live, config: Config, token: An
         assert next(events)["data"]["namespace"] == "bob"
 
 
-def test_what_is_written_while_it_is_looked_for_is_told_too(
+def test_a_change_written_during_a_look_is_sent_too(
     live: Live, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = Memories.log
@@ -115,7 +117,7 @@ def test_what_is_written_while_it_is_looked_for_is_told_too(
         assert [next(events)["data"]["number"] for _ in range(2)] == [1, 2]
 
 
-def test_a_busy_stream_ends_too_when_its_token_is_revoked(
+def test_even_a_busy_stream_ends_when_its_token_is_revoked(
     live: Live, config: Config, token: Any
 ) -> None:
     live.token = token("bob:r", name="gone")["authorization"].removeprefix("Bearer ")
@@ -133,7 +135,7 @@ def test_an_id_that_was_never_sent_is_refused(live: Live, wrong: str) -> None:
     assert live.ask("GET", "/api/changes", **{"Last-Event-ID": wrong})[0] == 400
 
 
-def test_one_stream_too_many_is_refused_and_another_one_may_come_when_one_has_ended(
+def test_the_number_of_streams_is_limited_until_one_ends(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(server._MAX_WAITING, "stream", 2)

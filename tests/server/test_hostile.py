@@ -1,6 +1,6 @@
 """Requests that our clients never send, as raw bytes to a real server: none is answered as if it
-were allowed. All of them contain a valid token, except those that test tokens, so that only their
-own fault can refuse them.
+were allowed. All contain a valid token, except those that test tokens, so only the fault under test
+can cause their refusal.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ MEMORY = json.dumps({"content": "planted by a hostile request"})
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """A real server that waits one second for a body."""
+    """A real server that waits only one second for a body."""
     home = tmp_path_factory.mktemp("hostile")
     environment = {
         "MEMORY_HOME": str(home),
@@ -38,7 +38,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(middleware, "BODY_SECONDS", 1.0)
         patch.setattr(http, "HEAD_SECONDS", 1.0)
-        # rates have their own test
+        # rate limits have their own test
         patch.setattr("memories.server.api.access.Access.count_failure", lambda *_: None)
         config = load_config(environment=environment, folder=home)
         (home / "secret.txt").write_text("not for you")
@@ -226,7 +226,7 @@ def wrong_tokens(live: Live) -> Iterator[bytes]:
         f"Bearer {good},Bearer {good}", "Bearer eyJhbGciOiJub25lIn0.eyJzdWIiOiJvd25lciJ9.", f"token {good}", f"Bearer  {good[4:]}",
     ):  # fmt: skip
         yield live.head(GET, f"Authorization: {value}", "Connection: close", auth=False)
-    yield live.head(GET, f"Authorization: Bearer {good}", "Connection: close")  # twice
+    yield live.head(GET, f"Authorization: Bearer {good}", "Connection: close")  # the header twice
     yield live.head(GET, f"X-Api-Key: {good}", "Connection: close", auth=False)
     yield live.head(f"GET /api/memories?token={good} HTTP/1.1", "Connection: close", auth=False)
     yield live.head(
@@ -242,7 +242,7 @@ KINDS = (rebinding, other_sites, paths, smuggling, oversize, bodies, wrong_token
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_no_hostile_request_is_answered_as_allowed(
+def test_no_hostile_request_is_accepted(
     kind: Callable[[Live], Iterable[bytes]], server: Live
 ) -> None:
     requests = list(kind(server))
@@ -259,11 +259,11 @@ def test_no_hostile_request_is_answered_as_allowed(
     assert (status, [each["content"] for each in found["results"]]) == (200, ["harmless"])
 
 
-def test_there_are_two_hundred_of_them(server: Live) -> None:
+def test_there_are_at_least_200_hostile_requests(server: Live) -> None:
     assert sum(len(list(kind(server))) for kind in KINDS) >= 200
 
 
-def test_who_sends_slowly_is_hung_up_on(server: Live) -> None:
+def test_connections_of_slow_senders_are_closed(server: Live) -> None:
     upload = server.head("POST /api/import HTTP/1.1", JSON, "Transfer-Encoding: chunked")
     begun = {
         "nothing": b"",
@@ -271,12 +271,12 @@ def test_who_sends_slowly_is_hung_up_on(server: Live) -> None:
         "half a body": server.head(POST, JSON, "Content-Length: 50") + b"{",
         "half an import": upload + b"1\r\n{",
     }
-    with ThreadPoolExecutor(len(begun)) as senders:  # each waits for the end of its connection
+    with ThreadPoolExecutor(len(begun)) as senders:  # each waits until its connection ends
         answers = list(senders.map(server.send, begun.values()))
     assert dict(zip(begun, answers, strict=True)) == {name: [408] for name in begun}
 
 
-def test_connections_that_send_nothing_more_keep_no_request_out(
+def test_idle_connections_do_not_block_requests(
     server: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "MOST_REQUESTS", 4)
@@ -289,7 +289,7 @@ def test_connections_that_send_nothing_more_keep_no_request_out(
             assert server.ask("GET", "/api/memories")[0] == 200
 
 
-def test_too_many_requests_at_once_get_a_problem_and_health_an_answer(
+def test_with_too_many_requests_only_health_is_answered(
     server: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "MOST_REQUESTS", 2)
@@ -305,8 +305,10 @@ def test_too_many_requests_at_once_get_a_problem_and_health_an_answer(
         assert server.ask("GET", "/health") == (200, {"ok": True})
 
 
-def test_who_is_allowed_is_answered(server: Live) -> None:
-    """The same requests without their fault are accepted, so the refusals above mean something."""
+def test_the_same_requests_without_faults_are_accepted(server: Live) -> None:
+    """The same requests without their fault are accepted, so the fault causes the refusals
+    above.
+    """
     for more in (
         (),
         (f"Origin: http://{server.host}",),
@@ -344,7 +346,7 @@ def test_a_path_that_steps_up_is_refused_before_any_route_is_looked_for(path: st
 @pytest.mark.parametrize(
     "name", ["memories.db-journal", "m.db-journal", "m.db-wal", "tokens.json", "off", "inbox"]
 )
-def test_no_token_makes_a_folder_in_the_place_of_a_file_of_the_program(
+def test_no_namespace_can_be_named_like_a_file_of_the_program(
     nobody: TestClient, token: Callable[..., dict[str, str]], config: Config, name: str
 ) -> None:
     reader, writer = token("*:r", name="reader"), token("*:rw", name="writer")

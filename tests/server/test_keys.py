@@ -1,6 +1,4 @@
-"""Idempotency keys in a file: the servers of one store share it, also with servers that were
-killed.
-"""
+"""Idempotency keys in a file that all servers of a store share, including killed ones."""
 
 import contextlib
 import json
@@ -59,9 +57,7 @@ def create(client: TestClient, content: str, key: str) -> Any:
     )
 
 
-def test_servers_of_one_file_know_each_others_keys_whatever_folders_they_have(
-    tmp_path: Path, config: Config
-) -> None:
+def test_servers_with_one_store_share_keys_from_any_folder(tmp_path: Path, config: Config) -> None:
     with app(config.store, tmp_path / "one") as one, app(config.store, tmp_path / "other") as other:
         made = create(one, "Deploys happen on Tuesdays", "k1")
         assert create(other, "Deploys happen on Tuesdays", "k1").json() == made.json()
@@ -70,7 +66,7 @@ def test_servers_of_one_file_know_each_others_keys_whatever_folders_they_have(
         assert [memory.id for memory in memories.list().memories] == [made.json()["id"]]
 
 
-def test_stores_in_one_folder_do_not_know_each_others_keys(tmp_path: Path) -> None:
+def test_stores_in_one_folder_do_not_share_keys(tmp_path: Path) -> None:
     home = tmp_path / "home"
     for name in ("a", "b"):
         with app(f"sqlite:///{home}/{name}.db", home) as client:
@@ -82,7 +78,7 @@ def test_stores_in_one_folder_do_not_know_each_others_keys(tmp_path: Path) -> No
     assert len(paths) == 4
 
 
-def test_the_same_key_at_two_servers_of_one_file_at_once_is_done_once(
+def test_a_key_sent_to_two_servers_simultaneously_is_done_once(
     tmp_path: Path, config: Config
 ) -> None:
     def insist(client: TestClient, content: str, key: str) -> Any:
@@ -162,10 +158,10 @@ SENT: dict[str, Sent] = {
     "conversation": ("PATCH", "/api/conversations/talk", {"title": "A talk"}, {}),
     "forget of turns": ("POST", "/api/conversations/talk/forget", {"index": 0}, {}),
 }
-# The answer to a retry if the server was killed before it recorded the end: whatever can be
-# said by then.
+# The answer to a retry if the server was killed before it recorded the end, as far as it can still
+# be known.
 AFTER_A_KILL = {"move": 404, "accept": 409, "reject": 409, "turns": 200, "forget of turns": 404}
-# A retry gets the same answer for any kind of body; the core tests one of each kind.
+# A retry gets the same answer for each kind of body; by default only one of each kind is tested.
 ANSWERED = {"create", "update of a version", "delete", "turns"}
 CASES = [
     pytest.param(
@@ -179,7 +175,7 @@ CASES = [
 
 
 def prepared(client: TestClient, sent: Sent) -> Sent:
-    """Create what a write needs, and replace names by ids in its request."""
+    """Create the memories that a write needs, and replace names with ids in its request."""
     made = {}
     for name in ("ALPHA", "GONE", "WAITING"):
         body = {
@@ -206,12 +202,12 @@ def send(client: TestClient, sent: Sent) -> Any:
 
 
 def saved_bytes(file: Path) -> bytes:
-    """Return the bytes of the table of requests and of its write-ahead log."""
+    """Return the bytes of the table of requests and its write-ahead log."""
     return b"".join(part.read_bytes() for part in file.parent.glob(f"{file.name}*"))
 
 
 def state(config: Config) -> list[Any]:
-    """Return the content of the store and its log."""
+    """Return the content of the store, including its log."""
     with Memories(config=config) as memories:
         shown = [
             (each.id, each.content, each.version, each.last_reinforced_at)
@@ -223,7 +219,7 @@ def state(config: Config) -> list[Any]:
 
 @pytest.mark.first(12)
 @pytest.mark.parametrize(("what", "killed"), CASES)
-def test_each_write_is_done_once(
+def test_each_kind_of_write_is_done_once(
     tmp_path: Path, config: Config, monkeypatch: pytest.MonkeyPatch, what: str, killed: bool
 ) -> None:
     with app(config.store, tmp_path / "one") as one:
@@ -258,7 +254,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "keys"
 
 
-def test_what_a_killed_process_had_begun_may_be_done_by_another(file: Path) -> None:
+def test_another_process_can_take_over_a_request_of_a_killed_one(file: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(file)], stdout=subprocess.PIPE, text=True
     ) as process:
@@ -278,7 +274,7 @@ def test_what_a_killed_process_had_begun_may_be_done_by_another(file: Path) -> N
     assert [path.name for path in file.parent.iterdir()] == ["keys"]
 
 
-def test_processes_share_the_table_and_it_does_not_grow_for_ever(
+def test_processes_share_the_table_and_its_size_is_bounded(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claims, "MAX_KEPT", 5)
@@ -306,7 +302,7 @@ def count_rows(file: Path) -> int:
 
 
 @pytest.mark.parametrize("content", [b'{"request": "a", "dig', b"\x00{garbage", b""])
-def test_a_file_that_is_not_a_table_is_replaced(file: Path, content: bytes) -> None:
+def test_a_file_of_another_kind_is_replaced(file: Path, content: bytes) -> None:
     file.write_bytes(content)
     one, other = FileClaims(file), FileClaims(file)
     one.settle(one.claim("a", "d", sync=False), {"status": 201})
@@ -316,7 +312,7 @@ def test_a_file_that_is_not_a_table_is_replaced(file: Path, content: bytes) -> N
 
 
 @pytest.mark.parametrize("holder", ["../../x", "", 7, None, "0123"])
-def test_what_the_file_says_names_no_other_file(file: Path, holder: Any) -> None:
+def test_the_content_of_the_file_cannot_name_other_files(file: Path, holder: Any) -> None:
     one = FileClaims(file)
     one.claim("a", "d", sync=False)
     one.close()

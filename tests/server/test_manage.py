@@ -1,5 +1,5 @@
-"""How the system starts a server: the units in the docs, and those that an earlier version
-wrote.
+"""Starting a server from systemd or launchd: the units in the docs, and those that an earlier
+version wrote.
 """
 
 import configparser
@@ -20,7 +20,7 @@ from memories.cli import serve as manage
 from memories.config import registers
 from memories.server import sockets
 
-CRC = "fe2468b5"  # hash of the store's URL, in the name of its unit
+CRC = "fe2468b5"  # hash of the store's URL in the unit's name
 
 
 def unit(text: str) -> configparser.ConfigParser:
@@ -32,7 +32,7 @@ def unit(text: str) -> configparser.ConfigParser:
 
 
 def block_of_the_docs(language: str) -> str:
-    """Return the code block in a language from the page about the server."""
+    """Return the code block in a language from docs/server.md."""
     page = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
     [block] = re.findall(rf"```{language}\n(.*?)```", page, re.S)
     return str(block)
@@ -117,7 +117,7 @@ def test_the_unit_of_an_earlier_version_is_removed(
 
 @pytest.mark.first(1)
 @pytest.mark.parametrize("abstract", [False, True])
-def test_systemd_is_told_when_the_server_is_ready(
+def test_the_server_notifies_systemd_when_it_is_ready(
     abstract: bool, clean_environment: Mapping[str, str], tmp_path: Path
 ) -> None:
     name = f"@{tmp_path}" if abstract else str(tmp_path / "notify")

@@ -1,6 +1,4 @@
-"""MCP over HTTP: the tools of `memory mcp`, on the memory that belongs to the token of each
-call.
-"""
+"""MCP over HTTP: the tools of `memory mcp`, with the rights of each call's token."""
 
 import asyncio
 import json
@@ -19,13 +17,13 @@ Token = Callable[..., dict[str, str]]
 
 @pytest.fixture(scope="module", autouse=True)
 def mcp() -> None:
-    """Serve MCP, which other tests switch off."""
+    """Serve MCP, unlike in other tests."""
 
 
 async def _call(
     live: Live, headers: dict[str, str], mode: str, *calls: tuple[str, dict[str, Any]]
 ) -> list[Any]:
-    """Call tools in one session of the SDK's client."""
+    """Call tools in one session of the SDK's client; return the tools' names and the results."""
 
     import httpx2
     from mcp.client.streamable_http import streamable_http_client
@@ -59,7 +57,7 @@ def wait_until_loaded(live: Live) -> None:
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-def test_both_eras_call_the_tools(live: Live, mode: str) -> None:
+def test_clients_of_both_protocol_eras_can_call_tools(live: Live, mode: str) -> None:
     headers = {"authorization": f"Bearer {live.token}"}
     names, made, found = ask(
         live, headers, ("create_memory", {"content": "Deploys happen on Tuesdays"}),
@@ -70,7 +68,7 @@ def test_both_eras_call_the_tools(live: Live, mode: str) -> None:
     assert "Tuesdays" in found.content[0].text
 
 
-def test_a_token_works_on_its_own_namespace_and_signs(
+def test_a_token_writes_in_its_namespace_under_its_name(
     live: Live, token: Token, config: Config
 ) -> None:
     bob = token("bob:rw", name="bobs-agent")
@@ -88,13 +86,13 @@ def test_a_token_works_on_its_own_namespace_and_signs(
     )
 
 
-def test_who_may_only_read_is_offered_nothing_that_writes(live: Live, token: Token) -> None:
+def test_a_read_only_token_gets_no_writing_tools(live: Live, token: Token) -> None:
     [names] = ask(live, token("bob:r"))
     assert "search_memories" in names
     assert not {"create_memory", "update_memory", "delete_memory", "add_turns"} & names
 
 
-def test_nobody_without_a_token_calls_anything(live: Live) -> None:
+def test_calls_without_a_valid_token_are_refused(live: Live) -> None:
     wait_until_loaded(live)
     for head in (b"", b"Authorization: Bearer mem_wrong_wrong_wrong\r\n"):
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}).encode()
@@ -103,7 +101,7 @@ def test_nobody_without_a_token_calls_anything(live: Live) -> None:
         assert live.send(data + b"Content-Length: %d\r\n\r\n" % len(body) + body) == [401]
 
 
-def test_before_it_is_loaded_a_client_is_told_to_come_again(
+def test_until_mcp_is_loaded_a_client_gets_503(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def never(self: McpOverHttp, stop: asyncio.Event) -> None:
@@ -115,7 +113,7 @@ def test_before_it_is_loaded_a_client_is_told_to_come_again(
         assert live.ask("GET", "/api/status")[0] == 200
 
 
-def test_a_body_that_is_too_large_is_refused_although_its_length_is_not_told(live: Live) -> None:
+def test_a_too_large_body_without_a_length_is_refused(live: Live) -> None:
     wait_until_loaded(live)
     more = (
         "Content-Type: application/json",

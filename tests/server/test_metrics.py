@@ -1,4 +1,4 @@
-"""The server counts and logs numbers and routes, never the content of requests."""
+"""Metrics and logs contain numbers and routes, never the content of requests."""
 
 import json
 from collections.abc import Iterator
@@ -36,7 +36,9 @@ def asked(tmp_path: Path, lines: list[str], metrics: Metrics) -> Iterator[TestCl
         yield client
 
 
-def test_a_request_is_a_line_without_its_content(asked: TestClient, lines: list[str]) -> None:
+def test_a_request_is_logged_in_one_line_without_content(
+    asked: TestClient, lines: list[str]
+) -> None:
     asked.get(
         "/api/memories",
         params={"q": "my secret question"},
@@ -70,7 +72,7 @@ def test_each_route_is_named_by_its_template_and_each_token_by_its_id(
     assert "secret" not in "".join(lines)
 
 
-def test_metrics_are_text_that_prometheus_reads(asked: TestClient, metrics: Metrics) -> None:
+def test_metrics_have_the_prometheus_text_format(asked: TestClient, metrics: Metrics) -> None:
     asked.get("/health")
     asked.get("/api/memories")
     asked.request("EVIL\x22", "/health")
@@ -91,7 +93,7 @@ def test_metrics_are_text_that_prometheus_reads(asked: TestClient, metrics: Metr
     } == typed
 
 
-def test_labels_are_escaped_and_buckets_rise() -> None:
+def test_labels_are_escaped_and_buckets_are_cumulative() -> None:
     metrics = Metrics(list, list)
     for seconds in (0.001, 0.02, 0.3, 20.0):
         metrics.note("GET", 'a"b\\c\nd', 200, seconds)

@@ -1,4 +1,4 @@
-"""Tokens from a real issuer: a small one on this machine, with its own keys."""
+"""Tokens from a real but small issuer on this machine, with its own keys."""
 
 import json
 import threading
@@ -22,8 +22,8 @@ RESOURCE = "http://127.0.0.1:8765/mcp"
 Sign = Callable[..., dict[str, str]]
 
 
-class Small:
-    """An issuer: its metadata, its keys, and the tokens that it signs."""
+class TokenIssuer:
+    """An issuer that serves its metadata and keys, and signs tokens."""
 
     def __init__(self) -> None:
         self.keys = {"one": rsa.generate_private_key(public_exponent=65537, key_size=2048)}
@@ -77,23 +77,23 @@ class Small:
 
 
 @pytest.fixture
-def issuer() -> Iterator[Small]:
+def issuer() -> Iterator[TokenIssuer]:
     """A small token issuer."""
-    small = Small()
+    small = TokenIssuer()
     yield small
     small.http.shutdown()
     small.http.server_close()
 
 
 @pytest.fixture
-def api(issuer: Small, config: Config) -> Iterator[TestClient]:
+def api(issuer: TokenIssuer, config: Config) -> Iterator[TestClient]:
     """A client of a server that trusts the issuer."""
     app = build(config, Options(port=8765, issuer=issuer.url))
     with TestClient(app, base_url="http://127.0.0.1:8765") as client:
         yield client
 
 
-def test_a_client_is_told_where_to_sign_in(api: TestClient, issuer: Small) -> None:
+def test_a_client_learns_the_address_of_the_issuer(api: TestClient, issuer: TokenIssuer) -> None:
     for path in (
         "/.well-known/oauth-protected-resource",
         "/.well-known/oauth-protected-resource/mcp",
@@ -107,7 +107,7 @@ def test_a_client_is_told_where_to_sign_in(api: TestClient, issuer: Small) -> No
     assert wanted in refused.headers["www-authenticate"]
 
 
-def test_a_token_may_what_its_scopes_say(api: TestClient, issuer: Small) -> None:
+def test_scopes_set_the_rights_of_a_token(api: TestClient, issuer: TokenIssuer) -> None:
     reads, writes = issuer.sign(), issuer.sign(scope="memory:read memory:write", azp="claude")
     assert api.get("/api/memories", headers=reads).status_code == 200
     assert api.post("/api/memories", headers=reads, json={"content": "x"}).status_code == 403
@@ -119,7 +119,7 @@ def test_a_token_may_what_its_scopes_say(api: TestClient, issuer: Small) -> None
     )
 
 
-def test_namespaces_are_those_of_the_claim(api: TestClient, issuer: Small) -> None:
+def test_a_claim_sets_the_namespaces_of_a_token(api: TestClient, issuer: TokenIssuer) -> None:
     headers = issuer.sign(
         scope="memory:write", namespaces={"ann": "rw", "shared": "r", "no/name": "rw"}
     )
@@ -146,11 +146,15 @@ def test_namespaces_are_those_of_the_claim(api: TestClient, issuer: Small) -> No
         {"scope": 5}, {"scope": {"memory:admin": True}},
     ],
 )  # fmt: skip
-def test_other_tokens_are_none(api: TestClient, issuer: Small, claims: dict[str, Any]) -> None:
+def test_tokens_with_wrong_claims_are_refused(
+    api: TestClient, issuer: TokenIssuer, claims: dict[str, Any]
+) -> None:
     assert api.get("/api/me", headers=issuer.sign(**claims)).status_code == 401
 
 
-def test_only_keys_of_the_issuer_sign(api: TestClient, issuer: Small) -> None:
+def test_only_signatures_by_the_issuers_keys_are_accepted(
+    api: TestClient, issuer: TokenIssuer
+) -> None:
     other = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     secret = "a public key is no shared secret, it is known to all"
     for headers in (
@@ -162,8 +166,8 @@ def test_only_keys_of_the_issuer_sign(api: TestClient, issuer: Small) -> None:
         assert api.get("/api/me", headers=headers).status_code == 401
 
 
-def test_unknown_keys_do_not_make_it_ask_the_issuer_each_time(
-    api: TestClient, issuer: Small
+def test_unknown_keys_do_not_cause_a_request_each_time(
+    api: TestClient, issuer: TokenIssuer
 ) -> None:
     api.get("/api/me", headers=issuer.sign())
     asked = len(issuer.requests)
@@ -173,8 +177,8 @@ def test_unknown_keys_do_not_make_it_ask_the_issuer_each_time(
     assert len(issuer.requests) == asked
 
 
-def test_a_new_key_is_learned(
-    api: TestClient, issuer: Small, monkeypatch: pytest.MonkeyPatch
+def test_a_new_key_of_the_issuer_is_fetched(
+    api: TestClient, issuer: TokenIssuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert api.get("/api/me", headers=issuer.sign()).status_code == 200
     issuer.keys["two"] = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -182,9 +186,7 @@ def test_a_new_key_is_learned(
     assert api.get("/api/me", headers=issuer.sign(kid="two")).status_code == 200
 
 
-def test_an_issuer_that_is_silent_is_told_from_a_wrong_token(
-    api: TestClient, issuer: Small
-) -> None:
+def test_an_unreachable_issuer_causes_503_and_not_401(api: TestClient, issuer: TokenIssuer) -> None:
     headers = issuer.sign()
     issuer.http.shutdown()
     issuer.http.server_close()
@@ -192,8 +194,8 @@ def test_an_issuer_that_is_silent_is_told_from_a_wrong_token(
     assert (answer.status_code, "issuer" in answer.json()["detail"]) == (503, True)
 
 
-def test_who_waits_for_a_slow_issuer_keeps_nobody_else_waiting(
-    api: TestClient, issuer: Small, monkeypatch: pytest.MonkeyPatch
+def test_a_request_for_slow_keys_blocks_no_other_request(
+    api: TestClient, issuer: TokenIssuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asking, go_on = threading.Event(), threading.Event()
     own = access.Issuer._fetch_keys
@@ -217,10 +219,10 @@ def test_who_waits_for_a_slow_issuer_keeps_nobody_else_waiting(
     assert api.get("/api/me", headers=issuer.sign()).status_code == 200
 
 
-def test_an_issuer_that_is_silent_is_not_asked_for_each_token(
-    api: TestClient, issuer: Small
+def test_an_unreachable_issuer_is_not_asked_for_each_token(
+    api: TestClient, issuer: TokenIssuer
 ) -> None:
-    issuer.answers = dict  # type: ignore[method-assign] # it tells nothing
+    issuer.answers = dict  # type: ignore[method-assign] # answers without metadata
     assert api.get("/api/me", headers=issuer.sign()).status_code == 503
     asked = len(issuer.requests)
     assert [api.get("/api/me", headers=issuer.sign()).status_code for _ in range(5)] == [503] * 5

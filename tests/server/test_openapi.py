@@ -1,6 +1,4 @@
-"""The OpenAPI document is valid and complete: a client that is generated from it calls every
-route.
-"""
+"""The OpenAPI document is valid and complete: a client generated from it can call every route."""
 
 import json
 from typing import Any
@@ -18,7 +16,7 @@ DEPLOY = "Deploys happen on Tuesdays"
 
 
 class Client:
-    """A client for the operations in a document; it knows nothing else about the server."""
+    """A client that knows only the operations in a document."""
 
     def __init__(self, document: dict[str, Any], http: TestClient) -> None:
         self.document, self.http = document, http
@@ -84,7 +82,7 @@ def test_every_route_is_in_the_document(document: dict[str, Any]) -> None:
     assert len({route.summary for route in ROUTES}) == len(ROUTES)
 
 
-def test_a_client_made_from_the_document_exercises_every_route(
+def test_a_client_generated_from_the_document_can_call_every_route(
     document: dict[str, Any], owner: TestClient
 ) -> None:
     client = Client(document, owner)

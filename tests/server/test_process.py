@@ -1,5 +1,5 @@
-"""`memory serve` as a process: its messages, its shutdown, and that pages, API and command share
-one store.
+"""`memory serve` as a process: its messages, its shutdown, and the store that pages, API and
+command share.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from memories.core import events
 from memories.scratchpad import file as scratchpad_file
 
 MODULE = ["-m", "memories"]
-# The command, whose server serves no MCP: that takes a second to load.
+# The command, with a server without MCP, which takes a second to load.
 SERVE = """
 from memories.server import app
 async def run(_, stop):
@@ -68,7 +68,7 @@ class Site(NamedTuple):
 def memory(
     environment: Mapping[str, str], tmp_path: Path
 ) -> Callable[..., "subprocess.CompletedProcess[str]"]:
-    """Run a command that uses the server."""
+    """Return a function that runs a command that uses the server."""
 
     def run(
         *arguments: str, code: int = 0, script: list[str] = MODULE
@@ -101,15 +101,15 @@ def site(environment: Mapping[str, str], tmp_path: Path) -> Iterator[Site]:
 
 
 def ended(site: Site) -> str:
-    """Stop the server as a supervisor does; return its output since it was ready."""
+    """Stop the server like a supervisor; return its output since it was ready."""
     site.process.send_signal(signal.SIGTERM)
     _, said = site.process.communicate(timeout=300)
     assert site.process.returncode == 0
     return str(said)
 
 
-def test_it_serves_pages_api_and_figures(site: Site, tmp_path: Path) -> None:
-    """The log says where to sign in, but contains no token and no stored text."""
+def test_the_server_serves_pages_api_and_metrics(site: Site, tmp_path: Path) -> None:
+    """The log names the sign-in page, but contains no token and no stored text."""
     login = f"http://127.0.0.1:{site.port}/login"
     told = (
         f"sign in at {login} with the token in {tmp_path / 'h' / 'server.token'}, or one of: "
@@ -131,16 +131,14 @@ def test_it_serves_pages_api_and_figures(site: Site, tmp_path: Path) -> None:
     figures = site.ask("/metrics")[1]
     assert 'memories_requests_total{method="GET",route="/memories/{id}",status="200"} 1' in figures
     assert "memories_writes_total 1" in figures
-    assert (
-        site.ask(f"http://127.0.0.1:{site.port}/health")[0] == 400
-    )  # like a request to a proxy: see `protocol`
+    assert site.ask(f"http://127.0.0.1:{site.port}/health")[0] == 400  # like a request to a proxy
     logged = ended(site)
     assert "deploys" not in logged.lower()
     assert made["id"] not in logged
     assert site.token not in "".join(site.said) + logged
 
 
-def test_at_a_terminal_it_prints_a_link_that_signs_in(
+def test_at_a_terminal_the_server_prints_a_sign_in_link(
     environment: Mapping[str, str], tmp_path: Path
 ) -> None:
     ours, its = pty.openpty()
@@ -164,22 +162,20 @@ def test_at_a_terminal_it_prints_a_link_that_signs_in(
 
 
 @pytest.mark.thorough
-def test_it_ends_in_order_while_a_page_listens(site: Site) -> None:
+def test_the_server_exits_normally_while_a_page_listens(site: Site) -> None:
     with site.open("/api/changes") as stream:
         while not stream.readline().startswith(b"event: ready"):
             assert not stream.isclosed()
         said = ended(site)
-        assert (
-            b"event: change" not in stream.read()
-        )  # a stream that breaks off would raise an error
+        assert b"event: change" not in stream.read()  # a stream that breaks would raise an error
     assert "timeout graceful shutdown exceeded" not in said
 
 
 @pytest.mark.thorough
-def test_the_command_and_the_api_are_one_memory(
+def test_the_command_and_the_api_share_one_memory(
     site: Site, memory: Callable[..., Any], environment: Mapping[str, str]
 ) -> None:
-    """They share the store, the log of operations, and the scratchpad for new sessions."""
+    """They share the store, the operations log, and the scratchpad of new sessions."""
     typed = json.loads(memory("create", "Deploys happen on Tuesdays", "-n", "bob").stdout)["id"]
     sent = json.loads(
         site.ask("/api/memories?namespace=bob", "POST", {"content": "Lunch is at noon"})[1]
@@ -205,7 +201,7 @@ def test_the_command_and_the_api_are_one_memory(
 
 
 @pytest.mark.thorough
-def test_a_project_and_a_branch_are_those_of_the_caller(
+def test_the_callers_folder_sets_project_and_branch(
     site: Site, environment: dict[str, str]
 ) -> None:
     del site
@@ -241,13 +237,13 @@ def test_a_project_and_a_branch_are_those_of_the_caller(
 
 
 @pytest.mark.thorough
-def test_what_can_not_be_served_is_told(memory: Callable[..., Any]) -> None:
+def test_a_public_address_without_tokens_is_refused(memory: Callable[..., Any]) -> None:
     refused = memory("serve", "--host", "0.0.0.0", code=2)
     assert "memory tokens create NAME --allow NAMESPACE:rw" in refused.stderr
 
 
 @pytest.mark.thorough
-def test_a_server_for_the_command_only_gives_way_to_one_with_a_page(
+def test_a_server_without_http_gives_way_to_one_with_a_page(
     environment: Mapping[str, str], tmp_path: Path, memory: Callable[..., Any]
 ) -> None:
     memory("create", "The kettle is red")
@@ -269,7 +265,7 @@ def test_a_server_for_the_command_only_gives_way_to_one_with_a_page(
 
 
 @pytest.mark.thorough
-def test_a_second_one_says_that_one_runs_and_a_killed_one_is_done_without(
+def test_a_second_server_names_the_first_and_commands_work_after_a_kill(
     site: Site, memory: Callable[..., Any]
 ) -> None:
     refused = memory("serve", "--port", "0").stderr

@@ -1,4 +1,6 @@
-"""`/ready`: any client may ask whether the store answers, so not every request asks the store."""
+"""`/ready` reports to any client whether the store answers, so not every request may query the
+store.
+"""
 
 import asyncio
 import contextlib
@@ -26,7 +28,7 @@ from memories.stores.sqlite.store import SQLiteStore
 
 
 class Counting:
-    """A store that counts how often it is asked, and answers when the test allows it."""
+    """A store that counts its queries, and answers them when the test allows it."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -44,13 +46,13 @@ class Counting:
 
 @pytest.fixture
 def store() -> Counting:
-    """A store that counts how often it is asked."""
+    """A store that counts its queries."""
     return Counting()
 
 
 @pytest.fixture
 def web(config: Config, store: Counting) -> Iterator[Web]:
-    """A running server for that store."""
+    """A web server for that store."""
     group_commit = SimpleNamespace(
         problem="", waiting=0, writes=0, commits=0, create=None, submit=None
     )
@@ -68,7 +70,7 @@ def web(config: Config, store: Counting) -> Iterator[Web]:
 
 
 @pytest.fixture
-def anybody(web: Web) -> TestClient:
+def web_client(web: Web) -> TestClient:
     """A client without a token."""
     return TestClient(web._server.config.app, base_url=web.url)  # type: ignore[arg-type]
 
@@ -79,25 +81,25 @@ def ready(client: TestClient) -> tuple[int, Any]:
     return answer.status_code, answer.json()
 
 
-def test_the_store_is_asked_once_in_a_while_however_many_ask(
-    anybody: TestClient, store: Counting, monkeypatch: pytest.MonkeyPatch
+def test_many_requests_share_one_query_of_the_store(
+    web_client: TestClient, store: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "READY_SECONDS", 3600.0)
-    with anybody:
+    with web_client:
         for _ in range(100):
-            assert ready(anybody) == (200, {"ready": True})
+            assert ready(web_client) == (200, {"ready": True})
         assert store.asked == 1
         store.broken = True
-        assert ready(anybody)[0] == 200
+        assert ready(web_client)[0] == 200
         monkeypatch.setattr(http, "READY_SECONDS", 0.0)
-        assert ready(anybody) == (503, {"ready": False, "problem": "the store does not answer"})
-        assert anybody.get("/health").status_code == 200
+        assert ready(web_client) == (503, {"ready": False, "problem": "the store does not answer"})
+        assert web_client.get("/health").status_code == 200
         store.broken = False
-        assert ready(anybody)[0] == 200
+        assert ready(web_client)[0] == 200
         assert store.asked == 3
 
 
-def test_who_asks_while_the_store_is_being_asked_waits_for_that_answer(
+def test_requests_during_a_query_wait_for_its_answer(
     web: Web, store: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "READY_SECONDS", 0.0)
@@ -106,7 +108,7 @@ def test_who_asks_while_the_store_is_being_asked_waits_for_that_answer(
         store.may_answer.clear()
         asking = [asyncio.create_task(web._known_problem()) for _ in range(50)]
         await asyncio.sleep(0)  # all of them have begun
-        asking.pop(0).cancel()  # like a client that has sent a request and left
+        asking.pop(0).cancel()  # like a client that disconnects after its request
         store.may_answer.set()
         return await asyncio.gather(*asking)
 
@@ -114,14 +116,14 @@ def test_who_asks_while_the_store_is_being_asked_waits_for_that_answer(
     assert store.asked == 1
 
 
-# --- stores that can be read and not written
+# --- stores that can be read but not written
 
 
 @pytest.fixture(params=["sqlite", "files"])
 def real(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[Memories, Web]]:
-    """A memory on its own 2 MB disk, and a server for it that checks the store on every request."""
+    """Memories on their own 2 MB disk, and a server that checks the store on every request."""
     disk = tmp_path / "disk"
     disk.mkdir()
     if (
@@ -162,14 +164,14 @@ def fill(disk: Path) -> None:
 
 
 def blocked(disk: Path) -> None:
-    """Put a folder where a store's lock file should be."""
+    """Replace the store's lock file with a folder."""
     lock = disk / "m.db.lock" if (disk / "m.db").is_file() else disk / "m.db" / ".memories" / "lock"
     lock.rename(disk / "aside")
     lock.mkdir()
 
 
 @pytest.mark.parametrize("broken", [fill, blocked])
-def test_a_store_that_no_write_can_change_is_not_ready(
+def test_a_store_that_cannot_be_written_is_not_ready(
     real: tuple[Memories, Web], tmp_path: Path, broken: Callable[[Path], None]
 ) -> None:
     memories, web = real
@@ -195,7 +197,7 @@ def test_a_store_that_no_write_can_change_is_not_ready(
     assert memories.create("The office is in Bonn", force=True).stored
 
 
-def test_a_folder_in_the_place_of_the_journal_is_not_ready_though_open_connections_write(
+def test_a_folder_in_the_place_of_the_journal_makes_the_store_not_ready(
     home: Path, web: Web, store: Counting
 ) -> None:
     process: Any = web._process
@@ -221,7 +223,7 @@ def test_a_rehearsal_leaves_the_store_as_it_was(home: Path) -> None:
         assert (db.pragma("data_version"), db.execute("SELECT * FROM store").fetchall()) == before
         assert db.execute("SELECT * FROM meta WHERE name = 'rehearsal'").fetchall() == []
     with other.transaction():
-        store.rehearse()  # another writer is active, so writes evidently succeed
+        store.rehearse()  # another writer is active, so the store is evidently writable
     Memories(other, embedder="none").create("The office is in Bonn", force=True)
     assert list(store.check(deep=True)) == []
     store.close()

@@ -1,4 +1,4 @@
-"""Two namespaces with the same ids: a request reaches only the copies that its token may reach."""
+"""Two namespaces with the same ids: a request reaches only the copies that its token allows."""
 
 import itertools
 import json
@@ -39,7 +39,7 @@ CORE = (
     GRANTS[1],
     GRANTS[4],
     GRANTS[5],
-)  # tokens that write to their own namespace, manage the shared one, or read all others
+)  # by default, only tokens that write to their own namespace, manage the shared one, or read all
 EACH = [
     pytest.param(grants, id=" ".join(grants), marks=() if grants in CORE else pytest.mark.thorough)
     for grants in GRANTS
@@ -150,7 +150,7 @@ def prepared(site: Site, state: str, count: int, numbers: "itertools.count[int]"
 
 
 def level(grants: tuple[str, ...], namespace: str) -> int:
-    """Return what a token may do in a namespace."""
+    """Return the level of a token's rights in a namespace."""
     known = dict(grant.split(":") for grant in grants)
     return LEVELS.get(known.get(namespace, known.get("*", "")), 0)
 
@@ -162,7 +162,7 @@ def filled(given: Any, name: str) -> Any:
 
 @pytest.mark.first(1)
 @pytest.mark.parametrize("grants", EACH)
-def test_a_token_changes_what_it_may_and_no_other_copy(site: Site, grants: tuple[str, ...]) -> None:
+def test_a_token_changes_only_copies_in_its_namespaces(site: Site, grants: tuple[str, ...]) -> None:
     numbers = itertools.count(1_000 * GRANTS.index(grants))
     sizes = {"current": 30, "deleted": 6, "pending": 8, "conversation": 12}
     pools = {state: prepared(site, state, size, numbers) for state, size in sizes.items()}
@@ -209,7 +209,7 @@ def test_a_token_changes_what_it_may_and_no_other_copy(site: Site, grants: tuple
     "grants", [("mallory:admin", "shared:r"), ("mallory:admin", "*:r")], ids=" ".join
 )
 @pytest.mark.parametrize("trusted", [False, True])
-def test_a_token_that_reads_shared_cannot_empty_it(
+def test_a_token_that_only_reads_shared_cannot_empty_it(
     site: Site, grants: tuple[str, ...], trusted: bool
 ) -> None:
     headers = site.token(f"mallory {grants} {trusted}", *grants)
@@ -251,11 +251,11 @@ def test_a_token_that_reads_shared_cannot_empty_it(
     assert site.contents(SHARED) == whole
 
 
-def test_a_retry_is_not_answered_by_what_was_done_to_the_copy_of_another_namespace(
+def test_a_retry_ignores_changes_to_the_copy_in_another_namespace(
     site: Site,
 ) -> None:
-    """A server that runs a request a second time looks up earlier changes in the log, which
-    contains both namespaces.
+    """A server that repeats a request looks up the earlier change in the log, which contains both
+    namespaces.
     """
     deleted, forgotten, restored = prepared(site, "current", 3, itertools.count(900_000))
     server: Server = site.client.app.state.server  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""SIGTERM during requests: each gets its true result, or a problem that says how much is known."""
+"""SIGTERM during requests: each gets its true result, or a problem that says what is known."""
 
 import asyncio
 import contextlib
@@ -53,7 +53,7 @@ class Answer(NamedTuple):
     body: Any
 
     def check(self, *said: str) -> str:
-        """Check that an answer is a problem with one of these sentences; return which."""
+        """Check that the answer is a problem with one of these sentences; return the sentence."""
         assert (self.status, self.kind, self.retry_after) == (
             503,
             "application/problem+json",
@@ -114,7 +114,7 @@ Start = Callable[..., Site]
 
 @pytest.fixture
 def start(environment: Mapping[str, str], tmp_path: Path) -> Iterator[Start]:
-    """Return a function that starts a server that gets this much time to stop."""
+    """Return a function that starts a server with a limited time to stop."""
     begun: list[subprocess.Popen[bytes]] = []
 
     def serve(grace: float, *, mcp: bool = False) -> Site:
@@ -147,7 +147,7 @@ def start(environment: Mapping[str, str], tmp_path: Path) -> Iterator[Start]:
 
 @pytest.fixture
 def kept(environment: Mapping[str, str], tmp_path: Path) -> Callable[[], list[str]]:
-    """Read the texts of all memories and turns that are stored."""
+    """Return a function that reads the texts of all stored memories and turns."""
 
     def read() -> list[str]:
         config = load_config(environment=dict(environment), folder=tmp_path)
@@ -207,13 +207,13 @@ def writes(site: Site, seed: str, *, mcp: bool = True) -> dict[str, Callable[[],
         name: site.begin(method, path, body, **more)
         for name, (method, path, body, more) in sent.items()
     }
-    for _ in range(3):  # by then, the server has read them
+    for _ in range(3):  # by then, the server has read the requests
         assert site.ask("GET", "/health").status == 200
     return waiting
 
 
 @pytest.mark.parametrize("mcp", [False, pytest.param(True, marks=pytest.mark.thorough)])
-def test_a_write_that_is_done_in_time_is_answered_as_ever(
+def test_a_write_that_finishes_in_time_gets_its_usual_answer(
     start: Start, kept: Callable[[], list[str]], mcp: bool
 ) -> None:
     site = start(WAIT, mcp=mcp)
@@ -223,11 +223,11 @@ def test_a_write_that_is_done_in_time_is_answered_as_ever(
     with busy(site):
         waiting = writes(site, seed, mcp=mcp)
         site.stop()
-        with pytest.raises(OSError):  # refused, or disconnected
-            while True:  # it accepts no more clients
+        with pytest.raises(OSError):  # new connections are refused or closed
+            while True:  # until the server accepts no more clients
                 site.ask("GET", "/health")
     answers = {name: wait() for name, wait in waiting.items()}
-    assert answers.pop("store").check(NOTHING)  # a transaction that its client could not continue
+    assert answers.pop("store").check(NOTHING)  # the client could not continue its transaction
     assert {name: answer.status // 100 for name, answer in answers.items()} == dict.fromkeys(
         answers, 2
     )
@@ -255,7 +255,7 @@ def test_a_transaction_of_a_client_does_not_keep_the_server_from_stopping(
 
 
 @pytest.mark.thorough
-def test_a_write_whose_result_is_not_known_says_so(
+def test_a_write_with_an_unknown_result_is_reported_as_in_doubt(
     start: Start, kept: Callable[[], list[str]]
 ) -> None:
     site = start(0.3, mcp=True)
@@ -274,7 +274,7 @@ def test_a_write_whose_result_is_not_known_says_so(
 
 
 @pytest.mark.thorough
-def test_the_store_of_a_server_that_stops_says_what_is_known(
+def test_a_client_of_a_stopping_servers_store_learns_that_nothing_was_written(
     start: Start, environment: Mapping[str, str], tmp_path: Path
 ) -> None:
     site = start(0.3)
@@ -303,7 +303,7 @@ def test_the_store_of_a_server_that_stops_says_what_is_known(
 
 
 @pytest.mark.thorough
-def test_a_command_that_a_stopping_server_did_not_begin_is_done_by_itself(
+def test_a_command_that_a_stopping_server_did_not_begin_runs_itself(
     start: Start, kept: Callable[[], list[str]], environment: Mapping[str, str], tmp_path: Path
 ) -> None:
     site = start(0.3)
@@ -317,7 +317,7 @@ def test_a_command_that_a_stopping_server_did_not_begin_is_done_by_itself(
         site.stop()
         first().check(IN_DOUBT)
         with pytest.raises(OSError):
-            while True:  # until the server has reported to the command that nothing was written
+            while True:  # until the server has told the command that nothing was written
                 site.ask("GET", "/health")
     told, _ = run.communicate(timeout=WAIT)
     assert (run.returncode, json.loads(told)["stored"]) == (0, True)
@@ -329,16 +329,16 @@ def test_a_command_that_a_stopping_server_did_not_begin_is_done_by_itself(
 
 
 class Done(NamedTuple):
-    """The answers that writers got: the texts that are stored, and the keys of those that may be
-    retried.
-    """
+    """The answers to writers: the stored texts, and the keys of those that may be retried."""
 
     stored: list[str]
     doubtful: dict[str, str]
 
 
 def over_http(site: Site, done: Done, worker: int) -> None:
-    """Create memories until the server stops; odd workers use a key for each."""
+    """Create memories until the server stops; workers with odd numbers send an idempotency key with
+    each.
+    """
     for number in range(10_000):
         content, key = f"http {worker} {number}", f"{worker}-{number}"
         headers = {"Idempotency_Key": key} if worker % 2 else {}
@@ -359,7 +359,7 @@ def over_http(site: Site, done: Done, worker: int) -> None:
 
 
 def as_a_store(site: Site, done: Done, worker: int) -> None:
-    """Create memories in the server's store until it stops."""
+    """Create memories through the server's store interface until it stops."""
     home = site.home.parent / f"elsewhere{worker}"
     given = {"MEMORY_HOME": str(home), "MEMORY_TOKEN": site.token, "EMBEDDER": "none"}
     config = load_config(
@@ -372,7 +372,7 @@ def as_a_store(site: Site, done: Done, worker: int) -> None:
 
 
 def as_an_agent(site: Site, done: Done) -> None:
-    """Create memories through the tools until the server stops."""
+    """Create memories through the MCP tools until the server stops."""
 
     import httpx2
     from mcp.client.streamable_http import streamable_http_client
@@ -397,7 +397,7 @@ def as_an_agent(site: Site, done: Done) -> None:
 
     with contextlib.suppress(
         Exception
-    ):  # the SDK raises many kinds of errors when a server is gone
+    ):  # the SDK raises many kinds of errors if the server is gone
         asyncio.run(create())
 
 
@@ -430,7 +430,7 @@ def test_nothing_acknowledged_is_lost_when_a_server_stops_at_any_moment(
     assert all(found.count(content) == 1 for content in done.doubtful)
 
 
-def test_a_write_that_ends_after_the_server_has_stopped_says_nothing(
+def test_a_write_that_ends_after_the_stop_logs_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     written: Future[Any] = Future()

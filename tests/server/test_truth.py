@@ -1,4 +1,4 @@
-"""The owner of the machine gets verdicts over HTTP and on the page; a token gets none."""
+"""The machine's owner gets verdicts over HTTP and on the page; tokens get none."""
 
 import subprocess
 from collections.abc import Callable
@@ -57,7 +57,7 @@ def test_only_the_owner_gets_verdicts(owner: TestClient, token: Token, stale: st
     assert refused.status_code == 400
 
 
-def test_a_confirmed_memory_is_verified_again(owner: TestClient, stale: str) -> None:
+def test_confirming_a_memory_verifies_it_again(owner: TestClient, stale: str) -> None:
     confirmed = owner.post(f"/api/memories/{stale}/confirm", json={}).json()
     assert (confirmed["version"], confirmed["verdict"]) == (2, "verified")
     assert owner.get("/api/memories", params={"where": "verdict = changed"}).json()["count"] == 0

@@ -1,5 +1,5 @@
-"""A server with the pages on loopback, and a real browser: Debian's Chromium, if it is
-installed.
+"""A server with the pages on localhost, and a real browser (Debian's Chromium, if it is
+installed).
 """
 
 import shutil
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module", autouse=True)
 def mcp() -> Iterator[None]:
-    """Serve no MCP, which no page needs."""
+    """Serve no MCP, since no page needs it."""
     with without_mcp():
         yield
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    """Serve an empty memory that is searched by words only."""
+    """A server with an empty memory that is searched only by words."""
     with serving(tmp_path) as started:
         yield started
 
@@ -63,9 +63,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def problems() -> list[str]:
-    """Collect the errors of a browser: scripts that fail, and violations of the content security
-    policy.
-    """
+    """The errors of the browser: failing scripts, and violations of the content security policy."""
     return []
 
 

@@ -1,5 +1,5 @@
-"""The page shows what an agent sees, exactly as the hooks give it, and shows each reader only what
-the reader's token may see.
+"""The page shows exactly what the hooks give an agent, and shows each reader only what their token
+allows.
 """
 
 import re
@@ -22,7 +22,7 @@ HOSTILE = '</pre><script>alert(1)</script>"><img src=x onerror=alert(2)>{{ 7*7 }
 
 
 def client_with(site: Site, name: str, *grants: str) -> httpx.Client:
-    """Return a client whose token has only these grants."""
+    """Return a client whose token has these grants only."""
     secret, _ = tokens.create(site.memories.config.home, name, tokens.parse_grants(grants), None)
     headers = {"Authorization": f"Bearer {secret}"}
     return httpx.Client(base_url=site.url, headers=headers, timeout=60)
@@ -65,7 +65,7 @@ def test_the_page_shows_what_the_hooks_give(site: Site, asking: httpx.Client) ->
     assert line["chance"] > line["threshold"]
 
 
-def test_looking_counts_no_read(site: Site, asking: httpx.Client) -> None:
+def test_the_page_counts_no_read(site: Site, asking: httpx.Client) -> None:
     made = site.memories.create("Deploys happen on Fridays").memory
     assert made
     for _ in range(3):
@@ -74,7 +74,7 @@ def test_looking_counts_no_read(site: Site, asking: httpx.Client) -> None:
     assert not (site.memories.config.home / "sessions").exists()
 
 
-def test_texts_are_data(site: Site, asking: httpx.Client) -> None:
+def test_texts_are_escaped(site: Site, asking: httpx.Client) -> None:
     site.memories.create(HOSTILE, tags={"project": HOSTILE[:60]})
     for address in ("/agents", "/map"):
         page = asking.get(address, params={"message": HOSTILE, "project": HOSTILE[:60]}).text
@@ -83,7 +83,7 @@ def test_texts_are_data(site: Site, asking: httpx.Client) -> None:
         assert "&lt;script&gt;" in page
 
 
-def test_a_token_sees_what_its_namespace_gives(site: Site) -> None:
+def test_a_token_sees_what_an_agent_in_its_namespace_gets(site: Site) -> None:
     with Memories(config=site.memories.config, namespace="bob", embedder="none") as bob:
         bob.create("Bob likes the kettle")
     site.memories.create("The kettle of the owner is new")
@@ -102,7 +102,7 @@ def test_a_token_sees_what_its_namespace_gives(site: Site) -> None:
     with client_with(site, "admin", "*:admin") as client:
         page = client.get("/agents?message=kettle").text
         assert "of the owner" in page
-        assert "Agents and hooks" not in page  # agents and hooks belong to the machine's user
+        assert "Agents and hooks" not in page  # only the machine's user sees agents and hooks
     with client_with(site, "writer", "bob:rw", "shared:r") as client:
         page = client.get("/agents?namespace=bob&message=kettle").text
         assert "of the owner" in page
@@ -110,7 +110,7 @@ def test_a_token_sees_what_its_namespace_gives(site: Site) -> None:
         assert '/pin?namespace=shared"' not in page
 
 
-def test_a_folder_decides_project_namespace_and_whether_memory_is_on(
+def test_a_folder_sets_the_project_the_namespace_and_whether_memory_is_on(
     site: Site, asking: httpx.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MEMORY_HOME", str(site.memories.config.home))
@@ -122,7 +122,7 @@ def test_a_folder_decides_project_namespace_and_whether_memory_is_on(
     (folder / ".env").write_text("MEMORY_STORE=sqlite:////elsewhere.db\n")
     page = asking.get("/agents", params={"project": str(folder)}).text
     assert "Memory is off here" in page
-    assert "The kettle is new" in page  # an untrusted folder chooses no store
+    assert "The kettle is new" in page  # an untrusted folder can't choose a store
     missing = asking.get("/agents", params={"project": str(folder / "nowhere")})
     assert (missing.status_code, "there is no folder" in missing.text) == (400, True)
 
@@ -136,7 +136,7 @@ def test_a_folder_decides_project_namespace_and_whether_memory_is_on(
         ("as_of=2026-01-01", 200, "is not recorded"),
     ],
 )
-def test_what_recalls_nothing_says_why(
+def test_a_message_that_recalls_nothing_says_why(
     asking: httpx.Client, query: str, status: int, sentence: str
 ) -> None:
     answer = asking.get(f"/agents?{query}")
@@ -177,14 +177,14 @@ def test_the_map_draws_projects_over_time_and_corrections(site: Site) -> None:
     assert view.data["corrections"][0]["from"] == older.id
 
 
-def test_a_correction_of_the_same_day_is_a_ring(site: Site) -> None:
+def test_a_correction_on_the_same_day_is_drawn_as_a_ring(site: Site) -> None:
     for day in ("Mondays", "Tuesdays"):
         site.memories.create(f"Deploys happen on {day}", tags={"project": "shop"})
     view = picture(site.memories, PageRequest(()))
     assert (view.more["arrows"], view.more["dots"][0].has_corrections) == ([], True)
 
 
-def test_an_empty_memory_leads_on(asking: httpx.Client) -> None:
+def test_the_pages_of_an_empty_memory_name_the_next_step(asking: httpx.Client) -> None:
     pages = ("/", "/agents", "/map", "/review", "/conversations", "/tags")
     for path in pages:
         answer = asking.get(path)
@@ -193,7 +193,7 @@ def test_an_empty_memory_leads_on(asking: httpx.Client) -> None:
     assert "Nothing to draw yet" in asking.get("/map").text
 
 
-def test_a_conversation_is_called_by_what_the_user_said_first(
+def test_a_conversation_without_a_title_is_named_by_its_first_user_turn(
     site: Site, asking: httpx.Client
 ) -> None:
     from memories import TurnDraft

@@ -1,5 +1,5 @@
-"""Working with the page in a real browser: new memories, bulk changes, commands, what an agent
-sees, and accessibility.
+"""Work on the pages in a real browser: new memories, bulk changes, the command palette, the agent's
+view, and accessibility.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ def contents(site: Site) -> list[str]:
     return [memory.content for memory in site.memories.list().memories]
 
 
-def test_a_memory_is_written_by_keys_alone_and_undone(site: Site, opened: Open) -> None:
+def test_a_memory_can_be_written_and_undone_by_keyboard(site: Site, opened: Open) -> None:
     page = opened()
     page.get_by_text("Nothing here yet").wait_for()
     page.keyboard.press("n")
@@ -39,7 +39,7 @@ def test_a_memory_is_written_by_keys_alone_and_undone(site: Site, opened: Open) 
     assert contents(site) == []
 
 
-def test_a_repetition_is_named_and_can_be_stored_anyway(site: Site, opened: Open) -> None:
+def test_a_repetition_is_shown_and_can_be_stored_anyway(site: Site, opened: Open) -> None:
     page = opened()
     page.route(
         "**/api/memories",
@@ -60,7 +60,7 @@ def test_a_repetition_is_named_and_can_be_stored_anyway(site: Site, opened: Open
     assert contents(site) == ["The kettle is red"]
 
 
-def test_several_are_tagged_moved_and_deleted_and_all_of_it_is_undone(
+def test_selected_memories_can_be_tagged_moved_and_deleted_with_undo(
     site: Site, opened: Open
 ) -> None:
     for name in ("kettle", "violin", "harbour"):
@@ -97,7 +97,7 @@ def test_several_are_tagged_moved_and_deleted_and_all_of_it_is_undone(
     assert len(contents(site)) == 3
 
 
-def test_several_are_moved_to_another_namespace_and_back(site: Site, opened: Open) -> None:
+def test_selected_memories_move_to_another_namespace_and_back(site: Site, opened: Open) -> None:
     for name in ("kettle", "violin"):
         site.memories.create(f"The {name} is old", key=f"{name}/age", force=True)
     before = [(each.id, each.key, each.created_at) for each in site.memories.list().memories]
@@ -117,7 +117,7 @@ def test_several_are_moved_to_another_namespace_and_back(site: Site, opened: Ope
     assert after == before
 
 
-def test_what_is_chosen_stays_chosen_when_more_comes(site: Site, opened: Open) -> None:
+def test_selected_memories_stay_selected_when_memories_arrive(site: Site, opened: Open) -> None:
     site.memories.create("The kettle is old")
     page = opened()
     page.check("article .pick input")
@@ -138,7 +138,7 @@ def test_a_click_anywhere_on_a_card_opens_it(site: Site, opened: Open) -> None:
     page.wait_for_url("**tag=type**")
 
 
-def test_what_is_chosen_is_deleted_by_keys_alone(site: Site, opened: Open) -> None:
+def test_selected_memories_can_be_deleted_by_keyboard(site: Site, opened: Open) -> None:
     for name in ("kettle", "violin"):
         site.memories.create(f"The {name} is old", force=True)
     page = opened()
@@ -163,18 +163,18 @@ def test_the_palette_finds_commands_and_memories(site: Site, opened: Open) -> No
     page.keyboard.press("Control+k")
     page.keyboard.type("kettle")
     page.locator("#palette li.memory").wait_for()
-    page.keyboard.press("ArrowUp")  # from the first to the last
+    page.keyboard.press("ArrowUp")  # moves from the first entry to the last
     assert page.locator("#palette [aria-selected=true]").inner_text() == "The kettle is old"
     page.keyboard.press("Enter")
     page.wait_for_url(f"**/memories/{made.id}")
 
 
-def test_the_review_goes_on_key_by_key(site: Site, opened: Open) -> None:
+def test_keys_skip_accept_reject_and_undo_in_the_review(site: Site, opened: Open) -> None:
     for name in ("kettle", "violin", "harbour", "meadow"):
         site.memories.create_many([Draft(f"The {name} is old", pending=True)], force=True)
     page = opened("/review")
     told = page.locator("#told")
-    page.keyboard.press("s")  # skips the newest
+    page.keyboard.press("s")  # skips the newest memory
     page.keyboard.press("a")
     told.filter(has_text="Accepted").wait_for()
     assert contents(site) == ["The harbour is old"]
@@ -189,7 +189,7 @@ def test_the_review_goes_on_key_by_key(site: Site, opened: Open) -> None:
     assert site.memories.review.count() == 4
 
 
-def test_the_keys_of_a_fast_reader_are_all_heard(site: Site, opened: Open) -> None:
+def test_no_key_press_is_lost_at_speed(site: Site, opened: Open) -> None:
     names = [f"{colour} {thing}" for colour in ("red", "old") for thing in ("kettle", "violin")]
     for name in names:
         site.memories.create_many([Draft(f"The {name} is here", pending=True)], force=True)
@@ -206,7 +206,7 @@ def test_the_keys_of_a_fast_reader_are_all_heard(site: Site, opened: Open) -> No
     assert (contents(site), site.memories.review.count()) == ([], 4)
 
 
-def test_many_are_accepted_and_wait_again(site: Site, opened: Open) -> None:
+def test_undoing_a_batch_of_acceptances_makes_all_wait_again(site: Site, opened: Open) -> None:
     for name in ("kettle", "violin", "harbour"):
         site.memories.create_many([Draft(f"The {name} is old", pending=True)], force=True)
     page = opened("/review")
@@ -219,7 +219,7 @@ def test_many_are_accepted_and_wait_again(site: Site, opened: Open) -> None:
     assert (contents(site), site.memories.review.count()) == ([], 3)
 
 
-def test_what_an_agent_sees_is_changed_where_it_is_seen(site: Site, opened: Open) -> None:
+def test_memories_can_be_changed_in_the_agents_view(site: Site, opened: Open) -> None:
     then = datetime.now(UTC) - timedelta(days=9)
     made = site.memories.create("Deploys of the harbour happen on Fridays", created_at=then).memory
     assert made
@@ -238,7 +238,7 @@ def test_what_an_agent_sees_is_changed_where_it_is_seen(site: Site, opened: Open
     assert "not useful" in line.locator(".because").inner_text()
     assert site.memories.get(made.id).tags == {"recall": "off"}
     page.click("#told button")
-    # It is the newest memory now, so the session block shows it, and the prompt doesn't repeat it.
+    # The memory is now the newest, so the session block shows it and the prompt doesn't repeat it.
     line = start.locator("article", has_text="Deploys")
     start.locator("pre", has_text="on Fridays").wait_for()
     line.get_by_text("Edit", exact=True).click()
@@ -256,7 +256,7 @@ def test_what_an_agent_sees_is_changed_where_it_is_seen(site: Site, opened: Open
     assert not any("Deploys" in content for content in contents(site))
 
 
-def test_the_first_hit_is_on_the_first_screen_of_a_phone(site: Site, opened: Open) -> None:
+def test_the_first_hit_is_on_a_phones_first_screen(site: Site, opened: Open) -> None:
     now = datetime.now(UTC)
     for number in range(12):
         tags = {"type": ("fact", "note")[number % 2], "project": ("shop", "web")[number % 2]}

@@ -1,4 +1,4 @@
-"""The page as it was on an earlier day: every view, every link, and the JSON of each view."""
+"""Pages of an earlier day: every view, every link, and the JSON of each view."""
 
 import html
 import re
@@ -20,16 +20,14 @@ _LINK = re.compile(r'<a [^>]*href="([^"]*)"[^>]*>(.*?)</a>', re.DOTALL)
 
 
 def client_of(site: Site) -> httpx.Client:
-    """Return a client that sends a site's token."""
+    """Return a client with a site's token."""
     return httpx.Client(
         base_url=site.url, headers={"Authorization": f"Bearer {site.token}"}, timeout=60
     )
 
 
 def filled(site: Site) -> str:
-    """Store a memory with three versions, of 1, 3 and 9 May, that came from a conversation; return
-    its id.
-    """
+    """Store a memory from a conversation, with versions of 1, 3 and 9 May; return its id."""
     clock = T0
     with Memories(config=site.memories.config, embedder="none", clock=lambda: clock) as memories:
         memories.add_turns(
@@ -59,13 +57,13 @@ def past(mcp: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[
 
 @pytest.fixture
 def asking(past: tuple[httpx.Client, str]) -> httpx.Client:
-    """A client of a site with a past."""
+    """A client of the filled site."""
     return past[0]
 
 
 @pytest.fixture
 def one(past: tuple[httpx.Client, str]) -> str:
-    """The id of the memory in the site with a past."""
+    """The id of the filled site's memory."""
     return past[1]
 
 
@@ -82,7 +80,7 @@ def text_of(answer: httpx.Response) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", main)).split())
 
 
-def test_a_memory_is_shown_as_it_was_and_what_it_says_today(asking: httpx.Client, one: str) -> None:
+def test_a_memory_is_shown_as_it_was_and_as_it_is_today(asking: httpx.Client, one: str) -> None:
     said = text_of(asking.get(f"/memories/{one}?{THEN}"))
     assert "As it was on 2026-05-04 . Today it says: Deploys happen on Fridays" in said
     assert "type fact" in said
@@ -94,7 +92,7 @@ def test_a_memory_is_shown_as_it_was_and_what_it_says_today(asking: httpx.Client
     assert "read" not in said.partition("namespace")[2].partition(one)[0]
 
 
-def test_the_past_can_not_be_changed(asking: httpx.Client, one: str) -> None:
+def test_pages_of_the_past_offer_no_changes(asking: httpx.Client, one: str) -> None:
     failures = []
     for path in (
         f"/memories/{one}?",
@@ -114,7 +112,7 @@ def test_the_past_can_not_be_changed(asking: httpx.Client, one: str) -> None:
 
 
 @pytest.mark.thorough
-def test_every_link_of_a_day_keeps_the_day(asking: httpx.Client, one: str) -> None:
+def test_every_link_on_pages_of_a_day_keeps_the_day(asking: httpx.Client, one: str) -> None:
     seen: set[str] = set()
     ways = [f"/?{THEN}", f"/?q=deploys&{THEN}", f"/memories/{one}?{THEN}"]
     while ways:
@@ -139,7 +137,7 @@ def test_every_link_of_a_day_keeps_the_day(asking: httpx.Client, one: str) -> No
     }  # fmt: skip
 
 
-def test_back_to_now_is_the_same_view_of_now(asking: httpx.Client, one: str) -> None:
+def test_back_to_now_leads_to_the_same_view(asking: httpx.Client, one: str) -> None:
     for path in (
         f"/memories/{one}?",
         "/tags?key=type&",
@@ -169,7 +167,7 @@ SAME = {
 
 
 @pytest.mark.parametrize("then", [THEN, "as_of=2026-04-01"])
-def test_a_view_of_a_day_as_json_is_what_the_api_answers(
+def test_a_view_of_a_day_as_json_equals_the_answer_of_the_api(
     asking: httpx.Client, one: str, then: str
 ) -> None:
     for path, api in SAME.items():
@@ -185,7 +183,7 @@ def test_a_view_of_a_day_as_json_is_what_the_api_answers(
             assert shown.json() == said.json(), path
 
 
-def test_before_there_was_a_memory_the_page_says_so_and_leads_to_its_first_version(
+def test_a_memory_not_yet_stored_on_that_day_links_to_its_first_version(
     asking: httpx.Client, one: str
 ) -> None:
     answer = asking.get(f"/memories/{one}?as_of=2026-04-30")
@@ -201,7 +199,7 @@ def test_before_there_was_a_memory_the_page_says_so_and_leads_to_its_first_versi
     assert "Fridays" in text_of(asking.get(links["See it as it is now"]))
 
 
-def test_what_waited_then_is_not_there_and_leads_to_now(site: Site, own: httpx.Client) -> None:
+def test_a_memory_that_was_waiting_on_that_day_is_not_found(site: Site, own: httpx.Client) -> None:
     one = filled(site)
     (waits,) = site.memories.review.page().memories
     answer = own.get(f"/memories/{waits.id}?{THEN}")
@@ -215,7 +213,7 @@ def test_what_waited_then_is_not_there_and_leads_to_now(site: Site, own: httpx.C
     assert own.get(f"/memories/{one}?as_of=2099-01-01").status_code == 200
 
 
-def test_a_conversation_that_had_not_begun_says_since_when_it_is(
+def test_a_conversation_that_had_not_begun_says_when_it_began(
     asking: httpx.Client, one: str
 ) -> None:
     assert one
@@ -226,7 +224,7 @@ def test_a_conversation_that_had_not_begun_says_since_when_it_is(
     assert "said 20" not in then
 
 
-def test_a_forgotten_memory_is_gone_from_every_day(site: Site, own: httpx.Client) -> None:
+def test_a_forgotten_memory_is_gone_from_all_days(site: Site, own: httpx.Client) -> None:
     one = filled(site)
     site.memories.forget(one)
     answer = own.get(f"/memories/{one}?{THEN}")
@@ -235,7 +233,7 @@ def test_a_forgotten_memory_is_gone_from_every_day(site: Site, own: httpx.Client
         assert "Tuesdays" not in own.get(path).text
 
 
-def test_what_became_of_it_is_told(site: Site, own: httpx.Client) -> None:
+def test_a_past_version_says_what_became_of_the_memory(site: Site, own: httpx.Client) -> None:
     one, memories = filled(site), site.memories
 
     def replace() -> None:
@@ -253,7 +251,7 @@ def test_what_became_of_it_is_told(site: Site, own: httpx.Client) -> None:
         assert sentence in text_of(own.get(f"/memories/{one}?{THEN}"))
 
 
-def test_a_memory_that_was_deleted_then_says_so(site: Site, own: httpx.Client) -> None:
+def test_a_memory_that_was_deleted_on_that_day_says_so(site: Site, own: httpx.Client) -> None:
     one = filled(site)
     moment = T0 + 20 * DAY
     with Memories(config=site.memories.config, embedder="none", clock=lambda: moment) as memories:
@@ -266,9 +264,7 @@ def test_a_memory_that_was_deleted_then_says_so(site: Site, own: httpx.Client) -
     assert "was deleted" not in text_of(own.get(f"/memories/{one}?as_of=2026-05-22"))
 
 
-def test_a_correction_is_shown_from_the_day_on_which_it_was_made(
-    site: Site, own: httpx.Client
-) -> None:
+def test_a_correction_is_shown_from_its_day_on(site: Site, own: httpx.Client) -> None:
     moment = T0
     with Memories(config=site.memories.config, embedder="none", clock=lambda: moment) as memories:
         older = memories.create("The office is at 12 Main Street", key="office").memory
@@ -285,7 +281,7 @@ def test_a_correction_is_shown_from_the_day_on_which_it_was_made(
     assert "41 Harbour Road" not in then
 
 
-def test_health_and_review_say_that_they_are_of_now(asking: httpx.Client, one: str) -> None:
+def test_health_and_review_say_that_they_show_the_present(asking: httpx.Client, one: str) -> None:
     assert one
     health, review = (text_of(asking.get(f"{path}?{THEN}")) for path in ("/status", "/review"))
     assert "1 memories 2 turns of conversations" in health
@@ -297,7 +293,7 @@ def test_health_and_review_say_that_they_are_of_now(asking: httpx.Client, one: s
     assert "(1)" in asking.get("/").text.partition("<main")[0]
 
 
-def test_an_address_that_can_not_be_read_is_in_no_link_of_its_page(asking: httpx.Client) -> None:
+def test_invalid_parameters_are_not_copied_into_links(asking: httpx.Client) -> None:
     page = asking.get("/tags?as_of=someday&namespace=No%20Name").text
     assert "someday" not in page.partition("<header")[2].partition("</header")[0]
     assert "No+Name" not in page
@@ -305,7 +301,7 @@ def test_an_address_that_can_not_be_read_is_in_no_link_of_its_page(asking: httpx
     assert '/tags?namespace=ann"' in kept
 
 
-def test_an_empty_day_says_that_nothing_was_there(asking: httpx.Client, one: str) -> None:
+def test_an_empty_day_says_that_nothing_had_been_stored(asking: httpx.Client, one: str) -> None:
     assert one
     said = text_of(asking.get("/?as_of=2026-04-01"))
     assert "Nothing had been stored by then." in said
@@ -325,7 +321,7 @@ def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     time.tzset()
 
 
-def test_a_time_is_named_as_a_reader_knows_it(zone: Callable[[str], None]) -> None:
+def test_a_time_is_shown_in_the_readers_form(zone: Callable[[str], None]) -> None:
     assert Past.of("2026-05-01T23:59:59.999Z").name == "2026-05-01"
     assert Past.of("2026-05-01T10:00Z").name == "2026-05-01 10:00:00 UTC"
     assert (Past.of("2099-05-01").name, Past.of("2099-05-01").is_over) == ("2099-05-01", False)
@@ -336,7 +332,7 @@ def test_a_time_is_named_as_a_reader_knows_it(zone: Callable[[str], None]) -> No
     assert end_of("2026-05-01") == "2026-05-01"
 
 
-def test_filters_are_told_and_can_be_left_out(asking: httpx.Client, one: str) -> None:
+def test_filters_are_shown_and_can_be_removed(asking: httpx.Client, one: str) -> None:
     assert one
     page = asking.get(f"/?tag=type%3Dfact&trust=agent&{THEN}")
     links = [

@@ -1,4 +1,4 @@
-"""The answers of the pages, without a browser."""
+"""The pages' answers, without a browser."""
 
 import re
 import subprocess
@@ -15,7 +15,7 @@ from memories.server.pages.request import PageRequest, count_by_label, plot
 from memories.server.pages.results import mark
 
 
-def test_every_view_as_json_is_what_the_api_answers(site: Site, asking: httpx.Client) -> None:
+def test_every_view_as_json_equals_the_answer_of_the_api(site: Site, asking: httpx.Client) -> None:
     made = site.memories.create(
         "Deploys happen on Fridays", tags={"type": "fact"}, source="talk#0"
     ).memory
@@ -44,7 +44,7 @@ def test_every_view_as_json_is_what_the_api_answers(site: Site, asking: httpx.Cl
             "score": None,
             "confidence": None,
             "size_bytes": None,
-        }  # the first request counts as a read
+        }  # these differ, since the first request counts as a read
         one, other = shown.json(), said.json()
         for each in (one, other, *one.get("results", []), *other.get("results", [])):
             each |= {
@@ -55,7 +55,7 @@ def test_every_view_as_json_is_what_the_api_answers(site: Site, asking: httpx.Cl
         assert one == other, page
 
 
-def test_each_page_runs_its_own_script_only_and_is_shown_in_no_other(asking: httpx.Client) -> None:
+def test_pages_run_only_their_own_scripts_and_cannot_be_framed(asking: httpx.Client) -> None:
     for path in (
         "/",
         "/login",
@@ -64,10 +64,10 @@ def test_each_page_runs_its_own_script_only_and_is_shown_in_no_other(asking: htt
         "/memories/01a2039c-5da3-7006-a22c-42bf2a5ea2e9",
     ):
         answer = asking.get(path)
-        if answer.headers["content-type"].startswith("text/html"):
-            policy = answer.headers["content-security-policy"]
-            assert "default-src 'none'" in policy
-            assert "unsafe" not in policy
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy
         assert "style=" not in answer.text
         assert answer.headers["x-content-type-options"] == "nosniff"
 
@@ -81,7 +81,7 @@ def test_the_first_view_is_small(site: Site, asking: httpx.Client) -> None:
     assert again.status_code == 304
 
 
-# addresses, each with the expected status and a part of the expected sentence
+# addresses, each with the expected status and a part of the expected message
 BAD = (
     ("/memories/nope", 400, "id"),
     ("/memories/01a2039c-5da3-7006-a22c-42bf2a5ea2e9", 404, "Memory not found"),
@@ -95,7 +95,7 @@ BAD = (
 )
 
 
-def test_a_bad_address_gets_one_sentence(asking: httpx.Client) -> None:
+def test_an_invalid_address_gets_a_one_line_error(asking: httpx.Client) -> None:
     failures = []
     for path, status, sentence in BAD:
         answer = asking.get(path)
@@ -107,7 +107,7 @@ def test_a_bad_address_gets_one_sentence(asking: httpx.Client) -> None:
     assert failures == []
 
 
-def test_a_token_sees_its_namespace_only(site: Site) -> None:
+def test_a_token_sees_only_its_namespace(site: Site) -> None:
     from memories.identity import tokens
 
     home = site.memories.config.home
@@ -123,7 +123,7 @@ def test_a_token_sees_its_namespace_only(site: Site) -> None:
         ] == []
 
 
-def test_what_fails_is_an_error_page_that_tells_nothing_more(
+def test_an_internal_error_page_reveals_nothing(
     asking: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object, **__: object) -> None:
@@ -154,7 +154,9 @@ def test_a_conversation_is_shown_as_it_was_on_a_day(site: Site, asking: httpx.Cl
     assert ("3 turns" in now, "later" in now) == (True, True)
 
 
-def test_what_does_not_fit_on_the_timeline_is_a_link(site: Site, asking: httpx.Client) -> None:
+def test_conversations_that_do_not_fit_the_timeline_become_a_link(
+    site: Site, asking: httpx.Client
+) -> None:
     for number in range(40):
         site.memories.add_turns(f"talk {number}", [TurnDraft("hello")])
     shown = asking.get("/").text
@@ -162,7 +164,7 @@ def test_what_does_not_fit_on_the_timeline_is_a_link(site: Site, asking: httpx.C
     assert ">More conversations from these days</a>" in shown
 
 
-def test_words_are_marked_where_they_stand() -> None:
+def test_matched_words_are_marked() -> None:
     assert mark("Deploys, deployed <b>!", ["deploy*"]) == [
         ("Deploys", True), (", ", False), ("deployed", True), (" <b>!", False)
     ]  # fmt: skip
@@ -180,14 +182,14 @@ def test_a_link_changes_one_parameter_and_keeps_the_rest() -> None:
     )
 
 
-def test_the_highest_bar_fills_a_plot_and_nothing_stays_low() -> None:
+def test_the_highest_bar_fills_a_plot_and_zero_has_no_height() -> None:
     found = plot("Written", [("a", 0), ("b", 5), ("c", 10)], "memories")
     assert [bar.height for bar in found.bars] == [0, 20, 40]
     assert plot("Nothing", [], "memories").bars == []
 
 
 @pytest.mark.thorough
-def test_a_long_text_is_cut_where_many_are_listed_and_whole_where_it_is_decided(
+def test_a_long_text_is_cut_in_lists_and_complete_where_it_is_reviewed(
     site: Site, asking: httpx.Client
 ) -> None:
     long = (
@@ -213,7 +215,7 @@ def test_a_long_text_is_cut_where_many_are_listed_and_whole_where_it_is_decided(
     assert len(shown[0]["content"]) > 90_000
 
 
-def test_the_review_shows_current_memories_that_say_the_same_or_differ(
+def test_the_review_shows_current_memories_that_agree_or_differ(
     site: Site, asking: httpx.Client
 ) -> None:
     site.memories.create("The port is 8080 <b>", pending=True)
@@ -235,7 +237,7 @@ def test_a_conversation_without_a_title_is_named_once(site: Site, asking: httpx.
     assert ("Monday</a>" in page, "other</span>" in page) == (True, True)
 
 
-def test_a_day_that_is_not_over_is_told_so(site: Site, asking: httpx.Client) -> None:
+def test_a_day_that_is_not_over_is_marked(site: Site, asking: httpx.Client) -> None:
     site.memories.create("One thing")
     assert (
         "<b>2099-01-01</b> is not over yet: this is how it is so far."
@@ -243,7 +245,9 @@ def test_a_day_that_is_not_over_is_told_so(site: Site, asking: httpx.Client) -> 
     )
 
 
-def test_who_mistypes_an_address_in_a_browser_gets_a_page(asking: httpx.Client) -> None:
+def test_an_unknown_address_gives_a_browser_a_page_and_a_program_a_problem(
+    asking: httpx.Client,
+) -> None:
     for path in ("/nowhere", "/tags/", "/memories/", "/conversations/a/b"):
         page = asking.get(path, headers={"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
         assert (page.status_code, page.headers["content-type"]) == (
@@ -261,7 +265,7 @@ def test_who_mistypes_an_address_in_a_browser_gets_a_page(asking: httpx.Client) 
             assert found == (404, "application/problem+json"), answer.text
 
 
-def test_the_page_shows_what_is_no_longer_true(
+def test_the_page_shows_that_a_memory_is_no_longer_true(
     site: Site, asking: httpx.Client, tmp_path: Path
 ) -> None:
     top = tmp_path / "shop"
@@ -289,8 +293,8 @@ def test_the_plot_of_a_search_counts_its_results(site: Site, asking: httpx.Clien
     ]  # fmt: skip
 
 
-def test_a_missing_memory_is_named_so_and_stays_quiet(asking: httpx.Client) -> None:
+def test_the_page_of_a_missing_memory_says_so_and_does_not_update(asking: httpx.Client) -> None:
     page = asking.get("/memories/01a2039c-5da3-7006-a22c-42bf2a5ea2e9").text
     assert "<h1>No such memory</h1>" in page
-    assert "data-changes" not in page  # an error page is not updated
+    assert "data-changes" not in page  # an error page doesn't update itself
     assert "data-changes" in asking.get("/").text

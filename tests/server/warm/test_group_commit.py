@@ -1,4 +1,4 @@
-"""Group commit: many writes share a transaction, each is judged as if it came alone, and none is
+"""Group commit: many writes share a transaction, each has the same result as alone, and none is
 acknowledged before the commit.
 """
 
@@ -38,7 +38,7 @@ from memories.stores.records import Collection, Filter, Record
 
 @pytest.fixture
 def memories(tmp_path: Path) -> Iterator[Memories]:
-    """Bob's memories."""
+    """The memories of bob."""
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="fake", namespace="bob") as opened:
         yield opened
 
@@ -46,9 +46,7 @@ def memories(tmp_path: Path) -> Iterator[Memories]:
 @pytest.fixture
 def group_commit(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> Iterator[GroupCommit]:
     """The group commit of Bob's store, without a time limit for a transaction."""
-    monkeypatch.setattr(
-        "memories.server.group_commit._SECONDS", 600.0
-    )  # however busy this machine is
+    monkeypatch.setattr("memories.server.group_commit._SECONDS", 600.0)  # even on a busy machine
     made = GroupCommit(memories._raw_store)
     yield made
     made.close(60)
@@ -63,7 +61,7 @@ class Scripted:
         self.writer, self.write = SimpleNamespace(store=store), run
 
 
-def do(group_commit: GroupCommit, run: Callable[[], Any]) -> Any:
+def run_as_write(group_commit: GroupCommit, run: Callable[[], Any]) -> Any:
     """Run a function as one of the writes; return its result."""
     batch: Any = Scripted(group_commit._store, run)
     return group_commit._enter(_Write.of(batch)).result()
@@ -75,7 +73,7 @@ class Held:
     def __init__(self, group_commit: GroupCommit) -> None:
         self._group_commit = group_commit
         self._go, self._begun = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=do, args=(group_commit, self._wait))
+        self._thread = threading.Thread(target=run_as_write, args=(group_commit, self._wait))
 
     def _wait(self) -> None:
         self._begun.set()
@@ -121,17 +119,17 @@ def test_many_writes_share_a_transaction(memories: Memories, group_commit: Group
         ],
     )
     assert len({each[0].id for each in made}) == 40
-    assert group_commit.commits == 2  # one of them kept the others waiting
+    assert group_commit.commits == 2  # the first one held up the others
     assert group_commit.writes == 41
     assert memories.status().memory_count == 40
     assert {check.problem for check in memories.verify_log()} == {None}
 
 
-def test_each_is_judged_by_what_stands_before_it(
+def test_each_write_sees_the_earlier_writes_of_its_transaction(
     memories: Memories, group_commit: GroupCommit
 ) -> None:
-    """Repetitions, corrections, keys and replacements work within one transaction as they do one
-    after the other.
+    """Repetitions, corrections, keys and replacements work in one transaction as they do in
+    separate ones.
     """
     drafts = [
         Draft("The deploy day is Tuesday"),
@@ -165,7 +163,7 @@ def test_each_is_judged_by_what_stands_before_it(
     assert memories.get(str(made[3].id)).content == "emacs"
 
 
-def test_one_that_is_refused_fails_alone(memories: Memories, group_commit: GroupCommit) -> None:
+def test_a_refused_write_fails_alone(memories: Memories, group_commit: GroupCommit) -> None:
     gone = "01a1fdf1-92cd-72f2-8000-000000000000"
     first, bad, half, last = together(
         group_commit,
@@ -191,13 +189,13 @@ def test_one_that_is_refused_fails_alone(memories: Memories, group_commit: Group
     assert {check.problem for check in memories.verify_log()} == {None}
 
 
-def test_an_unacceptable_one_never_waits(memories: Memories, group_commit: GroupCommit) -> None:
+def test_an_invalid_draft_is_refused_at_once(memories: Memories, group_commit: GroupCommit) -> None:
     with pytest.raises(InvalidInput):
         group_commit.create(memories, [Draft(" ")], False, True)
     assert group_commit.writes == 0
 
 
-def test_each_writes_as_itself(memories: Memories, group_commit: GroupCommit) -> None:
+def test_each_write_keeps_its_origin(memories: Memories, group_commit: GroupCommit) -> None:
     ann, ben = memories.of_client("ann's agent", "1"), memories.of_client("ben's agent", "2")
     made = together(
         group_commit,
@@ -206,24 +204,26 @@ def test_each_writes_as_itself(memories: Memories, group_commit: GroupCommit) ->
             create(group_commit, ben, Draft("trains leave at nine")),
         ],
     )
-    told = [each[0].memory.origin.by for each in made]
-    assert told == ["ann's agent", "ben's agent"]
+    result_of = [each[0].memory.origin.by for each in made]
+    assert result_of == ["ann's agent", "ben's agent"]
     assert [entry.actor.channel for entry in memories.log()] == ["python", "python"]
 
 
-def test_a_bug_in_one_reaches_only_who_asked(memories: Memories, group_commit: GroupCommit) -> None:
+def test_an_unexpected_error_reaches_only_its_writer(
+    memories: Memories, group_commit: GroupCommit
+) -> None:
     def broken() -> None:
         raise ZeroDivisionError
 
     bad, good = together(
         group_commit,
-        [lambda: do(group_commit, broken), create(group_commit, memories, Draft("fine"))],
+        [lambda: run_as_write(group_commit, broken), create(group_commit, memories, Draft("fine"))],
     )
     assert isinstance(bad, ZeroDivisionError)
     assert good[0].stored
 
 
-def test_when_the_disk_fails_nothing_of_the_transaction_is_acknowledged(
+def test_if_the_disk_fails_no_write_of_the_transaction_is_acknowledged(
     memories: Memories, group_commit: GroupCommit
 ) -> None:
     def full() -> None:
@@ -231,7 +231,10 @@ def test_when_the_disk_fails_nothing_of_the_transaction_is_acknowledged(
 
     made = together(
         group_commit,
-        [create(group_commit, memories, Draft("before it")), lambda: do(group_commit, full)],
+        [
+            create(group_commit, memories, Draft("before it")),
+            lambda: run_as_write(group_commit, full),
+        ],
     )
     assert [type(each) for each in made] == [StoreError, StoreError]
     assert memories.list().memories == ()
@@ -245,13 +248,13 @@ def test_after_damage_nothing_more_is_written(
         raise StoreDamaged("m.db is damaged") from OSError("malformed")
 
     with pytest.raises(StoreDamaged):
-        do(group_commit, damaged)
+        run_as_write(group_commit, damaged)
     with pytest.raises(StoreDamaged, match=r"m\.db is damaged"):
         group_commit.create(memories, [Draft("more")], False, True)
     assert group_commit.problem == "m.db is damaged"
 
 
-def test_a_store_that_was_replaced_is_not_written(memories: Memories) -> None:
+def test_a_replaced_store_is_not_written(memories: Memories) -> None:
     fits = True
     group_commit = GroupCommit(memories._raw_store, lambda: fits)
     group_commit.create(memories, [Draft("one")], False, True)
@@ -261,24 +264,28 @@ def test_a_store_that_was_replaced_is_not_written(memories: Memories) -> None:
     group_commit.close()
 
 
-def test_a_full_queue_says_so_at_once(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_queue_refuses_writes_at_once(
+    memories: Memories, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("memories.server.group_commit.MOST_WAITING", 3)
     group_commit = GroupCommit(memories._raw_store)
     with Held(group_commit):
-        waiting = [threading.Thread(target=do, args=(group_commit, list)) for _ in range(3)]
+        waiting = [
+            threading.Thread(target=run_as_write, args=(group_commit, list)) for _ in range(3)
+        ]
         for number, thread in enumerate(waiting, 1):
             thread.start()
             while group_commit.waiting < number:
                 pass
         with pytest.raises(Full, match="nothing was written"):
-            do(group_commit, list)
+            run_as_write(group_commit, list)
     for thread in waiting:
         thread.join()
     assert group_commit.close(60)
     assert group_commit.writes == 4
 
 
-def test_what_waits_is_written_before_the_end_and_nothing_after_it(
+def test_closing_writes_what_waits_and_refuses_later_writes(
     memories: Memories, group_commit: GroupCommit
 ) -> None:
     with ThreadPoolExecutor(2) as pool:
@@ -321,7 +328,7 @@ def test_a_draft_with_an_id_is_stored_once(memories: Memories, group_commit: Gro
         "01a1fdf1-92cd-72f2-0abc-0123456789ab",
     ],
 )
-def test_an_id_that_is_no_uuid7_is_refused(bad: str, memories: Memories) -> None:
+def test_an_id_that_is_not_a_uuid7_is_refused(bad: str, memories: Memories) -> None:
     with pytest.raises(InvalidInput):
         memories.create_many([Draft("content", id=bad)])
     assert memories.status().memory_count == 0
@@ -330,7 +337,7 @@ def test_an_id_that_is_no_uuid7_is_refused(bad: str, memories: Memories) -> None
 # --- without waiting
 
 
-def test_what_is_submitted_is_done_as_what_is_created_and_noted_once(
+def test_a_submitted_write_works_like_a_create_and_is_logged_once(
     memories: Memories, group_commit: GroupCommit
 ) -> None:
     before = len(list(events.read(memories.config.home)))
@@ -350,7 +357,7 @@ def test_what_is_submitted_is_done_as_what_is_created_and_noted_once(
     ]
 
 
-def test_what_is_submitted_and_fails_is_noted_and_fails_alone(
+def test_a_failing_submitted_write_is_logged_and_fails_alone(
     memories: Memories, group_commit: GroupCommit
 ) -> None:
     memories.create("there is a home")
@@ -368,8 +375,10 @@ def test_what_is_submitted_and_fails_is_noted_and_fails_alone(
     assert noted == ["InvalidInput", "NotFound", "ok"]
 
 
-def test_who_waits_no_more_stops_nothing(memories: Memories, group_commit: GroupCommit) -> None:
-    """For example, the client of a request gives up while the server stops."""
+def test_a_write_whose_client_gives_up_is_still_done(
+    memories: Memories, group_commit: GroupCommit
+) -> None:
+    """For example, a client gives up its request while the server stops."""
     with Held(group_commit):
         given_up = group_commit.submit(memories, Draft("nobody waits for this"), False, True)
         assert not given_up.cancel()
@@ -377,9 +386,7 @@ def test_who_waits_no_more_stops_nothing(memories: Memories, group_commit: Group
     assert group_commit.create(memories, [Draft("the next one")], False, True)[0].stored
 
 
-def test_after_a_write_the_reads_before_it_are_counted(
-    memories: Memories, group_commit: GroupCommit
-) -> None:
+def test_a_write_counts_the_reads_before_it(memories: Memories, group_commit: GroupCommit) -> None:
     known = memories.create("the door is blue")
     for _ in range(3):
         memories.get(str(known.id))
@@ -408,7 +415,7 @@ def added(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[list[Collection
     return found
 
 
-def test_new_memories_of_a_writer_are_added_at_once_with_one_entry_of_the_log(
+def test_new_memories_of_a_writer_are_added_together_with_one_log_entry(
     memories: Memories, group_commit: GroupCommit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = added(memories._raw_store, monkeypatch)
@@ -436,7 +443,7 @@ def test_large_requests_share_transactions_too(
     assert {check.problem for check in memories.verify_log()} == {None}
 
 
-def test_entries_of_many_writers_follow_one_another(
+def test_log_entries_of_many_writers_form_one_chain(
     memories: Memories, group_commit: GroupCommit
 ) -> None:
     of_clients = [memories.of_client(f"client {n}", "1") for n in range(6)]
@@ -452,10 +459,12 @@ def test_entries_of_many_writers_follow_one_another(
     assert {check.problem for check in memories.verify_log()} == {None}
 
 
-def test_what_is_refused_so_late_fails_alone(
+def test_a_record_refused_when_it_is_added_fails_alone(
     memories: Memories, group_commit: GroupCommit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If records are added together, the conflict is reported to the writer whose record has it."""
+    """If records are added together, only the writer of the conflicting record gets the
+    conflict.
+    """
     append = memories._raw_store.append
 
     def refusing(records: Sequence[Record]) -> None:
@@ -474,7 +483,7 @@ def test_what_is_refused_so_late_fails_alone(
     assert {check.problem for check in memories.verify_log()} == {None}
 
 
-def telling(memories: Memories, found: list[Any], refused: str = "") -> Memories:
+def reporting_memories(memories: Memories, found: list[Any], refused: str = "") -> Memories:
     """Return a second `Memories` for the same store that records the changes that are reported.
 
     Args:
@@ -495,14 +504,14 @@ def telling(memories: Memories, found: list[Any], refused: str = "") -> Memories
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_what_changed_is_told_once_after_the_commit(
+def test_changes_are_reported_once_after_the_commit(
     late: bool, memories: Memories, group_commit: GroupCommit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even if all writes are repeated: undone writes are not reported, and their ids are used by no
-    memory.
+    """This holds even if all writes are repeated: undone writes are not reported, and no memory has
+    their ids.
     """
     found: list[Any] = []
-    told, other = telling(memories, found), telling(memories, found)
+    result_of, other = reporting_memories(memories, found), reporting_memories(memories, found)
     append = memories._raw_store.append
 
     def refusing(records: Sequence[Record]) -> None:
@@ -511,18 +520,20 @@ def test_what_changed_is_told_once_after_the_commit(
             raise Conflict("taken already")
 
     monkeypatch.setattr(memories._raw_store, "append", refusing)
-    runs = [create(group_commit, told, Draft(text), force=True) for text in ("one", "two", "taken")]
+    runs = [
+        create(group_commit, result_of, Draft(text), force=True) for text in ("one", "two", "taken")
+    ]
     made = together(group_commit, [*runs, create(group_commit, other, Draft("other"), force=True)])
     assert isinstance(made[2], Conflict) is late
     texts = ["one", "two"] if late else ["one", "two", "taken"]
     assert sorted(found) == sorted([(texts, len(texts)), (["other"], 1)])
 
 
-def test_nothing_is_told_of_a_commit_that_fails(
+def test_a_failed_commit_reports_no_change(
     memories: Memories, group_commit: GroupCommit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[Any] = []
-    told = telling(memories, found)
+    result_of = reporting_memories(memories, found)
     transaction = memories._raw_store.transaction
 
     @contextlib.contextmanager
@@ -534,18 +545,21 @@ def test_nothing_is_told_of_a_commit_that_fails(
 
     with monkeypatch.context() as patched:
         patched.setattr(memories._raw_store, "transaction", failing)
-        runs = [create(group_commit, told, Draft(text), force=True) for text in ("one", "two")]
+        runs = [create(group_commit, result_of, Draft(text), force=True) for text in ("one", "two")]
         assert {type(each) for each in together(group_commit, runs)} == {StoreError}
     assert found == []
     assert memories.list().memories == ()
 
 
-def test_what_cannot_be_told_is_written_and_who_wrote_it_hears_of_it(
+def test_a_change_whose_report_fails_is_stored_and_its_writer_gets_the_error(
     memories: Memories, group_commit: GroupCommit
 ) -> None:
-    """As with a single write; the writes of others are not affected."""
+    """As with a single write, the writer gets the error; the writes of others are not affected."""
     found: list[Any] = []
-    bad, good = telling(memories, found, "bad"), telling(memories, found, "bad")
+    bad, good = (
+        reporting_memories(memories, found, "bad"),
+        reporting_memories(memories, found, "bad"),
+    )
     with pytest.raises(StoreError, match="scratchpad"):
         bad.create("bad", force=True)
     runs = [
@@ -558,7 +572,7 @@ def test_what_cannot_be_told_is_written_and_who_wrote_it_hears_of_it(
     assert sorted(each.content for each in memories.list().memories) == ["bad", "bad", "good"]
 
 
-def test_many_small_drafts_end_a_transaction_in_time(
+def test_many_small_drafts_are_added_in_batches(
     memories: Memories, group_commit: GroupCommit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Deferred records are added in batches, so that the time limit is noticed."""
@@ -570,7 +584,7 @@ def test_many_small_drafts_end_a_transaction_in_time(
 
 
 class Asked(NamedTuple):
-    """One create: its writer, its text, and which earlier one it supersedes or whose id it
+    """One create: its writer, its text, and the earlier one that it supersedes or whose id it
     requests.
     """
 
@@ -652,7 +666,7 @@ def draft_of(asked: Asked, ids: Sequence[str]) -> Draft:
     )
 
 
-def told(outcome: Any, names: dict[str, str]) -> Any:
+def result_of(outcome: Any, names: dict[str, str]) -> Any:
     """Return the result of a create, with ids as their numbers in the order of writing."""
     text = (
         f"{type(outcome).__name__}: {outcome}" if isinstance(outcome, Exception) else repr(outcome)
@@ -676,7 +690,7 @@ def write(
     return group_commit.create(memories, [draft], force, True)
 
 
-def kept(store: Store) -> tuple[list[Any], dict[str, str]]:
+def stored_state(store: Store) -> tuple[list[Any], dict[str, str]]:
     """Return everything that is stored, with ids as their numbers in the order of writing, and
     these numbers.
     """
@@ -698,11 +712,11 @@ def kept(store: Store) -> tuple[list[Any], dict[str, str]]:
     max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(before=st.lists(ASKED, max_size=4), asked=st.lists(ASKED, min_size=1, max_size=12))
-def test_together_is_as_one_after_another(
+def test_writes_in_one_transaction_have_the_same_results_as_in_sequence(
     before: list[Asked], asked: list[Asked], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Duplicates, corrections, keys, provenance, quotas, redaction, review and ids don't depend on
-    which writes share a transaction.
+    the transactions that writes share.
     """
     count = itertools.count(1)
     made = "memories.write.create.new_id"
@@ -741,9 +755,12 @@ def test_together_is_as_one_after_another(
                 else [outcome(runs[at]) for at in order]
             )
         assert group_commit.close(60)
-        (stored, names), (expected, other_names) = kept(shared.store), kept(alone.store)
-        assert [told(results[0][at], names) for at in order] == [
-            told(each, other_names) for each in results[1]
+        (stored, names), (expected, other_names) = (
+            stored_state(shared.store),
+            stored_state(alone.store),
+        )
+        assert [result_of(results[0][at], names) for at in order] == [
+            result_of(each, other_names) for each in results[1]
         ]
         assert stored == expected
         for place in (shared, alone):
@@ -758,5 +775,5 @@ def outcome(run: Callable[[], Any]) -> Any:
     """Return what a function returns or raises."""
     try:
         return run()
-    except Exception as exc:  # noqa: BLE001 - it is what the test looks at
+    except Exception as exc:  # noqa: BLE001 - the result of the call
         return exc

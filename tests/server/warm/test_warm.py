@@ -1,4 +1,4 @@
-"""The command through a server, as processes: its answers, and what happens when the server
+"""The command through a server, in real processes: its answers, and its behaviour if the server
 fails.
 """
 
@@ -33,7 +33,7 @@ def environment(clean_environment: Mapping[str, str], tmp_path: Path) -> dict[st
 
 @pytest.fixture
 def memory(environment: Mapping[str, str], tmp_path: Path) -> Run:
-    """Run a command that uses the server."""
+    """Return a function that runs a command that uses the server."""
 
     def run(
         *arguments: str, check: bool = True, **options: Any
@@ -67,7 +67,7 @@ def socket_path(environment: Mapping[str, str]) -> str:
 # --- the same answers
 
 
-def test_a_server_answers_and_the_process_itself_does_nothing(
+def test_a_server_answers_without_work_in_the_commands_process(
     memory: Run, serving: Callable[..., Any]
 ) -> None:
     serving()
@@ -85,9 +85,7 @@ def test_a_server_answers_and_the_process_itself_does_nothing(
 
 
 @pytest.mark.thorough
-@pytest.mark.skipif(
-    not Path("/proc/self/task").exists(), reason="the system does not tell of threads"
-)
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the system doesn't list threads")
 def test_searches_leave_no_thread_behind(memory: Run, serving: Callable[..., Any]) -> None:
     server = serving()
     memory("create", "Deploys happen on Tuesdays")
@@ -100,7 +98,7 @@ def test_searches_leave_no_thread_behind(memory: Run, serving: Callable[..., Any
     assert answered(memory) == 9
 
 
-def test_heavy_modules_are_not_imported_when_a_server_answers(
+def test_a_command_answered_by_a_server_imports_no_heavy_modules(
     memory: Run, serving: Callable[..., Any], environment: dict[str, str], tmp_path: Path
 ) -> None:
     serving()
@@ -125,13 +123,13 @@ os._exit(0)
     assert done.stderr == "(0, [])"
 
 
-def test_every_setting_goes_with_a_command() -> None:
+def test_every_setting_is_sent_with_a_command() -> None:
     assert [
         setting.variable for setting in SETTINGS if not client.is_carried(setting.variable)
     ] == []
 
 
-def test_every_command_is_run_by_a_server_or_never() -> None:
+def test_every_command_is_run_either_by_a_server_or_never() -> None:
     never = {"edit", "chat", "mcp", "serve", "config", "trust", "backup", "doctor", "export",
     "import", "migrate", "review",
              "reembed", "tokens", "prompt", "scratchpad", "hook", "capture", "off", "on", "connect",
@@ -154,10 +152,10 @@ def test_commands_that_read_files_or_streams_need_their_own_process(arguments: l
 
 
 @pytest.mark.thorough
-def test_the_client_decides_who_writes_and_from_where(
+def test_the_client_sets_the_writer_and_the_place(
     memory: Run, serving: Callable[..., Any], environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """Namespace, trust, settings of the folder and formats are the client's, not the server's."""
+    """Namespace, trust, the folder's settings and formats come from the client, not the server."""
     serving()
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / ".env").write_text("MEMORY_FORMAT=text\n")
@@ -177,7 +175,7 @@ def test_the_client_decides_who_writes_and_from_where(
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("deep", [pytest.param(False, marks=pytest.mark.thorough), True])
-def test_a_server_is_found_through_a_link_to_its_home_and_the_other_way_round(
+def test_a_server_is_found_through_a_linked_home_and_vice_versa(
     memory: Run,
     serving: Callable[..., Any],
     environment: dict[str, str],
@@ -205,7 +203,7 @@ def test_a_server_is_found_through_a_link_to_its_home_and_the_other_way_round(
 
 
 @pytest.mark.thorough
-def test_a_question_at_a_terminal_is_asked_by_its_own_process(
+def test_the_commands_own_process_asks_questions_at_a_terminal(
     memory: Run, serving: Callable[..., Any], environment: dict[str, str], tmp_path: Path
 ) -> None:
     import pty
@@ -232,7 +230,7 @@ def test_a_question_at_a_terminal_is_asked_by_its_own_process(
 
 
 @pytest.mark.thorough
-def test_a_client_with_other_settings_of_the_store_does_its_own_work(
+def test_a_client_with_different_store_settings_does_its_own_work(
     memory: Run, serving: Callable[..., Any], environment: dict[str, str]
 ) -> None:
     serving()
@@ -247,7 +245,7 @@ def test_a_client_with_other_settings_of_the_store_does_its_own_work(
         assert json.loads(memory("list", env={**environment, **changed}).stdout)["count"] == 1, (
             changed
         )
-    assert answered(memory) == 1  # the first command alone
+    assert answered(memory) == 1  # only the first command
 
 
 @pytest.mark.thorough
@@ -265,7 +263,7 @@ def test_each_store_has_its_own_server(
 
 
 @pytest.mark.thorough
-def test_many_commands_at_a_time_keep_their_streams_apart(
+def test_concurrent_commands_keep_their_streams_separate(
     memory: Run, serving: Callable[..., Any], environment: dict[str, str]
 ) -> None:
     serving()
@@ -287,7 +285,9 @@ def test_many_commands_at_a_time_keep_their_streams_apart(
 # --- a server that is unwell
 
 
-def test_a_server_that_hangs_costs_no_answer(memory: Run, serving: Callable[..., Any]) -> None:
+def test_a_command_is_answered_even_if_the_server_hangs(
+    memory: Run, serving: Callable[..., Any]
+) -> None:
     server = serving()
     memory("create", "content")
     server.send_signal(signal.SIGSTOP)
@@ -313,7 +313,7 @@ def test_leftovers_of_a_killed_server_do_not_stop_commands(
 
 
 class Impostor:
-    """Greets like a server and reads the request, then behaves as the test says."""
+    """Greets like a server and reads the request, then answers as configured."""
 
     def __init__(self, path: str, greeting: str, answer: bytes | None) -> None:
         Path(path).parent.mkdir(parents=True, mode=0o700, exist_ok=True)
@@ -338,10 +338,10 @@ class Impostor:
         self._socket.close()
 
 
-def test_a_create_that_got_no_answer_is_stored_once(
+def test_a_create_without_an_answer_is_stored_once(
     memory: Run, environment: dict[str, str]
 ) -> None:
-    """Its id was chosen before the request, so a second run doesn't store it twice."""
+    """Its id is chosen before the request, so a second run doesn't store it again."""
     impostor = Impostor(socket_path(environment), f"{client.GREETING} {__version__}", b"..")
     made = json.loads(memory("create", "it got lost", "--force").stdout)
     impostor.close()
@@ -361,7 +361,7 @@ def test_a_change_without_an_answer_is_reported_as_in_doubt(
     assert json.loads(done.stderr) == {"error": client.LOST}
 
 
-def test_reading_commands_run_here_when_the_server_dies(
+def test_reading_commands_run_locally_if_the_server_dies(
     memory: Run, environment: dict[str, str]
 ) -> None:
     impostor = Impostor(socket_path(environment), f"{client.GREETING} {__version__}", None)
@@ -369,7 +369,7 @@ def test_reading_commands_run_here_when_the_server_dies(
     impostor.close()
 
 
-def test_a_server_of_another_version_is_told_to_end(
+def test_a_server_of_another_version_is_asked_to_end(
     memory: Run, environment: dict[str, str]
 ) -> None:
     impostor = Impostor(socket_path(environment), f"{client.GREETING} 0.0.1", None)
@@ -378,7 +378,7 @@ def test_a_server_of_another_version_is_told_to_end(
     assert impostor.asked == [f"newer {__version__}\n".encode()]
 
 
-def test_a_server_of_an_earlier_protocol_is_not_asked(
+def test_a_server_with_an_earlier_protocol_is_not_used(
     memory: Run, environment: dict[str, str]
 ) -> None:
     impostor = Impostor(socket_path(environment), f"memories 1 {__version__}", None)
@@ -387,10 +387,10 @@ def test_a_server_of_an_earlier_protocol_is_not_asked(
     assert impostor.asked == [f"newer {__version__}\n".encode()]
 
 
-def test_a_server_of_an_earlier_protocol_can_be_stopped(
+def test_a_server_with_an_earlier_protocol_can_be_stopped(
     memory: Run, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """A server's socket is named after its store; for the default store, there is a link to it."""
+    """A server's socket is named after its store; the default store's socket also has a link."""
     path = client.socket_of(f"sqlite:///{tmp_path}/h/memories.db", dict(environment))
     status = {"running": True, "version": "0.0.1"}
     impostor = Impostor(path, "memories 1 0.0.1", f"{json.dumps(status)}\n".encode())
@@ -400,14 +400,14 @@ def test_a_server_of_an_earlier_protocol_can_be_stopped(
     assert (answer["stopped"], answer["running"], answer["version"]) == (True, False, "0.0.1")
 
 
-def test_a_folder_that_others_may_enter_is_not_believed(
+def test_a_socket_in_a_folder_that_others_can_enter_is_not_trusted(
     memory: Run, environment: dict[str, str]
 ) -> None:
     path = socket_path(environment)
     impostor = Impostor(path, f"{client.GREETING} {__version__}", b"0 done 1:4\nevil")
     Path(path).parent.chmod(0o755)
     assert json.loads(memory("list").stdout)["count"] == 0
-    with socket.socket(socket.AF_UNIX) as ours:  # let it end
+    with socket.socket(socket.AF_UNIX) as ours:  # lets the impostor end
         ours.connect(path)
         ours.recv(100)
     impostor.close()
@@ -443,14 +443,14 @@ def test_a_newer_command_ends_an_older_server(
 
 
 @pytest.mark.thorough
-def test_only_one_server_of_a_store_runs(memory: Run, serving: Callable[..., Any]) -> None:
+def test_only_one_server_runs_for_a_store(memory: Run, serving: Callable[..., Any]) -> None:
     serving()
     second = memory("serve", "--no-http")
     assert "already running" in second.stderr
     assert answered(memory) == 0
 
 
-def test_its_sockets_are_for_the_owner_alone_and_gone_at_the_end(
+def test_sockets_are_private_to_the_owner_and_removed_at_the_end(
     serving: Callable[..., Any], environment: dict[str, str]
 ) -> None:
     server = serving()
@@ -468,7 +468,7 @@ def test_its_sockets_are_for_the_owner_alone_and_gone_at_the_end(
 
 
 @pytest.mark.thorough
-def test_a_deep_home_has_its_sockets_elsewhere(
+def test_a_home_with_a_long_path_has_its_sockets_elsewhere(
     memory: Run, environment: dict[str, str], tmp_path: Path, serving: Callable[..., Any]
 ) -> None:
     environment["MEMORY_HOME"] = str(tmp_path / ("deep" * 20) / ("deeper" * 10))
@@ -478,16 +478,14 @@ def test_a_deep_home_has_its_sockets_elsewhere(
 
 
 @pytest.mark.thorough
-def test_a_command_starts_a_server_if_a_setting_wants_it(
-    memory: Run, environment: dict[str, str]
-) -> None:
+def test_a_setting_lets_a_command_start_a_server(memory: Run, environment: dict[str, str]) -> None:
     environment["MEMORY_SERVE"] = "auto"
     memory("create", "content")
     path = Path(socket_path(environment))
     until = time.monotonic() + 100
     while not path.exists() and time.monotonic() < until:
         time.sleep(0.05)
-    while answered(memory) == 0 and time.monotonic() < until:  # a busy machine greets too late
+    while answered(memory) == 0 and time.monotonic() < until:  # a busy server greets too late
         assert json.loads(memory("list").stdout)["count"] == 1
     status = json.loads(memory("serve", "--status").stdout)
     assert (status["commands"], status["url"]) == (1, None)
@@ -532,7 +530,7 @@ def test_running_commands_are_finished_before_the_end(
         assert sorted(each.id for each in found.list(limit=20).memories) == sorted(told)
 
 
-def test_a_folder_named_memories_is_not_what_a_server_is_started_from(
+def test_a_server_is_not_started_from_a_folder_named_memories(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "memories").mkdir()
