@@ -320,9 +320,10 @@ def flush(config: "Config", quiet: bool) -> int:
         os.nice(10)
     begin_change()
     flushed = run(str(config.home))
+    turns = amount(flushed.turns, "turn", "turns")
+    proposals = amount(flushed.proposed, "memory", "memories")
     record_change(
-        f"{flushed.turns} turns and {flushed.proposed} memories were stored; "
-        "running the command again stores nothing twice"
+        f"{turns} and {proposals} were stored; running the command again stores nothing twice"
     )
     if not quiet:
         waiting: dict[str, int] = {}
@@ -377,9 +378,10 @@ def _render_capture(answer: Mapping[str, Any]) -> str:
         lines = ["Memory is on here."]
     else:
         lines = ["Memory is on here.", f"Nothing is captured here: {answer['why']}."]
-    lines.append(f"{answer['waiting_bytes']} bytes are waiting in the inbox.")
+    lines.append(f"{amount(answer['waiting_bytes'], 'byte is', 'bytes are')} waiting in the inbox.")
     for run in answer["hooks"]:
-        line = f"{run['host']} {run['event']}: last {run['last_run_at']}, {run['run_count']} runs"
+        count = amount(run["run_count"], "run", "runs")
+        line = f"{run['host']} {run['event']}: last {run['last_run_at']}, {count}"
         if run["failure_count"]:
             line += f", {run['failure_count']} failed, last: {run['reason']}"
         lines.append(line)

@@ -257,7 +257,7 @@ def reject(
         begin_change()
     reviews = memories.review.reject([*named, *batch], dry_run=dry_run)
     if not dry_run:
-        record_change(f"{len(reviews)} memories were rejected")
+        record_change(f"{amount(len(reviews), 'memory was', 'memories were')} rejected")
     emit(
         shapes.reject_result(reviews, dry_run=dry_run),
         partial(text.reject_result, reviews, dry_run=dry_run),
@@ -298,9 +298,8 @@ def _emit_accepted(reviews: "Sequence[Reviewed]", *, dry_run: bool) -> int:
     """Print the result of accepting memories; return the exit code."""
     if not dry_run:
         count = sum(review.done for review in reviews)
-        record_change(
-            f"{count} memories were accepted; running the command again leaves those unchanged"
-        )
+        accepted = amount(count, "memory was", "memories were")
+        record_change(f"{accepted} accepted; running the command again leaves those unchanged")
     emit(
         shapes.accept_result(reviews, dry_run=dry_run),
         partial(text.accept_result, reviews, dry_run=dry_run),
