@@ -108,3 +108,35 @@ def test_deleting_a_replacement_says_that_the_replaced_memory_stays_hidden(memor
     newest = memory("create", "Carl is in charge of payments", "--supersedes", older).json["id"]
     memory("forget", older, "--yes")
     assert "note" not in memory("delete", newest).json
+
+
+def test_a_repetition_of_a_corrected_memory_says_that_it_is_current_again(
+    memory: Command, chain: tuple[str, str]
+) -> None:
+    older, newer = chain
+    shown = memory("create", PORT.format(6379), "--format", "text").out
+    assert " ".join(shown.split()) == (
+        f"= already stored as {older[:13]} · it is current again and corrects {newer}"
+    )
+    answer = memory("create", PORT.format(6380), "--tag", "team=blue").json
+    assert answer["merged"] == ["tags", "corrects"]
+    assert answer["hint"] == (
+        "not stored again: this memory already says the same thing; merged into it: tags; it is "
+        f"current again and corrects {older}"
+    )
+    other = memory("create", "The office is in Rome.").json["id"]
+    answer = memory("create", PORT.format(6380), "--supersedes", other).json
+    assert answer["hint"].endswith(f"; it replaces {other}")
+
+
+def test_compact_advice_about_a_correction_matches_it(
+    memory: Command, chain: tuple[str, str]
+) -> None:
+    _, newer = chain
+    head, advice, *rows = memory(
+        "create", PORT.format(6390), "--format", "compact"
+    ).out.splitlines()
+    names = head.split()
+    assert (names[0], names[2], newer.startswith(names[3])) == ("stored", "corrects", True)
+    assert advice == f"if both are true: memory update {names[1]} --not-corrects {names[3]}"
+    assert rows == [f"{names[3]} {PORT.format(6380)}"]

@@ -97,16 +97,23 @@ def create_result(memories: "Memories", created: "Created") -> str:
         head = f"{outcome} {_name(names[created.memory.id])}"
         if created.stored and created.memory.anchors:
             head += f" [anchors: {_one_line(', '.join(created.memory.anchors))}]"
-    if created.corrects:
-        head += f" corrects {_name(names.get(created.corrects, created.corrects))}"
     rows = [
         f"{_name(names[record.id])} {record.similarity:.2f}: {_content(record.content)}"
         for record in created.duplicates
     ]
-    if created.similar_to:
-        rows.append("if the new memory replaces or repeats one of these, add --supersedes ID:")
-    for record in created.similar_to:
-        content = cut(record.content, SIMILAR_CHARACTERS // len(created.similar_to))
+    similar_to = created.similar_to
+    advice = ""
+    if created.corrects and created.memory is not None:
+        similar_to = tuple(record for record in similar_to if record.id == created.corrects)
+        name, corrected = names[created.memory.id], names.get(created.corrects, created.corrects)
+        head += f" corrects {_name(corrected)}"
+        advice = f"if both are true: memory update {_name(name)} --not-corrects {_name(corrected)}"
+    elif similar_to:
+        advice = "if the new memory replaces or repeats one of these, add --supersedes ID:"
+    if advice:
+        rows.append(advice)
+    for record in similar_to:
+        content = cut(record.content, SIMILAR_CHARACTERS // len(similar_to))
         rows.append(f"{_name(names[record.id])} {_escaped(content)}")
     return "\n".join([head, *rows])
 

@@ -178,14 +178,25 @@ def _refusal(created: "Created") -> str:
 
 def _repetition(created: "Created", memory_id: str) -> str:
     parts = [HINT_MERGED if created.merged or created.reinforced else HINT_SAME]
-    if created.merged:
-        parts.append(f"merged into it: {', '.join(created.merged)}")
+    parts += describe_merge(created)
     if created.reinforced:
         parts.append("it was reinforced")
     if created.not_merged:
         parts.append(f"not merged: {', '.join(names_not_merged(created))}")
         parts.append(HINT_LEFT_OUT.format(id=memory_id))
     return "; ".join(parts)
+
+
+def describe_merge(created: "Created") -> list[str]:
+    """Return clauses about what an existing memory took from a draft that repeats it."""
+    links = ("supersedes", "corrects")
+    names = [name for name in created.merged if name not in links]
+    clauses = [f"merged into it: {', '.join(names)}"] if names else []
+    if "supersedes" in created.merged and created.memory is not None:
+        clauses.append(f"it replaces {created.memory.supersedes}")
+    if "corrects" in created.merged:
+        clauses.append(f"it is current again and corrects {created.corrects}")
+    return clauses
 
 
 def names_not_merged(created: "Created") -> list[str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from memories.answers.fields import MEMORY
 from memories.answers.shapes import (
+    describe_merge,
     hint_left,
     hint_of,
     search_note,
@@ -133,11 +134,10 @@ def _outcome(created: "Created", record: Memory) -> list[str]:
         parts.append(f"version {record.version} of {_name(record.key or name)}")
     if created.stored and record.anchors:
         parts.append(f"anchors: {safe(', '.join(record.anchors))}")
-    if created.merged:
-        parts.append(f"merged into it: {', '.join(created.merged)}")
+    parts += map(safe, describe_merge(created))
     if created.reinforced:
         parts.append("reinforced")
-    if created.corrects:
+    if created.corrects and created.stored:
         parts.append(_correction(created))
     if created.redacted:
         parts.append(f"removed: {count_kinds(created.redacted)}")

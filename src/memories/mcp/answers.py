@@ -328,7 +328,7 @@ def create_result(created: "Created", seen: Collection[str], remark: str) -> str
             facts["hint"] = HINT_REPLACED
         if not created.stored or created.redacted:
             groups["memory"] = [row(shapes.memory(created.memory), ECHO, tags=True)]
-    if created.corrects:
+    if created.corrects and created.stored:
         ids = {"id": short_id(shape["id"]), "corrects": short_id(created.corrects)}
         facts["hint"] = HINT_CORRECTS.format(**ids)
     if remark and "hint" not in facts:
@@ -339,8 +339,7 @@ def create_result(created: "Created", seen: Collection[str], remark: str) -> str
 def _hint_repeated(created: "Created") -> str:
     """Describe what a repetition changed, without values, since agents trust our hints."""
     parts = [HINT_MERGED if created.merged or created.reinforced else HINT_KNOWN]
-    if created.merged:
-        parts.append(f"merged into it: {', '.join(created.merged)}")
+    parts += shapes.describe_merge(created)
     if created.reinforced:
         parts.append("it was reinforced")
     if created.not_merged:
