@@ -1,6 +1,4 @@
-"""The APIs of models of four kinds on the loopback: a model that calls one tool, then says
-"done".
-"""
+"""A fake model with four kinds of API on the loopback: it calls one tool, then says "done"."""
 
 import json
 import re
@@ -14,11 +12,11 @@ Json = dict[str, Any]
 
 
 class FakeModel:
-    """What the model will do, and what it was asked.
+    """A model that calls a tool, and records the requests.
 
     Attributes:
-        tool: The end of the name of the tool that it calls once, if it is offered.
-        arguments: What it calls it with.
+        tool: The end of the name of the tool that it calls once, if that tool is offered.
+        arguments: The arguments of the call.
         requests: The bodies of all requests.
     """
 
@@ -127,7 +125,7 @@ class FakeModel:
             chunk | {"choices": [{"index": 0, "delta": {}, "finish_reason": stop}]},
         ]
 
-    def streamGenerateContent(self, asked: Json) -> list[Json]:  # noqa: N802 - as its API calls it
+    def streamGenerateContent(self, asked: Json) -> list[Json]:  # noqa: N802 - its name in the API
         """Answer as Google's API, as a stream."""
         tools = [
             each for tool in asked.get("tools", []) for each in tool.get("functionDeclarations", [])

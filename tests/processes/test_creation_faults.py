@@ -1,5 +1,5 @@
-"""One system call fails while a store is made: there is none or a whole one, and the next start
-works.
+"""A system call fails while a store is created: there is no store or a complete one, and the next
+start works.
 """
 
 import shutil
@@ -12,8 +12,8 @@ import pytest
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
-# Makes another store first, so that all modules are loaded: a call that fails is one of the store. Then
-# it waits for the tracer.
+# Creates another store first, so that all modules are loaded and only calls for the store can fail.
+# Then it waits for the tracer.
 FIRST = """
 import sys
 from memories import Memories, MemoriesError
@@ -63,7 +63,7 @@ FAULTS = [
 @pytest.mark.parametrize("kind", ["sqlite", "files"])
 @pytest.mark.parametrize("when", ["{}", "{}+"], ids=["once", "from-then-on"])
 @pytest.mark.parametrize(("call", "error"), FAULTS)
-def test_a_fault_while_a_store_is_made_leaves_none_or_a_whole_one(  # noqa: PLR0917 - what is given by name
+def test_a_fault_while_a_store_is_created_leaves_no_store_or_a_complete_one(  # noqa: PLR0917 - fixtures and parameters
     tmp_path: Path,
     run_python: RunPython,
     clean_environment: Mapping[str, str],
@@ -107,11 +107,11 @@ def test_a_fault_while_a_store_is_made_leaves_none_or_a_whole_one(  # noqa: PLR0
         try:
             while "TracerPid:\t0\n" in Path(f"/proc/{running.pid}/status").read_text():
                 assert tracer.poll() is None
-            printed, told = running.communicate("\n", timeout=300)
+            printed, errors = running.communicate("\n", timeout=300)
         finally:
             running.kill()
             tracer.kill()
             tracer.communicate(timeout=300)
-        assert "Traceback" not in told, (inject, told)
+        assert "Traceback" not in errors, (inject, errors)
         assert printed[0] in "+!", (inject, printed)
         run_python(NEXT, url, *([printed.split()[1]] if printed[0] == "+" else []))

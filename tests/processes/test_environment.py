@@ -1,9 +1,9 @@
-"""Faults of the environment, through the real command: one sentence and exit 1, or it works;
-nothing is lost.
+"""Faults of the environment, with the real command: it works, or it prints one sentence and exits
+with 1; nothing is lost.
 
-Each case stores a memory, brings the fault about, writes and reads, takes the fault away, and does
-both again. Faults of single system calls stand in `test_faults`, files that go while a store is
-open with the store, lost answers in `cli/test_lost_answers`.
+Each case stores a memory, causes the fault, writes and reads, removes the fault, and writes and
+reads again. `test_faults` has faults of single system calls, the tests of each store have files
+that disappear while it is open, and `cli/test_lost_answers` has lost answers.
 """
 
 import json
@@ -38,8 +38,8 @@ memory list --limit 100 >"$ANSWERS/final" || exit 93
 
 
 class Fault(NamedTuple):
-    """A fault: how it comes and goes, which exit codes a write and a read may have, and what is
-    needed for it.
+    """A fault: the script that causes and removes it, the exit codes that a write and a read may
+    have, and the program that the script needs.
     """
 
     script: str
@@ -123,15 +123,15 @@ FAULTS: Mapping[str, Fault] = {
 
 @pytest.fixture
 def answers(tmp_path: Path) -> Iterator[Path]:
-    """A folder whose files may be made immutable."""
+    """A folder that can be removed even if a test made its files immutable."""
     folder = tmp_path / "answers"
     folder.mkdir()
     yield folder
-    if shutil.which("chattr"):  # so that the folder can be removed
+    if shutil.which("chattr"):
         subprocess.run(["chattr", "-R", "-i", str(tmp_path)], capture_output=True, timeout=300)
 
 
-def one_sentence(said: str) -> bool:
+def is_one_sentence(said: str) -> bool:
     """Return whether an error is one short line of JSON."""
     return (
         said.count("\n") == 1 and "Traceback" not in said and len(json.loads(said)["error"]) < 500
@@ -145,18 +145,18 @@ def one_sentence(said: str) -> bool:
         for name in FAULTS
     ],
 )
-def test_a_fault_of_the_environment_is_told_loses_nothing_and_heals(
+def test_a_fault_of_the_environment_is_reported_loses_nothing_and_heals(
     clean_environment: dict[str, str], tmp_path: Path, answers: Path, name: str
 ) -> None:
     fault = FAULTS[name]
     if fault.needs and os.geteuid() != 0:
-        pytest.skip("only root can bring this about")
+        pytest.skip("only root can cause this fault")
     if fault.needs == "setpriv" and shutil.which("setpriv") is None:
         pytest.skip("setpriv is missing")
     prefix = ["unshare", "-m"] if fault.needs == "mount" else []
     mount = [*prefix, "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
     if prefix and subprocess.run(mount, capture_output=True, timeout=60).returncode:
-        pytest.skip("this system mounts nothing")
+        pytest.skip("this system doesn't allow mounts")
     environment = clean_environment | {
         "PYTHON": sys.executable, "ANSWERS": str(answers), "DISK": str(tmp_path / "disk"), "MEMORY_FORMAT": "json",
     }  # fmt: skip
@@ -172,7 +172,7 @@ def test_a_fault_of_the_environment_is_told_loses_nothing_and_heals(
         code = int(said[f"{what}.code"])
         assert code in allowed, said
         if code:
-            assert one_sentence(said[what]), said[what]
+            assert is_one_sentence(said[what]), said[what]
         else:
             assert said[what] == ""
     final = [found["content"] for found in json.loads(said["final"])["results"]]

@@ -1,5 +1,5 @@
-"""What the images install, installed: every COPY and `pip` of a Dockerfile is carried out in an
-empty environment.
+"""Every COPY and `pip` of a Dockerfile is carried out in an empty virtual environment, without
+Docker.
 """
 
 import os
@@ -18,7 +18,7 @@ DOCKERFILES = {"server": ROOT / "Dockerfile", "agent": ROOT / "agent-app" / "Doc
 
 
 def instructions(file: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield each instruction of a Dockerfile and its words, without the comments."""
+    """Yield each instruction of a Dockerfile with its words; comments are left out."""
     text = re.sub(r"^#.*\n", "", file.read_text(encoding="utf-8"), flags=re.M).replace("\\\n", " ")
     for line in text.splitlines():
         if line.strip():
@@ -27,7 +27,7 @@ def instructions(file: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def steps(file: Path) -> Iterator[list[str]]:
-    """Yield the commands of the instructions RUN."""
+    """Yield the commands of the RUN instructions."""
     for name, words in instructions(file):
         if name == "RUN":
             step: list[str] = []
@@ -40,12 +40,12 @@ def steps(file: Path) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("image", DOCKERFILES)
-def test_files_with_digests_and_the_project_itself_are_installed_by_two_commands(
+def test_the_project_and_the_files_with_digests_are_installed_separately(
     image: str,
 ) -> None:
     installs = [step for step in steps(DOCKERFILES[image]) if step[:2] == ["pip", "install"]]
     assert installs
-    for step in installs:  # digests are then asked of everything, and a folder has none
+    for step in installs:  # with one digest pip requires all, and a folder has none
         locks = {each for each in step if each.endswith(".lock")}
         assert bool(locks) == ("--require-hashes" in step)
         assert not (locks and any(each.startswith(".") for each in step))
@@ -53,7 +53,7 @@ def test_files_with_digests_and_the_project_itself_are_installed_by_two_commands
 
 @pytest.mark.slow
 @pytest.mark.parametrize("image", DOCKERFILES)
-def test_an_image_can_be_built_and_its_commands_start(image: str, tmp_path: Path) -> None:
+def test_the_steps_of_an_image_succeed_and_its_commands_start(image: str, tmp_path: Path) -> None:
     work, home, before = tmp_path / "work", tmp_path / "image", {**os.environ}
     work.mkdir()
     for name, words in instructions(DOCKERFILES[image]):

@@ -1,4 +1,4 @@
-"""Writers are killed at random moments: what was acknowledged is found afterwards, and nothing is
+"""Writers are killed at random moments: acknowledged writes are found afterwards, and nothing is
 damaged.
 """
 
@@ -15,9 +15,9 @@ from torture.forks import ON_PATH
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
-# The process that starts, kills and checks. It never opens the store itself: all that do are its
-# forks, which begin warm and die with it. Each writer keeps a ledger: `+id` after a create
-# returned, `-id` before a forget begins, `=id` after it returned.
+# The process that starts, kills and checks. It never opens the store itself; only its forks do,
+# which start with all modules loaded and die with it. Each writer keeps a ledger: `+id` after a
+# create has returned, `-id` before a forget begins, `=id` after it has returned.
 DRIVER = """
 import json, os, random, signal, sys, time
 from torture import forks
@@ -95,7 +95,7 @@ def integrity(path):
         counts = {db.execute(f"SELECT count(*) FROM {table}").fetchall()[0][0] for table in tables}
         assert len(counts) == 1, counts
         (sealed,) = db.execute("SELECT coalesce(sum(length(bits) / 8), 0) FROM block").fetchall()[0]
-        assert sealed <= counts.pop()  # of the fake embedder's 64 dimensions, one word of bits each
+        assert sealed <= counts.pop()  # one 64-bit word for each vector of the fake embedder
     store.close()
 
 
@@ -118,7 +118,7 @@ for number in range(rounds):
     started = [folder / f"ledger{number}-{writer}" for writer in range(drawn.randint(2, 4))]
     ledgers += started
     children = [fork(write, path, ledger, number) for ledger in started]
-    # At once, when the store is being made, or after some lines, however slow the machine is; then a moment later.
+    # Wait for the store's folder, or for some lines in the ledgers; then kill a moment later.
     asked = drawn.randint(-1, 1) if mode == "first" else drawn.randint(0, 8)
     while asked >= 0 and not (
         path.parent.exists()
@@ -133,7 +133,7 @@ for number in range(rounds):
     for child in children:
         os.kill(child, signal.SIGKILL)
         if drawn.random() < 0.3:
-            time.sleep(drawn.uniform(0.0, 0.02))  # the others go on for a moment
+            time.sleep(drawn.uniform(0.0, 0.02))  # the others continue for a moment
     wait(children, -signal.SIGKILL)
     totals["rounds"] += 1
     deeply = mode == "first" or number % 10 == 9 or number == rounds - 1
@@ -151,7 +151,7 @@ print(json.dumps(totals))
 def kill(
     tmp_path: Path, run_python: RunPython, clean_environment: dict[str, str]
 ) -> Callable[..., dict[str, Any]]:
-    """Run this many rounds of writing and killing; return the acknowledged writes."""
+    """Return a function that runs rounds of writing and killing and returns their totals."""
 
     def run(mode: str, rounds: int, *, seed: int) -> dict[str, Any]:
         folder = tmp_path / "store"
@@ -171,16 +171,16 @@ def kill(
 
 
 @pytest.mark.thorough
-def test_a_killed_writer_loses_nothing_that_was_acknowledged(
+def test_a_killed_writer_loses_no_acknowledged_write(
     kill: Callable[..., dict[str, Any]],
 ) -> None:
     totals = kill("create", 30, seed=1)
     assert totals["rounds"] == 30
-    assert totals["acknowledged"] > 60  # each round waits for some
+    assert totals["acknowledged"] > 60  # each round waits for some writes
 
 
 @pytest.mark.thorough
-def test_a_kill_while_forgetting_neither_loses_nor_brings_back(
+def test_a_kill_during_a_forget_loses_nothing_and_brings_nothing_back(
     kill: Callable[..., dict[str, Any]],
 ) -> None:
     totals = kill("forget", 12, seed=2)
@@ -189,7 +189,7 @@ def test_a_kill_while_forgetting_neither_loses_nor_brings_back(
 
 
 @pytest.mark.thorough
-def test_a_kill_while_the_store_is_made_leaves_none_or_a_whole_one(
+def test_a_kill_while_the_store_is_created_leaves_no_store_or_a_complete_one(
     kill: Callable[..., dict[str, Any]],
 ) -> None:
     assert kill("first", 30, seed=3)["rounds"] == 30

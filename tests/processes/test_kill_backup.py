@@ -13,8 +13,8 @@ import pytest
 
 from torture.forks import ON_PATH
 
-# The process that starts, kills and checks; all that open a store are its forks, which begin warm
-# and die with it.
+# The process that starts, kills and checks. Only its forks open a store; they start with all
+# modules loaded and die with it.
 DRIVER = """
 import contextlib, json, os, random, shutil, signal, sys, time
 from torture import forks
@@ -54,7 +54,7 @@ def config_of(path):
 
 
 def write(path, ledger, start):
-    # Creates numbered memories until it is killed or the store is replaced; the ledger has what was acknowledged.
+    # Create numbered memories until killed or until the store is replaced; list the acknowledged in the ledger.
     fd = os.open(ledger, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
     with Memories(f"sqlite:///{path}", embedder="fake") as memories:
         for number in range(start, start + 1_000_000):
@@ -120,7 +120,7 @@ def put_back(source, path):
 
 
 def killed_at(step, work, *arguments):
-    # Run it, and kill the process before its step of this number; return the number of steps if it was too short.
+    # Run it, and kill the process before the step with this number; return the number of steps if there are fewer.
     passed = 0
 
     def watch(frame, event, called):
@@ -139,7 +139,7 @@ def killed_at(step, work, *arguments):
 
 
 def under_load():
-    # Each drill: a backup while three processes write, restored elsewhere, and now and then in the store's place.
+    # Each drill: back up while three processes write, restore elsewhere and sometimes in place of the store.
     path = folder / "store.db"
     for drill in range(rounds):
         ledgers = [folder / f"{drill}-{number}.ledger" for number in range(3)]
@@ -156,7 +156,7 @@ def under_load():
         first = {number for ledger in ledgers for number in acked(ledger)}
         done(fork(take_backup, path, target))
         last = {number for ledger in ledgers for number in acked(ledger)}
-        last |= {max(acked(ledger)) + 1 for ledger in ledgers}  # one of each may not have been acknowledged yet
+        last |= {max(acked(ledger)) + 1 for ledger in ledgers}  # each writer may have one that is not acknowledged yet
         apart = folder / f"{drill}-restored.db"
         done(fork(put_back, target, apart))
         done(fork(intact, apart))
@@ -165,7 +165,7 @@ def under_load():
         got = set(json.loads(shown.read_text()))
         assert first | before <= got <= last | before, drill
         if drill % 2:
-            done(fork(put_back, target, path))  # the writers find that their store was replaced
+            done(fork(put_back, target, path))  # the writers notice that their store was replaced
             for writer in writers:
                 done(writer)
             done(fork(lambda: shown.write_text(json.dumps(sorted(numbers_in(path))))))
@@ -185,7 +185,7 @@ def under_load():
 
 
 def killed(work, prepare, check):
-    # Killed before each step, or before every so manieth of them, until it is done before it would be killed.
+    # Kill before each step, or before every nth step, until a run finishes before its kill.
     step, stride = 0, max(1, rounds)
     while True:
         prepare()
@@ -207,7 +207,7 @@ def killed_backup():
 
     def prepare():
         target.unlink(missing_ok=True)
-        shutil.copy(stale, target)  # there is always a good backup under this name
+        shutil.copy(stale, target)  # this name always has a valid backup
 
     def check():
         assert not [left for left in folder.iterdir() if left.name.startswith("backup.db")][1:], list(folder.iterdir())
@@ -220,7 +220,7 @@ def killed_backup():
 
     killed(lambda: take_backup(path, target), prepare, check)
     take_backup(path, target)
-    assert not [left for left in folder.iterdir() if ".new" in left.name]  # of those that were killed
+    assert not [left for left in folder.iterdir() if ".new" in left.name]  # left by killed processes
 
 
 def killed_restore():
@@ -261,8 +261,10 @@ finally:
 """
 
 
-def drilled(tmp_path: Path, environment: dict[str, str], mode: str, rounds: int) -> dict[str, Any]:
-    """Run so many drills under load; or kill before every step, on average so many apart."""
+def run_drills(
+    tmp_path: Path, environment: dict[str, str], mode: str, rounds: int
+) -> dict[str, Any]:
+    """Run this many drills under load, or kill before steps that are on average this far apart."""
     folder = tmp_path / "stores"
     folder.mkdir(mode=0o700)
     done = subprocess.run(
@@ -279,43 +281,43 @@ def drilled(tmp_path: Path, environment: dict[str, str], mode: str, rounds: int)
 
 
 @pytest.mark.thorough
-def test_a_backup_is_a_state_between_its_start_and_its_end(
+def test_a_backup_contains_a_state_between_its_start_and_its_end(
     tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:
-    """If it replaces the store, all processes with the store open notice."""
-    totals = drilled(tmp_path, clean_environment, "load", 4)
+    """If it replaces the store, every process with the open store notices."""
+    totals = run_drills(tmp_path, clean_environment, "load", 4)
     assert totals["rounds"] == 4
     assert totals["acked"] >= 80
 
 
 @pytest.mark.parametrize("mode", ["backup", "restore"])
 @pytest.mark.thorough
-def test_a_kill_leaves_the_old_or_the_new(
+def test_a_kill_leaves_the_old_or_the_new_file(
     tmp_path: Path, clean_environment: dict[str, str], mode: str
 ) -> None:
-    totals = drilled(tmp_path, clean_environment, mode, 12)
+    totals = run_drills(tmp_path, clean_environment, mode, 12)
     assert totals["killed"] >= 5
     assert mode == "backup" or min(totals["old"], totals["new"]) > 0
 
 
 @pytest.mark.slow
 @pytest.mark.torture
-def test_many_drills(
+def test_many_backups_and_restores_under_load_lose_nothing(
     tmp_path: Path,
     clean_environment: dict[str, str],
     size: Callable[[int, int], int],
     figures: dict[str, Any],
 ) -> None:
     rounds = size(60, 200)
-    figures |= drilled(tmp_path, clean_environment, "load", rounds)
+    figures |= run_drills(tmp_path, clean_environment, "load", rounds)
     assert figures["rounds"] == rounds
 
 
 @pytest.mark.slow
 @pytest.mark.torture
 @pytest.mark.parametrize("mode", ["backup", "restore"])
-def test_kills_before_every_step(
+def test_a_kill_before_any_step_leaves_the_old_or_the_new_file(
     tmp_path: Path, clean_environment: dict[str, str], mode: str, figures: dict[str, Any]
 ) -> None:
-    figures |= drilled(tmp_path, clean_environment, mode, 1)
+    figures |= run_drills(tmp_path, clean_environment, mode, 1)
     assert figures["rounds"] >= 60

@@ -11,7 +11,7 @@ from torture.forks import ON_PATH
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
-# It never opens the store itself: all that do are its forks, which begin warm and die with it.
+# It never opens the store itself; only its forks do, which start with all modules loaded.
 DRIVER = """
 import json, os, random, signal, sys, time
 from torture import forks
@@ -71,7 +71,7 @@ killed = 0
 for number in range(rounds):
     done = Path(home, f"done{number}")
     appends = fork(capture, number, done)
-    for _ in range(3):  # beside the one that appends
+    for _ in range(3):  # in addition to the one that appends
         child = fork(store, number, done)
         time.sleep(drawn.uniform(0, 0.15))
         os.kill(child, signal.SIGKILL)
@@ -84,12 +84,12 @@ print(json.dumps({"rounds": rounds, "killed": killed}))
 
 
 @pytest.mark.thorough
-def test_nothing_that_was_captured_is_lost_or_there_twice(
+def test_no_captured_turn_is_lost_or_stored_twice(
     tmp_path: Path, run_python: RunPython, size: Callable[[int, int], int]
 ) -> None:
     rounds = size(6, 60)
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
-    told = json.loads(run_python(ON_PATH + DRIVER, home, rounds).stdout)
-    assert told["rounds"] == rounds
-    assert told["killed"] > 0
+    totals = json.loads(run_python(ON_PATH + DRIVER, home, rounds).stdout)
+    assert totals["rounds"] == rounds
+    assert totals["killed"] > 0

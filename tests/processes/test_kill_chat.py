@@ -1,4 +1,4 @@
-"""A chat that is killed at any moment: its output is stored, no tool runs twice, no session is
+"""A chat is killed at random moments: its output is stored, no tool runs twice, and no session is
 damaged.
 """
 
@@ -13,8 +13,8 @@ import pytest
 
 from torture.forks import ON_PATH
 
-# The process that starts, kills and checks. It imports what a chat needs, so that its forks begin
-# warm. Each round tells the agent one thing, kills the chat somewhere, and asks a new one about it.
+# The process that starts, kills and checks. It imports the modules of a chat, so that its forks
+# start with them. Each round tells the agent a fact, kills the chat, and asks a new chat about it.
 DRIVER = """
 import io, json, os, random, signal, sys, time
 sys.modules["sqlite3"] = __import__("pysqlite3")
@@ -31,7 +31,7 @@ forks.LONGEST_SECONDS = 300
 url, key, root, rounds, seed = sys.argv[1], sys.argv[2], Path(sys.argv[3]), *map(int, sys.argv[4:])
 drawn = random.Random(seed)
 totals = {"rounds": 0, "killed": 0, "shown": 0, "finished": 0, "known": 0}
-spent = 0.6  # seconds that a turn takes on this machine, as the last time that none was killed
+spent = 0.6  # seconds of a turn on this machine, measured at the last turn that was not killed
 
 
 def chat(number, text, out):
@@ -80,7 +80,7 @@ print(json.dumps(totals | {"facts": len(facts)}))
 
 @pytest.mark.thorough
 @pytest.mark.torture
-def test_a_chat_that_is_killed_loses_nothing_that_it_showed(
+def test_a_killed_chat_loses_nothing_that_it_has_shown(
     tmp_path: Path,
     clean_environment: dict[str, str],
     size: Callable[[int, int], int],
@@ -109,6 +109,6 @@ def test_a_chat_that_is_killed_loses_nothing_that_it_showed(
             check=False,
         )
     assert done.returncode == 0, done.stderr[-4000:]
-    told = json.loads(done.stdout.splitlines()[-1])
-    figures |= told
-    assert told["rounds"] == rounds
+    totals = json.loads(done.stdout.splitlines()[-1])
+    figures |= totals
+    assert totals["rounds"] == rounds

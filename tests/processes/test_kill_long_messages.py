@@ -29,7 +29,7 @@ with Memories(url, embedder="fake") as memories:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["sqlite", "files"])
-def test_a_message_is_stored_with_all_of_its_parts_or_none(
+def test_a_message_is_stored_with_all_of_its_parts_or_not_at_all(
     kind: str, tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:
     url = f"sqlite:///{tmp_path}/m.db" if kind == "sqlite" else f"files:///{tmp_path}/memories"
@@ -44,7 +44,7 @@ def test_a_message_is_stored_with_all_of_its_parts_or_none(
         for _ in range(drawn.randrange(1, 3)):
             acknowledged.add(int(writer.stdout.readline()))
         try:
-            writer.wait(drawn.random() * 0.3)  # somewhere in the next message
+            writer.wait(drawn.random() * 0.3)  # at some point of the next message
         except subprocess.TimeoutExpired:
             writer.kill()
         acknowledged.update(map(int, filter(str.isdigit, writer.stdout.read().split())))

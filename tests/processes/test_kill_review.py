@@ -13,9 +13,9 @@ from torture.forks import ON_PATH
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
-# It never opens the store itself: all that do are its forks, which begin warm and die with it. A
-# reviewer accepts some memories as they are, some as edited, and one whose key is taken meanwhile;
-# it tells each batch that returned.
+# It never opens the store itself; only its forks do, which start with all modules loaded. A
+# reviewer accepts some memories unchanged, some edited, and one whose key is taken meanwhile; it
+# reports each batch that has returned.
 DRIVER = """
 import json, os, random, signal, sys, time
 from torture import forks
@@ -72,7 +72,7 @@ def check(number, made, others, done):
             assert sum(states) == 1, (memory_id, states)
             if memory_id in acknowledged:
                 assert memory_id not in waiting
-            if states[3]:  # its text is the next version of what has its key
+            if states[3]:  # its text is the next version of the memory with its key
                 other = memories.get(found.superseded_by)
                 assert other.content in (found.content, f"edited {memory_id}")
                 assert other.version == 2
@@ -104,12 +104,12 @@ print(json.dumps({"rounds": rounds, "killed": killed}))
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("scheme", ["sqlite", "files"])
-def test_what_was_cut_short_waits_or_was_decided(
+def test_each_memory_of_an_interrupted_review_waits_or_was_accepted(
     tmp_path: Path, run_python: RunPython, size: Callable[[int, int], int], scheme: str
 ) -> None:
     rounds = size(6, 100)
-    told = json.loads(
+    totals = json.loads(
         run_python(ON_PATH + DRIVER, f"{scheme}:///{tmp_path}/store", tmp_path, rounds).stdout
     )
-    assert told["rounds"] == rounds
-    assert told["killed"] > 0
+    assert totals["rounds"] == rounds
+    assert totals["killed"] > 0

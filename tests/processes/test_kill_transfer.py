@@ -13,8 +13,8 @@ import pytest
 
 from torture.forks import ON_PATH
 
-# The process that starts, kills and checks; all that open a store are its forks, which begin warm
-# and die with it.
+# The process that starts, kills and checks. Only its forks open a store; they start with all
+# modules loaded and die with it.
 DRIVER = """
 import contextlib, json, os, random, shutil, signal, sys, time
 from torture import forks
@@ -32,12 +32,12 @@ from memories.transfer.export import export
 from memories.transfer.importing import import_
 from memories.transfer.pages import count_records, places
 
-os.environ["COUNT_ACCESSES"] = "false"  # exports are compared, and a search would be one
+os.environ["COUNT_ACCESSES"] = "false"  # exports are compared, and a search would add a read
 mode, folder, rounds, seed, least = sys.argv[1], Path(sys.argv[2]), *map(int, sys.argv[3:])
 forks.LONGEST_SECONDS = 900
 drawn = random.Random(seed)
 totals = {"rounds": 0, "killed": 0, "in_the_middle": 0}
-needs = 0.3  # seconds that the work needs on this machine if nobody kills it, as the last time that it was done
+needs = 0.3  # seconds of the work on this machine, measured at the last run that was not killed
 RECORDS = 1500
 quiet = lambda what, done, whole: None
 
@@ -82,7 +82,7 @@ def fill(path):
 
 
 def write(path, forgets):
-    # Goes on until it is killed, while the store is copied: creates, changes, takes keys over, restores and forgets.
+    # Write until killed, while the store is copied: create, change, reuse keys, restore and forget.
     own = random.Random(seed)
     with Memories(f"sqlite:///{path}", embedder="fake", namespace="ann", shared=False) as memories:
         mine = [memory.id for memory in memories.list(limit=200).memories]
@@ -99,7 +99,7 @@ def write(path, forgets):
                 memories.update(memory_id, f"changed again {own.random()}")
             key = f"key{own.randrange(5)}" if kind == 4 else None
             made = memories.create(f"new {own.random()}", key=key, force=True).memory.id
-            mine = [kept for kept in mine if kept != made]  # a key that is in use is that of a memory
+            mine = [kept for kept in mine if kept != made]  # a key in use creates a version of its memory
             if key and own.random() < 0.5:
                 memories.delete(made)
             else:
@@ -109,7 +109,7 @@ def write(path, forgets):
 
 
 class Frozen(SQLiteStore):
-    # While the last of it is copied nobody can write; that moment is kept for the comparison: its writer is killed.
+    # No process can write during the last part of the copy; the writer is killed then, and the state is compared.
     writer = None
 
     @contextlib.contextmanager
@@ -160,7 +160,7 @@ def half(path):
 
 
 def searchable(path):
-    # By the old embedder before the switch, by the new one after it: never empty, never wrong.
+    # A search uses the old embedder before the switch and the new one after it; it is never empty or wrong.
     for embedder in (FakeEmbedder(), Other()):
         with Memories(f"sqlite:///{path}", embedder=embedder, namespace="ann") as memories:
             try:
@@ -186,7 +186,7 @@ def intact(path):
 
 
 def rounds_of(path, source, work, *arguments):
-    # Kill it a few times; return with the last run done.
+    # Kill it a few times; then let a last run finish.
     global needs
     for attempt in range(drawn.randint(1, 4)):
         child = fork(work, *arguments)
@@ -199,7 +199,7 @@ def rounds_of(path, source, work, *arguments):
         totals["in_the_middle"] += state == 0
     begun = time.monotonic()
     finish(fork(work, *arguments))
-    needs = max(needs, time.monotonic() - begun)  # the last run has the least to do
+    needs = max(needs, time.monotonic() - begun)  # the last run has the least work left
 
 
 original = folder / "original.db"
@@ -215,7 +215,7 @@ for number in range(20 * rounds):
         finish(fork(same_as_file, exported, path))
         finish(fork(same_as_file, exported, original))
     elif mode == "busy":
-        # What is forgotten between two runs makes the second one refuse: so either it is killed, or the writer forgets.
+        # A forget between two runs makes the second one refuse, so a round has either kills or forgets.
         shutil.copy(original, source)
         writer = fork(write, source, number % 2 == 0)
         time.sleep(drawn.uniform(0.0, 0.1))
@@ -246,10 +246,10 @@ print(json.dumps(totals))
 """
 
 
-def killed(
+def kill_often(
     tmp_path: Path, environment: dict[str, str], mode: str, rounds: int, *, least: int
 ) -> dict[str, Any]:
-    """Kill in so many rounds, and in more until `least` kills were in the middle of the work."""
+    """Kill in this many rounds, and in more until `least` kills were in the middle of the work."""
     folder = tmp_path / "stores"
     folder.mkdir(mode=0o700)
     done = subprocess.run(
@@ -270,10 +270,10 @@ _THOROUGH = [pytest.param(mode, marks=pytest.mark.thorough) for mode in ("busy",
 
 @pytest.mark.parametrize("mode", ["migrate", "reembed", *_THOROUGH])
 @pytest.mark.thorough
-def test_what_was_killed_goes_on_and_comes_to_the_same(
+def test_an_interrupted_transfer_continues_to_the_same_result(
     tmp_path: Path, clean_environment: dict[str, str], mode: str
 ) -> None:
-    totals = killed(tmp_path, clean_environment, mode, 4, least=1)
+    totals = kill_often(tmp_path, clean_environment, mode, 4, least=1)
     assert totals["rounds"] >= 4
     assert totals["in_the_middle"] > 0
 
@@ -281,7 +281,7 @@ def test_what_was_killed_goes_on_and_comes_to_the_same(
 @pytest.mark.slow
 @pytest.mark.torture
 @pytest.mark.parametrize("mode", ["migrate", "busy", "reembed", "import"])
-def test_what_was_killed_very_often_comes_to_the_same(
+def test_a_transfer_that_is_interrupted_very_often_has_the_same_result(
     tmp_path: Path,
     clean_environment: dict[str, str],
     mode: str,
@@ -289,6 +289,6 @@ def test_what_was_killed_very_often_comes_to_the_same(
     figures: dict[str, Any],
 ) -> None:
     rounds = size(20, 60)
-    figures |= killed(tmp_path, clean_environment, mode, rounds, least=size(3, 11))
+    figures |= kill_often(tmp_path, clean_environment, mode, rounds, least=size(3, 11))
     assert figures["rounds"] >= rounds
     assert figures["in_the_middle"] > 0

@@ -15,7 +15,7 @@ from forkserver import together
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
-# Begins the script of every worker.
+# The beginning of every worker's script.
 WORKER = """
 import json, sys
 from memories import Memories
@@ -23,7 +23,7 @@ memories, number = Memories(sys.argv[1], embedder="fake"), int(sys.argv[2])
 def show(found):
     print(json.dumps(found))
 """
-LOOK = """
+INSPECT = """
 import json, sys, apsw
 db = apsw.Connection(sys.argv[1])
 RECORDS = "(SELECT 1 FROM record WHERE pool NOT IN (SELECT id FROM pool WHERE collection = 'log'))"
@@ -47,8 +47,8 @@ def path(tmp_path: Path) -> Path:
 def at_once(
     path: Path, tmp_path: Path, clean_environment: Mapping[str, str]
 ) -> Callable[..., list[Any]]:
-    """Run a worker's script in this many processes, which begin at the same moment; return what
-    each printed.
+    """Return a function that runs a script in many processes, which begin at the same moment, and
+    returns the output of each.
     """
 
     def run(script: str, count: int) -> list[Any]:
@@ -60,11 +60,11 @@ def at_once(
     return run
 
 
-def look(run_python: RunPython, path: Path) -> tuple[str, int, int, int]:
-    """Return what integrity_check says, and how many records, vectors and indexed texts there
-    are.
+def inspect_store(run_python: RunPython, path: Path) -> tuple[str, int, int, int]:
+    """Return the result of integrity_check and the numbers of records, vectors and indexed
+    texts.
     """
-    return tuple(json.loads(run_python(LOOK, path).stdout))  # type: ignore[return-value]
+    return tuple(json.loads(run_python(INSPECT, path).stdout))  # type: ignore[return-value]
 
 
 @pytest.mark.thorough
@@ -107,12 +107,12 @@ print(json.dumps([found, log.entries, log.problem, log.forks]))
     listed, *log = json.loads(run_python(listing, path).stdout)
     assert sorted(listed) == sorted(ids)
     records = 1600 + 16 * 4
-    assert look(run_python, path) == ("ok", records, records, records)
+    assert inspect_store(run_python, path) == ("ok", records, records, records)
     assert log == [
         records,
         None,
         [],
-    ]  # one chain, one entry for each transaction, in whatever order they came
+    ]  # one chain with one entry for each transaction, in any order
 
 
 @pytest.mark.thorough
@@ -146,7 +146,7 @@ def test_eight_commands_at_once_all_succeed(
             answers.append(json.loads(printed))
     assert all(answer["stored"] for answer in answers)
     assert len({answer["id"] for answer in answers}) == 40
-    assert look(run_python, path) == ("ok", 40, 40, 40)
+    assert inspect_store(run_python, path) == ("ok", 40, 40, 40)
 
 
 @pytest.mark.thorough
@@ -159,7 +159,7 @@ def test_processes_that_create_the_store_at_the_same_moment_all_succeed(
     for _ in range(3):
         counts = at_once(script, 24)
         assert max(counts) == 24
-        assert look(run_python, path) == ("ok", 24, 24, 24)
+        assert inspect_store(run_python, path) == ("ok", 24, 24, 24)
         assert sorted(found.name for found in path.parent.iterdir()) == [
             "memories.db",
             "memories.db.lock",
@@ -169,7 +169,7 @@ def test_processes_that_create_the_store_at_the_same_moment_all_succeed(
         path.parent.rmdir()
 
 
-def test_one_key_written_by_many_has_one_memory_without_gaps(
+def test_a_key_written_by_many_processes_has_one_memory_without_gaps(
     path: Path, at_once: Callable[..., list[Any]], run_python: RunPython
 ) -> None:
     written = at_once(
@@ -197,7 +197,7 @@ with Memories(f"sqlite:///{sys.argv[1]}", embedder="fake") as memories:
 
 
 @pytest.mark.thorough
-def test_the_same_text_at_once_is_stored_once(
+def test_the_same_text_from_many_processes_is_stored_once(
     path: Path, at_once: Callable[..., list[Any]], run_python: RunPython
 ) -> None:
     answers = at_once(
@@ -206,10 +206,10 @@ def test_the_same_text_at_once_is_stored_once(
     )
     assert sorted(stored for stored, _ in answers) == [False] * 7 + [True]
     assert len({memory_id for _, memory_id in answers}) == 1
-    assert look(run_python, path) == ("ok", 1, 1, 1)
+    assert inspect_store(run_python, path) == ("ok", 1, 1, 1)
 
 
-def test_updates_of_one_memory_at_once_all_become_versions(
+def test_concurrent_updates_of_a_memory_all_become_versions(
     path: Path, at_once: Callable[..., list[Any]], run_python: RunPython
 ) -> None:
     made = """
@@ -224,11 +224,11 @@ with Memories(f"sqlite:///{sys.argv[1]}", embedder="fake") as memories:
         4,
     )
     assert sorted(version for versions in written for version in versions) == list(range(2, 26))
-    assert look(run_python, path) == ("ok", 25, 25, 25)
+    assert inspect_store(run_python, path) == ("ok", 25, 25, 25)
 
 
 @pytest.mark.thorough
-def test_what_repetitions_add_at_once_is_all_kept(
+def test_tags_that_concurrent_repetitions_add_are_all_kept(
     path: Path, at_once: Callable[..., list[Any]], run_python: RunPython
 ) -> None:
     script = """

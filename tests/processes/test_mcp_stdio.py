@@ -21,7 +21,7 @@ RunPython = Callable[..., subprocess.CompletedProcess[str]]
 ROOT = Path(__file__).parent.parent.parent
 MEMORY = [sys.executable, "-m", "memories", "mcp"]
 INSPECTOR = "@modelcontextprotocol/inspector@2.12.0"
-# The command, whose model is loaded once the file is there that the first argument names.
+# The command; its model loads only when the file exists that the first argument names.
 SLOW = """
 import sys, time
 from pathlib import Path
@@ -35,8 +35,8 @@ def wait():
 minilm._load_model = wait
 sys.exit(run(["mcp"]))
 """
-# The command, which waits an hour for a store that is busy and half a second for calls when its
-# client has left.
+# The command; it waits an hour for a busy store, and half a second for calls after its client has
+# left.
 PATIENT = """
 import sys
 from memories.__main__ import run
@@ -70,12 +70,12 @@ class Server:
         self.write({"id": self.asked, "method": method, "params": params})
         assert self.process.stdout
         line = self.process.stdout.readline()
-        answer = json.loads(line)  # nothing else is ever printed there
+        answer = json.loads(line)  # the server prints nothing but answers
         assert answer["id"] == self.asked
         return dict(answer["result"])
 
     def greet(self) -> None:
-        """Do the handshake of clients of the first era."""
+        """Do the handshake of a client of the older era."""
         who = {"name": "codex-mcp-client", "version": "1"}
         said = self.ask("initialize", protocolVersion="2025-06-18", capabilities={}, clientInfo=who)
         assert said["protocolVersion"] == "2025-06-18"
@@ -88,7 +88,7 @@ class Server:
         return str(content["text"])
 
     def leave(self) -> str:
-        """Leave; return what the server wrote to standard error."""
+        """Close the streams; return what the server wrote to standard error."""
         out, err = self.process.communicate(timeout=300)
         assert (self.process.returncode, out) == (0, b"")
         return err.decode()
@@ -96,13 +96,13 @@ class Server:
 
 @pytest.fixture
 def environment(clean_environment: dict[str, str]) -> dict[str, str]:
-    """The environment of a server with the default model."""
+    """The environment of a server that uses the default model."""
     return {**clean_environment, "EMBEDDER": "minilm"}
 
 
 @pytest.fixture
 def start(environment: Mapping[str, str]) -> Iterator[Callable[..., Server]]:
-    """Return a function that starts a server; the servers end with the test."""
+    """Return a function that starts a server; the servers are killed after the test."""
     started: list[Server] = []
 
     def run(command: list[str], **more: str) -> Server:
@@ -117,7 +117,9 @@ def start(environment: Mapping[str, str]) -> Iterator[Callable[..., Server]]:
 
 @pytest.mark.parametrize(("era", "version"), [("auto", "2026-07-28"), ("legacy", "2025-11-25")])
 @pytest.mark.thorough
-def test_both_eras_over_real_streams(environment: dict[str, str], era: str, version: str) -> None:
+def test_both_eras_of_the_protocol_work_over_real_streams(
+    environment: dict[str, str], era: str, version: str
+) -> None:
     from mcp import Client, StdioServerParameters
 
     async def talk() -> Any:
@@ -130,15 +132,13 @@ def test_both_eras_over_real_streams(environment: dict[str, str], era: str, vers
     found = asyncio.run(talk())
     assert (
         "mcp: Deploys happen on Tuesdays\n" in found.content[0].text
-    )  # it shares no word with the question
+    )  # the memory shares no word with the question
 
 
-def test_while_the_model_loads_words_answer_and_writers_wait(
+def test_while_the_model_loads_searches_use_words_and_writes_wait(
     start: Callable[..., Server], environment: Mapping[str, str], tmp_path: Path
 ) -> None:
-    """`python -m bench cold` measures the handshake beside the import of the SDK, which is nearly
-    all of it.
-    """
+    """`python -m bench cold` measures the handshake, most of which is the import of the SDK."""
     with Memories(f"sqlite:///{environment['MEMORY_HOME']}/memories.db") as memories:
         memories.create("Deploys happen on Tuesdays")
     loads = tmp_path / "loads"
@@ -153,11 +153,13 @@ def test_while_the_model_loads_words_answer_and_writers_wait(
     assert ": Deploys happen on Tuesdays\n" in found
     create = {"name": "create_memory", "arguments": {"content": "The cat is called Momo"}}
     server.write({"id": "late", "method": "tools/call", "params": create})
-    assert server.call("search_memories", query="deploys").startswith(hint)  # is answered before it
+    assert server.call("search_memories", query="deploys").startswith(
+        hint
+    )  # answered before the model is loaded
     search = {"name": "search_memories", "arguments": {"query": "when do we release?"}}
     server.write(
         {"id": "first", "method": "tools/call", "params": search}
-    )  # no word of it is known
+    )  # the store has no word of this query
     loads.touch()
     assert server.process.stdout
     answers = [json.loads(server.process.stdout.readline()) for _ in range(2)]
@@ -169,8 +171,11 @@ def test_while_the_model_loads_words_answer_and_writers_wait(
 
 
 @pytest.mark.parametrize("era", ["legacy", pytest.param("modern", marks=pytest.mark.thorough)])
-def test_what_was_read_is_answered_before_it_ends(environment: dict[str, str], era: str) -> None:
-    """As a script asks: everything is written, and nothing read until standard input is closed."""
+def test_all_requests_are_answered_before_the_server_exits(
+    environment: dict[str, str], era: str
+) -> None:
+    """Like a script, the client writes everything and reads nothing until standard input is closed.
+    """
     who = {"name": "script", "version": "1"}
     hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": who}
     meta = {f"io.modelcontextprotocol/{name}": value for name, value in {
@@ -223,7 +228,7 @@ def test_what_was_read_is_answered_before_it_ends(environment: dict[str, str], e
 
 
 @pytest.mark.thorough
-def test_what_waits_too_long_when_the_client_has_left_is_refused(
+def test_a_call_that_waits_too_long_after_the_client_has_left_is_refused(
     start: Callable[..., Server], environment: Mapping[str, str]
 ) -> None:
     with Memories(
@@ -238,7 +243,7 @@ def test_what_waits_too_long_when_the_client_has_left_is_refused(
             server.write({"id": 99, "method": "tools/call", "params": create})
             server.write({"id": 98, "method": "tools/call", "params": create})
             server.write({"method": "notifications/cancelled", "params": {"requestId": 98}})
-            server.call("list_memories")  # so that the others are begun
+            server.call("list_memories")  # by then the other calls have begun
             out, _ = server.process.communicate(timeout=300)
             assert server.process.returncode == 0
     [answer] = [json.loads(line) for line in out.splitlines()]
@@ -272,7 +277,7 @@ NO_MESSAGES: dict[str, tuple[bytes, int, int | str | None]] = {
 
 
 def answer_to(server: Server, line: bytes) -> dict[str, Any]:
-    """Send a line as it is; return the answer, which is the next line."""
+    """Send a line unchanged; return the answer, which is the next line."""
     assert server.process.stdin
     assert server.process.stdout
     server.process.stdin.write(line + b"\n")
@@ -281,17 +286,17 @@ def answer_to(server: Server, line: bytes) -> dict[str, Any]:
 
 
 @pytest.mark.thorough
-def test_bad_lines_and_requests_are_answered_and_the_server_stays(
+def test_bad_lines_and_requests_are_answered_and_the_server_continues(
     start: Callable[..., Server],
 ) -> None:
-    """All at one server: in the first era after the handshake, in the second one, which has none,
-    before it.
+    """One server gets them all: before the handshake as in the newer era, which has none, and after
+    it as in the older era.
     """
     server = start(MEMORY, EMBEDDER="fake")
     failures = [*wrong_answers_to_no_messages(server), *wrong_answers_before_the_handshake(server)]
     server.greet()
     failures += [*wrong_answers_to_no_messages(server), *wrong_answers_to_calls(server)]
-    server.write({"id": 1234, "result": {}})  # what is no answer to anything is not answered
+    server.write({"id": 1234, "result": {}})  # an answer without a request gets no answer
     server.write({"method": "notifications/unheard_of"})
     assert server.call("list_memories") == "Nothing found."
     assert failures == []
@@ -310,7 +315,7 @@ def wrong_answers_to_no_messages(server: Server) -> Iterator[str]:
 
 
 def wrong_answers_before_the_handshake(server: Server) -> Iterator[str]:
-    """Yield what is answered to a call that comes too early, if it is no error."""
+    """Yield the answer to a call before the handshake, if it isn't an error."""
     params = {"name": "list_memories", "arguments": {}}
     early = {"jsonrpc": "2.0", "id": 77, "method": "tools/call", "params": params}
     answer = answer_to(server, json.dumps(early).encode())
@@ -319,7 +324,7 @@ def wrong_answers_before_the_handshake(server: Server) -> Iterator[str]:
 
 
 def wrong_answers_to_calls(server: Server) -> Iterator[str]:
-    """Yield the calls that are not answered with an error, in a sentence that names what is wrong.
+    """Yield the calls that don't get an error of one sentence that names what is wrong.
 
     Row 83 of the project's list of bad inputs.
     """
@@ -343,7 +348,7 @@ def wrong_answers_to_calls(server: Server) -> Iterator[str]:
         for content in (
             r'"bad \ud800 end"',
             "[" * 300 + "]" * 300,
-        )  # what JSON allows and no text can hold
+        )  # allowed in JSON, but not in a text
     ]
     for params, part in calls:
         server.asked += 1
@@ -355,8 +360,8 @@ def wrong_answers_to_calls(server: Server) -> Iterator[str]:
             yield f"{params[:80]}: expected an error with {part!r}, found {told[:300]}"
 
 
-@pytest.mark.thorough  # as what is in flight when nobody reads
-def test_it_ends_quietly_when_nobody_reads_its_answers(environment: dict[str, str]) -> None:
+@pytest.mark.thorough  # the test of a running call below covers a closed output too
+def test_the_server_exits_silently_if_its_output_is_closed(environment: dict[str, str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     server = subprocess.Popen(
@@ -368,7 +373,7 @@ def test_it_ends_quietly_when_nobody_reads_its_answers(environment: dict[str, st
 
 
 @pytest.mark.thorough
-def test_an_answer_that_cannot_be_written_ends_it_with_one_sentence(
+def test_the_server_exits_with_an_error_if_an_answer_cannot_be_written(
     environment: dict[str, str],
 ) -> None:
     with Path("/dev/full").open("wb") as full:
@@ -381,7 +386,7 @@ def test_an_answer_that_cannot_be_written_ends_it_with_one_sentence(
 
 
 @pytest.mark.thorough
-def test_what_is_in_flight_is_finished_when_nobody_reads_the_answer(
+def test_a_running_call_is_finished_even_if_its_answer_cannot_be_sent(
     environment: Mapping[str, str],
 ) -> None:
     server = Server(MEMORY, {**environment, "EMBEDDER": "fake"})
@@ -407,10 +412,10 @@ def test_what_is_in_flight_is_finished_when_nobody_reads_the_answer(
 
 
 @pytest.mark.thorough
-def test_what_one_server_acknowledged_another_finds(
+def test_another_server_finds_an_acknowledged_memory(
     start: Callable[..., Server], tmp_path: Path
 ) -> None:
-    """Though the first is killed right after it, and the second was running before."""
+    """The first server is killed right after its answer, and the other was running before."""
     one, other = start(MEMORY, EMBEDDER="fake"), start(MEMORY, EMBEDDER="fake")
     other.greet()
     assert other.call("list_memories") == "Nothing found."
@@ -423,10 +428,10 @@ def test_what_one_server_acknowledged_another_finds(
 
 
 @pytest.mark.thorough
-def test_the_options_of_the_command(start: Callable[..., Server], tmp_path: Path) -> None:
-    """A server of bob's own memories that only reads: it offers no tool that writes, and counts no
-    read.
-    """
+def test_a_read_only_server_without_shared_memories_only_reads_its_own(
+    start: Callable[..., Server], tmp_path: Path
+) -> None:
+    """It offers no tool that writes, and counts no read."""
     store = f"sqlite:///{tmp_path}/other.db"
     with Memories(store, namespace="shared", embedder="fake") as shared:
         shared.create("apples are shared")
@@ -447,11 +452,11 @@ def test_the_options_of_the_command(start: Callable[..., Server], tmp_path: Path
     ]
     assert reader.leave() == ""
     with Memories(store, namespace="bob", embedder="fake") as his:
-        assert his.get(made.id).access_count == 0  # this `get` counts itself afterwards
+        assert his.get(made.id).access_count == 0  # this `get` is counted afterwards
 
 
 @pytest.mark.thorough
-def test_who_writes_too_finds_what_is_shared_and_counts_what_was_read(
+def test_a_server_that_may_write_finds_shared_memories_and_counts_reads(
     start: Callable[..., Server], tmp_path: Path
 ) -> None:
     store = f"sqlite:///{tmp_path}/other.db"
@@ -466,12 +471,14 @@ def test_who_writes_too_finds_what_is_shared_and_counts_what_was_read(
         assert sorted(found) == ["apples are his", "apples are shared"]
         assert server.leave() == ""
         his.flush_accesses()
-        assert his.get(made.id).access_count == 1  # of the server: `get` counts itself afterwards
+        assert (
+            his.get(made.id).access_count == 1
+        )  # the server's read; this `get` is counted afterwards
 
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("interruptible")
-def test_an_unwell_store_is_told_and_the_server_stays_until_an_interrupt(
+def test_a_broken_store_is_reported_and_the_server_continues_until_an_interrupt(
     start: Callable[..., Server], tmp_path: Path
 ) -> None:
     broken = tmp_path / "broken.db"
@@ -487,7 +494,7 @@ def test_an_unwell_store_is_told_and_the_server_stays_until_an_interrupt(
     assert server.process.wait(300) == -signal.SIGINT
 
 
-def test_a_setting_that_is_not_acceptable_ends_it_at_once(environment: dict[str, str]) -> None:
+def test_the_server_exits_at_once_if_a_setting_is_invalid(environment: dict[str, str]) -> None:
     done = subprocess.run(
         [*MEMORY, "--namespace", "a/b"], env=environment, capture_output=True, timeout=300
     )
@@ -506,7 +513,7 @@ def test_the_help_of_the_command_loads_no_sdk(run_python: RunPython) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("npx") is None, reason="needs npm")
-def test_the_inspector_of_the_protocol(environment: dict[str, str]) -> None:
+def test_the_inspector_of_the_protocol_lists_calls_and_reads(environment: dict[str, str]) -> None:
     environment |= {"HOME": os.environ["HOME"], "PATH": os.environ["PATH"]}
 
     def inspect(*arguments: str) -> Any:

@@ -1,4 +1,4 @@
-"""The plugins in the agents that they are for: they are accepted, and recall."""
+"""The plugins in the real agents: each is accepted, and recalls."""
 
 import os
 import re
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("npm") is None, 
 ROOT = Path(__file__).parents[2]
 MEMORY = Path(sys.executable).with_name("memoriae")
 FACT = "The release train leaves on Tuesdays at 09:30"
-# A busy machine needs longer than a hook has.
+# Gives a hook more time, which a busy machine needs.
 PATIENT = '#!/bin/sh\n# memories\nif [ "$1" = hook ]; then shift; exec "{memory}" hook "$@" --seconds 25; fi\nexec "{memory}" "$@"\n'
 INSTALL = {
     "claude-code": (
@@ -30,7 +30,7 @@ INSTALL = {
         ("extensions", "validate", f"{ROOT}/extensions/gemini"),
         ("extensions", "install", f"{ROOT}/extensions/gemini", "--consent", "--skip-settings"),
     ),
-    "opencode": (),  # which takes a plugin that lies in its folder
+    "opencode": (),  # it loads a plugin from its folder
 }
 
 
@@ -52,7 +52,7 @@ def test_a_plugin_is_accepted_and_recalls(
     )
     for folder in (home / ".config" / "memories", work, programs):
         folder.mkdir(parents=True)
-    for name in (".claude-plugin", "plugins"):  # without what else lies in the repository
+    for name in (".claude-plugin", "plugins"):  # only what the plugins need from the repository
         shutil.copytree(ROOT / name, market / name)
     (home / ".config" / "memories" / "config.toml").write_text('embedder = "none"\n')
     (programs / "memoriae").write_text(PATIENT.format(memory=MEMORY))

@@ -1,5 +1,5 @@
-"""The PostgreSQL store on several nodes: a replica that takes over, and a partition on another
-node.
+"""The PostgreSQL store on several nodes: a replica that replaces its primary, and a partition on
+another node.
 """
 
 import itertools
@@ -19,7 +19,7 @@ from postgres_node import Node
 sys.path.insert(0, str(Path(__file__).parents[1] / "stores"))
 pytest.register_assert_rewrite("contract")
 
-from contract import (  # noqa: E402 - after its assertions are made to explain themselves
+from contract import (  # noqa: E402 - after the rewrite of its assertions
     MEMORY,
     OTHER,
     SPACE,
@@ -41,8 +41,8 @@ from memories.stores.records import Ref  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
-# Writes one memory after the other and prints the name of each when it is acknowledged; it stops at
-# the first error.
+# Writes one memory after another, prints the name of each when it is acknowledged, and stops at the
+# first error.
 WRITER = """
 import sys
 from datetime import UTC, datetime
@@ -67,8 +67,8 @@ NAMESPACES = ("ann", "bob", "cid")
 COUNT = 6_000
 
 
-def until(node: Node, statement: str) -> None:
-    """Wait until a query is answered with true."""
+def wait_until(node: Node, statement: str) -> None:
+    """Wait until the result of a query is true."""
     deadline = time.monotonic() + 300
     while node.sql(statement) != [(True,)]:
         assert time.monotonic() < deadline, statement
@@ -77,20 +77,24 @@ def until(node: Node, statement: str) -> None:
 
 @pytest.fixture
 def pair() -> Iterator[tuple[Node, Node]]:
-    """A primary and a replica that it waits for at each commit."""
+    """A primary, and a replica for which it waits at each commit."""
     with ExitStack() as stack:
         primary, replica = Node(), Node()
         for node in (primary, replica):
             stack.callback(node.stop)
         primary.initialise().start()
         replica.copy_of(primary, "second").start()
-        until(primary, "SELECT count(*) = 1 FROM pg_stat_replication WHERE state = 'streaming'")
+        wait_until(
+            primary, "SELECT count(*) = 1 FROM pg_stat_replication WHERE state = 'streaming'"
+        )
         primary.reload(synchronous_standby_names="second")
-        until(primary, "SELECT count(*) = 1 FROM pg_stat_replication WHERE sync_state = 'sync'")
+        wait_until(
+            primary, "SELECT count(*) = 1 FROM pg_stat_replication WHERE sync_state = 'sync'"
+        )
         yield primary, replica
 
 
-def test_when_the_primary_is_killed_the_replica_has_all_that_was_acknowledged(
+def test_the_replica_of_a_killed_primary_has_every_acknowledged_write(
     pair: tuple[Node, Node],
 ) -> None:
     """Programs with an open store continue with the replica after its promotion."""
@@ -112,7 +116,7 @@ def test_when_the_primary_is_killed_the_replica_has_all_that_was_acknowledged(
             for name in NAMESPACES
         ]
         deadline = time.monotonic() + 300
-        while reader.count(pool(*NAMESPACES)) <= 30:  # a replica can be searched all the time
+        while reader.count(pool(*NAMESPACES)) <= 30:  # a replica can be read at any time
             assert time.monotonic() < deadline
             time.sleep(0.05)
         with pytest.raises(StoreError, match="read-only replica"):
@@ -147,7 +151,7 @@ _names = itertools.count()
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[tuple[Node, Node]]:
-    """A node that is asked, and one that holds a part, known to the first by the name `far`."""
+    """A node that gets the queries, and one with a partition, which the first knows as `far`."""
     with ExitStack() as stack:
         near, far = Node(), Node()
         for node in (near, far):
@@ -164,14 +168,14 @@ def nodes() -> Iterator[tuple[Node, Node]]:
 
 
 def partition_of(node: Node, schema: str, namespace: str) -> int:
-    """Return the number of the partition of two that holds a namespace."""
+    """Return the number of the partition, of two, that contains a namespace."""
     sql = 'SELECT satisfies_hash_partition(to_regclass(%s), 2, 0, %s::text COLLATE "C")'
     return 0 if node.sql(sql, (f"{schema}.record", namespace)) == [(True,)] else 1
 
 
 def spread(near: Node, far: Node, schema: str) -> None:
-    """Move the partition that holds the namespace `ann` to the other node, into a store of one part
-    that is there.
+    """Move the partition with the namespace `ann` to the other node, into a store with a single
+    partition.
     """
     ours = PostgresStore(near.url(options=f"schema={schema}&partitions=2"), SPACE)
     theirs = PostgresStore(far.url(options=f"schema={schema}&partitions=1"), SPACE)
@@ -206,7 +210,7 @@ def schema(nodes: tuple[Node, Node]) -> Iterator[str]:
 
 @pytest.fixture
 def open_store(nodes: tuple[Node, Node], schema: str) -> Iterator[OpenStore]:
-    """Opens the store of both nodes."""
+    """Return a function that opens the store on both nodes."""
     url = nodes[0].url(options=f"schema={schema}")
     with opening(lambda space: PostgresStore(url, space)) as open_store:
         yield open_store
@@ -242,7 +246,7 @@ class TestSpread(StoreContract):
                 pytest.skip(reason)
 
 
-def test_a_partition_on_another_node_is_found_searched_and_kept_apart(
+def test_a_partition_on_another_node_is_searched_there_and_stays_separate(
     nodes: tuple[Node, Node], schema: str, open_spread: OpenStore
 ) -> None:
     near, far = nodes
@@ -286,7 +290,7 @@ def test_a_partition_on_another_node_is_found_searched_and_kept_apart(
     assert "vector_a_p" in plan
 
 
-def test_what_is_removed_elsewhere_is_named_until_it_is_erased_there(
+def test_records_removed_on_another_node_are_reported_until_they_are_erased(
     nodes: tuple[Node, Node], schema: str, open_spread: OpenStore
 ) -> None:
     store = open_spread(SPACE)
@@ -297,7 +301,7 @@ def test_what_is_removed_elsewhere_is_named_until_it_is_erased_there(
     assert nodes[1].sql(f"SELECT count(*) FROM {schema}.record") == [(1,)]
 
 
-def test_no_other_space_is_staged_where_parts_lie_on_other_nodes(open_spread: OpenStore) -> None:
+def test_no_other_space_is_staged_if_parts_are_on_other_nodes(open_spread: OpenStore) -> None:
     store = open_spread(SPACE)
     store.append([record("m", text="apple")])
     with pytest.raises(StoreError, match="other nodes"):
@@ -307,7 +311,7 @@ def test_no_other_space_is_staged_where_parts_lie_on_other_nodes(open_spread: Op
     assert search(store, "pear")["m"].similarity == pytest.approx(1.0, abs=0.01)
 
 
-def test_when_the_other_node_is_down_its_namespaces_say_so_and_the_others_work() -> None:
+def test_while_a_node_is_down_only_its_namespaces_fail() -> None:
     with ExitStack() as stack:
         near, far = Node(), Node()
         for node in (near, far):

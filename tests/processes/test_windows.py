@@ -21,7 +21,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def memory(tmp_path: Path, clean_environment: Mapping[str, str]) -> Run:
-    """Run the command without the modules of POSIX."""
+    """Return a function that runs the command without the modules of POSIX."""
 
     def run(*arguments: str, stdin: str = "", code: int = 0) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
@@ -56,7 +56,7 @@ def test_a_hook_recalls_and_captures(memory: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_what_does_not_run_there_says_so(memory: Run) -> None:
+def test_commands_that_need_posix_say_so(memory: Run) -> None:
     assert "run it in WSL" in json.loads(memory("serve", code=2).stderr)["error"]
     memory("serve", "--stop")
     refused = memory("create", "x", "--store", "files:///memories", code=1)
