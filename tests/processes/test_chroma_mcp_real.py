@@ -49,8 +49,7 @@ def programs(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture
 def server(programs: Path, tmp_path: Path) -> Iterator[Callable[[], int]]:
-    """Return a function that kills the running server and starts one on the same port and folder.
-    """
+    """Return a function that kills the server and starts it on the same port and folder."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -170,8 +170,7 @@ def test_with_memory_off_no_file_changes_and_the_model_gets_no_memory(
 
 
 def contents(place: Place) -> dict[str, bytes]:
-    """Return the files of Memories, except those that a reader of a SQLite store leaves next to it.
-    """
+    """Return the files of Memories, except those that a reader of SQLite leaves next to a store."""
     kept = [
         file for folder in (place.data, place.own) for file in folder.rglob("*") if file.is_file()
     ]

@@ -174,8 +174,7 @@ def test_while_the_model_loads_searches_use_words_and_writes_wait(
 def test_all_requests_are_answered_before_the_server_exits(
     environment: dict[str, str], era: str
 ) -> None:
-    """Like a script, the client writes everything and reads nothing until standard input is closed.
-    """
+    """Like a script, the client reads nothing until it has written everything and closed stdin."""
     who = {"name": "script", "version": "1"}
     hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": who}
     meta = {f"io.modelcontextprotocol/{name}": value for name, value in {
