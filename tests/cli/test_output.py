@@ -295,6 +295,24 @@ def test_one_line_excerpts_stay_on_one_line(
 
 
 @pytest.mark.parametrize("scheme", ["sqlite", "files"])
+def test_reading_a_named_store_that_does_not_exist_says_so(
+    memory: Command, tmp_path: Path, scheme: str
+) -> None:
+    assert memory("list").err == ""  # the default store is made when it is needed
+    store = ("--store", f"{scheme}:///{tmp_path}/missing/notes")
+    for command in (("list",), ("search", "port"), ("status",), ("list", "--format", "text")):
+        shown = memory(*command, *store)
+        assert shown.code == 0
+        assert shown.err.replace("\n", " ") == (
+            f"Note: there is no store at {tmp_path}/missing/notes yet; the first memory creates it. "
+        )
+    assert not (tmp_path / "missing").exists()
+    assert memory("create", "a fact", *store).err == ""
+    assert (tmp_path / "missing").stat().st_mode & 0o777 == 0o700
+    assert memory("list", *store).err == ""
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "files"])
 def test_a_path_with_three_slashes_that_looks_absolute_gets_a_hint(
     memory: Command, tmp_path: Path, scheme: str
 ) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -13,6 +14,7 @@ import click
 from memories.cli.app import TagOption, completing, option, parse_project
 from memories.cli.output import FORMATS, note, report_damage, set_format, unwatch, watch
 from memories.core.events import noting
+from memories.core.urls import local_path
 from memories.errors import InvalidInput, NotFound
 from memories.guard.validate import MAX_CONTENT_BYTES, MAX_LIMIT
 from memories.search.filters import FILTERS
@@ -117,11 +119,17 @@ def in_session(*, reads: bool, selects: bool = False) -> Decorator:
         @with_settings(*options)
         @functools.wraps(command)
         def run(config: "Config", no_shared: bool = False, **arguments: Any) -> Any:
+            is_named = reads and config.sources["store"] != "default"
+            path = local_path(config.store)
+            is_missing = is_named and path is not None and not os.path.lexists(path)
             with open_memory(config, shared=not no_shared) as memories:
                 if selects:
                     named = [arguments.pop(name) for name in ("ids", "key", "project")]
                     arguments["selection"] = select(memories, *named)
-                return command(memories, **arguments)
+                code = command(memories, **arguments)
+            if is_missing:
+                note(f"Note: there is no store at {path} yet; the first memory creates it.")
+            return code
 
         return run  # type: ignore[no-any-return]
 
