@@ -53,10 +53,13 @@ def _locate_value(match: Match[str], *, is_password: bool) -> Span | None:
         if is_literal or re.match(CODE, value):
             return None
     before = match.string[max(0, match.start() - 1) : match.start()]
-    may_be_code = not is_quoted and not match["name"].isupper() and before not in ("?", "&", ";")
-    end = start + len(value)
     name = match["name"]
-    is_setting = before in ("_", ".") or "_" in name or name.isupper()
+    is_constant = name.isupper() and not (name == "PASS" and ":" in match["sep"])  # a test's result
+    may_be_code = not is_quoted and not is_constant and before not in ("?", "&", ";")
+    end = start + len(value)
+    is_setting = is_constant or before in ("_", ".") or "_" in name
+    if name.endswith("pass"):  # `first_pass: layer12` is no setting
+        is_setting = is_setting and match["sep"] == "="
     names_password = re.search(r"(?i)pass|pw", name) is not None
     is_noted = is_setting and names_password and values.is_noted(match.string, start, end)
     if is_noted and values.is_simple(value):
