@@ -188,7 +188,7 @@ NO_PASSWORDS = [
 
 
 NOTED = (
-    "password: {}", "Router password: {}", "guest wifi password = {}", "- password: {}", "pw: {}", "pw = {}",
+    "password: {}", "Router password: {}", "guest wifi password = {}", "- password: {}", "passwd: {}", "pw: {}", "pw = {}",
     "user: root, password: {}", "password: {}, user: root", "Password: {}. It is new", "password for the VPN: {}",
     "DB_PASSWORD={}", 'POSTGRES_PASSWORD: "{}"', "export PGPASSWORD={}", "db_pass={}", "db.password={}",
     '{{"password": "{}"}}', "login(password='{}')", "| password | {} |",
@@ -198,7 +198,7 @@ CODE = (
     "password: 12 to 64 characters", "password: argon2id", "password: bytes32", "password: see OPS-1234", "password: RFC2898",
     "password: page12", "password = width2", "    password=field2,", "    password: column12,", "password: String20;",
     "f(password=other12)", "const password = row12.password", "if password == other12:", "password: *alias1",
-    "PASS: TestLogin12", "PASS: test_parser2", "first_pass: layer12", 'password="field2"', "the password is in 1Password", "password: v1.2.3", "password: Windows11", "secrets_max=100000",
+    "apt\tpasswd\t1:4.13+dfsg1-1+deb12u1", "PASS: TestLogin12", "PASS: test_parser2", "first_pass: layer12", 'password="field2"', "the password is in 1Password", "password: v1.2.3", "password: Windows11", "secrets_max=100000",
 )  # fmt: skip
 
 
