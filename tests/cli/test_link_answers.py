@@ -140,3 +140,14 @@ def test_compact_advice_about_a_correction_matches_it(
     assert (names[0], names[2], newer.startswith(names[3])) == ("stored", "corrects", True)
     assert advice == f"if both are true: memory update {names[1]} --not-corrects {names[3]}"
     assert rows == [f"{names[3]} {PORT.format(6380)}"]
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_accepting_an_outdated_proposal_says_that_nothing_was_done(
+    memory: Command, form: str
+) -> None:
+    older, _ = (memory("create", PORT.format(n), "--force").json["id"] for n in (1, 2))
+    [proposal] = memory("tidy").json["proposals"]
+    memory("update", older, "The office is in Rome.")
+    shown = memory("review", "accept", "--yes", proposal["id"], "--format", form).out
+    assert "nothing was done: a memory that the proposal is about has changed since" in shown

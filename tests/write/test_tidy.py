@@ -166,6 +166,31 @@ def test_an_accepted_link_survives_other_changes(
     assert memories.get(older).corrected_by == newer
 
 
+@pytest.mark.parametrize("which", [0, 1])
+def test_an_outdated_proposal_does_nothing_and_says_so_and_can_be_made_again(
+    memories: Memories, now: list[datetime], which: int
+) -> None:
+    texts = [f"Deploys happen on {day}" for day in ("Tuesdays", "Thursdays")]
+    ids = [create(memories, text) for text in texts]
+    [(first, proposal)] = memories.truth.tidy()
+    now[0] += timedelta(minutes=5)
+    memories.update(ids[which], "Deploys happen on Fridays")
+    now[0] += timedelta(minutes=5)
+    [reviewed] = memories.review.accept([proposal])
+    assert (reviewed.done, reviewed.is_outdated) == (True, True)
+    assert [memories.get(each).corrects for each in ids] == [None, None]
+    memories.update(ids[which], texts[which])
+    now[0] += timedelta(minutes=5)
+    memories.truth.confirm(ids[1])
+    now[0] += timedelta(minutes=5)
+    [(second, proposal)] = memories.truth.tidy()
+    assert second.text == first.text
+    memories.update(ids[0], tags={"team": "blue"})
+    [reviewed] = memories.review.accept([proposal])
+    assert not reviewed.is_outdated
+    assert memories.get(ids[1]).corrects == ids[0]
+
+
 def test_a_memory_that_was_not_read_for_a_year_is_proposed(
     memories: Memories, now: list[datetime]
 ) -> None:

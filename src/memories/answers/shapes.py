@@ -58,6 +58,10 @@ HINT_SUSPICIOUS = (
     "left waiting: the memory is marked as suspicious; to accept it, name its id: memory review "
     "accept {id}"
 )
+HINT_OUTDATED = (
+    "nothing was done: a memory that the proposal is about has changed since; to look again, run: "
+    "memory tidy"
+)
 HINT_PENDING = "stored, but hidden until you review it: memory review"
 HINT_WAITS = (
     "nothing was stored: a memory that says the same thing is already waiting: memory review"
@@ -425,7 +429,9 @@ def _accepted(review: "Reviewed") -> dict[str, Any]:
         answer["similar_to"] = similar(review.similar_to, SIMILAR_CHARACTERS)
     if review.not_merged:
         answer["not_merged"] = dict(review.not_merged)
-    if review.similar_to:
+    if review.is_outdated:
+        answer["hint"] = HINT_OUTDATED
+    elif review.similar_to:
         answer["hint"] = HINT_SIMILAR
     elif not review.done:
         answer["hint"] = hint_left(review, review.id)

@@ -403,6 +403,8 @@ class _Decisions:
         result = self._memories.review.accept([self._id], content=content, force=force)[0]
         if result.done:
             self._decide("accepted" if content is None else "accepted as edited", at)
+            if result.is_outdated:
+                say(shapes.HINT_OUTDATED)
         else:
             say(
                 "Not accepted: a current memory says the same thing. Press r to reject the waiting "

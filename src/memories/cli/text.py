@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from memories.answers.fields import MEMORY
 from memories.answers.shapes import (
+    HINT_OUTDATED,
     describe_merge,
     hint_left,
     hint_of,
@@ -327,6 +328,8 @@ def _render_accepted(review: "Reviewed") -> list[str]:
     record, remark = review.memory, ""
     if record.id != review.id:
         remark = f"as {record.id[:SHORT_ID]}, which has the same key or says the same thing"
+    elif review.is_outdated:
+        remark = HINT_OUTDATED
     similar = [
         _line(similar.id, similar.content, f"similar: {similar.difference}")
         for similar in review.similar_to

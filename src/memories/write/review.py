@@ -71,6 +71,8 @@ class Reviewed(NamedTuple):
             one of them; see `memory`.
         not_merged: Tags and fields that differ from those of the memory with the same text, which
             keeps its own values.
+        is_outdated: Whether a proposal of `Truth.tidy` was not carried out, since its memories had
+            changed.
     """
 
     id: str
@@ -79,6 +81,7 @@ class Reviewed(NamedTuple):
     duplicates: tuple[Similar, ...] = ()
     similar_to: tuple[Similar, ...] = ()
     not_merged: Mapping[str, Any] = {}
+    is_outdated: bool = False
 
 
 class Rivals(NamedTuple):
@@ -331,9 +334,13 @@ class Review:
     def _accept(
         self, writer: Writer, record: Record, content: str | None, vectors: Any
     ) -> Reviewed:
-        if content is None and (target := tidy.apply(writer, record)) is not None:
-            self._end(record, "supersede", superseded_by=target)
-            return Reviewed(record.ref.group, True, writer.to_memory(record))
+        applied = tidy.apply(writer, record) if content is None else None
+        if applied is not None:
+            target, is_done = applied
+            outdated = None if is_done else 1
+            self._end(record, "supersede", superseded_by=target, **{tidy.OUTDATED: outdated})
+            memory = writer.to_memory(record)
+            return Reviewed(record.ref.group, True, memory, is_outdated=not is_done)
         draft = _draft_of(record, content)
         superseded = self._find_superseded(draft, record)
         latest = None

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     import subprocess
 
 FIELD = "tidy"
+OUTDATED = "outdated"  # field of a proposal that was accepted, but no longer fitted its memories
 TYPE = "tidy"  # the tag `type` of proposals to change a memory
 MAX_PROPOSALS = 20
 _MAX_CONSULTED = 60  # maximum number of suggestions given for a second opinion
@@ -102,7 +103,7 @@ def propose(
     earlier: set[str] = set()
     waiting = 0
     for page in scan_pages(writer.store, where):
-        earlier |= {record.text for record in page}
+        earlier |= {record.text for record in page if OUTDATED not in record.fields}
         waiting += sum(FIELD in record.fields and record.ended_by == PENDING for record in page)
     room = max(0, MAX_PROPOSALS - waiting)
     new = [suggestion for suggestion in suggest(writer) if suggestion.text not in earlier]
@@ -129,12 +130,12 @@ def _store(writer: Writer, suggestion: Suggestion) -> str:
     return memory_id
 
 
-def apply(writer: Writer, record: Record) -> str | None:
-    """Carry out a proposal in a transaction, unless its memory has changed since it was proposed.
+def apply(writer: Writer, record: Record) -> tuple[str, bool] | None:
+    """Carry out a proposal in a transaction, unless its memories have changed since it was made.
 
     Returns:
-        The id of the memory that the proposal is about; None if the record only proposes a memory
-        to keep.
+        The id of the memory that the proposal is about, and whether it was carried out; None if the
+        record only proposes a memory to keep.
     """
     action = json.loads(record.fields.get(FIELD, "{}"))
     if not action:
@@ -142,17 +143,23 @@ def apply(writer: Writer, record: Record) -> str | None:
     where = Filter(Collection.MEMORY, (record.ref.namespace,), group=action["id"])
     live = find_first(writer.store, where)
     if live is None or live.ref.position != action["version"]:
-        return str(action["id"])
+        return str(action["id"]), False
     if action["do"] == "delete":
         leave_chains(writer.store, [live])
         writer.store.patch([versions.end_version(live, writer.now, "delete")])
-        return live.ref.group
-    older = find_first(writer.store, where._replace(group=action["corrects"]))
-    if older is not None:
-        linked = link_correction(writer.store, live, [older], at=writer.now)
-        links = {name: linked.fields.get(name) for name in versions.LINK}
-        writer.store.patch([Patch(live.ref, None, None, links)])
-    return live.ref.group
+        return live.ref.group, True
+    where = where._replace(group=action["corrects"])
+    older = find_first(writer.store, where)
+    proposed = find_first(
+        writer.store, where._replace(state="any", until=record.created_at), newest_first=True
+    )
+    is_linked = not {"corrects", "corrected_by"}.isdisjoint(live.fields)
+    if older is None or proposed is None or older.text != proposed.text or is_linked:
+        return live.ref.group, False
+    linked = link_correction(writer.store, live, [older], at=writer.now)
+    links = {name: linked.fields.get(name) for name in versions.LINK}
+    writer.store.patch([Patch(live.ref, None, None, links)])
+    return live.ref.group, "corrects" in linked.fields
 
 
 # --- a second opinion
