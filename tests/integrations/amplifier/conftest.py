@@ -1,4 +1,4 @@
-"""An Amplifier session with our modules: the kernel is real, the loop is small, and the model
+"""An Amplifier session with our modules: the kernel is real, the loop is minimal, and the model
 follows a script.
 """
 

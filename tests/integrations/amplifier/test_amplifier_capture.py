@@ -200,7 +200,7 @@ def test_private_text_is_not_captured(talk: Any, bob: Bob, tmp_path: Path) -> No
     assert "4711" not in str(waiting_events(tmp_path))
 
 
-def test_an_unwritable_inbox_stops_no_session(
+def test_a_session_continues_despite_an_unwritable_inbox(
     talk: Any, bob: Bob, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "home").mkdir()

@@ -15,7 +15,7 @@ CREATE = {
 }
 
 
-def test_a_memory_of_one_session_is_in_the_first_request_of_the_next(talk: Any, bob: Bob) -> None:
+def test_a_memory_from_one_session_is_in_the_first_request_of_the_next(talk: Any, bob: Bob) -> None:
     first = talk(
         ["Remember: I prefer PostgreSQL for new projects"],
         [CREATE, {"text": "Stored."}],
@@ -92,7 +92,7 @@ def test_the_block_is_the_same_in_every_request_and_in_no_transcript(talk: Any, 
     assert [message["content"] for message in kept] == ["One", "Done.", "Two", "Done."]
 
 
-def test_a_store_that_can_t_be_opened_stops_no_session(
+def test_a_session_continues_without_a_store_that_cannot_be_opened(
     talk: Any, bob: Bob, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("MEMORY_STORE", "postgresql://nobody@127.0.0.1:1/none")
@@ -107,7 +107,7 @@ def test_a_store_that_can_t_be_opened_stops_no_session(
 def test_a_session_continues_without_a_store_that_hangs(
     talk: Any, bob: Bob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The block never arrives, and both requests are sent without it."""
+    """The block never arrives, so both requests are sent without it."""
     import threading
 
     from memories.integrations.amplifier import session
@@ -128,7 +128,7 @@ def test_a_session_continues_without_a_store_that_hangs(
 @pytest.mark.parametrize(
     ("name", "value"), [("DECAY_HALF_LIFE_HOURS", "soon"), ("MEMORY_HOME", "")]
 )
-def test_an_invalid_setting_of_memories_stops_no_session(
+def test_a_session_continues_despite_an_invalid_setting_of_memories(
     name: str,
     value: str,
     talk: Any,
@@ -156,15 +156,13 @@ def test_memories_are_attributed_to_amplifier(talk: Any, bob: Bob) -> None:
     )
 
 
-def test_an_invalid_setting_of_the_tool_raises_an_error_of_one_sentence(
-    talk: Any, bob: Bob
-) -> None:
+def test_an_invalid_setting_of_the_tool_raises_a_one_line_error(talk: Any, bob: Bob) -> None:
     bob["capabilities"]["memory"]["mode"] = "auto"
     with pytest.raises(RuntimeError, match="mode must be autonomous or explicit, not 'auto'"):
         talk(["Hello"], session=bob)
 
 
-def test_a_session_closes_the_store_and_another_one_can_begin(talk: Any, bob: Bob) -> None:
+def test_a_session_closes_its_store_so_that_another_can_begin(talk: Any, bob: Bob) -> None:
     closed: list[Any] = []
 
     async def remember(coordinator: Any) -> None:

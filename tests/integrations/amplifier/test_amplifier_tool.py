@@ -101,7 +101,7 @@ def test_a_stored_text_cannot_imitate_the_fence(call: Call) -> None:
         ("search", "the input must be an object"),
     ],
 )
-def test_a_wrong_call_gets_a_result_of_one_sentence(given: Any, said: str, call: Call) -> None:
+def test_an_invalid_call_gets_a_one_line_result(given: Any, said: str, call: Call) -> None:
     result = call(given)
     assert not result.success
     assert said.lower() in result.error["message"].lower()
@@ -113,7 +113,9 @@ def test_arguments_that_a_harness_adds_are_ignored(call: Call) -> None:
     assert call(operation="list", _tool_call_id="test-123", query=None).success
 
 
-def test_an_internal_error_is_a_result_too(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_is_returned_as_a_result(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
@@ -123,7 +125,7 @@ def test_an_internal_error_is_a_result_too(call: Call, monkeypatch: pytest.Monke
     assert "ZeroDivisionError" in result.output
 
 
-def test_a_timeout_is_a_result_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_timeout_is_returned_as_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
     import threading
 
     gate = threading.Event()

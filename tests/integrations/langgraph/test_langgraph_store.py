@@ -69,7 +69,7 @@ def keys(found: list[Any]) -> set[str]:
 # --- all stores
 
 
-def test_a_value_is_returned_as_it_was_put(store: BaseStore) -> None:
+def test_a_value_is_returned_unchanged(store: BaseStore) -> None:
     value = {
         "content": "Ann climbs",
         "n": 1,
@@ -189,7 +189,7 @@ def test_the_async_methods_return_the_same(store: BaseStore) -> None:
         await store.aput(ANN, "k", {"content": "Ann climbs"})
         return await store.aget(ANN, "k"), await store.asearch(ANN), await store.alist_namespaces()
 
-    if type(store) is not SqliteStore:  # it has another class for that
+    if type(store) is not SqliteStore:  # LangGraph has a separate class for that
         item, found, namespaces = asyncio.run(use())
         assert item.value == {"content": "Ann climbs"}
         assert keys(found) == {"k"}
