@@ -112,7 +112,7 @@ def answer(
         create_id: The id of the memory that the command creates.
 
     Returns:
-        The exit code, and the change that the command made, as part of a sentence.
+        The exit code, and the change that the command made, worded to fit into a sentence.
     """
     if arguments[:1] == ["hook"]:  # a request of a hook, not a command
         from memories.hooks.recall import answer_as_server

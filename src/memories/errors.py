@@ -13,7 +13,7 @@ MemoriesError
     │   ├── StoreUnreachable the store's server does not answer; a ConnectionError
     │   ├── StoreBusy        another process held the write lock for too long
     │   │   └── ErasureUnfinished  the memory is erased, but some bytes may still be on disk
-    │   ├── StoreFull        the disk of the store is full
+    │   ├── StoreFull        the disk that holds the store is full
     │   ├── StoreDamaged     the contents of the store are damaged or unreadable
     │   └── SchemaTooNew     a newer program wrote this store
     ├── EmbedderError        the embedder failed

@@ -180,7 +180,7 @@ def parse_all(texts: Iterable[str]) -> list[Anchor]:
     """
     anchors = list(dict.fromkeys(map(parse, texts)))
     if len(anchors) > MAX_ANCHORS:
-        raise InvalidInput(f"a memory has at most {MAX_ANCHORS} anchors, not {len(anchors)}")
+        raise InvalidInput(f"a memory can have at most {MAX_ANCHORS} anchors, not {len(anchors)}")
     return anchors
 
 

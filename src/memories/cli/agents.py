@@ -124,7 +124,9 @@ def edit(memories: "Memories") -> int:
 
     file = memories.scratchpad(refresh=True).file
     if file is None:
-        raise InvalidInput("the scratchpad of a store named by --store has no file; omit --store")
+        raise InvalidInput(
+            "the scratchpad of a store specified with --store has no file; omit --store"
+        )
     contents: list[Scratchpad] = []
 
     def store(edited: str) -> None:

@@ -293,7 +293,7 @@ def apply_edits(
     from memories.transfer import bundle
 
     contents = bundle.read(folder)
-    missing: list[str] = []  # lines of edited memories that the store doesn't have
+    missing: list[str] = []  # a line for each edited memory that the store lacks
     edited: list[tuple[Memory, str]] = []
     with open_memory(config, shared=False) as memories:
         for edit in contents.edits:

@@ -298,7 +298,9 @@ def _open_to_others(path: Path, status: os.stat_result) -> str:
 
 
 def _is_private(group_id: int) -> bool:
-    """Return whether this user is a group's only member, as in the groups that many systems add."""
+    """Return whether this user is a group's only member, as in the per-user groups that many
+    systems create.
+    """
     import grp
     import pwd
 

@@ -34,7 +34,7 @@ class Installation(NamedTuple):
         installer: `uv tool`, `pipx`, `temporary` (`uvx`, `pipx run`), `checkout` (editable), or
             `pip` for any other environment.
         prefix: The folder of its Python environment.
-        source: The URL that it was installed from; empty for the package index.
+        source: The URL that the program was installed from; empty for the package index.
     """
 
     installer: str
@@ -43,7 +43,7 @@ class Installation(NamedTuple):
 
     @property
     def folder(self) -> Path | None:
-        """The local file or folder that it was installed from, if that still exists."""
+        """The local file or folder that the program was installed from, if it still exists."""
         parts = urlsplit(self.source)
         if parts.scheme != "file":
             return None

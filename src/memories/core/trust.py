@@ -25,7 +25,7 @@ class Dotenv(NamedTuple):
     Attributes:
         values: Its variables as they are written; `${…}` isn't expanded.
         approved: Whether the user has approved this content.
-        doubt: Why even its harmless settings are ignored, as part of a sentence; else empty.
+        doubt: A phrase that says why even its harmless settings are ignored; else empty.
         changed: Whether an approval exists, but for different content.
     """
 

@@ -97,7 +97,7 @@ def _parse_token(line: str) -> Rule:
 
 MAX_PATTERN = 500
 MAX_KEYWORDS = 20
-MAX_STEPS = 20_000  # maximum number of steps of a pattern at one place in a text
+MAX_STEPS = 20_000  # maximum number of steps that a pattern may take at one place in a text
 BEFORE = 40  # how many characters before its keyword a match may begin
 _NAME = r"[a-z][a-z0-9_]{0,39}"
 _MANY = 10**12

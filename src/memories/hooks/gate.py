@@ -59,7 +59,7 @@ _RISE = 0.1  # increase of the threshold for each further memory
 CLEARLY_RELEVANT = 1.0
 CLEARLY_BETTER = 1.0
 
-BM25_OF_A_WORD = 2.5  # approximate score of a word found in a tenth of a larger store's texts
+BM25_OF_A_WORD = 2.5  # approximate score of a word found in a tenth of a fairly large store's texts
 _INTERCEPT, _NEED, _SIZE = -4.06, 0.6, 0.385
 _MEANING, _BEHIND, _RELATION = 0.254, 0.129, 1.78
 _WORDS, _SPELLING, _EVERYWHERE = 0.158, 2.31, -1.857

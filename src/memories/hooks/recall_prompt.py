@@ -174,7 +174,7 @@ def recall_prompt(
 def _check_store(memories: Memories, seconds: float) -> str:
     """Return why the store does not answer a cheap call; empty if it answers.
 
-    The check needs no model, so a store that is down does not cost the time to load one.
+    The check needs no model, so no time is spent loading one if the store is down.
     """
     try:
         Deadline(seconds).run(lambda: memories.ids(_NO_ID, limit=1))

@@ -435,7 +435,7 @@ def _is_logged(store: Store, links: Sequence[Link], into: str) -> bool:
 
 def _translate(link: Link, digests: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
     """Return an entry's changes, with each conversation's digest replaced by one that uses the salt
-    of the other log.
+    of the log that the entry moves to.
     """
 
     def translate(item: str) -> str:

@@ -134,7 +134,7 @@ def detect(text: str) -> Sequence[str]:
 
 
 def is_evident(text: str, code: str) -> bool:
-    """Return whether a text is in a detected language beyond doubt: by its script, or by two words
+    """Return whether a detected language is beyond doubt: by the text's script, or by two words
     that English lacks.
     """
     marks = _marks().get(code)
@@ -325,7 +325,7 @@ def _read_han(signs: str) -> int:
     return number
 
 
-# --- characters that can't be seen
+# --- invisible characters
 
 
 def is_unseen(sign: str) -> bool:

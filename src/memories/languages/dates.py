@@ -1,8 +1,8 @@
 """Finds dates in a question, and scores how close times are to them.
 
 It reads English; `days` translates other languages. A date never filters; it makes answers more
-likely. A text about a date is often written a little later ("yesterday we …"), so times after
-a date count for longer than times before it.
+likely. A text about a date is often written a little later ("yesterday we …"), so the score falls
+more slowly after a date than before it.
 """
 
 import functools
@@ -181,7 +181,7 @@ def overlap(text_spans: Sequence[Span], query_spans: Sequence[Span]) -> float:
 
 
 def asks_when(text: str) -> bool:
-    """Return whether a question asks for a time."""
+    """Return whether a question asks when something happened or will happen."""
     if re.search(_WHEN, text, re.IGNORECASE):
         return True
     if not detect(text):

@@ -82,7 +82,9 @@ def single_day(text: str) -> str:
 
 
 def asks_when(text: str) -> bool:
-    """Return whether a question in a language other than English asks for a time."""
+    """Return whether a question in a language other than English asks when something happened or
+    will happen.
+    """
     folded = fold(text[:_MAX_READ])
     return any(_when(code).search(folded) for code in detect(text))
 
@@ -185,7 +187,9 @@ def _any_name(code: str, line: str, *, is_alone: bool = False) -> str:
 
 @functools.cache
 def _numbers_of_names(code: str, line: str) -> Mapping[str, int]:
-    """Return the number of each month or weekday from 0; a `*` in a name stands for any ending."""
+    """Return the number of each month or weekday, counted from 0; a `*` in a name stands for any
+    ending.
+    """
     numbers: dict[str, int] = {}
     for number, entry in enumerate(words(code)[line]):
         for name in entry.split("|"):

@@ -140,7 +140,7 @@ class _Token(NamedTuple):
 
 
 class _Parser:
-    """A recursive descent parser of one expression."""
+    """A recursive descent parser for one expression."""
 
     def __init__(self, text: str, names: Names) -> None:
         self._tokens = _tokenize(text)

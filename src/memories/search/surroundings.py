@@ -61,7 +61,7 @@ class _Columns(NamedTuple):
         has_no_vector: Whether the match has no similarity.
         precision: See `DateScore`.
         spans: The days in the question; not a column.
-        asks_when: Whether the question asks for a time; not a column.
+        asks_when: Whether the question asks when something happened; not a column.
     """
 
     evidence: Evidence

@@ -60,7 +60,7 @@ class _Joined:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Send at the end of this iteration. If much data is waiting, send now, so that the
+        """Send at the end of this iteration. If a lot of data is waiting, send now, so that the
         transport can apply back pressure.
         """
         if not self._waiting:

@@ -40,8 +40,8 @@ def open_store(url: str, space: Space | None, config: Config | None = None) -> S
             `qdrant://host:port/collection` or `qdrant:///folder`; `http://host:port` or
             `https://host` for a Memories server.
         space: The space of the vectors to write and search; None in keyword-only mode.
-        config: Settings that a URL doesn't contain: the collection's name, when a files store moves
-            to a larger store and to which one, and whether vectors are compact.
+        config: Settings that a URL doesn't contain: the collection's name, when and to which larger
+            store a files store moves, and whether vectors are compact.
 
     Raises:
         ConfigError: The URL is invalid, no store has this scheme, or a package is missing.

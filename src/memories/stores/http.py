@@ -40,7 +40,9 @@ def _remote(method: str) -> Any:
 
 
 def _as_list(argument: Any) -> Any:
-    """Return a sequence as a list, as the server expects it; other arguments are unchanged."""
+    """Return a sequence as a list, as the server expects it; other arguments are returned
+    unchanged.
+    """
     is_sequence = isinstance(argument, Iterable) and not isinstance(argument, str | Mapping)
     if is_sequence and type(argument).__name__ not in KINDS and not hasattr(argument, "dtype"):
         return list(argument)

@@ -292,8 +292,8 @@ def pin(
         where = Filter(Collection.MEMORY, (latest.ref.namespace,), labels={PINNED: "1"})
         if pinned and lookup.store.count(where, at_most=MOST_PINNED) >= MOST_PINNED:
             raise RequestError(
-                f"{MOST_PINNED} memories are already pinned, which is the limit; unpin one first: "
-                "memory scratchpad show"
+                f"{MOST_PINNED} memories are already pinned, which is the limit; unpin one first; "
+                "memory scratchpad show lists them"
             )
         new = versions.next_version(latest, "update", now, fresh=False, pinned=pinned)
         return _append_same(lookup.store, latest, new, vectors)

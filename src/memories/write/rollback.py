@@ -3,7 +3,7 @@ memories, so nothing is lost.
 
 The state of a memory at a given time follows from its versions: which of them existed, and whether
 the memory was current. The audit log shows which versions, such as imported ones, were written
-later than their dates say.
+after the dates that they carry.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

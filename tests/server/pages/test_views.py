@@ -90,7 +90,7 @@ BAD = (
     ("/?limit=many", 400, "whole number"),
     ("/?as_of=someday", 400, "someday"),
     ("/?namespace=No%20Name", 400, "namespace"),
-    ("/?" + "a=1&" * 150, 400, "keep it short"),
+    ("/?" + "a=1&" * 150, 400, "at most 100 parameters"),
     ("/?q=%ff", 400, "UTF-8"),
 )
 

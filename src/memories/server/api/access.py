@@ -165,7 +165,7 @@ class Access:
         """Count a wrong token against the client's address.
 
         Raises:
-            Refused: 429, the address sent too many wrong tokens.
+            Refused: 429: the address sent too many wrong tokens.
         """
         self._count(f"from {(scope.get('client') or ('?',))[0]}", 5.0, 20.0)
 

@@ -104,7 +104,7 @@ def accept(call: Call) -> Any:
     force, dry_run = call.arguments.get("force", False), call.arguments.get("dry_run", False)
     content = call.arguments.get("content")
     if content is not None and len(named) != 1:
-        raise InvalidInput("content requires exactly one id")
+        raise InvalidInput('"content" requires exactly one id')
     review = call.memories.review
     reviewed = review.accept(named, content=content, force=force, dry_run=dry_run)
     if selected:

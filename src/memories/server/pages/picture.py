@@ -24,7 +24,7 @@ _NONE, _OTHERS = "", "\0others"
 
 
 class Dot(NamedTuple):
-    """The memories of one project and one span of days; `number` counts them."""
+    """The memories of one project and one span of days; `number` is how many there are."""
 
     x: float
     y: float

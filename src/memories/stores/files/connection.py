@@ -196,7 +196,7 @@ class Folder:
             try:
                 mode = stat.S_IMODE(path.lstat().st_mode) if path.exists() else 0o600
                 _write(scratch, data, mode)
-                os.replace(scratch, path)  # noqa: PTH105 - one step on the disk
+                os.replace(scratch, path)  # noqa: PTH105 - atomic
             except BaseException:
                 scratch.unlink(missing_ok=True)
                 raise

@@ -131,7 +131,7 @@ class LocalFiles:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Work]:
-        """Collect lines and add them at the end.
+        """Collect lines, and write them when the transaction ends.
 
         Inside another transaction, a failure undoes only the inner one.
 

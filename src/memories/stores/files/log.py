@@ -321,7 +321,7 @@ def _moment(line: Json, name: str) -> datetime:
         moment = datetime.fromisoformat(_text(line, name))
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError):
-        raise ValueError(f"its {name} is not a time in ISO 8601") from None
+        raise ValueError(f"its {name} is not an ISO 8601 time") from None
 
 
 Address = tuple[str, int]  # group and position

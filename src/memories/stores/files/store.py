@@ -108,7 +108,7 @@ class FilesStore(Store):
         if store is None:
             with self._files.current(where.collection, where.namespaces) as (index, readable):
                 store = self._larger_store()
-                if store is None:  # the folder had not moved before the index was read
+                if store is None:  # the folder hadn't moved by then
                     yield index, where._replace(namespaces=readable)
                     return
         yield store, where
@@ -278,7 +278,7 @@ class FilesStore(Store):
 
 
 def _by_collection(refs: Sequence[Ref]) -> Iterator[Filter]:
-    """Yield a filter for each collection, with the namespaces that the refs have there."""
+    """Yield a filter for each collection, with the namespaces of the refs in it."""
     for collection in Collection:
         namespaces = {ref.namespace for ref in refs if ref.collection == collection}
         if namespaces:

@@ -1,4 +1,4 @@
-"""Translates errors from PostgreSQL and psycopg to ours, each with one clear sentence."""
+"""Translates errors from PostgreSQL and psycopg into ours, each with one clear sentence."""
 
 import contextlib
 from collections.abc import Iterator
@@ -117,7 +117,7 @@ class Interrupted(StoreUnreachable):
 
 @contextlib.contextmanager
 def translate_errors(masked_url: str) -> Iterator[None]:
-    """Translate the driver's errors to ours.
+    """Translate the driver's errors into ours.
 
     Args:
         masked_url: The URL without its password.

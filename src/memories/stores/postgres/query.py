@@ -129,7 +129,7 @@ class Transaction:
             self._locked |= new
 
     def _take(self, *keys: int) -> None:
-        """Wait for locks, and read the settings after the wait."""
+        """Take locks, then read the settings."""
         numbers = ",".join(map(str, keys))
         lock = (
             f"SELECT pg_advisory_xact_lock(key) FROM unnest('{{{numbers}}}'::bigint[]) AS keys(key)"

@@ -114,7 +114,7 @@ def claim(db: apsw.Connection, space: Space, *, compact: bool) -> None:
 
 
 def refuse_other(stored: StoredSpace, space: Space) -> None:
-    """Refuse a space other than the one of the store's vectors.
+    """Refuse a space other than that of the store's vectors.
 
     Raises:
         EmbedderMismatch: The store's vectors are from a different space.

@@ -21,7 +21,7 @@ class Database:
     """A copy of another program's SQLite file."""
 
     def __init__(self, connection: Any, name: str) -> None:
-        """Wrap an apsw connection to the copy of a file with this name."""
+        """Wrap an apsw connection to a copy of the file `name`."""
         self._connection, self._name = connection, name
 
     def tables(self) -> set[str]:

@@ -345,7 +345,7 @@ class _Element:
         self.depth = self._size = 0
 
     def add(self, event: str, value: object) -> None:
-        """Add an event of the parser."""
+        """Add an event from the parser."""
         if event in ("start_map", "start_array"):
             self.depth += 1
         elif event in ("end_map", "end_array"):

@@ -201,7 +201,7 @@ def _describe_case(new: Sequence[Word], old: Sequence[Word]) -> str:
 
 
 def _by_spelling(words: Sequence[Word]) -> dict[str, list[Word]]:
-    """Return the words whose case matters, by their spelling."""
+    """Return the words whose case matters, keyed by their lower-case spelling."""
     spellings: dict[str, list[Word]] = {}
     for word in words:
         spelling = word.shown.lower()
