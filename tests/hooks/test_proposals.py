@@ -108,6 +108,9 @@ def test_junk_is_not_proposed(role: str, text: str) -> None:
 
 DIRECTIVES = [
     ("we use pnpm here, npm breaks the lockfile", "preference fact"),
+    ("This repo uses pnpm", "preference fact"),
+    ("Dieses Projekt nutzt pnpm", "preference fact"),
+    ("Ce projet utilise pnpm", "preference fact"),
     ("please always use our Form component", "preference"),
     ("don't push to main without asking me", "preference"),
     ("from now on ask Oleg before a deploy", "preference"),
@@ -145,6 +148,8 @@ NO_DIRECTIVES = [
     "We never agreed on tabs",
     "for now never mind the linter",
     "this test always fails",
+    "This project is broken",
+    "This service needs to be restarted",
     "let's go with the first one for now",
     "sei vorsichtig mit dieser Datei",
     "wir haben uns noch nicht für Kafka entschieden",
