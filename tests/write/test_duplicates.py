@@ -692,6 +692,55 @@ ABBREVIATED = [
 ]
 
 
+NOTATIONS = [
+    ("Ann works for Acme", "Ann works at Acme"),
+    ("The hotline is 555 0134", "The hotline is 555-0134"),
+    ("Call +49 30 1234567", "Call 0049 30 123 4567."),
+    ("The lease ends on 2026-12-31", "The lease ends on 31 December 2026"),
+    ("The lease ends on Dec 31, 2026", "The lease ends on 2026-12-31"),
+    ("The plan costs 20 € a month", "The plan costs 20 € per month"),
+    ("The limit is 100 requests a minute", "The limit is 100 requests/minute"),
+    ("The docs are at https://docs.acme.io/", "The docs are at https://docs.acme.io"),
+    ("The session ends after an hour", "The session ends after 60 minutes"),
+    ("The box has 16GB RAM", "The box has 16 GB of RAM"),
+    ("The limit is set to 30 s", "The limit is 30 seconds"),
+    ("Use pnpm rather than npm", "Use pnpm instead of npm"),
+    ("Please use tabs instead of spaces", "Use tabs, not spaces"),
+    ("The job is run by cron", "Cron runs the job"),
+    ("There are 12 nodes in the cluster", "The cluster has twelve nodes"),
+    ("Make sure to run the tests before pushing", "Run the tests prior to pushing"),
+    ("We no longer use Travis", "We don't use Travis anymore"),
+    ("The API has a limit of 5 MB", "The API's limit is 5 MB"),
+]
+OTHER_VALUES = [
+    ("Call +49 30 1234567", "Call 0049 30 1234568"),
+    ("The hotline is 555 0134", "The hotline is 555-0143"),
+    ("The lease ends on 2026-12-03", "The lease ends on 12 March 2026"),
+    ("The plan costs 20 € a month", "The plan costs 20 € a week"),
+    ("The docs are at https://docs.acme.io/", "The docs are at http://docs.acme.io"),
+    ("The folder is /var/log/", "The folder is /var/log"),
+    ("The session ends after an hour", "The session ends after a day"),
+    ("Ann works for Acme", "Ann worked at Acme"),
+    ("Use tabs instead of spaces", "Use spaces, not tabs"),
+    ("The job is run by cron", "The job runs cron"),
+    ("The reports are read by Anna", "Anna read the reports"),
+    ("The report is written by Anna", "Anna wrote the report"),
+    ("There are 12 nodes in the cluster", "The node has 12 clusters"),
+    ("The limit is set to 30 s", "The limit was 30 s"),
+    ("You can't delete a full project", "A full project can't be archived"),
+]
+
+
+def test_one_value_in_two_notations_is_a_duplicate_and_another_value_is_not() -> None:
+    rows = [(*pair, True) for pair in NOTATIONS] + [(*pair, False) for pair in OTHER_VALUES]
+    rows += [(new, old, is_same) for old, new, is_same in rows]
+
+    def repeats(new: str, old: str) -> bool:
+        return compare_texts(new, old, None, threshold=0.8).relation is Relation.DUPLICATE
+
+    assert failures_of(rows, repeats) == []
+
+
 @pytest.mark.parametrize(("short", "long"), ABBREVIATED)
 def test_an_abbreviation_equals_its_words(short: str, long: str) -> None:
     assert compare_texts(short, long, None, threshold=0.8).relation is Relation.DUPLICATE

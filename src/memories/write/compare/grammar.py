@@ -46,6 +46,7 @@ _DUTIES = frozenset("must shall should can has".split())
 _PARTICIPLE = re.compile(r"ge(\w{3,}t)|(\w{3,})ée?s?")  # German and French participles
 _JOINING = BOUNDARIES - {".", ","} | {"not", "nor", "instead"}
 _SECONDS = {"minute": 60, "hour": 3_600, "day": 86_400, "week": 604_800}
+_LASTING = frozenset({"after", "for", "within"})  # after an hour: after one hour
 _LONG = 60  # maximum number of words in a text that is rewritten
 _VERBS = COMMON_VERBS | ACTIONS
 _VERBS |= {GROUP[verb] for verb in _VERBS if verb in GROUP}
@@ -108,6 +109,11 @@ def differ_in_tense(new: Sequence[Word], old: Sequence[Word]) -> bool:
         return True
     if old_is_past and not new_is_past and not new_pasts:
         return True
+    for pasts, other in ((new_pasts, old), (old_pasts, new)):
+        keys = keys_of(other)
+        is_present = "by" in keys and (PAST_MARKS | {"been"}).isdisjoint(keys)
+        if is_present and pasts & _keys_with_form(other, "passive"):
+            return True  # "Anna wrote it", "it is written by Anna"
     new_plain, old_plain = _keys_with_form(new, "plain"), _keys_with_form(old, "plain")
     return bool((new_pasts & old_plain) - new_plain or (old_pasts & new_plain) - old_plain)
 
@@ -162,7 +168,8 @@ def describe_number(new: Sequence[Word], old: Sequence[Word]) -> str:
             if len(added) > len(removed):
                 plural, single, many, one = single, plural, one, many
             is_plural = plural[-1:] == "s" and single in base_of(plural)
-            if is_plural and not (_is_general(many, one) or _agrees(many, one)):
+            is_verb = "passive" in {new[i].form, old[j].form}  # "is run by", "runs"
+            if is_plural and not is_verb and not (_is_general(many, one) or _agrees(many, one)):
                 return f"number: {removed} -> {added}"
     return ""
 
@@ -298,8 +305,11 @@ def _convert_units(words: Sequence[Word]) -> Sequence[Word]:
     for i, word in enumerate(words):
         seconds = _SECONDS.get(word.key.removesuffix("s"))
         number = words[i - 1]
-        if seconds and i and number.key.isdigit():
-            total = int(number.key) * seconds
+        count = number.key
+        if count in {"a", "an"} and i > 1 and words[i - 2].key in _LASTING:
+            count = "1"
+        if seconds and i and count.isdigit():
+            total = int(count) * seconds
             converted[i - 1] = number._replace(key=str(total))
             converted[i] = word._replace(key="second")
     return tuple(converted)
@@ -354,7 +364,8 @@ def _is_action(words: Sequence[Word]) -> bool:
 
 def _is_imperative(words: Sequence[Word]) -> bool:
     word = words[0]
-    return word.key in _VERBS and not word.key.endswith("s") and not base_of(word.key)
+    is_base = base_of(word.key) in ([], [word.key])
+    return word.key in _VERBS and not word.key.endswith("s") and is_base
 
 
 def _is_name(words: Sequence[Word]) -> bool:
@@ -391,6 +402,7 @@ _CLASSES = {
     "starting": frozenset("start starts begin begins like likes enjoy enjoys".split()),
     "adverb": frozenset({"never", "always"}),
     "agent": AGENTS,
+    "rate": frozenset({"second", "minute"}),
     "wish": frozenset("want wants prefer prefers like likes".split()),
     "before": frozenset("before after when while".split()),
     "duty": frozenset({"must", "should", "may", "can"}),

@@ -36,6 +36,7 @@ from memories.write.compare.vocabulary import (
     WEEKDAYS,
     WHOLE,
     Word,
+    join_dates,
     join_numbers,
     keys_of,
     order_dates,
@@ -81,16 +82,22 @@ _SHORT_FORMS = (
     (re.compile(r"\b(?:e\.\s?g|z\.\s?b|p\.\s?(?:ej|ex|es))\.", re.I), "example"),
     (re.compile(r"\b(?:i\.\s?e|d\.\s?h)\.", re.I), "namely"),
     (re.compile(r"\bu\.\s?a\.", re.I), "unter anderem"),
+    (re.compile(r"(://[^\s/]+(?:/[^\s/]+)*)/(?=[.,;)]*(?:\s|$))"), r"\1"),
     (re.compile(r"\b(?:and so on|und so weiter|usw)\b", re.I), "etc"),
     (re.compile(rf"\b({_ABBREVIATIONS})\.(?=\s)", re.I), r"\1"),
     (re.compile(r"(?<=\S)\s*—\s*(?=\S)|(?<=\S)\s+–\s+(?=\S)"), f" {_DASH} "),
 )
+_DIAL = re.compile(
+    r"(?<![\w.,:+/-])(?:(\+|00)[1-9]\d?(?:[ /-]?\d){6,13}|\d{3,5}(?:[ -]\d{2,8}){1,4})"
+    r"(?![\w:/-]|[.,]\d)"
+)
 _QUOTED = re.compile(r"`[^`]+`|\"[^\"]+\"|(?<!\w)'[^']+'(?!\w)")
 _DAY = re.compile(r"\d{4}(-\d\d){0,2}|\d{1,2}(:\d\d)+([ap]m)?|\d{1,2}[ap]m|\d(st|nd|rd|th)")
 _ADDRESS = re.compile(r".*([/\\@]|\w[.:]\w).*")
-_ADVERBS = frozenset("not automatically also always currently now".split())
+_ADVERBS = frozenset("not automatically also always currently now all".split())
 _MARKS = frozenset(".,?")
 _GETTING = frozenset("get gets getting got".split())
+_WORKING = frozenset("work works working worked".split())
 _SPANS = frozenset("week month year day hour minute".split())
 
 
@@ -169,9 +176,18 @@ def _spell_out(text: str, codes: Sequence[str]) -> str:
         spelled = spelled.translate(digits)
     if {"fr", "it"} & {*codes}:
         spelled = re.sub(_ELIDED, r"\1 ", spelled)
+    spelled = _DIAL.sub(_dial, spelled)
     for pattern, replacement in _SHORT_FORMS:
         spelled = pattern.sub(replacement, spelled)
     return _CONTRACTION.sub(lambda match: f" {_CONTRACTED[match[1].lower()]}", spelled)
+
+
+def _dial(number: re.Match[str]) -> str:
+    """Return a telephone or other long number with hyphens, or with a country code and a plus."""
+    if number[1]:
+        digits = re.sub(r"\D", "", number[0])
+        return f"+{digits.lstrip('0')}"
+    return number[0].replace(" ", "-")
 
 
 def _with_sense(word: Word, codes: Sequence[str]) -> Word:
@@ -265,7 +281,7 @@ def _split_name(name: str) -> Iterator[Word]:
 
 def _understand(words: Sequence[Word]) -> list[Word]:
     words = join_numbers(words)
-    words = order_dates(words)
+    words = join_dates(order_dates(words))
     words = _mark_acronyms(words)
     words = write_clock(words)
     words = _mark_literals(words)
@@ -331,7 +347,7 @@ def _ends_command(word: Word) -> bool:
         or word.key in BOUNDARIES
         or word.key in SOFT
         or word.key in BE
-        or word.key == "to"
+        or word.key in {"to", "instead", "rather", "prior"}
     )
 
 
@@ -464,6 +480,10 @@ def _form(words: Sequence[Word], i: int) -> str:
     is_participle = _is_participle(key)
     if is_participle and (previous in BE or previous in _GETTING):
         return "passive"
+    subject = _word_before(words, i).shown
+    if key in SAME_FORMS and subject[:1].isupper() and not subject.endswith("s"):
+        is_one = not {previous, key} & (PRONOUNS | DETERMINERS)
+        return "past" if is_one else "plain"  # "Tom set", not "Tom sets"
     if key in SAME_FORMS or not (is_participle or key in BASE):
         return "plain"
     return "adjective" if previous in DETERMINERS else "past"
@@ -474,17 +494,19 @@ def _is_participle(key: str) -> bool:
 
 
 def _mark_places(words: list[Word]) -> list[Word]:
-    """Mark prepositions of time, which are optional, and prepositions before an address, which are
-    all equivalent.
+    """Mark prepositions of time, which are optional, and prepositions before an address or an
+    employer, which are equivalent.
     """
     marked = []
     for i, word in enumerate(words):
+        before, after = _word_before(words, i), _word_after(words, i)
         if word.key in PLACES and not word.literal:
-            after = _word_after(words, i)
             is_date = after.key in DATES or after.key.removesuffix("s") in WEEKDAYS
             if (is_date and after.key not in _SPANS) or _DAY.fullmatch(after.key):
                 word = word._replace(key="@when")  # noqa: PLW2901
             elif _ADDRESS.fullmatch(after.shown):
                 word = word._replace(key="in")  # noqa: PLW2901
+        elif word.key == "for" and before.key in _WORKING and after.shown[:1].isupper():
+            word = word._replace(key="at")  # noqa: PLW2901
         marked.append(word)
     return marked

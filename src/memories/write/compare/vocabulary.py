@@ -219,19 +219,42 @@ def order_dates(words: Sequence[Word]) -> list[Word]:
         start = len(ordered) - 1
         if start > 0 and ordered[start].key == "of":
             start -= 1
-        if start >= 0 and word.key in MONTHS and _is_day(ordered[start]):
+        if start >= 0 and _month_of(word) and _is_day(ordered[start]):
             day = _without_ending(ordered[start])
             start -= start > 0 and ordered[start - 1].key == "the"
             ordered[start:] = [word, day]
-        elif ordered and ordered[-1].key in MONTHS and _is_day(word):
+        elif ordered and _month_of(ordered[-1]) and _is_day(word):
             ordered.append(_without_ending(word))
         else:
             ordered.append(word)
     for i in range(len(ordered) - 2, 1, -1):
-        is_year = ordered[i + 1].key.isdigit() and len(ordered[i + 1].key) == 4
-        if ordered[i].key == "," and is_year and ordered[i - 2].key in MONTHS:
+        if ordered[i].key == "," and _is_year(ordered[i + 1]) and _month_of(ordered[i - 2]):
             del ordered[i]
     return ordered
+
+
+def join_dates(words: Sequence[Word]) -> list[Word]:
+    """Write the month, day and year of a date as one word, such as 2026-12-31."""
+    joined: list[Word] = []
+    for word in words:
+        month, day = joined[-2:] if len(joined) > 1 else (word, word)
+        number = _month_of(month)
+        if number and day.key.isdigit() and _is_year(word):
+            key = f"{word.key}-{number:02}-{int(day.key):02}"
+            joined[-2:] = [Word(key, f"{month.shown} {day.shown} {word.shown}", exact=True)]
+        else:
+            joined.append(word)
+    return joined
+
+
+def _month_of(word: Word) -> int:
+    """Return the number of the month that a word names, also if it is abbreviated; 0 for others."""
+    name = GROUP.get(word.key, word.key).removeprefix("=")
+    return MONTHS.index(name) + 1 if name in MONTHS else 0
+
+
+def _is_year(word: Word) -> bool:
+    return word.key.isdigit() and len(word.key) == 4
 
 
 def _is_day(word: Word) -> bool:
