@@ -41,7 +41,7 @@ def nested(depth: int) -> bytes:
     return b"[" * depth + b"]" * depth
 
 
-def refused(memory: Command, *arguments: str) -> str:
+def import_error(memory: Command, *arguments: str) -> str:
     """Return the error of an import that stores nothing."""
     answer = memory("import", *arguments)
     assert (answer.code, answer.out) == (2, "")
@@ -72,7 +72,7 @@ def test_a_damaged_file_is_refused_before_anything_is_stored(
     memory: Command, folder: Path, make: Callable[[], bytes], problem: str
 ) -> None:
     (folder / "given").write_bytes(make())
-    assert problem in refused(memory, "given")
+    assert problem in import_error(memory, "given")
 
 
 def test_an_archive_that_unpacks_to_far_too_much_is_refused(
@@ -80,7 +80,7 @@ def test_an_archive_that_unpacks_to_far_too_much_is_refused(
 ) -> None:
     monkeypatch.setattr(reader, "_RATIO_FROM", 1_000_000)
     packed(chats=b" " * 5_000_000)
-    assert "would unpack from" in refused(memory, "export.zip")
+    assert "would unpack from" in import_error(memory, "export.zip")
 
 
 def test_a_value_that_is_too_large_is_refused(
@@ -88,7 +88,7 @@ def test_a_value_that_is_too_large_is_refused(
 ) -> None:
     monkeypatch.setattr(reader, "MAX_VALUE_BYTES", 100_000)
     (folder / "given").write_text(json.dumps([{"title": "x", "mapping": "y" * 300_000}]))
-    assert "a single value of more than" in refused(memory, "given")
+    assert "a single value of more than" in import_error(memory, "given")
 
 
 def test_entries_that_are_too_deep_or_too_large_are_left_out(
@@ -135,7 +135,7 @@ def test_links_out_of_the_folder_pipes_and_devices_are_not_read(
     assert (answer["memories"], answer["skipped"]) == (1, {"links out of the folder": 1})
 
 
-def test_links_and_pipes_beside_a_session_are_not_read(memory: Command, folder: Path) -> None:
+def test_links_and_pipes_next_to_a_session_are_not_read(memory: Command, folder: Path) -> None:
     outside, storage = folder / "outside", folder / "storage"
     for name in ("message/ses_1", "part/msg_1"):
         (outside / name).mkdir(parents=True)
@@ -165,11 +165,11 @@ def test_links_and_pipes_beside_a_session_are_not_read(memory: Command, folder: 
     assert "secret-place" not in memory("export").out
 
 
-def test_a_pipe_is_no_database_and_a_log_that_is_a_link_is_not_read(
+def test_a_pipe_is_refused_as_a_database_and_a_linked_log_is_not_read(
     memory: Command, folder: Path
 ) -> None:
     os.mkfifo(folder / "opencode.db")
-    assert "is not a regular file" in refused(memory, "opencode", "opencode.db")
+    assert "is not a regular file" in import_error(memory, "opencode", "opencode.db")
     (folder / "opencode.db").unlink()
     connection = apsw.Connection(str(folder / "opencode.db"))
     connection.execute((SAMPLES / "opencode" / "opencode.db.sql").read_text())
@@ -180,14 +180,14 @@ def test_a_pipe_is_no_database_and_a_log_that_is_a_link_is_not_read(
     assert (folder / "other").read_text() == "mine"
 
 
-def test_a_view_that_never_ends_is_no_table(memory: Command, folder: Path) -> None:
+def test_an_endless_view_is_not_read_as_a_table(memory: Command, folder: Path) -> None:
     connection = apsw.Connection(str(folder / "omega.db"))
     connection.execute(
         "CREATE VIEW memories AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) "
         "SELECT x AS id, x AS node_id, hex(zeroblob(100000000)) AS content, 1 AS created_at FROM n"
     )
     connection.close()
-    assert "omega.db has no table memories" in refused(memory, "omega", "omega.db")
+    assert "omega.db has no table memories" in import_error(memory, "omega", "omega.db")
 
 
 def test_a_value_of_a_database_that_is_too_long_is_left_out(
@@ -202,9 +202,9 @@ def test_a_value_of_a_database_that_is_too_long_is_left_out(
     assert memory("import", "omega", "omega.db").json["memories"] == 1
 
 
-def test_only_a_server_has_an_address(memory: Command, folder: Path) -> None:
+def test_a_url_is_refused_for_a_source_that_is_a_file(memory: Command, folder: Path) -> None:
     (folder / "notes.jsonl").write_text('{"text": "Mine"}\n')
-    assert "cannot read http:" in refused(memory, "jsonl", "http://localhost:1")
+    assert "cannot read http:" in import_error(memory, "jsonl", "http://localhost:1")
 
 
 @pytest.mark.first(12)
@@ -231,7 +231,9 @@ def test_only_a_server_has_an_address(memory: Command, folder: Path) -> None:
         "\0",
     ],
 )
-def test_any_frontmatter_is_survived(memory: Command, folder: Path, source: str, head: str) -> None:
+def test_malformed_frontmatter_breaks_no_import(
+    memory: Command, folder: Path, source: str, head: str
+) -> None:
     notes = folder / "memories"
     notes.mkdir()
     (notes / "a.md").write_text(f"---\n{head}\n---\nThe body of the page says this.\n")
@@ -239,7 +241,7 @@ def test_any_frontmatter_is_survived(memory: Command, folder: Path, source: str,
     assert answer["memories"] + sum(answer["skipped"].values()) == 1
 
 
-def test_images_in_base64_are_named_not_stored(memory: Command, folder: Path) -> None:
+def test_base64_images_are_replaced_by_their_type(memory: Command, folder: Path) -> None:
     image = "data:image/png;base64," + "iVBORw0KGgo+/" * 10_000
     lines = [{"text": f"A chart: ![x]({image}) of sales"}, {"text": f"{image}="}]
     (folder / "n.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
@@ -248,7 +250,7 @@ def test_images_in_base64_are_named_not_stored(memory: Command, folder: Path) ->
     assert sorted(texts) == ["A chart: ![x]([image/png]) of sales", "[image/png]"]
 
 
-def test_archives_in_an_archive_share_its_bound(
+def test_archives_in_an_archive_share_its_limit(
     memory: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader, "_RATIO_FROM", 1_000_000)
@@ -258,10 +260,10 @@ def test_archives_in_an_archive_share_its_bound(
             for number in range(count):
                 archive.writestr(f"conversations-{number}.zip", inner)
     assert memory("import", "chatgpt", "few.zip", "--dry-run").code == 0
-    assert "would unpack from" in refused(memory, "chatgpt", "many.zip")
+    assert "would unpack from" in import_error(memory, "chatgpt", "many.zip")
 
 
-def test_a_source_without_anything_that_is_known_says_so(memory: Command, folder: Path) -> None:
+def test_a_source_without_any_known_entry_gets_a_note(memory: Command, folder: Path) -> None:
     lines = [{"type": "session_meta2", "payload": {}}, {"type": "response", "payload": {}}]
     (folder / "rollout-1.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     answer = memory("import", "codex", "rollout-1.jsonl")
@@ -269,7 +271,7 @@ def test_a_source_without_anything_that_is_known_says_so(memory: Command, folder
     assert "a newer version may understand this source" in " ".join(answer.err.split())
 
 
-def test_absurd_times_are_inferred(memory: Command, folder: Path) -> None:
+def test_impossible_times_are_replaced_by_inferred_ones(memory: Command, folder: Path) -> None:
     chats = json.loads(CHATS)
     nodes = chats[0]["mapping"]
     times = {"n2": 1e300, "n5": -5}
@@ -286,9 +288,7 @@ def test_absurd_times_are_inferred(memory: Command, folder: Path) -> None:
     assert turns[0]["created_at"] < turns[1]["created_at"] < "2050"
 
 
-def test_wrong_types_and_characters_that_no_store_keeps_do_no_harm(
-    memory: Command, folder: Path
-) -> None:
+def test_wrong_types_and_invalid_characters_break_no_import(memory: Command, folder: Path) -> None:
     message = {"author": {"role": "user"}, "content": {"parts": ["half \ud800 and \0 nul", 5]}}
     chats: list[Any] = [
         5, None, "x",
@@ -301,7 +301,7 @@ def test_wrong_types_and_characters_that_no_store_keeps_do_no_harm(
     assert (answer["turns"], answer["skipped"]) == (1, {"entries that are not conversations": 4})
 
 
-def test_a_database_in_use_is_read_from_a_copy_and_stays_as_it_is(
+def test_a_database_in_use_is_read_from_a_copy_and_not_changed(
     memory: Command, folder: Path
 ) -> None:
     file = folder / "opencode.db"
@@ -316,7 +316,7 @@ def test_a_database_in_use_is_read_from_a_copy_and_stays_as_it_is(
     connection.close()
 
 
-def test_a_database_that_never_rests_is_refused(
+def test_a_database_that_is_constantly_being_written_to_is_refused(
     memory: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = folder / "opencode.db"
@@ -340,32 +340,34 @@ def test_a_database_that_never_rests_is_refused(
         ),
     ],
 )
-def test_another_version_of_a_database_names_what_is_missing(
+def test_the_error_about_another_version_of_a_database_names_the_missing_part(
     memory: Command, folder: Path, sql: str, problem: str
 ) -> None:
     connection = apsw.Connection(str(folder / "opencode.db"))
     connection.execute(f"{sql}; INSERT INTO {sql.split()[2]} VALUES ({sql.count(',') * '1,'}1)")
     connection.close()
-    assert problem in refused(memory, "opencode", "opencode.db")
+    assert problem in import_error(memory, "opencode", "opencode.db")
 
 
 def test_a_damaged_database_is_refused(memory: Command, folder: Path) -> None:
     (folder / "opencode.db").write_bytes(b"SQLite format 3\0" + bytes(range(256)) * 40)
-    assert "can't be read as a database" in refused(memory, "opencode", "opencode.db")
+    assert "can't be read as a database" in import_error(memory, "opencode", "opencode.db")
     (folder / "opencode.db").write_text("no database")
-    assert "is not a SQLite database" in refused(memory, "opencode", "opencode.db")
+    assert "is not a SQLite database" in import_error(memory, "opencode", "opencode.db")
 
 
-def test_a_source_or_a_path_that_is_not_there_is_named(memory: Command, folder: Path) -> None:
+def test_a_missing_source_or_path_is_named_in_the_error(memory: Command, folder: Path) -> None:
     (folder / "empty").mkdir()
-    assert "no codex files are in the usual places" in refused(memory, "codex")
-    assert "cannot read nowhere: No such file" in refused(memory, "codex", "nowhere")
-    assert 'there is no source "codecs"' in refused(memory, "codecs", "nowhere")
-    assert "Is a directory in an unknown format" in refused(memory, "empty")
-    assert '"images" can\'t be included' in refused(memory, "codex", "empty", "--include", "images")
+    assert "no codex files are in the usual places" in import_error(memory, "codex")
+    assert "cannot read nowhere: No such file" in import_error(memory, "codex", "nowhere")
+    assert 'there is no source "codecs"' in import_error(memory, "codecs", "nowhere")
+    assert "Is a directory in an unknown format" in import_error(memory, "empty")
+    assert '"images" can\'t be included' in import_error(
+        memory, "codex", "empty", "--include", "images"
+    )
 
 
-def test_an_older_version_of_opencode_kept_files(memory: Command, folder: Path) -> None:
+def test_the_files_of_an_older_opencode_are_imported(memory: Command, folder: Path) -> None:
     storage = folder / "storage"
     files = {
         "session/global/ses_1": {
@@ -395,7 +397,9 @@ def test_an_older_version_of_opencode_kept_files(memory: Command, folder: Path) 
     assert turns[0]["tags"]["project"] == "gone"
 
 
-def test_an_export_of_claude_comes_in_several_archives(memory: Command, folder: Path) -> None:
+def test_the_archives_of_a_claude_export_are_imported_together(
+    memory: Command, folder: Path
+) -> None:
     sample = SAMPLES / "claude"
     with zipfile.ZipFile("conversations-000.zip", "w") as archive:
         archive.write(sample / "conversations.json", "conversations.json")
@@ -414,7 +418,9 @@ def test_an_export_of_claude_comes_in_several_archives(memory: Command, folder: 
     assert memory("import", "all.zip").json["known"] == 6
 
 
-def test_an_older_version_of_codex_had_neither_ids_nor_kinds(memory: Command, folder: Path) -> None:
+def test_sessions_of_an_older_codex_without_ids_and_kinds_are_imported(
+    memory: Command, folder: Path
+) -> None:
     def said(role: str, text: str) -> dict[str, Any]:
         return {"type": "message", "role": role, "content": [{"type": "input_text", "text": text}]}
 
@@ -459,11 +465,11 @@ def test_a_damaged_compressed_session_and_a_bomb_are_refused(
 ) -> None:
     file = compressed(folder, b" " * 5_000_000)
     monkeypatch.setattr(reader, "_RATIO_FROM", 1_000_000)
-    assert "would unpack from" in refused(memory, "codex", "sessions")
+    assert "would unpack from" in import_error(memory, "codex", "sessions")
     file.write_bytes(file.read_bytes()[:20] + b"x" * 100)
-    assert "rollout-1.jsonl.zst is damaged" in refused(memory, "codex", "sessions")
+    assert "rollout-1.jsonl.zst is damaged" in import_error(memory, "codex", "sessions")
     file.write_bytes(zstandard.compress(b'{"type": "session_meta"}\n' * 100)[:20])
-    assert "is truncated or empty" in refused(memory, "codex", "sessions")
+    assert "is truncated or empty" in import_error(memory, "codex", "sessions")
 
 
 @pytest.mark.first(1)
@@ -477,22 +483,22 @@ def test_a_compressed_session_that_is_cut_in_a_later_block_is_refused(
     data = session.read_bytes() + f"{line}\n".encode()
     file = compressed(folder, data)
     packed = zstandard.ZstdCompressor(write_checksum=True).compress(data)
-    second = zstandard.compress(b'{"type": "state"}\n')  # another frame
+    second = zstandard.compress(b'{"type": "state"}\n')  # a second frame
     file.write_bytes(packed + second)
     assert memory("import", str(file), "--dry-run").json["turns"] == 4
     file.write_bytes((packed + second if lost == 1 else packed)[:-lost])
     for arguments in (["sessions"], [str(file)], ["codex", "sessions"]):
-        assert "rollout-1.jsonl.zst is truncated or empty" in refused(memory, *arguments)
+        assert "rollout-1.jsonl.zst is truncated or empty" in import_error(memory, *arguments)
 
 
-def test_a_session_is_recognized_behind_lines_of_other_kinds(memory: Command, folder: Path) -> None:
+def test_a_session_is_recognized_after_lines_of_other_kinds(memory: Command, folder: Path) -> None:
     session = (SAMPLES / "claude-code" / "-home-ann-shop" / "s1.jsonl").read_text()
     head = '{"type": "summary", "summary": "A title", "leafUuid": "x"}\n'
     (folder / "s.jsonl").write_text(head + session)
     assert memory("import", "s.jsonl").json["source"] == "claude-code"
 
 
-def test_names_of_any_kind_are_put_into_the_form_of_ours(memory: Command, folder: Path) -> None:
+def test_names_with_invalid_characters_are_cleaned(memory: Command, folder: Path) -> None:
     chats = json.loads(CHATS)[1:2]
     chats[0] |= {"title": "\x1b[2J" + "long " * 200, "id": "c\n2" + "x" * 400}
     del chats[0]["conversation_id"]
@@ -505,7 +511,7 @@ def test_names_of_any_kind_are_put_into_the_form_of_ours(memory: Command, folder
     assert "\x1b" not in memory("export").out
 
 
-def test_a_path_that_is_not_text_is_read(memory: Command, folder: Path) -> None:
+def test_a_path_that_is_not_valid_unicode_is_read(memory: Command, folder: Path) -> None:
     name = os.fsdecode(b"caf\xe9")
     inner = folder / name
     inner.mkdir()
@@ -515,7 +521,7 @@ def test_a_path_that_is_not_text_is_read(memory: Command, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_rows_of_a_table_may_end_in_any_way(memory: Command, folder: Path, end: str) -> None:
+def test_rows_of_a_table_may_have_any_line_ending(memory: Command, folder: Path, end: str) -> None:
     (folder / "n.csv").write_bytes(f'text;tags{end}One;a{end}"Two{end}lines";b{end}'.encode())
     assert memory("import", "n.csv").json["memories"] == 2
     texts = [hit["content"] for hit in memory("review").json["results"]]

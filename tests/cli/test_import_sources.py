@@ -33,13 +33,13 @@ COUNTS = ("turns", "conversations", "memories", "first", "last", "skipped")
 
 
 def expected(source: str) -> dict[str, Any]:
-    """Return what an import of a source's sample must answer."""
+    """Return the expected answer to an import of a source's sample."""
     shape: dict[str, Any] = json.loads((SAMPLES / source / "expected.json").read_text())
     return shape
 
 
-# Imports a source in small transactions; kills itself at the step whose number is the argument, or
-# prints how many steps there are.
+# Imports a source in small transactions; kills itself at the step with the given number, or prints
+# the number of steps.
 KILLED_IMPORT = """
 import os, signal, sys
 from memories.__main__ import ask
@@ -97,8 +97,9 @@ def import_until(
 
 @pytest.fixture
 def sample(tmp_path: Path) -> Callable[..., Path]:
-    """Return a function that copies a sample, and may change its files first; a sample of one
-    file is that file."""
+    """Return a function that copies a sample, whose files it may change; it returns the folder, or
+    the file if there is only one.
+    """
 
     def copy(source: str, pattern: str = "", replacement: str = "") -> Path:
         folder = tmp_path / "samples" / source
@@ -118,7 +119,7 @@ def sample(tmp_path: Path) -> Callable[..., Path]:
 
 
 def contents(memory: Command, *options: str) -> list[str]:
-    """Return the texts of all turns and memories, also of those that wait."""
+    """Return the texts of all turns and memories, including those that wait for review."""
     exported = memory("export", *options).out.splitlines()
     return [json.loads(line)["text"] for line in exported[1:-1]]
 
@@ -163,7 +164,7 @@ def test_a_source_is_previewed_imported_once_and_erased(
 
 @pytest.mark.first(6)
 @pytest.mark.parametrize("source", SOURCES)
-def test_kinds_and_roles_of_other_types_do_no_harm(
+def test_kinds_and_roles_of_wrong_types_break_no_import(
     memory: Command, sample: Callable[..., Path], source: str
 ) -> None:
     path = sample(source, r'("(?:type|role|sender)"): ?(?:"[^"]*"|\d)', r'\1: ["x"]')
@@ -172,7 +173,7 @@ def test_kinds_and_roles_of_other_types_do_no_harm(
 
 
 def damaged(data: bytes) -> Iterator[bytes]:
-    """Yield what becomes of a file by accidents and attacks of many kinds."""
+    """Yield data damaged in many ways, by accident or by an attacker."""
     half = len(data) // 2
     yield b""
     yield bytes(len(data))
@@ -201,7 +202,7 @@ def damaged(data: bytes) -> Iterator[bytes]:
         *(pytest.param(source, marks=pytest.mark.thorough) for source in SOURCES),
     ],
 )  # fmt: skip
-def test_damage_of_any_kind_is_one_sentence_and_nothing_half_done(
+def test_a_damaged_file_is_refused_in_one_sentence_and_nothing_is_stored(
     memory: Command, sample: Callable[..., Path], source: str
 ) -> None:
     path = sample(source)
@@ -221,7 +222,7 @@ def test_damage_of_any_kind_is_one_sentence_and_nothing_half_done(
         file.write_bytes(whole)
 
 
-def test_the_name_of_a_folder_may_be_longer_than_any_path(
+def test_the_working_folder_in_a_session_may_be_longer_than_any_path(
     memory: Command, sample: Callable[..., Path]
 ) -> None:
     path = sample("claude-code", r'"cwd": ?"[^"]*"', f'"cwd":"/home/{"shop" * 2_000}"')
@@ -240,7 +241,7 @@ def test_a_question_about_the_imported_past_is_answered(
     assert any(wanted["answer"] in hit["content"] for hit in hits[:3])
 
 
-def test_an_import_that_stopped_is_completed_by_the_next_one(
+def test_the_next_import_completes_one_that_failed(
     memory: Command, sample: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, append = str(sample("chatgpt")), foreign.append
@@ -270,7 +271,7 @@ def test_an_import_that_stopped_is_completed_by_the_next_one(
         *(pytest.param(source, 10, marks=pytest.mark.thorough) for source in SOURCES),
     ],
 )
-def test_an_import_that_is_killed_anywhere_is_completed_and_can_be_taken_back(
+def test_an_import_that_is_killed_at_any_step_can_be_completed_and_undone(
     memory: Command,
     sample: Callable[..., Path],
     import_until: Callable[..., "subprocess.CompletedProcess[str]"],
@@ -310,7 +311,7 @@ def test_a_preview_of_an_interrupted_import_counts_the_rest(
     assert (answer["turns"], answer["known"]) == (1, 3)
 
 
-def test_an_agent_can_not_take_statements_for_the_users_own(
+def test_an_agent_cannot_import_statements_as_the_users_own(
     memory: Command, sample: Callable[..., Path]
 ) -> None:
     file = str(sample("lines"))
@@ -333,7 +334,7 @@ def test_secrets_are_removed_before_anything_is_stored(memory: Command, folder: 
     assert all(key.encode() not in file.read_bytes() for file in Path("..").rglob("memories.db*"))
 
 
-def test_review_shows_what_resembles_a_statement_and_what_came_together(
+def test_a_review_shows_similar_memories_and_the_import_of_a_statement(
     memory: Command, folder: Path
 ) -> None:
     memory("create", "The staging database listens on port 5432")
@@ -364,7 +365,7 @@ def test_messages_that_a_hook_captured_are_known(
     assert answer["turns"] == 3
 
 
-def test_a_rollback_takes_back_what_was_accepted_and_what_still_waits(
+def test_a_rollback_undoes_the_accepted_and_the_waiting_memories_of_an_import(
     memory: Command, sample: Callable[..., Path]
 ) -> None:
     memory("create", "Something else")

@@ -1,5 +1,5 @@
-"""A namespace is read by nobody else: every command, every way of naming a memory, is tried from
-another one.
+"""Nothing in a namespace can be read from another: every command and every way to name a memory is
+tried.
 """
 
 import json
@@ -30,24 +30,24 @@ def secret(stored: Callable[..., str], once: Once) -> str:
     params=[["-n", "bob"], ["-n", "bob", "--no-shared"], ["-n", "shared"], [], ["-n", "alic"]]
 )
 def elsewhere(request: pytest.FixtureRequest) -> list[str]:
-    """Return options of somebody who must not see it."""
+    """Return the options of a caller who must not see the memory."""
     return list(request.param)
 
 
 @pytest.fixture(params=["whole", "prefix"])
-def named(request: pytest.FixtureRequest, secret: str) -> str:
-    """Return the id, whole and shortened."""
+def memory_id(request: pytest.FixtureRequest, secret: str) -> str:
+    """Return the id, whole or shortened."""
     return {"whole": secret, "prefix": secret[:18]}[request.param]
 
 
-def test_its_owner_sees_it(memory: Command, secret: str) -> None:
+def test_the_owner_of_a_memory_sees_it(memory: Command, secret: str) -> None:
     assert memory("get", secret[:18], "-n", "alice").json["namespace"] == "alice"
     assert memory("get", secret, env={"MEMORY_NAMESPACE": "alice"}).json["content"] == SECRET
     assert memory("status", "-n", "alice").json["memory_count"] == 2
     assert memory("status", "-n", "alice", "--no-shared").json["memory_count"] == 1
 
 
-def test_reads_see_the_own_pool_and_the_shared_one(
+def test_reads_include_the_own_and_the_shared_namespace(
     memory: Command, secret: str, stored: Callable[..., str]
 ) -> None:
     stored("Bob knows of the launch", "-n", "bob")
@@ -61,15 +61,15 @@ def test_reads_see_the_own_pool_and_the_shared_one(
 @pytest.mark.parametrize(
     "command", [["get"], ["history"], ["reinforce"], ["delete"], ["restore"], ["forget", "--yes"]]
 )
-def test_an_id_is_not_found_from_elsewhere(
-    memory: Command, secret: str, named: str, elsewhere: list[str], command: list[str]
+def test_an_id_is_not_found_from_another_namespace(
+    memory: Command, secret: str, memory_id: str, elsewhere: list[str], command: list[str]
 ) -> None:
-    answer = memory(command[0], named, *command[1:], *elsewhere)
+    answer = memory(command[0], memory_id, *command[1:], *elsewhere)
     assert (answer.code, answer.error) == (1, "Memory not found")
     assert memory("get", secret, "-n", "alice").json["version"] == 1
 
 
-def test_it_is_not_changed_from_elsewhere(
+def test_a_memory_cannot_be_changed_from_another_namespace(
     memory: Command, secret: str, elsewhere: list[str]
 ) -> None:
     writer = [option for option in elsewhere if option != "--no-shared"]
@@ -86,7 +86,9 @@ def test_it_is_not_changed_from_elsewhere(
     assert "superseded_by" not in found
 
 
-def test_nothing_hints_at_it(memory: Command, secret: str, elsewhere: list[str]) -> None:
+def test_no_answer_hints_at_a_memory_of_another_namespace(
+    memory: Command, secret: str, elsewhere: list[str]
+) -> None:
     writer = [option for option in elsewhere if option != "--no-shared"]
     for command in (
         ["search", SECRET, *elsewhere], ["search", SECRET, "--explain", *elsewhere], ["list", *elsewhere],
@@ -99,12 +101,14 @@ def test_nothing_hints_at_it(memory: Command, secret: str, elsewhere: list[str])
         assert secret not in said, command
         if SECRET not in command:
             assert "xylophone" not in said, command
-        if "codename" not in said.split("marimba")[0]:
+        if not any("marimba" in word for word in command):
             assert "marimba" not in said, command
     assert json.loads(memory("tags", "codename", *elsewhere).out)["values"] == []
 
 
-def test_counts_leave_it_out(memory: Command, secret: str, elsewhere: list[str]) -> None:
+def test_counts_do_not_include_memories_of_another_namespace(
+    memory: Command, secret: str, elsewhere: list[str]
+) -> None:
     expected = 0 if "--no-shared" in elsewhere else 1
     assert memory("status", *elsewhere).json["memory_count"] == expected
     memory("delete", secret, "-n", "alice")
@@ -118,7 +122,7 @@ def test_the_same_text_in_another_namespace_is_stored(memory: Command, secret: s
     assert (shape["stored"], shape["namespace"]) == (True, "bob")
 
 
-def test_a_prefix_that_fits_memories_of_others_too_is_not_ambiguous(
+def test_a_prefix_shared_with_memories_of_others_is_not_ambiguous(
     memory: Command, stored: Callable[..., str]
 ) -> None:
     from datetime import UTC, datetime
@@ -143,7 +147,7 @@ SAID = "the launch codename is glockenspiel"
 
 @pytest.fixture
 def said(memory: Command, once: Once) -> dict[str, Any]:
-    """Return a turn of Alice's, in a conversation whose name others use too."""
+    """Return a turn of Alice's, in a conversation whose name another namespace uses too."""
 
     def fill() -> dict[str, Any]:
         options = ["--speaker", "Violetta", "--message-id", "a", "-n", "alice"]
@@ -163,7 +167,7 @@ def test_the_owner_of_a_turn_sees_it(memory: Command, said: dict[str, Any]) -> N
     assert {hit["namespace"] for hit in found} == {"alice", "shared"}
 
 
-def test_nothing_hints_at_a_turn(
+def test_no_answer_hints_at_a_turn_of_another_namespace(
     memory: Command, said: dict[str, Any], elsewhere: list[str]
 ) -> None:
     for command in (
@@ -188,7 +192,7 @@ def test_nothing_hints_at_a_turn(
             ), command
 
 
-def test_a_turn_from_elsewhere_begins_a_conversation_of_its_own(
+def test_a_turn_of_another_namespace_begins_its_own_conversation(
     memory: Command, said: dict[str, Any], elsewhere: list[str]
 ) -> None:
     writer = [option for option in elsewhere if option != "--no-shared"]
@@ -197,6 +201,6 @@ def test_a_turn_from_elsewhere_begins_a_conversation_of_its_own(
     assert memory("turns", "tail", "launch", "-n", "alice").json["results"] == [said]
 
 
-def test_names_of_namespaces_are_folded(memory: Command, secret: str) -> None:
+def test_names_of_namespaces_are_normalized(memory: Command, secret: str) -> None:
     assert memory("get", secret, "-n", "ALICE").json["id"] == secret
     assert memory("get", secret, "-n", "Ａlice").json["id"] == secret

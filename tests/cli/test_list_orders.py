@@ -1,4 +1,4 @@
-"""`list --sort`, `--project` with what is global, `search --where`, `namespaces`, `history
+"""`list --sort`, `--project` with global memories, `search --where`, `namespaces` and `history
 --diff`.
 """
 
@@ -12,13 +12,13 @@ from memories.answers import compare
 
 
 def contents(memory: Command, *arguments: str) -> list[str]:
-    """Return the contents that a command shows."""
+    """Return the contents in a command's answer."""
     return [found["content"] for found in memory(*arguments).json["results"]]
 
 
 @pytest.fixture
 def three(memory: Command, stored: Callable[..., str], once: Once) -> list[str]:
-    """Memories a, b, c: b was read most often, a was updated last, c is least sure."""
+    """Memories a, b, c: b was read most often, a was updated last, c has the lowest confidence."""
 
     def fill() -> list[str]:
         ids = [
@@ -63,7 +63,7 @@ def test_a_list_has_the_requested_order(memory: Command, order: str, found: str)
     assert paged == list(found)
 
 
-def test_pages_of_an_order_tell_each_once_however_many_are_equal(memory: Command) -> None:
+def test_pages_list_each_memory_once_even_if_many_are_equal(memory: Command) -> None:
     with Memories() as memories:
         memories.create_many([f"fact {number}" for number in range(120)], force=True)
         cursor, seen = None, []
@@ -106,7 +106,7 @@ def test_pages_of_an_order_tell_each_once_however_many_are_equal(memory: Command
         ),
     ],
 )
-def test_impossible_filters_are_refused(
+def test_invalid_filters_are_refused(
     memory: Command, arguments: tuple[str, ...], error: str
 ) -> None:
     answer = memory(*arguments)
@@ -114,10 +114,10 @@ def test_impossible_filters_are_refused(
     assert error in answer.error
 
 
-# --- a project, and what holds in all
+# --- a project, and global memories
 
 
-def test_a_project_has_memories_valid_everywhere(
+def test_a_project_filter_includes_global_memories(
     memory: Command, stored: Callable[..., str]
 ) -> None:
     stored("deploys of the shop", "--project", "shop")
@@ -136,7 +136,9 @@ def test_a_project_has_memories_valid_everywhere(
     assert len(contents(memory, "search", "deploys", "--project", "bank")) == 2  # each once
 
 
-def test_pages_of_a_project_mix_both_in_order(stored: Callable[..., str]) -> None:
+def test_pages_of_a_project_mix_its_own_and_global_memories_in_order(
+    stored: Callable[..., str],
+) -> None:
     for number in range(7):
         stored(f"fact {number}", *(["--global"] if number % 2 else ["--project", "shop"]))
     stored("another", "--project", "web")
@@ -175,7 +177,7 @@ def test_a_search_finds_memories_that_match_an_expression(
     ]
 
 
-def test_matches_are_found_behind_many_others(memory: Command) -> None:
+def test_matches_are_found_among_many_other_memories(memory: Command) -> None:
     with Memories(embedder="none") as memories:
         memories.create_many(
             [f"deploys deploys deploys {number}" for number in range(400)], force=True
@@ -202,7 +204,7 @@ def test_matches_are_found_behind_many_others(memory: Command) -> None:
 # --- namespaces
 
 
-def test_namespaces_are_listed_with_their_numbers_and_nothing_else(
+def test_namespaces_are_listed_with_their_counts_and_no_content(
     memory: Command, stored: Callable[..., str]
 ) -> None:
     assert memory("namespaces").json == {"namespaces": [], "count": 0}
@@ -224,7 +226,7 @@ def test_namespaces_are_listed_with_their_numbers_and_nothing_else(
     assert [line.split()[:2] for line in text] == [["ann", "1"], ["bob", "0"], ["shared", "1"]]
 
 
-# --- what a version changed
+# --- the changes of a version
 
 
 def test_history_shows_what_each_version_changed(
@@ -263,7 +265,9 @@ def test_history_shows_what_each_version_changed(
         ),
     ],
 )
-def test_the_parts_make_up_both_texts(old: str, new: str, shown: str | None) -> None:
+def test_the_parts_of_a_difference_make_up_both_texts(
+    old: str, new: str, shown: str | None
+) -> None:
     parts = compare.compare(old, new)
     assert "".join(part.text for part in parts if part.change != "added") == old
     assert "".join(part.text for part in parts if part.change != "removed") == new

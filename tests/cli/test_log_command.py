@@ -1,4 +1,4 @@
-"""`memory log`: what each command leaves in the audit log, and what the check of it says."""
+"""`memory log`: the entries of each command in the audit log, and their verification."""
 
 import os
 import pwd
@@ -19,7 +19,7 @@ Command = Callable[..., Any]
 
 
 def changes(memory: Command, *options: str) -> list[tuple[Any, ...]]:
-    """Return what the log says was done, oldest first: actions, and what they were done to."""
+    """Return the changes in the log, oldest first: each action with its target."""
     answer = memory("log", "--limit", "1000", *options).json
     return [
         tuple(change.values()) for entry in answer["results"][::-1] for change in entry["changes"]
@@ -78,7 +78,7 @@ def test_every_command_that_changes_something_leaves_an_entry(
     )
 
 
-def test_an_import_is_one_entry_and_brings_no_log(memory: Command, folder: Path) -> None:
+def test_an_import_is_one_entry_and_imports_no_log(memory: Command, folder: Path) -> None:
     memory("create", "About apples", "--force")
     memory("create", "About pears", "--force")
     memory("export", "--output", "all.jsonl")
@@ -90,7 +90,7 @@ def test_an_import_is_one_entry_and_brings_no_log(memory: Command, folder: Path)
     header, *lines, _ = Path("all.jsonl").read_text().splitlines(keepends=True)
     forged = "".join(
         (header.replace('"version":2', '"version":1'), *lines)
-    ) + (  # which needs no last line
+    ) + (  # version 1 needs no last line
         '{"collection":"log","namespace":"shared","group":"\\u001f","position":1,"text":"[]",'
         '"created_at":"2026-01-02T10:00:00.000Z"}\n'
     )
@@ -100,7 +100,7 @@ def test_an_import_is_one_entry_and_brings_no_log(memory: Command, folder: Path)
     assert "collection" in answer.error
 
 
-def test_the_check_says_whether_the_log_is_intact(memory: Command, home: Path) -> None:
+def test_verify_reports_whether_the_log_is_intact(memory: Command, home: Path) -> None:
     assert memory("log", "--verify").json["logs"][0]["entries"] == 0
     assert memory("log").json == {"results": [], "count": 0}
     for text in ("About apples", "About pears", "About plums"):
@@ -145,7 +145,7 @@ def test_the_check_says_whether_the_log_is_intact(memory: Command, home: Path) -
         ((" ",), "is not a memory id"),
     ],
 )
-def test_bad_input_is_one_sentence(
+def test_bad_input_is_refused_in_one_sentence(
     memory: Command, home: Path, arguments: tuple[str, ...], said: str
 ) -> None:
     answer = memory("log", *arguments)
@@ -154,7 +154,7 @@ def test_bad_input_is_one_sentence(
     assert not (home / "memories.db").exists()
 
 
-def test_each_action_can_be_chosen(memory: Command) -> None:
+def test_the_log_can_be_filtered_by_action(memory: Command) -> None:
     with Memories() as memories:
         waiting = memories.create("Tea is served hot", pending=True).id
         assert waiting
@@ -162,7 +162,7 @@ def test_each_action_can_be_chosen(memory: Command) -> None:
     assert changes(memory, "--action", "accept") == [("accept", waiting, 1, 1)]
 
 
-def test_a_log_for_people(memory: Command) -> None:
+def test_the_text_of_a_log_names_the_action_the_user_and_the_channel(memory: Command) -> None:
     made = memory("create", "About apples", "--force").json["id"]
     memory("turns", "add", "stand\x1b[31mup", "hello")
     shown = memory("log", "--format", "text").out
@@ -172,7 +172,7 @@ def test_a_log_for_people(memory: Command) -> None:
     assert memory("log", "--conversation", "never", "--format", "text").out == "Nothing here.\n"
 
 
-def test_a_conversation_that_was_forgotten_has_no_name_in_the_store(
+def test_the_store_does_not_contain_the_name_of_a_forgotten_conversation(
     memory: Command, home: Path
 ) -> None:
     memory("turns", "add", "quokka diary", "hello")
@@ -187,7 +187,7 @@ def test_a_conversation_that_was_forgotten_has_no_name_in_the_store(
     ] == []
 
 
-def test_every_part_of_an_entry_is_in_its_hash() -> None:
+def test_the_hash_of_an_entry_covers_every_part() -> None:
     link = chain.Link(
         1,
         "ann",

@@ -1,6 +1,4 @@
-"""An answer that can't be printed: what was changed all the same is told, and the exit code is
-1.
-"""
+"""If an answer can't be printed, the error reports the change that was made; the exit code is 1."""
 
 import json
 import subprocess
@@ -17,8 +15,8 @@ from memories.cli import COMMANDS, review, turns
 Command = Callable[..., Any]
 UNPRINTED = ", but the answer could not be printed: "
 
-# Each command that changes something, and what is said of it; the store has a deleted memory and a
-# reinforceable one.
+# Each command that changes something, and the beginning of its error; the store has a deleted and a
+# reinforceable memory.
 CHANGES: Mapping[str, tuple[list[str], str]] = {
     "create": (["create", "a new statement"], "stored as "),
     "update": (["update", "ID", "other words"], "ID was updated, version 2"),
@@ -68,9 +66,9 @@ READS = [
         "chat",
     )
 ]
-# A backup that is there can be looked at, and a file that is trusted; neither changes what the
-# store holds.
-BESIDE = [
+# These don't change the records of the store; the backup or the trusted file itself shows that they
+# succeeded.
+OTHERS = [
     "backup",
     "doctor",
     "trust",
@@ -83,14 +81,14 @@ BESIDE = [
     "stats",
     "prompt",
 ]
-# `edit` needs a terminal; these have their own tests of what they change.
-BESIDE += ["connect", "disconnect", "projects", "tokens", "scratchpad"]
+# The following have their own tests.
+OTHERS += ["connect", "disconnect", "projects", "tokens", "scratchpad"]
 TURN_READS = ["tail", "show", "list"]
 
 
 @pytest.fixture
 def names(memory: Command, stored: Callable[..., str], folder: Path) -> dict[str, str]:
-    """The ids that stand in the commands; what is to be imported is of another store."""
+    """The ids for the placeholders in the commands; the file to import comes from another store."""
     other = f"sqlite:///{folder}/other.db"
     memory("create", "of another store", "--store", other)
     memory("export", "--output", "in.jsonl", "--store", other)
@@ -103,16 +101,16 @@ def names(memory: Command, stored: Callable[..., str], folder: Path) -> dict[str
     return {"ID": kept, "DELETED": gone, "WAITING": waiting.id}
 
 
-def named(text: str, names: Mapping[str, str]) -> str:
-    """Replace each placeholder by the name that it stands for."""
+def fill_in(text: str, names: Mapping[str, str]) -> str:
+    """Replace each placeholder with its id."""
     for name, found in sorted(names.items()):
         text = text.replace(name, found)
     return text
 
 
-def test_each_command_reads_or_reports_its_change() -> None:
+def test_every_command_that_changes_something_is_in_the_table() -> None:
     changes = {name.split()[0] for name in CHANGES}
-    assert {name for name in COMMANDS if name not in changes} <= {*READS, *BESIDE}
+    assert {name for name in COMMANDS if name not in changes} <= {*READS, *OTHERS}
     assert {
         f"turns {name}" for name in turns.turns.commands if name not in TURN_READS
     } <= CHANGES.keys()
@@ -121,13 +119,13 @@ def test_each_command_reads_or_reports_its_change() -> None:
 
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.thorough
-def test_a_full_disk_behind_standard_output(
+def test_a_full_disk_under_standard_output_is_reported_with_the_change(
     memory: Command, process: Command, names: Mapping[str, str], name: str
 ) -> None:
     command, done = CHANGES[name]
     answer = process(*(names.get(word, word) for word in command), shell=">/dev/full")
     assert answer.code == 1
-    assert answer.error.startswith(named(done, names))
+    assert answer.error.startswith(fill_in(done, names))
     assert f"{UNPRINTED}No space left on device" in answer.error
 
 
@@ -135,7 +133,7 @@ def test_a_full_disk_behind_standard_output(
 @pytest.mark.parametrize(
     ("shell", "reason"), [(">&-", "Bad file descriptor"), (">&- <&-", "Bad file descriptor")]
 )
-def test_a_closed_standard_output(
+def test_a_closed_standard_output_is_reported_with_the_change(
     memory: Command, process: Command, shell: str, reason: str
 ) -> None:
     answer = process("create", "the ferry is red", shell=shell)
@@ -147,20 +145,20 @@ def test_a_closed_standard_output(
     )
 
 
-def test_a_reader_who_left(memory: Command) -> None:
+def test_a_closed_pipe_is_reported_with_the_change(memory: Command) -> None:
     running = subprocess.Popen(
         [sys.executable, "-m", "memories", "turns", "add", "trip", "hello"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert running.stdout is not None
     running.stdout.close()
-    _, told = running.communicate(timeout=300)
+    _, errors = running.communicate(timeout=300)
     assert running.returncode == 1
-    assert json.loads(told)["error"].startswith(f"stored as trip#0{UNPRINTED}Broken pipe")
+    assert json.loads(errors)["error"].startswith(f"stored as trip#0{UNPRINTED}Broken pipe")
     assert memory("turns", "tail", "trip").json["count"] == 1
 
 
-def test_a_turn_with_a_message_id_may_be_sent_again(memory: Command, process: Command) -> None:
+def test_the_error_says_whether_a_turn_can_be_sent_again(memory: Command, process: Command) -> None:
     answer = process("turns", "add", "trip", "hello", "--message-id", "a", shell=">/dev/full")
     assert answer.error.startswith("stored as trip#0, ")
     assert answer.error.endswith(

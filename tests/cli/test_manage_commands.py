@@ -60,7 +60,7 @@ def test_status_creates_nothing(memory: Command, home: Path) -> None:
     not sys.platform.startswith("linux"), reason="needs a folder in which not even root can write"
 )
 @pytest.mark.parametrize("output", ["json", "text"])
-def test_status_of_a_store_that_can_not_be_created_says_so(memory: Command, output: str) -> None:
+def test_status_reports_a_store_that_cannot_be_created(memory: Command, output: str) -> None:
     env = {"MEMORY_HOME": "/proc/memories"}
     shown = memory("status", "--format", output, env=env)
     assert (shown.code, shown.err) == (1, "")
@@ -75,7 +75,7 @@ def test_status_counts_memories_without_vectors(memory: Command) -> None:
     assert memory("status").json["without_vector_count"] == 1
 
 
-def test_status_of_another_file_is_unhealthy(memory: Command, home: Path) -> None:
+def test_status_of_a_file_that_is_not_a_store_is_unhealthy(memory: Command, home: Path) -> None:
     home.mkdir(mode=0o700, parents=True)
     (home / "memories.db").write_bytes(b"this is a text and no database\n" * 200)
     answer = memory("status")
@@ -108,7 +108,7 @@ def test_config_shows_every_setting(memory: Command) -> None:
         ("DECAY_HALF_LIFE_HOURS", 720.0, "24.5", 24.5),
     ],
 )
-def test_specified_variables_and_their_defaults(
+def test_specified_variables_have_the_specified_defaults(
     memory: Command, variable: str, default: Any, given: str, value: Any
 ) -> None:
     name = variable.lower()
@@ -134,7 +134,7 @@ def test_chroma_variables_select_chroma(memory: Command, variable: str) -> None:
     assert setting(memory, "store", env={variable: value}) == (expected, "environment")
 
 
-def test_a_flag_goes_before_the_environment_before_dotenv_before_toml_before_the_default(
+def test_a_flag_overrides_the_environment_then_dotenv_then_toml_then_the_default(
     memory: Command, folder: Path, home: Path
 ) -> None:
     assert setting(memory, "namespace") == ("shared", "default")
@@ -197,7 +197,7 @@ def test_passwords_are_not_shown_in_errors(memory: Command) -> None:
     )
 
 
-def test_the_working_folder_may_be_gone(memory: Command, folder: Path) -> None:
+def test_the_working_folder_may_have_been_removed(memory: Command, folder: Path) -> None:
     folder.rmdir()
     assert memory("status").json["status"] == "healthy"
 
@@ -221,7 +221,7 @@ def test_status_of_a_store_of_another_model_is_unhealthy(
     assert json.loads(memory("status").out)["status"] == "healthy"
 
 
-def test_status_of_a_chroma_server_that_is_not_there_reads_as_specified(memory: Command) -> None:
+def test_status_of_an_unreachable_chroma_server_has_the_specified_error(memory: Command) -> None:
     shown = memory("status", "--store", "chroma://:secret@localhost:1")
     shape = json.loads(shown.err)
     assert (shown.code, shown.out, shape["status"], shape["chromadb_host"]) == (

@@ -1,4 +1,4 @@
-"""`memory export --markdown FOLDER` and back: the folder comes back equal, and edits as
+"""`memory export --markdown FOLDER` and its import: memories are unchanged, and edits become
 versions.
 """
 
@@ -44,7 +44,7 @@ def export_and_edit(memory: Command, folder: Path) -> None:
     file.write_text(file.read_text().replace(before, after))
 
 
-def test_a_folder_comes_back_equal(
+def test_an_exported_folder_is_imported_unchanged(
     filled: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = str(tmp_path / "out")
@@ -73,7 +73,7 @@ def test_a_path_that_is_not_a_folder_is_refused(filled: Command, tmp_path: Path,
 
 
 @pytest.mark.thorough
-def test_a_thousand_memories_come_back_equal(
+def test_a_thousand_memories_are_imported_unchanged(
     memory: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Memories() as memories:
@@ -144,7 +144,7 @@ def test_an_edited_text_becomes_a_version_and_its_difference_is_shown(
     assert bundle.read(folder).edits == []
 
 
-def test_an_edit_of_a_memory_that_has_changed_since_is_left_alone(
+def test_an_edit_of_a_memory_that_has_changed_since_is_not_applied(
     filled: Command, tmp_path: Path
 ) -> None:
     folder = tmp_path / "out"

@@ -47,7 +47,7 @@ def test_a_memory_is_read_by_its_key(memory: Command) -> None:
     assert answer.error == 'Memory not found: none has the key "user/editor" outside of projects'
 
 
-def test_each_project_has_its_keys_and_reads_those_that_are_valid_everywhere(
+def test_each_project_has_its_own_keys_and_reads_those_of_global_memories(
     memory: Command,
 ) -> None:
     memory("create", "The port is 5433", "--key", "port", "--project", "shop")
@@ -66,7 +66,7 @@ def test_each_project_has_its_keys_and_reads_those_that_are_valid_everywhere(
     )
 
 
-def test_ones_own_key_goes_before_the_shared_one(memory: Command) -> None:
+def test_the_own_key_takes_precedence_over_the_shared_one(memory: Command) -> None:
     memory("create", "The editor is Vim", "--key", "editor")
     assert memory("get", "--key", "editor", "-n", "bob").json["namespace"] == "shared"
     assert memory("get", "--key", "editor", "-n", "bob", "--no-shared").code == 1
@@ -75,7 +75,7 @@ def test_ones_own_key_goes_before_the_shared_one(memory: Command) -> None:
     assert memory("get", "--key", "editor", "-n", "ann").json["namespace"] == "shared"
 
 
-def test_several_are_shown_in_the_order_in_which_they_are_named(
+def test_several_memories_are_shown_in_the_requested_order(
     memory: Command, three: list[str]
 ) -> None:
     answer = memory("get", three[2], three[0], three[2]).json
@@ -84,11 +84,13 @@ def test_several_are_shown_in_the_order_in_which_they_are_named(
     assert "errors" not in answer
     piped = memory("get", "-", stdin="\n".join(three)).json
     assert [found["id"] for found in piped["results"]] == three
-    assert memory("get", "-", stdin=three[1]).json["count"] == 1  # a list, however many there are
+    assert memory("get", "-", stdin=three[1]).json["count"] == 1  # a list, even for one id
     assert memory("get", three[1]).json["id"] == three[1]
 
 
-def test_one_that_is_not_there_costs_no_other_its_answer(memory: Command, three: list[str]) -> None:
+def test_a_missing_memory_does_not_prevent_the_other_answers(
+    memory: Command, three: list[str]
+) -> None:
     for names, error in (
         (NOWHERE, "Memory not found"),
         ("tomorrow", '"tomorrow" is not a memory id'),
@@ -102,7 +104,9 @@ def test_one_that_is_not_there_costs_no_other_its_answer(memory: Command, three:
     assert text.index("Deploys") < text.index("tabs")
 
 
-def test_several_are_deleted_restored_and_forgotten(memory: Command, three: list[str]) -> None:
+def test_several_memories_are_deleted_restored_and_forgotten(
+    memory: Command, three: list[str]
+) -> None:
     answer = memory("delete", *three[:2], NOWHERE)
     assert (answer.code, answer.err) == (1, f"{NOWHERE}: Memory not found\n")
     assert contents(memory) == ["Ann leads the web team"]
@@ -119,7 +123,7 @@ def test_several_are_deleted_restored_and_forgotten(memory: Command, three: list
     assert [memory("history", name).code for name in three] == [1, 1, 0]
 
 
-def test_several_are_reinforced(
+def test_several_memories_are_reinforced(
     memory: Command, stored: Callable[..., str], three: list[str]
 ) -> None:
     name = stored("Commits follow a convention", "--decay", "reinforceable")
@@ -131,7 +135,7 @@ def test_several_are_reinforced(
     assert f'{{"id": "{name}", "confidence": 1.0' in answer.out
 
 
-def test_ids_from_standard_input_are_tagged(memory: Command, three: list[str]) -> None:
+def test_memories_named_on_standard_input_are_tagged(memory: Command, three: list[str]) -> None:
     answer = memory(
         "update", "-", "--type", "fact", "--remove-tag", "draft", stdin="\n".join(three[:2])
     ).json
@@ -160,7 +164,7 @@ def test_ids_from_standard_input_are_tagged(memory: Command, three: list[str]) -
         ),
     ],
 )
-def test_what_does_not_go_together_is_refused(
+def test_incompatible_arguments_are_refused(
     memory: Command, arguments: tuple[str, ...], error: str
 ) -> None:
     answer = memory(*arguments)

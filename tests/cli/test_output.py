@@ -1,5 +1,5 @@
-"""How answers are printed: JSON on a pipe, text on a terminal, errors apart, nothing that acts on a
-terminal.
+"""How answers are printed: JSON on a pipe, text on a terminal, errors on their own stream, and no
+control characters.
 """
 
 import json
@@ -22,7 +22,7 @@ ID = "01a1fdf1-92cd-72f2-8000-000000000000"
 
 @pytest.fixture
 def some_commands(stored: Callable[..., str]) -> list[list[str]]:
-    """Return a store's commands, one of every kind of answer."""
+    """Return commands with every kind of answer, for a store with a memory."""
     memory_id = stored(
         "Deploys happen on Tuesdays",
         "--project",
@@ -57,7 +57,7 @@ def test_text_has_no_colours_on_a_pipe(memory: Command, some_commands: list[list
         assert not answer.out.startswith("{")
 
 
-def test_the_format_comes_from_the_environment_and_a_flag_goes_before(
+def test_a_flag_overrides_the_format_in_the_environment(
     memory: Command, stored: Callable[..., str]
 ) -> None:
     stored("content")
@@ -88,7 +88,7 @@ def test_no_color_switches_colours_off(terminal: Command, stored: Callable[..., 
     assert ESCAPE not in terminal("list", env={"NO_COLOR": "1"}).out
 
 
-def test_a_terminal_gets_json_on_demand_and_indented(
+def test_a_terminal_gets_indented_json_on_request(
     terminal: Command, stored: Callable[..., str]
 ) -> None:
     stored("content")
@@ -189,7 +189,7 @@ def test_answers_and_errors_use_different_streams(process: Command) -> None:
         (["list"], "| true", 0, ""),
     ],
 )
-def test_broken_streams_are_borne(
+def test_broken_streams_cause_no_traceback(
     process: Command, command: list[str], shell: str, code: int, said: str
 ) -> None:
     answer = process(*command, shell=shell)
@@ -198,7 +198,7 @@ def test_broken_streams_are_borne(
     assert "Traceback" not in answer.err
 
 
-def test_a_reader_who_leaves_is_not_an_error(memory: Command, folder: Path) -> None:
+def test_a_closed_pipe_is_not_an_error(memory: Command, folder: Path) -> None:
     import subprocess
     import sys
 
@@ -240,10 +240,10 @@ IMITATIONS = [
 
 @pytest.mark.first(4)
 @pytest.mark.parametrize("content", IMITATIONS)
-def test_no_content_passes_for_a_line_of_ours(
+def test_no_content_can_imitate_other_lines_of_an_answer(
     memory: Command, content: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever a content says comes after a mark, in a column where no content can put one, and
+    """Each line of a content has a mark in front, in a column that content can't reach, and stays
     within the width.
     """
     monkeypatch.setenv("MEMORY_FORMAT", "text")
@@ -320,7 +320,7 @@ def test_a_path_with_three_slashes_that_looks_absolute_gets_a_hint(
     answer = memory("create", "a fact", "--store", url)
     assert (answer.code, answer.err.count("\n")) == (0, 1)
     assert f"write four slashes: {scheme}:///{tmp_path}/notes" in answer.err
-    assert memory("list", "--store", url).err == ""  # it is there now, so it is meant
+    assert memory("list", "--store", url).err == ""  # an existing store needs no hint
     for clear in (f"{scheme}:///{tmp_path}/notes", f"{scheme}:///own/notes"):
         assert memory("create", "a fact", "--store", clear).err == ""
     hinted = memory("migrate", "--to", url.replace("notes", "copy"))
@@ -331,7 +331,11 @@ def test_debug_logs_figures_of_a_command_and_no_text(
     memory: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logger = logging.getLogger("memories")
-    for name in ("handlers", "level", "propagate"):  # of this process, which goes on
+    for name in (
+        "handlers",
+        "level",
+        "propagate",
+    ):  # restore the logging of this process afterwards
         monkeypatch.setattr(logger, name, copy(getattr(logger, name)))
     memory("create", "the violet teapot")
     assert (

@@ -1,5 +1,5 @@
-"""After an import under another name, commands that take an ID, a key or a name mean the copy of
-that name.
+"""After an import under another name, commands that take an ID, a key or a name use the copy of
+that namespace.
 """
 
 import json
@@ -12,8 +12,8 @@ import pytest
 from memories import Memories
 from memories.stores.records import Collection, Filter
 
-# Each ends with a part of the JSON that it answers; ID and TALK stand for a memory and a
-# conversation of both.
+# Each command with a part of its JSON answer; ID and TALK stand for a memory and a conversation that
+# both namespaces have.
 COMMANDS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("get", "ID"), {"namespace": "bob", "version": 1}),
     (("get", "--key", "build/day"), {"namespace": "bob"}),
@@ -40,7 +40,7 @@ COMMANDS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
 
 
 @pytest.mark.parametrize("short", [False, True])
-def test_commands_change_the_own_copy_and_no_other_one(
+def test_a_command_changes_only_the_own_copy(
     memory: Callable[..., Any], folder: Path, short: bool
 ) -> None:
     made = memory(

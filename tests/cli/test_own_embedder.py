@@ -1,4 +1,4 @@
-"""The embedder of a store: its own, unless a setting names one; and how to get another."""
+"""The embedder of a store: its own unless a setting names one; `reembed` changes it."""
 
 import sys
 from pathlib import Path
@@ -17,7 +17,7 @@ UNSET = {"EMBEDDER": None}
 
 @pytest.fixture
 def e5_store(memory: Command) -> str:
-    """Make a store with vectors of E5; return the id of its memory."""
+    """Create a store with vectors of E5; return the id of its memory."""
     answer = memory("create", "Anna lives in Riga", env={"EMBEDDER": "e5"})
     return str(answer.json["id"])
 
@@ -39,7 +39,9 @@ def test_a_setting_that_names_another_model_is_an_error(memory: Command, home: P
     assert "multilingual-e5-small/int8/1" in memory(*ASK, env=UNSET).error
 
 
-def test_a_store_chooses_no_service(memory: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_cannot_select_an_embedding_service(
+    memory: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A service would receive every text; only a setting may choose it."""
     with monkeypatch.context() as patch:
         patch.setattr(MiniLM, "space", MiniLM.space._replace(model="text-embedding-3-small"))
@@ -63,7 +65,7 @@ def test_without_the_package_of_the_model_the_error_names_the_command(
 # --- reembed
 
 
-def test_reembed_makes_the_new_model_the_one_in_use(
+def test_reembed_saves_the_new_model_in_the_settings(
     memory: Command, e5_store: str, home: Path
 ) -> None:
     file = home / "config.toml"
@@ -85,7 +87,7 @@ def test_reembed_writes_the_setting_before_tables(memory: Command, home: Path) -
     assert memory("config", env=UNSET).code == 0
 
 
-def test_reembed_of_another_store_leaves_the_settings(memory: Command, home: Path) -> None:
+def test_reembed_of_another_store_does_not_change_the_settings(memory: Command, home: Path) -> None:
     other = ("--store", "sqlite:///other.db")
     memory("create", "Anna lives in Riga", *other, env=UNSET)
     answer = memory("reembed", "--model", "e5", *other, env=UNSET)
@@ -126,12 +128,12 @@ def test_an_installation_that_fails_changes_nothing(
         ("search", "お客様の請求書", "Japanese"),
     ],
 )
-def test_a_language_that_the_packaged_model_does_not_read_is_told_once(
+def test_a_language_that_the_packaged_model_does_not_know_is_reported_once(
     memory: Command, verb: str, text: str, language: str
 ) -> None:
-    told = memory(verb, text, env=UNSET).err
-    assert f"looks like {language}" in told
-    assert "memory reembed --model e5 --install" in told
+    hint = memory(verb, text, env=UNSET).err
+    assert f"looks like {language}" in hint
+    assert "memory reembed --model e5 --install" in hint
     assert memory(verb, f"{text} !", env=UNSET).err == ""
 
 

@@ -1,8 +1,7 @@
-"""Namespaces never get the name of a file of the program: their folders lie beside these files, in
-the home.
+"""No namespace can have the name of one of the program's files, since the folders of namespaces are
+next to these files in the home.
 
-The names are derived twice: from the sources, wherever a path below the home is put together, and
-from a run.
+The names are found twice: in the sources, wherever a path below the home is built, and in a run.
 """
 
 import ast
@@ -39,31 +38,31 @@ OF_NAMESPACES = {
     "self.namespace",
     "name",
     "into",
-}  # variables below the home that hold the name of a namespace
+}  # variables in paths below the home that contain the name of a namespace
 BESIDE_A_STORE = ["", "-wal", "-shm", "-journal", "-requests", ".lock", ".v3.backup", ".replaced-20260101T000000Z",
                   ".before-fix-20260101T000000Z-0a1b", ".bob.turns.jsonl", ".bob.turns.jsonl.refused",
                   ".bob.windows.lock"]  # fmt: skip
 
 
-NAMES_A_HOME = re.compile("home|registers")  # what `is_home` finds is in no other file
+NAMES_A_HOME = re.compile("home|registers")  # `is_home` finds nothing in files without these words
 
 
 @functools.cache
 def trees() -> dict[Path, ast.Module]:
-    """Return every file of the sources, parsed."""
+    """Return the syntax tree of every source file."""
     return {file: ast.parse(file.read_text()) for file in sorted(SOURCE.rglob("*.py"))}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def not_kept() -> Iterator[None]:
-    """Give the memory of the syntax trees back: they take 140 MB."""
+    """Drop the syntax trees after the tests; they take 140 MB."""
     yield
     trees.cache_clear()
 
 
 @functools.cache
 def constants() -> dict[tuple[str, str], str]:
-    """Return the texts that modules give a name to, by the module and the name."""
+    """Return the string constants of all modules, by module and name."""
     return {
         (file.stem, target.id): value.value
         for file, tree in trees().items()
@@ -88,7 +87,7 @@ def is_home(node: ast.AST) -> bool:
 
 
 def below_the_home() -> Iterator[tuple[Path, ast.expr]]:
-    """Yield what stands behind the home wherever a path is put together."""
+    """Yield the file and the part after the home of each path that is built."""
     for file, tree in trees().items():
         is_of_user = "sources" in file.parts or file.stem in ("hosts", "installation", "conflicts")
         if is_of_user or not NAMES_A_HOME.search(file.read_text()):
@@ -103,8 +102,8 @@ def below_the_home() -> Iterator[tuple[Path, ast.expr]]:
 
 
 def text_of(file: Path, node: ast.expr) -> str:
-    """Return what an expression comes to, with a number in the place of what is only known when it
-    runs.
+    """Return the value of an expression, with a number in place of parts that are only known at
+    run time.
     """
     if isinstance(node, ast.Constant):
         return str(node.value)
@@ -117,7 +116,7 @@ def text_of(file: Path, node: ast.expr) -> str:
     return constants()[module or file.stem, name]
 
 
-def refused(name: str) -> bool:
+def is_refused(name: str) -> bool:
     """Return whether no namespace can have a name."""
     try:
         validate.namespace(name)
@@ -142,10 +141,10 @@ def test_every_name_that_the_sources_put_below_the_home_is_refused() -> None:
         "events.0a1b2c3d.jsonl",
         "requests-0a1b2c3d",
     }
-    assert [name for name in sorted(names) if not refused(name)] == []
+    assert [name for name in sorted(names) if not is_refused(name)] == []
 
 
-def test_every_file_that_a_run_makes_in_the_home_has_a_refused_name(
+def test_every_file_that_a_run_creates_in_the_home_has_a_refused_name(
     memory: Command, stored: Stored, home: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = stored("Deploys happen on Tuesdays", "--namespace", "bob")
@@ -191,7 +190,7 @@ def test_every_file_that_a_run_makes_in_the_home_has_a_refused_name(
         "tokens.json",
         "events.jsonl",
     }
-    assert [name for name in sorted(names - {"bob", "shared"}) if not refused(name)] == []
+    assert [name for name in sorted(names - {"bob", "shared"}) if not is_refused(name)] == []
     monkeypatch.setenv(
         "MEMORY_STORE", f"sqlite:///{home}/Notes"
     )  # a store with a name of the user's choice
@@ -201,27 +200,27 @@ def test_every_file_that_a_run_makes_in_the_home_has_a_refused_name(
     assert memory("list", "-n", "notes-of-ann").code == 0
 
 
-def test_every_name_beside_a_store_is_refused() -> None:
+def test_names_of_the_files_next_to_a_store_are_refused() -> None:
     for end in BESIDE_A_STORE:
         for name in ("memories", "team"):
-            assert refused(f"{name}.db{end}"), end
-            assert refused(f"{name}.DB{end}".upper()), end
+            assert is_refused(f"{name}.db{end}"), end
+            assert is_refused(f"{name}.DB{end}".upper()), end
 
 
 @pytest.mark.parametrize("name", ["shared", "bob", "alice.smith", "node.js", "db", "journal", "off-road", "my-inbox",
                                   "lock", "json-api", "requests", "v1.2", "user_1", "keyboard.keys"])  # fmt: skip
-def test_other_names_stay_free(name: str) -> None:
+def test_other_names_are_accepted(name: str) -> None:
     assert validate.namespace(name) == name
 
 
-# --- where a namespace is named
+# --- commands that name a namespace
 
 OWN = ["memories.db-journal", "Tokens.JSON", "off", "inbox", "requests-0a1b2c3d"]
 
 
 @pytest.mark.first(2)
 @pytest.mark.parametrize("name", OWN)
-def test_such_a_name_is_refused_everywhere_and_makes_nothing(
+def test_the_name_of_a_file_is_refused_by_every_command_and_creates_nothing(
     memory: Command, home: Path, folder: Path, name: str
 ) -> None:
     commands = [
@@ -300,7 +299,7 @@ READING = [
 ]  # fmt: skip
 
 
-def test_reading_a_namespace_that_was_never_written_makes_nothing(
+def test_reading_a_namespace_that_was_never_written_creates_nothing(
     memory: Command, stored: Stored, home: Path
 ) -> None:
     for command in READING:
@@ -322,14 +321,14 @@ def test_reading_a_namespace_that_was_never_written_makes_nothing(
 @pytest.mark.first(2)
 @pytest.mark.cold
 @pytest.mark.parametrize("end", ["-journal", "-wal", "-shm", ".lock"])
-def test_doctor_names_the_cure_of_a_home_with_a_folder_in_the_place_of_a_file(
+def test_doctor_names_the_remedy_for_a_folder_in_place_of_a_stores_file(
     memory: Command, stored: Stored, home: Path, end: str
 ) -> None:
     stored("The office is in Berlin", "-n", "bob")
     name = f"memories.db{end}"
     store = SQLiteStore(
         home / "memories.db", None
-    )  # what an earlier version did: the memory, then the folder
+    )  # an earlier version created the memory, then the folder
     [record] = store.scan(Filter(Collection.MEMORY, ("bob",)), limit=1)
     store.append([record._replace(ref=record.ref._replace(namespace=name))])
     store.close()

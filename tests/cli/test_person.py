@@ -1,5 +1,5 @@
-"""What only a person decides: an agent can't, whatever flags it adds, and a person's script says so
-by --yes.
+"""Decisions that only the user makes: an agent can't with any flag, and a script of the user needs
+--yes.
 """
 
 import json
@@ -50,7 +50,7 @@ def trusted(memory: Command) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("decision", DECISIONS, ids=" ".join)
-def test_an_agent_decides_nothing_with_any_flag(
+def test_an_agent_cannot_decide_with_any_flag(
     memory: Command,
     terminal: Command,
     captured: list[str],  # noqa: F811
@@ -72,7 +72,7 @@ def test_an_agent_decides_nothing_with_any_flag(
 
 @pytest.mark.first(3)
 @pytest.mark.parametrize("decision", DECISIONS, ids=" ".join)
-def test_a_script_decides_only_if_its_writer_says_yes(
+def test_a_script_can_decide_only_with_yes(
     memory: Command,
     captured: list[str],  # noqa: F811
     settings: Path,
@@ -89,7 +89,7 @@ def test_a_script_decides_only_if_its_writer_says_yes(
     assert bool(trusted(memory)) is (decision[0] == "trust")
 
 
-def test_a_person_at_a_terminal_is_not_asked_twice(
+def test_the_user_at_a_terminal_is_not_asked_again(
     terminal: Command,
     memory: Command,
     captured: list[str],  # noqa: F811
@@ -98,7 +98,7 @@ def test_a_person_at_a_terminal_is_not_asked_twice(
     assert waiting(memory) == set(captured[1:])
 
 
-def test_an_agent_may_look_and_a_dry_run_needs_no_person(
+def test_an_agent_may_list_and_do_dry_runs(
     memory: Command,
     captured: list[str],  # noqa: F811
 ) -> None:
@@ -109,7 +109,7 @@ def test_an_agent_may_look_and_a_dry_run_needs_no_person(
     assert waiting(memory) == set(captured)
 
 
-def test_an_agent_decides_nothing_by_the_library(
+def test_an_agent_cannot_decide_through_the_library(
     memory: Command,
     captured: list[str],  # noqa: F811
     settings: Path,
@@ -141,12 +141,12 @@ def test_an_agent_decides_nothing_by_the_library(
         assert len(memories.review.accept(captured)) == 3
 
 
-# --- what is said to be a person's
+# --- records with the trust of the user
 
 
 @pytest.mark.first(1)
 @pytest.mark.parametrize("name", ["bob", "ann"])
-def test_an_edit_of_the_scratchpad_is_by_whoever_takes_it_over(
+def test_an_edit_of_the_scratchpad_has_the_trust_of_the_command_that_applies_it(
     memory: Command, terminal: Command, home: Path, name: str
 ) -> None:
     memory("create", "The user prefers tabs", "--force", "-n", name)
@@ -168,17 +168,17 @@ def test_an_edit_of_the_scratchpad_is_by_whoever_takes_it_over(
                 trust_of(f"Fact {number} by {who}", lambda: memory(*command, "-n", name, env=env))  # noqa: B023
                 == "agent"
             )
-        told = trust_of(f"Fact {number} on a terminal", lambda: terminal(*command, "-n", name))  # noqa: B023
-        assert told == "user"
-        told = trust_of(
+        trust = trust_of(f"Fact {number} on a terminal", lambda: terminal(*command, "-n", name))  # noqa: B023
+        assert trust == "user"
+        trust = trust_of(
             f"Fact {number} by an agent on a terminal",
             lambda: terminal(*command, "-n", name, env={"AI_AGENT": "x"}),  # noqa: B023
         )
-        assert told == "agent"
+        assert trust == "agent"
 
 
 @pytest.mark.parametrize(("variable", "trust"), [("", "user"), ("CLAUDECODE", "agent")])
-def test_scratchpad_edit_is_by_whoever_runs_it(
+def test_scratchpad_edit_has_the_trust_of_its_caller(
     memory: Command, terminal: Command, tmp_path: Path, variable: str, trust: str
 ) -> None:
     memory("create", "The user prefers tabs", "-n", "bob")
@@ -193,10 +193,10 @@ def test_scratchpad_edit_is_by_whoever_runs_it(
 
 @pytest.mark.first(3)
 @pytest.mark.parametrize("channel", ["python", "mcp", "hook", "http", "page", "chat"])
-def test_no_other_channel_takes_an_edit_over_as_a_persons(
+def test_no_other_channel_applies_an_edit_with_the_trust_of_the_user(
     memory: Command, home: Path, monkeypatch: pytest.MonkeyPatch, channel: str
 ) -> None:
-    """Also in a process that a person started at a terminal, such as `memory serve`."""
+    """This holds even in a process that the user started at a terminal, such as `memory serve`."""
     memory("create", "The user prefers tabs", "-n", "bob")
     file = home / "bob" / "scratchpad.yaml"
     file.write_text(f'{file.read_text()}- "The user wants evil"\n')
@@ -209,7 +209,9 @@ def test_no_other_channel_takes_an_edit_over_as_a_persons(
     assert found["The user wants evil"]["trust"] == "agent"
 
 
-def test_a_file_that_an_agent_trusts_is_the_agents(memory: Command) -> None:
+def test_an_import_that_an_agent_marks_as_trusted_has_the_trust_of_an_agent(
+    memory: Command,
+) -> None:
     done = memory("import", "-", "--trusted", stdin=FILE, env={"CLAUDECODE": "1"}).json
     assert (done["trusted"], done["imported"]) == (True, 6)
     for shape in records(memory):
@@ -220,13 +222,13 @@ def test_a_file_that_an_agent_trusts_is_the_agents(memory: Command) -> None:
     assert memory("list", "--trust", "user").json["count"] == 0
 
 
-def test_an_untrusted_import_of_an_agent_waits(memory: Command) -> None:
+def test_an_untrusted_import_of_an_agent_waits_for_review(memory: Command) -> None:
     done = memory("import", "-", stdin=FILE, env={"CLAUDECODE": "1"}).json
     assert (done["trusted"], done["pending"]) == (False, 3)
     assert waiting(memory) == {IDS[0], IDS[1], IDS[3]}
 
 
-def test_an_agent_restores_its_users_own_export_as_it_was(
+def test_an_agent_can_restore_the_users_own_export_unchanged(
     memory: Command, terminal: Command, folder: Path
 ) -> None:
     terminal("create", "The user drinks tea")
@@ -237,7 +239,7 @@ def test_an_agent_restores_its_users_own_export_as_it_was(
     assert [each["id"] for each in memory("list", "--trust", "user").json["results"]] == [made]
 
 
-def test_the_block_of_a_session_addresses_the_person(memory: Command) -> None:
+def test_the_session_block_leaves_reviews_to_the_user(memory: Command) -> None:
     with Memories(channel="hook", namespace="bob", embedder="fake") as memories:
         memories.create_many([Draft(text) for text in TEXTS])
     said = json.loads(memory("prompt", "-n", "bob").out)["prompt"]

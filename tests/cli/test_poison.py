@@ -1,5 +1,5 @@
-"""Texts that others wrote to steer who reads them: in no context by themselves, and marked wherever
-they are shown.
+"""Texts that others wrote to manipulate a model: contexts leave them out, and they are marked
+wherever they are shown.
 """
 
 import asyncio
@@ -51,8 +51,8 @@ def call(memories: Memories, tool: str, **arguments: Any) -> "CallToolResult":
 
 @pytest.fixture
 def bob(memory: Command, once: Once, monkeypatch: pytest.MonkeyPatch) -> Command:
-    """The command as bob uses it, beside what others wrote to `shared` by several channels, and
-    some of his own.
+    """The command in bob's namespace, which has memories; others have written to `shared` through
+    several channels.
     """
 
     def fill() -> None:
@@ -98,7 +98,7 @@ def test_suspicious_memories_stay_out_of_a_context_and_are_counted(bob: Command)
         assert "zentrix" not in agent.prompt("standup", QUERIES[0])
 
 
-def test_the_command_leaves_them_out_and_says_so_and_includes_them_marked_when_asked(
+def test_the_command_leaves_suspicious_texts_out_or_includes_them_with_marks(
     bob: Command,
 ) -> None:
     answer = bob("context", QUERIES[0], "--conversation", "standup", "--format", "text")
@@ -124,7 +124,7 @@ def test_the_command_leaves_them_out_and_says_so_and_includes_them_marked_when_a
     )
 
 
-def test_each_is_found_and_marked_wherever_it_is_shown(bob: Command) -> None:
+def test_suspicious_memories_are_found_and_marked_by_every_interface(bob: Command) -> None:
     seen: set[str] = set()
     with Memories() as memories:
         for topic in TOPICS:
@@ -143,7 +143,7 @@ def test_each_is_found_and_marked_wherever_it_is_shown(bob: Command) -> None:
     assert text.count("suspicious: ") == sum("suspicious" in hit for hit in found) > 0
 
 
-def test_plain_memories_carry_no_mark(memory: Command) -> None:
+def test_other_memories_have_no_mark(memory: Command) -> None:
     memory("create", "Ann keeps bees")
     shape = memory("search", "bees").json
     assert "note" not in shape

@@ -1,5 +1,5 @@
-"""Who wrote what, on the command line: how it is told, shown and filtered by, and that no input can
-forge it.
+"""The origin of records on the command line: it is recorded, shown and filtered by, and no input
+can forge it.
 """
 
 import json
@@ -18,11 +18,11 @@ from memories.guard.origin import host, user
 HERE = {"trust": "agent", "channel": "cli", "by": user(), "host": host(), "program": "0.1.0"}
 
 
-def typed(
+def run_on_terminal(
     forked: Forked, folder: Path, *arguments: str, shown: bool = True, **environment: str
 ) -> dict[str, object]:
-    """Run the command with a terminal as its input, and for its errors if they are `shown`; return
-    its answer.
+    """Run the command with a terminal as its input and, if `shown`, for its errors; return its
+    answer.
     """
     ours, theirs = pty.openpty()
     try:
@@ -52,27 +52,35 @@ def trust_of(answer: dict[str, object]) -> str:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo terminal")
-def test_only_a_person_at_a_terminal_has_the_trust_of_a_user(
+def test_only_a_write_of_the_user_at_a_terminal_has_the_trust_of_a_user(
     forked: Forked, tmp_path: Path
 ) -> None:
-    assert trust_of(typed(forked, tmp_path, "create", "The user drinks tea", "--force")) == "user"
+    assert (
+        trust_of(run_on_terminal(forked, tmp_path, "create", "The user drinks tea", "--force"))
+        == "user"
+    )
     assert (
         trust_of(
-            typed(forked, tmp_path, "create", "x", "--force", CODEX_HOME="/there", CLAUDECODE="")
+            run_on_terminal(
+                forked, tmp_path, "create", "x", "--force", CODEX_HOME="/there", CLAUDECODE=""
+            )
         )
         == "user"
     )
-    assert trust_of(typed(forked, tmp_path, "create", "x", "--force", shown=False)) == "agent"
+    assert (
+        trust_of(run_on_terminal(forked, tmp_path, "create", "x", "--force", shown=False))
+        == "agent"
+    )
     for (
         variable
     ) in "CLAUDECODE CODEX CODEX_SANDBOX CODEX_THREAD_ID GEMINI_CLI CURSOR_AGENT AI_AGENT".split():
         assert (
-            trust_of(typed(forked, tmp_path, "create", "x", "--force", **{variable: "1"}))
+            trust_of(run_on_terminal(forked, tmp_path, "create", "x", "--force", **{variable: "1"}))
             == "agent"
         )
 
 
-def test_every_json_names_the_writer(memory: Command) -> None:
+def test_every_json_answer_names_the_writer(memory: Command) -> None:
     made = memory(
         "create", "Deploys happen on Tuesdays", "--key", "deploy", "-n", "ann", "--agent", "boss"
     ).json
@@ -153,7 +161,7 @@ def test_shared_memories_are_marked(memory: Command) -> None:
     assert ", shared" not in memory("context", "deploys", "--conversation", "c").json["prompt"]
 
 
-def test_filters_by_writer(memory: Command) -> None:
+def test_memories_can_be_filtered_by_writer(memory: Command) -> None:
     memory("create", "Deploys happen on Tuesdays", "--type", "fact")
     memory("turns", "add", "standup", "Deploys happen on Fridays")
     for arguments in (["search", "deploys"], ["search", "deploys", "--in", "history"], ["list"]):

@@ -1,4 +1,4 @@
-"""search, get, history, list and tags, as the command's specifications give them."""
+"""search, get, history, list and tags, as the specifications of the command require."""
 
 import json
 from collections.abc import Callable
@@ -15,7 +15,7 @@ DAY = timedelta(days=1)
 
 @pytest.fixture
 def aged() -> Callable[..., str]:
-    """Store a memory that was written so many days ago; return its id."""
+    """Return a function that stores a memory written some days ago and returns its id."""
 
     def store(content: str, days: float, decay: str = "stable", **tags: str) -> str:
         written = datetime.now(UTC) - days * DAY
@@ -67,7 +67,7 @@ def test_search_by_words_alone_has_no_similarity(memory: Command) -> None:
     assert "calibrated" not in result
 
 
-def test_a_memory_tells_the_conversation_that_it_is_tagged_with(
+def test_a_result_has_the_conversation_of_its_tag(
     memory: Command, stored: Callable[..., str]
 ) -> None:
     stored("deploys happen", "--tag", "conversation_id=standup")
@@ -93,7 +93,7 @@ NARROWING: list[tuple[list[str], set[str]]] = [
 ]
 
 
-def test_every_tag_narrows(memory: Command, stored: Callable[..., str]) -> None:
+def test_every_tag_option_narrows_the_results(memory: Command, stored: Callable[..., str]) -> None:
     stored("deploys one", "--agent", "claude", "--project", "shop")
     stored("deploys two", "--personality", "rex", "--project", "shop", "--type", "fact")
     stored("deploys three", "--global", "--tag", "team=blue")
@@ -106,7 +106,7 @@ def test_every_tag_narrows(memory: Command, stored: Callable[..., str]) -> None:
     assert failures == []
 
 
-def test_limit_and_its_default(memory: Command, stored: Callable[..., str]) -> None:
+def test_the_limit_has_a_default_and_a_setting(memory: Command, stored: Callable[..., str]) -> None:
     for number in range(12):
         stored(f"deploys number {number}")
     assert memory("search", "deploys").json["count"] == 10
@@ -158,11 +158,11 @@ def test_since_and_until_are_times_of_writing(memory: Command, aged: Callable[..
         assert contents(memory(*command, "--since", "2w", "--until", "2d")) == ["deploys last week"]
 
 
-def test_a_day_counts_to_its_end(memory: Command, stored: Callable[..., str]) -> None:
+def test_until_a_day_includes_the_whole_day(memory: Command, stored: Callable[..., str]) -> None:
     def today() -> str:
         return datetime.now().astimezone().date().isoformat()
 
-    days = [today(), stored("deploys today") and today()]  # two, if midnight came between
+    days = [today(), stored("deploys today") and today()]  # two days if midnight passed in between
     assert memory("search", "deploys", "--since", days[0], "--until", days[1]).json["count"] == 1
 
 
@@ -198,7 +198,7 @@ def test_search_reads_the_query_from_standard_input(
     assert memory("search", "-", stdin="deploys\n").json["count"] == 1
 
 
-def test_a_query_that_begins_with_a_dash_comes_behind_two(
+def test_a_query_that_begins_with_a_dash_needs_two_dashes_before_it(
     memory: Command, stored: Callable[..., str]
 ) -> None:
     stored("the flag -x is needed")
@@ -242,13 +242,13 @@ def test_reinforce_on_retrieval_is_a_setting(memory: Command, aged: Callable[...
     assert memory("get", memory_id).json["confidence"] == pytest.approx(1.0, abs=0.01)
 
 
-def test_accesses_are_counted_unless_a_setting_says_no(
+def test_reads_are_counted_unless_a_setting_forbids_it(
     memory: Command, stored: Callable[..., str]
 ) -> None:
     memory_id = stored("deploys happen")
     memory("search", "deploys")
     memory("get", memory_id)
-    memory("status")  # has reads counted that wait
+    memory("status")  # counts the reads that wait
     assert memory("get", memory_id, env={"COUNT_ACCESSES": "false"}).json["access_count"] == 2
     memory("status")
     assert memory("get", memory_id).json["access_count"] == 2
@@ -261,7 +261,7 @@ def test_accesses_are_counted_unless_a_setting_says_no(
     "shorten",
     [lambda text: text[:18], lambda text: text.upper(), lambda text: text.replace("-", "")],
 )
-def test_an_id_may_be_shortened_and_written_otherwise(
+def test_an_id_may_be_shortened_and_have_other_forms(
     memory: Command, stored: Callable[..., str], shorten: Callable[[str], str]
 ) -> None:
     memory_id = stored("content")
@@ -322,11 +322,11 @@ def test_history_shows_every_version_oldest_first(
     ]
     current = [key for key in keys if not key.startswith("ended")]
     assert [list(version) for version in shape["versions"]] == [keys, keys, current]
-    told = [
+    shown = [
         [version[key] for key in ("version", "content", "operation")]
         for version in shape["versions"]
     ]
-    assert told == [
+    assert shown == [
         [1, "The port is 8080", "create"],
         [2, "The port is 9090", "update"],
         [3, "The port is 9090", "restore"],
@@ -380,7 +380,7 @@ def test_pages_reach_the_end_without_loss_or_repeat(
     assert seen == sorted(ids, reverse=True)
 
 
-def test_list_takes_the_deleted_ones(memory: Command, stored: Callable[..., str]) -> None:
+def test_list_shows_deleted_memories(memory: Command, stored: Callable[..., str]) -> None:
     ids = [stored(f"number {number}") for number in range(4)]
     for memory_id in ids[:3]:
         memory("delete", memory_id)
@@ -462,7 +462,9 @@ def test_commands_without_a_past_refuse_as_of(
     assert (answer.code, said in answer.err) == (2, True)
 
 
-def test_rank_formula_sinks_old_memories(memory: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rank_formula_lowers_old_memories(
+    memory: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lines = [
         {"content": f"the ferry to Skye leaves at {hour}", "created_at": f"{year}-05-01T00:00:00Z"}
         for hour, year in (("noon", 2020), ("nine", 2026))
@@ -476,7 +478,7 @@ def test_rank_formula_sinks_old_memories(memory: Command, monkeypatch: pytest.Mo
     assert "nine" in by_option[0]["content"]
 
 
-def test_reinforceable_memories_decay_by_their_own_hours(memory: Command) -> None:
+def test_reinforceable_memories_have_their_own_half_life(memory: Command) -> None:
     ids = {}
     with Memories(embedder="fake") as memories:
         for decay in ("contextual", "reinforceable"):

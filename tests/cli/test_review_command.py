@@ -1,4 +1,4 @@
-"""`memory review`, and what shows of memories that wait for it."""
+"""`memory review`, and where memories that wait for it are shown."""
 
 import json
 from collections.abc import Callable
@@ -22,7 +22,7 @@ TEXTS = [
 
 @pytest.fixture
 def captured(once: Once) -> list[str]:
-    """What a hook has captured: the ids of `TEXTS`, in the order of the texts."""
+    """The ids of memories that a hook has captured, in the order of `TEXTS`."""
 
     def fill() -> list[str]:
         with Memories(channel="hook", embedder="fake") as memories:
@@ -71,8 +71,8 @@ def test_captured_memories_are_listed_only_for_review(memory: Command, captured:
     assert ids(memory("list", "--pending")) == captured[::-1]
     assert ids(memory("search", TEXTS[0], "--pending"))[0] == captured[0]
     assert memory("get", captured[0]).json["pending"] is True
-    told = memory("history", captured[0]).json
-    assert (told["pending"], told["versions"][0]["ended_by"]) == (True, "pending")
+    history = memory("history", captured[0]).json
+    assert (history["pending"], history["versions"][0]["ended_by"]) == (True, "pending")
     assert memory("status").json["pending_count"] == 3
     assert memory("tags").json["keys"] == []
     for arguments in (
@@ -85,7 +85,7 @@ def test_captured_memories_are_listed_only_for_review(memory: Command, captured:
     assert "memory review" in memory("status", "--format", "text").out
 
 
-def test_pages_of_a_review(memory: Command, captured: list[str]) -> None:
+def test_a_review_is_listed_in_pages(memory: Command, captured: list[str]) -> None:
     first = memory("review", "--limit", "2").json
     assert [shape["id"] for shape in first["results"]] == captured[:0:-1]
     rest = memory("review", "--limit", "2", "--cursor", first["next_cursor"]).json
@@ -129,7 +129,7 @@ def test_accepted_memories_are_found(memory: Command, captured: list[str]) -> No
     ],
 )
 @pytest.mark.parametrize("verb", ["accept", "reject"])
-def test_rules_choose(
+def test_rules_select_the_memories_of_a_decision(
     memory: Command, captured: list[str], verb: str, rule: list[str], chosen: set[int]
 ) -> None:
     dry = memory("review", verb, *rule, "--dry-run")
@@ -193,7 +193,7 @@ def test_unclear_requests_change_nothing(
     assert waiting(memory) == set(captured)
 
 
-def test_a_memory_is_decided_about_once(memory: Command, captured: list[str]) -> None:
+def test_a_memory_can_be_decided_only_once(memory: Command, captured: list[str]) -> None:
     memory("review", "accept", "--yes", captured[0])
     memory("review", "reject", "--yes", captured[1])
     for verb in ("accept", "reject"):
@@ -207,7 +207,9 @@ def test_a_memory_is_decided_about_once(memory: Command, captured: list[str]) ->
     assert (missing.code, missing.error) == (1, "Memory not found")
 
 
-def test_an_edited_one_is_a_version_by_the_editor(memory: Command, captured: list[str]) -> None:
+def test_an_edited_memory_becomes_a_version_by_the_editor(
+    memory: Command, captured: list[str]
+) -> None:
     answer = memory(
         "review", "edit", "--yes", captured[0], "-", stdin="Deploys happen on Thursdays\n"
     )
@@ -216,12 +218,12 @@ def test_an_edited_one_is_a_version_by_the_editor(memory: Command, captured: lis
         captured[0],
         "Deploys happen on Thursdays",
     )
-    told = memory("history", captured[0]).json
-    assert [version["content"] for version in told["versions"]] == [
+    history = memory("history", captured[0]).json
+    assert [version["content"] for version in history["versions"]] == [
         TEXTS[0],
         "Deploys happen on Thursdays",
     ]
-    assert "pending" not in told
+    assert "pending" not in history
     assert (
         memory("review", "edit", "--yes", captured[1], TEXTS[1]).json["results"][0]["memory"][
             "version"
@@ -230,7 +232,7 @@ def test_an_edited_one_is_a_version_by_the_editor(memory: Command, captured: lis
     )
 
 
-def test_on_a_terminal_the_editor_is_opened(
+def test_review_edit_opens_the_editor_on_a_terminal(
     terminal: Command, memory: Command, captured: list[str], tmp_path: Path
 ) -> None:
     editor = tmp_path / "editor"
@@ -265,7 +267,9 @@ def test_a_duplicate_is_reported_and_left_waiting(memory: Command, captured: lis
     assert waiting(memory) == set()
 
 
-def test_suspicious_memories_have_to_be_named(memory: Command, captured: list[str]) -> None:
+def test_a_suspicious_memory_is_accepted_only_by_its_id(
+    memory: Command, captured: list[str]
+) -> None:
     mark(captured[1])
     assert ids(memory("review", "--suspicious")) == [captured[1]]
     answer = memory("review", "accept", "--yes", "--all")
@@ -305,7 +309,9 @@ def test_only_a_review_changes_waiting_memories(memory: Command, captured: list[
 
 
 @pytest.mark.parametrize("channel", ["mcp", "hook"])
-def test_only_a_person_accepts(memory: Command, captured: list[str], channel: str) -> None:
+def test_the_channels_of_agents_can_not_decide(
+    memory: Command, captured: list[str], channel: str
+) -> None:
     with Memories(channel=channel, embedder="fake") as memories:
         for decide in (memories.review.accept, memories.review.reject):
             with pytest.raises(Exception, match="only a person can accept or reject"):
@@ -325,15 +331,17 @@ def test_options_that_exclude_each_other_are_refused(memory: Command, captured: 
     assert waiting(memory) == set(captured)
 
 
-def test_other_namespaces_are_reviewed_by_themselves(memory: Command, captured: list[str]) -> None:
+def test_each_namespace_is_reviewed_separately(memory: Command, captured: list[str]) -> None:
     assert memory("review", "-n", "bob").json["count"] == 0
-    assert memory("list", "--pending", "-n", "bob").json["count"] == 3  # it reads the shared ones
+    assert (
+        memory("list", "--pending", "-n", "bob").json["count"] == 3
+    )  # bob reads the shared memories too
     refused = memory("review", "accept", "--yes", captured[0], "-n", "bob")
     assert (refused.code, "is in namespace shared" in refused.error) == (1, True)
     assert waiting(memory) == set(captured)
 
 
-def test_answers_as_text(memory: Command, captured: list[str]) -> None:
+def test_the_text_of_a_review_counts_its_decisions(memory: Command, captured: list[str]) -> None:
     mark(captured[1])
     dry = memory("review", "accept", "--all", "--dry-run", "--format", "text").out
     assert "Would accept 2, 1 left waiting." in dry
@@ -343,7 +351,7 @@ def test_answers_as_text(memory: Command, captured: list[str]) -> None:
     assert memory("review", "--format", "text").out == "Nothing is waiting for review.\n"
 
 
-def test_the_answer_of_a_create_that_waits(memory: Command) -> None:
+def test_a_create_says_that_its_memory_waits_for_review(memory: Command) -> None:
     with Memories(embedder="fake") as memories:
         created = memories.create("The harbour is closed on Mondays", pending=True)
     from memories.answers import shapes
@@ -418,7 +426,7 @@ def test_a_duplicate_keeps_waiting_until_it_is_accepted_anyway(
 @pytest.mark.parametrize(
     "arguments", [("list",), ("--limit", "2"), ("--format", "json"), ("--fields", "id")]
 )
-def test_a_terminal_still_lists_what_waits(
+def test_list_and_its_options_list_waiting_memories_on_a_terminal(
     terminal: Command, captured: list[str], arguments: tuple[str, ...]
 ) -> None:
     shown = terminal("review", *arguments, env={"EMBEDDER": "fake"})

@@ -1,5 +1,5 @@
-"""`memory scratchpad`, `memory prompt`, `memory search --tier`, and what they answer when the store
-is down.
+"""`memory scratchpad`, `memory prompt`, `memory search --tier`, and their answers while the store is
+down.
 """
 
 import json
@@ -24,7 +24,7 @@ DOWN = [
 
 @pytest.fixture
 def down(memory: Command, home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Store two memories of bob, then take the store away."""
+    """Store two memories of bob; return a function that makes the store unavailable."""
     memory("create", "The user prefers tabs", "-n", "bob", "--type", "preference")
     memory("create", "Deploys happen on Tuesday", "-n", "bob")
 
@@ -40,7 +40,7 @@ def down(memory: Command, home: Path, monkeypatch: pytest.MonkeyPatch) -> Callab
     return take
 
 
-def test_pin_show_unpin(memory: Command, stored: Callable[..., str]) -> None:
+def test_a_memory_is_pinned_shown_and_unpinned(memory: Command, stored: Callable[..., str]) -> None:
     name = stored("The user prefers tabs", "-n", "bob", "--key", "user/editor")
     stored("Deploys happen on Tuesday", "-n", "bob")
     assert memory("scratchpad", "pin", "--key", "user/editor", "-n", "bob").json["pinned"] is True
@@ -89,7 +89,7 @@ def test_the_scratchpad_shows_imported_memories(
     assert contents == [each["content"] for each in memory("list", "-n", "carol").json["results"]]
 
 
-def test_any_command_takes_an_edit_over(
+def test_any_command_applies_an_edit_of_the_scratchpad(
     memory: Command, stored: Callable[..., str], home: Path
 ) -> None:
     name = stored("The user prefers tabs", "-n", "bob")
@@ -140,7 +140,7 @@ def test_edit_opens_an_editor(
     assert "there is no terminal" in memory("scratchpad", "edit", "-n", "bob").error
 
 
-def test_tiers(
+def test_each_tier_answers_and_auto_chooses_one(
     memory: Command, stored: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored("The user prefers tabs", "-n", "bob")
@@ -185,7 +185,7 @@ def test_the_hot_tier_loads_no_model(
     stored("Lunch is at noon")
     for name in ("bob", "shared"):
         process("scratchpad", "show", "-n", name)
-    (home / "memories.db").rename(home / "aside.db")  # so that to open it would be noticed
+    (home / "memories.db").rename(home / "aside.db")  # opening the store would now fail
     (home / "memories.db").symlink_to(home / "aside.db")
     import subprocess
     import sys
@@ -239,8 +239,8 @@ def test_the_scratchpad_answers_when_the_store_is_down(
 def test_every_tier_and_every_offline_answer_has_the_confidence_of_the_store(
     memory: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also the gate of contexts, MEMORY_CONFIDENCE_MIN: a model never reads a certainty that nobody
-    has.
+    """Contexts too compare the store's confidence with MEMORY_CONFIDENCE_MIN, so a model never gets a
+    false confidence.
     """
     with Memories(namespace="bob") as memories:
         for number, (sure, days, decay) in enumerate(
@@ -290,14 +290,12 @@ def test_every_tier_and_every_offline_answer_has_the_confidence_of_the_store(
 
 
 @pytest.mark.thorough
-@pytest.mark.cold  # a server has the store open, so nobody can lock it alone
-def test_a_store_that_hangs_has_a_deadline(
-    memory: Command, down: Callable[[str], None], home: Path
-) -> None:
+@pytest.mark.usefixtures("down")
+@pytest.mark.cold  # a server has the store open, which prevents an exclusive lock
+def test_a_store_that_hangs_has_a_deadline(memory: Command, home: Path) -> None:
     import subprocess
     import sys
 
-    assert down
     script = """
 import apsw, sys
 connection = apsw.Connection(sys.argv[1])
@@ -339,7 +337,7 @@ def test_without_a_scratchpad_a_store_that_is_down_is_an_error(
         assert "Qdrant" in answer.error
 
 
-def test_prompt(memory: Command, stored: Callable[..., str]) -> None:
+def test_prompt_prints_the_block_of_a_session(memory: Command, stored: Callable[..., str]) -> None:
     name = stored("The user prefers tabs", "-n", "bob")
     shape = memory("prompt", "-n", "bob", "--project", "shop").json
     assert (shape["memories"], shape["sessions"], shape["pending_count"], shape["degraded"]) == (
@@ -358,8 +356,8 @@ def test_prompt(memory: Command, stored: Callable[..., str]) -> None:
         assert "must be" in answer.error
 
 
-@pytest.mark.cold  # a server has a file from the start
-def test_nothing_of_it_is_there_before_it_is_used(memory: Command, home: Path) -> None:
+@pytest.mark.cold  # a server creates a file when it starts
+def test_a_scratchpad_does_not_exist_before_it_is_used(memory: Command, home: Path) -> None:
     assert memory("list", "-n", "bob").json["count"] == 0
     assert memory("search", "x", "-n", "bob").json["count"] == 0
     assert not home.exists() or [each.name for each in home.iterdir()] == ["events.jsonl"]
@@ -389,16 +387,18 @@ def test_an_id_with_the_same_beginning_is_left_to_the_store(
 
 
 @pytest.mark.cold  # a server has the store open
-def test_where_the_scratchpad_is_not_enough_and_the_store_is_down_auto_answers_like_deep(
+def test_without_the_store_auto_answers_like_deep_if_the_scratchpad_is_not_enough(
     memory: Command, stored: Callable[..., str], home: Path
 ) -> None:
-    """The files are up to date, so that the store is asked only for what they do not have."""
+    """The files are up to date, so the store is only asked for what they lack."""
     for name in ("bob", "shared"):
         stored("The user prefers tabs", "-n", name)
         memory("scratchpad", "show", "-n", name)
     for file in home.glob("memories.db-*"):
         file.unlink()
-    with (home / "memories.db").open("r+b") as file:  # the same file, as the scratchpad knows it
+    with (home / "memories.db").open(
+        "r+b"
+    ) as file:  # still the file that the scratchpad belongs to
         file.write(b"x" * 9_000)
     deep = memory("search", "which tabs?", "-n", "bob")
     auto = memory("search", "which tabs?", "-n", "bob", "--tier", "auto")

@@ -24,8 +24,8 @@ def untidy(memory: Command) -> Command:
 
 @pytest.fixture
 def judge(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Return a function that makes a Python script the user's command; it returns the path of
-    a file for the script, whose name the script gets.
+    """Return a function that sets a Python script as the user's command; it returns the path of a
+    file that the script may write.
     """
 
     def write(script: str) -> Path:
@@ -62,7 +62,7 @@ print(json.dumps({plants[0]: "drop"}))""")
     assert "ficus" in proposal["content"]
 
 
-def test_a_word_on_each_line_is_an_answer(untidy: Command, judge: Callable[[str], Path]) -> None:
+def test_one_word_per_line_is_a_valid_answer(untidy: Command, judge: Callable[[str], Path]) -> None:
     judge("print('KEEP\\ndrop\\nDrop')")
     answer = untidy("tidy", "--dry-run").json
     assert (answer["count"], answer["withheld"]) == (1, 2)
@@ -93,7 +93,7 @@ def test_a_command_that_fails_withholds_nothing(
     assert problem in " ".join(answer.err.split())
 
 
-def test_a_command_that_never_answers_is_ended(
+def test_a_command_that_never_answers_is_killed(
     untidy: Command, judge: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tidy, "_OPINION_SECONDS", 0.3)
@@ -103,18 +103,20 @@ def test_a_command_that_never_answers_is_ended(
     assert "no answer in 0.3 seconds" in " ".join(answer.err.split())
 
 
-def test_a_command_that_is_not_there_withholds_nothing(untidy: Command) -> None:
+def test_a_missing_command_withholds_nothing(untidy: Command) -> None:
     answer = untidy("tidy", env={"TIDY_COMMAND": "no-such-judge --all"})
     assert answer.json["count"] == 3
     assert "it can't be started: No such file" in " ".join(answer.err.split())
 
 
-def test_no_env_file_names_the_command_even_if_it_is_trusted(untidy: Command, folder: Path) -> None:
+def test_no_env_file_can_set_the_command_even_if_it_is_trusted(
+    untidy: Command, folder: Path
+) -> None:
     (folder / ".env").write_text(f"TIDY_COMMAND='{sys.executable} -c 1'\n")
     answer = untidy("tidy", "--dry-run")
     assert "withheld" not in answer.json
     assert "ignored TIDY_COMMAND" in " ".join(answer.err.split())
-    assert "memory trust" not in " ".join(answer.err.split())  # it would not help
+    assert "memory trust" not in " ".join(answer.err.split())  # trusting the file would not help
     assert untidy("trust", "--yes").code == 0
     answer = untidy("tidy", "--dry-run")
     assert answer.json["count"] == 3
@@ -122,7 +124,7 @@ def test_no_env_file_names_the_command_even_if_it_is_trusted(untidy: Command, fo
     assert "a .env can't set it" in " ".join(answer.err.split())
 
 
-def test_a_trusted_env_file_does_not_take_the_place_of_the_users_command(
+def test_a_trusted_env_file_does_not_replace_the_users_command(
     untidy: Command, judge: Callable[[str], Path], folder: Path
 ) -> None:
     judge("print('drop\\ndrop\\nkeep')")

@@ -1,4 +1,4 @@
-"""`memory stats`, and what the commands note of themselves."""
+"""`memory stats`, and the events that commands record."""
 
 import os
 from collections.abc import Callable
@@ -15,7 +15,7 @@ Command = Callable[..., Any]
 Store = Callable[..., str]
 
 
-def noted(home: Path) -> list[tuple[str, str]]:
+def recorded_events(home: Path) -> list[tuple[str, str]]:
     """Return the recorded events with their outcomes."""
     return [(event["op"], event["outcome"]) for event in events.read(home)]
 
@@ -29,14 +29,14 @@ def test_each_command_is_recorded_once_and_without_texts(
     memory("get", "01a1fdf1-92cd-72f2-8000-000000000000")
     memory("export", "-o", "x.jsonl")
     memory("--help")
-    assert noted(home) == [
+    assert recorded_events(home) == [
         ("create", "ok"), ("search", "ok"), ("get", "ok"), ("get", "NotFound"), ("export", "ok"),
     ]  # fmt: skip
     text = (home / "events.jsonl").read_text()
     assert not any(word in text for word in ("sky", "blue", "secret-question", one[:8]))
 
 
-def test_off_and_content_are_settings(memory: Command, home: Path) -> None:
+def test_a_setting_switches_events_off_or_adds_content(memory: Command, home: Path) -> None:
     memory("create", "nothing of this", env={"MEMORY_EVENTS": "off"})
     assert not (home / "events.jsonl").exists()
     token = "ghp_" + "a1B2" * 9
@@ -82,7 +82,9 @@ def test_the_chart_fits_the_terminal(memory: Command, stored: Store, columns: in
     assert [len(line) <= max(30, min(100, columns)) for line in bars] == [True]
 
 
-def test_doctor_tells_that_nothing_can_be_noted(memory: Command, stored: Store, home: Path) -> None:
+def test_doctor_reports_that_nothing_can_be_recorded(
+    memory: Command, stored: Store, home: Path
+) -> None:
     one = stored("the sky is blue")
     (home / "events.jsonl").unlink()
     os.mkfifo(home / "events.jsonl")
@@ -93,14 +95,14 @@ def test_doctor_tells_that_nothing_can_be_noted(memory: Command, stored: Store, 
     assert memory("doctor", env={"MEMORY_EVENTS": "off"}).code == 0
 
 
-def test_a_context_is_noted_with_its_tokens(memory: Command, stored: Store, home: Path) -> None:
+def test_a_context_is_recorded_with_its_tokens(memory: Command, stored: Store, home: Path) -> None:
     stored("the sky is blue")
     memory("context", "what colour is the sky?")
     [tokens] = [event["tokens"] for event in events.read(home) if event["op"] == "context"]
     assert tokens > 5
 
 
-def test_rank_shows_the_plain_order(
+def test_the_rank_similarity_ignores_age_and_use(
     memory: Command, stored: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EMBEDDER", "none")

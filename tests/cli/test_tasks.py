@@ -1,6 +1,4 @@
-"""Twenty-five things that one wants of a memory, each one command in a process of its own, in a
-fresh store.
-"""
+"""Twenty-five tasks for a memory: each is one command, in a separate process with a new store."""
 
 import json
 import os
@@ -20,7 +18,7 @@ TEXT = "# Notes\n\n```python\ndef f(x):\n\treturn x\n```"
 
 @pytest.fixture
 def shop(memory: Command, once: Once) -> dict[str, str]:
-    """What two agents have stored; the ids by content."""
+    """The memories of two agents; return their ids by content."""
 
     def fill() -> dict[str, str]:
         made = {
@@ -68,7 +66,7 @@ def listed(memory: Command, *arguments: str) -> set[str]:
     return contents(memory("list", *arguments))
 
 
-# What one wants, the command, what is on its standard input, and whether it did it.
+# Each task: the command, its standard input, and a check of the result.
 TASKS: dict[str, tuple[list[str], str, Check]] = {
     "remember a text with its layout": (
         ["create", "-", "--tag", "source=notes"], TEXT, lambda answer, _, __: answer.json["content"] == TEXT,
@@ -174,7 +172,7 @@ TASKS: dict[str, tuple[list[str], str, Check]] = {
 }  # fmt: skip
 
 
-def test_there_are_twenty_five() -> None:
+def test_there_are_twenty_five_tasks() -> None:
     assert len(TASKS) == 25
 
 
@@ -218,9 +216,9 @@ def test_each_task_is_one_command(
 
 
 @pytest.mark.thorough
-def test_an_answer_goes_into_another_program(shop: dict[str, str]) -> None:
-    """As `memory list | jq -r '.results[].id' | memory get -` does."""
-    assert shop
+@pytest.mark.usefixtures("shop")
+def test_an_answer_can_be_piped_through_another_program() -> None:
+    """Like `memory list | jq -r '.results[].id' | memory get -`."""
     program = "import json, sys; print('\\n'.join(found['id'] for found in json.load(sys.stdin)['results']))"
     command = f"'{sys.executable}' -m memories"
     piped = f"{command} list --limit 3 | '{sys.executable}' -c \"{program}\" | {command} get -"

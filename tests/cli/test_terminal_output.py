@@ -1,4 +1,4 @@
-"""What a person reads on a terminal: short, local, cut and wrapped; on a pipe nothing is cut."""
+"""Answers on a terminal are short, cut and wrapped, with local times; on a pipe nothing is cut."""
 
 import re
 from collections.abc import Callable
@@ -14,11 +14,11 @@ MINILM = {"EMBEDDER": "minilm"}
 
 
 def plain(answer: Answer) -> str:
-    """Return an answer without colors, and with the line ends of Unix."""
+    """Return an answer without colours, and with the line endings of Unix."""
     return re.sub(r"\x1b\[\d+m", "", answer.out).replace("\r\n", "\n")
 
 
-def test_a_create_says_in_one_line_what_it_corrects_and_how_to_undo_that(terminal: Command) -> None:
+def test_a_create_names_its_correction_and_the_command_that_undoes_it(terminal: Command) -> None:
     first = plain(terminal("create", "Deploys happen on Thursdays", env=MINILM))
     assert re.fullmatch(r"✓ stored [0-9a-f]{8}-[0-9a-f]{4}\n", first)
     second = plain(terminal("create", "Deploys happen on Mondays", env=MINILM))
@@ -30,7 +30,7 @@ def test_a_create_says_in_one_line_what_it_corrects_and_how_to_undo_that(termina
     )
 
 
-def test_a_change_says_what_it_did_before_the_memory(
+def test_the_kind_of_a_change_is_shown_before_the_memory(
     terminal: Command, stored: Callable[..., str]
 ) -> None:
     name = stored("Deploys happen on Mondays")
@@ -39,7 +39,7 @@ def test_a_change_says_what_it_did_before_the_memory(
     assert plain(terminal("restore", name)).startswith("✓ restored\n│ Deploys happen by hand\n")
 
 
-def test_scores_are_shown_where_the_order_is_explained(
+def test_scores_are_shown_only_if_the_order_is_explained(
     terminal: Command, stored: Callable[..., str]
 ) -> None:
     stored("Deploys happen on Mondays")
@@ -108,7 +108,7 @@ def test_the_command_at_the_end_of_an_error_can_be_copied(terminal: Command) -> 
         ("it waits for your review; decide with: memory review accept 01a1fdf1-92cd", "memory re"),
     ],
 )
-def test_a_sentence_ends_with_its_command_on_a_line(
+def test_the_command_at_the_end_of_a_sentence_has_its_own_line(
     monkeypatch: pytest.MonkeyPatch, sentence: str, command: str
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
@@ -119,7 +119,7 @@ def test_a_sentence_ends_with_its_command_on_a_line(
 
 
 @pytest.mark.thorough
-def test_many_lines_show_a_bar_and_only_what_was_not_stored(
+def test_a_bulk_create_shows_a_bar_and_only_the_lines_that_were_not_stored(
     terminal: Command, memory: Command, tmp_path: Path
 ) -> None:
     file = tmp_path / "notes.txt"

@@ -53,7 +53,7 @@ def _known(made: dict[str, Any]) -> dict[str, Any]:
         (["x", "--allow", "bob", "--expires", "soon"], "soon"),
     ],
 )
-def test_wrong_input_makes_no_token(
+def test_wrong_input_creates_no_token(
     memory: Command, arguments: list[str], said: str, home: Path
 ) -> None:
     shown = memory("tokens", "create", *arguments)
@@ -63,18 +63,18 @@ def test_wrong_input_makes_no_token(
     ) == {"tokens": []}
 
 
-def test_a_span_counts_from_now_on(memory: Command) -> None:
+def test_a_span_until_expiry_counts_from_now(memory: Command) -> None:
     made = memory("tokens", "create", "x", "--allow", "bob", "--expires", "90d").json
     assert made["expires_at"] > made["created_at"]
 
 
-def test_a_name_is_used_once(memory: Command) -> None:
+def test_two_tokens_cannot_have_the_same_name(memory: Command) -> None:
     memory("tokens", "create", "x", "--allow", "bob")
     shown = memory("tokens", "create", "x", "--allow", "ann")
     assert (shown.code, "there is a token" in shown.err) == (2, True)
 
 
-def test_a_file_that_others_may_write_is_not_believed(memory: Command, home: Path) -> None:
+def test_a_token_file_that_others_may_write_to_is_refused(memory: Command, home: Path) -> None:
     memory("tokens", "create", "x", "--allow", "bob")
     (home / "tokens.json").chmod(0o666)
     shown = memory("tokens", "list")

@@ -75,7 +75,7 @@ def test_export_reveals_other_namespaces_only_if_all_are_requested(memory: Comma
 
 
 @pytest.mark.usefixtures("filled")
-def test_export_to_a_file_is_the_same_and_for_its_owner_only(memory: Command, folder: Path) -> None:
+def test_an_export_to_a_file_is_the_same_and_private(memory: Command, folder: Path) -> None:
     for output in ("json", "text"):
         answer = memory("export", "--output", "backup.jsonl", "--format", output)
         assert answer.code == 0
@@ -87,9 +87,7 @@ def test_export_to_a_file_is_the_same_and_for_its_owner_only(memory: Command, fo
     assert [found.name for found in folder.iterdir()] == ["backup.jsonl"]
 
 
-def test_an_export_that_fails_leaves_the_file_before_it(
-    memory: Command, folder: Path, home: Path
-) -> None:
+def test_an_export_that_fails_keeps_the_old_file(memory: Command, folder: Path, home: Path) -> None:
     memory("export", "--output", "backup.jsonl")
     before = (folder / "backup.jsonl").read_text()
     home.mkdir(mode=0o700, parents=True)
@@ -143,7 +141,7 @@ def test_an_export_does_not_replace_a_pipe_a_link_a_folder_or_a_backup(
     assert (folder / "broken").is_symlink()
 
 
-def test_an_export_of_nothing_says_so(memory: Command, home: Path) -> None:
+def test_an_export_of_an_empty_store_has_no_records(memory: Command, home: Path) -> None:
     exported = memory("export").out
     assert [line.get("records") for line in lines(exported)] == [None, 0]
     assert memory("import", "-", stdin=exported).json["imported"] == 0
@@ -164,7 +162,7 @@ def test_a_full_disk_names_the_file_and_the_remedy(memory: Command, folder: Path
 
 @pytest.fixture
 def disk_of_one_megabyte(folder: Path) -> Iterator[None]:
-    """A disk at `disk` that is full but for what an export of two records needs."""
+    """A disk at `disk` that has room only for an export of two records."""
     (folder / "disk").mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder / "disk"]
     if os.geteuid() or subprocess.run(mount, timeout=60).returncode:
@@ -180,9 +178,7 @@ def disk_of_one_megabyte(folder: Path) -> Iterator[None]:
 def test_a_cut_export_is_refused_before_anything_is_stored(
     process: Command, folder: Path, given: str
 ) -> None:
-    """Whatever it comes from, and though more than one batch would have been stored before the cut
-    is seen.
-    """
+    """This holds for a file and for a pipe, although more than one batch comes before the cut."""
     with Memories(f"sqlite:///{folder}/large.db", embedder="none") as large:
         large.create_many([f"note {number}" for number in range(600)], force=True)
     environment = {**os.environ, "EMBEDDER": "none"}
@@ -249,7 +245,7 @@ def test_imported_records_are_exported_as_the_same_bytes(memory: Command, folder
 
 
 @pytest.mark.usefixtures("filled")
-def test_import_writes_to_the_callers_namespaces_unless_all_are_meant(
+def test_import_writes_to_the_callers_namespaces_unless_all_are_requested(
     memory: Command, folder: Path
 ) -> None:
     exported = memory("export", "--all-namespaces").out
@@ -271,9 +267,7 @@ def test_conflicts_are_reported_and_change_nothing(memory: Command) -> None:
     changed = "".join(
         exported.replace("We ship on Friday", "We ship on Monday").splitlines(keepends=True)[:-1]
     )
-    changed = changed.replace(
-        '"version":2', '"version":1'
-    )  # whoever changes it takes the last line off
+    changed = changed.replace('"version":2', '"version":1')  # the last line would reveal the change
     for options in ([], ["--dry-run"]):
         answer = memory("import", "-", *options, stdin=changed)
         assert answer.code == 1
@@ -326,7 +320,7 @@ def test_other_files_are_refused_in_one_sentence(
     assert complaint in answer.error
 
 
-def test_a_file_that_is_not_there_is_refused(memory: Command, folder: Path) -> None:
+def test_a_missing_file_is_refused(memory: Command, folder: Path) -> None:
     assert (
         memory("import", "missing.jsonl").error
         == "cannot read missing.jsonl: No such file or directory"
@@ -336,7 +330,9 @@ def test_a_file_that_is_not_there_is_refused(memory: Command, folder: Path) -> N
 
 
 @pytest.mark.usefixtures("filled")
-def test_without_an_embedder_an_import_goes_by_words(memory: Command, folder: Path) -> None:
+def test_an_import_without_an_embedder_can_be_searched_by_words(
+    memory: Command, folder: Path
+) -> None:
     exported = memory("export").out
     other = ("--store", url(folder, "other"))
     none = {"EMBEDDER": "none"}
@@ -381,7 +377,9 @@ def test_migrate_copies_everything_and_says_how_to_switch(
 @pytest.mark.first(1)
 @pytest.mark.usefixtures("filled")
 @pytest.mark.parametrize("scheme", ["sqlite", "files"])
-def test_how_to_switch_holds_in_every_folder(memory: Command, folder: Path, scheme: str) -> None:
+def test_the_command_that_switches_stores_works_in_every_folder(
+    memory: Command, folder: Path, scheme: str
+) -> None:
     assert memory("migrate", "--to", f"{scheme}:///copy of it").json["switch"] == (
         f"export MEMORY_STORE='{scheme}:///{folder}/copy of it'"
     )
@@ -406,9 +404,7 @@ def test_migrate_refuses_a_store_that_is_not_a_copy(memory: Command, folder: Pat
     assert memory("status", "--store", target).json["memory_count"] == 1
 
 
-def test_a_password_is_not_shown_and_no_command_is_given_that_would_not_work(
-    memory: Command, folder: Path
-) -> None:
+def test_a_url_with_a_password_is_described_and_not_shown(memory: Command, folder: Path) -> None:
     secret = f"sqlite:///{folder}/one.db?password=s3cret"
     memory("create", "Something", "--store", secret)
     there = memory("migrate", "--store", secret, "--to", url(folder, "copy"))
@@ -426,7 +422,7 @@ def test_a_password_is_not_shown_and_no_command_is_given_that_would_not_work(
     assert "s3cret" not in there.out + there.err + back.out + back.err
 
 
-def test_a_line_that_can_not_be_read_ends_every_move(
+def test_an_unreadable_line_stops_every_transfer(
     memory: Command, folder: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.setenv("MEMORY_STORE", f"files:///{folder}/notes")
@@ -502,7 +498,7 @@ def test_reembed_changes_the_embedder(memory: Command) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("filled")
-def test_reembed_moves_between_the_packaged_models_and_back(memory: Command) -> None:
+def test_reembed_switches_between_the_packaged_models_and_back(memory: Command) -> None:
     models = {"minilm": "all-MiniLM-L6-v2/int8/1", "e5": "multilingual-e5-small/int8/1"}
     before = "fake/1"
     for name in ("minilm", "e5", "minilm"):
@@ -526,7 +522,7 @@ def test_reembed_moves_between_the_packaged_models_and_back(memory: Command) -> 
 def test_reembed_makes_a_store_compact_and_back(memory: Command) -> None:
     compact = {"MEMORY_COMPACT": "true"}
     exported = lines(memory("export", "--all-namespaces").out)[1:-1]
-    assert "compact" not in memory("status", env=compact).json  # a store stays as it was made
+    assert "compact" not in memory("status", env=compact).json  # an existing store keeps its form
     for env in (compact, {"MEMORY_COMPACT": "false"}):
         assert [memory("reembed", env=env).json["embedded"] for _ in range(2)] == [7, 0]
         assert memory("status").json.get("compact", False) is (env is compact)
@@ -560,7 +556,9 @@ def test_reembed_refuses_the_embedder_none(memory: Command, command: list[str], 
     assert not home.exists()
 
 
-def test_a_terminal_shows_how_far_it_is(terminal: Command, memory: Command, folder: Path) -> None:
+def test_transfers_show_progress_on_a_terminal(
+    terminal: Command, memory: Command, folder: Path
+) -> None:
     for number in range(3):
         memory("create", f"note {number}", "--force")
     assert "copying" in terminal("migrate", "--to", url(folder, "copy")).out
@@ -598,7 +596,7 @@ def test_a_link_to_an_export_is_read(memory: Command, folder: Path) -> None:
     assert memory("import", "link").json["known"] == 4
 
 
-def test_a_key_that_stands_twice_is_refused(memory: Command, folder: Path) -> None:
+def test_a_line_with_a_repeated_key_is_refused(memory: Command, folder: Path) -> None:
     stated = '{"collection":"memory","text":"one","text":"two"}'
     answer = memory("import", "-", stdin=f'{{"format":"memories","version":1}}\n{stated}\n')
     assert (answer.code, answer.error) == (
@@ -616,7 +614,7 @@ def test_a_key_that_stands_twice_is_refused(memory: Command, folder: Path) -> No
 
 @pytest.mark.first(2)
 @pytest.mark.parametrize("memory_id", ["abc1", "note/1 ü", "deadbeef", "ABCDEF0123", "a\nb"])
-def test_an_id_that_another_program_gave_survives_an_export_and_an_import(
+def test_an_id_of_another_program_survives_an_export_and_an_import(
     memory: Command, folder: Path, memory_id: str
 ) -> None:
     seed = {
@@ -642,10 +640,10 @@ def test_an_id_that_another_program_gave_survives_an_export_and_an_import(
         assert memory("list", *store).json["count"] == 0
 
 
-def test_the_store_to_copy_to_need_not_be_an_option(
+def test_the_target_of_a_migration_can_be_given_without_an_option(
     memory: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Options are seen by every user of the machine, and stay in the shell's history."""
+    """Every user of the machine can see options, and they stay in the shell's history."""
     memory("create", "x")
     assert (
         memory("migrate", "--to", "-", stdin=f"sqlite:///{folder}/a.db\n").json["verified"] is True
@@ -663,7 +661,7 @@ def test_the_store_to_copy_to_need_not_be_an_option(
     assert memory("migrate", "--to", "-", stdin="x" * 9_000).code == 2
 
 
-def test_no_dotenv_names_the_store_to_copy_to(memory: Command, folder: Path) -> None:
+def test_a_dotenv_cannot_set_the_target_of_a_migration(memory: Command, folder: Path) -> None:
     memory("create", "x")
     (folder / ".env").write_text(f"MEMORY_MIGRATE_TO=sqlite:///{folder}/evil.db\n")
     assert memory("migrate").error == "Missing option '--to'; see memory migrate --help"

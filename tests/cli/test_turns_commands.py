@@ -1,4 +1,4 @@
-"""turns add, turns tail, and search in the history, as the command shows them."""
+"""The commands of `memory turns`, and searches in the history."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def lines(*objects: Any) -> str:
 
 @pytest.fixture
 def filled(memory: Command, once: Once) -> None:
-    """A conversation of three turns and a memory, all of a ferry."""
+    """A conversation of three turns and a memory, all about a ferry."""
 
     def fill() -> None:
         written = lines(
@@ -103,16 +103,19 @@ def test_add_shows_the_turn(memory: Command) -> None:
 
 def test_a_message_id_is_stored_once_and_reported_as_known(memory: Command) -> None:
     add = ("turns", "add", "trip")
-    told = [memory(*add, content, "--message-id", "a") for content in ("first", "first", "second")]
-    shapes = [json.loads(answer.out) for answer in told]
-    assert [answer.code for answer in told] == [0, 0, 1]
+    answers = [
+        memory(*add, content, "--message-id", "a") for content in ("first", "first", "second")
+    ]
+    shapes = [json.loads(answer.out) for answer in answers]
+    assert [answer.code for answer in answers] == [0, 0, 1]
     assert [shape["status"] for shape in shapes] == ["stored", "known", "refused"]
     assert [shape["content"] for shape in shapes] == ["first"] * 3
     assert shapes[2]["reason"].startswith(
         'message id "a" belongs to trip#0, which has different content'
     )
     assert (
-        json.loads(told[2].err)["error"] == f"1 of 1 turns were not stored: {shapes[2]['reason']}"
+        json.loads(answers[2].err)["error"]
+        == f"1 of 1 turns were not stored: {shapes[2]['reason']}"
     )
     assert contents(memory("turns", "tail", "trip")) == ["first"]
     known = memory(*add, "first", "--message-id", "a", "--format", "text")
@@ -256,17 +259,16 @@ def test_input_without_turns_is_refused(memory: Command, given: bytes) -> None:
 
 
 @pytest.mark.parametrize("sign", ["\u2028", "\u2029", "\x85"])
-def test_a_line_ends_only_where_a_line_of_json_ends(memory: Command, sign: str) -> None:
+def test_other_line_separators_do_not_end_a_line_of_json(memory: Command, sign: str) -> None:
     assert memory("turns", "add", "trip", "-", stdin=lines({"content": f"a{sign}b"})).code == 0
 
 
-def test_options_beside_standard_input_hold_or_are_refused(memory: Command) -> None:
+def test_options_for_one_turn_are_refused_with_standard_input(memory: Command) -> None:
     answer = memory(
         "turns", "add", "trip", "-", "--speaker", "Ann", stdin=lines({"content": "hello"})
     )
-    assert (
-        answer.code == 2 or memory("turns", "tail", "trip").json["results"][0]["speaker"] == "Ann"
-    )
+    assert (answer.code, "omit these options" in answer.error) == (2, True)
+    assert memory("turns", "tail", "trip").json["count"] == 0
 
 
 # --- turns tail
@@ -313,7 +315,7 @@ def test_unprintable_characters_are_shown_escaped(memory: Command) -> None:
             assert not {"\x1b", "\u202e"} & set(shown), (command, output)
 
 
-def test_tail_does_not_load_the_libraries_of_vectors(tmp_path: Path) -> None:
+def test_tail_imports_no_vector_libraries(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/m.db"
     with Memories(store, embedder="none") as found:
         found.add_turns("trip", ["hello"])
@@ -356,7 +358,7 @@ def test_a_hit_that_is_a_turn_has_all_keys(memory: Command) -> None:
     assert result["global"] is False
 
 
-def test_known_tags_of_a_turn_stand_by_themselves(memory: Command) -> None:
+def test_known_tags_of_a_turn_are_separate_fields(memory: Command) -> None:
     tags = {"project": "shop", "agent": "claude", "global": "true", "team": "blue"}
     memory("turns", "add", "trip", "-", stdin=lines({"content": "the ferry leaves", "tags": tags}))
     [result] = memory("search", "ferry", "--in", "history", "--project", "shop").json["results"]
@@ -387,7 +389,7 @@ def test_known_tags_of_a_turn_stand_by_themselves(memory: Command) -> None:
     ],
     ids=" ".join,
 )
-def test_options_say_where_it_is_searched(
+def test_options_select_what_is_searched(
     memory: Command, options: list[str], expected: list[str]
 ) -> None:
     results = memory("search", "ferry", *options).json["results"]
@@ -397,7 +399,7 @@ def test_options_say_where_it_is_searched(
 
 
 @pytest.mark.usefixtures("filled")
-def test_now_says_what_yesterday_is(memory: Command) -> None:
+def test_now_decides_what_yesterday_means(memory: Command) -> None:
     for now, expected in (("2026-05-02", "2026-05-01"), ("2026-05-03", "2026-05-02")):
         answer = memory(
             "search",
@@ -441,7 +443,7 @@ def test_search_by_words_alone_finds_turns(memory: Command) -> None:
     assert "calibrated" not in result
 
 
-# --- what is refused
+# --- refused input
 
 LINE = {"content": "good"}
 ADD = ("turns", "add", "trip")
@@ -534,15 +536,15 @@ BAD: list[tuple[tuple[str, ...], str | bytes, str]] = [
 
 @pytest.mark.usefixtures("filled")
 def test_bad_input_gets_one_sentence_and_stores_nothing(memory: Command) -> None:
-    def there() -> list[Any]:
+    def stored_records() -> list[Any]:
         return [memory("turns", "tail", "trip").json, memory("list").json]
 
-    before = there()
+    before = stored_records()
     failures = []
     for command, stdin, part in BAD:
         answer = memory(*command, stdin=stdin)
         says = part in answer.error and len(answer.error) < 300 and answer.error.isprintable()
-        if (answer.code, answer.out, says, there() == before) != (2, "", True, True):
+        if (answer.code, answer.out, says, stored_records() == before) != (2, "", True, True):
             failures.append((command, part, answer))
     assert failures == []
 
@@ -556,13 +558,11 @@ def test_json_of_any_depth_gets_one_sentence(memory: Command, text: str) -> None
 
 def test_turns_alone_shows_its_help(memory: Command) -> None:
     answer = memory("turns")
-    assert (answer.code, answer.out) == (0, memory("turns", "--help").out) or len(
-        answer.error
-    ) < 200
+    assert (answer.code, answer.out) == (0, memory("turns", "--help").out)
 
 
 @pytest.mark.cold
-def test_a_bad_first_turn_makes_no_store(memory: Command, home: Path) -> None:
+def test_a_bad_first_turn_creates_no_store(memory: Command, home: Path) -> None:
     for command in (
         ["turns", "add", "trip", ""],
         ["turns", "tail", "trip"],
@@ -593,7 +593,7 @@ def test_show_pages_through_a_conversation(memory: Command, filled: None) -> Non
 
 
 @pytest.mark.parametrize("start", ["-1", "x", "1.5"])
-def test_show_begins_at_an_index(memory: Command, start: str) -> None:
+def test_show_refuses_an_invalid_index(memory: Command, start: str) -> None:
     answer = memory("turns", "show", "trip", "--from", start)
     assert (answer.code, answer.error) == (2, f'from must be a whole number from 0, not "{start}"')
 
@@ -618,14 +618,14 @@ def test_list_shows_counts_and_dates(memory: Command, filled: None) -> None:
     assert "trip" not in text
 
 
-def test_input_has_a_limit(memory: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_input_over_the_limit_is_refused(memory: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "MAX_INPUT_BYTES", 100)
     answer = memory("turns", "add", "trip", "-", stdin=lines({"content": "a" * 200}))
     assert answer.code == 2
     assert "input is larger than the limit of 100 bytes" in answer.error
 
 
-def test_a_key_has_one_name_in_a_line(memory: Command) -> None:
+def test_a_key_that_occurs_twice_in_a_line_is_refused(memory: Command) -> None:
     answer = memory("turns", "add", "trip", "-", stdin=lines({"content": "one", "text": "two"}))
     assert answer.code == 2
     assert "line 1 contains a key twice" in answer.error
@@ -657,7 +657,7 @@ def test_missing_turns_are_not_forgotten(memory: Command, filled: None, options:
     assert memory("status").json["turn_count"] == 3
 
 
-def test_forget_asks_and_without_anybody_it_refuses(memory: Command, filled: None) -> None:
+def test_turns_forget_refuses_without_a_terminal(memory: Command, filled: None) -> None:
     assert memory("turns", "forget", "trip").code == 2
     assert len(contents(memory("turns", "show", "trip"))) == 3
 
@@ -674,7 +674,7 @@ def test_forget_asks_on_a_terminal(
     assert memory("status").json["turn_count"] == (0 if gone else 3)
 
 
-# --- what conversations are called
+# --- titles, users and tags of conversations
 
 
 @pytest.mark.usefixtures("filled")
@@ -734,7 +734,7 @@ def test_conversations_are_listed_in_pages_and_by_their_turns(memory: Command) -
 # --- while the store is down
 
 
-def test_turns_that_wait_are_shown_while_the_store_is_down(memory: Command, tmp_path: Path) -> None:
+def test_waiting_turns_are_shown_while_the_store_is_down(memory: Command, tmp_path: Path) -> None:
     down = "postgresql://nobody@127.0.0.1:1/memories"
     with MemoryGateway(down) as gateway:
         for number in range(2):
@@ -767,7 +767,7 @@ def test_turns_that_wait_are_shown_while_the_store_is_down(memory: Command, tmp_
     assert memory("turns", "tail", "other", "--store", down).code == 1
 
 
-def test_turns_that_wait_come_last_and_are_never_shown_twice(memory: Command, home: Path) -> None:
+def test_waiting_turns_come_last_and_are_never_shown_twice(memory: Command, home: Path) -> None:
     memory("turns", "add", "trip", "stored", "--message-id", "m0")
     with Memories() as found, MemoryGateway("memories", backend=EngineBackend(found)) as gateway:
         for entry in (("m0", "stored"), ("m1", "waits")):
@@ -796,8 +796,8 @@ def test_turns_that_wait_come_last_and_are_never_shown_twice(memory: Command, ho
 
 
 @pytest.mark.usefixtures("home")
-def test_a_conversation_that_only_waits_leads_the_first_page_of_all_and_no_other() -> None:
-    """What nobody has stored has neither a title nor a user yet, so it meets no filter."""
+def test_a_waiting_conversation_is_first_on_the_first_page_and_on_no_other() -> None:
+    """A conversation that isn't stored yet has no title and no user, so it matches no filter."""
     with Memories() as found, MemoryGateway("memories", backend=EngineBackend(found)) as gateway:
         for name in ("one", "two"):
             found.add_turns(name, ["stored"])

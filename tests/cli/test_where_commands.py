@@ -1,5 +1,5 @@
-"""Commands that take `--where`, and `memory rollback`: what they change, what they tell, and how it
-is undone.
+"""Commands that take `--where`, and `memory rollback`: what they change and report, and how to undo
+it.
 """
 
 import json
@@ -90,7 +90,7 @@ def test_an_expression_that_can_not_be_read_changes_nothing(
 
 
 @pytest.mark.usefixtures("filled")
-def test_many_are_deleted_and_brought_back(memory: Command) -> None:
+def test_matching_memories_are_deleted_and_restored(memory: Command) -> None:
     planned = memory("delete", "--where", "type = fact", "--dry-run").json
     assert (planned["count"], planned["dry_run"], len(planned["steps"])) == (2, True, 2)
     assert "undo" not in planned
@@ -103,7 +103,7 @@ def test_many_are_deleted_and_brought_back(memory: Command) -> None:
 
 
 @pytest.mark.usefixtures("filled")
-def test_where_nothing_meets_it_the_command_says_so_and_succeeds(memory: Command) -> None:
+def test_a_command_without_matches_says_so_and_succeeds(memory: Command) -> None:
     for command in (
         ("delete",),
         ("forget", "--yes"),
@@ -113,14 +113,12 @@ def test_where_nothing_meets_it_the_command_says_so_and_succeeds(memory: Command
     ):
         answer = memory(*command, "--where", "type = rule")
         assert (answer.code, answer.json["count"]) == (0, 0)
-        told = memory(*command, "--where", "type = rule", "--format", "text")
-        assert told.out == "Nothing matches; nothing was changed.\n"
+        text = memory(*command, "--where", "type = rule", "--format", "text")
+        assert text.out == "Nothing matches; nothing was changed.\n"
 
 
-def test_an_answer_for_people_names_the_first_and_the_way_back(
-    memory: Command, filled: dict[str, str]
-) -> None:
-    assert filled
+@pytest.mark.usefixtures("filled")
+def test_the_text_of_a_bulk_delete_names_memories_and_the_undo_command(memory: Command) -> None:
     out = memory("delete", "--where", "type = fact", "--show", "1", "--format", "text").out
     assert re.fullmatch(
         r"Done: 2 deleted\.\n  delete  [0-9a-f-]{18}  Deploys happen on Tuesdays\n  and 1 more\n"
@@ -168,7 +166,7 @@ def test_an_answer_for_people_names_the_first_and_the_way_back(
         (("rollback", "--to", "2100-01-01"), "is in the future"),
     ],
 )
-def test_what_does_not_go_together_is_refused(
+def test_incompatible_arguments_are_refused(
     memory: Command, arguments: tuple[str, ...], error: str
 ) -> None:
     answer = memory(*arguments)
@@ -177,7 +175,7 @@ def test_what_does_not_go_together_is_refused(
 
 
 @pytest.mark.usefixtures("filled")
-def test_forgetting_many_needs_a_yes(memory: Command) -> None:
+def test_forgetting_matching_memories_needs_yes(memory: Command) -> None:
     answer = memory("forget", "--where", "type = fact")
     assert answer.code == 2
     assert "there is no terminal to ask on" in answer.error
@@ -239,7 +237,7 @@ def test_tags_are_renamed_and_merged(memory: Command) -> None:
     assert tags(memory, "set") == {}  # a word alone is a key
 
 
-def test_a_rollback_is_planned_done_named_in_the_log_and_undone(
+def test_a_rollback_is_planned_done_logged_and_undone(
     memory: Command, filled: dict[str, str]
 ) -> None:
     to = memory("get", filled["Ann leads the web team"]).json["created_at"]
@@ -258,7 +256,7 @@ def test_a_rollback_is_planned_done_named_in_the_log_and_undone(
     assert contents(memory) == before
 
 
-def test_no_other_namespace_is_touched(memory: Command) -> None:
+def test_no_other_namespace_is_changed(memory: Command) -> None:
     for name in ("ann", "bob", "shared"):
         memory("create", "Deploys happen on Tuesdays", "--type", "fact", "-n", name)
     done = memory("delete", "--where", "type = fact", "-n", "ann").json
@@ -274,11 +272,11 @@ def test_no_other_namespace_is_touched(memory: Command) -> None:
             found["tags"] for found in memory("list", "-n", name, "--no-shared").json["results"]
         ] == [{"type": "fact"}]
     undo(memory, done)
-    assert memory("list", "-n", "ann", "--no-shared").json["count"] == 0  # it was forgotten
+    assert memory("list", "-n", "ann", "--no-shared").json["count"] == 0  # the memory was forgotten
 
 
 @pytest.mark.usefixtures("filled")
-def test_an_export_holds_matching_memories_with_every_version(
+def test_an_export_contains_every_version_of_matching_memories(
     memory: Command, folder: Path
 ) -> None:
     [found] = memory("list", "--where", "project = shop").json["results"]
@@ -300,10 +298,8 @@ def test_an_export_holds_matching_memories_with_every_version(
     assert memory("import", "some.jsonl", "--store", other).json["imported"] == 2
 
 
-def test_expressions_of_the_command_and_the_library_are_the_same(
-    memory: Command, filled: dict[str, str]
-) -> None:
-    assert filled
+@pytest.mark.usefixtures("filled")
+def test_the_command_and_the_library_read_an_expression_alike(memory: Command) -> None:
     with Memories() as memories:
         listed = [found.content for found in memories.list(where="type != fact").memories]
     assert listed == contents(memory, "--where", "type != fact")

@@ -1,4 +1,4 @@
-"""Damaged records are told and left by what changes many."""
+"""Bulk changes report damaged records and don't change them."""
 
 from pathlib import Path
 

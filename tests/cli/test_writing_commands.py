@@ -1,5 +1,5 @@
-"""create, update, reinforce, delete, restore and forget, as the command's specifications give
-them.
+"""create, update, reinforce, delete, restore and forget, as the specifications of the command
+require.
 """
 
 import json
@@ -34,7 +34,7 @@ UTC_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
 
 def everything(memory: Command) -> Any:
-    """Return all that the store shows, to compare before and after."""
+    """Return everything in the store, to compare before and after."""
     return [
         memory("list", "--limit", "1000").json,
         memory("list", "--deleted", "--limit", "1000").json,
@@ -80,7 +80,7 @@ def test_known_fields_without_a_value_are_empty(memory: Command) -> None:
     assert shape["decay_policy"] == "stable"
 
 
-def test_options_and_tags_are_the_same_thing(memory: Command) -> None:
+def test_options_and_tags_set_the_same_tags(memory: Command) -> None:
     by_option = memory("create", "one", "--project", "shop", "--global").json
     by_tag = memory("create", "two", "--tag", "project=shop", "-t", "global=true").json
     for shape in (by_option, by_tag):
@@ -106,7 +106,7 @@ def test_free_tags_are_kept(memory: Command) -> None:
 
 
 @pytest.mark.parametrize("policy", ["stable", "contextual", "reinforceable"])
-def test_create_takes_every_decay_policy(memory: Command, policy: str) -> None:
+def test_create_accepts_every_decay_policy(memory: Command, policy: str) -> None:
     assert memory("create", "content", "--decay", policy).json["decay_policy"] == policy
 
 
@@ -119,7 +119,7 @@ def test_create_drops_a_byte_order_mark(memory: Command) -> None:
 
 
 @pytest.mark.thorough
-def test_the_longest_content_may_come_with_a_byte_order_mark_and_a_line_end(
+def test_the_longest_content_may_have_a_byte_order_mark_and_a_line_ending(
     memory: Command,
 ) -> None:
     longest = b"a fox. " * 149_796 + b"abcd"  # 1,048,576 bytes
@@ -129,7 +129,7 @@ def test_the_longest_content_may_come_with_a_byte_order_mark_and_a_line_end(
     )
 
 
-def test_content_is_stored_as_it_is(memory: Command) -> None:
+def test_content_is_stored_unchanged(memory: Command) -> None:
     content = (
         '{0.__class__} %s ${HOME} $(id) <script>alert("x")</script> \\n \' OR 1=1 -- 🎉 日本語'
     )
@@ -143,7 +143,7 @@ def test_declared_confidence_lowers_computed_confidence(memory: Command) -> None
     assert (shape["confidence"], shape["base_confidence"]) == (0.6, 0.6)
 
 
-# --- create: what is there already
+# --- create: memories that already exist
 
 
 def test_the_same_text_is_not_stored_again(memory: Command) -> None:
@@ -259,7 +259,7 @@ def test_force_stores_the_same_text_again(memory: Command) -> None:
     assert memory("status").json["memory_count"] == 2
 
 
-def test_a_duplicate_is_not_stored_and_says_how_to_go_on(memory: Command) -> None:
+def test_a_duplicate_is_not_stored_and_the_answer_names_the_alternatives(memory: Command) -> None:
     env = {"EMBEDDER": "minilm"}
     first = memory("create", "The user does not eat meat.", env=env).json
     answer = memory("create", "The user doesn't eat meat.", env=env)
@@ -320,7 +320,7 @@ def test_a_bulk_command_names_memories_that_are_current_again(
             assert f"Current again (1): {ids[0][:18]}\n" in shown
 
 
-def test_a_corrected_memory_is_marked_and_a_wrong_link_is_taken_back(memory: Command) -> None:
+def test_a_corrected_memory_is_marked_and_a_wrong_link_can_be_removed(memory: Command) -> None:
     older = memory("create", "The API listens on port 8080.").json["id"]
     newer = memory("create", "The API listens on port 9090.").json["id"]
     hits = memory("search", "which port does the API listen on").json["results"]
@@ -359,7 +359,7 @@ def test_key_makes_a_new_version_of_the_memory_that_has_it(memory: Command) -> N
     assert (again["version"], again["stored"]) == (2, False)
 
 
-def test_supersedes_retires_the_other_and_keeps_its_chain(memory: Command) -> None:
+def test_supersedes_ends_the_old_memory_and_links_both(memory: Command) -> None:
     old = memory("create", "The office is in Bonn").json
     new = memory("create", "The office is in Cologne", "--supersedes", old["id"][:18]).json
     assert new["supersedes"] == old["id"]
@@ -368,14 +368,14 @@ def test_supersedes_retires_the_other_and_keeps_its_chain(memory: Command) -> No
     assert memory("get", old["id"]).json["superseded_by"] == new["id"]
 
 
-def test_superseding_nothing_stores_nothing(memory: Command) -> None:
+def test_superseding_an_unknown_memory_stores_nothing(memory: Command) -> None:
     unknown = "01a1fdf1-92cd-72f2-8000-000000000000"
     answer = memory("create", "content", "--supersedes", unknown)
     assert (answer.code, answer.error) == (1, f"Memory not found: --supersedes {unknown}")
     assert memory("status").json["memory_count"] == 0
 
 
-def test_supersedes_holds_beside_a_key_that_is_in_use(
+def test_supersedes_works_together_with_a_key_in_use(
     memory: Command, stored: Callable[..., str]
 ) -> None:
     stored("The editor is vim", "--key", "user/editor")
@@ -411,7 +411,7 @@ def test_update_reads_standard_input(memory: Command, stored: Callable[..., str]
     assert memory("update", stored("old"), "-", stdin="new").json["content"] == "new"
 
 
-def test_an_update_that_changes_nothing_makes_no_version(
+def test_an_update_that_changes_nothing_creates_no_version(
     memory: Command, stored: Callable[..., str]
 ) -> None:
     memory_id = stored("content")
@@ -526,7 +526,9 @@ def test_restore_does_not_take_a_key_from_another_memory(
 # --- forget
 
 
-def test_forget_leaves_no_byte(memory: Command, stored: Callable[..., str], home: Path) -> None:
+def test_forget_leaves_no_bytes_on_disk(
+    memory: Command, stored: Callable[..., str], home: Path
+) -> None:
     stored("something that stays")
     memory_id = stored("the password is xylophone", "--tag", "kind=marimba")
     memory("update", memory_id, "the password is glockenspiel")
@@ -570,13 +572,13 @@ def test_forget_asks_on_a_terminal(
     assert memory("status").json["memory_count"] == (0 if gone else 1)
 
 
-def test_error_shapes_are_json_on_a_pipe(memory: Command) -> None:
+def test_an_error_is_json_on_a_pipe(memory: Command) -> None:
     answer = memory("get", "01a1fdf1-92cd-72f2-8000-000000000000")
     assert (answer.code, answer.out) == (1, "")
     assert json.loads(answer.err) == {"error": "Memory not found"}
 
 
-# --- what was decided where the specifications are silent
+# --- behaviour that the specifications leave open
 
 
 def test_an_empty_option_counts_as_left_out(memory: Command) -> None:
@@ -601,7 +603,7 @@ def test_an_upsert_keeps_the_tags_that_it_does_not_change(memory: Command) -> No
     assert shape["tags"] == {"type": "preference", "source": "shell"}
 
 
-def test_a_shared_memory_can_not_vanish_behind_a_private_one(memory: Command) -> None:
+def test_a_private_memory_cannot_supersede_a_shared_one(memory: Command) -> None:
     shared = memory("create", "apples are red").json["id"]
     answer = memory("create", "apples are green", "--supersedes", shared, "-n", "bob")
     assert answer.code == 2
