@@ -246,6 +246,11 @@ class History(NamedTuple):
     corrects: str | None = None
     corrected_by: str | None = None
 
+    @property
+    def version(self) -> int:
+        """The number of the latest version."""
+        return self.versions[-1].version
+
 
 @dataclass(frozen=True, slots=True)
 class Draft:

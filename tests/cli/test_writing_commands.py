@@ -419,6 +419,15 @@ def test_an_update_that_changes_nothing_creates_no_version(
     assert memory("history", memory_id).json["count"] == 1
 
 
+def test_update_and_confirm_count_no_read(memory: Command, stored: Callable[..., str]) -> None:
+    memory_id = stored("the port is 80", "--decay", "reinforceable")
+    memory("update", memory_id, "the port is 81")
+    memory("confirm", memory_id)
+    memory("status")  # counts the reads that wait
+    shown = memory("get", memory_id, env={"COUNT_ACCESSES": "false"}).json
+    assert shown.get("access_count", 0) == 0
+
+
 # --- reinforce
 
 

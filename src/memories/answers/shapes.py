@@ -119,12 +119,14 @@ def create_result(created: "Created") -> dict[str, Any]:
     return answer
 
 
-def change_result(before: "Memory", record: "Memory") -> dict[str, Any]:
+def change_result(before: "Memory | History", record: "Memory") -> dict[str, Any]:
     """Return a memory that was updated or confirmed, with a hint."""
     return memory(record) | without_none({"hint": change_hint(before, record) or None})
 
 
-def change_hint(before: "Memory", record: "Memory", confirm: str = "run: memory confirm {}") -> str:
+def change_hint(
+    before: "Memory | History", record: "Memory", confirm: str = "run: memory confirm {}"
+) -> str:
     """Return a sentence about what an update or confirmation did to the links of a memory; empty if
     no hint is needed.
 
@@ -152,7 +154,7 @@ def change_hint(before: "Memory", record: "Memory", confirm: str = "run: memory 
     return "; ".join(parts)
 
 
-def is_unchanged(before: "Memory", record: "Memory") -> bool:
+def is_unchanged(before: "Memory | History", record: "Memory") -> bool:
     """Return whether a change left a memory as it was."""
     return (before.version, before.corrects) == (record.version, record.corrects)
 

@@ -47,7 +47,7 @@ from memories.models import KNOWN_TAGS, Draft
 
 if TYPE_CHECKING:
     from memories.memories import Memories
-    from memories.models import Memory
+    from memories.models import History, Memory
     from memories.write.create import Created
     from memories.write.many import Affected
 
@@ -84,10 +84,10 @@ def restate_each(
 ) -> int:
     """Update or confirm each selected memory, print it, and say what that did to its links."""
 
-    def run(name: str) -> "tuple[Memory, Memory]":
-        return memories.get(name), change(name)
+    def run(name: str) -> "tuple[History, Memory]":
+        return memories.history(name), change(name)  # `get` would count a read
 
-    def describe(before_and_after: "tuple[Memory, Memory]") -> str:
+    def describe(before_and_after: "tuple[History, Memory]") -> str:
         before, memory = before_and_after
         head = f"{paint(GREEN, '✓')} {verb}"
         if shapes.is_unchanged(before, memory):
