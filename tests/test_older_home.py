@@ -131,7 +131,7 @@ def before(user: Path) -> dict[str, Any]:
     return dict(json.loads((user / "answers.json").read_text()))
 
 
-def missing(then: Any, now: Any, where: str = "") -> list[str]:
+def differences(then: Any, now: Any, where: str = "") -> list[str]:
     """Return the differences of an answer from an earlier one, except for new fields."""
     if isinstance(then, dict) and isinstance(now, dict):
         pairs = [
@@ -139,12 +139,14 @@ def missing(then: Any, now: Any, where: str = "") -> list[str]:
             for key, value in then.items()
             if key not in PASSING
         ]
-        return [gap for key, value, other in pairs for gap in missing(value, other, where + key)]
+        return [
+            gap for key, value, other in pairs for gap in differences(value, other, where + key)
+        ]
     if isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
         return [
             gap
             for place, pair in enumerate(zip(then, now, strict=True))
-            for gap in missing(*pair, f"{where}[{place}]")
+            for gap in differences(*pair, f"{where}[{place}]")
         ]
     return [] if then == now else [f"{where}: {then!r} is now {now!r}"]
 
@@ -155,9 +157,11 @@ def changes(user: Path, ask: Ask, *, but: tuple[str, ...] = ()) -> list[str]:
     """
     answers = before(user)
     asked = {name: ask(*arguments) for name, arguments in QUESTIONS.items() if name not in but}
-    gaps = [gap for name, answer in asked.items() for gap in missing(answers[name], answer, name)]
+    gaps = [
+        gap for name, answer in asked.items() for gap in differences(answers[name], answer, name)
+    ]
     for memory_id, history in answers["histories"].items():
-        gaps += missing(history, ask("history", memory_id, "-n", "bob"), "history")
+        gaps += differences(history, ask("history", memory_id, "-n", "bob"), "history")
     return gaps
 
 

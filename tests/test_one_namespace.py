@@ -64,7 +64,7 @@ def refs(given: Iterable[Any]) -> set[str]:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+def requested(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """The namespaces of all requests to stores."""
     namespaces_asked: set[str] = set()
 
@@ -88,28 +88,28 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return namespaces_asked
 
 
-def opened(folder: Path) -> Memories:
+def open_bob(folder: Path) -> Memories:
     """Open the memories of bob, without the shared ones."""
     return Memories(f"sqlite:///{folder}/m.db", embedder="fake", namespace="bob").without_shared()
 
 
 @pytest.mark.parametrize("name", sorted(CHANGES.keys() - {"move a namespace"}))
 def test_a_change_requests_only_its_own_namespace(
-    tmp_path: Path, asked: set[str], name: str
+    tmp_path: Path, requested: set[str], name: str
 ) -> None:
     prepare, change = CHANGES[name]
-    with opened(tmp_path) as memories:
+    with open_bob(tmp_path) as memories:
         change(memories, prepare(memories))
-    assert asked == {"bob"}
+    assert requested == {"bob"}
 
 
 @pytest.mark.parametrize("name", READINGS)
 def test_a_read_requests_only_the_namespace_that_it_reads(
-    tmp_path: Path, asked: set[str], name: str
+    tmp_path: Path, requested: set[str], name: str
 ) -> None:
-    with opened(tmp_path) as memories:
+    with open_bob(tmp_path) as memories:
         chain(memories)
         waiting(memories)
         talk(memories)
         READINGS[name](memories)
-    assert asked == {"bob"}
+    assert requested == {"bob"}

@@ -46,7 +46,7 @@ class Same(NamedTuple):
     ids: Ids
 
 
-def opened(url: str, namespace: str, **options: Any) -> Memories:
+def open_as(url: str, namespace: str, **options: Any) -> Memories:
     """Open the memories of a namespace, with a clock that is later than all earlier writes."""
     seconds = itertools.count(100_000)  # after all earlier writes
     return Memories(
@@ -68,7 +68,7 @@ def contents(memories: Memories, namespace: str) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Same:
+def shared_store(tmp_path_factory: pytest.TempPathFactory) -> Same:
     """A store in which `shared` and `bob` have the same ids."""
     folder = tmp_path_factory.mktemp("two")
     url = f"sqlite:///{folder}/m.db"
@@ -108,21 +108,21 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Same:
             shared._store, (line.encode() for line in lines), None, namespaces=None, intake=intake
         )
         assert done.conflict_count == 0
-    with opened(url, "bob") as bob:
+    with open_as(url, "bob") as bob:
         bob.forget(f"{BEGINNING}1")
         bob.create_many([Draft("a medlar of bob", id=f"{BEGINNING}2")], force=True)
     return Same(url, folder, Ids(main, older, newer, gone, replaced, waiting, from_talk))
 
 
 @pytest.fixture
-def copied(made: Same, tmp_path: Path) -> Iterator[Callable[[], str]]:
+def copy_store(shared_store: Same, tmp_path: Path) -> Iterator[Callable[[], str]]:
     """Return a function that copies the store and returns the URL of the copy."""
     numbers = itertools.count()
 
     def copy() -> str:
         folder = tmp_path / f"copy{next(numbers)}"
-        shutil.copytree(made.folder, folder)
-        return made.url.replace(str(made.folder), str(folder))
+        shutil.copytree(shared_store.folder, folder)
+        return shared_store.url.replace(str(shared_store.folder), str(folder))
 
     return copy
 
@@ -184,13 +184,13 @@ WRITES: dict[str, Act] = {
 }  # fmt: skip
 
 
-def own(bob: Memories, memory_id: str) -> bool:
+def has_own_copy(bob: Memories, memory_id: str) -> bool:
     """Return whether bob gets his own copy of a memory."""
     return bob.get(memory_id).namespace == bob.history(memory_id).namespace == "bob"
 
 
 READS: dict[str, Act] = {
-    "get": lambda bob, ids: own(bob, ids.main) and own(bob, ids.newer) and own(bob, ids.waiting),
+    "get": lambda bob, ids: has_own_copy(bob, ids.main) and has_own_copy(bob, ids.newer) and has_own_copy(bob, ids.waiting),
     "get as of": lambda bob, ids: bob.get(ids.main, as_of=START + timedelta(hours=1)).namespace == "bob",
     "history as of": lambda bob, ids: bob.history(ids.main, as_of=START + timedelta(hours=1)).namespace == "bob",
     "history": lambda bob, ids: [each.version for each in bob.history(ids.main).versions] == [1, 2],
@@ -214,13 +214,15 @@ def beginnings(ids: Ids) -> Ids:
     return Ids(*(each[:18] for each in ids))
 
 
-def test_a_write_changes_only_its_own_namespace(made: Same, copied: Callable[[], str]) -> None:
+def test_a_write_changes_only_its_own_namespace(
+    shared_store: Same, copy_store: Callable[[], str]
+) -> None:
     wrong: list[str] = []
     for name, act in WRITES.items():
-        with opened(copied(), "bob") as bob:
+        with open_as(copy_store(), "bob") as bob:
             shared, before = contents(bob, "shared"), contents(bob, "bob")
             try:
-                if not act(bob, made.ids):
+                if not act(bob, shared_store.ids):
                     wrong.append(f"{name}: the answer is wrong")
                 if contents(bob, "bob") == before:
                     wrong.append(f"{name}: bob has what he had")
@@ -232,14 +234,14 @@ def test_a_write_changes_only_its_own_namespace(made: Same, copied: Callable[[],
 
 
 def test_a_read_by_id_key_or_name_returns_your_own_copy(
-    made: Same, copied: Callable[[], str]
+    shared_store: Same, copy_store: Callable[[], str]
 ) -> None:
     wrong: list[str] = []
-    with opened(copied(), "bob") as bob:
+    with open_as(copy_store(), "bob") as bob:
         before = [contents(bob, name) for name in ("bob", "shared")]
         for name, act in READS.items():
             try:
-                if not act(bob, made.ids):
+                if not act(bob, shared_store.ids):
                     wrong.append(f"{name}: the answer is wrong")
             except RequestError as exc:
                 wrong.append(f"{name}: {exc}")
@@ -248,7 +250,7 @@ def test_a_read_by_id_key_or_name_returns_your_own_copy(
 
 
 BY_BEGINNING: dict[str, Act] = {
-    "get": lambda bob, ids: own(bob, ids.main),
+    "get": lambda bob, ids: has_own_copy(bob, ids.main),
     "update": lambda bob, ids: bob.update(ids.main, "the build runs on Friday").version == 3,
     "not_corrects": lambda bob, ids: bob.update(ids.newer, not_corrects=ids.older).corrects is None,
     "reinforce": lambda bob, ids: bob.reinforce(ids.main).last_reinforced_at,
@@ -264,14 +266,14 @@ BY_BEGINNING: dict[str, Act] = {
 
 
 def test_a_prefix_of_one_id_in_two_namespaces_is_not_ambiguous(
-    made: Same, copied: Callable[[], str]
+    shared_store: Same, copy_store: Callable[[], str]
 ) -> None:
     wrong: list[str] = []
     for name, act in BY_BEGINNING.items():
-        with opened(copied(), "bob") as bob:
+        with open_as(copy_store(), "bob") as bob:
             shared = contents(bob, "shared")
             try:
-                if not act(bob, beginnings(made.ids)):
+                if not act(bob, beginnings(shared_store.ids)):
                     wrong.append(f"{name}: the answer is wrong")
             except RequestError as exc:
                 wrong.append(f"{name}: {exc}")
@@ -281,9 +283,12 @@ def test_a_prefix_of_one_id_in_two_namespaces_is_not_ambiguous(
 
 
 def test_a_prefix_of_two_ids_in_two_namespaces_is_ambiguous_to_a_read(
-    copied: Callable[[], str],
+    copy_store: Callable[[], str],
 ) -> None:
-    with opened(copied(), "bob") as bob, pytest.raises(AmbiguousId, match="matches 2 memories"):
+    with (
+        open_as(copy_store(), "bob") as bob,
+        pytest.raises(AmbiguousId, match="matches 2 memories"),
+    ):
         bob.get(BEGINNING)
 
 
@@ -308,14 +313,14 @@ ONLY_SHARED: dict[str, Act] = {
 
 
 def test_a_write_to_a_memory_of_another_namespace_names_that_namespace(
-    made: Same, copied: Callable[[], str]
+    shared_store: Same, copy_store: Callable[[], str]
 ) -> None:
     wrong: list[str] = []
-    with opened(copied(), "carl") as carl:
+    with open_as(copy_store(), "carl") as carl:
         shared = contents(carl, "shared")
         for name, act in ONLY_SHARED.items():
             try:
-                act(carl, made.ids)
+                act(carl, shared_store.ids)
                 wrong.append(f"{name}: it was done")
             except RequestError as exc:
                 if not re.search(
@@ -329,28 +334,30 @@ def test_a_write_to_a_memory_of_another_namespace_names_that_namespace(
 
 
 def test_a_memory_deleted_in_your_namespace_is_read_but_not_written_in_the_other(
-    made: Same, copied: Callable[[], str]
+    shared_store: Same, copy_store: Callable[[], str]
 ) -> None:
-    with opened(copied(), "bob") as bob:
-        bob.delete(made.ids.main)
-        assert bob.get(made.ids.main).namespace == "shared"
-        assert bob.get(made.ids.main, as_of=START + timedelta(days=30)).namespace == "shared"
-        assert bob.history(made.ids.main).versions[-1].ended_by == "delete"
+    with open_as(copy_store(), "bob") as bob:
+        bob.delete(shared_store.ids.main)
+        assert bob.get(shared_store.ids.main).namespace == "shared"
+        assert (
+            bob.get(shared_store.ids.main, as_of=START + timedelta(days=30)).namespace == "shared"
+        )
+        assert bob.history(shared_store.ids.main).versions[-1].ended_by == "delete"
         for change in (bob.delete, bob.reinforce, bob.pin, lambda name: bob.update(name, "x y z")):
             with pytest.raises(NotFound, match="Memory not found"):
-                change(made.ids.main)
-        bob.forget(made.ids.main)
-        assert bob.history(made.ids.main).namespace == "shared"
+                change(shared_store.ids.main)
+        bob.forget(shared_store.ids.main)
+        assert bob.history(shared_store.ids.main).namespace == "shared"
         with pytest.raises(RequestError, match="is in namespace shared, but you write to bob"):
-            bob.forget(made.ids.main)
+            bob.forget(shared_store.ids.main)
 
 
-def test_a_memory_of_another_namespace_cannot_be_replaced(copied: Callable[[], str]) -> None:
-    url = copied()
-    with opened(url, "shared") as shared:
+def test_a_memory_of_another_namespace_cannot_be_replaced(copy_store: Callable[[], str]) -> None:
+    url = copy_store()
+    with open_as(url, "shared") as shared:
         theirs = shared.create("the harbour is closed").id
     with (
-        opened(url, "bob") as bob,
+        open_as(url, "bob") as bob,
         pytest.raises(
             InvalidInput, match="is in namespace shared, but the new one would be in bob"
         ),
@@ -359,23 +366,23 @@ def test_a_memory_of_another_namespace_cannot_be_replaced(copied: Callable[[], s
 
 
 def test_an_unreadable_entry_of_the_log_is_reported_with_its_namespace(
-    copied: Callable[[], str],
+    copy_store: Callable[[], str],
 ) -> None:
-    with opened(copied(), "bob") as bob:
+    with open_as(copy_store(), "bob") as bob:
         entry = Record(Ref(Collection.LOG, "bob", "log", 7), "no entry", START)
         assert list(rollback._read_entry(bob._store, entry)) == []
         assert "entry 7 of the log of bob can't be read" in str(bob._store.damaged.since())
 
 
 def test_a_shared_key_never_resolves_to_a_memory_of_your_own(
-    made: Same, copied: Callable[[], str]
+    shared_store: Same, copy_store: Callable[[], str]
 ) -> None:
     """Bob moves his copy to another project, so that only the copy in shared has the key outside of
     projects.
     """
-    with opened(copied(), "bob") as bob:
-        bob.update(made.ids.main, tags={"project": "shop"})
-        assert bob.id_of_key("build/day", project="shop") == made.ids.main
+    with open_as(copy_store(), "bob") as bob:
+        bob.update(shared_store.ids.main, tags={"project": "shop"})
+        assert bob.id_of_key("build/day", project="shop") == shared_store.ids.main
         with pytest.raises(
             NotFound,
             match="none in namespace bob has the key .*; one in shared has it, with the same id as "
@@ -385,10 +392,10 @@ def test_a_shared_key_never_resolves_to_a_memory_of_your_own(
 
 
 @pytest.mark.thorough  # loads LangGraph, which takes a second
-def test_a_langgraph_store_changes_only_its_own_namespace(copied: Callable[[], str]) -> None:
+def test_a_langgraph_store_changes_only_its_own_namespace(copy_store: Callable[[], str]) -> None:
     from memories.integrations.langgraph import MemoriesStore
 
-    url = copied()
+    url = copy_store()
     for namespace in ("shared", "bob"):
         with MemoriesStore(url, namespace=namespace, embedder="fake") as store:
             store.put(("users", "ann"), "editor", {"content": f"vim of {namespace}"})
@@ -401,21 +408,21 @@ def test_a_langgraph_store_changes_only_its_own_namespace(copied: Callable[[], s
 
 
 def test_a_blocked_erasure_is_finished_even_if_another_namespace_has_the_id(
-    made: Same, copied: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+    shared_store: Same, copy_store: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "BUSY_SECONDS", 0.2)
-    url = copied()
-    with opened(url, "bob") as bob, opened(url, "bob") as reader, opened(url, "carl") as carl:
+    url = copy_store()
+    with open_as(url, "bob") as bob, open_as(url, "bob") as reader, open_as(url, "carl") as carl:
         shared = contents(bob, "shared")
-        reader.get(made.ids.main)
+        reader.get(shared_store.ids.main)
         with reader._raw_store._file.read(), pytest.raises(StoreBusy, match="forget it again"):  # type: ignore[attr-defined]
-            bob.forget(made.ids.main)
+            bob.forget(shared_store.ids.main)
         with pytest.raises(
             RequestError, match="is in namespace shared"
         ):  # carl never had it, so he has no erasure to finish
-            carl.forget(made.ids.main)
+            carl.forget(shared_store.ids.main)
         assert bob.status().erasing
-        assert bob.forget(made.ids.main) == (made.ids.main, 0, (), 0, None)
+        assert bob.forget(shared_store.ids.main) == (shared_store.ids.main, 0, (), 0, None)
         assert not bob.status().erasing
         assert contents(bob, "shared") == shared
 
@@ -431,21 +438,21 @@ LISTINGS: tuple[dict[str, Any], ...] = (
 )
 
 
-def test_pages_of_a_listing_omit_no_copy(copied: Callable[[], str]) -> None:
+def test_pages_of_a_listing_omit_no_copy(copy_store: Callable[[], str]) -> None:
     wrong: list[str] = []
-    with opened(copied(), "bob") as bob, opened(bob._url, "shared") as shared:
+    with open_as(copy_store(), "bob") as bob, open_as(bob._url, "shared") as shared:
         for one in (bob, shared):
             one.create_many(
                 [Draft(f"valid everywhere {one.namespace}", {"global": "true"}, id=f"{BEGINNING}9")]
             )
         for given, reverse, limit in itertools.product(LISTINGS, (False, True), (1, 3)):
-            expected = named(bob.list(**given, reverse=reverse, limit=100))
+            expected = ids_on(bob.list(**given, reverse=reverse, limit=100))
             assert len(set(expected)) == len(expected) > 1
             page = bob.list(**given, reverse=reverse, limit=limit)
-            found, most = named(page), len(page.memories)
+            found, most = ids_on(page), len(page.memories)
             while page.next_cursor is not None and len(found) <= len(expected):
                 page = bob.list(**given, reverse=reverse, limit=limit, cursor=page.next_cursor)
-                found += named(page)
+                found += ids_on(page)
                 most = max(most, len(page.memories))
             if found != expected or most > limit:
                 wrong.append(
@@ -454,6 +461,6 @@ def test_pages_of_a_listing_omit_no_copy(copied: Callable[[], str]) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def named(page: Page) -> list[tuple[str, str]]:
+def ids_on(page: Page) -> list[tuple[str, str]]:
     """Return the id and namespace of each memory on a page."""
     return [(memory.id, memory.namespace) for memory in page.memories]

@@ -174,7 +174,7 @@ CASES = [
 ]
 
 
-def prepared(client: TestClient, sent: Sent) -> Sent:
+def prepare(client: TestClient, sent: Sent) -> Sent:
     """Create the memories that a write needs, and replace names with ids in its request."""
     made = {}
     for name in ("ALPHA", "GONE", "WAITING"):
@@ -223,7 +223,7 @@ def test_each_kind_of_write_is_done_once(
     tmp_path: Path, config: Config, monkeypatch: pytest.MonkeyPatch, what: str, killed: bool
 ) -> None:
     with app(config.store, tmp_path / "one") as one:
-        sent = prepared(one, SENT[what])
+        sent = prepare(one, SENT[what])
         with monkeypatch.context() as patched:
             if killed:
                 patched.setattr(Once, "_end", lambda *_, **__: None)

@@ -130,7 +130,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         yield Site(client, home, own, shared)
 
 
-def prepared(site: Site, state: str, count: int, numbers: "itertools.count[int]") -> Iterator[str]:
+def prepare(site: Site, state: str, count: int, numbers: "itertools.count[int]") -> Iterator[str]:
     """Create memories or conversations with the same ids in both namespaces; return the ids."""
     ids = [f"01a1fdf1-92cd-7000-8000-{next(numbers):012}" for _ in range(count)]
     drafts = [
@@ -155,7 +155,7 @@ def level(grants: tuple[str, ...], namespace: str) -> int:
     return LEVELS.get(known.get(namespace, known.get("*", "")), 0)
 
 
-def filled(given: Any, name: str) -> Any:
+def fill_name(given: Any, name: str) -> Any:
     """Replace the placeholder NAME everywhere in a request."""
     return json.loads(json.dumps(given).replace("NAME", name))
 
@@ -165,7 +165,7 @@ def filled(given: Any, name: str) -> Any:
 def test_a_token_changes_only_copies_in_its_namespaces(site: Site, grants: tuple[str, ...]) -> None:
     numbers = itertools.count(1_000 * GRANTS.index(grants))
     sizes = {"current": 30, "deleted": 6, "pending": 8, "conversation": 12}
-    pools = {state: prepared(site, state, size, numbers) for state, size in sizes.items()}
+    pools = {state: prepare(site, state, size, numbers) for state, size in sizes.items()}
     wrong: list[str] = []
     headers = site.token(f"token of {' '.join(grants)}", *grants)
     untouched = [name for name in (OWN, SHARED) if level(grants, name) < 2]
@@ -179,7 +179,7 @@ def test_a_token_changes_only_copies_in_its_namespaces(site: Site, grants: tuple
             verb.method,
             f"{verb.path.format(name)}{mark}namespace={namespace}",
             headers=headers,
-            json=None if verb.body is None else filled(verb.body, name),
+            json=None if verb.body is None else fill_name(verb.body, name),
         )
         allowed = level(grants, namespace) >= verb.needs
         told = f"{' '.join(grants)}: {verb.method} {verb.path} in {namespace}: {answer.status_code}"
@@ -257,7 +257,7 @@ def test_a_retry_ignores_changes_to_the_copy_in_another_namespace(
     """A server that repeats a request looks up the earlier change in the log, which contains both
     namespaces.
     """
-    deleted, forgotten, restored = prepared(site, "current", 3, itertools.count(900_000))
+    deleted, forgotten, restored = prepare(site, "current", 3, itertools.count(900_000))
     server: Server = site.client.app.state.server  # type: ignore[attr-defined]
     begun_at = datetime.now(UTC) - timedelta(hours=1)
     request = Request({"type": "http", "headers": []})

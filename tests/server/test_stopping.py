@@ -146,7 +146,7 @@ def start(environment: Mapping[str, str], tmp_path: Path) -> Iterator[Start]:
 
 
 @pytest.fixture
-def kept(environment: Mapping[str, str], tmp_path: Path) -> Callable[[], list[str]]:
+def stored_texts(environment: Mapping[str, str], tmp_path: Path) -> Callable[[], list[str]]:
     """Return a function that reads the texts of all stored memories and turns."""
 
     def read() -> list[str]:
@@ -214,7 +214,7 @@ def writes(site: Site, seed: str, *, mcp: bool = True) -> dict[str, Callable[[],
 
 @pytest.mark.parametrize("mcp", [False, pytest.param(True, marks=pytest.mark.thorough)])
 def test_a_write_that_finishes_in_time_gets_its_usual_answer(
-    start: Start, kept: Callable[[], list[str]], mcp: bool
+    start: Start, stored_texts: Callable[[], list[str]], mcp: bool
 ) -> None:
     site = start(WAIT, mcp=mcp)
     seed = site.ask("POST", "/api/memories", {"content": "seed"}).body["id"]
@@ -232,12 +232,12 @@ def test_a_write_that_finishes_in_time_gets_its_usual_answer(
         answers, 2
     )
     assert "Traceback" not in site.ended()
-    assert set(kept()) == set(answers)
+    assert set(stored_texts()) == set(answers)
 
 
 @pytest.mark.thorough
 def test_a_transaction_of_a_client_does_not_keep_the_server_from_stopping(
-    start: Start, kept: Callable[[], list[str]]
+    start: Start, stored_texts: Callable[[], list[str]]
 ) -> None:
     """No client can continue a transaction, since the server accepts no more connections."""
     site = start(WAIT)
@@ -251,12 +251,12 @@ def test_a_transaction_of_a_client_does_not_keep_the_server_from_stopping(
     assert second().check(NOTHING)
     assert blocked().status == 201
     assert "for too long" not in site.ended()
-    assert kept() == ["create"]
+    assert stored_texts() == ["create"]
 
 
 @pytest.mark.thorough
 def test_a_write_with_an_unknown_result_is_reported_as_in_doubt(
-    start: Start, kept: Callable[[], list[str]]
+    start: Start, stored_texts: Callable[[], list[str]]
 ) -> None:
     site = start(0.3, mcp=True)
     seed = site.ask("POST", "/api/memories", {"content": "seed"}).body["id"]
@@ -270,7 +270,9 @@ def test_a_write_with_an_unknown_result_is_reported_as_in_doubt(
     assert said["store"] == NOTHING
     log = site.ended()
     assert "Traceback" not in log
-    assert not {name for name, sentence in said.items() if sentence == NOTHING} & set(kept())
+    assert not {name for name, sentence in said.items() if sentence == NOTHING} & set(
+        stored_texts()
+    )
 
 
 @pytest.mark.thorough
@@ -304,7 +306,10 @@ def test_a_client_of_a_stopping_servers_store_learns_that_nothing_was_written(
 
 @pytest.mark.thorough
 def test_a_command_that_a_stopping_server_did_not_begin_runs_itself(
-    start: Start, kept: Callable[[], list[str]], environment: Mapping[str, str], tmp_path: Path
+    start: Start,
+    stored_texts: Callable[[], list[str]],
+    environment: Mapping[str, str],
+    tmp_path: Path,
 ) -> None:
     site = start(0.3)
     site.ask("POST", "/api/memories", {"content": "seed"})
@@ -321,7 +326,7 @@ def test_a_command_that_a_stopping_server_did_not_begin_runs_itself(
                 site.ask("GET", "/health")
     told, _ = run.communicate(timeout=WAIT)
     assert (run.returncode, json.loads(told)["stored"]) == (0, True)
-    assert kept().count("Ann likes tea") == 1
+    assert stored_texts().count("Ann likes tea") == 1
     site.ended()
 
 
@@ -404,7 +409,7 @@ def as_an_agent(site: Site, done: Done) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(3))
 def test_nothing_acknowledged_is_lost_when_a_server_stops_at_any_moment(
-    seed: int, start: Start, kept: Callable[[], list[str]]
+    seed: int, start: Start, stored_texts: Callable[[], list[str]]
 ) -> None:
     site, done = start(0.5, mcp=True), Done([], {})
     mcp_loaded(site)
@@ -425,7 +430,7 @@ def test_nothing_acknowledged_is_lost_when_a_server_stops_at_any_moment(
             "POST", "/api/memories", {"content": content, "force": True}, Idempotency_Key=key
         )
         assert answer.status in (200, 201), answer
-    found = kept()
+    found = stored_texts()
     assert {*done.stored, *done.doubtful} <= set(found)
     assert all(found.count(content) == 1 for content in done.doubtful)
 

@@ -41,7 +41,7 @@ from contract import (  # noqa: E402 - after its assertions are rewritten
     turns,
     unit_vectors,
 )
-from contract.log import check, opened  # noqa: E402
+from contract.log import check, open_memories  # noqa: E402
 
 from memories import Memories  # noqa: E402
 from memories.core import http  # noqa: E402
@@ -161,11 +161,11 @@ class MemoryDriver:
     def get(self, part: Part, ids: Sequence[str]) -> list[Point]:
         self._asked("get")
         there = self._server.parts.get(part, {})
-        return [_given(there[name]) for name in ids if name in there]
+        return [_without_vector(there[name]) for name in ids if name in there]
 
     def find(self, part: Part, where: Where, *, limit: int | None = None) -> list[Point]:
         self._asked("find")
-        return [_given(point) for point in self._fulfil(part, where)][:limit]
+        return [_without_vector(point) for point in self._fulfil(part, where)][:limit]
 
     def ids(self, part: Part, where: Where) -> list[str]:
         self._asked("ids")
@@ -211,7 +211,7 @@ class MemoryDriver:
         ]
 
 
-def _given(point: Point) -> Point:
+def _without_vector(point: Point) -> Point:
     """Return a point without its vector and words."""
     return point._replace(vector=None, words=None)
 
@@ -640,7 +640,7 @@ def test_a_writer_taken_for_dead_before_its_last_step_changes_nothing(
 
 
 def test_log_entries_of_two_machines_form_one_chain(server: Server, open_store: OpenStore) -> None:
-    mine, theirs = opened(open_store(SPACE)), opened(open_store.elsewhere(SPACE))  # type: ignore[attr-defined]
+    mine, theirs = open_memories(open_store(SPACE)), open_memories(open_store.elsewhere(SPACE))  # type: ignore[attr-defined]
     mine.create("the first statement", force=True)
     theirs.create("the second statement", force=True)
     left = [3]
@@ -662,7 +662,7 @@ def test_log_entries_of_two_machines_form_one_chain(server: Server, open_store: 
 def test_a_write_that_another_machine_made_fail_is_logged_as_undone(
     server: Server, open_store: OpenStore
 ) -> None:
-    mine, theirs = opened(open_store(SPACE)), opened(open_store.elsewhere(SPACE))  # type: ignore[attr-defined]
+    mine, theirs = open_memories(open_store(SPACE)), open_memories(open_store.elsewhere(SPACE))  # type: ignore[attr-defined]
     made = mine.create("Deploys happen on Tuesdays", force=True).memory
     assert made is not None
 
@@ -685,7 +685,7 @@ def test_a_write_that_another_machine_made_fail_is_logged_as_undone(
 def test_stored_records_are_in_the_log_whenever_the_writer_dies(
     server: Server, open_store: OpenStore, number: int
 ) -> None:
-    memories = opened(open_store(SPACE))
+    memories = open_memories(open_store(SPACE))
     made = memories.create("Deploys happen on Tuesdays", force=True, key="deploy").memory
     assert made is not None
     die_at(server, number)
@@ -694,7 +694,7 @@ def test_stored_records_are_in_the_log_whenever_the_writer_dies(
         memories.create("Lunch is at noon", force=True)
         raise Dead
     live(server)
-    again = opened(open_store(SPACE))
+    again = open_memories(open_store(SPACE))
     assert check(again).problem is None
     again.create("Dinner is at eight", force=True)
     again.update(made.id, "Deploys happen on Mondays")

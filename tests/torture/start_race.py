@@ -21,7 +21,7 @@ def main(folder: Path, processes: int, rounds: int) -> None:
         os.close(start)
         os.close(ready)
         forks.wait(children)
-        forks.wait([forks.fork(_look, path, processes)])
+        forks.wait([forks.fork(_check_stored, path, processes)])
         forks.wait([forks.fork(work.check_file, path)])
         forks.print_figures(processes=processes, rounds=number + 1, errors=0)
 
@@ -34,7 +34,7 @@ def _first(path: Path, ready: int, start: int, number: int) -> None:
         assert memories.create(f"the first of {number}", force=True).stored
 
 
-def _look(path: Path, processes: int) -> None:
+def _check_stored(path: Path, processes: int) -> None:
     """Check that the store has a memory of each process."""
     with Memories(f"sqlite:///{path}", embedder="fake") as memories:
         assert memories.status().memory_count == processes

@@ -63,7 +63,7 @@ def write(memories: Memories) -> list[Callable[[], object]]:
     return [*forgets, lambda: memories.forget_turns(word("conversation"))]
 
 
-def left(folder: Path) -> dict[str, list[str]]:
+def remaining_places(folder: Path) -> dict[str, list[str]]:
     """Return the places whose words can still be read, by file."""
     files = {file: file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
     ends = {place: (TAIL + place[::-1]).encode() for place in PLACES}
@@ -83,11 +83,11 @@ def test_forgetting_leaves_no_byte_of_any_part_of_a_record(
     assert stays is not None
     forgets = write(memories)
     memories.close()
-    assert {place for places in left(home).values() for place in places} == set(PLACES)
+    assert {place for places in remaining_places(home).values() for place in places} == set(PLACES)
     for forget in forgets:
         forget()
     assert memories.get(stays.id).content == "this one stays"
     assert memories.search("this one stays")[0].id == stays.id
     memories.close()
-    figures |= {"places": len(PLACES), "left": sum(map(len, left(home).values()))}
-    assert left(home) == {}
+    figures |= {"places": len(PLACES), "left": sum(map(len, remaining_places(home).values()))}
+    assert remaining_places(home) == {}

@@ -46,7 +46,7 @@ def users(tmp_path: Path, size: Size) -> list[Memories]:
 def test_no_call_reaches_another_namespace(users: list[Memories], figures: dict[str, Any]) -> None:
     figures |= {"namespaces": len(users), "calls": 0, "refused": 0, "foreign": 0}
     ids = {user.namespace: [memory.id for memory in _all(user)] for user in users}
-    before = {user.namespace: _seen(user) for user in users}
+    before = {user.namespace: _readable(user) for user in users}
     for number, user in enumerate(users):
         for other in (users[number - 1], users[number // 2 - 1]):
             mine, theirs = secret(user.namespace), secret(other.namespace)
@@ -62,7 +62,7 @@ def test_no_call_reaches_another_namespace(users: list[Memories], figures: dict[
                     figures["calls"] += 1
                     figures["refused"] += 1
                     assert theirs not in str(caught.value), name
-    assert {user.namespace: _seen(user) for user in users} == before
+    assert {user.namespace: _readable(user) for user in users} == before
 
 
 def test_an_unknown_filter_is_refused_and_not_ignored(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def _all(user: Memories) -> list[Any]:
     return [*user.list(limit=1000).memories, *user.list(deleted=True, limit=1000).memories]
 
 
-def _seen(user: Memories) -> Any:
+def _readable(user: Memories) -> Any:
     """Return everything that a user can read."""
     kept = [
         (memory.id, memory.content, memory.version, memory.deleted, dict(memory.tags))

@@ -39,7 +39,7 @@ def main(folder: Path, processes: int, writes: int) -> None:
         wait_p99_ms=round(waits[len(waits) * 99 // 100] * 1000),
         wait_max_ms=round(waits[-1] * 1000),
     )
-    forks.wait([forks.fork(_look, path, told)])
+    forks.wait([forks.fork(_check_stored, path, told)])
     forks.wait([forks.fork(work.check_file, path)])
 
 
@@ -63,7 +63,7 @@ def _write(path: Path, note: Path, writes: int, ready: int, start: int) -> None:
         os.write(ledger, f"{json.dumps(entry)}\n".encode())
 
 
-def _look(path: Path, told: Sequence[str]) -> None:
+def _check_stored(path: Path, told: Sequence[str]) -> None:
     """Check that each logged id is in the store once."""
     found: list[str] = []
     cursor = None

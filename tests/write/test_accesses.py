@@ -30,14 +30,14 @@ def memories() -> Iterator[Memories]:
         yield found
 
 
-def made(memories: Memories, content: str = "the sky is blue") -> str:
+def create_memory(memories: Memories, content: str = "the sky is blue") -> str:
     """Create a memory; return its id."""
     found = memories.create(content).id
     assert found is not None
     return found
 
 
-def counted(memory_id: str) -> int:
+def read_count(memory_id: str) -> int:
     """Return the read count of a memory in the store."""
     with Memories(embedder="none") as other:
         [record] = other._store.scan(
@@ -46,20 +46,20 @@ def counted(memory_id: str) -> int:
         return record.accesses
 
 
-def queued(home: Path) -> list[Path]:
+def queued_files(home: Path) -> list[Path]:
     """Return the files of reads that haven't been counted yet."""
     return sorted([*home.glob("accesses-*.jsonl"), *home.glob("accesses-*.taken")])
 
 
 def test_a_read_writes_nothing_into_the_store(memories: Memories, home: Path) -> None:
-    one = made(memories)
+    one = create_memory(memories)
     before = {path: path.stat().st_mtime_ns for path in home.glob("memories.db*")}
     for _ in range(3):
         memories.get(one)
         memories.search("sky")
     assert {path: path.stat().st_mtime_ns for path in home.glob("memories.db*")} == before
-    assert counted(one) == 0
-    [file] = queued(home)
+    assert read_count(one) == 0
+    [file] = queued_files(home)
     assert [json.loads(line) for line in file.read_text().splitlines()] == [
         [["shared", one, 1]]
     ] * 6
@@ -71,7 +71,7 @@ def test_a_read_writes_nothing_into_the_store(memories: Memories, home: Path) ->
 )
 def test_the_next_write_counts_reads(home: Path, how: str) -> None:
     with Memories(embedder="none") as memories:
-        one, other = made(memories), made(memories, "grass is green")
+        one, other = create_memory(memories), create_memory(memories, "grass is green")
         for _ in range(3):
             memories.get(one)
         if how == "create":
@@ -87,20 +87,20 @@ def test_the_next_write_counts_reads(home: Path, how: str) -> None:
         elif how == "transaction":
             with memories.transaction():
                 memories.create("something else")
-                assert len(queued(home)) == 1
-        assert how == "close" or queued(home) == []
-    assert queued(home) == []
-    assert counted(one) == 3
+                assert len(queued_files(home)) == 1
+        assert how == "close" or queued_files(home) == []
+    assert queued_files(home) == []
+    assert read_count(one) == 3
 
 
 def test_a_read_counts_many_waiting_reads(
     memories: Memories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = made(memories)
+    one = create_memory(memories)
     monkeypatch.setattr(accesses, "FLUSH_BYTES", 500)
     for _ in range(50):
         memories.get(one)
-    assert 40 <= counted(one) <= 50
+    assert 40 <= read_count(one) <= 50
 
 
 def test_a_log_of_reads_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,11 +128,11 @@ def test_a_log_of_reads_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_waiting_reads_are_bounded(
     memories: Memories, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = made(memories)
+    one = create_memory(memories)
     monkeypatch.setattr(accesses, "MAX_BYTES", 500)
     for _ in range(50):
         memories.get(one)
-    [file] = queued(home)
+    [file] = queued_files(home)
     assert file.stat().st_size < 600
 
 
@@ -140,7 +140,7 @@ def test_reads_during_a_write_are_answered_at_once_and_counted_later(
     memories: Memories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(accesses, "FLUSH_BYTES", 1)
-    one, inside, go_on = made(memories), threading.Event(), threading.Event()
+    one, inside, go_on = create_memory(memories), threading.Event(), threading.Event()
 
     def write() -> None:
         with Memories(embedder="none") as other, other.transaction():
@@ -152,18 +152,18 @@ def test_reads_during_a_write_are_answered_at_once_and_counted_later(
     writer.start()
     assert inside.wait(60)
     assert [memories.get(one).content for _ in range(5)] == ["the sky is blue"] * 5
-    assert counted(one) == 0
+    assert read_count(one) == 0
     go_on.set()
     writer.join()
     memories.status()
-    assert counted(one) == 5
+    assert read_count(one) == 5
 
 
 def test_reads_work_in_a_read_only_home(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none") as first:
-        one = made(first)
+        one = create_memory(first)
         config = first.config._replace(home=file / "home")
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none", config=config) as memories:
         assert memories.get(one).content == "the sky is blue"
@@ -175,7 +175,7 @@ def test_an_interrupted_batch_is_counted_once(
     home: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     with Memories(embedder="none", channel="cli") as memories:
-        one = made(memories)
+        one = create_memory(memories)
         for _ in range(4):
             memories.get(one)
 
@@ -188,24 +188,24 @@ def test_an_interrupted_batch_is_counted_once(
             else:
                 patched.setattr(Path, "unlink", cut_short)
             memories.status()
-        assert [path.suffix for path in queued(home)] == [".taken"]
+        assert [path.suffix for path in queued_files(home)] == [".taken"]
         memories.get(one)  # this read waits for the next batch
         memories.status()
         memories.status()
-    assert queued(home) == []
-    assert counted(one) == 5
+    assert queued_files(home) == []
+    assert read_count(one) == 5
 
 
 def test_foreign_lines_are_ignored(memories: Memories, home: Path) -> None:
-    one = made(memories)
+    one = create_memory(memories)
     memories.get(one)
-    [file] = queued(home)
+    [file] = queued_files(home)
     line = file.read_text()
     unknown = json.dumps([["shared", "none", 1]])
     file.write_text(f'7\n{line}[["a"]]\n{unknown}\nnull\n{{}}\n{line}[["shared"')
     memories.status()
-    assert queued(home) == []
-    assert counted(one) == 2
+    assert queued_files(home) == []
+    assert read_count(one) == 2
 
 
 def test_reads_are_kept_per_store(home: Path, tmp_path: Path) -> None:
@@ -213,12 +213,12 @@ def test_reads_are_kept_per_store(home: Path, tmp_path: Path) -> None:
         Memories(embedder="none", channel="cli") as here,
         Memories(f"sqlite:///{tmp_path}/other.db", embedder="none", channel="cli") as there,
     ):
-        one, other = made(here), made(there)
+        one, other = create_memory(here), create_memory(there)
         here.get(one)
         there.get(other)
-        assert len(queued(home)) == 2
+        assert len(queued_files(home)) == 2
         there.status()
-        assert [counted(one), len(queued(home))] == [0, 1]
+        assert [read_count(one), len(queued_files(home))] == [0, 1]
         there.close()
     with contextlib.closing(open_store(f"sqlite:///{tmp_path}/other.db", None)) as store:
         assert [
@@ -238,10 +238,10 @@ def test_many_stores_share_one_lock_file(home: Path, tmp_path: Path) -> None:
         for number in range(4):
             url = f"sqlite:///{tmp_path}/{number}.db"
             with Memories(url, embedder="none", channel="cli") as memories:
-                memories.get(made(memories))
+                memories.get(create_memory(memories))
                 memories.status()
         assert [path for path in former if path.exists()] == former[:1]
-    assert queued(home) == []
+    assert queued_files(home) == []
     assert {path.name for path in home.glob("accesses*")} == {former[0].name, "accesses.lock"}
 
 
@@ -260,7 +260,7 @@ for number in range(100_000):
 def test_a_killed_reader_loses_and_duplicates_no_count(
     memories: Memories, clean_environment: Mapping[str, str], home: Path
 ) -> None:
-    one, told, rounds = made(memories), 0, 8
+    one, told, rounds = create_memory(memories), 0, 8
     environment = {**clean_environment, "MEMORY_HOME": str(home)}
     for number in range(rounds):
         with subprocess.Popen(
@@ -272,13 +272,13 @@ def test_a_killed_reader_loses_and_duplicates_no_count(
             os.kill(reader.pid, signal.SIGKILL)
             told += 5 + number + len(reader.stdout.readlines())
     memories.status()
-    assert queued(home) == []
-    assert told <= counted(one) <= told + rounds  # a kill may follow a read before it is printed
+    assert queued_files(home) == []
+    assert told <= read_count(one) <= told + rounds  # a kill may follow a read before it is printed
 
 
 def test_readers_and_flushes_of_many_threads_count_each_read_once(home: Path) -> None:
     with Memories(embedder="none", channel="cli") as memories:
-        one = made(memories)
+        one = create_memory(memories)
 
         def read() -> None:
             for number in range(40):
@@ -292,8 +292,8 @@ def test_readers_and_flushes_of_many_threads_count_each_read_once(home: Path) ->
         for thread in threads:
             thread.join()
         memories.status()
-    assert queued(home) == []
-    assert counted(one) == 160
+    assert queued_files(home) == []
+    assert read_count(one) == 160
 
 
 def test_no_file_is_created_without_waiting_reads(tmp_path: Path) -> None:
@@ -310,7 +310,8 @@ def test_access_counts_include_waiting_reads_of_all_processes(
     beginning.
     """
     one, other = (
-        Ref(Collection.MEMORY, "shared", made(memories, text), 1) for text in ("a sky", "a meadow")
+        Ref(Collection.MEMORY, "shared", create_memory(memories, text), 1)
+        for text in ("a sky", "a meadow")
     )
     place = str(home / "memories.db")
     ours, theirs = Accesses(home, place), Accesses(home, place)
@@ -318,7 +319,7 @@ def test_access_counts_include_waiting_reads_of_all_processes(
     ours.add([one, other])
     theirs.add([one])
     assert ours.of([one, other]) == theirs.of([one, other]) == [2, 1]
-    [file] = queued(home)
+    [file] = queued_files(home)
     with file.open("ab") as stream:
         stream.write(b'[["shared",')  # an unfinished line
     assert ours.of([one, other]) == [2, 1]
@@ -341,10 +342,10 @@ def test_reads_that_cannot_be_noted_are_left_out(tmp_path: Path) -> None:
 
 def test_closing_and_statistics_count_waiting_reads() -> None:
     with Memories(embedder="none", channel="http") as memories:
-        one = made(memories)
+        one = create_memory(memories)
         memories.get(one)
-        assert counted(one) == 0
+        assert read_count(one) == 0
         assert [used.access_count for used in memories.stats().most_used] == [1]
-        assert counted(one) == 1
+        assert read_count(one) == 1
         memories.get(one)
-    assert counted(one) == 2
+    assert read_count(one) == 2

@@ -49,7 +49,7 @@ def links(memories: Memories, memory_id: str) -> tuple[str | None, str | None]:
     return memory.corrects, memory.corrected_by
 
 
-def found(memories: Memories, **filters: object) -> list[str]:
+def search_ids(memories: Memories, **filters: object) -> list[str]:
     """Return the ids that the question finds."""
     return [hit.id for hit in memories.search("Which port does the API listen on?", **filters)]  # type: ignore[arg-type]
 
@@ -64,9 +64,9 @@ def test_a_corrected_memory_follows_its_correction(memories: Memories, turned: b
     assert created.corrects == older
     assert links(memories, created.memory.id) == (older, None)
     assert links(memories, older) == (None, created.memory.id)
-    assert found(memories)[:2] == [created.memory.id, older]
-    assert found(memories, limit=1) == [created.memory.id]
-    assert older not in found(memories, include_corrected=False)
+    assert search_ids(memories)[:2] == [created.memory.id, older]
+    assert search_ids(memories, limit=1) == [created.memory.id]
+    assert older not in search_ids(memories, include_corrected=False)
 
 
 def test_an_additional_purpose_corrects_nothing() -> None:
@@ -92,7 +92,7 @@ def test_a_chain_is_found_newest_first(memories: Memories) -> None:
         (ids[0], ids[2]),
         (ids[1], None),
     ]
-    assert found(memories) == ids[::-1]
+    assert search_ids(memories) == ids[::-1]
 
 
 @pytest.mark.parametrize("end", ["delete", "forget"])
@@ -118,7 +118,7 @@ def test_a_shorter_text_corrects_nothing() -> None:
 @pytest.mark.parametrize("side", ["corrects", "corrected_by"])
 def test_a_one_sided_link_does_not_change_the_other_memory(memories: Memories, side: str) -> None:
     ids = [create(memories, text) for text in (OLD, NEW)]
-    before = current(memories)
+    before = links_by_id(memories)
     [stray] = memories._store.scan(
         Filter(Collection.MEMORY, ("shared",), group=create(memories, "The office is in Rome.")),
         limit=1,
@@ -128,7 +128,7 @@ def test_a_one_sided_link_does_not_change_the_other_memory(memories: Memories, s
     )
     memories._store.patch([Patch(stray.ref, None, None, fields)])
     memories.delete(stray.ref.group)
-    assert current(memories) == before
+    assert links_by_id(memories) == before
 
 
 @pytest.mark.parametrize("end", ["delete", "forget", "update", "supersede", "move"])
@@ -274,7 +274,7 @@ def chain(memories: Memories) -> list[str]:
     return [create(memories, text, tags={"n": str(n)}) for n, text in enumerate((OLD, NEW, NEWEST))]
 
 
-def current(memories: Memories) -> dict[str, tuple[str | None, str | None]]:
+def links_by_id(memories: Memories) -> dict[str, tuple[str | None, str | None]]:
     """Return the links of each memory."""
     return {each.id: (each.corrects, each.corrected_by) for each in memories.list().memories}
 
@@ -282,17 +282,17 @@ def current(memories: Memories) -> dict[str, tuple[str | None, str | None]]:
 @pytest.mark.parametrize("where", SOME)
 def test_a_rollback_relinks_memories_deleted_together(memories: Memories, where: str) -> None:
     chain(memories)
-    before = current(memories)
+    before = links_by_id(memories)
     done = memories.delete_where(where)
-    left = current(memories)
+    left = links_by_id(memories)
     assert {link for pair in left.values() for link in pair} <= {None, *left}
     assert len({corrected for corrected, _ in left.values()}) == len(left)  # the chain has closed
     assert done.undo_to is not None
     undone = memories.rollback(done.undo_to, where=done.undo_where)
-    assert current(memories) == before
+    assert links_by_id(memories) == before
     assert undone.undo_to is not None
     memories.rollback(undone.undo_to, where=undone.undo_where)
-    assert current(memories) == left
+    assert links_by_id(memories) == left
 
 
 def test_a_rollback_to_before_a_correction_leaves_no_link(memories: Memories) -> None:
@@ -300,10 +300,10 @@ def test_a_rollback_to_before_a_correction_leaves_no_link(memories: Memories) ->
     before = memories._clock()
     newer = create(memories, NEW)
     undone = memories.rollback(before)
-    assert current(memories) == {older: (None, None)}
+    assert links_by_id(memories) == {older: (None, None)}
     assert undone.undo_to is not None
     memories.rollback(undone.undo_to)
-    assert current(memories) == {older: (None, newer), newer: (older, None)}
+    assert links_by_id(memories) == {older: (None, newer), newer: (older, None)}
 
 
 def test_a_rollback_of_a_changed_text_restores_the_link(memories: Memories) -> None:
@@ -311,7 +311,7 @@ def test_a_rollback_of_a_changed_text_restores_the_link(memories: Memories) -> N
     before = memories._clock()
     memories.update(newer, "The office is in Rome.")
     memories.rollback(before)
-    assert current(memories) == {older: (None, newer), newer: (older, None)}
+    assert links_by_id(memories) == {older: (None, newer), newer: (older, None)}
 
 
 def test_memories_deleted_together_name_those_that_are_current_again(memories: Memories) -> None:
@@ -335,7 +335,7 @@ def test_memories_forgotten_together_name_those_that_are_current_again(memories:
 def test_memories_forgotten_together_leave_no_link(memories: Memories, where: str) -> None:
     chain(memories)
     memories.forget_where(where)
-    left = current(memories)
+    left = links_by_id(memories)
     assert {link for pair in left.values() for link in pair} <= {None, *left}
 
 
@@ -344,10 +344,10 @@ def test_memories_that_move_to_a_project_together_stay_linked(
     memories: Memories, where: str
 ) -> None:
     chain(memories)
-    before = current(memories)
+    before = links_by_id(memories)
     memories.tag_where(where, tags={"project": "shop"})
     project = {each.id: each.tags.get("project") for each in memories.list().memories}
-    after = current(memories)
+    after = links_by_id(memories)
     for newer, (older, _) in after.items():
         assert older is None or (project[older] == project[newer] and after[older][1] == newer)
     assert where != SOME[-1] or after == before
@@ -355,16 +355,16 @@ def test_memories_that_move_to_a_project_together_stay_linked(
 
 def test_a_restored_middle_rejoins_its_chain(memories: Memories) -> None:
     ids = chain(memories)
-    before = current(memories)
+    before = links_by_id(memories)
     memories.delete(ids[1])
     memories.restore(ids[1])
-    assert current(memories) == before
+    assert links_by_id(memories) == before
 
 
 def test_a_successor_of_a_correction_takes_over_its_link(memories: Memories) -> None:
     ids = [create(memories, text) for text in (OLD, NEW)]
     ids.append(create(memories, NEWEST, supersedes=ids[1]))
-    assert current(memories) == {ids[0]: (None, ids[2]), ids[2]: (ids[0], None)}
+    assert links_by_id(memories) == {ids[0]: (None, ids[2]), ids[2]: (ids[0], None)}
 
 
 @pytest.mark.parametrize("edited", [None, "The API listens on port 9191."])
@@ -373,11 +373,11 @@ def test_a_pending_memory_corrects_nothing_until_it_is_accepted(
 ) -> None:
     older = create(memories, OLD)
     waiting = create(memories, NEW, pending=True)
-    assert current(memories) == {older: (None, None)}
+    assert links_by_id(memories) == {older: (None, None)}
     accepted_at = memories._clock()
     [accepted] = memories.review.accept([waiting], content=edited)
     assert accepted.memory.corrects == older
-    assert current(memories) == {older: (None, waiting), waiting: (older, None)}
+    assert links_by_id(memories) == {older: (None, waiting), waiting: (older, None)}
     assert [
         hit.memory.corrected_by for hit in memories.search("Which port?", as_of=accepted_at)
     ] == [None]
@@ -386,7 +386,7 @@ def test_a_pending_memory_corrects_nothing_until_it_is_accepted(
 def test_a_rejected_memory_corrects_nothing(memories: Memories) -> None:
     older = create(memories, OLD)
     memories.review.reject([create(memories, NEW, pending=True)])
-    assert current(memories) == {older: (None, None)}
+    assert links_by_id(memories) == {older: (None, None)}
 
 
 def test_links_in_a_foreign_file_are_ignored(memories: Memories, tmp_path: Path) -> None:
@@ -440,11 +440,11 @@ def _linked(name: str) -> list[tuple[str, str, bool]]:
 def test_corrections_are_linked_in_many_languages_and_unlike_facts_are_not(
     name: str, least: float
 ) -> None:
-    found = _linked(name)
-    corrections = [linked for kind, _, linked in found if kind == "correction"]
+    results = _linked(name)
+    corrections = [linked for kind, _, linked in results if kind == "correction"]
     assert sum(corrections) >= least * len(corrections)
-    assert changed(f"corrections in {name}", ((row, row[2]) for row in found)) == []
-    assert [row for row in found if row[0] == "unlike" and row[2]] == []
+    assert changed(f"corrections in {name}", ((row, row[2]) for row in results)) == []
+    assert [row for row in results if row[0] == "unlike" and row[2]] == []
 
 
 @pytest.mark.parametrize(

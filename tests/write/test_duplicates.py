@@ -35,7 +35,7 @@ NOT_STORED = {Relation.SAME, Relation.DUPLICATE}
 
 
 @functools.cache
-def near(new: str, old: str) -> TextComparison:
+def compare_as_near(new: str, old: str) -> TextComparison:
     """Compare two texts as if their vectors were equal."""
     return compare_texts(new, old, 0.99, threshold=0.8)
 
@@ -44,13 +44,13 @@ def misjudged(rows: Sequence[tuple[str, str, str]]) -> list[tuple[str, str, str,
     """Return the rows (new, old, reason) that are not judged as corrections for that reason, with
     the result.
     """
-    judged = [(*row, near(row[0], row[1])) for row in rows]
+    judged = [(*row, compare_as_near(row[0], row[1])) for row in rows]
     return [row for row in judged if row[3] != TextComparison(Relation.DIFFERS, row[2])]
 
 
 def no_corrections(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str, TextComparison]]:
     """Return the pairs (new, old) that are not judged as corrections, with the result."""
-    judged = [(new, old, near(new, old)) for new, old in pairs]
+    judged = [(new, old, compare_as_near(new, old)) for new, old in pairs]
     return [row for row in judged if row[2].relation is not Relation.DIFFERS]
 
 
@@ -87,7 +87,7 @@ def test_base_forms_of_words(word: str, bases: list[str]) -> None:
 
 def test_first_letters_spaces_quotes_and_final_stops_make_no_difference() -> None:
     judged = [
-        (new, old, near(new, old), compare_texts(new, old, None, threshold=0.8).relation)
+        (new, old, compare_as_near(new, old), compare_texts(new, old, None, threshold=0.8).relation)
         for new, old in SAME
     ]
     assert [
@@ -96,7 +96,7 @@ def test_first_letters_spaces_quotes_and_final_stops_make_no_difference() -> Non
 
 
 def test_case_counts_in_paths() -> None:
-    assert near("See src/Cart.tsx", "See src/cart.tsx").relation is Relation.DIFFERS
+    assert compare_as_near("See src/Cart.tsx", "See src/cart.tsx").relation is Relation.DIFFERS
 
 
 MARKS = [
@@ -128,7 +128,7 @@ def test_case_separate_signs_layout_and_number_make_a_difference() -> None:
 
 
 def test_superscript_digits_differ_from_digits() -> None:
-    assert near("The factor is 10²", "The factor is 102").relation is Relation.DIFFERS
+    assert compare_as_near("The factor is 10²", "The factor is 102").relation is Relation.DIFFERS
 
 
 REWORDED = [
@@ -155,9 +155,9 @@ REWORDED = [
 def test_a_rewording_of_the_same_fact_is_a_duplicate() -> None:
     both_ways = [*REWORDED, *((old, new) for new, old in REWORDED)]
     assert [
-        (new, old, near(new, old))
+        (new, old, compare_as_near(new, old))
         for new, old in both_ways
-        if near(new, old) != (Relation.DUPLICATE, "")
+        if compare_as_near(new, old) != (Relation.DUPLICATE, "")
     ] == []
 
 
@@ -190,7 +190,7 @@ def test_equivalent_constructions_are_duplicates_and_corrections_in_them_are_not
         for row in rows
         for pair in ((row["new"], row["old"]), (row["old"], row["new"]))
     ]
-    not_stored = [row for row in both_ways if near(*row[1:]).relation in NOT_STORED]
+    not_stored = [row for row in both_ways if compare_as_near(*row[1:]).relation in NOT_STORED]
     assert [row for row in not_stored if row[0] == "correction"] == []
     assert len(not_stored) >= 2 * 459  # of 614 repetitions; most of the others aren't worth a rule
 
@@ -204,7 +204,7 @@ def test_numbers_times_and_days_are_compared_by_their_value() -> None:
         ("The shop closes at noon", "The shop closes at 12:00"),
         ("The demo is on the 3rd of March", "The demo is on March 3"),
     ]
-    assert [pair for pair in same if near(*pair).relation not in NOT_STORED] == []
+    assert [pair for pair in same if compare_as_near(*pair).relation not in NOT_STORED] == []
     assert (
         no_corrections(
             [
@@ -219,7 +219,7 @@ def test_numbers_times_and_days_are_compared_by_their_value() -> None:
 
 
 def test_a_singular_equals_a_plural_only_in_a_general_statement() -> None:
-    general = near("A migration needs a review", "Migrations need a review")
+    general = compare_as_near("A migration needs a review", "Migrations need a review")
     assert general.relation is Relation.DUPLICATE
     events = [("A user left the channel", "Users left the channel")]
     events += [("A server will crash", "Servers will crash")]
@@ -235,7 +235,7 @@ def test_the_verdict_on_each_pair_is_unchanged(file: Path) -> None:
         for row in rows_of(file)
         for pair in ((row["new"], row["old"]), (row["old"], row["new"]))
     ]
-    judged = [(pair, tuple(map(str, near(*pair)))) for pair in pairs]
+    judged = [(pair, tuple(map(str, compare_as_near(*pair)))) for pair in pairs]
     assert changed(f"duplicates in {file.stem}", judged) == []
 
 
@@ -263,7 +263,10 @@ def test_the_verdicts_on_edited_texts_are_unchanged() -> None:
         words = row["new"].split(" ")
         edited = " ".join(EDITS[number % len(EDITS)](words, number * 5 % len(words)))
         for old in (row["new"], row["old"])[number % 2 :]:
-            verdict = (*map(str, near(edited, old)), corrects(edited, old, None, threshold=0.8))
+            verdict = (
+                *map(str, compare_as_near(edited, old)),
+                corrects(edited, old, None, threshold=0.8),
+            )
             judged.append(((edited, old), verdict))
     assert changed("edited texts", judged) == []
 
@@ -368,7 +371,7 @@ def test_in_other_scripts_one_different_character_is_a_correction() -> None:
 
 
 def test_unlike_texts_in_other_scripts_are_different_despite_similar_vectors() -> None:
-    assert near("用户喜欢深色模式", "会议在三月举行").relation is Relation.DIFFERENT
+    assert compare_as_near("用户喜欢深色模式", "会议在三月举行").relation is Relation.DIFFERENT
 
 
 def test_a_difference_is_a_correction_from_the_threshold_on() -> None:
@@ -397,8 +400,8 @@ def test_without_vectors_texts_are_duplicates_or_different() -> None:
 
 def test_fragments_of_text_can_be_compared() -> None:
     for text in ("", " ", "?", "...", "-", "()", "`", "'", "'s", "\u0300", "👍", "on", "by", "is"):
-        assert near(text, text).relation is Relation.SAME, text
-        assert near(f"{text} 8080", text).relation not in NOT_STORED, text
+        assert compare_as_near(text, text).relation is Relation.SAME, text
+        assert compare_as_near(f"{text} 8080", text).relation not in NOT_STORED, text
 
 
 def test_a_long_text_is_judged_word_by_word() -> None:
@@ -420,15 +423,19 @@ def test_a_moved_part_is_noticed_in_texts_of_up_to_300_words(
                "imir", "orab", "enug", "abor", "upis", "alin", "ozek")  # fmt: skip
     names = map("".join, itertools.product("bcdfghjklmnprstvwz", endings))
     text = " ".join(itertools.islice(names, words - 2))
-    assert near(f"On Monday {text}", f"{text} on Monday").relation is relation
+    assert compare_as_near(f"On Monday {text}", f"{text} on Monday").relation is relation
 
 
 @pytest.mark.parametrize("file", [PAIRS, KINDS], ids=lambda file: file.stem)
 def test_no_correction_is_refused_in_either_direction_despite_similar_vectors(file: Path) -> None:
     stored = [row for row in rows_of(file) if row["expected"] == "stored"]
     assert len(stored) > 150
-    assert [row for row in stored if near(row["new"], row["old"]).relation in NOT_STORED] == []
-    assert [row for row in stored if near(row["old"], row["new"]).relation in NOT_STORED] == []
+    assert [
+        row for row in stored if compare_as_near(row["new"], row["old"]).relation in NOT_STORED
+    ] == []
+    assert [
+        row for row in stored if compare_as_near(row["old"], row["new"]).relation in NOT_STORED
+    ] == []
 
 
 def test_the_model_and_its_threshold_catch_most_repetitions() -> None:
@@ -448,7 +455,11 @@ def test_the_model_and_its_threshold_catch_most_repetitions() -> None:
 
 def test_repetitions_of_every_kind_are_caught() -> None:
     repetitions = [row for row in rows_of(KINDS) if row["expected"] == "duplicate"]
-    missed = [row for row in repetitions if near(row["new"], row["old"]).relation not in NOT_STORED]
+    missed = [
+        row
+        for row in repetitions
+        if compare_as_near(row["new"], row["old"]).relation not in NOT_STORED
+    ]
     assert len(repetitions) > 100
     assert len(missed) / len(repetitions) <= 0.02
 
@@ -499,8 +510,12 @@ def test_long_texts_are_the_same_if_their_lines_and_indents_are_equal() -> None:
 def test_no_correction_in_any_language_is_refused(path: Path) -> None:
     corrections = [row for row in rows_of(path) if not row["kind"].startswith("repetition")]
     assert len(corrections) > 50
-    assert [row for row in corrections if near(row["new"], row["old"]).relation in NOT_STORED] == []
-    assert [row for row in corrections if near(row["old"], row["new"]).relation in NOT_STORED] == []
+    assert [
+        row for row in corrections if compare_as_near(row["new"], row["old"]).relation in NOT_STORED
+    ] == []
+    assert [
+        row for row in corrections if compare_as_near(row["old"], row["new"]).relation in NOT_STORED
+    ] == []
 
 
 @pytest.mark.parametrize(
@@ -508,9 +523,9 @@ def test_no_correction_in_any_language_is_refused(path: Path) -> None:
 )
 def test_repetitions_in_every_language_are_caught(path: Path, least: float) -> None:
     pairs = [row for row in rows_of(path) if row["kind"].startswith("repetition")]
-    assert sum(near(row["new"], row["old"]).relation in NOT_STORED for row in pairs) >= least * len(
-        pairs
-    )
+    assert sum(
+        compare_as_near(row["new"], row["old"]).relation in NOT_STORED for row in pairs
+    ) >= least * len(pairs)
 
 
 CORRECTIONS_ELSEWHERE = [
@@ -528,12 +543,15 @@ def test_differences_are_named_in_other_languages() -> None:
 
 def test_lookalikes_of_english_function_words_count_in_other_languages() -> None:
     assert (
-        near("Viajo do Porto para casa.", "Viajo a Porto para casa.").relation is Relation.DIFFERS
+        compare_as_near("Viajo do Porto para casa.", "Viajo a Porto para casa.").relation
+        is Relation.DIFFERS
     )
-    assert near("Das Licht ist an.", "Das Licht ist.").relation is Relation.DIFFERS
-    assert near("Cierra a las once.", "Cierra a las 11.").relation is Relation.DUPLICATE
-    assert near("Er wiegt 3,5 Kilo.", "Er wiegt 3.5 Kilo.").relation is Relation.DUPLICATE
-    assert near("Er wiegt 3,5 Kilo.", "Er wiegt 35 Kilo.").relation is Relation.DIFFERS
+    assert compare_as_near("Das Licht ist an.", "Das Licht ist.").relation is Relation.DIFFERS
+    assert compare_as_near("Cierra a las once.", "Cierra a las 11.").relation is Relation.DUPLICATE
+    assert (
+        compare_as_near("Er wiegt 3,5 Kilo.", "Er wiegt 3.5 Kilo.").relation is Relation.DUPLICATE
+    )
+    assert compare_as_near("Er wiegt 3,5 Kilo.", "Er wiegt 35 Kilo.").relation is Relation.DIFFERS
 
 
 # --- the quick comparison of words before they are aligned
@@ -660,10 +678,10 @@ def test_neighbours_distinguish_verbs_from_names_and_passives() -> None:
         ("the opened gate", "the opened:adjective gate"),
         ("it got opened", "it got:past opened:passive"),
     ]
-    assert failures_of(rows, marked) == []
+    assert failures_of(rows, mark_words) == []
 
 
-def marked(text: str) -> str:
+def mark_words(text: str) -> str:
     """Return the words of a text as the grammar reads them, with marks."""
     forms = {"plain": ""}
     return " ".join(

@@ -46,7 +46,7 @@ def memories(open_as: Callable[..., Memories]) -> Memories:
     return open_as()
 
 
-def first(memories: Memories, **more: Any) -> str:
+def store_first(memories: Memories, **more: Any) -> str:
     """Store the text for the first time; return its id."""
     made = memories.create(TEXT, **more)
     assert made.stored and made.id
@@ -82,7 +82,7 @@ def test_what_a_repetition_adds_becomes_a_new_version(
     again: dict[str, Any],
     merged: tuple[str, ...],
 ) -> None:
-    memory_id = first(memories, **said)
+    memory_id = store_first(memories, **said)
     clock.now += DAY
     made = memories.create(f" {TEXT[0].lower()}{TEXT[1:]}.", **again)
     assert repetition_of(made) == (False, merged, {}, False)
@@ -117,7 +117,7 @@ CONTRADICTED = [
 def test_contradictions_are_reported_and_change_nothing(
     memories: Memories, said: dict[str, Any], again: dict[str, Any], left: dict[str, Any]
 ) -> None:
-    memory_id = first(memories, **said)
+    memory_id = store_first(memories, **said)
     before = memories.get(memory_id)
     made = memories.create(TEXT, **again)
     assert (made.stored, made.merged, made.not_merged) == (False, (), left)
@@ -127,7 +127,7 @@ def test_contradictions_are_reported_and_change_nothing(
 
 
 def test_omitted_fields_change_nothing(memories: Memories) -> None:
-    memory_id = first(
+    memory_id = store_first(
         memories, decay="contextual", confidence=0.5, tags={"type": "fact"}, source="standup"
     )
     assert repetition_of(memories.create(TEXT)) == (False, (), {}, False)
@@ -135,7 +135,7 @@ def test_omitted_fields_change_nothing(memories: Memories) -> None:
 
 
 def test_a_slower_decay_policy_is_merged(memories: Memories, clock: Clock) -> None:
-    memory_id = first(memories, decay="contextual")
+    memory_id = store_first(memories, decay="contextual")
     clock.now += 20 * DAY
     assert memories.create(TEXT, decay="stable").merged == ("decay",)
     clock.now += 20 * DAY
@@ -143,7 +143,7 @@ def test_a_slower_decay_policy_is_merged(memories: Memories, clock: Clock) -> No
 
 
 def test_a_repetition_reinforces(memories: Memories, clock: Clock) -> None:
-    memory_id = first(memories, decay="reinforceable")
+    memory_id = store_first(memories, decay="reinforceable")
     clock.now += 15 * DAY
     assert memories.get(memory_id).confidence < 0.6
     made = memories.create(TEXT)
@@ -172,7 +172,7 @@ def test_a_repetition_reinforces(memories: Memories, clock: Clock) -> None:
 def test_a_repetition_does_not_reinforce_a_contextual_memory(
     memories: Memories, clock: Clock
 ) -> None:
-    memory_id = first(memories, decay="contextual")
+    memory_id = store_first(memories, decay="contextual")
     clock.now += 10 * DAY
     before = memories.get(memory_id).confidence
     assert repetition_of(memories.create(TEXT, decay="contextual")) == (False, (), {}, False)
@@ -183,7 +183,7 @@ def test_a_repetition_does_not_reinforce_a_contextual_memory(
 def test_the_decay_of_a_memory_that_becomes_reinforceable_restarts(
     memories: Memories, clock: Clock
 ) -> None:
-    memory_id = first(memories, decay="contextual")
+    memory_id = store_first(memories, decay="contextual")
     clock.now += 10 * DAY
     assert repetition_of(memories.create(TEXT, decay="reinforceable")) == (
         False,
@@ -205,7 +205,7 @@ def test_drafts_of_one_call_repeat_each_other(memories: Memories) -> None:
 
 
 def test_an_older_repetition_reinforces_nothing(memories: Memories, clock: Clock) -> None:
-    memory_id = first(memories, decay="reinforceable")
+    memory_id = store_first(memories, decay="reinforceable")
     made = memories.create(TEXT, created_at=clock.now - 30 * DAY, tags={"a": "b"})
     assert repetition_of(made) == (False, ("tags",), {}, False)
     kept = memories.get(memory_id)
@@ -230,7 +230,7 @@ def test_among_equal_memories_a_draft_repeats_the_one_that_it_does_not_contradic
 def test_other_projects_namespaces_and_force_merge_nothing(
     memories: Memories, open_as: Callable[..., Memories]
 ) -> None:
-    memory_id = first(memories)
+    memory_id = store_first(memories)
     assert repetition_of(memories.create(TEXT, tags={"project": "shop"})) == (True, (), {}, False)
     assert repetition_of(memories.create(TEXT, tags={"a": "b"}, force=True)) == (
         True,
@@ -248,7 +248,7 @@ def test_other_projects_namespaces_and_force_merge_nothing(
 
 
 def test_a_key_decides_which_memory_is_updated(memories: Memories) -> None:
-    memory_id = first(memories, key="harbour/deploys", tags={"type": "fact"})
+    memory_id = store_first(memories, key="harbour/deploys", tags={"type": "fact"})
     made = memories.create(
         TEXT, key="harbour/deploys", tags={"type": "decision"}
     )  # with a key, this is an update
@@ -268,7 +268,7 @@ def test_a_key_decides_which_memory_is_updated(memories: Memories) -> None:
 def test_a_repetition_with_supersedes_retires_that_memory(
     memories: Memories,
 ) -> None:
-    memory_id = first(memories)
+    memory_id = store_first(memories)
     old = memories.create("Ann feeds the ducks of the castle").id
     made = memories.create(TEXT, supersedes=old)
     assert (made.id, made.merged) == (memory_id, ("supersedes",))
@@ -277,14 +277,14 @@ def test_a_repetition_with_supersedes_retires_that_memory(
 
 
 def test_tags_beyond_the_limit_are_not_merged(memories: Memories) -> None:
-    memory_id = first(memories, tags={f"n{number}": "1" for number in range(MAX_TAGS)})
+    memory_id = store_first(memories, tags={f"n{number}": "1" for number in range(MAX_TAGS)})
     made = memories.create(TEXT, tags={"more": "1"}, confidence=1.0)
     assert (made.merged, made.not_merged, made.note) == ((), {"tags": {"more": "1"}}, NOTE_TAGS)
     assert memories.get(memory_id).version == 1
 
 
 def test_tags_up_to_the_limit_are_merged(memories: Memories) -> None:
-    memory_id = first(memories, tags={f"n{number}": "1" for number in range(MAX_TAGS - 1)})
+    memory_id = store_first(memories, tags={f"n{number}": "1" for number in range(MAX_TAGS - 1)})
     made = memories.create(TEXT, tags={"more": "1"})
     assert (made.id, made.merged, made.not_merged, made.note) == (memory_id, ("tags",), {}, "")
 
@@ -292,13 +292,13 @@ def test_tags_up_to_the_limit_are_merged(memories: Memories) -> None:
 def test_a_repetition_of_the_same_time_reinforces_and_an_older_one_does_not(
     memories: Memories, clock: Clock
 ) -> None:
-    first(memories, decay="reinforceable")
+    store_first(memories, decay="reinforceable")
     assert memories.create(TEXT).reinforced
     assert not memories.create(TEXT, created_at=clock.now - DAY).reinforced
 
 
 def test_secrets_are_removed_before_merging(memories: Memories) -> None:
-    memory_id = first(memories)
+    memory_id = store_first(memories)
     secret = "ghp_" + "A1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q7r8"
     made = memories.create(TEXT, tags={"token": secret})
     assert (made.merged, made.redacted) == (("tags",), ("github_token",))
@@ -313,7 +313,7 @@ def test_secrets_are_removed_before_merging(memories: Memories) -> None:
 def test_a_less_trusted_writer_changes_nothing_by_repeating(
     memories: Memories, open_as: Callable[..., Memories], clock: Clock
 ) -> None:
-    memory_id = first(memories, decay="reinforceable", confidence=0.5)
+    memory_id = store_first(memories, decay="reinforceable", confidence=0.5)
     clock.now += 5 * DAY
     before = memories.get(memory_id)
     made = open_as("import").create(
@@ -338,7 +338,7 @@ def test_an_agent_reinforces_what_a_person_said_and_changes_nothing_else(
 ) -> None:
     person = open_as("cli")
     monkeypatch.setattr("memories.guard.origin.is_person", lambda: True)
-    memory_id = first(person, decay="reinforceable")
+    memory_id = store_first(person, decay="reinforceable")
     clock.now += 5 * DAY
     made = memories.create(TEXT, tags={"type": "fact"})
     assert repetition_of(made) == (False, (), {"tags": {"type": "fact"}}, True)
@@ -350,7 +350,7 @@ def test_a_more_trusted_repetition_replaces_text_and_origin(
     memories: Memories, open_as: Callable[..., Memories]
 ) -> None:
     stranger = open_as("import")
-    memory_id = first(stranger, tags={"type": "fact"})
+    memory_id = store_first(stranger, tags={"type": "fact"})
     made = memories.create(f"{TEXT}.", tags={"type": "decision"})
     assert repetition_of(made) == (False, ("trust",), {"tags": {"type": "decision"}}, False)
     kept = memories.get(memory_id)
@@ -372,7 +372,7 @@ def test_a_pending_repetition_changes_nothing(
     memories: Memories, open_as: Callable[..., Memories]
 ) -> None:
     hook = open_as("hook")
-    assert first(hook)
+    assert store_first(hook)
     waits = hook.create(TEXT, tags={"a": "b"})
     assert (waits.stored, waits.not_merged, waits.note) == (False, {"tags": {"a": "b"}}, NOTE_WAITS)
     current = memories.create(TEXT, decay="reinforceable")
@@ -387,7 +387,7 @@ def test_accepting_a_repetition_reports_what_was_not_merged(
     memories: Memories, open_as: Callable[..., Memories]
 ) -> None:
     waits = open_as("hook").create(TEXT, tags={"a": "b"}, confidence=0.5)
-    memory_id = first(memories)
+    memory_id = store_first(memories)
     [done] = memories.review.accept([str(waits.id)])
     assert (done.memory.id, done.not_merged) == (memory_id, {"tags": {"a": "b"}, "confidence": 0.5})
     assert memories.get(memory_id).tags == {}

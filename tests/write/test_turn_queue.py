@@ -21,7 +21,7 @@ from memories.write.turn_queue import QueueFull, RetryQueue, files_of
 Step = Callable[[], object]
 
 
-def filled(path: Path, count: int) -> RetryQueue:
+def filled_queue(path: Path, count: int) -> RetryQueue:
     """Return a queue with entries of one group."""
     queue = RetryQueue(path, group="c")
     for number in range(count):
@@ -100,7 +100,7 @@ def test_the_queue_is_private_and_keeps_whole_lines_only(tmp_path: Path) -> None
 def test_a_queue_can_be_filled_to_the_last_byte(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue = filled(tmp_path / "q.jsonl", 2)
+    queue = filled_queue(tmp_path / "q.jsonl", 2)
     monkeypatch.setattr("memories.write.turn_queue.MAX_BYTES", queue.path.stat().st_size // 2 * 3)
     queue.add({"n": 2, "c": "a"})
     with pytest.raises(QueueFull):
@@ -188,7 +188,7 @@ def test_a_second_drain_loses_no_entry_added_meanwhile(tmp_path: Path) -> None:
     """A drain removes entries by their positions: if another drain had removed some, it would
     remove others.
     """
-    queue = filled(tmp_path / "q.jsonl", 2)
+    queue = filled_queue(tmp_path / "q.jsonl", 2)
     inside, go_on = threading.Event(), threading.Event()
     seen: list[int] = []
 
@@ -213,7 +213,7 @@ def test_a_second_drain_loses_no_entry_added_meanwhile(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("before", [None, "a"])
 def test_concurrent_drains_and_adds_keep_the_order(tmp_path: Path, before: str | None) -> None:
-    queue, most = filled(tmp_path / "q.jsonl", 0), 60
+    queue, most = filled_queue(tmp_path / "q.jsonl", 0), 60
     seen: list[tuple[str, int]] = []
     added = threading.Event()
 
@@ -239,7 +239,7 @@ def test_concurrent_drains_and_adds_keep_the_order(tmp_path: Path, before: str |
 def test_entries_added_during_a_rewrite_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue = filled(tmp_path / "q.jsonl", 2)
+    queue = filled_queue(tmp_path / "q.jsonl", 2)
     adders: list[threading.Thread] = []
     fsync = os.fsync
 
@@ -264,7 +264,7 @@ def test_entries_added_during_a_rewrite_are_kept(
 def test_adding_waits_for_another_process_that_changes_the_file(
     tmp_path: Path, clean_environment: Mapping[str, str]
 ) -> None:
-    queue = filled(tmp_path / "q.jsonl", 1)
+    queue = filled_queue(tmp_path / "q.jsonl", 1)
     script = """
 import sys
 from pathlib import Path
@@ -288,7 +288,7 @@ RetryQueue(Path(sys.argv[1]), "c").add({"n": 1, "c": "a"})
 
 def test_draining_does_not_wait_forever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("memories.write.turn_queue.GROUP_SECONDS", 0.1)
-    queue = filled(tmp_path / "q.jsonl", 1)
+    queue = filled_queue(tmp_path / "q.jsonl", 1)
     with locked(queue.path.with_name("q.jsonl.drain.lock")):
         assert queue.drain(pytest.fail, before="a").done == 0
         assert queue.drain(pytest.fail, before="another").done == 0
@@ -333,7 +333,7 @@ def test_an_added_entry_is_on_disk(tmp_path: Path, flushed: list[tuple[int, int,
 def test_a_rewrite_is_on_disk_before_it_replaces_the_queue(
     tmp_path: Path, flushed: list[tuple[int, int, bytes]]
 ) -> None:
-    queue = filled(tmp_path / "q.jsonl", 3)
+    queue = filled_queue(tmp_path / "q.jsonl", 3)
     flushed.clear()
     queue.drain(all_but_the_first_fail)
     known, folder = queue.path.stat(), tmp_path.stat().st_ino
@@ -346,7 +346,7 @@ def test_a_rewrite_is_on_disk_before_it_replaces_the_queue(
 def test_a_refused_entry_is_on_disk_before_it_leaves_the_queue(
     tmp_path: Path, flushed: list[tuple[int, int, bytes]]
 ) -> None:
-    queue = filled(tmp_path / "q.jsonl", 1)
+    queue = filled_queue(tmp_path / "q.jsonl", 1)
     flushed.clear()
     queue.drain(refuse)
     known = queue.refused.stat()

@@ -45,7 +45,7 @@ def memories(url: str) -> Iterator[Memories]:
         yield found
 
 
-def said(content: str, minutes: float = 0.0, **fields: Any) -> TurnDraft:
+def draft_turn(content: str, minutes: float = 0.0, **fields: Any) -> TurnDraft:
     """Return a draft of a turn this many minutes after the start."""
     return TurnDraft(content, created_at=START + minutes * MINUTE, **fields)
 
@@ -127,12 +127,13 @@ def test_the_tail_is_the_last_turns_oldest_first(memories: Memories) -> None:
 
 def test_a_message_with_an_id_is_stored_once_in_its_conversation(memories: Memories) -> None:
     first = memories.add_turns(
-        "talk", [said("one", message_id="a"), said("two"), said("again", message_id="a")]
+        "talk",
+        [draft_turn("one", message_id="a"), draft_turn("two"), draft_turn("again", message_id="a")],
     )
     assert [turn.index for turn in first] == [0, 1, 0]
     assert [turn.status for turn in first] == ["stored", "stored", "refused"]
     second = memories.add_turns(
-        "talk", [said("once more", message_id="a"), said("three", message_id="b")]
+        "talk", [draft_turn("once more", message_id="a"), draft_turn("three", message_id="b")]
     )
     assert [turn.status for turn in second] == ["refused", "stored"]
     assert [(turn.index, turn.content) for turn in second] == [(0, "one"), (2, "three")]
@@ -141,9 +142,9 @@ def test_a_message_with_an_id_is_stored_once_in_its_conversation(memories: Memor
 
 def test_a_message_id_belongs_to_its_conversation_and_namespace(memories: Memories) -> None:
     for conversation in ("talk", "talks"):
-        memories.add_turns(conversation, [said(f"of {conversation}", message_id="a")])
+        memories.add_turns(conversation, [draft_turn(f"of {conversation}", message_id="a")])
     with Memories(memories._store, namespace="bob", shared=False, embedder="fake") as bob:
-        [turn] = bob.add_turns("talk", [said("of Bob", message_id="a")])
+        [turn] = bob.add_turns("talk", [draft_turn("of Bob", message_id="a")])
         assert (turn.index, turn.content, turn.namespace) == (0, "of Bob", "bob")
     assert [memories.tail_turns(name)[0].content for name in ("talk", "talks")] == [
         "of talk",
@@ -159,7 +160,7 @@ def test_the_same_text_without_a_message_id_is_stored_twice(memories: Memories) 
 
 def test_a_message_id_does_not_collide_with_a_memory_key(memories: Memories) -> None:
     memories.create("a memory", key="a")
-    memories.add_turns("talk", [said("a turn", message_id="a")])
+    memories.add_turns("talk", [draft_turn("a turn", message_id="a")])
     assert memories.list().memories[0].content == "a memory"
 
 
@@ -180,7 +181,7 @@ PAUSES: list[tuple[list[float], list[int]]] = [
 def test_a_long_pause_begins_a_session(memories: Memories, at_once: bool) -> None:
     found = []
     for number, (minutes, _) in enumerate(PAUSES):
-        drafts = [said("hello", after) for after in minutes]
+        drafts = [draft_turn("hello", after) for after in minutes]
         for batch in [drafts] if at_once else [[draft] for draft in drafts]:
             memories.add_turns(f"talk {number}", batch)
         found.append((minutes, [turn.session for turn in memories.tail_turns(f"talk {number}")]))
@@ -191,7 +192,9 @@ def test_a_session_has_a_maximum_of_turns(memories: Memories) -> None:
     assert SESSION_TURNS == 64
     for size in (1, 50, 131):
         for start in range(0, 131, size):
-            drafts = [said("hello", number) for number in range(start, min(start + size, 131))]
+            drafts = [
+                draft_turn("hello", number) for number in range(start, min(start + size, 131))
+            ]
             memories.add_turns(f"talk {size}", drafts)
         turns = memories.tail_turns(f"talk {size}", limit=1000)
         assert [turn.session for turn in turns] == [number // 64 * 64 for number in range(131)], (
@@ -200,9 +203,9 @@ def test_a_session_has_a_maximum_of_turns(memories: Memories) -> None:
 
 
 def test_sessions_of_two_conversations_are_separate(memories: Memories) -> None:
-    memories.add_turns("talk", [said("hello", 0), said("hello", 100)])
-    memories.add_turns("other", [said("hello", 101)])
-    memories.add_turns("talk", [said("hello", 102)])
+    memories.add_turns("talk", [draft_turn("hello", 0), draft_turn("hello", 100)])
+    memories.add_turns("other", [draft_turn("hello", 101)])
+    memories.add_turns("talk", [draft_turn("hello", 102)])
     assert [turn.session for turn in memories.tail_turns("talk")] == [0, 1, 1]
     assert [turn.session for turn in memories.tail_turns("other")] == [0]
 
@@ -463,7 +466,7 @@ def test_a_long_conversation_costs_no_more_to_append_to(memories: Memories) -> N
     def append(number: int) -> None:
         taken.append(0)
         memories.add_turns(
-            "talk", [said(f"turn {number}", number, message_id=f"m{number}", speaker="Ann")]
+            "talk", [draft_turn(f"turn {number}", number, message_id=f"m{number}", speaker="Ann")]
         )
 
     append(0)
@@ -483,7 +486,7 @@ def test_other_namespaces_cannot_read_turns(url: str) -> None:
         Memories(url, embedder="fake", namespace="bob") as bob,
         Memories(url, embedder="fake") as shared,
     ):
-        alice.add_turns("talk", [said("the launch code is xylophone", speaker="Alice")])
+        alice.add_turns("talk", [draft_turn("the launch code is xylophone", speaker="Alice")])
         for other in (bob, shared):
             assert other.tail_turns("talk") == []
             assert other.search("xylophone launch code", scope="history") == ()
@@ -491,7 +494,7 @@ def test_other_namespaces_cannot_read_turns(url: str) -> None:
                 "what did Alice say of the launch?", scope="all", min_confidence=0
             )
             assert explained.considered == ()
-            [turn] = other.add_turns("talk", [said("of their own")])
+            [turn] = other.add_turns("talk", [draft_turn("of their own")])
             assert (turn.index, turn.namespace) == (0, other.namespace)
         assert [turn.content for turn in alice.tail_turns("talk")] == [
             "the launch code is xylophone"
@@ -503,7 +506,7 @@ def test_other_namespaces_cannot_read_turns(url: str) -> None:
 
 def test_shared_turns_are_read_by_all_by_default(url: str) -> None:
     with Memories(url, embedder="fake") as shared:
-        shared.add_turns("standup", [said("we ship on friday", speaker="Ann")])
+        shared.add_turns("standup", [draft_turn("we ship on friday", speaker="Ann")])
     with Memories(url, embedder="fake", namespace="bob") as bob:
         assert [turn.namespace for turn in bob.tail_turns("standup")] == ["shared"]
         [hit] = bob.search("friday", scope="history")
@@ -511,16 +514,16 @@ def test_shared_turns_are_read_by_all_by_default(url: str) -> None:
         with pytest.raises(
             RequestError, match='"standup" is in namespace shared, but you write to bob'
         ):
-            bob.add_turns("standup", [said("friday is too late")])
+            bob.add_turns("standup", [draft_turn("friday is too late")])
     with Memories(url, embedder="fake", namespace="bob", shared=False) as alone:
         assert alone.search("friday", scope="history") == ()
-        alone.add_turns("standup", [said("friday is too late")])
+        alone.add_turns("standup", [draft_turn("friday is too late")])
     with Memories(url, embedder="fake", namespace="bob") as bob:
         assert [turn.content for turn in bob.tail_turns("standup")] == ["friday is too late"]
         [hit] = bob.search("friday", scope="history", conversation="standup")
         assert hit.turn.namespace == "bob"
         assert len(bob.search("friday", scope="history")) == 2
-        bob.add_turns("standup", [said("or not")])
+        bob.add_turns("standup", [draft_turn("or not")])
 
 
 # --- searching
@@ -532,15 +535,17 @@ def filled(memories: Memories) -> Memories:
     memories.add_turns(
         "work",
         [
-            said("good morning everybody", 0, speaker="Ann Lee"),
-            said(
+            draft_turn("good morning everybody", 0, speaker="Ann Lee"),
+            draft_turn(
                 "when does the ferry leave the harbour?", 1, speaker="Bob", tags={"topic": "trip"}
             ),
-            said("the ferry leaves at nine", 2, speaker="Ann Lee", tags={"topic": "trip"}),
-            said("I could write a poem about a ferry in a harbour", 3, role="assistant"),
+            draft_turn("the ferry leaves at nine", 2, speaker="Ann Lee", tags={"topic": "trip"}),
+            draft_turn("I could write a poem about a ferry in a harbour", 3, role="assistant"),
         ],
     )
-    memories.add_turns("home", [said("the harbour is closed today", 3 * 24 * 60, speaker="Carl")])
+    memories.add_turns(
+        "home", [draft_turn("the harbour is closed today", 3 * 24 * 60, speaker="Carl")]
+    )
     memories.create("The harbour master is Dora", created_at=START + DAY)
     return memories
 
@@ -687,7 +692,10 @@ def test_explain_shows_the_scores_of_turns_and_memories(filled: Memories) -> Non
 def test_turns_of_a_named_speaker_rank_higher(memories: Memories) -> None:
     memories.add_turns(
         "talk",
-        [said("my bicycle is red", 0, speaker="Ann"), said("my bicycle is red", 1, speaker="Bob")],
+        [
+            draft_turn("my bicycle is red", 0, speaker="Ann"),
+            draft_turn("my bicycle is red", 1, speaker="Bob"),
+        ],
     )
     for name in ("Ann", "Bob"):
         assert (
@@ -699,7 +707,9 @@ def test_turns_of_a_named_speaker_rank_higher(memories: Memories) -> None:
 
 
 def test_a_date_in_a_question_is_relative_to_now(memories: Memories) -> None:
-    memories.add_turns("talk", [said("we met at the lake", day * 24 * 60) for day in (0, 30, 60)])
+    memories.add_turns(
+        "talk", [draft_turn("we met at the lake", day * 24 * 60) for day in (0, 30, 60)]
+    )
     for day in (0, 30, 60):
         now = START + (day + 1) * DAY
         [first, *_] = memories.search(
@@ -711,13 +721,14 @@ def test_a_date_in_a_question_is_relative_to_now(memories: Memories) -> None:
 def test_an_answer_is_found_by_the_question_before_it(url: str) -> None:
     with Memories(url, embedder=MiniLM(), clock=lambda: START) as memories:
         memories.add_turns(
-            "talk", [said(f"it rained in week {number}", number * 120) for number in range(20)]
+            "talk",
+            [draft_turn(f"it rained in week {number}", number * 120) for number in range(20)],
         )
         memories.add_turns(
             "talk",
             [
-                said("what did you buy at the market?", 5_000),
-                said("a red bicycle!", 5_001, speaker="Ann"),
+                draft_turn("what did you buy at the market?", 5_000),
+                draft_turn("a red bicycle!", 5_001, speaker="Ann"),
             ],
         )
         found = contents(
@@ -730,7 +741,10 @@ def test_nonsense_finds_no_turn(url: str) -> None:
     with Memories(url, embedder=MiniLM(), clock=lambda: START) as memories:
         memories.add_turns(
             "talk",
-            [said(f"we spoke of the weather on day {number}", number) for number in range(30)],
+            [
+                draft_turn(f"we spoke of the weather on day {number}", number)
+                for number in range(30)
+            ],
         )
         for query in ("asdf qwer zxcv", "%%% ###", "blorptang frobnicate wug"):
             assert memories.search(query, scope="history") == (), query
@@ -738,7 +752,9 @@ def test_nonsense_finds_no_turn(url: str) -> None:
 
 def test_turns_are_found_by_words_alone(url: str) -> None:
     with Memories(url, embedder="none", clock=lambda: START) as memories:
-        memories.add_turns("talk", [said("the ferry leaves at nine"), said("hello", 200)])
+        memories.add_turns(
+            "talk", [draft_turn("the ferry leaves at nine"), draft_turn("hello", 200)]
+        )
         [hit] = memories.search("ferry", scope="history")
         assert (hit.content, hit.similarity, hit.calibrated) == (
             "the ferry leaves at nine",
@@ -789,7 +805,7 @@ def test_turns_are_not_memories(filled: Memories) -> None:
 def test_turns_are_there_after_reopening(url: str) -> None:
     with Memories(url, embedder="fake", clock=lambda: START) as memories:
         written = memories.add_turns(
-            "talk", [said("hello", speaker="Ann", message_id="a", tags={"a": "b"})]
+            "talk", [draft_turn("hello", speaker="Ann", message_id="a", tags={"a": "b"})]
         )
     with Memories(url, embedder="fake") as memories:
         assert memories.tail_turns("talk") == written
@@ -819,10 +835,10 @@ def test_a_page_begins_at_an_index(memories: Memories) -> None:
 def test_conversations_are_listed_newest_first_with_counts_and_dates(
     url: str, memories: Memories
 ) -> None:
-    memories.add_turns("old", [said("a"), said("b", 5)])
-    memories.add_turns("new", [said("c", 3), said("d", 60), said("e", 61)])
+    memories.add_turns("old", [draft_turn("a"), draft_turn("b", 5)])
+    memories.add_turns("new", [draft_turn("c", 3), draft_turn("d", 60), draft_turn("e", 61)])
     with Memories(url, namespace="ann", embedder="fake") as ann:
-        ann.add_turns("mine", [said("f", 30)])
+        ann.add_turns("mine", [draft_turn("f", 30)])
         seen = [(each.id, each.namespace, each.turn_count) for each in ann.conversations()]
     assert seen == [("new", "shared", 3), ("mine", "ann", 1), ("old", "shared", 2)]
     [newest, oldest] = memories.conversations()
@@ -832,7 +848,7 @@ def test_conversations_are_listed_newest_first_with_counts_and_dates(
 
 
 def test_as_of_before_a_conversation_says_when_it_began(url: str, memories: Memories) -> None:
-    memories.add_turns("talk", [said("a", 5)])
+    memories.add_turns("talk", [draft_turn("a", 5)])
     with Memories(url, namespace="ann", embedder="fake") as ann:
         with pytest.raises(NotFound, match="it did not exist until"):
             ann.conversation("talk", as_of=START)
@@ -877,7 +893,7 @@ def test_a_page_of_one_turn_contains_all_parts_of_a_long_message(memories: Memor
     long = " ".join(
         f"sentence {number} of the message." for number in range(4 * MAX_TURN_CHARACTERS // 30)
     )
-    memories.add_turns("talk", [said("before"), said(long, 1), said("after", 2)])
+    memories.add_turns("talk", [draft_turn("before"), draft_turn(long, 1), draft_turn("after", 2)])
     [turn] = memories.turns("talk", start=1, limit=1)
     assert turn.parts > 2
     assert turn.content == long

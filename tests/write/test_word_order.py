@@ -19,7 +19,7 @@ def words_of(text: str) -> list[Word]:
     ]
 
 
-def moved(change: Callable[..., Sequence[Word]]) -> Callable[..., str]:
+def apply_to_texts(change: Callable[..., Sequence[Word]]) -> Callable[..., str]:
     """Return a function that applies a change of words to texts."""
 
     def change_texts(*texts: str) -> str:
@@ -30,7 +30,7 @@ def moved(change: Callable[..., Sequence[Word]]) -> Callable[..., str]:
     return change_texts
 
 
-def split(decide: Callable[..., Any]) -> Callable[..., Any]:
+def split_texts(decide: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that takes texts instead of sequences of keys."""
     return lambda *texts: decide(*map(str.split, texts))
 
@@ -66,7 +66,7 @@ def test_an_owner_is_written_as_in_the_other_text() -> None:
         ("'s contract", "contract of x", "'s contract"),
         ("my customer 's", "contract of customer", "my customer"),
     ]
-    assert failures_of(rows, moved(word_order._resolve_owner)) == []
+    assert failures_of(rows, apply_to_texts(word_order._resolve_owner)) == []
 
 
 def test_nouns_are_joined_as_in_the_other_text() -> None:
@@ -90,7 +90,7 @@ def test_nouns_are_joined_as_in_the_other_text() -> None:
         ),
         ("a b c with d", "d a b c", "a b c with d"),
     ]
-    assert failures_of(rows, moved(word_order.join_nouns)) == []
+    assert failures_of(rows, apply_to_texts(word_order.join_nouns)) == []
 
 
 def test_three_names_or_more_are_sorted() -> None:
@@ -105,7 +105,7 @@ def test_three_names_or_more_are_sorted() -> None:
         ("x , Zoe , Bob and Ann left", "x , zoe , bob and ann left"),
         ("Zoe , Bob and Ann met Tom , Sam and Dan", "ann , bob and zoe met dan , sam and tom"),
     ]
-    assert failures_of(rows, moved(word_order.sort_lists)) == []
+    assert failures_of(rows, apply_to_texts(word_order.sort_lists)) == []
 
 
 def test_the_only_pair_is_sorted() -> None:
@@ -130,7 +130,7 @@ def test_the_only_pair_is_sorted() -> None:
         ("Zoe and Ann know Tom", "ann and zoe know tom"),
         ("we see Zoe and Ann often", "we see zoe and ann often"),
     ]
-    assert failures_of(rows, moved(word_order._sort_pair)) == []
+    assert failures_of(rows, apply_to_texts(word_order._sort_pair)) == []
 
 
 def test_an_adjunct_moves_to_the_end() -> None:
@@ -149,7 +149,7 @@ def test_an_adjunct_moves_to_the_end() -> None:
         ("since a long spring gates open", "since a long spring gates open"),
         ("since spring gates every open", "gates every open since spring"),
     ]
-    assert failures_of(rows, moved(word_order._move_fronted)) == []
+    assert failures_of(rows, apply_to_texts(word_order._move_fronted)) == []
 
 
 def test_an_adjunct_ends_before_the_subject() -> None:
@@ -169,7 +169,7 @@ def test_an_adjunct_ends_before_the_subject() -> None:
         ("on all", 0),
         ("on x all", 2),
     ]
-    assert failures_of(rows, split(word_order._end_of_adjunct)) == []
+    assert failures_of(rows, split_texts(word_order._end_of_adjunct)) == []
 
 
 def test_the_first_occurrence_is_removed() -> None:
@@ -181,7 +181,7 @@ def test_the_first_occurrence_is_removed() -> None:
         ("a", "a b", []),
         ("a b", "a b", []),
     ]
-    assert failures_of(rows, split(word_order._without)) == []
+    assert failures_of(rows, split_texts(word_order._without)) == []
 
 
 def test_a_verb_may_precede_its_subject() -> None:
@@ -197,7 +197,7 @@ def test_a_verb_may_precede_its_subject() -> None:
         ("v a", "a v", True),
         ("v a b", "b a v", False),
     ]
-    assert failures_of(rows, split(word_order._has_verb_first)) == []
+    assert failures_of(rows, split_texts(word_order._has_verb_first)) == []
 
 
 def test_an_adverb_of_manner_has_more_than_five_letters() -> None:

@@ -26,7 +26,7 @@ def client_of(site: Site) -> httpx.Client:
     )
 
 
-def filled(site: Site) -> str:
+def fill_site(site: Site) -> str:
     """Store a memory from a conversation, with versions of 1, 3 and 9 May; return its id."""
     clock = T0
     with Memories(config=site.memories.config, embedder="none", clock=lambda: clock) as memories:
@@ -52,7 +52,7 @@ def filled(site: Site) -> str:
 def past(mcp: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[httpx.Client, str]]:
     """A client of a filled site, and the id of its memory; no test changes them."""
     with serving(tmp_path_factory.mktemp("past")) as site, client_of(site) as client:
-        yield client, filled(site)
+        yield client, fill_site(site)
 
 
 @pytest.fixture
@@ -62,13 +62,13 @@ def asking(past: tuple[httpx.Client, str]) -> httpx.Client:
 
 
 @pytest.fixture
-def one(past: tuple[httpx.Client, str]) -> str:
+def memory_id(past: tuple[httpx.Client, str]) -> str:
     """The id of the filled site's memory."""
     return past[1]
 
 
 @pytest.fixture
-def own(site: Site) -> Iterator[httpx.Client]:
+def own_client(site: Site) -> Iterator[httpx.Client]:
     """A client of a site that a test may change."""
     with client_of(site) as client:
         yield client
@@ -80,8 +80,10 @@ def text_of(answer: httpx.Response) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", main)).split())
 
 
-def test_a_memory_is_shown_as_it_was_and_as_it_is_today(asking: httpx.Client, one: str) -> None:
-    said = text_of(asking.get(f"/memories/{one}?{THEN}"))
+def test_a_memory_is_shown_as_it_was_and_as_it_is_today(
+    asking: httpx.Client, memory_id: str
+) -> None:
+    said = text_of(asking.get(f"/memories/{memory_id}?{THEN}"))
     assert "As it was on 2026-05-04 . Today it says: Deploys happen on Fridays" in said
     assert "type fact" in said
     assert "type decision" not in said
@@ -89,13 +91,13 @@ def test_a_memory_is_shown_as_it_was_and_as_it_is_today(asking: httpx.Client, on
     assert "Mondays Tuesdays" in said  # the history, word by word
     assert "until 9 May" not in said
     assert "until 3 May" in said
-    assert "read" not in said.partition("namespace")[2].partition(one)[0]
+    assert "read" not in said.partition("namespace")[2].partition(memory_id)[0]
 
 
-def test_pages_of_the_past_offer_no_changes(asking: httpx.Client, one: str) -> None:
+def test_pages_of_the_past_offer_no_changes(asking: httpx.Client, memory_id: str) -> None:
     failures = []
     for path in (
-        f"/memories/{one}?",
+        f"/memories/{memory_id}?",
         "/tags?",
         "/tags?key=type&",
         "/namespaces?",
@@ -108,13 +110,13 @@ def test_pages_of_the_past_offer_no_changes(asking: httpx.Client, one: str) -> N
         ways = ("data-do", "data-batch", 'id="edit"', 'type="file"', "/api/")
         failures += [f"{path} has {way}" for way in ways if way in page]
     assert failures == []
-    assert "data-do" in asking.get(f"/memories/{one}").text.partition("<main")[2]
+    assert "data-do" in asking.get(f"/memories/{memory_id}").text.partition("<main")[2]
 
 
 @pytest.mark.thorough
-def test_every_link_on_pages_of_a_day_keeps_the_day(asking: httpx.Client, one: str) -> None:
+def test_every_link_on_pages_of_a_day_keeps_the_day(asking: httpx.Client, memory_id: str) -> None:
     seen: set[str] = set()
-    ways = [f"/?{THEN}", f"/?q=deploys&{THEN}", f"/memories/{one}?{THEN}"]
+    ways = [f"/?{THEN}", f"/?q=deploys&{THEN}", f"/memories/{memory_id}?{THEN}"]
     while ways:
         path = ways.pop()
         if path in seen or len(seen) > 80:
@@ -137,9 +139,9 @@ def test_every_link_on_pages_of_a_day_keeps_the_day(asking: httpx.Client, one: s
     }  # fmt: skip
 
 
-def test_back_to_now_leads_to_the_same_view(asking: httpx.Client, one: str) -> None:
+def test_back_to_now_leads_to_the_same_view(asking: httpx.Client, memory_id: str) -> None:
     for path in (
-        f"/memories/{one}?",
+        f"/memories/{memory_id}?",
         "/tags?key=type&",
         "/conversations/talk?start=0&",
         "/review?",
@@ -168,11 +170,11 @@ SAME = {
 
 @pytest.mark.parametrize("then", [THEN, "as_of=2026-04-01"])
 def test_a_view_of_a_day_as_json_equals_the_answer_of_the_api(
-    asking: httpx.Client, one: str, then: str
+    asking: httpx.Client, memory_id: str, then: str
 ) -> None:
     for path, api in SAME.items():
-        shown = asking.get(f"{path}&format=json&{then}".format(one=one))
-        said = asking.get(f"{api}&{then}".format(one=one))
+        shown = asking.get(f"{path}&format=json&{then}".format(one=memory_id))
+        said = asking.get(f"{api}&{then}".format(one=memory_id))
         if path.startswith("/conversations/") and then != THEN:
             assert (shown.status_code, said.json()["count"]) == (404, 0)
             continue
@@ -184,9 +186,9 @@ def test_a_view_of_a_day_as_json_equals_the_answer_of_the_api(
 
 
 def test_a_memory_not_yet_stored_on_that_day_links_to_its_first_version(
-    asking: httpx.Client, one: str
+    asking: httpx.Client, memory_id: str
 ) -> None:
-    answer = asking.get(f"/memories/{one}?as_of=2026-04-30")
+    answer = asking.get(f"/memories/{memory_id}?as_of=2026-04-30")
     assert answer.status_code == 404
     assert (
         "Not stored yet on 2026-04-30 This memory did not exist until 1 May 2026 12:00 UTC."
@@ -199,24 +201,26 @@ def test_a_memory_not_yet_stored_on_that_day_links_to_its_first_version(
     assert "Fridays" in text_of(asking.get(links["See it as it is now"]))
 
 
-def test_a_memory_that_was_waiting_on_that_day_is_not_found(site: Site, own: httpx.Client) -> None:
-    one = filled(site)
+def test_a_memory_that_was_waiting_on_that_day_is_not_found(
+    site: Site, own_client: httpx.Client
+) -> None:
+    memory_id = fill_site(site)
     (waits,) = site.memories.review.page().memories
-    answer = own.get(f"/memories/{waits.id}?{THEN}")
+    answer = own_client.get(f"/memories/{waits.id}?{THEN}")
     assert (
         answer.status_code,
         "It had to wait for review, and was not accepted" in answer.text,
     ) == (404, True)
     assert "See its first version" not in answer.text
     site.memories.review.reject([waits.id])
-    assert own.get(f"/memories/{waits.id}?{THEN}").status_code == 404
-    assert own.get(f"/memories/{one}?as_of=2099-01-01").status_code == 200
+    assert own_client.get(f"/memories/{waits.id}?{THEN}").status_code == 404
+    assert own_client.get(f"/memories/{memory_id}?as_of=2099-01-01").status_code == 200
 
 
 def test_a_conversation_that_had_not_begun_says_when_it_began(
-    asking: httpx.Client, one: str
+    asking: httpx.Client, memory_id: str
 ) -> None:
-    assert one
+    assert memory_id
     answer = asking.get("/conversations/talk?as_of=2026-04-30")
     assert (answer.status_code, "is from 1 May 2026 12:00 UTC" in text_of(answer)) == (404, True)
     then = text_of(asking.get(f"/conversations/talk?{THEN}"))
@@ -224,47 +228,53 @@ def test_a_conversation_that_had_not_begun_says_when_it_began(
     assert "said 20" not in then
 
 
-def test_a_forgotten_memory_is_gone_from_all_days(site: Site, own: httpx.Client) -> None:
-    one = filled(site)
-    site.memories.forget(one)
-    answer = own.get(f"/memories/{one}?{THEN}")
+def test_a_forgotten_memory_is_gone_from_all_days(site: Site, own_client: httpx.Client) -> None:
+    memory_id = fill_site(site)
+    site.memories.forget(memory_id)
+    answer = own_client.get(f"/memories/{memory_id}?{THEN}")
     assert (answer.status_code, "Memory not found" in answer.text) == (404, True)
     for path in (f"/?{THEN}", f"/tags?{THEN}", f"/?q=deploys&{THEN}"):
-        assert "Tuesdays" not in own.get(path).text
+        assert "Tuesdays" not in own_client.get(path).text
 
 
-def test_a_past_version_says_what_became_of_the_memory(site: Site, own: httpx.Client) -> None:
-    one, memories = filled(site), site.memories
+def test_a_past_version_says_what_became_of_the_memory(
+    site: Site, own_client: httpx.Client
+) -> None:
+    memory_id, memories = fill_site(site), site.memories
 
     def replace() -> None:
-        memories.restore(one)
-        memories.create("None at all", supersedes=one)
+        memories.restore(memory_id)
+        memories.create("None at all", supersedes=memory_id)
 
     changes: dict[str, Callable[[], object]] = {
-        "It says the same thing today.": lambda: memories.restore(one, version=2),
-        "Today it has different tags.": lambda: memories.update(one, tags={"type": "decision"}),
-        "Today it is deleted.": lambda: memories.delete(one),
+        "It says the same thing today.": lambda: memories.restore(memory_id, version=2),
+        "Today it has different tags.": lambda: memories.update(
+            memory_id, tags={"type": "decision"}
+        ),
+        "Today it is deleted.": lambda: memories.delete(memory_id),
         "Today another memory has replaced it.": replace,
     }
     for sentence, change in changes.items():
         change()
-        assert sentence in text_of(own.get(f"/memories/{one}?{THEN}"))
+        assert sentence in text_of(own_client.get(f"/memories/{memory_id}?{THEN}"))
 
 
-def test_a_memory_that_was_deleted_on_that_day_says_so(site: Site, own: httpx.Client) -> None:
-    one = filled(site)
+def test_a_memory_that_was_deleted_on_that_day_says_so(
+    site: Site, own_client: httpx.Client
+) -> None:
+    memory_id = fill_site(site)
     moment = T0 + 20 * DAY
     with Memories(config=site.memories.config, embedder="none", clock=lambda: moment) as memories:
-        memories.delete(one)
+        memories.delete(memory_id)
         moment += DAY
-        memories.restore(one)
-    then = text_of(own.get(f"/memories/{one}?as_of=2026-05-21"))
+        memories.restore(memory_id)
+    then = text_of(own_client.get(f"/memories/{memory_id}?as_of=2026-05-21"))
     assert "This memory was deleted at that time." in then
     assert "Fridays" in then
-    assert "was deleted" not in text_of(own.get(f"/memories/{one}?as_of=2026-05-22"))
+    assert "was deleted" not in text_of(own_client.get(f"/memories/{memory_id}?as_of=2026-05-22"))
 
 
-def test_a_correction_is_shown_from_its_day_on(site: Site, own: httpx.Client) -> None:
+def test_a_correction_is_shown_from_its_day_on(site: Site, own_client: httpx.Client) -> None:
     moment = T0
     with Memories(config=site.memories.config, embedder="none", clock=lambda: moment) as memories:
         older = memories.create("The office is at 12 Main Street", key="office").memory
@@ -274,15 +284,17 @@ def test_a_correction_is_shown_from_its_day_on(site: Site, own: httpx.Client) ->
         assert newer
         assert older
         memories.update(newer.id, "The office is at 41 Harbour Road")
-    assert "corrects it" not in text_of(own.get(f"/memories/{older.id}?{THEN}"))
-    then = text_of(own.get(f"/memories/{older.id}?as_of=2026-05-06"))
+    assert "corrects it" not in text_of(own_client.get(f"/memories/{older.id}?{THEN}"))
+    then = text_of(own_client.get(f"/memories/{older.id}?as_of=2026-05-06"))
     assert "Another memory corrects it" in then
     assert "40 Harbour Road" in then
     assert "41 Harbour Road" not in then
 
 
-def test_health_and_review_say_that_they_show_the_present(asking: httpx.Client, one: str) -> None:
-    assert one
+def test_health_and_review_say_that_they_show_the_present(
+    asking: httpx.Client, memory_id: str
+) -> None:
+    assert memory_id
     health, review = (text_of(asking.get(f"{path}?{THEN}")) for path in ("/status", "/review"))
     assert "1 memories 2 turns of conversations" in health
     assert "Earlier states of the store" in health
@@ -301,8 +313,10 @@ def test_invalid_parameters_are_not_copied_into_links(asking: httpx.Client) -> N
     assert '/tags?namespace=ann"' in kept
 
 
-def test_an_empty_day_says_that_nothing_had_been_stored(asking: httpx.Client, one: str) -> None:
-    assert one
+def test_an_empty_day_says_that_nothing_had_been_stored(
+    asking: httpx.Client, memory_id: str
+) -> None:
+    assert memory_id
     said = text_of(asking.get("/?as_of=2026-04-01"))
     assert "Nothing had been stored by then." in said
     assert "memory create" not in said
@@ -332,8 +346,8 @@ def test_a_time_is_shown_in_the_readers_form(zone: Callable[[str], None]) -> Non
     assert end_of("2026-05-01") == "2026-05-01"
 
 
-def test_filters_are_shown_and_can_be_removed(asking: httpx.Client, one: str) -> None:
-    assert one
+def test_filters_are_shown_and_can_be_removed(asking: httpx.Client, memory_id: str) -> None:
+    assert memory_id
     page = asking.get(f"/?tag=type%3Dfact&trust=agent&{THEN}")
     links = [
         html.unescape(target)

@@ -671,10 +671,10 @@ def result_of(outcome: Any, names: dict[str, str]) -> Any:
     text = (
         f"{type(outcome).__name__}: {outcome}" if isinstance(outcome, Exception) else repr(outcome)
     )
-    return named(text, names)
+    return replace_ids(text, names)
 
 
-def named(text: str, names: dict[str, str]) -> str:
+def replace_ids(text: str, names: dict[str, str]) -> str:
     """Replace each id in a text with its name."""
     for memory_id, name in names.items():
         text = text.replace(memory_id, name)
@@ -704,7 +704,9 @@ def stored_state(store: Store) -> tuple[list[Any], dict[str, str]]:
         for n, group in enumerate(sorted({record.ref.group for record in records}))
     }
     vectors = store.vectors([record.ref for record in records])
-    found = [(named(repr(record), names), vectors[record.ref].tobytes()) for record in records]
+    found = [
+        (replace_ids(repr(record), names), vectors[record.ref].tobytes()) for record in records
+    ]
     return sorted(found), names
 
 

@@ -37,7 +37,7 @@ def of(store: Store, namespace: str = "ann", *, shared: bool = True) -> Memories
     )
 
 
-def talks(memories: Memories, count: int) -> list[str]:
+def store_conversations(memories: Memories, count: int) -> list[str]:
     """Store conversations, an hour apart; return their names, the newest first."""
     names = [f"talk {number}" for number in range(count)]
     for number, name in enumerate(names):
@@ -59,7 +59,7 @@ class Conversations:
 
     def test_pages_go_through_all_conversations_newest_first(self, store: Store) -> None:
         memories = of(store)
-        names = talks(memories, 7)
+        names = store_conversations(memories, 7)
         seen, cursor = [], None
         while True:
             page = memories.list_conversations(limit=3, cursor=cursor)
@@ -74,7 +74,7 @@ class Conversations:
 
     def test_a_conversation_has_a_title_a_user_and_tags(self, store: Store) -> None:
         memories = of(store)
-        talks(memories, 3)
+        store_conversations(memories, 3)
         changed = memories.update_conversation(
             "talk 1", title=" Release of May ", user="ann", tags={"project": "shop"}
         )
@@ -103,7 +103,7 @@ class Conversations:
 
     def test_the_title_of_a_conversation_is_not_part_of_its_turns(self, store: Store) -> None:
         memories = of(store)
-        talks(memories, 1)
+        store_conversations(memories, 1)
         before = memories.turns("talk 0")
         memories.update_conversation(
             "talk 0", title="Quokka", user="numbat", tags={"wombat": "yes"}
@@ -116,7 +116,7 @@ class Conversations:
 
     def test_a_title_stays_when_the_first_turns_are_forgotten(self, store: Store) -> None:
         memories = of(store)
-        talks(memories, 1)
+        store_conversations(memories, 1)
         memories.add_turns("talk 0", ["bye", "bye bye"])
         memories.update_conversation("talk 0", title="Release", user="ann", tags={"k": "v"})
         memories.forget_turns("talk 0", index=0)
@@ -135,7 +135,7 @@ class Conversations:
 
     def test_conversations_are_filtered_by_who_spoke_and_when(self, store: Store) -> None:
         memories = of(store)
-        names = talks(memories, 4)
+        names = store_conversations(memories, 4)
 
         def ids(**filters: object) -> list[str]:
             return [entry.id for entry in memories.conversations(**filters)]  # type: ignore[arg-type]
@@ -187,7 +187,7 @@ class Conversations:
     ) -> None:
         store, copy = open_store(SPACE), SQLiteStore(tmp_path / "copy.db", SPACE)
         memories = of(store)
-        talks(memories, 2)
+        store_conversations(memories, 2)
         memories.update_conversation("talk 0", title="Release", user="ann", tags={"k": "v"})
         migrate(store, copy, FakeEmbedder(), progress=lambda *_: None)
         memories.update_conversation("talk 0", title="Release of June")

@@ -22,7 +22,7 @@ from memories.transfer.migrate import migrate
 DAY = timedelta(days=1)
 
 
-def opened(store: Store, clock: Callable[[], datetime] | None = None) -> Memories:
+def open_memories(store: Store, clock: Callable[[], datetime] | None = None) -> Memories:
     """Return the memories of `ann` over a store."""
     more = {} if clock is None else {"clock": clock}
     return Memories(store, namespace="ann", shared=False, embedder=FakeEmbedder(), **more)
@@ -60,7 +60,7 @@ class Log(Opened):
     """Tests of the audit log."""
 
     def test_every_change_has_an_entry_with_its_writer(self, store: Store) -> None:
-        memories = opened(store)
+        memories = open_memories(store)
         first = memories.create(
             "Deploys happen on Tuesdays", decay="reinforceable", key="deploy/day"
         ).memory
@@ -116,7 +116,7 @@ class Log(Opened):
 
     def test_the_log_is_filtered_by_memory_conversation_action_and_time(self, store: Store) -> None:
         clock = Clock()
-        memories = opened(store, clock)
+        memories = open_memories(store, clock)
         first, second = (memories.create(text, force=True).memory for text in ("apples", "pears"))
         assert first is not None
         assert second is not None
@@ -136,11 +136,11 @@ class Log(Opened):
         assert numbers(first.id, action="delete") == [4]
         assert numbers(since=T0 + DAY / 2) == [5, 4]
         assert numbers(until=T0 + DAY / 2) == [3, 2, 1]
-        assert opened(store)._lookup.readable == ("ann",)
+        assert open_memories(store)._lookup.readable == ("ann",)
         assert Memories(store, namespace="bob", shared=False, embedder=FakeEmbedder()).log() == ()
 
     def test_many_changes_in_one_transaction_share_few_entries(self, store: Store) -> None:
-        memories = opened(store)
+        memories = open_memories(store)
         memories.create_many([f"statement number {number}" for number in range(60)], force=True)
         memories.add_turns("c", [f"turn {number}" for number in range(60)])
         assert len(chain(store)) == 2
@@ -149,7 +149,7 @@ class Log(Opened):
         assert check(memories).problem is None
 
     def test_a_failed_change_is_not_in_the_log(self, store: Store) -> None:
-        memories = opened(store)
+        memories = open_memories(store)
         through = memories._store
         with pytest.raises(RuntimeError), through.transaction():
             through.append([record("m")])
@@ -165,7 +165,7 @@ class Log(Opened):
         assert check(memories).problem is None
 
     def test_a_log_has_no_content_and_no_byte_of_forgotten_records(self, store: Store) -> None:
-        memories = opened(store)
+        memories = open_memories(store)
         made = memories.create(
             "Ann likes quokkas", tags={"animal": "wombat"}, key="ann/zoo", decay="reinforceable"
         )
@@ -187,7 +187,7 @@ class Log(Opened):
 
     def five(self, store: Store) -> tuple[Memories, list[Record]]:
         """Return memories with five entries in their log, and the records of these."""
-        memories = opened(store)
+        memories = open_memories(store)
         for number in range(5):
             memories.create(f"statement number {number}", force=True)
         return memories, chain(store)
@@ -259,7 +259,7 @@ class Log(Opened):
     # --- several writers
 
     def test_writers_in_threads_share_one_chain(self, open_store: OpenStore) -> None:
-        both = [opened(open_store(SPACE)), opened(open_store(SPACE))]
+        both = [open_memories(open_store(SPACE)), open_memories(open_store(SPACE))]
         both[0].create("the first statement", force=True)
         failed: list[BaseException] = []
 
@@ -286,7 +286,7 @@ class Log(Opened):
 
     def test_as_of_is_exact_after_any_number_of_reinforcements(self, store: Store) -> None:
         clock = Clock()
-        memories = opened(store, clock)
+        memories = open_memories(store, clock)
         made = memories.create("The office dog is called Rex", decay="reinforceable").memory
         assert made is not None
         for day in (2, 5, 9, 10, 20):
@@ -307,7 +307,7 @@ class Log(Opened):
 
     def test_as_of_ignores_reinforcements_of_earlier_versions(self, store: Store) -> None:
         clock = Clock()
-        memories = opened(store, clock)
+        memories = open_memories(store, clock)
         made = memories.create("The office dog is called Rex", decay="reinforceable").memory
         assert made is not None
         for day, act in enumerate(("reinforce", "update", "reinforce", "tag", "reinforce"), 1):
@@ -326,7 +326,7 @@ class Log(Opened):
 
     def test_a_reinforcement_from_before_the_log_stays_known(self, store: Store) -> None:
         clock = Clock()
-        memories = opened(store, clock)
+        memories = open_memories(store, clock)
         made = memories.create("The office dog is called Rex", decay="reinforceable").memory
         assert made is not None
         clock.now = T0 + DAY
@@ -346,7 +346,7 @@ class Log(Opened):
 
     def test_a_log_moves_with_its_store(self, store: Store, tmp_path: Path) -> None:
         clock = Clock()
-        memories = opened(store, clock)
+        memories = open_memories(store, clock)
         made = memories.create("The office dog is called Rex", decay="reinforceable").memory
         assert made is not None
         for day in (1, 2):
@@ -356,7 +356,7 @@ class Log(Opened):
         before, head = memories.log(), check(memories).head
         other = SQLiteStore(tmp_path / "moved.db", SPACE)
         migrate(store, other, FakeEmbedder(), progress=lambda *_: None)
-        copy = opened(other, clock)
+        copy = open_memories(other, clock)
         assert copy.log() == before
         assert check(copy, against=head).problem is None
         assert copy.list(as_of=T0 + 1.5 * DAY).memories[0].last_reinforced_at == T0 + DAY

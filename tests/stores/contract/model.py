@@ -426,7 +426,7 @@ class Operations(RuleBasedStateMachine):
                 break
         expected = [known for known in self.model.visible(who) if known.live]
         expected = [known for known in expected if wanted.items() <= known.latest.tags.items()]
-        assert shown(results) == {known.id: facts(known) for known in expected}
+        assert listing(results) == {known.id: facts(known) for known in expected}
         assert len(results) == len(expected)
         deleted = memories.list(deleted=True, limit=1000).memories
         assert {memory.id for memory in deleted} == {
@@ -557,7 +557,7 @@ def model_turns(turns: Iterable[Turn]) -> list[Said]:
     return [Said(turn.index, turn.content, turn.message_id) for turn in turns]
 
 
-def shown(memories: Iterable[Any]) -> dict[str, Any]:
+def listing(memories: Iterable[Any]) -> dict[str, Any]:
     """Return the lines of a listing of memories."""
     return {
         memory.id: (memory.namespace, memory.content, dict(memory.tags), memory.version, memory.key)

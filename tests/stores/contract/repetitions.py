@@ -14,7 +14,7 @@ DAY = timedelta(days=1)
 WRITERS = 4
 
 
-def opened(store: Store, clock: Clock) -> Memories:
+def open_memories(store: Store, clock: Clock) -> Memories:
     """Return Ann's memories over a store."""
     return Memories(store, namespace="ann", shared=False, embedder=FakeEmbedder(), clock=clock)
 
@@ -24,7 +24,7 @@ class Repetitions:
 
     def test_what_a_repetition_adds_is_merged_and_found(self, open_store: OpenStore) -> None:
         clock = Clock()
-        memories = opened(open_store(FakeEmbedder.space), clock)
+        memories = open_memories(open_store(FakeEmbedder.space), clock)
         made = memories.create(TEXT, tags={"type": "fact"}, decay="contextual", confidence=0.5)
         clock.now += DAY
         again = memories.create(
@@ -37,7 +37,7 @@ class Repetitions:
         assert (again.stored, again.id, again.reinforced) == (False, made.id, True)
         assert again.merged == ("tags", "decay", "confidence", "source")
         assert again.not_merged == {"tags": {"type": "decision"}}
-        for reader in (memories, opened(open_store(FakeEmbedder.space), clock)):
+        for reader in (memories, open_memories(open_store(FakeEmbedder.space), clock)):
             [kept] = reader.list().memories
             assert (kept.content, kept.tags, kept.version) == (TEXT, {"type": "fact", "a": "b"}, 2)
             assert (kept.decay_policy, kept.base_confidence, kept.source) == (
@@ -62,7 +62,7 @@ class Repetitions:
         self, open_store: OpenStore
     ) -> None:
         clock = Clock()
-        memories = opened(open_store(FakeEmbedder.space), clock)
+        memories = open_memories(open_store(FakeEmbedder.space), clock)
         ids = []
         for text in ("The API listens on port 8080.", "The API listens on port 9090."):
             ids.append(memories.create(text).id)
@@ -77,7 +77,7 @@ class Repetitions:
 
     def test_concurrent_repetitions_lose_nothing(self, open_store: OpenStore) -> None:
         clock = Clock()
-        writers = [opened(open_store(FakeEmbedder.space), clock) for _ in range(WRITERS)]
+        writers = [open_memories(open_store(FakeEmbedder.space), clock) for _ in range(WRITERS)]
         writers[0].create(TEXT)
 
         def say(writer: int) -> list[tuple[str, ...]]:

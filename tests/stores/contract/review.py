@@ -22,7 +22,7 @@ QUERY = "when do deploys of the harbour service happen?"
 HOUR = timedelta(hours=1)
 
 
-def opened(
+def open_memories(
     store: Store, clock: Callable[[], datetime] | None = None, *, channel: str = "python"
 ) -> Memories:
     """Return the memories of `ann` over a store."""
@@ -32,7 +32,7 @@ def opened(
     )
 
 
-def made(memories: Memories, text: str = TEXT, **values: object) -> Memory:
+def store_waiting(memories: Memories, text: str = TEXT, **values: object) -> Memory:
     """Store a waiting memory; return it."""
     created = memories.create(text, pending=True, **values)  # type: ignore[arg-type]
     assert created.stored
@@ -53,10 +53,12 @@ class Review:
 
     def test_waiting_memories_are_found_only_on_request(self, open_store: OpenStore) -> None:
         clock = Clock()
-        memories = opened(open_store(FakeEmbedder.space), clock)
+        memories = open_memories(open_store(FakeEmbedder.space), clock)
         other = memories.create("The user prefers Python", tags={"kind": "fact"}).memory
         assert other is not None
-        waits = made(memories, tags={"kind": "fact", "only": "waiting"}, key="harbour/deploys")
+        waits = store_waiting(
+            memories, tags={"kind": "fact", "only": "waiting"}, key="harbour/deploys"
+        )
         clock.now += HOUR
         assert ids(memories) == ids(memories, tags={"kind": "fact"}) == [other.id]
         assert ids(memories, deleted=True) == []
@@ -82,8 +84,8 @@ class Review:
         assert memories.get(waits.id).tags == {"kind": "fact", "only": "waiting"}
 
     def test_waiting_memories_are_in_no_context(self, open_store: OpenStore) -> None:
-        memories = opened(open_store(FakeEmbedder.space))
-        made(memories)
+        memories = open_memories(open_store(FakeEmbedder.space))
+        store_waiting(memories)
         gateway = MemoryGateway(ENGINE, backend=EngineBackend(memories))
         built = ContextBuilder.from_config(gateway, memories.config, 2_000).build_recall(
             QUERY, None
@@ -94,7 +96,7 @@ class Review:
         self, open_store: OpenStore
     ) -> None:
         store = open_store(FakeEmbedder.space)
-        waits = made(opened(store))
+        waits = store_waiting(open_memories(store))
         bob = Memories(store, namespace="bob", embedder=FakeEmbedder())
         assert ids(bob, pending=True) == []
         assert bob.search(QUERY, pending=True) == ()
@@ -106,10 +108,10 @@ class Review:
     def test_a_waiting_memory_takes_no_key_until_it_is_accepted(
         self, open_store: OpenStore
     ) -> None:
-        memories = opened(open_store(FakeEmbedder.space))
+        memories = open_memories(open_store(FakeEmbedder.space))
         old = memories.create("The user prefers Go").memory
         assert old is not None
-        waits = made(memories, key="harbour/deploys", supersedes=old.id)
+        waits = store_waiting(memories, key="harbour/deploys", supersedes=old.id)
         assert ids(memories) == [old.id]
         taken = memories.create("The harbour is closed on Mondays", key="harbour/deploys").memory
         assert taken is not None
@@ -127,15 +129,17 @@ class Review:
 
     def test_an_accepted_memory_is_an_ordinary_one(self, open_store: OpenStore) -> None:
         clock = Clock()
-        memories = opened(open_store(FakeEmbedder.space), clock, channel="hook")
+        memories = open_memories(open_store(FakeEmbedder.space), clock, channel="hook")
         replaced = Memories(
             open_store(FakeEmbedder.space), namespace="ann", shared=False, embedder=FakeEmbedder()
         )
         old = replaced.create("The user prefers Go", created_at=T0 - HOUR).memory
         assert old is not None
-        waits = made(memories, key="harbour/deploys", supersedes=old.id, tags={"kind": "fact"})
+        waits = store_waiting(
+            memories, key="harbour/deploys", supersedes=old.id, tags={"kind": "fact"}
+        )
         clock.now += HOUR
-        person = opened(open_store(FakeEmbedder.space), clock)
+        person = open_memories(open_store(FakeEmbedder.space), clock)
         [done] = person.review.accept([waits.id])
         assert done.done
         assert done.memory == person.get(waits.id)
@@ -179,11 +183,12 @@ class Review:
 
     def test_an_edit_at_acceptance_is_a_version_by_its_editor(self, open_store: OpenStore) -> None:
         clock = Clock()
-        waits = made(
-            opened(open_store(FakeEmbedder.space), clock, channel="hook"), tags={"kind": "fact"}
+        waits = store_waiting(
+            open_memories(open_store(FakeEmbedder.space), clock, channel="hook"),
+            tags={"kind": "fact"},
         )
         clock.now += HOUR
-        person = opened(open_store(FakeEmbedder.space), clock)
+        person = open_memories(open_store(FakeEmbedder.space), clock)
         [done] = person.review.accept([waits.id], content="Deploys happen on Thursdays")
         assert (done.memory.id, done.memory.version, done.memory.pending) == (waits.id, 2, False)
         assert done.memory.tags == {"kind": "fact"}
@@ -204,8 +209,8 @@ class Review:
         assert ids(person, pending=True) == []
 
     def test_a_restored_rejected_memory_waits_again(self, open_store: OpenStore) -> None:
-        memories = opened(open_store(FakeEmbedder.space))
-        waits = made(memories, key="harbour/deploys")
+        memories = open_memories(open_store(FakeEmbedder.space))
+        waits = store_waiting(memories, key="harbour/deploys")
         [done] = memories.review.reject([waits.id])
         assert (done.done, done.memory.deleted, done.memory.pending) == (True, True, False)
         assert (ids(memories), ids(memories, pending=True), ids(memories, deleted=True)) == (
@@ -231,8 +236,8 @@ class Review:
         assert ids(memories) == [waits.id]
 
     def test_the_same_text_waits_only_once(self, open_store: OpenStore) -> None:
-        memories = opened(open_store(FakeEmbedder.space))
-        waits = made(memories)
+        memories = open_memories(open_store(FakeEmbedder.space))
+        waits = store_waiting(memories)
         for _ in range(2):
             again = memories.create(TEXT, pending=True)
             assert (again.stored, again.memory and again.memory.id) == (False, waits.id)
@@ -243,8 +248,8 @@ class Review:
         assert ids(memories, pending=True) == []
 
     def test_a_current_text_does_not_also_wait(self, open_store: OpenStore) -> None:
-        memories = opened(open_store(FakeEmbedder.space))
-        waits = made(memories)
+        memories = open_memories(open_store(FakeEmbedder.space))
+        waits = store_waiting(memories)
         current = memories.create(TEXT)  # a writer doesn't learn of waiting memories
         assert current.stored
         assert current.memory is not None
@@ -258,7 +263,7 @@ class Review:
     def test_an_interrupted_batch_leaves_each_memory_waiting_or_accepted(
         self, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        memories = opened(open_store(FakeEmbedder.space))
+        memories = open_memories(open_store(FakeEmbedder.space))
         drafts = [
             Draft(f"fact {number} of the {word} harbour", pending=True)
             for number, word in enumerate("abcdefg")
@@ -290,10 +295,10 @@ class Review:
         assert set(ids(memories)) == set(made_ids)
 
     def test_a_dry_run_changes_nothing(self, open_store: OpenStore) -> None:
-        memories = opened(open_store(FakeEmbedder.space))
+        memories = open_memories(open_store(FakeEmbedder.space))
         waits, other = (
-            made(memories),
-            made(memories, "The user prefers Python", key="user/language"),
+            store_waiting(memories),
+            store_waiting(memories, "The user prefers Python", key="user/language"),
         )
         before = memories.log()
         done = memories.review.accept([waits.id, other.id], dry_run=True)
@@ -307,8 +312,8 @@ class Review:
         assert memories.log() == before
 
     def test_a_waiting_memory_can_be_forgotten(self, open_store: OpenStore) -> None:
-        memories = opened(open_store(FakeEmbedder.space))
-        waits = made(memories)
+        memories = open_memories(open_store(FakeEmbedder.space))
+        waits = store_waiting(memories)
         assert memories.forget(waits.id).versions == 1
         assert ids(memories, pending=True) == []
         assert memories.search(QUERY, pending=True) == ()
@@ -317,7 +322,7 @@ class Review:
         self, open_store: OpenStore
     ) -> None:
         clock = Clock()
-        memories = opened(open_store(FakeEmbedder.space), clock)
+        memories = open_memories(open_store(FakeEmbedder.space), clock)
         drafts = [
             Draft(f"fact {number} of {number * 7}", pending=number % 2 == 1) for number in range(12)
         ]

@@ -24,7 +24,7 @@ MINUTE = timedelta(minutes=1)
 LATER = T0 + timedelta(days=400)
 
 
-def opened(store: Store, clock: Clock, namespace: str = "ann") -> Memories:
+def open_memories(store: Store, clock: Clock, namespace: str = "ann") -> Memories:
     """Return memories over a store."""
     return Memories(store, namespace=namespace, shared=False, embedder=FakeEmbedder(), clock=clock)
 
@@ -49,7 +49,7 @@ def state(store: Store, *, aging: bool = True) -> dict[str, Any]:
     return results
 
 
-def current(store: Store) -> dict[str, Any]:
+def current_contents(store: Store) -> dict[str, Any]:
     """Return the contents of the current memories."""
     return {group: said for group, said in state(store, aging=False).items() if len(said) > 2}
 
@@ -59,7 +59,7 @@ class History:
 
     def __init__(self, store: Store, seed: int) -> None:
         self.store, self.random, self.clock = store, random.Random(seed), Clock()
-        self.memories = opened(store, self.clock)
+        self.memories = open_memories(store, self.clock)
         self.made = 0
 
     def step(self) -> None:
@@ -123,7 +123,7 @@ class Undo(Opened):
         then: list[tuple[datetime, dict[str, Any]]] = []
         for _ in range(24):
             history.step()
-            then.append((history.clock.now + MINUTE / 2, current(store)))
+            then.append((history.clock.now + MINUTE / 2, current_contents(store)))
         memories, clock = history.memories, history.clock
         for moment, expected in history.random.sample(then, 4):
             clock.now += MINUTE
@@ -132,7 +132,7 @@ class Undo(Opened):
             assert state(store) == before
             done = memories.rollback(moment)
             assert (done.counts, done.steps) == (planned.counts, planned.steps)
-            assert current(store) == expected
+            assert current_contents(store) == expected
             assert memories.rollback(moment).counts == {}  # there is nothing left to undo
             if done.undo_to is None:
                 assert done.counts == {}
@@ -142,7 +142,7 @@ class Undo(Opened):
             clock.now += MINUTE
             assert undone.undo_to is not None
             memories.rollback(undone.undo_to)
-            assert current(store) == expected
+            assert current_contents(store) == expected
             for _ in range(2):
                 history.step()
         (check,) = memories.verify_log()
@@ -150,7 +150,7 @@ class Undo(Opened):
 
     def test_a_rollback_undoes_writes_with_an_earlier_date(self, store: Store) -> None:
         clock = Clock()
-        memories = opened(store, clock)
+        memories = open_memories(store, clock)
         kept = memories.create("the door is green", key="door").memory
         clock.now += MINUTE
         to = clock.now
@@ -162,11 +162,11 @@ class Undo(Opened):
         assert kept and planted
         done = memories.rollback(to)
         assert done.counts == {"delete": 2, "update": 1}
-        assert [said[0] for said in current(store).values()] == ["the door is green"]
+        assert [said[0] for said in current_contents(store).values()] == ["the door is green"]
 
     def test_a_rollback_makes_memories_accepted_since_wait_again(self, store: Store) -> None:
         clock = Clock()
-        memories = opened(store, clock)
+        memories = open_memories(store, clock)
         memories.create("one", force=True)
         (one,) = latest(store).values()
         millis = int(clock.now.timestamp() * 1000)
@@ -200,7 +200,7 @@ class Undo(Opened):
         )
         made = memories.create("the door is green").memory
         clock.now += MINUTE
-        ann = opened(store, clock)
+        ann = open_memories(store, clock)
         assert made
         ann.update(made.id, "the door is red")
         clock.now += MINUTE
@@ -221,7 +221,7 @@ class Undo(Opened):
 
     def test_a_rollback_of_one_writer_keeps_what_others_wrote(self, store: Store) -> None:
         clock = Clock()
-        ann = opened(store, clock)
+        ann = open_memories(store, clock)
         mallory = Memories(
             store,
             namespace="ann",
@@ -244,14 +244,14 @@ class Undo(Opened):
         ann.update(second.id, "the roof is steep")
         done = ann.rollback(to, where="by = mallory")
         assert done.counts == {"update": 1, "delete": 1}
-        assert sorted(said[0] for said in current(store).values()) == [
+        assert sorted(said[0] for said in current_contents(store).values()) == [
             "the door is green",
             "the roof is steep",
         ]
 
     def test_a_rollback_skips_and_reports_memories_whose_key_is_taken(self, store: Store) -> None:
         clock = Clock()
-        memories = opened(store, clock)
+        memories = open_memories(store, clock)
         old = memories.create("the door is green", key="door").memory
         assert old
         clock.now += MINUTE
@@ -265,13 +265,13 @@ class Undo(Opened):
         assert done.steps[0].reason == f'another memory now has the key "door": {new.id}'
         assert done.undo_to is None
         assert memories.rollback(to).counts == {"restore": 1, "delete": 1}
-        assert [said[0] for said in current(store).values()] == ["the door is green"]
+        assert [said[0] for said in current_contents(store).values()] == ["the door is green"]
 
     def test_a_rollback_in_batches_restores_everything_and_swaps_keys(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         clock = Clock()
-        memories = opened(store, clock)
+        memories = open_memories(store, clock)
         keys = [f"key {number}" for number in range(6)]
         ids = [
             made.memory.id
@@ -279,7 +279,7 @@ class Undo(Opened):
             if (made := memories.create(f"holds {key}", key=key)).memory
         ]
         clock.now += MINUTE
-        to, before = clock.now, current(store)
+        to, before = clock.now, current_contents(store)
         clock.now += MINUTE
         memories.tag_where(None, tags={"project": "away"})
         for number, key in enumerate(keys):
@@ -288,17 +288,17 @@ class Undo(Opened):
         monkeypatch.setattr("memories.write.rollback.BATCH", 2)
         done = memories.rollback(to)
         assert done.counts == {"update": 5, "restore": 1, "delete": 6}
-        assert current(store) == before
+        assert current_contents(store) == before
         assert done.undo_to is not None
         memories.rollback(done.undo_to)
-        assert len(current(store)) == 11
+        assert len(current_contents(store)) == 11
 
     def test_a_rollback_touches_no_other_namespace_and_no_turn(self, store: Store) -> None:
         clock = Clock()
         ann, bob, shared = (
-            opened(store, clock),
-            opened(store, clock, "bob"),
-            opened(store, clock, "shared"),
+            open_memories(store, clock),
+            open_memories(store, clock, "bob"),
+            open_memories(store, clock, "shared"),
         )
         to = clock.now
         clock.now += MINUTE
@@ -313,7 +313,7 @@ class Undo(Opened):
         assert len(ann.turns("standup")) == 1
 
     def test_a_rollback_to_a_future_or_invalid_time_is_refused(self, store: Store) -> None:
-        memories = opened(store, Clock())
+        memories = open_memories(store, Clock())
         for to in ("2100-01-01", "soon", T0.replace(tzinfo=None), None):
             with pytest.raises(InvalidInput):
                 memories.rollback(to)  # type: ignore[arg-type]
@@ -323,7 +323,7 @@ class Undo(Opened):
     ) -> None:
         monkeypatch.setattr(many, "BATCH", 3)
         clock = Clock()
-        memories = opened(store, clock)
+        memories = open_memories(store, clock)
         memories.create_many([f"fact {number} of the shop" for number in range(8)], force=True)
         memories.create("a rule", tags={"type": "rule"}, force=True)
         clock.now += MINUTE
@@ -332,7 +332,7 @@ class Undo(Opened):
         assert (planned.counts, len(planned.steps), state(store)) == ({"delete": 8}, 8, before)
         done = memories.delete_where("not type = rule")
         assert (done.counts, done.steps) == (planned.counts, planned.steps)
-        assert [said[0] for said in current(store).values()] == ["a rule"]
+        assert [said[0] for said in current_contents(store).values()] == ["a rule"]
         assert memories.delete_where("not type = rule").counts == {}
         clock.now += MINUTE
         memories.create("written later", force=True)
@@ -344,7 +344,7 @@ class Undo(Opened):
 
     def test_forgetting_many_erases_every_version_in_any_state(self, store: Store) -> None:
         clock = Clock()
-        memories = opened(store, clock)
+        memories = open_memories(store, clock)
         ids = [
             made.memory.id
             for made in memories.create_many(["one", "two", "three"], force=True)
@@ -361,7 +361,7 @@ class Undo(Opened):
         assert memories.forget_where("type = x").counts == {}
 
     def test_turns_are_forgotten_by_filters(self, store: Store) -> None:
-        memories = opened(store, Clock())
+        memories = open_memories(store, Clock())
         drafts = [
             TurnDraft(f"turn {number}", role="tool" if number % 2 else "user")
             for number in range(6)
@@ -379,7 +379,7 @@ class Undo(Opened):
 
     def test_changing_the_tags_of_many_can_be_undone_in_one_step(self, store: Store) -> None:
         clock = Clock()
-        memories = opened(store, clock)
+        memories = open_memories(store, clock)
         for number, kind in enumerate(["pref", "preference", "fact"]):
             memories.create(
                 f"memory {number}", tags={"type": kind, "old": "x"}, key=f"key {number}"
@@ -391,7 +391,7 @@ class Undo(Opened):
             rename_tags={"type=pref": "type=preference"},
         )  # fmt: skip
         assert done.counts == {"tag": 2}
-        assert [said[1] for said in current(store).values()] == [
+        assert [said[1] for said in current_contents(store).values()] == [
             {"type": "preference", "project": "shop"},
             {"type": "preference", "old": "x"},
             {"type": "fact", "project": "shop"},
@@ -404,7 +404,7 @@ class Undo(Opened):
 
     def test_a_listing_pages_through_the_matches_of_an_expression(self, store: Store) -> None:
         clock = Clock()
-        memories = opened(store, clock)
+        memories = open_memories(store, clock)
         for number in range(30):
             clock.now += MINUTE
             memories.create(

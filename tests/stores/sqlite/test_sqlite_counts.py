@@ -28,7 +28,7 @@ def find_problems(db: apsw.Connection) -> list[Finding]:
     return [*derived.find_wrong_triggers(inspection), *derived.find_wrong_counts(inspection)]
 
 
-def looked_up(
+def true_counts(
     records: list[Record], where: Filter
 ) -> tuple[int, int, dict[str, int], dict[str, int]]:
     """Return the true counts: of live and of deleted records, of label keys, and of one label's
@@ -50,7 +50,7 @@ def looked_up(
     return len(live), deleted, dict(sorted(keys.items())), dict(sorted(values.items()))
 
 
-def counted(store: SQLiteStore, where: Filter) -> tuple[int, int, dict[str, int], dict[str, int]]:
+def counts_of(store: SQLiteStore, where: Filter) -> tuple[int, int, dict[str, int], dict[str, int]]:
     """Return the counts of a store for a filter."""
     deleted = where._replace(state="ended", ended_by="delete")
     return (
@@ -61,7 +61,7 @@ def counted(store: SQLiteStore, where: Filter) -> tuple[int, int, dict[str, int]
     )
 
 
-def wrong(path: Path) -> list[str]:
+def wrong_counts(path: Path) -> list[str]:
     """Return the wrong counts of a closed store."""
     db = apsw.Connection(str(path))
     try:
@@ -116,7 +116,7 @@ def test_counts_match_the_records_after_any_changes(path: Path, seed: int) -> No
     for collection in Collection:
         for namespaces in (*((entry,) for entry in NAMESPACES), NAMESPACES, ("nobody",)):
             where = Filter(collection, namespaces)
-            assert counted(store, where) == looked_up(list(there.values()), where)
+            assert counts_of(store, where) == true_counts(list(there.values()), where)
             live = [
                 entry
                 for entry in there.values()
@@ -127,10 +127,10 @@ def test_counts_match_the_records_after_any_changes(path: Path, seed: int) -> No
             )
             assert store.info(where).without_vector_count == bare
     store.close()
-    assert wrong(path) == []
+    assert wrong_counts(path) == []
 
 
-def filled(path: Path, number: int = 12) -> None:
+def fill(path: Path, number: int = 12) -> None:
     """Return the store of memories, of which a third have no vector and a quarter are deleted."""
     store = SQLiteStore(path, SPACE)
     made = [
@@ -144,7 +144,7 @@ def filled(path: Path, number: int = 12) -> None:
     store.close()
 
 
-def changed(path: Path, script: str) -> None:
+def change_file(path: Path, script: str) -> None:
     """Change the file of a closed store directly in SQLite."""
     db = apsw.Connection(str(path))
     db.execute(script)
@@ -162,19 +162,19 @@ ALTER TABLE label_pool DROP COLUMN live;
 
 
 def test_a_migration_counts_the_records_of_an_older_store(path: Path) -> None:
-    filled(path)
-    changed(path, UNCOUNTED)
-    changed(path, schema.ADD_COUNTS)
+    fill(path)
+    change_file(path, UNCOUNTED)
+    change_file(path, schema.ADD_COUNTS)
     store = SQLiteStore(path, SPACE)
     store.append([record("new", labels={"project": "p0"})])
     assert store.count(pool()) == 10
     assert store.labels(pool(), "project") == {"p0": 3, "p1": 3, "p2": 2, "p3": 1, "p4": 1}
     store.close()
-    assert wrong(path) == []
+    assert wrong_counts(path) == []
 
 
 def test_counts_survive_a_change_of_the_embedder(path: Path) -> None:
-    filled(path)
+    fill(path)
     store = SQLiteStore(path, OTHER)
     stage_all(store, OTHER)
     assert store.info(pool()).without_vector_count == 3
@@ -182,7 +182,7 @@ def test_counts_survive_a_change_of_the_embedder(path: Path) -> None:
     store.append([record("bare", vectors=None)])
     assert store.info(pool()).without_vector_count == 1
     store.close()
-    assert wrong(path) == []
+    assert wrong_counts(path) == []
 
 
 @pytest.mark.parametrize(
@@ -195,10 +195,10 @@ def test_counts_survive_a_change_of_the_embedder(path: Path) -> None:
     ],
 )
 def test_wrong_counts_are_reported_and_repaired(path: Path, damage: str, said: str) -> None:
-    filled(path)
-    assert wrong(path) == []
-    changed(path, damage)
-    assert [said in f"{entry} " for entry in wrong(path)] == [True]
+    fill(path)
+    assert wrong_counts(path) == []
+    change_file(path, damage)
+    assert [said in f"{entry} " for entry in wrong_counts(path)] == [True]
     db = apsw.Connection(str(path))
     with db:
         derived.recount(derived.Inspection(db, StoredVectors(None, compact=False)))
@@ -207,13 +207,13 @@ def test_wrong_counts_are_reported_and_repaired(path: Path, damage: str, said: s
 
 
 def test_a_record_with_damaged_labels_can_be_removed(path: Path) -> None:
-    filled(path)
-    changed(path, "UPDATE record SET labels = '3,x' WHERE seq = 2")
-    changed(path, "DELETE FROM record WHERE seq = 2")
+    fill(path)
+    change_file(path, "UPDATE record SET labels = '3,x' WHERE seq = 2")
+    change_file(path, "DELETE FROM record WHERE seq = 2")
     store = SQLiteStore(path, SPACE)
     assert store.count(pool()) == 8
     store.close()
-    assert all("tag" in entry for entry in wrong(path))
+    assert all("tag" in entry for entry in wrong_counts(path))
 
 
 def test_a_forgotten_memory_leaves_no_label_key(path: Path) -> None:
@@ -263,7 +263,7 @@ def steps(store: SQLiteStore) -> dict[str, int]:
 def test_the_cost_of_tags_and_status_does_not_grow_with_the_store(tmp_path: Path) -> None:
     taken = []
     for number in (100, 1_000):
-        filled(tmp_path / f"{number}.db", number)
+        fill(tmp_path / f"{number}.db", number)
         store = SQLiteStore(tmp_path / f"{number}.db", SPACE)
         taken.append(steps(store))
         store.close()

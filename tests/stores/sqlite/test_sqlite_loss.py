@@ -61,14 +61,14 @@ CHANGES = {
 
 
 @pytest.fixture
-def opened() -> Iterator[Callable[[Path], SQLiteStore]]:
+def open_path() -> Iterator[Callable[[Path], SQLiteStore]]:
     """Opens the store of a path."""
-    with opening(lambda path: SQLiteStore(path, SPACE)) as opened:
-        yield opened
+    with opening(lambda path: SQLiteStore(path, SPACE)) as open_path:
+        yield open_path
 
 
 @pytest.fixture
-def killed(start_python: StartPython) -> Killed:
+def write_and_kill(start_python: StartPython) -> Killed:
     """Write memories in a process that is then killed; after the memory `checkpoint` it moves the
     log into the file.
     """
@@ -81,7 +81,7 @@ def killed(start_python: StartPython) -> Killed:
     return run
 
 
-def filled(path: Path, *names: str) -> None:
+def fill(path: Path, *names: str) -> None:
     """Write memories and close the store."""
     store = SQLiteStore(path, SPACE)
     for name in names:
@@ -119,9 +119,9 @@ def contents(path: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("part", ["-wal", "-shm"])
 @pytest.mark.parametrize("replaced", [False, True])
 def test_a_file_that_vanishes_while_the_store_is_open_is_reported(
-    path: Path, opened: OpenPath, part: str, replaced: bool
+    path: Path, open_path: OpenPath, part: str, replaced: bool
 ) -> None:
-    store = opened(path)
+    store = open_path(path)
     store.append([record("m")])
     beside = Path(f"{path}{part}")
     content = beside.read_bytes()
@@ -139,8 +139,10 @@ def test_a_file_that_vanishes_while_the_store_is_open_is_reported(
             use()
 
 
-def test_a_transaction_whose_log_vanishes_is_not_acknowledged(path: Path, opened: OpenPath) -> None:
-    store = opened(path)
+def test_a_transaction_whose_log_vanishes_is_not_acknowledged(
+    path: Path, open_path: OpenPath
+) -> None:
+    store = open_path(path)
     store.append([record("m")])
     with pytest.raises(StoreDamaged, match="removed or replaced"), store.transaction():
         store.append([record("n")])
@@ -168,12 +170,12 @@ def test_a_process_without_its_log_does_not_harm_later_writes(
     assert apsw.Connection(str(path)).pragma("integrity_check") == "ok"
 
 
-def test_logs_that_sqlite_removes_do_not_count_as_damage(path: Path, opened: OpenPath) -> None:
+def test_logs_that_sqlite_removes_do_not_count_as_damage(path: Path, open_path: OpenPath) -> None:
     """The last connection to close removes the log, and the next one creates another."""
     for number in range(3):
-        store = opened(path)
+        store = open_path(path)
         store.append([record(f"m{number}")])
-        other = opened(path)
+        other = open_path(path)
         assert other.count(pool()) == number + 1
         store.close()
         assert other.count(pool()) == number + 1
@@ -184,8 +186,8 @@ def test_logs_that_sqlite_removes_do_not_count_as_damage(path: Path, opened: Ope
         assert not log(path).exists()
 
 
-def test_the_first_error_of_a_transaction_is_reported(path: Path, opened: OpenPath) -> None:
-    store = opened(path)
+def test_the_first_error_of_a_transaction_is_reported(path: Path, open_path: OpenPath) -> None:
+    store = open_path(path)
     store.append([record("m")])
     with pytest.raises(ZeroDivisionError), store._file.write() as db, store._file.write():
         db.execute("ROLLBACK")  # SQLite itself does this after some errors
@@ -213,13 +215,13 @@ def assert_refused(
 
 @pytest.mark.parametrize("with_side_file", [True, False])
 def test_an_older_copy_of_the_same_store_beside_a_log_is_refused(
-    path: Path, with_side_file: bool, killed: Killed
+    path: Path, with_side_file: bool, write_and_kill: Killed
 ) -> None:
-    filled(path, "a", "b")
+    fill(path, "a", "b")
     copy = path.with_name("copy.db")
     shutil.copy(path, copy)
-    filled(path, "c")
-    killed(path, "lost1", "lost2")
+    fill(path, "c")
+    write_and_kill(path, "lost1", "lost2")
     if not with_side_file:
         side(path).unlink()
     shutil.copy(copy, path)  # in place, like cp
@@ -229,40 +231,40 @@ def test_an_older_copy_of_the_same_store_beside_a_log_is_refused(
 @pytest.mark.parametrize("with_side_file", [True, False])
 @pytest.mark.parametrize("written", [(1, 0), (1, 1), (1, 2), (0, 1), (0, 2), (0, 3)], ids=str)
 def test_a_copy_with_writes_of_its_own_beside_a_log_is_refused(
-    path: Path, with_side_file: bool, written: tuple[int, int], killed: Killed
+    path: Path, with_side_file: bool, written: tuple[int, int], write_and_kill: Killed
 ) -> None:
     """This holds even if the copy has had as many commits as the log's file had at the log's
     beginning, or later in it.
     """
-    filled(path, "a", "b")
+    fill(path, "a", "b")
     copy = path.with_name("copy.db")
     shutil.copy(path, copy)
-    filled(path, *(f"c{number}" for number in range(written[0])))
-    killed(path, "lost1", "lost2")
-    filled(copy, *(f"d{number}" for number in range(written[1])))
+    fill(path, *(f"c{number}" for number in range(written[0])))
+    write_and_kill(path, "lost1", "lost2")
+    fill(copy, *(f"d{number}" for number in range(written[1])))
     if not with_side_file:
         side(path).unlink()
     shutil.copy(copy, path)
     assert_refused(path)
 
 
-def test_a_newer_copy_beside_an_old_log_is_refused(path: Path, killed: Killed) -> None:
-    filled(path, "a")
-    killed(path, "b", "c")
+def test_a_newer_copy_beside_an_old_log_is_refused(path: Path, write_and_kill: Killed) -> None:
+    fill(path, "a")
+    write_and_kill(path, "b", "c")
     old = log(path).read_bytes()
-    filled(path, "d", "e")
+    fill(path, "d", "e")
     log(path).write_bytes(old)
     assert_refused(path)
 
 
 def test_an_old_file_beside_a_restarted_log_is_refused(
-    path: Path, run_python: RunPython, killed: Killed
+    path: Path, run_python: RunPython, write_and_kill: Killed
 ) -> None:
     """In the log, older commits still follow those that overwrote its beginning."""
-    filled(path, "a")
+    fill(path, "a")
     copy = path.with_name("copy.db")
     shutil.copy(path, copy)
-    killed(path, "b", "c" * 60_000, "d", checkpoint="each")
+    write_and_kill(path, "b", "c" * 60_000, "d", checkpoint="each")
     shutil.copy(copy, path)
     assert_refused(path)
 
@@ -270,18 +272,18 @@ def test_an_old_file_beside_a_restarted_log_is_refused(
 @pytest.mark.parametrize("with_side_file", [True, pytest.param(False, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_touched_copied_or_moved_file_keeps_its_log(
-    path: Path, opened: OpenPath, change: str, with_side_file: bool, killed: Killed
+    path: Path, open_path: OpenPath, change: str, with_side_file: bool, write_and_kill: Killed
 ) -> None:
-    filled(path, "a")
-    killed(path, "b", "c")
+    fill(path, "a")
+    write_and_kill(path, "b", "c")
     if not with_side_file:
         side(path).unlink()
     subprocess.run(["sh", "-ec", CHANGES[change]], cwd=path.parent, check=True, timeout=300)
-    assert names(opened(path)) == ["a", "b", "c"]
-    opened(path).append([record("d")])
-    for store in (opened(path), opened(path)):
+    assert names(open_path(path)) == ["a", "b", "c"]
+    open_path(path).append([record("d")])
+    for store in (open_path(path), open_path(path)):
         store.close()
-    assert names(opened(path)) == ["a", "b", "c", "d"]
+    assert names(open_path(path)) == ["a", "b", "c", "d"]
 
 
 # Writes texts of random lengths until killed, sometimes moves its log into the file, and prints
@@ -337,11 +339,11 @@ def test_a_kill_followed_by_a_copy_loses_no_acknowledged_write(path: Path) -> No
 
 
 def test_a_log_damaged_in_the_middle_is_not_replayed_into_a_newer_file(
-    path: Path, killed: Killed
+    path: Path, write_and_kill: Killed
 ) -> None:
     """SQLite would restore pages of the first commits beside pages of the last."""
-    filled(path, "a")
-    killed(path, *"bcdef", checkpoint="last")
+    fill(path, "a")
+    write_and_kill(path, *"bcdef", checkpoint="last")
     content = bytearray(log(path).read_bytes())
     content[len(content) // 2] ^= 1
     log(path).write_bytes(content)
@@ -353,12 +355,17 @@ def test_a_log_damaged_in_the_middle_is_not_replayed_into_a_newer_file(
 @pytest.mark.parametrize("renamed", [True, False])
 @pytest.mark.parametrize("count", [1, 12])
 def test_another_store_beside_a_log_is_refused(
-    path: Path, tmp_path: Path, with_side_file: bool, renamed: bool, count: int, killed: Killed
+    path: Path,
+    tmp_path: Path,
+    with_side_file: bool,
+    renamed: bool,
+    count: int,
+    write_and_kill: Killed,
 ) -> None:
     other = tmp_path / "other.db"
-    filled(other, *(f"o{number}" for number in range(count)))
-    filled(path, "a", "b")
-    killed(path, "lost1", "lost2")
+    fill(other, *(f"o{number}" for number in range(count)))
+    fill(path, "a", "b")
+    write_and_kill(path, "lost1", "lost2")
     if not with_side_file:
         side(path).unlink()
     (os.rename if renamed else shutil.copy)(other, path)
@@ -367,27 +374,27 @@ def test_another_store_beside_a_log_is_refused(
 
 @pytest.mark.parametrize("renamed", [True, False])
 def test_a_copy_by_another_tool_beside_a_log_is_refused(
-    path: Path, renamed: bool, killed: Killed
+    path: Path, renamed: bool, write_and_kill: Killed
 ) -> None:
     """Its pages are in other places, so the log would corrupt it."""
-    filled(path, "a", "b")
+    fill(path, "a", "b")
     copy = path.with_name("copy.db")
     db = apsw.Connection(str(path))
     db.execute("VACUUM INTO ?", (str(copy),))
     db.close()
-    killed(path, "lost1", "lost2")
+    write_and_kill(path, "lost1", "lost2")
     (os.rename if renamed else shutil.copy)(copy, path)
     assert_refused(path)
 
 
 def test_a_backup_beside_a_log_is_refused_with_the_way_to_restore_it(
-    path: Path, killed: Killed
+    path: Path, write_and_kill: Killed
 ) -> None:
-    filled(path, "a", "b")
+    fill(path, "a", "b")
     backup = path.with_name("backup.db")
     shutil.copy(path, backup)
     mark(backup)
-    killed(path, "c")
+    write_and_kill(path, "c")
     side(path).unlink()
     shutil.copy(backup, path)
     assert_refused(path, "is a backup, but the log")
@@ -401,25 +408,25 @@ def mark(path: Path) -> None:
 
 
 def test_a_backup_without_a_log_begins_its_own_history(
-    path: Path, opened: OpenPath, killed: Killed
+    path: Path, open_path: OpenPath, write_and_kill: Killed
 ) -> None:
     """This holds even after its first writer was killed."""
-    filled(path, "a", "b")
+    fill(path, "a", "b")
     backup = path.with_name("backup.db")
     shutil.copy(path, backup)
     mark(backup)
-    filled(path, "c", "d", "e")
+    fill(path, "c", "d", "e")
     shutil.copy(backup, path)
-    store = opened(path)
+    store = open_path(path)
     assert names(store) == ["a", "b"]
     assert store.info(pool()).missing_commits == 0
     store.close()
     before = marker(path)
-    killed(path, "f")
-    assert names(opened(path)) == ["a", "b", "f"]
-    opened(path).append([record("g")])
-    assert names(opened(path)) == ["a", "b", "f", "g"]
-    for store in (opened(path), opened(path)):
+    write_and_kill(path, "f")
+    assert names(open_path(path)) == ["a", "b", "f"]
+    open_path(path).append([record("g")])
+    assert names(open_path(path)) == ["a", "b", "f", "g"]
+    for store in (open_path(path), open_path(path)):
         store.close()
     after = marker(path)
     assert after[0] != before[0]
@@ -439,49 +446,49 @@ def marker(path: Path) -> tuple[str, str]:
     "parts", [("", "-wal"), ("", "-wal", ".lock"), ("", "-wal", "-shm", ".lock")]
 )
 def test_the_files_of_a_killed_process_can_be_copied_elsewhere(
-    path: Path, tmp_path: Path, parts: tuple[str, ...], opened: OpenPath, killed: Killed
+    path: Path, tmp_path: Path, parts: tuple[str, ...], open_path: OpenPath, write_and_kill: Killed
 ) -> None:
-    filled(path, "a")
-    killed(path, "b", "c")
+    fill(path, "a")
+    write_and_kill(path, "b", "c")
     target = tmp_path / "elsewhere" / "memories.db"
     target.parent.mkdir(mode=0o700)
     for part in parts:
         shutil.copy(f"{path}{part}", f"{target}{part}")
-    assert names(opened(target)) == ["a", "b", "c"]
-    opened(target).append([record("d")])
-    assert names(opened(path)) == ["a", "b", "c"]
+    assert names(open_path(target)) == ["a", "b", "c"]
+    open_path(target).append([record("d")])
+    assert names(open_path(path)) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("side_file", [b"", b"garbage", b"\0" * 300, None])
 def test_a_store_works_without_a_valid_side_file(
-    path: Path, side_file: bytes | None, opened: OpenPath, killed: Killed
+    path: Path, side_file: bytes | None, open_path: OpenPath, write_and_kill: Killed
 ) -> None:
-    filled(path, "a")
-    killed(path, "b")
+    fill(path, "a")
+    write_and_kill(path, "b")
     side(path).unlink()
     if side_file is not None:
         side(path).write_bytes(side_file)
-    assert names(opened(path)) == ["a", "b"]
-    opened(path).append([record("c")])
-    assert names(opened(path)) == ["a", "b", "c"]
+    assert names(open_path(path)) == ["a", "b"]
+    open_path(path).append([record("c")])
+    assert names(open_path(path)) == ["a", "b", "c"]
 
 
 def test_a_kill_during_a_checkpoint_loses_nothing(
-    path: Path, opened: OpenPath, killed: Killed
+    path: Path, open_path: OpenPath, write_and_kill: Killed
 ) -> None:
     """Half of the log is then in the file, whose modification time isn't the recorded one."""
-    filled(path, "a")
-    killed(path, "b", "c", checkpoint="last")
-    assert names(opened(path)) == ["a", "b", "c"]
+    fill(path, "a")
+    write_and_kill(path, "b", "c", checkpoint="last")
+    assert names(open_path(path)) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("page", range(1, 12))
 def test_a_partly_checkpointed_log_belongs_to_its_file(
-    path: Path, page: int, opened: OpenPath, killed: Killed
+    path: Path, page: int, open_path: OpenPath, write_and_kill: Killed
 ) -> None:
     """A checkpoint writes the pages in order, and can be interrupted after each."""
-    filled(path, "a")
-    killed(path, "b", "c")
+    fill(path, "a")
+    write_and_kill(path, "b", "c")
     content, size = log(path).read_bytes(), 4096
     newest = {}
     for start in range(32, len(content), size + 24):
@@ -492,18 +499,18 @@ def test_a_partly_checkpointed_log_belongs_to_its_file(
     for number in sorted(newest)[:page]:
         database[(number - 1) * size : number * size] = newest[number]
     path.write_bytes(database)
-    assert names(opened(path)) == ["a", "b", "c"]
+    assert names(open_path(path)) == ["a", "b", "c"]
 
 
 def test_a_text_that_looks_like_the_count_of_commits_is_ignored(
-    path: Path, opened: OpenPath, killed: Killed
+    path: Path, open_path: OpenPath, write_and_kill: Killed
 ) -> None:
-    filled(path, "a")
-    store = opened(path)
+    fill(path, "a")
+    store = open_path(path)
     store.append([record("m", text="0" * 3900 + marker_text("f" * 32, 77))])
     store.close()
-    killed(path, "b")
-    assert len(names(opened(path))) == 3
+    write_and_kill(path, "b")
+    assert len(names(open_path(path))) == 3
 
 
 def marker_text(store: str, commits: int) -> str:
@@ -516,10 +523,10 @@ def marker_text(store: str, commits: int) -> str:
 
 @pytest.mark.parametrize("cut", ["removed", "emptied", "shortened", "flipped"])
 def test_a_cut_log_is_reported_and_the_rest_can_be_read(
-    path: Path, cut: str, opened: OpenPath, killed: Killed
+    path: Path, cut: str, open_path: OpenPath, write_and_kill: Killed
 ) -> None:
-    filled(path, "a")
-    killed(path, "b", "c", "d")
+    fill(path, "a")
+    write_and_kill(path, "b", "c", "d")
     beside = log(path)
     content = bytearray(beside.read_bytes())
     if cut == "removed":
@@ -531,7 +538,7 @@ def test_a_cut_log_is_reported_and_the_rest_can_be_read(
     else:
         content[len(content) * 3 // 4] ^= 1
         beside.write_bytes(content)
-    store = opened(path)
+    store = open_path(path)
     left = names(store)
     assert left in (["a"], ["a", "b"], ["a", "b", "c"])
     missing = 4 - len(left)
@@ -548,18 +555,18 @@ def test_a_cut_log_is_reported_and_the_rest_can_be_read(
     store.append([record("e")])
     assert names(store) == [*left, "e"]
     store.close()
-    killed(path, "f")
-    assert names(opened(path)) == [*left, "e", "f"]
+    write_and_kill(path, "f")
+    assert names(open_path(path)) == [*left, "e", "f"]
 
 
 def test_missing_commits_are_logged_once_for_each_file(
-    path: Path, opened: OpenPath, killed: Killed, caplog: pytest.LogCaptureFixture
+    path: Path, open_path: OpenPath, write_and_kill: Killed, caplog: pytest.LogCaptureFixture
 ) -> None:
-    filled(path, "a")
-    killed(path, "b", "c")
+    fill(path, "a")
+    write_and_kill(path, "b", "c")
     log(path).unlink()
     for _ in range(2):
-        assert names(opened(path)) == ["a"]
+        assert names(open_path(path)) == ["a"]
     (entry,) = caplog.records
     assert entry.levelname == "WARNING"
     assert entry.getMessage().startswith(
@@ -567,30 +574,30 @@ def test_missing_commits_are_logged_once_for_each_file(
     )
 
 
-def test_an_older_copy_without_a_log_is_reported(path: Path, opened: OpenPath) -> None:
-    filled(path, "a")
+def test_an_older_copy_without_a_log_is_reported(path: Path, open_path: OpenPath) -> None:
+    fill(path, "a")
     copy = path.with_name("copy.db")
     shutil.copy(path, copy)
-    filled(path, "b", "c")
+    fill(path, "b", "c")
     shutil.copy(copy, path)
     with pytest.raises(StoreDamaged, match=r"^2 commits"):
-        opened(path).append([record("d")])
-    assert names(opened(path)) == ["a"]
+        open_path(path).append([record("d")])
+    assert names(open_path(path)) == ["a"]
 
 
 def test_another_store_without_a_log_is_accepted(
-    path: Path, tmp_path: Path, opened: OpenPath
+    path: Path, tmp_path: Path, open_path: OpenPath
 ) -> None:
-    filled(path, "a", "b", "c")
-    filled(tmp_path / "other.db", "o")
+    fill(path, "a", "b", "c")
+    fill(tmp_path / "other.db", "o")
     (tmp_path / "other.db").rename(path)
-    opened(path).append([record("p")])
-    assert names(opened(path)) == ["o", "p"]
+    open_path(path).append([record("p")])
+    assert names(open_path(path)) == ["o", "p"]
 
 
-def test_the_commit_note_never_runs_ahead_of_the_file(path: Path, opened: OpenPath) -> None:
+def test_the_commit_note_never_runs_ahead_of_the_file(path: Path, open_path: OpenPath) -> None:
     """This includes transactions that aren't acknowledged: failed, undone, empty or not flushed."""
-    store = opened(path)
+    store = open_path(path)
     store.append([record("a")])
 
     def noted_commits() -> int:
@@ -621,11 +628,11 @@ def test_a_marker_leads_only_to_the_next_one() -> None:
     assert list(map(before.leads_to, of_older_program)) == [False, False, True, False]
 
 
-def test_all_commits_are_flushed_except_read_counts(path: Path, opened: OpenPath) -> None:
+def test_all_commits_are_flushed_except_read_counts(path: Path, open_path: OpenPath) -> None:
     """In SQLite, `synchronous` 2 flushes the log at each commit; 1 leaves that to a later
     commit.
     """
-    store = opened(path)
+    store = open_path(path)
     with store.transaction(), store._file.read() as db:
         assert db.pragma("synchronous") == 2
     with store._file.write(durable=False) as db:
@@ -639,12 +646,12 @@ def test_all_commits_are_flushed_except_read_counts(path: Path, opened: OpenPath
 
 
 def test_a_write_succeeds_even_if_its_note_fails(
-    path: Path, opened: OpenPath, monkeypatch: pytest.MonkeyPatch
+    path: Path, open_path: OpenPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise OSError(5, "Input/output error")
 
-    store = opened(path)
+    store = open_path(path)
     monkeypatch.setattr(engine, "write_note", fail)
     store.append([record("a")])
     assert names(store) == ["a"]
@@ -653,7 +660,7 @@ def test_a_write_succeeds_even_if_its_note_fails(
 def test_a_copy_of_a_side_file_claims_nothing_about_its_database(
     path: Path, tmp_path: Path
 ) -> None:
-    filled(path, "m")
+    fill(path, "m")
     _, note = engine.read_side(side(path))
     assert note is not None
     assert note.inode == path.stat().st_ino

@@ -48,7 +48,7 @@ UPDATE record SET note = 'migrated';
 """
 
 
-def look(path: Path) -> list[str]:
+def inspect_file(path: Path) -> list[str]:
     """Return the version and state of a file, and the additions of `NEXT` that it has."""
     db = apsw.Connection(str(path))
     try:
@@ -100,9 +100,9 @@ def test_a_migration_keeps_everything_and_leaves_a_snapshot(
     assert list(store.remove([])) == [f"{old}.v{KNOWN}.backup"]
     store.close()
     os.umask(previous)
-    assert look(old) == [str(KNOWN + 1), "ok", "note", "extra"]
+    assert inspect_file(old) == [str(KNOWN + 1), "ok", "note", "extra"]
     assert mode(Path(f"{old}.v{KNOWN}.backup")) == 0o600
-    assert look(Path(f"{old}.v{KNOWN}.backup")) == [str(KNOWN), "ok"]
+    assert inspect_file(Path(f"{old}.v{KNOWN}.backup")) == [str(KNOWN), "ok"]
 
 
 def test_a_migration_of_several_steps_leaves_one_snapshot(
@@ -130,7 +130,7 @@ def test_a_migration_that_fails_leaves_the_old_version(
             with pytest.raises(StoreError):
                 use()
         store.close()
-        assert look(old) == [str(KNOWN), "ok"]
+        assert inspect_file(old) == [str(KNOWN), "ok"]
     store = SQLiteStore(old, SPACE)
     assert seen(store, pool()) == before
     store.close()
@@ -150,12 +150,12 @@ apsw.connection_hooks.append(lambda db: db.create_scalar_function("wait", wait))
     assert running.stdout.readline() == "migrating\n"
     assert Path(f"{old}.v{KNOWN}.backup").exists()
     running.kill()
-    assert look(old) == [str(KNOWN), "ok"]
+    assert inspect_file(old) == [str(KNOWN), "ok"]
     migrate_to(monkeypatch, NEXT)
     store = SQLiteStore(old, SPACE)
     assert store.count(pool()) == 3
     store.close()
-    assert look(old)[0] == str(KNOWN + 1)
+    assert inspect_file(old)[0] == str(KNOWN + 1)
 
 
 def test_processes_that_migrate_at_once_all_succeed(old: Path, start_python: StartPython) -> None:
@@ -167,7 +167,7 @@ def test_processes_that_migrate_at_once_all_succeed(old: Path, start_python: Sta
         process.stdin.flush()
     done = [process.finish() for process in running]
     assert [(entry.stdout, entry.stderr) for entry in done] == [("True\n", "")] * 4
-    assert look(old)[:2] == [str(KNOWN + 1), "ok"]
+    assert inspect_file(old)[:2] == [str(KNOWN + 1), "ok"]
 
 
 def test_the_remains_of_an_interrupted_snapshot_do_no_harm(
@@ -178,7 +178,7 @@ def test_the_remains_of_an_interrupted_snapshot_do_no_harm(
     store = SQLiteStore(old, SPACE)
     assert store.count(pool()) == 3
     store.close()
-    assert look(Path(f"{old}.v{KNOWN}.backup")) == [str(KNOWN), "ok"]
+    assert inspect_file(Path(f"{old}.v{KNOWN}.backup")) == [str(KNOWN), "ok"]
 
 
 DOWNGRADE = """
@@ -312,8 +312,8 @@ def test_a_file_of_the_first_schema_keeps_everything_and_accepts_turns(
     assert list(store.remove([Ref(MEMORY, "bob", "b", 1)])) == [f"{path}.v1.backup"]
     assert store.values(MEMORY, ["bob"], "who") == []
     store.close()
-    assert look(path) == [str(KNOWN), "ok"]
-    assert look(Path(f"{path}.v1.backup")) == ["1", "ok"]
+    assert inspect_file(path) == [str(KNOWN), "ok"]
+    assert inspect_file(Path(f"{path}.v1.backup")) == ["1", "ok"]
     assert mode(Path(f"{path}.v1.backup")) == 0o600
     assert run_python(CHECK, path).stdout == "ok\n"
 

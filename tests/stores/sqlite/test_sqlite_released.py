@@ -28,7 +28,7 @@ def unpack(version: int, path: Path) -> bytes:
     return content
 
 
-def looked_at(path: Path) -> list[str]:
+def inspect_file(path: Path) -> list[str]:
     """Return the version and state of a closed store's file."""
     db = apsw.Connection(str(path))
     try:
@@ -81,9 +81,9 @@ def test_a_released_store_keeps_everything(path: Path, version: int, first_use: 
             ]
         ann.forget(deleted.id)
         assert ann.create("and more is written").memory.version == 1
-    assert looked_at(path) == [str(NEWEST), "ok"]
+    assert inspect_file(path) == [str(NEWEST), "ok"]
     snapshot = Path(f"{path}.v{version}.backup")
-    assert looked_at(snapshot) == [str(version), "ok"]
+    assert inspect_file(snapshot) == [str(version), "ok"]
     assert snapshot.stat().st_mode & 0o777 == 0o600
     assert len(content) <= snapshot.stat().st_size + 8192
 
@@ -130,7 +130,7 @@ def test_the_snapshot_of_a_migration_can_replace_the_file(path: Path, version: i
         assert "after the migration" not in {entry.content for entry in memories.list().memories}
         memories.create("written into the copy")
         assert memories.status().schema_version == NEWEST
-    assert looked_at(path) == [str(NEWEST), "ok"]
+    assert inspect_file(path) == [str(NEWEST), "ok"]
 
 
 @pytest.mark.parametrize("version", RELEASED)
@@ -147,4 +147,4 @@ def test_the_snapshot_of_a_migration_can_be_restored(path: Path, version: int) -
         assert "after the migration" not in {entry.content for entry in memories.list().memories}
         memories.create("written into the copy")
         assert memories.status().schema_version == NEWEST
-    assert looked_at(path) == [str(NEWEST), "ok"]
+    assert inspect_file(path) == [str(NEWEST), "ok"]

@@ -15,7 +15,7 @@ from memories.stores.sqlite.wal import continues, read_log
 
 
 @pytest.fixture
-def kept(path: Path) -> dict[Ref, Record]:
+def stored_records(path: Path) -> dict[Ref, Record]:
     """A closed store of two namespaces with versions, tags, reads, turns, and a text that spans
     several pages.
     """
@@ -52,7 +52,7 @@ def kept(path: Path) -> dict[Ref, Record]:
     return results
 
 
-def saved(path: Path) -> tuple[dict[Ref, Record], list[Lost]]:
+def salvage_file(path: Path) -> tuple[dict[Ref, Record], list[Lost]]:
     """Salvage a file; return the records by address, and the losses."""
     results = list(salvage(path))
     lost = [entry for entry in results if isinstance(entry, Lost)]
@@ -66,40 +66,46 @@ def run(path: Path, sql: str) -> None:
     db.close()
 
 
-def test_a_sound_store_is_salvaged_completely(path: Path, kept: dict[Ref, Record]) -> None:
-    assert len(kept) == 12
-    assert saved(path) == (kept, [])
+def test_a_sound_store_is_salvaged_completely(
+    path: Path, stored_records: dict[Ref, Record]
+) -> None:
+    assert len(stored_records) == 12
+    assert salvage_file(path) == (stored_records, [])
 
 
-def test_lost_records_are_named_with_their_namespace(path: Path, kept: dict[Ref, Record]) -> None:
+def test_lost_records_are_named_with_their_namespace(
+    path: Path, stored_records: dict[Ref, Record]
+) -> None:
     run(path, "UPDATE record SET crc = crc + 1 WHERE seq IN (2, 7)")
-    left, lost = saved(path)
+    left, lost = salvage_file(path)
     refs = [Ref(MEMORY, "ann", "m1", 1), Ref(MEMORY, "bob", "b", 1)]
     assert [(entry.seq, entry.ref) for entry in lost] == [(2, refs[0]), (7, refs[1])]
-    assert left == {ref: entry for ref, entry in kept.items() if ref not in refs}
+    assert left == {ref: entry for ref, entry in stored_records.items() if ref not in refs}
 
 
 @pytest.mark.parametrize("end", [16, 100, 4096])
 def test_a_file_without_its_first_page_is_read_from_the_others(
-    path: Path, kept: dict[Ref, Record], end: int
+    path: Path, stored_records: dict[Ref, Record], end: int
 ) -> None:
     run(path, "PRAGMA wal_checkpoint(TRUNCATE)")
     data = bytearray(path.read_bytes())
     data[:end] = bytes(end)
     path.write_bytes(data)
-    left, lost = saved(path)
-    assert left == kept
+    left, lost = salvage_file(path)
+    assert left == stored_records
     assert all("is not known" in entry.why or "was removed" in entry.why for entry in lost)
 
 
-def test_a_row_missing_from_its_page_counts_as_lost(path: Path, kept: dict[Ref, Record]) -> None:
+def test_a_row_missing_from_its_page_counts_as_lost(
+    path: Path, stored_records: dict[Ref, Record]
+) -> None:
     run(
         path, "UPDATE record SET crc = crc + 1 WHERE seq IN (2, 7); PRAGMA wal_checkpoint(TRUNCATE)"
     )
     data = path.read_bytes()
     path.write_bytes(bytes(4096) + data[4096:])
-    left, lost = saved(path)
-    assert len(left) == len(kept) - 2
+    left, lost = salvage_file(path)
+    assert len(left) == len(stored_records) - 2
     assert [entry.why.partition(":")[0] for entry in lost] == [
         "2 records are lost or were removed earlier"
     ]
