@@ -38,6 +38,15 @@ def test_the_newer_memory_takes_the_only_place(memories: Memories) -> None:
     assert contents(memories, limit=1) == [NEW]
 
 
+def test_the_newer_memory_comes_first_even_if_only_the_older_one_has_the_words_of_the_question(
+    memories: Memories,
+) -> None:
+    memories.create("Feature branches are merged with a merge commit.")
+    newer = "We squash PRs when landing them, no merge commits any more."
+    memories.create(newer)
+    assert memories.search("how are feature branches merged?")[0].content == newer
+
+
 def test_the_best_hit_stays_first_if_the_newer_one_says_something_else(memories: Memories) -> None:
     memories.create(OLD)
     memories.create("The production database is replicated to two zones.")

@@ -46,7 +46,7 @@ COLLECTIONS: Mapping[str, tuple[Collection, ...]] = {
 }
 MIN_CANDIDATES = 40
 EXAMINED = 6  # number of the best hits that are compared with each other
-NEAR_SHARE = 0.45  # minimum score of the newer hit, as a share of the older hit's score
+NEAR_SHARE = 0.35  # minimum score of the newer hit, as a share of the older hit's score
 
 
 Predicate = Callable[[Record], bool]
