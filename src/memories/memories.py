@@ -1083,7 +1083,7 @@ class Memories:
         return self._search_store(query, filters, counts=False)
 
     def count_reads(self, records: "Sequence[Record]") -> None:
-        """Count each of these memories as read once more."""
+        """Count one more read of each of these memories."""
         self._count_access(records)
         if records and self.config.count_accesses:
             records = self._accesses.include_waiting(records)

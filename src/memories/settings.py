@@ -293,7 +293,7 @@ def namespace(text: str) -> str:
 def _collection(text: str) -> str:
     letters = text.replace("-", "").replace("_", "")
     if not 3 <= len(text) <= 100 or not text[0].isalnum() or not letters.isalnum():
-        raise ValueError("must be 3 to 100 letters, digits, - and _")
+        raise ValueError("must be 3 to 100 letters, digits, - or _")
     return text
 
 

@@ -157,7 +157,7 @@ def config(settings: "Config") -> dict[str, Any]:
 
 
 def import_result(imported: "Imported", import_id: str | None, *, dry_run: bool) -> dict[str, Any]:
-    """Return the result of an import, with its id unless the file is the user's own."""
+    """Return the result of an import, with the import's id unless the file is the user's own."""
     answer: dict[str, Any] = fields(imported, "imported", "known", "conflict_count")
     answer["conflicts"] = [
         {"line": line, **ref._asdict(), "reason": reason}

@@ -248,7 +248,7 @@ def emit_lines(
 
 
 def note(message: str) -> None:
-    """Print a remark for people to standard error, once per run."""
+    """Print a note for a human reader to standard error, once per run."""
     notes = _run.get().notes
     if message in notes:
         return

@@ -230,8 +230,8 @@ def _count_repeat(operation: str, low: Any, high: Any, inner: Any) -> tuple[int 
 def _count_branches(branches: Any) -> tuple[int | None, int]:
     """Return the steps of alternatives.
 
-    Alternatives begin differently, so they rarely match at the same place. Therefore take the
-    maximum, not the sum.
+    Alternatives begin differently, so they rarely match at the same place. So the result is
+    their maximum, not their sum.
     """
     counts = [_count_sequence(branch) for branch in branches]
     ways = max((ways for _, ways in counts), default=1)

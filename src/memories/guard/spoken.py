@@ -78,8 +78,9 @@ class _Word(NamedTuple):
 def find(text: str, lower: str) -> Iterator[Secret]:
     """Yield the secrets that a text's sentences name.
 
-    A value is searched for only up to the second word after it, and back to the second word before
-    it, so no part of a text is searched more than a few times.
+    For each word that names a secret, its value is searched for only up to the second such word
+    after it, and back to the second such word before it, so no part of a text is searched more than
+    a few times.
 
     Args:
         text: The text.

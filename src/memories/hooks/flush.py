@@ -52,7 +52,7 @@ _ENDING_EVENTS = ("session-end", "pre-compact")  # after these events, a session
 REQUEST_TOKENS, ANSWER_TOKENS = 30, 50
 _MAX_NOTE_TURNS = 1_000
 _MAX_CHARACTERS = 1_000  # a longer part never fits; this check is faster than counting tokens
-_MIN_CHARACTERS = 12  # sentences shorter than this are greetings and thanks
+_MIN_CHARACTERS = 12  # sentences shorter than this are usually greetings or thanks
 
 
 class Stored(NamedTuple):

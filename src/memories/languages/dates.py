@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # At this distance from a single day, a time still scores a quarter.
 DAYS_BEFORE, DAYS_AFTER = 3.0, 7.0
-WIDTH_SHARE = 0.25  # share of a span's width that is added to both distances
+WIDTH_SHARE = 0.25  # share of a span's width that is added to `DAYS_BEFORE` and `DAYS_AFTER`
 _RECENT_DAYS = 14
 _NEAR_DAYS, _FITTING_DAYS = 2.0, 7
 _LONGEST = 60  # maximum length of a date in characters
@@ -269,7 +269,7 @@ def _read_ahead(match: re.Match[str], context: _Context) -> Iterator[Span]:
 
 
 def _read_past(match: re.Match[str], context: _Context) -> Iterator[Span]:
-    """Read "the last three weeks": from then until now."""
+    """Read "the last three weeks": from three weeks ago until today."""
     yield _days_before(context.today, _count_days(match)), context.today
 
 

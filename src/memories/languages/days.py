@@ -149,7 +149,9 @@ def _when(code: str) -> re.Pattern[str]:
 
 
 def _whole_words(code: str, pattern: str) -> str:
-    """Return a pattern that matches only whole words, with attached prefixes if there are some."""
+    """Return a pattern that matches only whole words, optionally with one of the prefixes that the
+    language attaches to words; the same pattern for a language without spaces.
+    """
     if code in UNSPACED:
         return pattern
     return rf"(?<!\w){_prefixes(code)}(?:{pattern})(?!\w)"

@@ -15,7 +15,7 @@ MIN_FAMILIARITY = 0.5
 # At this calibrated similarity, a match is beyond doubt. A nonsense query reaches it only if the
 # store contains similar nonsense.
 SURE = 0.997
-# A query is meaningful if one text contains this share of its words.
+# A query is meaningful if a single text contains this share of its words.
 MIN_COVERAGE = 0.5
 # These are in units of calibration (a cosine times the slope of its curve), so they are the same
 # for every embedder.

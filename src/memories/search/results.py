@@ -61,7 +61,7 @@ class Hit:
         """
         if isinstance(self.found, Memory):
             return self.found
-        raise TypeError(f"this hit is turn {self.found.id}; use .turn, or search in memories only")
+        raise TypeError(f"this hit is turn {self.found.id}; use .turn, or search memories only")
 
     @property
     def turn(self) -> "Turn":
@@ -202,7 +202,7 @@ class SearchResult(NamedTuple):
         return tuple(self.to_hit(place) for place in self.ranked if not place.dropped)
 
     def explanation(self) -> Explanation:
-        """Return the hits, and all candidates with their numbers."""
+        """Return the hits, and all candidates with the numbers behind their scores."""
         return Explanation(self.hits(), _Considering(self), tuple(self.query.terms), self.note)
 
     def describe(self, place: Ranked) -> Considered:

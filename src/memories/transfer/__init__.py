@@ -1,1 +1,1 @@
-"""Transfers of whole stores: JSON lines, moves between stores, and changes of the embedder."""
+"""Transfers of whole stores: JSON lines, moves between stores, and changes of embedder."""

@@ -247,8 +247,8 @@ class Review:
         return results
 
     def reject(self, ids: Sequence[str], *, dry_run: bool = False) -> list[Reviewed]:
-        """Reject memories that await review by deleting them. If restored by `Memories.restore`,
-        they await review again.
+        """Delete memories that await review. If `Memories.restore` restores them, they await review
+        again.
 
         Args:
             ids: The ids, or unambiguous prefixes of 8 or more characters.

@@ -77,7 +77,7 @@ class HTTPEmbedder:
 
     @property
     def patient(self) -> Self:
-        """The same embedder without the fallback to words: it retries while that may help."""
+        """The same embedder without the fallback to words: it retries as long as that may help."""
         twin = copy.copy(self)
         twin._words_instead = False
         return twin

@@ -1,4 +1,4 @@
-"""State that a session's modules share: their settings, and the agent's memory."""
+"""The state that a session's modules share: their settings, and the agent's memory."""
 
 import asyncio
 import importlib.metadata

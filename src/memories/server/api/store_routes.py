@@ -324,8 +324,8 @@ def _new_events(call: Call, seen: Seen) -> list[str]:
 
 
 def _entries_since(call: Call, namespace: str, after: int) -> tuple[list[LogEntry] | None, int]:
-    """Return the log entries after a given number, newest first, and their count. If there are too
-    many, return None instead of the entries.
+    """Return the log entries above a given number, newest first, and how many there are. If there
+    are too many, return None instead of the entries.
     """
     memories = call.server.handles.of(call.who, namespace, shared=False)
     while True:

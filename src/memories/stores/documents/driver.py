@@ -301,7 +301,7 @@ class StoreClient:
         return answer.status in _TRY_LATER
 
     def close(self) -> None:
-        """Close the connections; a connection in use is closed after its answer."""
+        """Close the connections; a connection in use is closed when its answer has arrived."""
         self._client.close()
 
     def _explain(self, exc: NoAnswer, *, writes: bool) -> str:

@@ -98,7 +98,7 @@ class FilesStore(Store):
             return self._opened[marker.store]
 
     def _store(self) -> Store | LocalFiles:
-        """Return the larger store if the folder has moved, otherwise the files."""
+        """Return the larger store if the records have moved there, otherwise the files."""
         return self._larger_store() or self._files
 
     @contextlib.contextmanager

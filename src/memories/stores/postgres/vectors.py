@@ -1,7 +1,7 @@
 """Vectors in the PostgreSQL store: a table for each space, switching between spaces, and search.
 
 A small number of rows is scored exactly. A larger number is searched with pgvector's HNSW index
-over half vectors.
+over half-precision vectors.
 """
 
 from collections import Counter
