@@ -190,3 +190,24 @@ def test_a_later_change_of_another_memory_outlives_a_rollback(memories: Memories
     assert now[older][1] is not None
     assert shown_first(memories) == latest
     assert now[newer][1] is not None
+
+
+def test_a_rollback_of_two_memories_that_changed_places_makes_no_circle(memories: Memories) -> None:
+    older, newer = chain(memories)
+    memories.truth.confirm(older)
+    before, was = memories._clock(), links(memories)
+    memories.create(NEW)
+    memories.update(older, NEW)
+    memories.rollback(before)
+    assert links(memories) == was == {older: (newer, None), newer: (None, older)}
+
+
+def test_a_rollback_restores_a_chain_whose_memories_were_all_updated(memories: Memories) -> None:
+    first, second, third = chain(memories, 3)
+    before, was = memories._clock(), links(memories)
+    memories.update(third, LATEST)
+    memories.update(first, NEWEST)
+    assert links(memories)[first] == (third, None)
+    memories.rollback(before)
+    assert links(memories) == was
+    assert was[third] == (second, None)

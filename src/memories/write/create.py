@@ -186,12 +186,12 @@ class Batch(NamedTuple):
     Attributes:
         writer: Writes them to its namespace.
         drafts: The drafts, in order.
-        note: Why the drafts have no vectors although there is an embedder; usually empty.
+        vectors_note: Why the drafts have no vectors although there is an embedder; usually empty.
     """
 
     writer: Writer
     drafts: Sequence[Prepared]
-    note: str
+    vectors_note: str
 
     def through(self, store: Store) -> "Batch":
         """Return this batch bound to another store, such as a wrapper; see `stores.wrapper`."""
@@ -201,7 +201,7 @@ class Batch(NamedTuple):
     def write(self) -> list[Created]:
         """Store the drafts in a transaction, which may be part of another one."""
         writer = self.writer
-        if self.note and writer.embedder is not None:
+        if self.vectors_note and writer.embedder is not None:
             where = Filter(Collection.MEMORY, (writer.lookup.namespace,))
             refuse_other_model(writer.store, writer.embedder.space, where)
         results: list[Created] = []
@@ -209,8 +209,8 @@ class Batch(NamedTuple):
             batch_writer = self.through(store).writer
             for prepared in self.drafts:
                 created = _store_draft(batch_writer, prepared)
-                if self.note or prepared.redacted:
-                    note = self.note if created.stored else created.note
+                if self.vectors_note or prepared.redacted:
+                    note = self.vectors_note if created.stored else created.note
                     created = replace(created, note=note, redacted=prepared.redacted)
                 results.append(created)
         return results

@@ -19,7 +19,7 @@ from memories.read.versions import LINK, NOT_CORRECTED, corrected_by, stated_at
 from memories.stores.protocol import Store, find_first
 from memories.stores.records import Collection, Filter, Patch, Record
 
-_ANY = 1.0  # a threshold without effect, since texts are compared without their similarity
+_BY_WORDS = 1.0  # a threshold without effect: texts are compared without their similarity
 
 
 def link_correction(
@@ -293,7 +293,9 @@ def _repeats(record: Record, other: Record) -> bool:
     # It reads word lists, which few changes need.
     from memories.write.compare.duplicates import Relation, compare_texts
 
-    relation = compare_texts(record.text, other.text, None, threshold=_ANY, explain=False).relation
+    relation = compare_texts(
+        record.text, other.text, None, threshold=_BY_WORDS, explain=False
+    ).relation
     return relation in (Relation.SAME, Relation.DUPLICATE)
 
 
@@ -301,7 +303,7 @@ def _contradicts(newer: Record, older: Record) -> bool:
     """Return whether a text gives another value than an older one, judged by their words."""
     from memories.write.compare.corrections import corrects  # reads word lists
 
-    return corrects(newer.text, older.text, None, threshold=_ANY)
+    return corrects(newer.text, older.text, None, threshold=_BY_WORDS)
 
 
 def _find_live(store: Store, beside: Record, group: str | None) -> Record | None:

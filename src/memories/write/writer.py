@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from memories.write.repetitions import Repetition
 
 MAX_SIMILAR = 3
+_MAX_CORRECTED = 3  # a draft is linked to the newest of so many, the most similar first
 _NEAR_BEST = 0.25  # a memory is shown if its score is at most this far below the best one
 _EXAMINED = 12  # maximum number of rivals examined, the most similar first
 _SEEN = 0.4  # added to the score of a memory that the writer has just read
@@ -184,7 +185,7 @@ class Writer(NamedTuple):
                     duplicates.append(self._to_similar(candidate, difference))
                 continue
             is_corrected = False
-            if len(corrected) < MAX_SIMILAR and _may_correct(draft, record):
+            if len(corrected) < _MAX_CORRECTED and _may_correct(draft, record):
                 text = record.text
                 is_corrected = corrects(draft.content, text, similarity, threshold=threshold)
             if is_corrected:
