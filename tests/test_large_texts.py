@@ -101,7 +101,7 @@ def cpu(run: Callable[[], object]) -> float:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", TEXTS)
-def test_a_megabyte_of_anything_costs_about_as_much_as_one_of_prose(
+def test_a_megabyte_of_any_text_costs_about_as_much_as_a_megabyte_of_prose(
     name: str, memories: Memories
 ) -> None:
     """The limit is generous: it only needs to detect costs that grow faster than the length, or by

@@ -1,5 +1,5 @@
-"""`memory scratchpad`, `memory prompt`, `memory search --tier`, and their answers while the store is
-down.
+"""`memory scratchpad`, `memory prompt`, `memory search --tier`, and their answers while the store
+is down.
 """
 
 import json
@@ -239,8 +239,8 @@ def test_the_scratchpad_answers_when_the_store_is_down(
 def test_every_tier_and_every_offline_answer_has_the_confidence_of_the_store(
     memory: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Contexts too compare the store's confidence with MEMORY_CONFIDENCE_MIN, so a model never gets a
-    false confidence.
+    """Contexts too compare the store's confidence with MEMORY_CONFIDENCE_MIN, so a model never gets
+    a false confidence.
     """
     with Memories(namespace="bob") as memories:
         for number, (sure, days, decay) in enumerate(

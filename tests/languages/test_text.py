@@ -192,8 +192,8 @@ def test_any_text_contains_its_own_terms(text: str) -> None:
     "part", ["a", "don't ", "a.", ".", "a-", '"a ', "字", "🎉", "a#", "+", "x_1/"]
 )
 def test_a_long_line_without_spaces_is_read_to_its_end(part: str) -> None:
-    """For example base64, which took minutes; `python -m bench long` measures that time grows only with
-    length.
+    """For example base64, which took minutes; `python -m bench long` measures that time grows only
+    with length.
     """
     text = part * (20_000 // len(part))
     assert len(query_terms(text)) <= MAX_QUERY_TERMS

@@ -171,8 +171,8 @@ SCALE = (20.0, 0.5)
 def test_age_and_use_decide_how_similar_a_memory_must_be(
     candidate: dict[str, Any], threshold: float
 ) -> None:
-    """Thresholds are on the calibrated scale, which means the same for every model; without a shared word, only they
-    decide.
+    """Thresholds are on the calibrated scale, which means the same for every model; without a
+    shared word, only they decide.
     """
     enough, clear = to_cosine(threshold, *SCALE), found(0.7, 0.0)
     [_, above] = rank([clear, found(enough + 0.001, 0.0, **candidate)], rules(curve=SCALE))
@@ -240,8 +240,8 @@ def test_a_memory_of_the_meant_day_comes_first() -> None:
 def test_a_memory_counts_the_same_on_every_scale(
     words: float, similarity: float, best: float, weight: float
 ) -> None:
-    """The scales are combined as means, whatever their weights; for a standalone memory, similarity counts
-    more.
+    """The scales are combined as means, whatever their weights; for a standalone memory, similarity
+    counts more.
     """
     expected = (words / max(best, 4.0) + STANDALONE * weight * max(0.0, similarity)) / (
         1 + STANDALONE * weight

@@ -1333,7 +1333,7 @@ def test_a_line_removed_in_one_branch_and_changed_in_the_other_is_current(
         assert sides.write(folder, lambda memories: memories.get(other).content) == "Another"
 
 
-def test_a_conflict_is_solved_by_removing_its_markers(
+def test_a_conflict_is_resolved_by_removing_its_markers(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     sides = Branches(tmp_path, create("We ship on Friday"), union=False)

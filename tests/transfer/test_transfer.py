@@ -425,7 +425,7 @@ def test_a_different_record_at_an_address_is_a_conflict_and_changes_nothing(
     assert after == before
 
 
-def test_a_foreign_file_with_another_version_of_an_own_memory_is_a_conflict(opened: Open) -> None:
+def test_a_foreign_file_with_another_version_of_our_memory_is_a_conflict(opened: Open) -> None:
     """A memory that once waited is known, regardless of the decision; one that never waited wasn't
     imported from such a file.
     """

@@ -306,7 +306,7 @@ def test_a_memory_that_fails_does_not_stop_the_chat(
     assert "WARNING" in [record.levelname for record in caplog.records]
 
 
-def test_a_second_call_of_the_tool_in_one_answer_is_left_out(
+def test_a_second_tool_call_in_one_answer_is_left_out(
     settings: Settings,
     kimi: FakeKimi,
     agent_of: Callable[[Settings], Agent],
