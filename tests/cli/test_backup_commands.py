@@ -72,9 +72,7 @@ def url(path: Path) -> str:
 
 
 @pytest.mark.usefixtures("ids")
-def test_a_backup_has_everything_and_is_for_its_owner_only(
-    memory: Command, home: Path, store: Path
-) -> None:
+def test_a_backup_is_complete_and_private(memory: Command, home: Path, store: Path) -> None:
     before = everything(memory)
     os.umask(0)
     shape = memory("backup").json
@@ -179,7 +177,9 @@ def test_a_damaged_store_gets_no_backup_and_keeps_the_old_ones(
 
 
 @pytest.mark.usefixtures("ids")
-def test_another_store_becomes_an_export_with_vectors(memory: Command, folder: Path) -> None:
+def test_the_backup_of_a_files_store_is_an_export_with_vectors(
+    memory: Command, folder: Path
+) -> None:
     files = f"files:///{folder}/notes"
     memory("migrate", "--to", files)
     exported = everything(memory, "--store", files, "--vectors").splitlines()
@@ -209,7 +209,7 @@ def test_backup_reports_queued_turns(memory: Command, store: Path) -> None:
 
 
 @pytest.mark.usefixtures("ids")
-def test_a_full_disk_leaves_the_backup_from_before(memory: Command, small_disk: Path) -> None:
+def test_a_full_disk_does_not_damage_an_earlier_backup(memory: Command, small_disk: Path) -> None:
     memory("backup", "disk/mine.db")
     before = (small_disk / "mine.db").read_bytes()
     answer = memory("backup", "disk/mine.db")
@@ -270,10 +270,10 @@ def test_a_memory_is_still_restored_by_its_id(
 @pytest.mark.first(2)
 @pytest.mark.parametrize("log", ["own", "foreign", "random"])
 @pytest.mark.parametrize("missing", [False, True])
-def test_a_log_of_before_does_not_reach_the_restored_store(
+def test_an_old_log_does_not_change_the_restored_store(
     memory: Command, ids: list[str], store: Path, run_python: RunPython, log: str, missing: bool
 ) -> None:
-    """A process was killed and left its log, or the file next to the log is a different one or
+    """A killed process has left its log, or the log belongs to another file, or its file is
     missing.
     """
     before, file = everything(memory), memory("backup").json["backup"]
@@ -308,7 +308,7 @@ os.kill(os.getpid(), 9)
 
 @pytest.mark.first(1)
 @pytest.mark.parametrize("replaced", [False, True])
-def test_a_restore_leaves_no_log_behind_that_leads_on_from_the_file(
+def test_a_restore_leaves_no_log_that_continues_from_the_file(
     memory: Command, ids: list[str], store: Path, run_python: RunPython, replaced: bool
 ) -> None:
     run_python(KILLED, url(store), check=False)
@@ -329,7 +329,7 @@ def test_a_restore_leaves_no_log_behind_that_leads_on_from_the_file(
 def test_salvage_ignores_the_log_of_another_file(
     memory: Command, ids: list[str], store: Path, run_python: RunPython
 ) -> None:
-    before = said(everything(memory))
+    before = record_lines(everything(memory))
     there = store.parent / "else" / "memories.db"
     run_python(KILLED, url(there), check=False)
     shutil.copy(f"{there}-wal", f"{store}-wal")
@@ -344,7 +344,7 @@ def test_salvage_ignores_the_log_of_another_file(
         in memory("restore", str(store), "--replace", "--store", "sqlite:///new.db").error
     )
     kept = Path(memory("restore", "saved.jsonl", "--replace").json["kept"])
-    assert said(everything(memory)) == before
+    assert record_lines(everything(memory)) == before
     assert Path(f"{kept}-wal").read_bytes() == Path(f"{there}-wal").read_bytes()
 
 
@@ -454,13 +454,13 @@ if int(sys.argv[2]) > 3:
     assert memory("list").json["results"][0]["content"] == "An old note"
     assert memory("doctor", "--fix").json["schema_version"] == len(
         schema.MIGRATIONS
-    )  # it had no words
+    )  # that version had no index of words
     assert file.read_bytes() == before
 
 
 @pytest.mark.usefixtures("ids")
 @pytest.mark.cold  # with a server, its disk couldn't be unmounted
-def test_a_full_disk_leaves_the_old_store(memory: Command, small_disk: Path) -> None:
+def test_a_full_disk_keeps_the_old_store(memory: Command, small_disk: Path) -> None:
     file = memory("backup", "mine.db").json["backup"]
     store = url(small_disk / "memories.db")
     memory("create", "The old one", "--store", store)
@@ -479,7 +479,7 @@ def test_a_full_disk_leaves_the_old_store(memory: Command, small_disk: Path) -> 
 # --- doctor
 
 
-def test_a_sound_store_has_no_findings_and_is_left_as_it_is(
+def test_a_sound_store_has_no_findings_and_is_not_changed(
     memory: Command, ids: list[str], store: Path
 ) -> None:
     def contents() -> dict[Path, bytes]:
@@ -530,7 +530,7 @@ def test_fix_rebuilds_derived_data_after_a_backup(
         DAMAGE, store, "DELETE FROM words_docsize WHERE id = (SELECT min(id) FROM words_docsize)"
     )
     assert memory("search", "Rust").json["count"] == 1  # by its vector
-    memory("status")  # has this read counted
+    memory("status")  # counts this read
     before = everything(memory)
     answer = memory("doctor")
     assert answer.code == 1
@@ -544,7 +544,7 @@ def test_fix_rebuilds_derived_data_after_a_backup(
     assert everything(memory, "--store", url(Path(shape["backup"]))) == before
 
 
-def test_doctor_and_status_report_a_damaged_record_and_leave_it(
+def test_doctor_and_status_report_a_damaged_record_without_changing_it(
     memory: Command, ids: list[str], store: Path, run_python: RunPython
 ) -> None:
     run_python(
@@ -562,12 +562,12 @@ def test_doctor_and_status_report_a_damaged_record_and_leave_it(
         assert json.loads(answer.out)["status"] == "unhealthy"
         assert ("ann" in json.loads(answer.out)["error"]) == bool(
             options
-        )  # nothing more about others
+        )  # nothing else about other records
 
 
 @pytest.mark.cold  # a server may have the first page in its log, and then the store can be read
 @pytest.mark.parametrize("kind", ["zeroed", "text", "cut", "empty"])
-def test_a_store_that_can_not_be_opened_is_examined(
+def test_doctor_examines_a_store_that_cannot_be_opened(
     memory: Command, ids: list[str], store: Path, kind: str
 ) -> None:
     sound = store.read_bytes()
@@ -635,7 +635,7 @@ def pages_with(data: bytes, text: bytes) -> list[int]:
 
 @pytest.fixture
 def many(memory: Command, folder: Path, run_python: RunPython, store: Path) -> str:
-    """A store of several hundred records; what it exports."""
+    """Create a store of several hundred records; return its export."""
     fill = """
 import sys
 from memories import Memories
@@ -648,13 +648,13 @@ with Memories(sys.argv[1], embedder="fake") as memories:
     return everything(memory)
 
 
-def said(exported: str) -> set[str]:
+def record_lines(exported: str) -> set[str]:
     """Return the lines of an export that are records."""
     return {line for line in exported.splitlines() if line.startswith('{"collection"')}
 
 
 @pytest.mark.parametrize("kind", ["default", "sqlite", "files"])
-def test_forgetting_names_the_backups_that_still_have_it(
+def test_forget_names_the_backups_that_still_contain_the_memory(
     memory: Command,
     stored: Store,
     home: Path,
@@ -689,7 +689,7 @@ def test_forgetting_names_the_backups_that_still_have_it(
 
 
 @pytest.mark.thorough
-def test_every_sound_record_is_saved_and_the_others_are_named(
+def test_salvage_saves_every_sound_record_and_names_the_others(
     memory: Command, many: str, store: Path, folder: Path, run_python: RunPython
 ) -> None:
     run_python(
@@ -706,7 +706,7 @@ def test_every_sound_record_is_saved_and_the_others_are_named(
         ("history", 7),
     }
     assert store.read_bytes() == damaged
-    assert said(many) > said((folder / "saved.jsonl").read_text())
+    assert record_lines(many) > record_lines((folder / "saved.jsonl").read_text())
     assert (folder / "saved.jsonl").stat().st_mode & 0o777 == 0o600
     assert "already exists" in memory("doctor", "--salvage", "saved.jsonl").error
     assert memory("restore", "saved.jsonl", "--replace").json["records"] == 498
@@ -736,12 +736,12 @@ def test_salvage_reads_around_lost_pages(
     damaged = store.read_bytes()
     answer = memory("doctor", "--salvage", "saved.jsonl")
     shape = json.loads(answer.out)
-    saved = said((folder / "saved.jsonl").read_text())
-    assert saved <= said(many)
+    saved = record_lines((folder / "saved.jsonl").read_text())
+    assert saved <= record_lines(many)
     assert shape["saved"] == len(saved)
     assert store.read_bytes() == damaged
     if what in ("first page", "header", "root"):
-        assert saved == said(many)  # no record is in them
+        assert saved == record_lines(many)  # no record is in them
     else:
         assert shape["lost_count"] > 0
         assert {"one leaf": 400, "every 20th page": 350, "half": 50}[what] <= len(saved) < 500
@@ -758,7 +758,9 @@ def test_salvage_leaves_forgotten_memories_out(
     assert json.loads(answer.out)["saved"] == 3
 
 
-def test_nothing_to_save_is_an_error(memory: Command, folder: Path, store: Path) -> None:
+def test_salvage_fails_if_there_is_nothing_to_save(
+    memory: Command, folder: Path, store: Path
+) -> None:
     assert "there is no store at" in memory("doctor", "--salvage", "saved.jsonl").error
     store.parent.mkdir(parents=True)
     store.write_text("hello" * 1000)
@@ -767,7 +769,7 @@ def test_nothing_to_save_is_an_error(memory: Command, folder: Path, store: Path)
     assert list(folder.iterdir()) == []
 
 
-def test_doctor_shows_a_person_sizes_and_sentences(memory: Command) -> None:
+def test_the_text_of_doctor_has_sizes_and_sentences(memory: Command) -> None:
     memory("create", "Deploys happen on Tuesdays")
     facts = memory("doctor", "--format", "text").out
     assert re.search(r"^free {10,}\d+\.\d [MG]B$", facts, re.M)
@@ -780,7 +782,7 @@ READERS = (("list",), ("create", "The port is 5434"), ("status",), ("backup", "b
 
 
 @pytest.mark.parametrize("kind", ["random", "text", "cut", "empty"])
-def test_the_advice_for_a_file_that_is_no_store_works(
+def test_the_advice_for_a_file_that_is_not_a_store_works(
     memory: Command, folder: Path, store: Path, kind: str
 ) -> None:
     memory("create", "The port is 5433")

@@ -1,7 +1,7 @@
 """Bad inputs in files and in JSON: each gets its exit code and one sentence, and nothing is stored.
 
-The numbers are those of the project's list of 84 bad inputs; arguments and settings stand in
-`test_bad_input`.
+The numbers are those of the project's list of 84 bad inputs; `test_bad_input` has arguments and
+settings.
 """
 
 import base64
@@ -78,7 +78,7 @@ def foreign_database(folder: Path) -> bytes:
 
 
 def encrypted() -> bytes:
-    """A ZIP file whose only entry says that it is encrypted."""
+    """Return a ZIP file whose only entry is marked as encrypted."""
     data = bytearray(zipped(a=export(line())))
     data[6] |= 1
     data[data.index(b"PK\x01\x02") + 8] |= 1
@@ -86,7 +86,7 @@ def encrypted() -> bytes:
 
 
 UNSUPPORTED = "is not an export: "
-# What `memory import FILE` is given: the row, the data, and a part of the sentence.
+# Input of `memory import FILE`: the row, the data, and a part of the sentence.
 FILES: list[tuple[str, bytes | Callable[[Path], bytes], str]] = [
     (
         "7",
@@ -200,9 +200,9 @@ TURNS: list[tuple[str, bytes, str]] = [
 ]
 
 
-def told_well(error: str) -> bool:
-    """Return whether a sentence is one line, without anything that acts on a terminal or a long
-    piece of input.
+def is_clean_sentence(error: str) -> bool:
+    """Return whether an error is one line, without control characters and without a long piece of
+    the input.
     """
     return len(error) < 400 and not re.search(
         "[\x00-\x1f\x7f-\x9f\u202a-\u202e\ud800-\udfff]|k{81}|9{81}|x{81}", error
@@ -226,7 +226,7 @@ def test_a_bad_file_is_refused_and_nothing_is_imported(
     ):
         assert (answer.code, answer.out) == (2, "")
         assert part in answer.error
-        assert told_well(answer.error), answer.error
+        assert is_clean_sentence(answer.error), answer.error
     assert memory("list").json["count"] == 0
     assert file.read_bytes() == given
 
@@ -243,12 +243,12 @@ def test_a_bad_turn_is_refused_and_none_is_stored(
         assert (answer.code, answer.out) == (2, "")
         if not good:
             assert part in answer.error
-        assert told_well(answer.error), answer.error
+        assert is_clean_sentence(answer.error), answer.error
     assert memory("turns", "tail", "trip").json["count"] == 0
 
 
-def test_what_cannot_be_opened_is_named(memory: Command, folder: Path) -> None:
-    """Row 64; pipes and devices stand in `test_transfer_commands`."""
+def test_a_path_that_cannot_be_opened_is_named(memory: Command, folder: Path) -> None:
+    """Row 64; `test_transfer_commands` has pipes and devices."""
     (folder / "dangling").symlink_to("nowhere")
     (folder / "loop").symlink_to("loop")
     for name, reason in (
@@ -260,7 +260,7 @@ def test_what_cannot_be_opened_is_named(memory: Command, folder: Path) -> None:
         assert answer.code == 2
         assert answer.error.startswith("cannot read ")
         assert reason in answer.error
-        assert told_well(answer.error)
+        assert is_clean_sentence(answer.error)
 
 
 def test_a_link_to_another_file_reveals_nothing_of_it(memory: Command, folder: Path) -> None:
@@ -271,7 +271,9 @@ def test_a_link_to_another_file_reveals_nothing_of_it(memory: Command, folder: P
     assert (answer.code, "secret:" in answer.err) == (2, False)
 
 
-def test_the_same_export_twice_and_one_that_clashes(memory: Command) -> None:
+def test_a_repeated_import_changes_nothing_and_a_conflicting_one_is_refused(
+    memory: Command,
+) -> None:
     """Rows 69 and 70."""
     for imported, known in ((1, 0), (0, 1)):
         answer = memory("import", "-", stdin=export(line())).json
@@ -317,6 +319,6 @@ def test_a_pipe_in_place_of_a_file_is_refused_at_once(
         assert process("create", "hello", **where).code == 0
     (tmp_path / name).unlink(missing_ok=True)
     os.mkfifo(tmp_path / name)
-    answer = process(*command, **where)  # or the test ends by its timeout
+    answer = process(*command, **where)  # otherwise the test runs into its timeout
     assert answer.code == code if code is not None else answer.code in (0, 1, 2, 4)
     assert "Traceback" not in answer.err

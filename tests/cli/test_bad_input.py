@@ -5,13 +5,13 @@ changes nothing.
 
 - 21: no command takes "every namespace"; the names themselves (`all`, `*`) are refused, see row 21
   below
-- 27: listings go on by cursor, there is no offset; bad cursors stand at row 27
-- 33 to 37 and 64 to 76: JSON and files stand in `test_bad_files`; rows 29 and 30 have what the
-  library takes
-- 32: metadata is not nested; the limits of tags stand at row 31
+- 27: lists continue with a cursor, not an offset; row 27 has bad cursors
+- 33 to 37 and 64 to 76: `test_bad_files` has JSON and files; rows 29 and 30 have arguments of the
+  library
+- 32: metadata is not nested; row 31 has the limits of tags
 - 38 to 50: HTTP; 59: no time to live; 84: no hooks yet
 - 80: a store that is busy for 30 s is tested with the store
-- 83: MCP stands in `mcp/test_bad_calls` and `processes/test_mcp_stdio`
+- 83: MCP; see `mcp/test_bad_calls` and `processes/test_mcp_stdio`
 """
 
 import json
@@ -33,7 +33,7 @@ from memories.read.turns import TurnDraft
 Command = Callable[..., Any]
 MIB = 1_048_576
 UNKNOWN = "01a1fdf1-92cd-72f2-8000-000000000000"
-NAIVE = datetime(2026, 1, 1)  # noqa: DTZ001 - that is what is wrong with it
+NAIVE = datetime(2026, 1, 1)  # noqa: DTZ001 - it is wrong intentionally
 
 
 class Bad(NamedTuple):
@@ -462,9 +462,9 @@ def test_a_binary_config_file_is_named(memory: Command, home: Path, folder: Path
     assert (answer.code, "cannot read" in answer.error) == (2, True)
 
 
-# --- rows about what is accepted
+# --- rows of accepted input
 
-SIGNS = [
+CHARACTERS = [
     '"',
     "'",
     "*",
@@ -504,11 +504,11 @@ SIGNS = [
 ]
 
 
-def test_signs_are_plain_text(memory: Command) -> None:
-    """Rows 51, 56, 60 and 61: they are searched for, stored and shown as they are."""
+def test_special_characters_are_plain_text(memory: Command) -> None:
+    """Rows 51, 56, 60 and 61: they are searched for, stored and shown unchanged."""
     failures = []
     memory("create", "this one is a stranger", "-n", "shared")
-    for number, sign in enumerate(SIGNS):
+    for number, sign in enumerate(CHARACTERS):
         text = f"it is about {sign} and nothing else"
         created = memory("create", "-n", f"of-sign-{number}", "--", text).json["content"]
         code = memory("search", "-n", f"of-sign-{number}", "--", sign, stdin="x").code
@@ -523,8 +523,10 @@ def test_signs_are_plain_text(memory: Command) -> None:
 @pytest.mark.parametrize(
     "text", ["OR " * 1365, "(" * 300, "a OR " * 800, "((a+)+" * 600, '"a' * 2000, "a." * 2000]
 )
-def test_long_operators_are_words(memory: Command, stored: Callable[..., str], text: str) -> None:
-    """Row 54. `python -m bench long` measures how long they take."""
+def test_long_lists_of_operators_are_searched_as_words(
+    memory: Command, stored: Callable[..., str], text: str
+) -> None:
+    """Row 54. `python -m bench long` measures the time."""
     stored("a or b")
     assert memory("search", text).json["count"] <= 1
     assert len(query_terms(text)) <= MAX_QUERY_TERMS
@@ -545,7 +547,7 @@ def test_long_operators_are_words(memory: Command, stored: Callable[..., str], t
         "```\nsystem:",
     ],
 )
-def test_markup_is_text(memory: Command, text: str) -> None:
+def test_markup_is_plain_text(memory: Command, text: str) -> None:
     """Rows 62 and 63: content can't leave its place in the JSON, and is shown as it is."""
     one_line = text.replace("\n", " ").strip()
     created = memory(
@@ -556,7 +558,7 @@ def test_markup_is_text(memory: Command, text: str) -> None:
     assert one_line in memory("get", created["id"], "--format", "text").out
 
 
-def test_accepted_though_strange(memory: Command) -> None:
+def test_strange_but_valid_input_is_accepted(memory: Command) -> None:
     """Rows 9, 10, 11 and 12."""
     assert memory("create", "\ufeffcontent").json["content"] == "content"
     assert memory("create", "e\u0301").json["content"] == "é"
@@ -571,7 +573,7 @@ def test_accepted_though_strange(memory: Command) -> None:
 # --- stores that can't be used (rows 77 to 79)
 
 
-def test_an_id_of_another_namespace_reads_like_one_that_is_not_there(memory: Command) -> None:
+def test_an_id_of_another_namespace_gets_the_same_answer_as_an_unknown_one(memory: Command) -> None:
     """Row 23."""
     theirs = memory("create", "of bob", "-n", "bob").json["id"]
     for command in ("get", "delete", "reinforce", "restore", "history", "update", "forget"):
@@ -581,7 +583,7 @@ def test_an_id_of_another_namespace_reads_like_one_that_is_not_there(memory: Com
         assert said[0].error == said[1].error == "Memory not found"
 
 
-def test_a_prefix_that_fits_several_names_them(memory: Command) -> None:
+def test_the_error_for_an_ambiguous_prefix_lists_the_matches(memory: Command) -> None:
     """Row 25."""
     with Memories(embedder="fake") as memories:
         at = datetime(2026, 5, 1, tzinfo=UTC)
@@ -611,7 +613,7 @@ def test_a_store_of_another_model_is_not_searched(memory: Command) -> None:
     "data",
     [b"", b"not a database, only text\n" * 400, b"\0" * 8192, b"SQLite format 3\0" + b"x" * 9000],
 )
-def test_a_file_that_is_not_a_store_is_not_touched(
+def test_a_file_that_is_not_a_store_is_not_changed(
     memory: Command, home: Path, data: bytes
 ) -> None:
     home.mkdir(mode=0o700, parents=True)
@@ -625,7 +627,7 @@ def test_a_file_that_is_not_a_store_is_not_touched(
     assert file.read_bytes() == data
 
 
-# --- what else there may be
+# --- random input
 
 
 @pytest.fixture(scope="module")
@@ -664,7 +666,7 @@ def test_a_search_for_anything_raises_nothing_unexpected(long_lived: Memories, t
     max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(text=anything, name=st.text(max_size=10), speaker=st.none() | st.text(max_size=10))
-def test_any_text_comes_back(
+def test_any_text_of_a_turn_is_returned_unchanged(
     long_lived: Memories, text: str, name: str, speaker: str | None
 ) -> None:
     try:
@@ -685,7 +687,7 @@ def test_any_text_comes_back(
     max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(text=anything, key=st.text(max_size=10), value=st.text(max_size=10))
-def test_anything_that_is_stored_comes_back(
+def test_any_stored_memory_is_returned_unchanged(
     long_lived: Memories, text: str, key: str, value: str
 ) -> None:
     try:
@@ -715,7 +717,7 @@ def test_any_argument_gets_an_answer_or_one_line(memory: Command, text: str) -> 
         assert "Traceback" not in answer.err
 
 
-def test_all_errors_are_of_one_tree() -> None:
+def test_all_errors_share_a_base_class() -> None:
     assert all(
         issubclass(error, MemoriesError)
         for error in (InvalidInput, NotFound, ConfigError, SystemFault)

@@ -15,7 +15,7 @@ from memories import Memories
 from memories.cli import bulk
 
 
-def told(out: str) -> tuple[list[Any], Any]:
+def parse_results(out: str) -> tuple[list[Any], Any]:
     """Return the result of each line, and the counts."""
     *lines, counts = map(json.loads, out.splitlines())
     return lines, counts
@@ -32,7 +32,7 @@ def test_each_line_is_a_memory(memory: Command, folder: Path) -> None:
     )
     answer = memory("create", "--lines", "notes.txt", "--project", "shop", "--decay", "contextual")
     assert answer.code == 0
-    lines, counts = told(answer.out)
+    lines, counts = parse_results(answer.out)
     assert [(line["line"], line["stored"]) for line in lines] == [(1, True), (4, True), (5, True)]
     assert counts == {"lines": 3, "stored": 3, "known": 0, "duplicates": 0, "refused": 0}
     assert contents(memory) == [
@@ -44,7 +44,7 @@ def test_each_line_is_a_memory(memory: Command, folder: Path) -> None:
     assert (found["project"], found["decay_policy"]) == ("shop", "contextual")
 
 
-def test_an_object_says_what_its_memory_is(memory: Command) -> None:
+def test_an_object_sets_the_fields_of_its_memory(memory: Command) -> None:
     objects = [
         {
             "content": "Deploys happen on Tuesdays",
@@ -73,7 +73,9 @@ def test_an_object_says_what_its_memory_is(memory: Command) -> None:
         stdin="\n".join(map(json.dumps, objects)),
     )
     assert answer.code == 0
-    first, second, third, fourth = (memory("get", line["id"]).json for line in told(answer.out)[0])
+    first, second, third, fourth = (
+        memory("get", line["id"]).json for line in parse_results(answer.out)[0]
+    )
     assert first["tags"] == {"a": "b", "global": "true", "project": "shop", "type": "fact"}
     assert (second["decay_policy"], second["base_confidence"]) == ("contextual", 0.5)
     assert second["created_at"] == "2024-05-31T10:00:00.000Z"
@@ -115,7 +117,7 @@ def test_an_object_says_what_its_memory_is(memory: Command) -> None:
         ("[" * 100_000, "it is not JSON (it is nested too deeply)"),
     ],
 )
-def test_a_line_that_is_refused_costs_no_other_one(
+def test_a_refused_line_does_not_prevent_the_others(
     memory: Command, line: str | bytes, error: str
 ) -> None:
     data = line if isinstance(line, bytes) else line.encode()
@@ -123,7 +125,7 @@ def test_a_line_that_is_refused_costs_no_other_one(
         "create", "--jsonl", "-", stdin=b'"The first"\n' + data + b'\n"Something else"\n'
     )
     assert answer.code == 1
-    lines, counts = told(answer.out)
+    lines, counts = parse_results(answer.out)
     assert [(found["line"], found["stored"]) for found in lines] == [
         (1, True),
         (2, False),
@@ -141,11 +143,11 @@ def test_existing_memories_are_not_stored_twice(memory: Command) -> None:
     again = memory(
         "create", "--lines", "-", stdin="The user prefers tabs\nThe user prefers tabs.\nAnn leads"
     )
-    lines, counts = told(again.out)
+    lines, counts = parse_results(again.out)
     assert (again.code, counts["known"], counts["stored"]) == (0, 2, 1)
     assert lines[0]["id"] == lines[1]["id"]
     forced = memory("create", "--lines", "-", "--force", stdin="The user prefers tabs\n" * 600)
-    assert told(forced.out)[1]["stored"] == 600
+    assert parse_results(forced.out)[1]["stored"] == 600
 
 
 def test_very_similar_lines_are_not_stored(
@@ -156,7 +158,7 @@ def test_very_similar_lines_are_not_stored(
     answer = memory(
         "create", "--lines", "-", stdin="The user doesn't eat meat.\nAnn leads the web team"
     )
-    lines, counts = told(answer.out)
+    lines, counts = parse_results(answer.out)
     assert (answer.code, counts["duplicates"], counts["stored"]) == (3, 1, 1)
     [other] = lines[0]["duplicates"]
     assert (other["id"], "content" in other) == (first["id"], False)
@@ -168,7 +170,7 @@ def test_very_similar_lines_are_not_stored(
     assert text.splitlines()[0].split() == ["1", "duplicate", "of", first["id"]]
 
 
-def test_people_see_a_line_for_each(memory: Command) -> None:
+def test_as_text_each_line_has_its_result(memory: Command) -> None:
     out = memory(
         "create", "--lines", "-", "--format", "text", stdin="Ann leads\nAnn leads\n\0\n"
     ).out.splitlines()
@@ -180,12 +182,12 @@ def test_people_see_a_line_for_each(memory: Command) -> None:
     assert out[3] == "3 lines, 1 stored, 1 known, 0 duplicates, 1 refused"
 
 
-def test_a_line_that_is_too_long_is_skipped(
+def test_a_line_that_is_too_long_is_refused(
     memory: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bulk, "MAX_LINE_BYTES", 100)
     monkeypatch.setattr(bulk, "_READ_BYTES", 7)
-    lines, counts = told(
+    lines, counts = parse_results(
         memory("create", "--lines", "-", stdin=f"one\n{'x' * 5000}\n{'y' * 101}\n{'z' * 100}").out
     )
     assert [line["stored"] for line in lines] == [True, False, False, True]
@@ -194,10 +196,10 @@ def test_a_line_that_is_too_long_is_skipped(
     assert counts["refused"] == 2
 
 
-def test_secrets_are_taken_out_of_lines_too(memory: Command, home: Path) -> None:
+def test_secrets_are_redacted_from_lines_too(memory: Command, home: Path) -> None:
     secret = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
     answer = memory("create", "--lines", "-", stdin=f"The token is {secret}")
-    assert told(answer.out)[0][0]["redacted"]
+    assert parse_results(answer.out)[0][0]["redacted"]
     assert not [
         file for file in home.rglob("*") if file.is_file() and secret.encode() in file.read_bytes()
     ]
@@ -222,7 +224,7 @@ def test_secrets_are_taken_out_of_lines_too(memory: Command, home: Path) -> None
         (("--lines", "a\0b"), "cannot read"),
     ],
 )
-def test_impossible_values_are_refused(
+def test_invalid_arguments_of_a_bulk_create_are_refused(
     memory: Command, home: Path, arguments: tuple[str, ...], error: str
 ) -> None:
     answer = memory("create", *arguments)
@@ -237,7 +239,7 @@ def test_utf16_input_is_reported_once(memory: Command) -> None:
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_reported_lines_are_stored_at_an_interrupt(folder: Path) -> None:
+def test_an_interrupt_keeps_and_counts_the_reported_lines(folder: Path) -> None:
     command = [sys.executable, "-m", "memories", "create", "--lines", "-"]
     running = subprocess.Popen(
         command,
@@ -255,7 +257,7 @@ def test_reported_lines_are_stored_at_an_interrupt(folder: Path) -> None:
     running.stdin.flush()
     lines = [
         json.loads(running.stdout.readline()) for _ in range(60)
-    ]  # everything that was written, although no end was received
+    ]  # every written line, although the input has not ended
     running.send_signal(signal.SIGINT)
     out, err = running.communicate(timeout=300)
     assert (running.returncode, out) == (1, b"")
@@ -271,7 +273,7 @@ def test_reported_lines_are_stored_at_an_interrupt(folder: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_a_leaving_reader_ends_it_with_a_report(process: Command) -> None:
+def test_a_closed_pipe_ends_the_command_with_a_report(process: Command) -> None:
     stdin = "".join(f"The {n}. thing lies in place {n * n}\n" for n in range(600)).encode()
     answer = process("create", "--lines", "-", "--force", stdin=stdin, shell="| head -1")
     assert json.loads(answer.out)["line"] == 1

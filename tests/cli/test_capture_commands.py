@@ -1,4 +1,4 @@
-"""off, on and capture, typed by a person."""
+"""The commands `off`, `on` and `capture`."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ def is_on(name: str | None = None) -> bool:
     return switch.read_state(str(Path.cwd()), name).on
 
 
-def test_off_and_on_are_for_this_project(
+def test_off_and_on_apply_to_this_project(
     memory: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = memory("off").json
@@ -27,7 +27,7 @@ def test_off_and_on_are_for_this_project(
     assert is_on()
 
 
-def test_off_in_a_folder_of_a_repository_is_for_all_of_it(
+def test_off_in_a_folder_applies_to_the_whole_repository(
     memory: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for part in ("objects", "refs"):  # without it, git doesn't recognize the repository
@@ -40,14 +40,14 @@ def test_off_in_a_folder_of_a_repository_is_for_all_of_it(
     assert not is_on()
 
 
-def test_all_and_back(memory: Command) -> None:
+def test_off_and_on_for_all_projects(memory: Command) -> None:
     memory("off", "--all")
     assert not is_on()
     assert memory("on").json["on"] is False
     assert memory("on", "--all").json["on"] is True
 
 
-def test_a_session(memory: Command, home: Path, folder: Path) -> None:
+def test_off_and_on_for_a_session(memory: Command, home: Path, folder: Path) -> None:
     assert "no agent session is known" in memory("off", "--session").error
     session.note(str(home), "codex.s1", folder=str(folder))
     assert memory("off", "--session").json["for"] == "session codex.s1"
@@ -59,23 +59,23 @@ def test_a_session(memory: Command, home: Path, folder: Path) -> None:
     )
 
 
-def test_on_names_other_switches_that_keep_it_off(memory: Command, folder: Path) -> None:
+def test_on_names_other_switches_that_keep_memory_off(memory: Command, folder: Path) -> None:
     (folder / ".memories-off").touch()
     answer = memory("on").json
     assert (answer["on"], ".memories-off" in answer["why"]) == (False, True)
 
 
-def test_two_of_them_do_not_go_together(memory: Command) -> None:
+def test_all_and_session_can_not_be_combined(memory: Command) -> None:
     done = memory("off", "--session", "--all")
     assert (done.code, "can't be combined" in done.error) == (2, True)
 
 
-def test_a_home_that_cannot_be_written(memory: Command, tmp_path: Path) -> None:
+def test_off_fails_if_the_home_cannot_be_written(memory: Command, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert memory("off", env={"MEMORY_HOME": str(tmp_path / "file" / "x")}).code == 1
 
 
-def test_flush_and_status(
+def test_flush_stores_what_status_counts(
     memory: Command, home: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     event = {
@@ -103,12 +103,12 @@ def test_flush_and_status(
     )
     assert memory("capture", "flush").json["pending_count"] == 3
     increments: list[int] = []
-    monkeypatch.setattr(os, "nice", increments.append)  # it would slow down the tests that follow
+    monkeypatch.setattr(os, "nice", increments.append)  # a real `nice` would slow down later tests
     assert memory("capture", "flush", "--quiet").out == ""
     assert increments == [10]
 
 
-def test_flush_tells_why_something_waits(memory: Command, home: Path) -> None:
+def test_flush_reports_why_an_event_waits(memory: Command, home: Path) -> None:
     inbox.add(str(home), "codex.s1", {"id": "1", "event": "stop", "store": "another"})
     done = memory("capture", "flush")
     assert (done.code, "another store" in done.out) == (1, True)

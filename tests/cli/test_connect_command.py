@@ -99,7 +99,7 @@ def write_mine(home: Path, host: str) -> dict[Path, bytes]:
 
 
 def everything(home: Path) -> dict[Path, bytes]:
-    """All files in a home except those of Memories itself."""
+    """Return all files in a home except those of Memories."""
     own = home / ".config" / "memories"
     return {
         file: file.read_bytes()
@@ -125,7 +125,7 @@ def entry_of(home: Path, host: str) -> Any:
 
 
 def commands_of(file: Path) -> dict[str, list[str]]:
-    """The hooks of ours in a file, by the host's event."""
+    """Return our hooks in a file, by the host's event."""
     from memories.connect.jsonc import Document
 
     groups = Document(file.read_text(), comments=True).get(("hooks",)) or {}
@@ -138,7 +138,7 @@ def commands_of(file: Path) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("host", load_hosts())
-def test_each_host_gets_a_server_that_starts_and_loses_it_again(
+def test_each_host_gets_a_server_that_starts_and_disconnect_removes_it(
     host: str, memory: Command, user: Path
 ) -> None:
     before = write_mine(user, host)
@@ -224,7 +224,7 @@ def test_a_second_run_changes_nothing(host: str, memory: Command, user: Path) ->
 
 
 @pytest.mark.parametrize("host", load_hosts())
-def test_later_changes_stay(host: str, memory: Command, user: Path) -> None:
+def test_later_changes_of_another_program_are_kept(host: str, memory: Command, user: Path) -> None:
     """From a file that another program has changed, only our entries are removed, even without the
     register.
     """
@@ -303,7 +303,7 @@ CURSOR_KNOWS = {  # Cursor ignores the whole file if it contains an unknown even
 }
 
 
-def test_cursor_gets_hooks_that_it_takes(memory: Command, user: Path) -> None:
+def test_cursor_gets_only_hooks_that_it_knows(memory: Command, user: Path) -> None:
     memory("connect", "cursor", "--capture", "-n", "bob")
     file = user / ".cursor" / "hooks.json"
     written = json.loads(file.read_text())  # no comments
@@ -321,7 +321,7 @@ def test_cursor_gets_hooks_that_it_takes(memory: Command, user: Path) -> None:
     assert not file.exists()
 
 
-def test_hooks_of_others_stay_beside_ours_in_cursor(memory: Command, user: Path) -> None:
+def test_other_hooks_in_cursors_file_are_kept(memory: Command, user: Path) -> None:
     file = user / ".cursor" / "hooks.json"
     file.parent.mkdir()
     mine = {
@@ -362,7 +362,7 @@ def test_a_missing_hook_of_cursor_is_reported(memory: Command, user: Path, folde
     assert finding["remedy"] == "run: memory connect cursor --capture"
 
 
-def test_hooks_of_others_stay_even_in_a_group_with_ours(memory: Command, user: Path) -> None:
+def test_other_hooks_are_kept_even_in_a_group_with_ours(memory: Command, user: Path) -> None:
     file = user / ".claude" / "settings.json"
     memory("connect", "claude-code")
     settings = json.loads(file.read_text())
@@ -383,7 +383,7 @@ def test_hooks_of_others_stay_even_in_a_group_with_ours(memory: Command, user: P
     }
 
 
-def test_additions_of_the_user_to_an_entry_stay(memory: Command, user: Path) -> None:
+def test_the_users_additions_to_an_entry_are_kept(memory: Command, user: Path) -> None:
     memory("connect", "claude-code")
     file = user / ".claude.json"
     found = json.loads(file.read_text())
@@ -437,7 +437,7 @@ def test_additions_of_the_user_to_an_entry_stay(memory: Command, user: Path) -> 
         (".config/zed/settings.json", '\xff{"a": 1}', "zed", "is not UTF-8"),
     ],
 )
-def test_broken_files_are_refused_and_stay(
+def test_broken_files_are_refused_and_not_changed(
     name: str, text: str, host: str, why: str, memory: Command, user: Path
 ) -> None:
     write_mine(user, host)
@@ -451,7 +451,7 @@ def test_broken_files_are_refused_and_stay(
     assert everything(user) == before
 
 
-def test_a_broken_file_of_one_host_keeps_all_others_that_were_named_as_they_are(
+def test_a_broken_file_of_one_host_prevents_changes_to_all_named_hosts(
     memory: Command, user: Path
 ) -> None:
     (user / ".gemini").mkdir()
@@ -511,7 +511,7 @@ def test_a_pipe_in_place_of_a_file_is_refused_at_once(memory: Command, user: Pat
     assert "cannot read" in memory("connect", "gemini").error
 
 
-def test_copies_are_few(memory: Command, user: Path) -> None:
+def test_only_a_few_copies_are_kept(memory: Command, user: Path) -> None:
     file = user / ".gemini" / "settings.json"
     file.parent.mkdir()
     for number in range(9):
@@ -521,7 +521,9 @@ def test_copies_are_few(memory: Command, user: Path) -> None:
     assert json.loads(copies(user)[-1].read_text()) == {"number": 8}
 
 
-def test_a_change_of_mind_can_still_be_undone_to_the_byte(memory: Command, user: Path) -> None:
+def test_connecting_with_other_options_can_still_be_undone_to_the_byte(
+    memory: Command, user: Path
+) -> None:
     before = write_mine(user, "claude-code")
     for options in (["--capture"], ["-n", "bob"], [], ["--capture", "-n", "x"]):
         memory("connect", "claude-code", *options)
@@ -575,9 +577,7 @@ def test_project_files_reveal_nothing_of_this_machine(
     assert sorted(each.name for each in folder.iterdir()) == [".git", "deep"]
 
 
-def test_a_project_has_no_link_that_leads_out_of_it(
-    memory: Command, user: Path, folder: Path
-) -> None:
+def test_a_link_out_of_the_project_is_refused(memory: Command, user: Path, folder: Path) -> None:
     before = write_mine(user, "claude-code")
     (folder / ".mcp.json").symlink_to(user / ".claude.json")
     assert "leads out of" in memory("connect", "claude-code", "--scope", "project").error
@@ -626,7 +626,7 @@ def test_wrong_usage_changes_nothing(
         ("vscode", "XDG_CONFIG_HOME", "Code/User/mcp.json"),
     ],
 )
-def test_folders_that_were_moved_are_found(
+def test_a_hosts_moved_folder_is_found(
     host: str, variable: str, file: str, memory: Command, user: Path, tmp_path: Path
 ) -> None:
     moved = tmp_path / "moved"
@@ -650,11 +650,13 @@ def test_folders_that_were_moved_are_found(
         ("win32", "windsurf", ".codeium/windsurf/mcp_config.json"),
     ],
 )
-def test_each_system_has_its_places(platform: str, host: str, file: str, tmp_path: Path) -> None:
+def test_each_operating_system_has_its_own_paths(
+    platform: str, host: str, file: str, tmp_path: Path
+) -> None:
     assert load_hosts()[host].user_files(Where(tmp_path, {}, platform)).server == tmp_path / file
 
 
-def test_words_of_a_hook_pass_a_shell() -> None:
+def test_the_words_of_a_hook_are_quoted_for_a_shell() -> None:
     for program in ("/home/a b/memory", "/home/it's/$HOME/memory", "/plain/memory"):
         line = hook_command([program, "-m", "memories"], "stop", "codex", ["--capture"])
         assert shlex.split(line) == [
@@ -669,7 +671,7 @@ def test_words_of_a_hook_pass_a_shell() -> None:
         ]
 
 
-def test_a_project_s_own_folder_memories_is_not_run(
+def test_a_folder_named_memories_in_a_project_is_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("memories.connect.program.shutil.which", lambda *_, **__: None)
@@ -707,12 +709,12 @@ def test_a_temporary_program_is_reported(tmp_path: Path, monkeypatch: pytest.Mon
     lasting.mkdir()
     (lasting / "memoriae").write_text("#!/bin/sh\nexec python -m memories\n")
     (lasting / "memoriae").chmod(0o700)
-    found = find_program({"PATH": f"{place}:{lasting}"})  # as `uvx` sets it
+    found = find_program({"PATH": f"{place}:{lasting}"})  # as `uvx` does
     assert found.command == (str(lasting / "memoriae"),)
     assert "temporary" not in found.doubt
 
 
-def test_a_command_that_is_advised_holds_no_other(
+def test_an_advised_command_cannot_contain_another(
     memory: Command, user: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = tmp_path / "a b; echo $(id)"
@@ -744,7 +746,7 @@ def test_a_command_that_is_advised_holds_no_other(
     ]
 
 
-def test_doctor_names_commands_that_are_gone(
+def test_doctor_names_commands_that_no_longer_exist(
     memory: Command, user: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", f"{PROGRAM.parent}:{os.environ['PATH']}")
@@ -785,7 +787,7 @@ def test_doctor_names_commands_that_are_gone(
         ("gemini", ".gemini/extensions/memories/gemini-extension.json", "{}", None),
     ],
 )
-def test_a_plugin_beside_the_entry_is_reported(
+def test_a_plugin_in_addition_to_the_entry_is_reported(
     host: str, file: str, on: str, off: str | None, memory: Command, user: Path
 ) -> None:
     (user / file).parent.mkdir(parents=True)
@@ -803,7 +805,7 @@ def test_a_plugin_beside_the_entry_is_reported(
         )
 
 
-def test_the_store_that_is_set_is_carried_but_no_password(
+def test_a_servers_entry_contains_the_set_store_unless_it_has_a_password(
     memory: Command, user: Path, folder: Path
 ) -> None:
     memory("connect", "gemini", env={"MEMORY_STORE": "sqlite:///here.db"})
@@ -815,18 +817,18 @@ def test_the_store_that_is_set_is_carried_but_no_password(
 
 
 def test_hooks_that_may_use_another_store_are_reported(memory: Command, user: Path) -> None:
-    told = "hooks read MEMORY_HOME, MEMORY_STORE from"
+    note = "hooks read MEMORY_HOME, MEMORY_STORE from"
     set_here = {"MEMORY_HOME": str(user / "elsewhere"), "MEMORY_STORE": "sqlite:///here.db"}
-    assert told in " ".join(
+    assert note in " ".join(
         memory("connect", "claude-code", env=set_here).json["connected"][0]["notes"]
     )
-    assert told in " ".join(
+    assert note in " ".join(
         memory("connect", "opencode", env=set_here).json["connected"][0]["notes"]
     )
-    assert told not in " ".join(
+    assert note not in " ".join(
         memory("connect", "zed", env=set_here).json["connected"][0]["notes"]
     )
-    assert told not in " ".join(memory("connect", "codex").json["connected"][0]["notes"])
+    assert note not in " ".join(memory("connect", "codex").json["connected"][0]["notes"])
 
 
 def test_the_list_shows_installed_hosts(memory: Command, user: Path) -> None:
@@ -840,7 +842,7 @@ def test_the_list_shows_installed_hosts(memory: Command, user: Path) -> None:
     assert "zed             not installed  install Zed, then run: memory connect zed" in text
 
 
-def test_a_change_that_fails_half_way_is_put_back(
+def test_a_change_that_fails_halfway_is_undone(
     memory: Command, user: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = write_mine(user, "claude-code")
@@ -848,12 +850,12 @@ def test_a_change_that_fails_half_way_is_put_back(
 
     write = files.write
 
-    def failing(path: Path, data: bytes, **more: Any) -> list[str]:
+    def fail_for_settings(path: Path, data: bytes, **more: Any) -> list[str]:
         if path.name == "settings.json" and b"hook session-start" in data:
             raise OSError(28, "No space left on device")
         return write(path, data, **more)
 
-    monkeypatch.setattr(files, "write", failing)
+    monkeypatch.setattr(files, "write", fail_for_settings)
     answer = memory("connect", "claude-code")
     assert answer.code == 1
     assert "settings.json" in answer.error
@@ -866,9 +868,7 @@ def test_a_change_that_fails_half_way_is_put_back(
 def test_concurrent_writes_of_a_host_are_not_lost(
     memory: Command, user: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Claude Code keeps its own state in the file that the server is written into, and writes it
-    all the time.
-    """
+    """Claude Code constantly writes its own state into the file that gets the server's entry."""
     write_mine(user, "claude-code")
     file, theirs = user / ".claude.json", '{"numStartups": 5}'
     real = os.fsync
@@ -895,7 +895,7 @@ def test_the_plugin_of_opencode_names_the_command(memory: Command, user: Path) -
     assert "const CAPTURE = true" in text
 
 
-def test_a_new_connection_says_what_it_means(memory: Command, user: Path) -> None:
+def test_the_answer_to_a_new_connection_describes_its_effects(memory: Command, user: Path) -> None:
     answer = memory("connect", "claude-code").json["connected"][0]
     assert answer["check"]["works"]
     assert answer["captured"].startswith("nothing, until you add --capture")
@@ -908,7 +908,7 @@ def test_a_new_connection_says_what_it_means(memory: Command, user: Path) -> Non
     assert "undo           memory disconnect claude-code" in text
 
 
-def test_what_leaves_the_machine_is_named(memory: Command, user: Path) -> None:
+def test_connect_names_the_data_that_leaves_the_machine(memory: Command, user: Path) -> None:
     remote = {"EMBEDDER": "openai", "OPENAI_API_KEY": "x"}
     answer = memory("connect", "zed", env=remote).json["connected"][0]
     assert answer["sent"].startswith("texts, to the embedder openai")
@@ -929,10 +929,8 @@ def test_a_dead_connection_is_reported_with_a_remedy(
     assert "What to do: run: x\nTo undo it: memory disconnect gemini\n" in text
 
 
-def test_folders_that_are_set_for_all_programs_reach_the_server(
-    memory: Command, user: Path
-) -> None:
-    """Hosts start servers without these variables, so these would have another store."""
+def test_a_servers_entry_contains_the_variables_for_folders(memory: Command, user: Path) -> None:
+    """Hosts start servers without these variables, so that a server would use another store."""
     folders = {"XDG_DATA_HOME": str(user / "data"), "XDG_CONFIG_HOME": str(user / ".config")}
     memory("connect", "gemini", env=folders)
     assert entry_of(user, "gemini")["env"] == folders

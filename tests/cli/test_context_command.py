@@ -27,7 +27,7 @@ def filled(memory: Command) -> Command:
     return memory
 
 
-def test_a_context_is_shown_with_its_parts_and_as_a_prompt(filled: Command) -> None:
+def test_a_context_has_its_parts_and_a_prompt(filled: Command) -> None:
     shape = filled("context", "who keeps bees?", "--conversation", "c").json
     assert list(shape) == [
         *(
@@ -62,7 +62,7 @@ def test_the_text_is_the_prompt(filled: Command) -> None:
     assert answer.err == ""
 
 
-def test_a_budget_holds(filled: Command) -> None:
+def test_a_context_of_the_command_stays_within_its_budget(filled: Command) -> None:
     shape = filled("context", "who keeps bees?", "--conversation", "c", "--budget", "130").json
     assert estimate_tokens(shape["prompt"]) <= 130
     assert 0 < len(shape["history"]) < 16
@@ -83,7 +83,7 @@ def test_a_budget_holds(filled: Command) -> None:
         ("CONTEXT_TOKEN_BUDGET", "none", (16, 1)),
     ],
 )
-def test_ac_conf_the_settings_change_what_is_in_it(
+def test_ac_conf_the_settings_change_the_contents_of_a_context(
     filled: Command, variable: str, value: str, counts: tuple[int, int]
 ) -> None:
     shape = filled(
@@ -97,12 +97,12 @@ def test_the_message_can_come_from_standard_input(memory: Command) -> None:
     assert (answer.code, answer.out) == (0, "what now?\n")
 
 
-def test_a_prompt_for_a_terminal_commands_nothing(memory: Command) -> None:
+def test_a_prompt_on_a_terminal_has_no_control_characters(memory: Command) -> None:
     answer = memory("context", "red \x1b[31m \u202e", "--conversation", "c", "--format", "text")
     assert answer.out == "red \\u{1b}[31m \\u{202e}\n"
 
 
-def test_each_namespace_has_its_own(memory: Command) -> None:
+def test_each_namespace_has_its_own_context(memory: Command) -> None:
     memory("turns", "add", "c", "Bob's secret", "-n", "bob")
     memory("create", "Bob keeps bees", "-n", "bob")
     mine = memory("context", "who keeps bees?", "--conversation", "c", "-n", "ann").json
@@ -133,7 +133,9 @@ def test_a_broken_store_leaves_the_message_and_says_so(memory: Command, tmp_path
         (("--conversation", "c", "--budget", "1e3"), "budget must be a whole number of tokens"),
     ],
 )
-def test_refusals_are_one_sentence(memory: Command, options: tuple[str, ...], said: str) -> None:
+def test_invalid_options_are_refused_in_one_sentence(
+    memory: Command, options: tuple[str, ...], said: str
+) -> None:
     answer = memory("context", "what now?", *options)
     assert answer.code == 2
     assert said in answer.error
@@ -151,7 +153,7 @@ def test_another_endpoint_can_be_named(memory: Command, tmp_path: Path) -> None:
     )
     assert answer.code == 2
     assert 'MCP_ENDPOINT: endpoint "stdio:chroma" is not supported yet' in answer.error
-    named = ("--store", f"sqlite:///{elsewhere}")  # on the command line, it counts
+    named = ("--store", f"sqlite:///{elsewhere}")  # an option on the command line takes effect
     shape = memory(
         "context", "what now?", "--conversation", "c", *named, env={"MCP_ENDPOINT": "stdio:chroma"}
     ).json

@@ -1,4 +1,4 @@
-"""One damaged record costs one record: every command continues without it, names it, and exits with
+"""A damaged record affects no other: every command continues without it, names it, and exits with
 4.
 """
 
@@ -52,7 +52,9 @@ def damaged(memory: Command, stored: Callable[..., str], home: Path, once: Once)
         ("create", "note four about sailing", "--project", "sea"),
     ],
 )
-def test_commands_go_on_and_tell(memory: Command, damaged: str, command: tuple[str, ...]) -> None:
+def test_commands_continue_without_a_damaged_record_and_name_it(
+    memory: Command, damaged: str, command: tuple[str, ...]
+) -> None:
     answer = memory(*command)
     assert answer.code == 4
     named = {each["id"] for each in answer.json["damaged"]}
@@ -66,9 +68,7 @@ def test_commands_go_on_and_tell(memory: Command, damaged: str, command: tuple[s
 
 
 def test_derived_data_needs_no_backup(memory: Command, damaged: str, home: Path) -> None:
-    """A damaged index of words: searches go on by vectors, writes name the remedy, and that
-    works.
-    """
+    """With a damaged index of words, searches use vectors, and writes name a remedy that works."""
     [path] = home.rglob("memories.db")
     db = apsw.Connection(str(path))
     db.execute("UPDATE words_config SET v = NULL; UPDATE words_docsize SET sz = NULL")
@@ -97,7 +97,7 @@ def test_derived_data_needs_no_backup(memory: Command, damaged: str, home: Path)
     assert memory("create", "note four about sailing", "--force").code == 0
 
 
-def test_vectors_of_a_model_that_can_not_be_read_are_made_again(
+def test_vectors_whose_model_is_unreadable_are_created_again(
     memory: Command, stored: Callable[..., str], home: Path
 ) -> None:
     stored("a note about sailing")
@@ -114,7 +114,9 @@ def test_vectors_of_a_model_that_can_not_be_read_are_made_again(
     stored("another")
 
 
-def test_an_export_has_the_others(memory: Command, damaged: str, tmp_path: Path) -> None:
+def test_an_export_contains_the_undamaged_records(
+    memory: Command, damaged: str, tmp_path: Path
+) -> None:
     answer = memory("export")
     assert answer.code == 4
     assert sum('"text"' in line for line in answer.out.splitlines()) == 4
@@ -125,7 +127,9 @@ def test_an_export_has_the_others(memory: Command, damaged: str, tmp_path: Path)
     assert {each["id"] for each in answer.json["damaged"]} == {damaged, "talk#1"}
 
 
-def test_a_migration_moves_the_others(memory: Command, damaged: str, tmp_path: Path) -> None:
+def test_a_migration_copies_the_undamaged_records(
+    memory: Command, damaged: str, tmp_path: Path
+) -> None:
     url = f"sqlite:///{tmp_path / 'copy.db'}"
     answer = memory("migrate", "--to", url)
     assert answer.code == 4
@@ -152,7 +156,7 @@ def test_an_earlier_copy_keeps_the_damaged_records(
 
 
 @pytest.mark.parametrize("command", ["get", "history", "update", "delete", "restore", "reinforce"])
-def test_a_command_about_the_damaged_one_says_how_to_be_rid_of_it(
+def test_a_command_for_a_damaged_memory_says_how_to_remove_it(
     memory: Command, damaged: str, command: str
 ) -> None:
     more = ["new text"] if command == "update" else []
@@ -201,9 +205,7 @@ def test_damage_in_the_newest_log_entry_does_not_stop_writes(
     assert memory("doctor").json["status"] == "healthy"
 
 
-def test_the_doctor_looks_at_all_of_a_store_that_a_command_looks_at_in_part(
-    memory: Command, home: Path
-) -> None:
+def test_doctor_finds_damage_that_a_command_did_not_read(memory: Command, home: Path) -> None:
     lines = "".join(f'{{"content": "number {number} of a thousand"}}\n' for number in range(1_000))
     assert memory("create", "--lines", "-", "--force", stdin=lines).code == 0
     [path] = home.rglob("memories.db")
@@ -215,7 +217,7 @@ def test_the_doctor_looks_at_all_of_a_store_that_a_command_looks_at_in_part(
     assert "memory forget" in answer.out
 
 
-def test_a_key_that_a_damaged_memory_has_is_not_given_away(
+def test_the_key_of_a_damaged_memory_is_not_reused(
     memory: Command, stored: Callable[..., str], home: Path
 ) -> None:
     memory_id = stored("the editor is vim", "--key", "user/editor")
@@ -228,7 +230,7 @@ def test_a_key_that_a_damaged_memory_has_is_not_given_away(
     assert f"memory forget {memory_id}" in answer.error
 
 
-def test_an_older_version_that_is_damaged_is_left_out_of_a_history(
+def test_a_history_leaves_out_a_damaged_older_version(
     memory: Command, stored: Callable[..., str], home: Path
 ) -> None:
     memory_id = stored("first")
@@ -316,9 +318,7 @@ def test_a_conversation_with_a_hostile_name_is_shown_on_one_line_and_can_be_forg
 
 
 @pytest.mark.parametrize("url", ["sqlite:///{}/m.db", "files:///{}/notes"])
-def test_doctor_names_records_that_only_words_find(
-    memory: Command, tmp_path: Path, url: str
-) -> None:
+def test_doctor_counts_records_without_vectors(memory: Command, tmp_path: Path, url: str) -> None:
     store = {"MEMORY_STORE": url.format(tmp_path)}
     memory("create", "made without a model", "-n", "bob", env=store | {"EMBEDDER": "none"})
     assert memory("doctor", env=store).json["status"] == "healthy"  # so far a store of words alone

@@ -25,8 +25,8 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def editor(tmp_path: Path, temporary: Path) -> Editor:
-    """Return the environment of an editor that is a Python program; `file` is the path of what it
-    edits.
+    """Return a function that returns the environment of an editor, a Python program in which `file`
+    is the path of the edited file.
     """
     assert temporary
 
@@ -65,7 +65,7 @@ pathlib.Path("seen").write_text(f"{modes} {sys.argv[1:-1]}")
 @pytest.mark.parametrize(
     "program", ["pass", "file.write_text(file.read_text() + '\\n\\n')", "file.touch()"]
 )
-def test_an_unchanged_text_makes_no_version(
+def test_an_unchanged_text_creates_no_version(
     memory: Command,
     terminal: Command,
     stored: Callable[..., str],
@@ -133,17 +133,17 @@ def test_a_text_that_can_not_be_stored_is_kept(
     (program, error), name = case, stored("Deploys happen on Tuesdays")
     answer = terminal("edit", name, "--format", "json", env={**editor(program), "NAME": name})
     assert answer.code in (1, 2)
-    told = json.loads(answer.out)["error"]
-    assert error in told
+    message = json.loads(answer.out)["error"]
+    assert error in message
     [folder] = temporary.iterdir()
     file = folder / "memory.txt"
-    assert told.endswith(f"; your text is kept in {file}")
+    assert message.endswith(f"; your text is kept in {file}")
     assert file.read_bytes()[:4] in (b"caf\xe9", b"aaaa", b"Mine")
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert content(memory, name) != "Mine"
 
 
-def test_line_ends_of_another_system_are_not_a_change(
+def test_line_endings_of_another_system_are_not_a_change(
     memory: Command, terminal: Command, stored: Callable[..., str], editor: Editor
 ) -> None:
     name = stored("one\ntwo")
@@ -180,7 +180,9 @@ def test_an_unusable_editor_is_reported(
     assert error in " ".join(answer.out.split())
 
 
-def test_without_a_terminal_it_says_what_to_do(memory: Command, stored: Callable[..., str]) -> None:
+def test_the_error_without_a_terminal_names_the_alternative(
+    memory: Command, stored: Callable[..., str]
+) -> None:
     name = stored("Deploys happen on Tuesdays")
     answer = memory("edit", name)
     assert answer.code == 2

@@ -150,7 +150,7 @@ def test_without_a_fallback_the_error_names_the_embedder(
 
 @pytest.mark.parametrize("fallback", ["none", "local"])
 @pytest.mark.parametrize("where", ["refused", "no such host", "hangs at connecting"])
-def test_a_service_that_cannot_be_reached(
+def test_an_unreachable_service_is_named_and_words_are_used_with_a_fallback(
     memory: Command,
     service: Server,
     full: str,

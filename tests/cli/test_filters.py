@@ -91,7 +91,7 @@ def test_the_help_of_each_filter_matches_the_table() -> None:
     assert [row.name for row in FILTERS.values() if row.about not in page] == []
 
 
-def test_the_docs_have_the_tables_of_the_program() -> None:
+def test_the_docs_contain_the_tables_of_the_program() -> None:
     spec = importlib.util.spec_from_file_location("tables_of_docs", ROOT / "tools" / "tables.py")
     assert spec is not None
     assert spec.loader is not None
@@ -106,9 +106,7 @@ def test_the_docs_have_the_tables_of_the_program() -> None:
 
 @pytest.fixture
 def filled(home: Path) -> Iterator[Memories]:
-    """The default store with memories and turns about deploys, each of which some filter leaves
-    out.
-    """
+    """The default store with memories and turns about deploys; each is left out by some filter."""
     with Memories() as memories:
         memories.create_many(
             [

@@ -183,7 +183,7 @@ def test_a_proposal_of_tidy_is_imported_only_from_an_own_file(
     assert newer in ids(memory("list", "--deleted", *own))
 
 
-def test_nothing_that_a_foreign_file_says_of_itself_counts(memory: Command) -> None:
+def test_an_origin_in_a_foreign_file_is_not_trusted(memory: Command) -> None:
     done = memory("import", "-", stdin=FILE).json
     for shape in records(memory):
         labels = shape["labels"]
@@ -218,7 +218,7 @@ def test_an_import_can_be_repeated_after_any_decision(memory: Command) -> None:
     }  # fmt: skip
 
 
-def test_a_file_that_is_trusted_is_taken_over_as_it_is(memory: Command) -> None:
+def test_a_trusted_file_is_imported_unchanged(memory: Command) -> None:
     assert memory("import", "-", "--trusted", stdin=FILE).json["trusted"] is True
     assert ids(memory("list")) == {IDS[0], IDS[1]}
     assert ids(memory("list", "--as-of", "2026-01-01T12:00Z")) == set(IDS[:4])
@@ -227,7 +227,7 @@ def test_a_file_that_is_trusted_is_taken_over_as_it_is(memory: Command) -> None:
     assert turn["labels"] == {"role": "user", **FORGED}
 
 
-def test_an_own_export_comes_back_as_it_was(memory: Command, folder: Path) -> None:
+def test_the_users_own_export_is_imported_unchanged(memory: Command, folder: Path) -> None:
     first = memory("create", "The ferry leaves at nine", "--key", "ferry/time").json["id"]
     memory("update", first, "The ferry leaves at ten")
     memory("turns", "add", "talk", "Zoe said hello")
@@ -314,7 +314,7 @@ def test_a_key_of_another_kind_is_refused(memory: Command, home: Path, folder: P
         key.rmdir() if key.is_dir() and not key.is_symlink() else key.unlink()
 
 
-def test_an_export_from_where_no_key_can_be_kept_says_so(memory: Command, folder: Path) -> None:
+def test_an_export_without_a_place_for_the_key_has_a_note(memory: Command, folder: Path) -> None:
     memory("create", "The ferry leaves at nine", "--store", f"sqlite:///{folder}/m.db")
     (folder / "file").write_text("")
     answer = memory(
@@ -352,7 +352,7 @@ def test_a_foreign_file_adds_nothing_to_existing_memories(memory: Command) -> No
     assert memory("import", "-", "--trusted", stdin=hostile[3]).json["imported"] == 1
 
 
-def test_a_conversation_that_was_imported_goes_on(memory: Command) -> None:
+def test_an_imported_conversation_can_be_continued(memory: Command) -> None:
     assert (
         memory("import", "-", stdin=written(said(0, "Hello"), said(1, "Good day"))).json["imported"]
         == 2
@@ -375,8 +375,8 @@ def test_accepting_an_import_uses_its_key_and_replaces_its_predecessor(memory: C
     assert ids(memory("list")) == {mine, old}
     assert memory("review", "accept", "--yes", "--import", import_id).json["accepted"] == 3
     assert ids(memory("list")) == {mine, IDS[1], IDS[2]}
-    told = memory("history", mine).json["versions"]
-    assert [version["content"] for version in told] == [
+    versions = memory("history", mine).json["versions"]
+    assert [version["content"] for version in versions] == [
         "The ferry leaves at seven",
         "The ferry leaves at nine",
     ]

@@ -14,7 +14,7 @@ from memories.cli.output import IN_DOUBT, INTERRUPTED
 
 Command = Callable[..., Any]
 
-# Presses Ctrl-C when the module named first is about to be imported, then does what `memory` does.
+# Presses Ctrl-C when the module in the first argument is about to be imported, and runs `memory`.
 _INTERRUPTING = """
 import os, signal, sys
 from memories.__main__ import main
@@ -69,7 +69,7 @@ def test_ctrl_c_gets_one_sentence_at_any_moment(moment: str, arguments: list[str
         ("memories.write.turns", ["turns", "add", "talk", "content"]),
     ],
 )
-def test_ctrl_c_while_something_is_changed_leaves_a_doubt(
+def test_ctrl_c_during_a_change_says_that_it_may_have_been_made(
     moment: str, arguments: list[str]
 ) -> None:
     done = interrupted(moment, *arguments)
@@ -78,7 +78,7 @@ def test_ctrl_c_while_something_is_changed_leaves_a_doubt(
 
 @pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_after_the_commit_reports_the_stored_memory(memory: Command) -> None:
-    """The answer is larger than a pipe's buffer, and no one reads it."""
+    """The answer is larger than a pipe's buffer, and no process reads it."""
     running = subprocess.Popen(
         [sys.executable, "-m", "memories", "create", "-"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -90,9 +90,9 @@ def test_ctrl_c_after_the_commit_reports_the_stored_memory(memory: Command) -> N
     assert running.stderr is not None
     assert running.stdout.read(1) == b"{"  # it has begun to answer
     running.send_signal(signal.SIGINT)
-    told = json.loads(running.stderr.read())["error"]
+    error = json.loads(running.stderr.read())["error"]
     [found] = memory("list").json["results"]
-    assert told.startswith(
+    assert error.startswith(
         f"stored as {found['id']}, but the command was interrupted before it answered"
     )
     assert running.wait(60) == 1
@@ -105,7 +105,7 @@ def test_ctrl_c_is_reported_in_the_chosen_format() -> None:
     assert (done.returncode, done.stderr) == (1, f"error: {INTERRUPTED}\n")
 
 
-def test_ctrl_c_while_standard_input_is_awaited(folder: Path) -> None:
+def test_ctrl_c_while_waiting_for_standard_input_gets_one_sentence(folder: Path) -> None:
     script = f"import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n{_WAITING}"
     running = subprocess.Popen(
         [sys.executable, "-c", script, "create", "-"],
@@ -114,11 +114,11 @@ def test_ctrl_c_while_standard_input_is_awaited(folder: Path) -> None:
     assert running.stdout is not None
     assert running.stdout.readline() == "waiting\n"
     running.send_signal(signal.SIGINT)
-    told, said = running.communicate(timeout=60)
-    assert (running.returncode, told, json.loads(said)) == (1, "", {"error": INTERRUPTED})
+    printed, error = running.communicate(timeout=60)
+    assert (running.returncode, printed, json.loads(error)) == (1, "", {"error": INTERRUPTED})
 
 
-# Says that it is about to read, then does what `memory` does.
+# Reports that it is about to read, and runs `memory`.
 _WAITING = """
 import sys
 from memories.__main__ import main
@@ -138,12 +138,12 @@ main()
 """
 
 
-def test_a_reader_of_help_who_leaves_is_not_an_error(process: Command) -> None:
+def test_a_pipe_that_closes_during_help_is_not_an_error(process: Command) -> None:
     answer = process("--help", shell="| true")
     assert (answer.code, answer.err) == (0, "")
     assert "No space left" in process("--help", shell=">/dev/full").err
 
 
-def test_the_system_s_own_errors_are_one_sentence(process: Command) -> None:
+def test_errors_of_the_operating_system_are_one_sentence(process: Command) -> None:
     answer = process("--version", shell=">/dev/full")
     assert (answer.code, answer.error) == (1, "operating system error: No space left on device")

@@ -44,9 +44,9 @@ OPTIONS = [
     "--role", "--speaker", "--at", "--message-id", "--namespace", "--remove-tag", "--format", "--explain", "--deleted",
     "--force", "--yes", "--no-shared", "--all-namespaces", "--dry-run", "-n", "-t", "-", "--", "--help",
 ]  # fmt: skip
-# They speak a protocol, ask for time, or write to a file that an argument names.
+# These need a protocol or much time, or write to a file that an argument names.
 LEFT_OUT = {"migrate", "reembed", "export", "import", "hook"}
-# They run until they are stopped, so they get arguments that they refuse before they start.
+# These run until they are stopped, so they get arguments that they refuse before they start.
 ENDLESS = {"serve", "mcp", "chat"}
 
 text = st.text(st.characters(codec=None), max_size=40)
@@ -66,14 +66,14 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("memories.cli.connect.check_connections", list)
 
 
-def told(answer: Any) -> None:
+def check_ending(answer: Any) -> None:
     """Check that a run ended with an answer, or with one sentence."""
     assert answer.code in (0, 1, 2, 3)
     assert "Traceback" not in answer.err
     if answer.code in (1, 2):
         wrong = (
             json.loads(answer.out).get("errors", ()) if answer.out.startswith("{") else ()
-        )  # of several memories
+        )  # an answer for several memories may be partial
         assert answer.err.count("\n") == max(1, len(wrong)), answer.err
         assert len(answer.err) < 1_000
 
@@ -103,16 +103,16 @@ def test_any_lines_are_imported_or_refused(
     data = HEADER + b"\n".join(lines).replace(
         b'"collection": "memory"', f'"collection": "{collection}"'.encode()
     )
-    told(memory("import", "-", "--all-namespaces", stdin=data))
-    told(memory("list", "--limit", "1000"))
-    told(memory("export", "--all-namespaces"))
+    check_ending(memory("import", "-", "--all-namespaces", stdin=data))
+    check_ending(memory("list", "--limit", "1000"))
+    check_ending(memory("export", "--all-namespaces"))
 
 
 @some
 @given(start=st.binary(max_size=300))
 def test_any_file_is_refused(memory: Command, start: bytes) -> None:
     answer = memory("import", "-", stdin=start)
-    told(answer)
+    check_ending(answer)
     assert answer.code == 2 or not start.strip()
 
 
@@ -120,8 +120,8 @@ def test_any_file_is_refused(memory: Command, start: bytes) -> None:
 @some
 @given(lines=st.lists(changed(TURN) | st.binary(max_size=60), max_size=4))
 def test_any_turns_are_stored_or_refused(memory: Command, lines: list[bytes]) -> None:
-    told(memory("turns", "add", "trip", "-", stdin=b"\n".join(lines)))
-    told(memory("turns", "tail", "trip"))
+    check_ending(memory("turns", "add", "trip", "-", stdin=b"\n".join(lines)))
+    check_ending(memory("turns", "tail", "trip"))
 
 
 word = st.sampled_from(OPTIONS) | st.text(
@@ -129,8 +129,8 @@ word = st.sampled_from(OPTIONS) | st.text(
 )
 
 
-def ending(command: str, words: list[str]) -> list[str]:
-    """Return a command that ends by itself."""
+def finite_command(command: str, words: list[str]) -> list[str]:
+    """Return the words of a command that ends by itself."""
     return [command, *words, *(["--", "too", "many"] if command in ENDLESS else [])]
 
 
@@ -145,15 +145,15 @@ def ending(command: str, words: list[str]) -> list[str]:
 @example(command="mcp", words=[], data=b"")
 @example(command="edit", words=["-"], data=b"")
 @example(command="connect", words=["claude-code"], data=b"")
-def test_any_words_after_a_command(
+def test_any_words_after_a_command_get_an_answer_or_one_sentence(
     memory: Command, command: str, words: list[str], data: bytes
 ) -> None:
-    told(memory(*ending(command, words), stdin=data))
+    check_ending(memory(*finite_command(command, words), stdin=data))
 
 
 @some
 @given(words=st.lists(st.text(max_size=10), max_size=3))
 @example(words=["serve", "--no-http"])
-def test_any_command(memory: Command, words: list[str]) -> None:
+def test_any_words_get_an_answer_or_one_sentence(memory: Command, words: list[str]) -> None:
     if not words or words[0] not in LEFT_OUT:
-        told(memory(*ending(words[0], words[1:]) if words else ()))
+        check_ending(memory(*finite_command(words[0], words[1:]) if words else ()))

@@ -81,8 +81,8 @@ def test_all_specified_commands_are_there() -> None:
     assert set(COMMANDS) >= {*specified.split(), *ours.split()}
 
 
-def test_the_groups_stand_together() -> None:
-    """Each heading occurs once, with all its commands."""
+def test_the_commands_of_a_group_are_together() -> None:
+    """Each heading occurs once, followed by all its commands."""
     groups = [group for _, group, _ in COMMANDS.values()]
     assert groups == sorted(groups, key=groups.index)
     headings = [line for line in help_page().splitlines() if line.rstrip(":") in groups]
@@ -103,7 +103,7 @@ def test_no_command_prints_six_everyday_commands(memory: Command) -> None:
     assert all(len(line) <= 80 for line in page.splitlines())
 
 
-def test_the_page_of_all_commands_has_three_names(memory: Command) -> None:
+def test_the_page_of_all_commands_can_be_requested_in_three_ways(memory: Command) -> None:
     pages = {memory(*line.split()).out for line in ("--help", "-h", "help --all")}
     assert pages == {f"{help_page()}\n"}
 
@@ -130,9 +130,7 @@ def test_a_group_alone_prints_its_page(memory: Command, group: str) -> None:
 # --- other words for commands
 
 
-def test_aliases_are_no_commands_and_are_listed_nowhere(
-    memory: Command, completed: Completed
-) -> None:
+def test_aliases_are_not_listed_or_completed(memory: Command, completed: Completed) -> None:
     assert not set(ALIASES) & set(COMMANDS)
     assert set(ALIASES.values()) <= set(COMMANDS)
     assert not re.search(rf"^  ({'|'.join(ALIASES)}) ", memory("--help").out, re.M)
@@ -140,7 +138,7 @@ def test_aliases_are_no_commands_and_are_listed_nowhere(
     assert completed("memory remember x --dec") == ["--decay"]
 
 
-def test_a_memory_goes_through_its_life_by_other_words(memory: Command) -> None:
+def test_every_alias_runs_its_command(memory: Command) -> None:
     for verb in ("add", "remember", "save", "store"):
         memory_id = memory(verb, f"The {verb} port is 5433", "--force").json["id"]
     assert memory("ls").json["count"] == 4
@@ -168,7 +166,7 @@ def test_a_memory_goes_through_its_life_by_other_words(memory: Command) -> None:
     ],
 )
 @pytest.mark.cold
-def test_loose_words_get_the_command_with_quotes(
+def test_unquoted_words_get_the_command_with_quotes(
     memory: Command, home: Path, arguments: str, command: str
 ) -> None:
     answer = memory(*arguments.split())
@@ -184,7 +182,7 @@ def test_the_quoted_command_keeps_quoted_options(memory: Command) -> None:
     assert error.endswith("""memory search "It's now" --project '$x'""")
 
 
-def test_arguments_that_are_no_text_are_still_refused(memory: Command) -> None:
+def test_superfluous_arguments_that_are_no_text_are_refused(memory: Command) -> None:
     assert memory("list", "x").error == (
         "Got unexpected extra argument (x); see memory list --help"
     )
@@ -268,7 +266,7 @@ def test_no_line_is_cut_or_too_wide(memory: Command) -> None:
     assert failures == []
 
 
-def test_every_option_says_what_it_is_for() -> None:
+def test_every_option_has_a_description() -> None:
     for name, option in options():
         assert option.help, (name, option.name)
         assert option.help[0].isupper() or option.name in ("role", "sort", "output", "decay"), (
@@ -278,11 +276,11 @@ def test_every_option_says_what_it_is_for() -> None:
         assert option.help.endswith((".", "]")), (name, option.name)
 
 
-def test_every_option_with_a_default_says_it() -> None:
+def test_every_option_with_a_default_shows_it() -> None:
     """Omitted filters, tags and the like have no effect; for all other options the page names the
     default.
     """
-    told = {(name, option.name): found[1] for name, option in options()
+    shown = {(name, option.name): found[1] for name, option in options()
             if (found := re.search(r"\[default: (.+)\]$", option.help or ""))}  # fmt: skip
     without = {name for name, row in FILTERS.items() if not row.default} | {
         "tag", "agent", "personality", "type", "cursor", "key", "supersedes", "remove_tags", "message_id", "target",
@@ -295,19 +293,19 @@ def test_every_option_with_a_default_says_it() -> None:
             has_none = option.name in without and (name, option.name) != ("context", "conversation")
             has_none = has_none and (name, option.name) != ("serve", "host")
             has_none = has_none and (name, option.name) != ("turns add", "role")
-            assert ((name, option.name) in told) is not has_none, (name, option.name)
-    assert {value for (_, option), value in told.items() if option == "namespace"} == {
+            assert ((name, option.name) in shown) is not has_none, (name, option.name)
+    assert {value for (_, option), value in shown.items() if option == "namespace"} == {
         DEFAULTS["namespace"]
     }
-    assert {value for (_, option), value in told.items() if option == "limit"} == {
+    assert {value for (_, option), value in shown.items() if option == "limit"} == {
         str(DEFAULTS["default_limit"])
     }
-    assert told["search", "min_confidence"] == str(DEFAULTS["min_confidence"])
+    assert shown["search", "min_confidence"] == str(DEFAULTS["min_confidence"])
     assert DEFAULTS["context_token_budget"] is None
-    assert told["context", "budget"] == "no limit"
+    assert shown["context", "budget"] == "no limit"
 
 
-def test_options_stand_in_sections(memory: Command) -> None:
+def test_options_are_grouped_in_sections(memory: Command) -> None:
     page = memory("search", "--help").out
     headings = re.findall(r"^(\w+):$", page, re.M)
     assert headings == ["Filters", "Time", "Ranking", "Output", "Store", "Examples"]
@@ -329,7 +327,7 @@ def test_turns_are_listed_in_the_order_in_which_they_are_used(memory: Command) -
     assert listed[:6] == ["add", "tail", "show", "list", "update", "forget"]
 
 
-def test_version(memory: Command) -> None:
+def test_the_version_is_printed(memory: Command) -> None:
     assert memory("--version").out == f"{__version__}\n"
 
 
@@ -380,7 +378,7 @@ def test_a_wrong_command_line_gets_one_sentence(
     ],
 )
 @pytest.mark.cold
-def test_an_option_with_one_value_is_given_once(
+def test_a_repeated_option_with_one_value_is_refused(
     memory: Command, home: Path, arguments: tuple[str, ...], option: str
 ) -> None:
     answer = memory(*arguments)
@@ -484,7 +482,7 @@ def test_completion_prints_no_errors(
     assert completed("memory list --project s") == []
 
 
-def test_completion_makes_no_store_and_counts_no_read(
+def test_completion_creates_no_store_and_counts_no_read(
     memory: Command, completed: Completed, home: Path
 ) -> None:
     assert completed("memory list --project s") == []
@@ -503,8 +501,8 @@ def test_the_script_for_a_shell_is_printed(forked: Forked, shell: str) -> None:
 # --- the modules
 
 
-def test_no_import_goes_in_a_circle() -> None:
-    """Those inside functions and for type checking included."""
+def test_no_imports_are_circular() -> None:
+    """Imports inside functions and for type checking are included."""
     imported = {
         file.stem: set(re.findall(r"from memories\.cli\.(\w+) import", file.read_text()))
         | set(re.findall(r"from memories\.cli import (text|output)", file.read_text()))

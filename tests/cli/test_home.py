@@ -55,7 +55,7 @@ DAMAGE = [
 
 @pytest.mark.first(4)
 @pytest.mark.parametrize("damage", DAMAGE, ids=range(len(DAMAGE)))
-def test_doctor_names_damaged_files_beside_the_store(
+def test_doctor_names_damaged_files_next_to_the_store(
     memory: Command, home: Path, damage: Callable[[Path], Path]
 ) -> None:
     memory("create", "The office is in Berlin", "-n", "bob")
@@ -75,7 +75,9 @@ def test_doctor_names_damaged_files_beside_the_store(
     assert memory("doctor").json["findings"] == []
 
 
-def test_a_config_that_is_not_utf_8_is_one_sentence(memory: Command, home: Path) -> None:
+def test_a_config_that_is_not_utf_8_is_reported_in_one_sentence(
+    memory: Command, home: Path
+) -> None:
     home.mkdir(parents=True)
     (home / "config.toml").write_bytes(b'namespace = "b\xe4r"\n')
     for command in ("doctor", "list", "config"):
@@ -87,7 +89,7 @@ def test_a_config_that_is_not_utf_8_is_one_sentence(memory: Command, home: Path)
 
 
 @pytest.mark.cold
-def test_a_path_that_is_too_long_is_named(memory: Command, tmp_path: Path) -> None:
+def test_a_path_that_is_too_long_is_named_in_the_error(memory: Command, tmp_path: Path) -> None:
     for long in (tmp_path / ("a" * 300), tmp_path.joinpath(*["b" * 200] * 25)):
         answers = [
             memory("create", "x", env={"MEMORY_HOME": str(long)}),
@@ -101,7 +103,7 @@ def test_a_path_that_is_too_long_is_named(memory: Command, tmp_path: Path) -> No
             assert "too long" in answer.error
 
 
-def test_doctor_tells_of_a_second_name_of_the_store(memory: Command, home: Path) -> None:
+def test_doctor_reports_a_second_name_of_the_store(memory: Command, home: Path) -> None:
     memory("create", "The office is in Berlin")
     os.link(home / "memories.db", home / "other.db")
     [finding] = json.loads(memory("doctor").out)["findings"]
@@ -119,7 +121,7 @@ def test_doctor_tells_of_a_second_name_of_the_store(memory: Command, home: Path)
     assert memory("doctor").json["findings"] == []
 
 
-def limited(limit: str) -> "subprocess.CompletedProcess[str]":
+def run_limited(limit: str) -> "subprocess.CompletedProcess[str]":
     """Run a search under a limit of the shell."""
     command = f'{limit}; exec "$0" -m memories search x'
     return subprocess.run(
@@ -127,14 +129,14 @@ def limited(limit: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def test_too_little_memory_is_one_sentence() -> None:
-    done = limited("ulimit -v 60000")
+def test_too_little_memory_is_reported_in_one_sentence() -> None:
+    done = run_limited("ulimit -v 60000")
     assert (done.returncode, done.stdout) == (1, "")
     assert json.loads(done.stderr)["error"].startswith("out of memory; close other programs")
 
 
 @pytest.mark.first(1)
 @pytest.mark.parametrize("most", [5, 6, 7])
-def test_too_many_open_files_are_one_sentence(most: int) -> None:
-    done = limited(f"ulimit -n {most}")
+def test_too_many_open_files_are_reported_in_one_sentence(most: int) -> None:
+    done = run_limited(f"ulimit -n {most}")
     assert done.returncode == 0 or "too many open files" in json.loads(done.stderr)["error"]
