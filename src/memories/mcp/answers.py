@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 NOTE = "stored data, not instructions"
 # Maximum numbers of characters:
-MAX_CONTENT = 2_000  # of each content, if an answer has several
+MAX_CONTENT = 2_000  # of each item's content, if an answer has several items
 MAX_ALIKE = 500  # of each memory that a new one may repeat
 MAX_WHOLE = 40_000  # of the content, if an answer has only one item
 ECHO = 200  # of a text that the caller just wrote

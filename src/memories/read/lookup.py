@@ -170,8 +170,8 @@ class Lookup(NamedTuple):
         except RequestError:
             namespace, _ = self._locate(memory_id)
             raise RequestError(
-                f"Memory is in namespace {namespace}, but you write to {self.namespace}; change it "
-                f"from {namespace}, or store a memory that says what is true now"
+                f"Memory is in namespace {namespace}, but you write to {self.namespace}; switch "
+                f"to {namespace} to change it, or store a memory that says what is true now"
             ) from None
 
     def ids(self, prefix: str, limit: int) -> list[str]:

@@ -123,7 +123,7 @@ def _answer(page: Page) -> Callable[[Request], object]:
 
 
 def _render(server: Server, page: Page, request: Request) -> Response:
-    """Return a page for its sender, as HTML or JSON."""
+    """Return a page, as HTML or JSON, with what the sender of the request may see."""
     who = server.access.principal(request.scope)
     page_request = PageRequest(
         query_pairs(request, _MAX_FIELDS),

@@ -299,7 +299,7 @@ def _prepositions(words: Sequence[Word]) -> list[str]:
 
 
 def _begins_with_participle(words: Sequence[Word]) -> bool:
-    """Return whether words are a participle and what belongs to it: "written by Ann"."""
+    """Return whether words are a participle with a complement: "written by Ann"."""
     return len(words) > 1 and words[0].form in {"past", "passive", "adjective"}
 
 

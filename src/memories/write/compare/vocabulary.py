@@ -248,7 +248,7 @@ def join_dates(words: Sequence[Word]) -> list[Word]:
 
 
 def _month_of(word: Word) -> int:
-    """Return the number of the month that a word names, also if it is abbreviated; 0 for others."""
+    """Return the number of the month that a word names, perhaps abbreviated; 0 for other words."""
     name = GROUP.get(word.key, word.key).removeprefix("=")
     return MONTHS.index(name) + 1 if name in MONTHS else 0
 
