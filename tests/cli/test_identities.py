@@ -284,7 +284,7 @@ def test_plain_namespaces_lists_them(memory: Command, stored: Callable[..., str]
         "count": 1,
     }
     assert memory("namespaces").json == memory("namespaces", "list").json == expected
-    assert memory("namespaces", "--format", "text").out == "bob        1 memories        0 turns\n"
+    assert memory("namespaces", "--format", "text").out == "bob        1 memory          0 turns\n"
 
 
 def test_a_namespace_is_shown_renamed_merged_and_deleted(

@@ -41,7 +41,7 @@ CHANGES: Mapping[str, tuple[list[str], str]] = {
         "the conversation trip was permanently forgotten",
     ),
     "export": (["export", "--output", "out.jsonl"], "4 records were exported to out.jsonl"),
-    "import": (["import", "in.jsonl"], "1 records were imported"),
+    "import": (["import", "in.jsonl"], "1 record was imported"),
     "migrate": (
         ["migrate", "--to", "sqlite:///copy.db"],
         "4 records were copied, and the copy was verified",

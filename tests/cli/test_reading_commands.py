@@ -429,7 +429,7 @@ def test_a_memory_its_history_and_tags_are_shown_as_they_were(
     assert memory("namespaces", "--as-of", "3d").json["namespaces"] == [
         {"name": "shared", "memory_count": 1, "turn_count": 0, "read": True}
     ]
-    assert "1 memories" in memory("namespaces", "--as-of", "3d", "--format", "text").out
+    assert "1 memory" in memory("namespaces", "--as-of", "3d", "--format", "text").out
     for verb in ("get", "history"):
         refused = memory(verb, one, "--as-of", "20d")
         assert (refused.code, "it did not exist until" in refused.err) == (1, True)

@@ -284,7 +284,7 @@ def test_conflicts_are_reported_and_change_nothing(memory: Command) -> None:
             }
         ]
     shown = memory("import", "-", "--format", "text", stdin=changed)
-    assert "1 conflict with existing records" in shown.out
+    assert "1 record was left out because of a conflict with existing ones" in shown.out
     assert "line 2: history standup (0) of shared: another record has this address" in shown.out
     assert memory("export").out == exported
 
@@ -543,7 +543,7 @@ def test_reembed_adds_missing_vectors(memory: Command) -> None:
         "model_before": None,
         "embedder": "fake",
     }
-    assert memory("reembed", "--format", "text").out == "Embedded 0 records with fake/1.\n"
+    assert memory("reembed", "--format", "text").out == "0 records were embedded with fake/1.\n"
 
 
 @pytest.mark.parametrize(

@@ -114,8 +114,7 @@ def test_a_message_id_is_stored_once_and_reported_as_known(memory: Command) -> N
         'message id "a" belongs to trip#0, which has different content'
     )
     assert (
-        json.loads(answers[2].err)["error"]
-        == f"1 of 1 turns were not stored: {shapes[2]['reason']}"
+        json.loads(answers[2].err)["error"] == f"1 of 1 turn was not stored: {shapes[2]['reason']}"
     )
     assert contents(memory("turns", "tail", "trip")) == ["first"]
     known = memory(*add, "first", "--message-id", "a", "--format", "text")
@@ -614,7 +613,7 @@ def test_list_shows_counts_and_dates(memory: Command, filled: None) -> None:
     }
     text = memory("turns", "list", "--limit", "1", "--format", "text").out
     assert "other" in text
-    assert "1 turns, 2026-05-03 to 2026-05-03 09:00 UTC" in text
+    assert "1 turn, 2026-05-03 to 2026-05-03 09:00 UTC" in text
     assert "trip" not in text
 
 

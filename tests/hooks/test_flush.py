@@ -566,7 +566,7 @@ def test_unreadable_lines_are_left_out_and_reported(home: Path) -> None:
         stream.write(b'{"half": \n\xff\xff\n[]\n')
     done = flush_inbox(home)
     assert (done.turns, done.waiting) == (1, 0)
-    assert "3 lines" in done.reasons[0]
+    assert "3 unreadable lines" in done.reasons[0]
 
 
 def test_a_line_added_during_a_flush_is_stored_too(

@@ -306,7 +306,7 @@ def test_doctor_reports_the_hooks(forked: Forked, hook: Hook, home: Path, tmp_pa
     done = forked.run(command)
     found = json.loads(done.stdout)
     assert found["hooks"].keys() == {"codex stop", "gemini stop"}
-    assert "1 times, 1 failed" in found["hooks"]["gemini stop"]
+    assert "1 run, 1 failed" in found["hooks"]["gemini stop"]
     [finding] = [each for each in found["findings"] if "hook" in each["what"]]
     assert finding["what"].startswith(
         "the stop hook of gemini failed when it last ran: JSONDecodeError"

@@ -492,7 +492,7 @@ def test_a_full_namespace_refuses_more_and_the_error_names_the_setting(limited: 
         assert first.id
         memories.update(first.id, "changes need no room")
         memories.add_turns("talk", ["one"])
-        with pytest.raises(RequestError, match="contains 1 turns and its quota is 1"):
+        with pytest.raises(RequestError, match="contains 1 turn and its quota is 1"):
             memories.add_turns("talk", ["two"])
         memories.delete(first.id)
         memories.create("there is room again for it")

@@ -664,11 +664,11 @@ def test_an_export_cut_at_the_end_of_a_line_is_incomplete(
     [
         (
             lambda lines: [*lines[:4], *lines[5:]],
-            "line 16 says that the export has 15 records, but it has 14",
+            "line 16 gives 15 as the number of records, but there are 14",
         ),
         (
             lambda lines: [*lines[:4], lines[4], *lines[4:]],
-            "line 18 says that the export has 15 records",
+            "line 18 gives 15 as the number of records",
         ),
         (
             lambda lines: [line.replace("quoted", "quote") for line in lines],
@@ -1265,7 +1265,7 @@ def test_records_stored_during_a_restore_are_detected(home: Path, tmp_path: Path
                 other.create(others.pop())
 
     with pytest.raises(
-        StoreError, match=r"has 1 records, 1 were added, and .* now has 2, .* memory import"
+        StoreError, match=r"has 1 record, 1 was added, and .* now has 2, .* memory import"
     ):
         restore(load_config({"store": url}), source, None, now=T0, progress=progress)
 

@@ -19,6 +19,7 @@ from memories.anchors.grammar import CHECKED, PATH, SYMBOL, Anchor, RootOf
 from memories.anchors.tree import Budget, Look, WorkingTree
 from memories.core.times import from_millis, to_millis
 from memories.errors import InvalidInput
+from memories.guard.validate import amount
 from memories.models import CHANGED, EXPIRED, UNVERIFIED, VERIFIED, Cited, Verdict
 
 OUT_OF_TIME = "was not checked in time"
@@ -282,6 +283,6 @@ def decide(cited: Cited, checks: Sequence[Check], now: datetime) -> Verdict | No
     if checks:
         return Verdict(VERIFIED)
     if cited.recheck_days and now > cited.confirmed_at + timedelta(days=cited.recheck_days):
-        why = f"it should be confirmed every {cited.recheck_days} days"
+        why = f"it should be confirmed every {amount(cited.recheck_days, 'day', 'days')}"
         return Verdict(UNVERIFIED, why, cited.confirmed_at)
     return None

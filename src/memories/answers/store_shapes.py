@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from memories.answers.shapes import fields
 from memories.core.times import to_iso
 from memories.core.urls import without_password
+from memories.guard.validate import amount
 from memories.languages import escape_code, make_visible
 
 if TYPE_CHECKING:
@@ -83,8 +84,11 @@ def large_log(state: "Status") -> int | None:
 def describe_problem(state: "Status") -> str:
     """Return why a store that answered is unhealthy; empty if it is healthy."""
     if state.missing_commits:
+        commits = amount(
+            state.missing_commits, "acknowledged commit is", "acknowledged commits are"
+        )
         return (
-            f"{state.missing_commits} acknowledged commits are missing: the store's log was "
+            f"{commits} missing: the store's log was "
             "truncated or removed, or an older copy replaced the store; it is read-only for now; "
             "restore a backup (memory restore FILE --replace), or accept the loss: memory doctor "
             "--fix"

@@ -26,7 +26,6 @@ from memories.cli.options import (
 from memories.cli.output import (
     DAMAGED,
     SCRATCHPAD_INSTEAD,
-    amount,
     begin_change,
     edit_text,
     emit,
@@ -36,6 +35,7 @@ from memories.cli.output import (
 )
 from memories.core.events import noting
 from memories.errors import InvalidInput, SystemFault
+from memories.guard.validate import amount
 from memories.hooks import hook as hooks
 from memories.models import SHARED
 
@@ -186,7 +186,7 @@ def _render_entry(entry: "Entry", namespace: str) -> str:
         details.append(f"by {safe(entry.by)}")
     details.append(safe(entry.written[:10]))
     if entry.uses:
-        details.append(f"read {entry.uses} times")
+        details.append(f"read {amount(entry.uses, 'time', 'times')}")
     if entry.suspicious:
         details.append("suspicious")
     if entry.namespace != namespace:

@@ -22,10 +22,10 @@ from memories.cli.options import (
     whole_number_or,
     with_settings,
 )
-from memories.cli.output import DIM, GREEN, YELLOW, amount, emit, note, paint, safe, table
+from memories.cli.output import DIM, GREEN, YELLOW, emit, note, paint, safe, table
 from memories.core.urls import local_path
 from memories.errors import InvalidInput, MemoriesError
-from memories.guard.validate import OWN_FOLDERS
+from memories.guard.validate import OWN_FOLDERS, amount
 from memories.stores.records import Finding
 
 if TYPE_CHECKING:
@@ -63,14 +63,13 @@ def backup(config: "Config", target: str | None, keep: int | None) -> None:
         result = back_up(config, target, keep=keep, now=datetime.now(UTC), progress=bar)
     queued = count_waiting(config)
     answer = store_shapes.backup_result(result, config.store, queued)
-    lines = [f"Backed up and verified: {answer['records']} records in {answer['backup']}."]
+    records = amount(answer["records"], "record", "records")
+    lines = [f"Backed up and verified: {records} in {answer['backup']}."]
     lines += [f"Removed {file}" for file in answer["removed"]]
     emit(answer, "\n".join(map(safe, lines)))
     if queued:
-        note(
-            f"{queued} turns in the retry queue are not in the backup; they are stored the next "
-            "time an agent runs."
-        )
+        turns = amount(queued, "turn in the retry queue is", "turns in the retry queue are")
+        note(f"{turns} not in the backup; the next run of an agent stores what is waiting.")
 
 
 def restore_store(config: "Config", file: str, *, replace: bool) -> None:
@@ -92,11 +91,11 @@ def restore_store(config: "Config", file: str, *, replace: bool) -> None:
 
 def _render_restore(answer: Mapping[str, Any]) -> str:
     made = f", made at {answer['made_at']}" if answer["made_at"] else ""
-    lines = [f"Restored and verified: {answer['records']} records from {answer['restored']}{made}."]
+    records = amount(answer["records"], "record", "records")
+    lines = [f"Restored and verified: {records} from {answer['restored']}{made}."]
     if answer["without_vector"]:
-        lines.append(
-            f"{answer['without_vector']} have no vector; memory reembed adds the missing vectors."
-        )
+        count = amount(answer["without_vector"], "has", "have")
+        lines.append(f"{count} no vector; memory reembed adds the missing vectors.")
     if answer["kept"]:
         lines.append(
             f"The previous store is kept as {answer['kept']}; remove it when you no longer need it."
@@ -209,7 +208,8 @@ def _describe_program(program: Mapping[str, Any]) -> str:
 
 
 def _render_salvage(salvaged: "Salvaged", file: str) -> str:
-    lines = [f"Saved {salvaged.saved} records to {file}; memory restore reads it."]
+    records = amount(salvaged.saved, "record", "records")
+    lines = [f"Saved {records} to {file}; memory restore reads it."]
     if salvaged.lost:
         lines.append(f"{len(salvaged.lost)} could not be saved:")
     for what, ref in salvaged.lost[:_MAX_LOST]:
@@ -234,7 +234,8 @@ def examine_surroundings(config: "Config", examined: "Examined") -> None:
     facts, findings = examined.facts, examined.findings
     facts["queued"] = count_waiting(config)
     for file, count in count_refused(config).items():
-        problem = f"{count} queued turns were permanently refused and are in {file}"
+        turns = amount(count, "queued turn was", "queued turns were")
+        problem = f"{turns} permanently refused and kept in {file}"
         findings.append(Finding(problem, f"read them, then run: rm {file}"))
     hook_facts, hook_findings = examine_hooks(str(config.home))
     facts.update(hook_facts)

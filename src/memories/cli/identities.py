@@ -23,10 +23,11 @@ from memories.cli.options import (
     unasked_option,
     with_settings,
 )
-from memories.cli.output import amount, ask_person, begin_change, emit, note, record_change, safe
+from memories.cli.output import ask_person, begin_change, emit, note, record_change, safe
 from memories.config import registers
 from memories.core.times import parse_time, to_iso
 from memories.errors import InvalidInput, NotFound
+from memories.guard.validate import amount
 from memories.identity import registry
 from memories.identity import tokens as register
 
@@ -110,7 +111,9 @@ def _render_namespaces(rows: Sequence[Mapping[str, Any]]) -> str:
     width = max((len(row["name"]) for row in rows), default=0)
     lines = []
     for row in rows:
-        counts = f"{row['memory_count']:>7} memories  {row['turn_count']:>7} turns"
+        memories = amount(row["memory_count"], "memory  ", "memories")
+        turns = amount(row["turn_count"], "turn", "turns")
+        counts = f"{memories:>16}  {turns:>13}"
         line = f"{row['name']:<{width}}  {counts}"
         if row.get("pending_count"):
             line += f"  {row['pending_count']} waiting for review"
@@ -141,13 +144,13 @@ def _show_namespace(memories: "Memories", name: str) -> int:
 
 def _render_namespace(contents: "Contents") -> str:
     memories = amount(contents.memory_count, "memory", "memories")
+    versions = amount(contents.version_count, "version", "versions")
+    turns = amount(contents.turn_count, "turn", "turns")
+    conversations = amount(contents.conversation_count, "conversation", "conversations")
     lines = [
-        f"{contents.name}: {memories}, {contents.version_count} versions in total",
+        f"{contents.name}: {memories}, {versions} in total",
         f"{contents.pending_count} waiting for review, {contents.deleted_count} deleted",
-        (
-            f"{contents.turn_count} turns in {contents.conversation_count} conversations, "
-            f"{contents.queued_count} waiting to be stored"
-        ),
+        f"{turns} in {conversations}, {contents.queued_count} waiting to be stored",
         f"{contents.text_bytes} bytes of text",
     ]
     if contents.first_at and contents.last_at:
@@ -168,16 +171,18 @@ def _move_namespace(
         moved = rooms.move(store, memories.config, name, target, merge=merge, dry_run=dry_run)
         record_change(f"{moved.name} is now {moved.into}; running the command again does the rest")
     verb = "would be" if dry_run else "is now"
-    counts = f"{moved.versions} versions of memories, {moved.turns} turns"
+    versions = amount(moved.versions, "version of a memory", "versions of memories")
+    counts = f"{versions}, {amount(moved.turns, 'turn', 'turns')}"
     emit(
         {**moved._asdict(), "dry_run": dry_run},
         f"{moved.name} {verb} {moved.into}: {counts}.",
     )
     if not moved.left:
         return 0
+    left = amount(moved.left, "record was", "records were")
     note(
-        f"{moved.left} records were written to {moved.name} in the meantime; to move them too, "
-        f"run: memory namespaces merge {moved.name} {moved.into}"
+        f"{left} written to {moved.name} in the meantime; to move what was left, run: memory "
+        f"namespaces merge {moved.name} {moved.into}"
     )
     return 1
 

@@ -39,7 +39,6 @@ from memories.cli.options import (
     whole_number_or,
 )
 from memories.cli.output import (
-    amount,
     begin_change,
     confirm,
     edit_text,
@@ -51,6 +50,7 @@ from memories.cli.output import (
 )
 from memories.core.ids import parse_id
 from memories.errors import InvalidInput, NotFound, RequestError, StoreDamaged
+from memories.guard.validate import amount
 from memories.models import Draft, Page
 from memories.search.filters import SCOPES
 

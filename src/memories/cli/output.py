@@ -281,11 +281,6 @@ def colored(stream: Any) -> bool:
     return bool(stream.isatty())
 
 
-def amount(count: int, singular: str, plural: str) -> str:
-    """Return a number with its noun, such as `1 memory`."""
-    return f"{count} {singular if count == 1 else plural}"
-
-
 def safe(text: str) -> str:
     """Return text on one line, with invisible, reordering and control characters escaped."""
     return make_visible(text.replace("\t", "    "), escape_code)

@@ -27,7 +27,6 @@ from memories.cli.options import (
     text,
 )
 from memories.cli.output import (
-    amount,
     begin_change,
     edit_text,
     emit,
@@ -41,6 +40,7 @@ from memories.cli.output import (
 from memories.cli.search import emit_fields, field_names
 from memories.errors import InvalidInput, MemoriesError, NotFound
 from memories.guard.origin import is_person
+from memories.guard.validate import amount
 from memories.models import Page
 
 if TYPE_CHECKING:
@@ -482,7 +482,8 @@ def tidy(memories: "Memories", dry_run: bool) -> None:
     choose = _ask_second_opinion(memories.config, withheld)
     proposals = memories.truth.tidy(dry_run=dry_run, choose=choose)
     if not dry_run:
-        record_change(f"{len(proposals)} proposals are waiting for review")
+        waiting = amount(len(proposals), "proposal is", "proposals are")
+        record_change(f"{waiting} waiting for review")
     rows = [
         {"id": memory_id or None, "kind": kind, "content": content, "certainty": certainty}
         for (kind, content, certainty, _, _), memory_id in proposals

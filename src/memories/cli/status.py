@@ -24,7 +24,6 @@ from memories.cli.output import (
     DIM,
     GREEN,
     YELLOW,
-    amount,
     confirm,
     emit,
     format_time,
@@ -35,6 +34,7 @@ from memories.cli.output import (
     unwatch,
 )
 from memories.errors import InvalidInput, NotFound, SystemFault
+from memories.guard.validate import amount
 
 if TYPE_CHECKING:
     from memories.memories import Memories
@@ -245,7 +245,8 @@ def _operations(figures: "Stats") -> str:
         times = (_milliseconds(p50), _milliseconds(p95))
         rows.append((safe(name), str(total), str(failed), *times, *map(str, counts)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [f"since {figures.noted_since}: {figures.tokens} tokens given to models"]
+    tokens = amount(figures.tokens, "token", "tokens")
+    lines = [f"since {figures.noted_since}: {tokens} given to models"]
     for row in rows:
         cells = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
         lines.append("  ".join([row[0].ljust(widths[0]), *cells]).rstrip())

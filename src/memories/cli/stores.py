@@ -25,7 +25,6 @@ from memories.cli.options import (
     with_settings,
 )
 from memories.cli.output import (
-    amount,
     begin_change,
     confirm,
     emit,
@@ -37,6 +36,7 @@ from memories.config import save_setting
 from memories.core.disk import replacing
 from memories.core.urls import slashes_hint
 from memories.errors import InvalidInput, MemoriesError, SystemFault
+from memories.guard.validate import amount
 from memories.models import SHARED
 from memories.search.filters import SCOPES
 
@@ -80,7 +80,7 @@ def open_store(
 
 def without_vector(count: int) -> str:
     """Return a sentence on how many records have no vector, and the remedy."""
-    return f"{count} have no vector; memory reembed adds the missing vectors."
+    return f"{amount(count, 'has', 'have')} no vector; memory reembed adds the missing vectors."
 
 
 def namespaces_of(
@@ -210,8 +210,9 @@ def export(
         begin_change()
         with replacing(Path(file)) as stream:
             count = write(stream)
-    record_change(f"{count} records were exported to {file}")
-    emit({"exported": count, "output": file}, f"Exported {count} records to {file}.")
+    done = f"{amount(count, 'record was', 'records were')} exported to {file}"
+    record_change(done)
+    emit({"exported": count, "output": file}, f"{done}.")
 
 
 def _write_markdown(write: Callable[[IO[bytes]], int], folder: Path) -> None:
@@ -220,15 +221,12 @@ def _write_markdown(write: Callable[[IO[bytes]], int], folder: Path) -> None:
     begin_change()
     with (
         temporary_copy(write) as copy,
-        name_place(
-            str(folder),
-            "some files may be missing; name another folder, or solve this and try again",
-        ),
+        name_place(str(folder), "some files may be missing; solve this, and try again"),
     ):
         count = bundle.write(folder, (line.decode() for line in copy))
-    record_change(f"{count} memories were exported to {folder}")
-    answer = {"exported": count, "output": str(folder)}
-    emit(answer, f"Exported {count} memories to {folder}/{bundle.INDEX}.")
+    done = f"{amount(count, 'memory was', 'memories were')} exported to {folder}"
+    record_change(done)
+    emit({"exported": count, "output": str(folder)}, f"{done}/{bundle.INDEX}.")
 
 
 def _write_to_output(write: Callable[[IO[bytes]], int]) -> None:
@@ -419,7 +417,8 @@ def _copy_store(config: "Config", target: str) -> None:
         if embedder is not None:
             copy.use_space(embedder.space)
         migrated = run(source, copy, embedder, progress=bar)
-    record_change(f"{migrated.copied} records were copied, and the copy was verified")
+    records = amount(migrated.copied, "record was", "records were")
+    record_change(f"{records} copied, and the copy was verified")
     answer = store_shapes.migrate_result(migrated, config.store, target) | {
         "switch": _setting(target, "set MEMORY_STORE to the URL that you gave"),
         "go_back": _setting(config.store, "set MEMORY_STORE back to the URL that you had"),
@@ -492,12 +491,13 @@ def reembed(config: "Config", model: str | None, install: bool) -> None:
         if model is None:
             embedder = own_embedder(store, embedder, config) or embedder
         reembedded = run(store, embedder, progress=bar)
-    embedded = f"{reembedded.embedded} records"
-    record_change(f"{embedded} were embedded with {reembedded.model}")
+    records = amount(reembedded.embedded, "record was", "records were")
+    done = f"{records} embedded with {reembedded.model}"
+    record_change(done)
     answer = store_shapes.reembed_result(reembedded, name_of(reembedded.model) or name)
     if model is not None:
         answer |= _use_embedder(config, name)
-    emit(answer, f"Embedded {embedded} with {reembedded.model}.")
+    emit(answer, f"{done}.")
 
 
 def _use_embedder(config: "Config", name: str) -> dict[str, str]:

@@ -24,7 +24,6 @@ from memories.cli.output import (
     DIM,
     GREEN,
     YELLOW,
-    amount,
     count_kinds,
     cut_around,
     fold,
@@ -40,6 +39,7 @@ from memories.cli.output import (
 from memories.core.ids import ID_LENGTH
 from memories.core.times import describe_age
 from memories.guard.origin import AGENT, Origin
+from memories.guard.validate import amount
 from memories.models import PENDING, SHARED, History, Memory, Page, Verdict
 
 if TYPE_CHECKING:
@@ -412,7 +412,8 @@ def conversation(record: "Conversation") -> str:
 
 def _summary(record: "Conversation") -> str:
     first, last = f"{record.first_at.astimezone():%Y-%m-%d}", format_time(record.last_at)
-    parts = [f"{record.turn_count:>6} turns, {first} to {last}"]
+    turns = amount(record.turn_count, "turn", "turns")
+    parts = [f"{turns:>12}, {first} to {last}"]
     if record.waiting_count:
         parts.append(f"{record.waiting_count} waiting to be stored")
     labels = []

@@ -17,7 +17,7 @@ import click
 from memories.answers import store_shapes
 from memories.cli.app import command, option
 from memories.cli.options import ProgressBar, no_redact_option
-from memories.cli.output import amount, begin_change, emit, note, record_change, safe
+from memories.cli.output import begin_change, emit, note, record_change, safe
 from memories.cli.stores import (
     CHUNK_BYTES,
     apply_edits,
@@ -28,7 +28,7 @@ from memories.cli.stores import (
     without_vector,
 )
 from memories.errors import InvalidInput, MemoriesError
-from memories.guard.validate import namespace, shown
+from memories.guard.validate import amount, namespace, shown
 from memories.models import SHARED
 from memories.transfer.bundle import is_bundle
 from memories.transfer.sources import INCLUDE, SOURCES, Reading
@@ -213,10 +213,9 @@ def _import_source(
         importer = Importer(store, embedder, config, terms, begin)
         for counts in importer.store(reading.items(partial(bar, "importing"))):
             if not dry_run:
-                record_change(
-                    f"{counts.turns} turns and {counts.memories} memories were imported as "
-                    f"{import_id}; running the command again adds the rest"
-                )
+                items = amount(counts.turns + counts.memories, "item was", "items were")
+                done = f"{items} imported as {import_id}"
+                record_change(f"{done}; running the command again adds the rest")
     counts = importer.counts
     counts.skipped.update(reading.skipped)
     answer = store_shapes.source_import_result(counts, reading.source, dry_run=dry_run)
@@ -321,7 +320,8 @@ def _render_sources(rows: Sequence[Mapping[str, Any]]) -> str:
         elif "turns" in row:
             counts = _render_counts(row)
         else:
-            counts = f"{row['files']} files, {row['bytes'] / 1e6:,.0f} MB"
+            files = amount(row["files"], "file", "files")
+            counts = f"{files}, {row['bytes'] / 1e6:,.0f} MB"
         lines += [f"{row['source']:<20}{counts}", f"  {row['command']}"]
     return "\n".join(map(safe, lines))
 
@@ -399,10 +399,8 @@ def _report_import(
     from memories.scratchpad.file import mark_all_stale
 
     if not dry_run:
-        count = imported.imported
-        record_change(
-            f"{count} records were imported; running the command again leaves those unchanged"
-        )
+        records = amount(imported.imported, "record was", "records were")
+        record_change(f"{records} imported; running the command again leaves those unchanged")
     mark_all_stale(config.home)
     if imported.unchecked:
         note(f"Note: {store_shapes.HINT_UNCHECKED}.")
@@ -437,7 +435,8 @@ def _render_import(imported: "Imported", answer: Mapping[str, Any]) -> str:
     if imported.without_vector:
         lines.append(without_vector(imported.without_vector))
     if imported.conflict_count:
-        lines.append(f"{imported.conflict_count} conflict with existing records and were left out:")
+        left_out = amount(imported.conflict_count, "record was", "records were")
+        lines.append(f"{left_out} left out because of a conflict with existing ones:")
     for line, ref, reason in imported.conflicts:
         record = f"{ref.collection} {ref.group} ({ref.position}) of {ref.namespace}"
         lines.append(f"  line {line}: {record}: {reason}")

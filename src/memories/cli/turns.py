@@ -33,7 +33,7 @@ from memories.cli.output import (
 )
 from memories.core.times import parse_time_in_zone
 from memories.errors import InvalidInput, NotFound, SystemFault
-from memories.guard.validate import parse_tag, read_json
+from memories.guard.validate import amount, parse_tag, read_json
 from memories.search.filters import ROLES
 
 if TYPE_CHECKING:
@@ -171,7 +171,8 @@ def _report_refused(turns: "Sequence[Turn]") -> int:
     reasons = [turn.reason for turn in turns if turn.reason]
     if not reasons:
         return 0
-    return print_error(f"{len(reasons)} of {len(turns)} turns were not stored: {reasons[0]}", 1)
+    total = amount(len(turns), "turn was", "turns were")
+    return print_error(f"{len(reasons)} of {total} not stored: {reasons[0]}", 1)
 
 
 def _describe(turns: "Sequence[Turn]") -> str:
@@ -389,11 +390,12 @@ def forget(
     )
     record_change(f"{target} was permanently forgotten")
     head = "Would be permanently forgotten" if dry_run else "Permanently forgotten"
-    answer = f"{head}: {forgotten.versions} turns of {forgotten.id}"
+    answer = f"{head}: {amount(forgotten.versions, 'turn', 'turns')} of {forgotten.id}"
     count = None
     if with_memories:
         count = forgotten.memories
-        answer += f", and {count} memories that were made from them"
+        memories_made = amount(count, "memory that was", "memories that were")
+        answer += f", and {memories_made} made from them"
     emit(conversation_shapes.forget_turns_result(forgotten, count, dry_run=dry_run), answer)
     note_copies(forgotten.also_in)
     return 0

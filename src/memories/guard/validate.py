@@ -308,6 +308,11 @@ def _read_number(text: str) -> float:
     return number
 
 
+def amount(count: int, singular: str, plural: str) -> str:
+    """Return a number with its noun, such as `1 memory`."""
+    return f"{count} {singular if count == 1 else plural}"
+
+
 def shown(text: str) -> str:
     """Return text for a message: short, on one line, without secrets or characters that affect a
     terminal.

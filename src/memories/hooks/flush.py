@@ -20,6 +20,7 @@ from memories.core.disk import try_lock
 from memories.core.events import note as note_operation
 from memories.errors import ConfigError, SystemFault
 from memories.guard.origin import user
+from memories.guard.validate import amount
 from memories.hooks import files, inbox, runs, session
 from memories.hooks.events import store_mark
 from memories.hooks.proposals import KnownTexts, SessionSource, propose
@@ -155,7 +156,8 @@ class _Flusher:
             )
             return False
         if unreadable:
-            self._report(f"{unreadable} lines of {name} can't be read and were skipped")
+            lines = amount(unreadable, "unreadable line", "unreadable lines")
+            self._report(f"skipped {lines} of {name}")
         event_runs = list(_split_runs(_skip_stored(events, progress.last_event)))
         for number, run in enumerate(event_runs, 1):
             stored = self._store_run(name, run, progress, is_last=number == len(event_runs))

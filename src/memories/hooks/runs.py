@@ -155,6 +155,7 @@ def examine(home: str) -> "tuple[dict[str, Any], list[Finding]]":
     """
     from memories.config import registers
     from memories.errors import ConfigError
+    from memories.guard.validate import amount
     from memories.identity import registry
     from memories.stores.records import Finding
 
@@ -168,7 +169,7 @@ def examine(home: str) -> "tuple[dict[str, Any], list[Finding]]":
     for run in describe_runs(home):
         failures = f", {run['failure_count']} failed" if run["failure_count"] else ""
         facts.setdefault("hooks", {})[f"{run['host']} {run['event']}"] = (
-            f"last ran {run['last_run_at']}, {run['run_count']} times{failures}"
+            f"last ran {run['last_run_at']}, {amount(run['run_count'], 'run', 'runs')}{failures}"
         )
         if run["last_failed_at"] is not None and run["last_failed_at"] == run["last_run_at"]:
             problem = (

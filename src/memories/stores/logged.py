@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memories.errors import ErasureUnfinished, MemoriesError, RequestError, StoreDamaged, StoreError
 from memories.guard.origin import HELD, Origin, host, program, stamp_labels, user
+from memories.guard.validate import amount
 from memories.models import PENDING, Actor
 from memories.stores.damage import UNREADABLE
 from memories.stores.protocol import GONE, PARTLY_GONE, UNSURE, erasure_unfinished
@@ -490,8 +491,9 @@ def _refuse_excess(store: "Store", namespace: str, kind: str, count: int, limit:
         pending = where._replace(state="ended", ended_by=PENDING, labels={HELD: "1"})
         stored += store.count(pending)
     if stored + count > limit:
+        contents = amount(stored, {"memories": "memory", "turns": "turn"}[kind], kind)
         raise RequestError(
-            f"namespace {namespace} contains {stored} {kind} and its quota is {limit}, so there "
+            f"namespace {namespace} contains {contents} and its quota is {limit}, so there "
             f"is no room for {count} more; {_ADVICE[kind]}, or raise NAMESPACE_QUOTA"
         )
 

@@ -20,6 +20,7 @@ from memories.core.times import to_iso
 from memories.core.urls import without_password
 from memories.embedders.protocol import Embedder
 from memories.errors import InvalidInput, RequestError, StoreDamaged, StoreError
+from memories.guard.validate import amount
 from memories.settings import Config
 from memories.stores import local_path, open_store
 from memories.transfer.export import export
@@ -445,8 +446,10 @@ def _import_whole(
         result = import_(store, lines(), embedder, namespaces=None, intake=Intake(own=True))
         stored = count_records(store, places(store))
         if result.imported != records or stored != records:
+            contents = amount(records, "record", "records")
+            added = amount(result.imported, "was", "were")
             raise StoreError(
-                f"{source} has {records} records, {result.imported} were added, and {url} now has "
-                f"{stored}, perhaps because another program wrote to it; {advice}"
+                f"{source} has {contents}, {added} added, and {url} now has {stored}, "
+                f"perhaps because another program wrote to it; {advice}"
             )
         return Restored(records, None, None, result.without_vector, result.unchecked)

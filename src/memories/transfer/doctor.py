@@ -21,6 +21,7 @@ from memories.core.disk import put_in_place
 from memories.core.urls import without_password
 from memories.errors import InvalidInput, MemoriesError, StoreDamaged
 from memories.guard.redactor import Redactor
+from memories.guard.validate import amount
 from memories.read import versions
 from memories.settings import Config
 from memories.stores import local_path, open_store
@@ -37,7 +38,7 @@ _RESTORE = (
     "put a backup in its place with memory restore FILE --replace, or save what can be read with "
     "memory doctor --salvage FILE"
 )
-_MISSING = "commits that were acknowledged are missing"
+_MISSING = "the store's log was truncated or removed, or the store was replaced with an older copy"
 
 
 class Examined(NamedTuple):
@@ -135,10 +136,8 @@ def _examine_info(store: Store, place: Place, examined: Examined) -> None:
     examined.facts["model"] = info.model
     examined.facts["size_bytes"] = info.size_bytes
     if info.missing_commits:
-        problem = (
-            f"{info.missing_commits} {_MISSING}: the store's log was truncated or removed, "
-            "or the store was replaced with an older copy"
-        )
+        commits = amount(info.missing_commits, "acknowledged commit is", "acknowledged commits are")
+        problem = f"{commits} missing: {_MISSING}"
         remedy = f"{_RESTORE}; to continue without them, run: memory doctor --fix"
         examined.findings.append(Finding(problem, remedy))
     if info.erasing:
@@ -153,7 +152,7 @@ def _find_missing_vectors(store: Store, namespaces: tuple[str, ...]) -> Iterator
     for collection in sorted(SEARCHED):
         count += store.info(Filter(collection, namespaces)).without_vector_count
     if count:
-        records = "1 record has" if count == 1 else f"{count} records have"
+        records = amount(count, "record has", "records have")
         problem = f"{records} no vectors, so they are found by words only"
         yield Finding(problem, "run: memory reembed")
 

@@ -149,7 +149,7 @@ class Tally:
             raise InvalidInput(f"is not the last line of an export, {self.last_line()}")
         if shape["records"] != self.records:
             raise InvalidInput(
-                f"says that the export has {shown(str(shape['records']))} records, but it has "
+                f"gives {shown(str(shape['records']))} as the number of records, but there are "
                 f"{self.records}: the export is incomplete or was changed; use another copy"
             )
         if shape["sha256"] != self._hash.hexdigest():

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from memories.core.batches import by_count
 from memories.embedders.protocol import Embedder, embed_many
 from memories.errors import Conflict, RequestError, StoreError
+from memories.guard.validate import amount
 from memories.stores.protocol import Store
 from memories.stores.records import (
     SEARCHED,
@@ -227,9 +228,10 @@ class _Migration:
                 verified += len(page)
                 progress("verifying", min(verified, total), total)
             if Contents(count, digest % 2**128) != original:
+                found = amount(count, "record", "records")
                 raise StoreError(
                     f"the copy differs from the original: {place.collection} of {place.namespace} "
-                    f"has {count} records instead of {original.records}, or different contents; "
+                    f"has {found} instead of {original.records}, or different contents; "
                     "keep using the original, which was not changed, and run this again"
                 )
 

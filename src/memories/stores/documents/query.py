@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from memories.guard.validate import amount
 from memories.stores.damage import Damaged
 from memories.stores.documents.changes import Changes, by_part
 from memories.stores.documents.driver import Condition, Driver, Kind, Part, Point
@@ -193,11 +194,13 @@ def check(view: View, space: str) -> Iterator[Finding]:
         records = _read_all(driver, part, damaged)
         unlisted = len(_unlisted_labels(driver, part, records))
         if unlisted:
-            problem = f"{unlisted} labels are missing from the list for namespace {part.namespace}"
+            labels = amount(unlisted, "label is", "labels are")
+            problem = f"{labels} missing from the list for namespace {part.namespace}"
             yield Finding(problem, _FIX, derived=True)
         lost = _count_lost_vectors(driver, part, records, space)
         if lost:
-            problem = f"{lost} records in namespace {part.namespace} have lost their vectors"
+            count = amount(lost, "record", "records")
+            problem = f"the vectors of {count} in namespace {part.namespace} are lost"
             yield Finding(
                 problem, "run memory reembed with another model, then with this one again"
             )

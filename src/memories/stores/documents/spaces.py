@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from memories.errors import Conflict, SchemaTooNew
+from memories.guard.validate import amount
 from memories.stores.damage import Damaged
 from memories.stores.documents.changes import Changes, by_part
 from memories.stores.documents.driver import Condition, Driver, Kind, Part, Point, Value
@@ -198,9 +199,10 @@ class Spaces:
             # Damaged records are left out by `read`.
             missing = self._view.read(self._without(space_id, collection))
             if missing:
+                records = amount(len(missing), "record has", "records have")
                 raise Conflict(
-                    f"{len(missing)} records, such as {missing[0].ref.group}, have no vectors "
-                    f"from {space.model} yet; embed them first"
+                    f"{records} no vectors from {space.model} yet, such as "
+                    f"{missing[0].ref.group}; embed them first"
                 )
 
     def _without(self, space_id: str, collection: Collection) -> list[Ref]:

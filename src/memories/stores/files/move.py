@@ -27,6 +27,7 @@ from memories.core.batches import by_count
 from memories.core.times import to_iso
 from memories.core.urls import without_password
 from memories.errors import ConfigError, MemoriesError, StoreDamaged, StoreError
+from memories.guard.validate import amount
 from memories.settings import Config
 from memories.stores.files.connection import MARKER, Folder, Stamp
 from memories.stores.files.index import Index
@@ -334,8 +335,9 @@ class Mover:
                 raise StoreError(f"{store} does not return the records that were copied to it")
             count = _count(target, all_namespaces)
         if count != len(records):
+            contents = amount(count, "record", "records")
             raise StoreError(
-                f"{store} contains {count} records of these namespaces, not {len(records)}, "
+                f"{store} contains {contents} of these namespaces, not {len(records)}, "
                 "because other programs write to that store too"
             )
         if any(self._folder.stamp(name) != stamp for name, stamp in stamps.items()):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memories.errors import MemoriesError, StoreError
+from memories.guard.validate import amount
 from memories.settings import Config
 from memories.stores.damage import Damaged, damaged_record, find_problem
 from memories.stores.files.connection import Folder
@@ -334,7 +335,8 @@ def _check_file(
             refs = expected.keys() | indexed.keys()
             count = sum(expected.get(ref) != indexed.get(ref) for ref in refs)
             if count:
-                problem = f"the index of {name} differs from its lines in {count} places"
+                places = amount(count, "place", "places")
+                problem = f"the index of {name} differs from its lines in {places}"
                 yield Finding(problem, "run: memory doctor --fix", derived=True)
 
 

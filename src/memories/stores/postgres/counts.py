@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from memories.guard.validate import amount
 from memories.stores.damage import Damaged
 from memories.stores.postgres.query import (
     RECORDS,
@@ -245,9 +246,8 @@ def check(db: Transaction, *, deep: bool) -> Iterator[Finding]:
         surplus = f"SELECT count(*) FROM ({rows} EXCEPT {derived.expected}) surplus"
         count = int(db.value(missing) or 0) + int(db.value(surplus) or 0)
         if count:
-            yield Finding(
-                f"{derived.what} differ from the records in {count} places", _FIX, derived=True
-            )
+            places = amount(count, "place", "places")
+            yield Finding(f"{derived.what} differ from the records in {places}", _FIX, derived=True)
     for table in ("access", *db.meta.vector_tables):
         count = int(db.value(f"SELECT count(*) FROM {table} t WHERE {_OF_NO_RECORD}") or 0)
         if count:

@@ -14,6 +14,7 @@ import apsw
 from memories.core.disk import flush_folder, put_in_place
 from memories.core.ids import digest
 from memories.errors import RequestError, SchemaTooNew, StoreDamaged, StoreError, StoreFull
+from memories.guard.validate import amount
 from memories.stores.records import Collection
 from memories.stores.sqlite import engine, schema
 from memories.stores.sqlite.connection import BUSY_SECONDS, SQLiteFile
@@ -260,9 +261,10 @@ def put_back(scratch: Path, path: Path, aside: Path | None, *, records: int, mar
         with open_apart(path) as db:
             count = fetch_value(db, _COUNT)
         if count != records:
+            contents = amount(count, "record", "records")
             raise StoreError(
-                f"{path} contains {count} records, but the backup contains {records}; restore "
-                "another backup"
+                f"{path} contains {contents}, but the backup contains {records}; restore another "
+                "backup"
             )
 
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import apsw
 
 from memories.errors import StoreDamaged
+from memories.guard.validate import amount
 from memories.stores.damage import Damaged
 from memories.stores.records import Finding
 from memories.stores.sqlite import derived
@@ -322,7 +323,8 @@ def _check_rows_of_words(inspection: Inspection) -> Iterator[Finding]:
         count = len(wrong - inspection.damaged)
         if count:
             inspection.has_bad_words = True
-            yield derived_finding(f"the index of words and the records differ in {count} records")
+            records = amount(count, "record", "records")
+            yield derived_finding(f"the index of words and the records differ in {records}")
         for seq in pools.keys() & sizes.keys():
             corpus = pools[seq], kind == "ended"
             documents[corpus] += 1
@@ -357,7 +359,8 @@ def _compare_words(inspection: Inspection) -> Iterator[Finding]:
             wrong |= _differing(dict(fetch(inspection.db, sizes)), dict(fetch(fresh, sizes)))
     count = len(wrong - inspection.damaged)
     if count:
-        yield derived_finding(f"the index of words differs from the text of {count} records")
+        records = amount(count, "record", "records")
+        yield derived_finding(f"the index of words differs from the text of {records}")
 
 
 def _differing(first: dict[int, Any], second: dict[int, Any]) -> set[int]:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import apsw
 
+from memories.guard.validate import amount
 from memories.stores.records import Collection, Finding
 from memories.stores.sqlite import schema
 from memories.stores.sqlite.errors import FIX
@@ -106,7 +107,8 @@ class DerivedTable(NamedTuple):
         stored = f"SELECT {self.columns} FROM {self.table}"
         count = _count_differences(inspection.db, self.expected, stored)
         if count:
-            yield derived_finding(f"{self.what} differs from the records in {count} places")
+            places = amount(count, "place", "places")
+            yield derived_finding(f"{self.what} differs from the records in {places}")
 
     def rebuild(self, inspection: Inspection) -> None:
         """Replace the rows with those derived from the records."""
@@ -347,7 +349,8 @@ def find_damaged_vectors(inspection: Inspection) -> Iterator[Finding]:
             count = len(_damaged_seqs(db, space, collection, table))
         if count:
             remedy = f"{FIX}, then: memory reembed"
-            yield Finding(f"{count} vectors in {table} are damaged", remedy, derived=True)
+            vectors = amount(count, "vector is", "vectors are")
+            yield Finding(f"{vectors} damaged in {table}", remedy, derived=True)
 
 
 def drop_damaged_vectors(inspection: Inspection) -> None:

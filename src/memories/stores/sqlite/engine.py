@@ -20,6 +20,7 @@ import apsw
 
 from memories.core.disk import CREATING, open_to_everybody, write_all
 from memories.errors import SchemaTooNew, StoreBusy, StoreDamaged, StoreError
+from memories.guard.validate import amount
 from memories.stores.sqlite.rows import WORD_TABLES, view_of
 
 APPLICATION_ID = 0x4D656D73  # "Mems", in the header of every store file
@@ -216,7 +217,8 @@ def busy_error(path: Path, lock: Path, waited: float, before: CommitNote | None)
         commits = now.marker.commits - before.marker.commits
     if commits > 0:
         return StoreBusy(
-            f"{path} is busy: others made {commits} commits while this one waited {waited:.0f} s; "
+            f"{path} is busy: others made {amount(commits, 'commit', 'commits')} while this one "
+            f"waited {waited:.0f} s; "
             "nothing was written; try again"
         )
     reason = f"for {waited:.0f} s"

@@ -13,6 +13,7 @@ import apsw
 
 from memories.core.disk import FULL
 from memories.errors import StoreBusy, StoreDamaged, StoreError, StoreFull
+from memories.guard.validate import amount
 from memories.stores.records import Finding
 
 _DESCRIPTORS = 4  # number of descriptors for a file, its log, its shared memory, and one more
@@ -241,9 +242,10 @@ def _is_full(folder: Path) -> bool:
 
 def loss_message(path: Path, missing: int) -> str:
     """Return the message for a store that lacks acknowledged commits."""
+    commits = amount(missing, "acknowledged commit is", "acknowledged commits are")
     return (
-        f"{missing} commits that were acknowledged are missing from {path}: its log was "
-        "truncated or removed, or an older copy replaced the file; it can be read, but nothing was "
-        "written; put the lost file back, restore a backup (memory restore FILE --replace), or "
-        "continue without them: memory doctor --fix"
+        f"{commits} missing from {path}: its log was truncated or removed, or an older copy "
+        "replaced the file; it can be read, but nothing was written; put the lost file back, "
+        "restore a backup (memory restore FILE --replace), or continue without them: memory "
+        "doctor --fix"
     )

@@ -16,6 +16,7 @@ import apsw
 
 from memories.core.disk import CREATING
 from memories.errors import StoreDamaged
+from memories.guard.validate import amount
 from memories.stores.records import SEARCHED, Collection, Record, Ref
 from memories.stores.sqlite import schema
 from memories.stores.sqlite.engine import connect_frozen, open_apart
@@ -132,8 +133,8 @@ def _salvage_without_sqlite(path: Path, reason: Exception) -> Iterator[Record | 
         if is_sequence and isinstance(values[1], int):
             last = max(last, values[1])
     if last > len(records):
-        count = last - len(records)
-        yield Lost(0, None, f"{count} records are lost or were removed earlier: {reason}")
+        count = amount(last - len(records), "record is lost or was", "records are lost or were")
+        yield Lost(0, None, f"{count} removed earlier: {reason}")
     elif not last:
         yield Lost(0, None, f"an unknown number of further records is lost: {reason}")
 
