@@ -523,8 +523,6 @@ def test_errors_are_shown_once_and_swallowed_nowhere() -> None:
 def test_every_command_is_in_the_documentation() -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
     text = "\n".join(page.read_text() for page in pages)
-    if not text.strip():
-        pytest.skip("there is no documentation yet")
     assert [name for name in COMMANDS if f"memory {name}" not in text] == []
 
 

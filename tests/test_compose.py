@@ -165,7 +165,7 @@ def check_chroma(port: int) -> int:
     return subprocess.run(command, capture_output=True, timeout=300).returncode
 
 
-@pytest.mark.skipif(not shutil.which("bash"), reason="there is no bash")
+@pytest.mark.skipif(not shutil.which("bash"), reason="needs bash")
 def test_the_database_is_healthy_when_its_heartbeat_answers() -> None:
     with answering(200) as port:
         assert check_chroma(port) == 0

@@ -109,7 +109,7 @@ def program(request: pytest.FixtureRequest) -> Path:
         pip = [environment / "bin" / "pip", "install", "-q", PACKAGE]
         installed = subprocess.run(pip, capture_output=True, text=True, timeout=900)
         if installed.returncode:
-            pytest.skip(f"can't be installed here: {installed.stderr[-300:]}")
+            pytest.skip(f"Chroma can't be installed here: {installed.stderr[-300:]}")
         done.touch()
     return environment / "bin" / "chroma"
 
