@@ -103,7 +103,7 @@ def test_the_score_of_an_example_equals_a_count_by_hand() -> None:
         Answer(
             prompt("new"), [old, middle], 0
         ),  # no needed fact; two useless, outdated, without the current one
-        Answer(prompt(), [everywhere], 20),  # a fact that nobody needs
+        Answer(prompt(), [everywhere], 20),  # a fact although none is needed
         Answer(prompt(), [], 0),
     ]
     assert agents_memory.score(answers, corrected) == (

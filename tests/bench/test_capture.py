@@ -35,7 +35,7 @@ def test_a_proposal_is_right_if_it_has_most_words_of_a_marked_sentence() -> None
 @pytest.mark.thorough
 @pytest.mark.parametrize("half", HALVES)
 @pytest.mark.parametrize("is_english", [True, False])
-def test_three_in_four_marked_sentences_are_proposed_and_few_others(
+def test_three_quarters_of_the_marked_sentences_and_few_others_are_proposed(
     half: str, is_english: bool
 ) -> None:
     rate = worth_rater(open_embedder("minilm"))

@@ -548,7 +548,7 @@ def test_long_lists_of_operators_are_searched_as_words(
     ],
 )
 def test_markup_is_plain_text(memory: Command, text: str) -> None:
-    """Rows 62 and 63: content can't leave its place in the JSON, and is shown as it is."""
+    """Rows 62 and 63: content can't leave its place in the JSON, and is shown unchanged."""
     one_line = text.replace("\n", " ").strip()
     created = memory(
         "create", text, "--agent", one_line, "--tag", f"k={one_line}", "--key", one_line

@@ -75,7 +75,7 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.delenv("MEMORY_HOME")
     monkeypatch.setattr(sys, "platform", "linux")
-    # These tests are about files; `tests/connect/test_check.py` starts what they name.
+    # These tests are about files; `tests/connect/test_check.py` starts the programs.
     hooks = (HookCheck("session-start", 0.1, 10), HookCheck("user-prompt", 0.1, 0))
     works = Check(("search_memories",), 0.5, "sqlite:////x/memories.db", 1)
 

@@ -111,7 +111,9 @@ def test_each_namespace_has_its_own_context(memory: Command) -> None:
     assert (len(his["history"]), len(his["memories"])) == (1, 1)
 
 
-def test_a_broken_store_leaves_the_message_and_says_so(memory: Command, tmp_path: Path) -> None:
+def test_with_a_broken_store_a_context_is_the_message_and_a_note(
+    memory: Command, tmp_path: Path
+) -> None:
     store = tmp_path / "broken.db"
     store.write_bytes(b"this is no database, " * 500)
     answer = memory("context", "what now?", "--conversation", "c", "--store", f"sqlite:///{store}")

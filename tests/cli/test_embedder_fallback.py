@@ -105,8 +105,8 @@ def full() -> Iterator[str]:
             each.close()
 
 
-def ailing(service: Server, behaviour: Behaviour) -> None:
-    """Make the service fail in this way from now on."""
+def make_fail(service: Server, behaviour: Behaviour) -> None:
+    """Make the service fail in this way."""
     service.next.extend([behaviour] * 99)
 
 
@@ -119,7 +119,7 @@ def test_with_a_fallback_words_search_the_whole_store(
     behaviour, why = (DOWN | UNUSABLE)[case]
     if behaviour in SILENT:
         monkeypatch.setenv("EMBEDDER_TIMEOUT", "0.5")
-    ailing(service, behaviour)
+    make_fail(service, behaviour)
     answer = memory("search", "main database", "-n", "bob")
     assert (answer.code, answer.err) == (0, "")
     assert [each["content"] for each in answer.json["results"]] == [OLD]
@@ -138,7 +138,7 @@ def test_without_a_fallback_the_error_names_the_embedder(
 ) -> None:
     behaviour, why = (DOWN | UNUSABLE)[case]
     monkeypatch.setenv("EMBEDDER_TIMEOUT", "0.3" if behaviour in SILENT else "10")
-    ailing(service, behaviour)
+    make_fail(service, behaviour)
     for command in (["search", "main database"], ["create", "The cache is Redis"]):
         answer = memory(*command, "-n", "bob")
         assert answer.code == 1
@@ -202,7 +202,7 @@ def test_processes_of_a_home_share_the_pause(
 ) -> None:
     monkeypatch.setenv("EMBEDDER_FALLBACK", "local")
     monkeypatch.setenv("EMBEDDER_TIMEOUT", "0.5")
-    ailing(service, hang)
+    make_fail(service, hang)
     first = memory("search", "main database", "-n", "bob").json
     for run in (process, memory):
         again = run("search", "another part", "-n", "bob").json
@@ -264,7 +264,7 @@ def test_a_context_names_the_embedder(
 ) -> None:
     monkeypatch.setenv("EMBEDDER_FALLBACK", fallback)
     monkeypatch.setenv("EMBEDDER_TIMEOUT", "0.3")
-    ailing(service, hang)
+    make_fail(service, hang)
     answer = memory("context", "main database", "-n", "bob")
     assert answer.code == code
     if fallback == "local":
@@ -273,7 +273,7 @@ def test_a_context_names_the_embedder(
         assert answer.err.startswith("memories from the scratchpad alone: the embedder's server ")
 
 
-def test_the_error_for_another_model_says_how_to_go_back(
+def test_the_error_for_another_model_says_how_to_switch_back(
     memory: Command, monkeypatch: pytest.MonkeyPatch, service: Server
 ) -> None:
     monkeypatch.setenv("EMBEDDER", "minilm")
@@ -300,7 +300,7 @@ def test_http_and_mcp_say_the_same(
     from memories.server.app import Options, build
 
     monkeypatch.setenv("EMBEDDER_FALLBACK", "local")
-    ailing(service, status(500))
+    make_fail(service, status(500))
     config = load_config({"namespace": "bob"})
     header = {"authorization": f"Bearer {tokens.own(config.home)}"}
     with TestClient(

@@ -75,7 +75,7 @@ def test_the_table_has_every_command() -> None:
     assert written == {module for module, _, _ in COMMANDS.values()}
 
 
-def test_all_specified_commands_are_there() -> None:
+def test_all_specified_commands_exist() -> None:
     specified = "create search get history reinforce update delete tags status"
     ours = "restore forget list config turns"
     assert set(COMMANDS) >= {*specified.split(), *ours.split()}

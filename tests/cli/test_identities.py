@@ -1,4 +1,4 @@
-"""memory namespaces and memory projects; and what a repository adds to what is written in it."""
+"""`memory namespaces` and `memory projects`, and the project of a repository's records."""
 
 import json
 import os
@@ -15,8 +15,8 @@ Command = Callable[..., Any]
 ACME = "example.com/acme/shop"
 
 
-def repository(folder: Path, remote: str = f"https://{ACME}.git") -> Path:
-    """Make a git repository with a commit."""
+def create_repository(folder: Path, remote: str = f"https://{ACME}.git") -> Path:
+    """Create a Git repository with a commit."""
     folder.mkdir(parents=True, exist_ok=True)
     environment = {
         "PATH": os.environ["PATH"], "HOME": str(folder), "GIT_CONFIG_NOSYSTEM": "1",
@@ -37,9 +37,9 @@ def repository(folder: Path, remote: str = f"https://{ACME}.git") -> Path:
 
 @pytest.fixture
 def shop(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in a repository, with the setting for it as it is by default."""
+    """Work in a repository, with project detection on, as by default."""
     monkeypatch.delenv("PROJECT_DETECTION")
-    return repository(folder)
+    return create_repository(folder)
 
 
 def test_memories_written_in_a_repository_have_its_project_and_branch(
@@ -58,7 +58,7 @@ def test_memories_written_in_a_repository_have_its_project_and_branch(
     assert {each["project"] for each in memory("list").json["results"]} == {ACME}
 
 
-def test_outside_of_a_repository_nothing_is_filled_in(
+def test_outside_a_repository_no_project_is_added(
     memory: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PROJECT_DETECTION")
@@ -78,7 +78,7 @@ def test_outside_of_a_repository_nothing_is_filled_in(
         ([], {"PROJECT_DETECTION": "false"}, ""),
     ],
 )
-def test_an_option_and_a_setting_go_before_the_repository(
+def test_an_option_and_a_setting_override_the_repository(
     memory: Command, shop: Path, options: list[str], env: dict[str, str], project: str
 ) -> None:
     assert (
@@ -86,11 +86,11 @@ def test_an_option_and_a_setting_go_before_the_repository(
     )
 
 
-def test_a_folder_in_the_repository_and_a_clone_are_the_same_project(
+def test_a_subfolder_and_a_clone_have_the_project_of_the_repository(
     memory: Command, shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory("create", "Deploys happen on Tuesdays")
-    monkeypatch.chdir(repository(tmp_path / "clone", f"git@{ACME.replace('/', ':', 1)}"))
+    monkeypatch.chdir(create_repository(tmp_path / "clone", f"git@{ACME.replace('/', ':', 1)}"))
     again = memory("create", "Deploys happen on Tuesdays").json
     assert (again["stored"], again["project"]) == (False, ACME)
     assert memory("search", "deploys", "--project", ".").json["count"] == 1
@@ -100,7 +100,7 @@ def test_memories_of_other_projects_are_found_without_a_filter(
     memory: Command, shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory("create", "Deploys of the shop happen on Tuesdays")
-    monkeypatch.chdir(repository(tmp_path / "till", "https://example.com/acme/till"))
+    monkeypatch.chdir(create_repository(tmp_path / "till", "https://example.com/acme/till"))
     memory("create", "Deploys of the till happen on Fridays")
     assert memory("search", "when do deploys happen").json["count"] == 2
     assert memory("list").json["count"] == 2
@@ -108,7 +108,7 @@ def test_memories_of_other_projects_are_found_without_a_filter(
     assert only["project"] == "example.com/acme/till"
 
 
-def test_the_project_of_no_repository_is_refused(
+def test_a_dot_outside_a_repository_is_refused(
     memory: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(folder.parent))
@@ -120,7 +120,7 @@ def test_the_project_of_no_repository_is_refused(
     )
 
 
-def test_a_key_is_that_of_the_project_and_else_the_one_outside_of_projects(
+def test_a_key_of_the_project_takes_precedence_over_one_outside_projects(
     memory: Command, shop: Path
 ) -> None:
     outside = {"PROJECT_DETECTION": "false"}
@@ -135,7 +135,7 @@ def test_a_key_is_that_of_the_project_and_else_the_one_outside_of_projects(
     assert memory("get", "--key", "db/engine", env=outside).code == 1
 
 
-def test_another_branch_makes_no_version_and_no_second_memory(memory: Command, shop: Path) -> None:
+def test_another_branch_creates_neither_a_version_nor_a_memory(memory: Command, shop: Path) -> None:
     first = memory("create", "Deploys happen on Tuesdays").json
     subprocess.run(["git", "checkout", "-q", "-b", "feature"], cwd=shop, check=True, timeout=60)
     again = memory("create", "Deploys happen on Tuesdays").json
@@ -159,7 +159,7 @@ def test_an_export_keeps_the_branch(memory: Command, shop: Path, tmp_path: Path)
     assert memory("list", "--store", other).json["results"][0]["origin"]["branch"] == "main"
 
 
-def test_an_alias_makes_two_names_one_project(memory: Command, shop: Path) -> None:
+def test_a_project_is_found_by_its_alias(memory: Command, shop: Path) -> None:
     memory("create", "Deploys happen on Tuesdays")
     memory("create", "Lunch is at noon every day", "--project", "shop")
     assert memory("projects", "alias", ACME, "shop").json == {"alias": ACME, "project": "shop"}
@@ -173,7 +173,7 @@ def test_an_alias_makes_two_names_one_project(memory: Command, shop: Path) -> No
     assert memory("list", "--project", "shop").json["count"] == 2
 
 
-def test_the_end_of_a_projects_name_finds_it_unless_several_end_like_that(
+def test_the_end_of_a_projects_name_is_enough_unless_it_is_ambiguous(
     memory: Command, stored: Callable[..., str]
 ) -> None:
     in_shop = stored("Deploys happen on Tuesdays", "--project", ACME, "--key", "deploy/day")
@@ -242,14 +242,14 @@ def test_a_merge_changes_tags_and_can_be_undone(memory: Command, shop: Path) -> 
         (["show", "/"], "/ is not in one of your git repositories, so it has no project"),
     ],
 )
-def test_wrong_words_about_projects_get_one_sentence(
+def test_invalid_commands_about_projects_get_one_sentence(
     memory: Command, words: list[str], said: str
 ) -> None:
     assert memory("projects", *words).error == said
     assert memory("projects").json == {"projects": [], "aliases": {}, "count": 0}
 
 
-def test_two_names_can_not_mean_each_other(memory: Command) -> None:
+def test_aliases_cannot_be_circular(memory: Command) -> None:
     memory("projects", "alias", "a", "b")
     assert (
         memory("projects", "alias", "b", "a").error
@@ -257,7 +257,7 @@ def test_two_names_can_not_mean_each_other(memory: Command) -> None:
     )
 
 
-def test_show_tells_the_project_of_a_folder(memory: Command, shop: Path, home: Path) -> None:
+def test_show_prints_the_project_of_a_folder(memory: Command, shop: Path, home: Path) -> None:
     found = memory("projects", "show").json
     assert (found["name"], found["root"], found["branch"], found["worktree"]) == (
         ACME,
@@ -268,7 +268,9 @@ def test_show_tells_the_project_of_a_folder(memory: Command, shop: Path, home: P
     assert not home.exists()
 
 
-def test_plain_namespaces_lists_them(memory: Command, stored: Callable[..., str]) -> None:
+def test_namespaces_without_a_subcommand_lists_them(
+    memory: Command, stored: Callable[..., str]
+) -> None:
     stored("one", "-n", "bob")
     expected = {
         "namespaces": [
@@ -309,7 +311,7 @@ def test_a_namespace_is_shown_renamed_merged_and_deleted(
     assert memory("namespaces").json == {"namespaces": [], "count": 0}
 
 
-def test_memories_are_moved_and_the_answer_moves_them_back(
+def test_moved_memories_can_be_moved_back_with_the_command_in_the_answer(
     memory: Command, stored: Callable[..., str]
 ) -> None:
     first = stored("ann likes milk", "--key", "user/drink")
@@ -362,7 +364,7 @@ def test_memories_are_moved_and_the_answer_moves_them_back(
         (["show", "bob", "--yes"], "namespaces show changes nothing; omit --yes"),
     ],
 )
-def test_wrong_words_about_namespaces_get_one_sentence_and_change_nothing(
+def test_invalid_commands_about_namespaces_get_one_sentence_and_change_nothing(
     memory: Command, stored: Callable[..., str], words: list[str], said: str
 ) -> None:
     stored("bob likes tea", "-n", "bob")
@@ -371,7 +373,7 @@ def test_wrong_words_about_namespaces_get_one_sentence_and_change_nothing(
     assert memory("namespaces").out == before
 
 
-def test_on_a_terminal_the_name_is_typed(
+def test_deleting_a_namespace_on_a_terminal_requires_its_name(
     memory: Command, stored: Callable[..., str], terminal: Command
 ) -> None:
     stored("bob likes tea", "-n", "bob")
@@ -384,7 +386,7 @@ def test_on_a_terminal_the_name_is_typed(
     assert memory("namespaces").json["count"] == 0
 
 
-def test_an_identity_moves_whole_into_another_home(
+def test_an_identity_can_be_moved_completely_into_another_home(
     memory: Command, stored: Callable[..., str], tmp_path: Path
 ) -> None:
     made = stored("bob likes tea", "-n", "bob", "--key", "user/drink")
@@ -426,7 +428,7 @@ def test_an_identity_is_imported_under_another_name(
     assert memory("get", made, "-n", "rob", "--store", other).json["content"] == "bob likes tea"
 
 
-def test_a_file_of_two_namespaces_has_no_one_name(
+def test_a_file_of_two_namespaces_cannot_be_imported_under_one_name(
     memory: Command, stored: Callable[..., str]
 ) -> None:
     stored("bob likes tea", "-n", "bob")
@@ -436,7 +438,7 @@ def test_a_file_of_two_namespaces_has_no_one_name(
     assert answer.code == 2 and "--as accepts only an export of a single namespace" in answer.error
 
 
-def test_an_import_keeps_to_the_quota(
+def test_an_import_respects_the_quota(
     memory: Command, stored: Callable[..., str], tmp_path: Path
 ) -> None:
     for number in range(3):

@@ -298,7 +298,7 @@ def test_one_line_excerpts_stay_on_one_line(
 def test_reading_a_named_store_that_does_not_exist_says_so(
     memory: Command, tmp_path: Path, scheme: str
 ) -> None:
-    assert memory("list").err == ""  # the default store is made when it is needed
+    assert memory("list").err == ""  # the default store is created when it is needed
     store = ("--store", f"{scheme}:///{tmp_path}/missing/notes")
     for command in (("list",), ("search", "port"), ("status",), ("list", "--format", "text")):
         shown = memory(*command, *store)

@@ -247,6 +247,6 @@ def test_the_session_block_leaves_reviews_to_the_user(memory: Command) -> None:
     assert "they run `memory review -n bob` in their own terminal" in said
 
 
-def test_status_shows_a_person_the_path_of_the_file(memory: Command, home: Path) -> None:
+def test_status_as_text_shows_the_path_of_the_store(memory: Command, home: Path) -> None:
     memory("create", "Deploys happen on Tuesdays")
     assert f"store     {home}/memories.db\n" in memory("status", "--format", "text").out

@@ -122,7 +122,7 @@ def test_asking_again_recalls_nothing_less_relevant(hook: Hook, shop: Path) -> N
     assert second.silent
 
 
-def test_a_prompt_does_not_repeat_what_the_session_started_with(hook: Hook, shop: Path) -> None:
+def test_a_prompt_does_not_repeat_memories_of_the_session_block(hook: Hook, shop: Path) -> None:
     assert 0 in shown_facts(hook("session-start", {"cwd": str(shop)}).context)
     assert hook("user-prompt", {"prompt": "run the unit tests", "cwd": str(shop)}).silent
 

@@ -39,7 +39,7 @@ class Store:
 
 @pytest.fixture
 def store(home: Path) -> Store:
-    """Such a store; a scratchpad with one memory can answer instead of it."""
+    """A store, and a scratchpad with one memory, which can answer instead."""
     with Memories() as memories:
         memories.create(DEPLOY)
         memories.scratchpad()

@@ -166,7 +166,7 @@ def memory(forked: Forked) -> Memory:
 
 @pytest.fixture
 def clones(tmp_path: Path) -> list[Path]:
-    """A working tree, a linked one beside it, and a clone of the same remote."""
+    """A working tree, a linked one next to it, and a clone of the same remote."""
     one, linked, clone = (tmp_path / name for name in ("one", "linked", "clone"))
     for each in (one, clone):
         each.mkdir()

@@ -399,7 +399,7 @@ def test_a_running_flusher_blocks_moves_and_deletions(
     assert "bob" not in store.namespaces(Collection.MEMORY)
 
 
-def test_foreign_files_with_the_name_of_a_namespace_stay(
+def test_other_files_with_the_name_of_a_namespace_are_kept(
     config: Config, store: Store, tmp_path: Path
 ) -> None:
     (config.home / "inbox").mkdir(parents=True)

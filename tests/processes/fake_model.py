@@ -144,7 +144,7 @@ class FakeModel:
         ]
 
     def generateContent(self, asked: Json) -> list[Json]:  # noqa: N802
-        """Answer as Google's API, at once."""
+        """Answer as Google's API, in one response."""
         return self.streamGenerateContent(asked)
 
 

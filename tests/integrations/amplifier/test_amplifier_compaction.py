@@ -61,7 +61,7 @@ def blocks(messages: list[Message]) -> tuple[set[str], set[str]]:
     return calls, answers
 
 
-def test_a_conversation_that_fits_is_sent_as_it_is() -> None:
+def test_a_conversation_that_fits_is_sent_unchanged() -> None:
     messages = [user("Hello"), call("a"), result("a")]
     assert fitted(messages, 10_000) == (Cut(), messages)
 
