@@ -151,3 +151,12 @@ def test_accepting_an_outdated_proposal_says_that_nothing_was_done(
     memory("update", older, "The office is in Rome.")
     shown = memory("review", "accept", "--yes", proposal["id"], "--format", form).out
     assert "nothing was done: a memory that the proposal is about has changed since" in shown
+
+
+def test_a_corrected_memory_in_other_words_can_be_confirmed(memory: Command) -> None:
+    older = memory("create", "Dana's manager is Max").json["id"]
+    newer = memory("create", "Dana's manager is Tom").json["id"]
+    answer = memory("create", "Max is the manager of Dana")
+    assert (answer.code, answer.json["duplicates"][0]["corrected_by"]) == (3, newer)
+    assert f"if your text is true again, run: memory confirm {older}" in answer.json["hint"]
+    assert memory("confirm", older).json["corrects"] == newer

@@ -239,7 +239,7 @@ def test_a_duplicate_of_a_corrected_memory_names_the_correction(memory: Command)
     assert [(each["id"], each["corrected_by"]) for each in refused.json["duplicates"]] == [
         (old, new)
     ]
-    assert f"memory update {new} CONTENT" in refused.json["hint"]
+    assert f"memory confirm {old};" in refused.json["hint"]
     memory("update", new, "The API is listening on port 8080.", env=env)
     assert (
         memory("search", "API port", "--limit", "1", env=env)

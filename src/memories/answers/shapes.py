@@ -40,7 +40,7 @@ HINT_DUPLICATE = (
 )
 HINT_RETURNED = (
     "nothing was stored: a very similar memory exists, which {newer} corrects; if your text "
-    "is true again, run: memory update {newer} CONTENT; to store this one as well, add --force"
+    "is true again, run: memory confirm {id}; to store this one as well, add --force"
 )
 HINT_CORRECTS = (
     "stored; the new memory corrects {corrects}, and a search that finds both shows the new one "
@@ -178,7 +178,7 @@ def _refusal(created: "Created") -> str:
         return created.note
     first = created.duplicates[0]
     if first.corrected_by:
-        return HINT_RETURNED.format(newer=first.corrected_by)
+        return HINT_RETURNED.format(id=first.id, newer=first.corrected_by)
     return HINT_DUPLICATE.format(id=first.id)
 
 
