@@ -331,7 +331,9 @@ def test_secrets_are_removed_before_anything_is_stored(memory: Command, folder: 
     (folder / "notes.txt").write_text(f"The key of the robot is {key}\n")
     assert memory("import", "notes.txt").json["redacted"]
     assert key not in memory("export").out
-    assert all(key.encode() not in file.read_bytes() for file in Path("..").rglob("memories.db*"))
+    files = list(Path("..").rglob("memories.db*"))
+    assert files
+    assert all(key.encode() not in file.read_bytes() for file in files)
 
 
 def test_a_review_shows_similar_memories_and_the_import_of_a_statement(
