@@ -506,6 +506,8 @@ def test_corrections_are_linked_in_many_languages_and_unlike_facts_are_not(
         ("The plugin works with Vim", "The plugin works with Emacs"),
         ("The hook runs before commit", "The hook runs before push"),
         ("We use tests with fixtures", "We use tests with mocks"),
+        ("The shop is closed on Sunday", "The shop is closed on Sundays"),
+        ("The flow needs the write scope", "The flow needs the admin scope"),
     ],
 )
 def test_compatible_facts_are_not_linked(one: str, other: str) -> None:

@@ -729,6 +729,12 @@ NOTATIONS = [
     ("Make sure to run the tests before pushing", "Run the tests prior to pushing"),
     ("We no longer use Travis", "We don't use Travis anymore"),
     ("The API has a limit of 5 MB", "The API's limit is 5 MB"),
+    ("The timeout for queries is 5 s", "Queries have a timeout of 5 seconds"),
+    ("The gym opens at 6 in the morning", "The gym opens at 6 am"),
+    ("You must not edit generated files", "Never edit generated files"),
+    ("The repo contains 14 packages", "There are 14 packages in the repo"),
+    ("Backups run each night at 1", "Backups run every night at 1"),
+    ("Python 2 isn't supported any more", "Python 2 is no longer supported"),
 ]
 OTHER_VALUES = [
     ("Call +49 30 1234567", "Call 0049 30 1234568"),
@@ -745,6 +751,8 @@ OTHER_VALUES = [
     ("The report is written by Anna", "Anna wrote the report"),
     ("There are 12 nodes in the cluster", "The node has 12 clusters"),
     ("The limit is set to 30 s", "The limit was 30 s"),
+    ("The gym opens at 6 in the morning", "The gym opens at 6 in the evening"),
+    ("The timeout for queries is 5 s", "The timeout for uploads is 5 s"),
     ("You can't delete a full project", "A full project can't be archived"),
 ]
 

@@ -396,11 +396,14 @@ def _is_habit(change: Change) -> bool:
     """Return whether the values are times at which a subject may do the same thing: works on
     Mondays and on Tuesdays, runs at 2:00 and at 14:00.
     """
+    times = [word for word in (*change.removed, *change.added) if not is_soft(word)]
+    days = {word.key.removesuffix("s") for word in times}
+    if len(days) == 1 and days <= WEEKDAYS:
+        return True  # closed on Sunday, closed on Sundays
     verb = find_verb(change.head)
     is_open = change.head[-2:-1] and change.head[-2].key == "open"
     if verb is not None and verb_of(change.head[verb]) in _TIMED and not is_open:
         return False
-    times = [word for word in (*change.removed, *change.added) if not is_soft(word)]
     if times and all(word.key[:-1] in WEEKDAYS for word in times):
         return True
     hours = [int(time[1]) for word in times if (time := _TIME_OF_DAY.fullmatch(word.key))]
@@ -419,18 +422,16 @@ def _is_one_value(change: Change, verb: int | None) -> bool:
             return False  # this word belongs to the subject
         return not (_has_path(change) or _begins_with_verb(tail))
     base, behind = verb_of(head[verb]), head[verb + 1 :]
-    if _is_label(change, behind):
+    if _has_path(change) or (_is_label(behind) and not tail):
         return base in USING or _has_one_object(change, verb)
     return base not in MANY or bool(tail if base == "has" else behind)
 
 
-def _is_label(change: Change, behind: Sequence[Word]) -> bool:
-    """Return whether a value is the name of one thing of possibly many, as a path or the number in
-    "port 443" is, rather than a measure.
+def _is_label(behind: Sequence[Word]) -> bool:
+    """Return whether the words between a verb and a number say that the number is the name of one
+    thing of possibly many, as in "allows port 443", and not a measure.
     """
-    if _has_path(change):
-        return True
-    if not behind or any(map(is_soft, behind)) or is_value(behind[-1]) or change.tail:
+    if not behind or any(map(is_soft, behind)) or is_value(behind[-1]):
         return False
     # A program supports a system from one version on.
     return KINDS.get(behind[-1].shown.lower()) != KINDS["android"]

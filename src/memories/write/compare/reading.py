@@ -79,6 +79,8 @@ _SHORT_FORMS = (
     (re.compile(r"(?<![$€£\w.,])(\d[\d.,]*) ?([$€£])(?!\w)"), r"\2\1"),
     (re.compile(r"(?<=\d) ?%(?!\w)"), " percent"),
     (re.compile(r"(?<=\d)\s?([ap])\.\s?m\b\.?", re.I), r" \1m"),
+    (re.compile(r"(?<=\d) in the morning\b", re.I), " am"),
+    (re.compile(r"(?<=\d) in the (?:afternoon|evening)\b", re.I), " pm"),
     (re.compile(r"\b(?:e\.\s?g|z\.\s?b|p\.\s?(?:ej|ex|es))\.", re.I), "example"),
     (re.compile(r"\b(?:i\.\s?e|d\.\s?h)\.", re.I), "namely"),
     (re.compile(r"\bu\.\s?a\.", re.I), "unter anderem"),
@@ -97,6 +99,7 @@ _ADDRESS = re.compile(r".*([/\\@]|\w[.:]\w).*")
 _ADVERBS = frozenset("not automatically also always currently now all".split())
 _MARKS = frozenset(".,?")
 _GETTING = frozenset("get gets getting got".split())
+_AFTER_COMMANDS = frozenset("to instead rather prior each every".split())
 _WORKING = frozenset("work works working worked".split())
 _SPANS = frozenset("week month year day hour minute".split())
 
@@ -347,7 +350,7 @@ def _ends_command(word: Word) -> bool:
         or word.key in BOUNDARIES
         or word.key in SOFT
         or word.key in BE
-        or word.key in {"to", "instead", "rather", "prior"}
+        or word.key in _AFTER_COMMANDS
     )
 
 
