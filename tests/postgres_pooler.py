@@ -135,7 +135,7 @@ def _serve(
                 turn.acquire()
                 holds = True
             upstream.sendall(message)
-            if kind in (b"Q", b"S", b"c", b"f"):  # whose answers end with the state
+            if kind in (b"Q", b"S", b"c", b"f"):  # their answers end with the state
                 state = _answer(upstream, client)
                 if state == _IDLE:
                     turn.release()

@@ -1,4 +1,4 @@
-"""The past: `get`, `history`, `tags`, `namespaces` and conversations with `as_of`."""
+"""Reads of the past: `get`, `history`, `tags`, `namespaces` and conversations with `as_of`."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta

@@ -377,8 +377,8 @@ def own_server(program: Path, tmp_path: Path) -> Iterator[ChromaServer]:
 
 @pytest.mark.slow
 def test_a_killed_and_restarted_server_loses_nothing(own_server: ChromaServer) -> None:
-    """It is killed (-9) during writes, several times; the same store object works after each
-    restart.
+    """It is killed with SIGKILL during writes, several times; the same store object works after
+    each restart.
     """
     store = ChromaStore(own_server.url("memories"), SPACE)
     acknowledged: dict[str, int] = {}
@@ -447,8 +447,8 @@ while True:
 
 @pytest.mark.slow
 def test_a_killed_client_leaves_nothing_half_done(server: ChromaServer) -> None:
-    """It is killed (-9) at a random moment, thirty times; each memory has one current version, and
-    every acknowledged write is there.
+    """It is killed with SIGKILL at a random moment, thirty times; each memory has one current
+    version, and every acknowledged write is there.
     """
     url = server.url(f"t-{uuid.uuid4()}")
     acknowledged: dict[str, int] = {}

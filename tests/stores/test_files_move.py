@@ -974,7 +974,7 @@ def test_a_qdrant_folder_can_be_the_larger_store(
 
 
 def as_earlier_versions_moved(folder: Path, namespace: str, store: str = "memories.db") -> None:
-    """Move one namespace like earlier versions."""
+    """Move one namespace as earlier versions did."""
     files = FilesStore(folder, SPACE)
     records = content(files, namespace)
     refs = [entry.ref for entry in records]

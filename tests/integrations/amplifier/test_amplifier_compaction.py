@@ -1,4 +1,4 @@
-"""Which messages fit into a request."""
+"""Selection of the messages that fit into a request."""
 
 from typing import Any
 

@@ -327,7 +327,9 @@ def test_a_log_in_a_read_only_folder_is_read_or_reported(path: Path, run_python:
 
 @pytest.mark.usefixtures("mounting")
 def test_a_change_during_a_read_without_locks_is_noticed(path: Path, run_python: RunPython) -> None:
-    """The folder is mounted read-only here, but another process writes to it elsewhere."""
+    """The folder is mounted read-only here, but another process writes to it through a different
+    mount.
+    """
     run_python(STORE + "add('m'); store.close()", path)
     ro = "mkdir view; chmod 700 view; mount --bind store view; mount -o remount,bind,ro view"
     script = (

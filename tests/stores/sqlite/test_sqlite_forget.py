@@ -567,9 +567,7 @@ def test_a_failure_after_the_commit_of_an_erasure_says_so(
             if "only a part" not in told and "may or may not" not in told:
                 with contextlib.suppress(NotFound):
                     ERASING[verb](again, made.id)
-        elif (
-            failing.failed
-        ):  # the statement was no part of the erasure; it may count for metadata.json
+        elif failing.failed:  # the failed statement may only count for metadata.json
             files = b"".join(file.read_bytes() for file in folder.rglob("*") if file.is_file())
             assert [word for word in ERASED[verb] if word.encode() in files] == [], number
         if "turns" not in verb:

@@ -131,7 +131,7 @@ def test_records_added_together_leave_the_same_bytes_as_one_by_one(
     monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 64)
     monkeypatch.setattr(sqlite_vectors, "_LOOK_EVERY", 1)
     monkeypatch.setattr(sqlite_vectors, "EXACT_ROWS", 64)
-    monkeypatch.setattr("os.urandom", bytes)  # the ids of the store and of commits
+    monkeypatch.setattr("os.urandom", bytes)  # used in the ids of the store and of commits
     records = mixed(600)
     results = []
     for name, sizes in (
