@@ -129,12 +129,12 @@ def test_evidence_is_cleaned(evidence: object, ids: list[str]) -> None:
     assert datasets.evidence_ids(evidence) == ids
 
 
-def message(at: str, speaker: str, text: str, **more: str) -> dict[str, str]:
+def locomo_message(at: str, speaker: str, text: str, **more: str) -> dict[str, str]:
     """Return a message as LoCoMo writes it."""
     return {"dia_id": at, "speaker": speaker, "text": text, **more}
 
 
-def asked(question: str, *evidence: str, category: int = 4) -> dict[str, Any]:
+def locomo_question(question: str, *evidence: str, category: int = 4) -> dict[str, Any]:
     """Return a question as LoCoMo writes it."""
     return {"question": question, "evidence": list(evidence), "category": category, "answer": "?"}
 
@@ -146,18 +146,20 @@ LOCOMO = [
             "speaker_a": "Ann",
             "speaker_b": "Bob",
             "session_10_date_time": "9:05 am on 1 June, 2023",
-            "session_10": [message("D10:1", "Ann", "My violin lessons begin in autumn.")],
+            "session_10": [locomo_message("D10:1", "Ann", "My violin lessons begin in autumn.")],
             "session_2_date_time": "1:56 pm on 8 May, 2023",
             "session_2": [
-                message("D2:1", "Ann", "We adopted a dog called Pepper."),
-                message("D2:2", "Bob", "Look at him!", blip_caption="a photo of a wet dog"),
+                locomo_message("D2:1", "Ann", "We adopted a dog called Pepper."),
+                locomo_message("D2:2", "Bob", "Look at him!", blip_caption="a photo of a wet dog"),
             ],
         },
         "qa": [
-            asked("What is the dog of Ann called?", "D2:1"),
-            asked("Which lessons does Ann take and which dog is wet?", "D10:1; D:2:02", category=1),
-            asked("Did Bob play the violin?", "D10:1", category=5),
-            asked("Where is the evidence?", "D9:9"),
+            locomo_question("What is the dog of Ann called?", "D2:1"),
+            locomo_question(
+                "Which lessons does Ann take and which dog is wet?", "D10:1; D:2:02", category=1
+            ),
+            locomo_question("Did Bob play the violin?", "D10:1", category=5),
+            locomo_question("Where is the evidence?", "D9:9"),
         ],
     },
     {
@@ -165,11 +167,11 @@ LOCOMO = [
         "conversation": {
             "session_1_date_time": "12:00 am on 1 January, 2024",
             "session_1": [
-                message("D1:1", "Cid", "My boat is red."),
-                message("D1:2", "Dan", "Mine is a kayak."),
+                locomo_message("D1:1", "Cid", "My boat is red."),
+                locomo_message("D1:2", "Dan", "Mine is a kayak."),
             ],
         },
-        "qa": [asked("What colour has the boat?", "D1:1", category=2)],
+        "qa": [locomo_question("What colour has the boat?", "D1:1", category=2)],
     },
 ]
 
@@ -255,7 +257,7 @@ def test_realtalk_is_read(here: Path) -> None:
 # --- LongMemEval and BEAM
 
 
-def said(role: str, content: str, **more: object) -> dict[str, object]:
+def longmemeval_message(role: str, content: str, **more: object) -> dict[str, object]:
     """Return a message as LongMemEval writes it."""
     return {"role": role, "content": content, **more}
 
@@ -270,12 +272,12 @@ def haystack(name: str, **more: object) -> dict[str, object]:
         "haystack_session_ids": ["s1", "answer_1"],
         "haystack_dates": ["2023/05/20 (Sat) 02:21", "2023/05/21 (Sun) 08:00"],
         "haystack_sessions": [
-            [said("user", "Hello"), said("assistant", "Hi")],
+            [longmemeval_message("user", "Hello"), longmemeval_message("assistant", "Hi")],
             [
-                said("assistant", "Welcome"),
-                said("user", "I planted basil", has_answer=True),
-                said("assistant", ""),
-                said("assistant", "Lovely", has_answer=False),
+                longmemeval_message("assistant", "Welcome"),
+                longmemeval_message("user", "I planted basil", has_answer=True),
+                longmemeval_message("assistant", ""),
+                longmemeval_message("assistant", "Lovely", has_answer=False),
             ],
         ],
         "answer_session_ids": ["answer_1"],
@@ -311,7 +313,10 @@ def test_longmemeval_is_read(here: Path) -> None:
 
 
 def test_longmemeval_without_marked_turns_counts_sessions_only(here: Path) -> None:
-    item = haystack("q1", haystack_sessions=[[said("user", "a")], [said("user", "b")]])
+    item = haystack(
+        "q1",
+        haystack_sessions=[[longmemeval_message("user", "a")], [longmemeval_message("user", "b")]],
+    )
     [question] = datasets.load("longmemeval", write(here / "l.json", [item])).questions
     assert (set(question.turns), set(question.sessions)) == (set(), {"answer_1"})
 
@@ -319,18 +324,18 @@ def test_longmemeval_without_marked_turns_counts_sessions_only(here: Path) -> No
 def beam(folder: Path) -> Path:
     """Write a conversation in the format of BEAM; return its folder."""
     first = [
-        said("user", "Plan my week ->-> 1,1", id=0, time_anchor="March-15-2024"),
-        said("assistant", "A plan ->-> 1,1", id=1),
-        said("user", "Thanks", id=2),
-        said("assistant", "Sure", id=3),
+        longmemeval_message("user", "Plan my week ->-> 1,1", id=0, time_anchor="March-15-2024"),
+        longmemeval_message("assistant", "A plan ->-> 1,1", id=1),
+        longmemeval_message("user", "Thanks", id=2),
+        longmemeval_message("assistant", "Sure", id=3),
     ]
     second = [
-        said("user", "The API takes 300 ms ->-> 1,N/A", id=4),
-        said("assistant", "Noted: the API", id=5),
+        longmemeval_message("user", "The API takes 300 ms ->-> 1,N/A", id=4),
+        longmemeval_message("assistant", "Noted: the API", id=5),
     ]
     third = [
-        said("user", "Now it takes 250 ms", id=6, time_anchor="March-16-2024"),
-        said("assistant", "Good", id=7),
+        longmemeval_message("user", "Now it takes 250 ms", id=6, time_anchor="March-16-2024"),
+        longmemeval_message("assistant", "Good", id=7),
     ]
     batches = [
         {"batch_number": 1, "turns": [first, second]},
@@ -402,7 +407,12 @@ def test_beam_with_several_plans_is_read(here: Path) -> None:
     again = [
         {
             "batch_number": 1,
-            "turns": [[said("user", "A new plan", id=4), said("assistant", "Good", id=10)]],
+            "turns": [
+                [
+                    longmemeval_message("user", "A new plan", id=4),
+                    longmemeval_message("assistant", "Good", id=10),
+                ]
+            ],
         }
     ]
     plans = [{"plan-1": batches, "plan-2": None}, {"plan-1": None, "plan-2": again}]
@@ -665,8 +675,8 @@ def test_each_haystack_is_searched_by_itself(here: Path) -> None:
     other = haystack(
         "q2",
         haystack_sessions=[
-            [said("user", "I planted thyme", has_answer=True)],
-            [said("user", "Bye")],
+            [longmemeval_message("user", "I planted thyme", has_answer=True)],
+            [longmemeval_message("user", "Bye")],
         ],
     )
     file = write(
@@ -765,7 +775,10 @@ def test_a_message_longer_than_a_turn_is_found_as_one(here: Path) -> None:
     log = "\n".join(f"line {number}: all is well" for number in range(4_500))
     hidden = f"{log}\nThe orchid costs nine euros\n{log[:50_000]}"
     assert len(hidden) > MAX_TURN_CHARACTERS
-    group = [said("user", hidden, id=8), said("assistant", "Read", id=9)]
+    group = [
+        longmemeval_message("user", hidden, id=8),
+        longmemeval_message("assistant", "Read", id=9),
+    ]
     chat = json.loads((folder / "3" / "chat.json").read_text())
     write(folder / "3" / "chat.json", [*chat, {"batch_number": 3, "turns": [group]}])
     asked = {"question": "What does the orchid cost?", "source_chat_ids": [8]}

@@ -24,7 +24,7 @@ FORGED = {
 }
 
 
-def line(group: str, text: str, position: int = 1, **changes: Any) -> dict[str, Any]:
+def memory_line(group: str, text: str, position: int = 1, **changes: Any) -> dict[str, Any]:
     """Return a memory as a line of an export."""
     shape = {
         "collection": "memory",
@@ -37,9 +37,9 @@ def line(group: str, text: str, position: int = 1, **changes: Any) -> dict[str, 
     return shape | changes
 
 
-def said(position: int, text: str, group: str = "talk", **changes: Any) -> dict[str, Any]:
+def turn_line(position: int, text: str, group: str = "talk", **changes: Any) -> dict[str, Any]:
     """Return a turn as a line of an export."""
-    return line(
+    return memory_line(
         group,
         text,
         position,
@@ -49,14 +49,14 @@ def said(position: int, text: str, group: str = "talk", **changes: Any) -> dict[
     )
 
 
-def written(*lines: dict[str, Any]) -> str:
+def export_of(*lines: dict[str, Any]) -> str:
     """Return a file that anyone could have written."""
     return "\n".join(map(json.dumps, [{"format": "memories", "version": 1}, *lines])) + "\n"
 
 
-FILE = written(
-    said(0, "Zoe said that the ferry leaves at nine", labels={"role": "user", **FORGED}),
-    line(
+FILE = export_of(
+    turn_line(0, "Zoe said that the ferry leaves at nine", labels={"role": "user", **FORGED}),
+    memory_line(
         IDS[0],
         "The ferry left at eight",
         1,
@@ -64,22 +64,24 @@ FILE = written(
         ended_by="update",
         labels=FORGED,
     ),
-    line(
+    memory_line(
         IDS[0], "The ferry leaves at nine", 2, labels={"type": "fact", **FORGED}, key="ferry/time"
     ),
-    line(
+    memory_line(
         IDS[1],
         "The harbour is closed on Mondays",
         labels={"type": "fact"},
         fields={"accepted_at": 5, "x": "y"},
     ),
-    line(
+    memory_line(
         IDS[2],
         "Alice Miller leads the payments team",
         ended_at="2026-01-03T00:00:00.000Z",
         ended_by="delete",
     ),
-    line(IDS[3], "The user likes tea", ended_at="2026-01-03T00:00:00.000Z", ended_by="pending"),
+    memory_line(
+        IDS[3], "The user likes tea", ended_at="2026-01-03T00:00:00.000Z", ended_by="pending"
+    ),
 )
 WAITING = {IDS[0], IDS[1], IDS[3]}
 
@@ -334,15 +336,15 @@ def test_a_foreign_file_adds_nothing_to_existing_memories(memory: Command) -> No
     before = memory("export").out
     [turn, record] = [json.loads(each) for each in before.splitlines()[1:-1]]
     hostile = [
-        written(line(own, "The ferry was sold", 2)),
-        written(record, line(own, "The ferry was sold", 2)),
-        written(
-            line(
+        export_of(memory_line(own, "The ferry was sold", 2)),
+        export_of(record, memory_line(own, "The ferry was sold", 2)),
+        export_of(
+            memory_line(
                 own, "The ferry was sold", 7, ended_at="2026-01-08T00:00:00.000Z", ended_by="delete"
             )
         ),
-        written(said(1, "Zoe said goodbye")),
-        written(turn, said(5, "Zoe said goodbye")),
+        export_of(turn_line(1, "Zoe said goodbye")),
+        export_of(turn, turn_line(5, "Zoe said goodbye")),
     ]
     for file in hostile:
         answer = memory("import", "-", stdin=file)
@@ -354,10 +356,14 @@ def test_a_foreign_file_adds_nothing_to_existing_memories(memory: Command) -> No
 
 def test_an_imported_conversation_can_be_continued(memory: Command) -> None:
     assert (
-        memory("import", "-", stdin=written(said(0, "Hello"), said(1, "Good day"))).json["imported"]
+        memory(
+            "import", "-", stdin=export_of(turn_line(0, "Hello"), turn_line(1, "Good day"))
+        ).json["imported"]
         == 2
     )
-    longer = written(said(0, "Hello"), said(1, "Good day"), said(2, "How are you?"))
+    longer = export_of(
+        turn_line(0, "Hello"), turn_line(1, "Good day"), turn_line(2, "How are you?")
+    )
     done = memory("import", "-", stdin=longer).json
     assert (done["imported"], done["known"], done["pending"]) == (1, 2, 0)
     assert memory("turns", "show", "talk").json["count"] == 3
@@ -366,10 +372,10 @@ def test_an_imported_conversation_can_be_continued(memory: Command) -> None:
 def test_accepting_an_import_uses_its_key_and_replaces_its_predecessor(memory: Command) -> None:
     mine = memory("create", "The ferry leaves at seven", "--key", "ferry/time").json["id"]
     old = memory("create", "Bob likes coffee").json["id"]
-    file = written(
-        line(IDS[0], "The ferry leaves at nine", key="ferry/time"),
-        line(IDS[1], "Bob likes tea", fields={"supersedes": old}),
-        line(IDS[2], "Carol likes water", fields={"supersedes": IDS[5]}),
+    file = export_of(
+        memory_line(IDS[0], "The ferry leaves at nine", key="ferry/time"),
+        memory_line(IDS[1], "Bob likes tea", fields={"supersedes": old}),
+        memory_line(IDS[2], "Carol likes water", fields={"supersedes": IDS[5]}),
     )
     import_id = memory("import", "-", stdin=file).json["import"]
     assert ids(memory("list")) == {mine, old}

@@ -20,7 +20,7 @@ SAMPLES = Path(__file__).parent / "samples"
 CHATS = (SAMPLES / "chatgpt" / "conversations.json").read_bytes()
 
 
-def packed(*, chats: bytes = CHATS, name: str = "export.zip") -> bytes:
+def zipped_export(*, chats: bytes = CHATS, name: str = "export.zip") -> bytes:
     """Return an archive as ChatGPT writes it."""
     with zipfile.ZipFile(name, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("chat.html", "")
@@ -28,9 +28,9 @@ def packed(*, chats: bytes = CHATS, name: str = "export.zip") -> bytes:
     return Path(name).read_bytes()
 
 
-def flipped() -> bytes:
+def damaged_export() -> bytes:
     """Return an archive with 20 damaged bytes."""
-    data = bytearray(packed())
+    data = bytearray(zipped_export())
     start = data.index(b"conversations.json") + 60
     data[start : start + 20] = bytes(20)
     return bytes(data)
@@ -56,10 +56,10 @@ def import_error(memory: Command, *arguments: str) -> str:
     ("make", "problem"),
     [
         (lambda: CHATS[:1500], "is truncated"),
-        (lambda: packed()[:300], "a ZIP archive that is truncated"),
-        (flipped, "is not a complete ZIP archive"),
-        (lambda: packed(chats=CHATS[:1500]), "is truncated"),
-        (lambda: packed(chats=b"not json"), "is not JSON"),
+        (lambda: zipped_export()[:300], "a ZIP archive that is truncated"),
+        (damaged_export, "is not a complete ZIP archive"),
+        (lambda: zipped_export(chats=CHATS[:1500]), "is truncated"),
+        (lambda: zipped_export(chats=b"not json"), "is not JSON"),
         (lambda: CHATS.decode().encode("utf-16"), "UTF-16"),
         (lambda: CHATS.replace(b"Lisbon", b"\xc9vora"), "is not JSON"),
         (lambda: nested(100_000), "nested too deep"),
@@ -79,7 +79,7 @@ def test_an_archive_that_unpacks_to_far_too_much_is_refused(
     memory: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader, "_RATIO_FROM", 1_000_000)
-    packed(chats=b" " * 5_000_000)
+    zipped_export(chats=b" " * 5_000_000)
     assert "would unpack from" in import_error(memory, "export.zip")
 
 
@@ -254,7 +254,7 @@ def test_archives_in_an_archive_share_its_limit(
     memory: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader, "_RATIO_FROM", 1_000_000)
-    inner = packed(chats=b"[" + b" " * 900_000 + b"]", name="conversations-0.zip")
+    inner = zipped_export(chats=b"[" + b" " * 900_000 + b"]", name="conversations-0.zip")
     for name, count in (("few.zip", 1), ("many.zip", 40)):
         with zipfile.ZipFile(name, "w", zipfile.ZIP_DEFLATED) as archive:
             for number in range(count):
@@ -440,7 +440,7 @@ def test_sessions_of_an_older_codex_without_ids_and_kinds_are_imported(
     assert turns[0]["created_at"] < turns[1]["created_at"] < "2025-06-01T10:00:01"
 
 
-def compressed(folder: Path, data: bytes) -> Path:
+def write_compressed(folder: Path, data: bytes) -> Path:
     """Write a compressed session of Codex into a folder; return its path."""
     file = folder / "sessions" / "rollout-1.jsonl.zst"
     file.parent.mkdir()
@@ -452,7 +452,7 @@ def test_a_compressed_session_of_codex_is_read_like_any_other(
     memory: Command, folder: Path
 ) -> None:
     [session] = (SAMPLES / "codex").rglob("rollout-*.jsonl")
-    file = compressed(folder, session.read_bytes())
+    file = write_compressed(folder, session.read_bytes())
     for path in (str(file), "sessions"):
         preview = memory("import", path, "--dry-run").json
         assert (preview["source"], preview["turns"]) == ("codex", 4)
@@ -463,7 +463,7 @@ def test_a_compressed_session_of_codex_is_read_like_any_other(
 def test_a_damaged_compressed_session_and_a_bomb_are_refused(
     memory: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = compressed(folder, b" " * 5_000_000)
+    file = write_compressed(folder, b" " * 5_000_000)
     monkeypatch.setattr(reader, "_RATIO_FROM", 1_000_000)
     assert "would unpack from" in import_error(memory, "codex", "sessions")
     file.write_bytes(file.read_bytes()[:20] + b"x" * 100)
@@ -481,7 +481,7 @@ def test_a_compressed_session_that_is_cut_in_a_later_block_is_refused(
     noise = "".join(chr(33 + byte % 90) for byte in random.Random(1).randbytes(400_000))
     line = json.dumps({"type": "compacted", "payload": {"message": noise}})
     data = session.read_bytes() + f"{line}\n".encode()
-    file = compressed(folder, data)
+    file = write_compressed(folder, data)
     packed = zstandard.ZstdCompressor(write_checksum=True).compress(data)
     second = zstandard.compress(b'{"type": "state"}\n')  # a second frame
     file.write_bytes(packed + second)

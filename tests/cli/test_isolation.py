@@ -97,12 +97,12 @@ def test_no_answer_hints_at_a_memory_of_another_namespace(
         ["create", SECRET, *writer], ["list", "--limit", "1", "--cursor", f"{secret}.2", *elsewhere],
     ):  # fmt: skip
         answer = memory(*command)
-        said = answer.out + answer.err
-        assert secret not in said, command
+        printed = answer.out + answer.err
+        assert secret not in printed, command
         if SECRET not in command:
-            assert "xylophone" not in said, command
+            assert "xylophone" not in printed, command
         if not any("marimba" in word for word in command):
-            assert "marimba" not in said, command
+            assert "marimba" not in printed, command
     assert json.loads(memory("tags", "codename", *elsewhere).out)["values"] == []
 
 
@@ -146,7 +146,7 @@ SAID = "the launch codename is glockenspiel"
 
 
 @pytest.fixture
-def said(memory: Command, once: Once) -> dict[str, Any]:
+def alices_turn(memory: Command, once: Once) -> dict[str, Any]:
     """Return a turn of Alice's, in a conversation whose name another namespace uses too."""
 
     def fill() -> dict[str, Any]:
@@ -160,15 +160,15 @@ def said(memory: Command, once: Once) -> dict[str, Any]:
     return kept
 
 
-def test_the_owner_of_a_turn_sees_it(memory: Command, said: dict[str, Any]) -> None:
-    assert said["namespace"] == "alice"
-    assert memory("turns", "tail", "launch", "-n", "alice").json["results"] == [said]
+def test_the_owner_of_a_turn_sees_it(memory: Command, alices_turn: dict[str, Any]) -> None:
+    assert alices_turn["namespace"] == "alice"
+    assert memory("turns", "tail", "launch", "-n", "alice").json["results"] == [alices_turn]
     found = memory("search", "launch", "--in", "history", "-n", "alice").json["results"]
     assert {hit["namespace"] for hit in found} == {"alice", "shared"}
 
 
 def test_no_answer_hints_at_a_turn_of_another_namespace(
-    memory: Command, said: dict[str, Any], elsewhere: list[str]
+    memory: Command, alices_turn: dict[str, Any], elsewhere: list[str]
 ) -> None:
     for command in (
         ["turns", "tail", "launch"], ["turns", "tail", "marimba"], ["search", "glocken spiel", "--in", "all"],
@@ -193,12 +193,12 @@ def test_no_answer_hints_at_a_turn_of_another_namespace(
 
 
 def test_a_turn_of_another_namespace_begins_its_own_conversation(
-    memory: Command, said: dict[str, Any], elsewhere: list[str]
+    memory: Command, alices_turn: dict[str, Any], elsewhere: list[str]
 ) -> None:
     writer = [option for option in elsewhere if option != "--no-shared"]
     turn = memory("turns", "add", "marimba", "harmless", "--message-id", "a", *writer).json
     assert (turn["turn_index"], turn["content"]) == (0, "harmless")
-    assert memory("turns", "tail", "launch", "-n", "alice").json["results"] == [said]
+    assert memory("turns", "tail", "launch", "-n", "alice").json["results"] == [alices_turn]
 
 
 def test_names_of_namespaces_are_normalized(memory: Command, secret: str) -> None:

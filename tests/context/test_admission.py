@@ -100,19 +100,19 @@ def test_others_do_not_crowd_out_own_memories() -> None:
     assert ids(admit_memories(found, DEFAULT, 8).documents) == "x0 x1 x2 a0 a1 a2 a3 a4"
 
 
-def said(name: str, by: str, *, own: bool = False, trust: str = "agent") -> dict[str, Any]:
+def turn_by(name: str, by: str, *, own: bool = False, trust: str = "agent") -> dict[str, Any]:
     """Return a turn with an origin."""
     return {**turn(name), "origin": origin(by)._replace(trust=trust), "own": own}
 
 
 def test_another_writer_gets_at_most_three_recalled_turns_in_all_roles() -> None:
     flood = [
-        {**said(f"x{number}", "x"), **turn(f"x{number}", role)}
+        {**turn_by(f"x{number}", "x"), **turn(f"x{number}", role)}
         for number in range(9)
         for role in ("user", "assistant")
     ]
     kept, left_out = select_recalled(
-        [*flood, *(said(f"a{number}", "a", own=True) for number in range(9))],
+        [*flood, *(turn_by(f"a{number}", "a", own=True) for number in range(9))],
         DEFAULT,
         20,
         named=False,
@@ -122,16 +122,16 @@ def test_another_writer_gets_at_most_three_recalled_turns_in_all_roles() -> None
 
 
 def test_own_agents_and_the_user_have_separate_places() -> None:
-    flood = [said(f"x{number}", "me", own=True) for number in range(9)]
-    typed = [said(f"u{number}", "me", own=True, trust="user") for number in range(5)]
+    flood = [turn_by(f"x{number}", "me", own=True) for number in range(9)]
+    typed = [turn_by(f"u{number}", "me", own=True, trust="user") for number in range(5)]
     kept, _ = select_recalled([*flood, *typed], DEFAULT, 10, named=False)
     assert ids(kept) == "x0 x1 x2 u0 u1 u2 x3 x4 x5 u3"
 
 
 def test_a_single_writer_keeps_its_order_and_a_named_conversation_is_not_limited() -> None:
-    alone = [said(str(number), "a", own=True) for number in range(12)]
+    alone = [turn_by(str(number), "a", own=True) for number in range(12)]
     assert select_recalled(alone, DEFAULT, 10, named=False) == (alone[:10], [])
-    others = [said(str(number), "x") for number in range(12)]
+    others = [turn_by(str(number), "x") for number in range(12)]
     assert ids(select_recalled(others, DEFAULT, 10, named=True).documents) == "0 1 2 3 4 5 6 7 8 9"
     assert (
         select_recalled(others, Admission(per_writer=None), 10, named=False).documents

@@ -90,7 +90,7 @@ def say(
     return gateway.append_history(conversation, "user", text, index, TS, **named)
 
 
-def said(gateway: MemoryGateway, conversation: str = "c", n: int = 1_000) -> list[str]:
+def texts_of(gateway: MemoryGateway, conversation: str = "c", n: int = 1_000) -> list[str]:
     """Return the texts of a conversation's last turns."""
     return [document["text"] for document in gateway.tail_history(conversation, n)]
 
@@ -135,7 +135,7 @@ def test_ac_func_001_every_message_is_stored_with_its_metadata(
 def test_ac_func_002_the_last_turns_come_in_order(gateway: MemoryGateway) -> None:
     for number in range(20):
         say(gateway, f"turn {number}", number)
-    assert said(gateway, n=16) == [f"turn {number}" for number in range(4, 20)]
+    assert texts_of(gateway, n=16) == [f"turn {number}" for number in range(4, 20)]
     indexes = [document["metadata"]["turn_index"] for document in gateway.tail_history("c", 5)]
     assert indexes == [15, 16, 17, 18, 19]
 
@@ -144,11 +144,11 @@ def test_conversations_do_not_see_each_other(gateway: MemoryGateway) -> None:
     for number in range(4):
         say(gateway, f"a{number}", number, "a")
         say(gateway, f"b{number}", number, "a#")
-    assert (said(gateway, "a"), said(gateway, "a#")) == (
+    assert (texts_of(gateway, "a"), texts_of(gateway, "a#")) == (
         ["a0", "a1", "a2", "a3"],
         ["b0", "b1", "b2", "b3"],
     )
-    assert said(gateway, "A") == []
+    assert texts_of(gateway, "A") == []
 
 
 def test_a_message_id_is_stored_once(gateway: MemoryGateway) -> None:
@@ -159,7 +159,7 @@ def test_a_message_id_is_stored_once(gateway: MemoryGateway) -> None:
         say(gateway, "twice", 1, message_id="m1")
     assert not gateway.queue
     assert say(gateway, "elsewhere", 0, "d", message_id="m1") == "d#0"
-    assert said(gateway) == ["once"]
+    assert texts_of(gateway) == ["once"]
 
 
 def test_without_a_message_id_only_an_identical_turn_is_a_repetition(
@@ -384,10 +384,10 @@ def test_unicode_forms_of_a_name_mean_the_same_conversation(
         with pytest.raises(MCPError):
             say(gateway, f"{name} waits", 0, name, message_id=f"m {len(name)}")
     for name in (written, kept):
-        assert said(gateway, name) == ["one", f"{kept} waits", f"{written} waits"]
+        assert texts_of(gateway, name) == ["one", f"{kept} waits", f"{written} waits"]
     flaky.error = None
     assert say(gateway, "last", 0, written) == f"{kept}#3"
-    assert [said(gateway, name)[-1] for name in (written, kept)] == ["last", "last"]
+    assert [texts_of(gateway, name)[-1] for name in (written, kept)] == ["last", "last"]
     assert flaky.memories.forget_turns(written).versions == 4
 
 
@@ -561,10 +561,10 @@ def test_turns_that_cannot_be_stored_are_queued_and_stored_in_order(
         True,
     ]
     assert [document["metadata"]["turn_index"] for document in documents] == [0, 1, 2]
-    assert said(gateway, "other") == []
+    assert texts_of(gateway, "other") == []
     flaky.error = None
     assert say(gateway, "three", 3) == "c#3"
-    assert said(gateway) == ["zero", "one", "two", "three"]
+    assert texts_of(gateway) == ["zero", "one", "two", "three"]
     assert not gateway.queue
     assert not gateway.queue.path.exists()
 
@@ -576,10 +576,10 @@ def test_a_turn_stored_despite_an_error_is_not_stored_twice(flaky: Flaky) -> Non
         say(gateway, "one")
     with pytest.raises(MCPError):
         say(gateway, "one")  # the caller tries again
-    assert said(gateway) == ["one"]
+    assert texts_of(gateway) == ["one"]
     flaky.error = None
     assert gateway.drain() == 2
-    assert said(gateway) == ["one"]
+    assert texts_of(gateway) == ["one"]
 
 
 def test_a_turn_without_a_time_zone_keeps_its_moment_in_any_time_zone(
@@ -727,7 +727,7 @@ def test_a_forgotten_conversation_leaves_no_bytes_in_the_folder(flaky: Flaky, st
     assert not folder_contains(store, b"secret")
     flaky.error = None
     assert gateway.drain() == 1
-    assert [said(gateway, conversation) for conversation in ("a", "only waits", "b")] == [
+    assert [texts_of(gateway, conversation) for conversation in ("a", "only waits", "b")] == [
         [],
         [],
         ["kept"],
@@ -803,10 +803,10 @@ def test_a_reader_sees_each_turn_once_while_the_queue_drains(
         documents = gateway.tail_history("c", 16)
         assert [document["text"] for document in documents] == list("01234")
         assert [document["metadata"]["turn_index"] for document in documents] == list(range(5))
-        assert said(gateway, n=2) == ["3", "4"]
+        assert texts_of(gateway, n=2) == ["3", "4"]
         go_on.release()
     draining.join(300)
-    assert said(gateway) == list("01234")
+    assert texts_of(gateway) == list("01234")
     assert not gateway.queue
 
 
@@ -826,7 +826,7 @@ def test_a_turn_stored_during_a_read_appears_once(flaky: Flaky, first: bool) -> 
         return tail(conversation_id, n) if first else found
 
     flaky.tail = tail_and_drain  # type: ignore[method-assign]
-    assert said(gateway) == ["0", "1", "2"]
+    assert texts_of(gateway) == ["0", "1", "2"]
     assert not gateway.queue
 
 
@@ -874,7 +874,7 @@ print(queued)
     assert min(queued) >= 4
     with MemoryGateway(store) as gateway:
         gateway.drain()
-        texts = said(gateway)
+        texts = texts_of(gateway)
         assert not gateway.queue
     assert len(texts) == len(set(texts)) == 48
     for who in range(2):
@@ -891,7 +891,7 @@ def test_a_queue_is_stored_when_the_agent_starts(flaky: Flaky, store: str) -> No
     with MemoryGateway(store) as other:
         other.ensure_collections(["history", "memory"])
         assert not other.queue
-        assert said(other) == ["one"]
+        assert texts_of(other) == ["one"]
 
 
 def test_each_namespace_has_its_own_queue(store: str) -> None:
@@ -905,9 +905,9 @@ def test_each_namespace_has_its_own_queue(store: str) -> None:
             say(MemoryGateway("memories", backend=failing), "Bob's secret")
         theirs = MemoryGateway("memories", backend=EngineBackend(ann))
         assert say(theirs, "hello") == "c#0"
-        assert said(theirs) == ["hello"]
+        assert texts_of(theirs) == ["hello"]
         failing.error = None
-        assert said(MemoryGateway("memories", backend=failing)) == ["Bob's secret"]
+        assert texts_of(MemoryGateway("memories", backend=failing)) == ["Bob's secret"]
 
 
 def test_a_queued_turn_that_can_never_be_stored_is_put_aside(flaky: Flaky) -> None:
@@ -975,7 +975,7 @@ MemoryGateway(sys.argv[1]).drain()
         assert before >= len(acknowledged)  # turns stored before the kill are still in the queue
         say(gateway, "the last one", 999)
         assert not gateway.queue
-        found = said(gateway)
+        found = texts_of(gateway)
     assert len(drained) >= 5
     assert found == [*(f"turn {number}" for number in range(before)), "the last one"]
 
@@ -1069,7 +1069,7 @@ def test_the_flow_of_a_message_never_raises(flaky: Flaky) -> None:
     assert memory.append("c", "robot", "three") is None
     flaky.error = ConnectionError("nobody answers")
     assert memory.append("c", "user", "four") is None
-    texts = said(gateway)
+    texts = texts_of(gateway)
     assert texts[:2] == ["one", "two"]
     assert texts[2] == "a\ufffdb\ufffd\ufffd\ufffd"
     assert [len(texts[3]), *texts[4:]] == [100_001, "four"]

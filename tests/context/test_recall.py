@@ -23,7 +23,7 @@ START = datetime(2024, 5, 1, 10, tzinfo=UTC)
 ASKED = "What did Ann buy in Lyon?"
 
 
-def said(texts: list[str], start: datetime = START) -> list[TurnDraft]:
+def turns_with(texts: list[str], start: datetime = START) -> list[TurnDraft]:
     """Return turns of Ann and Bob, a minute apart."""
     return [
         TurnDraft(text, speaker=("Ann", "Bob")[at % 2], created_at=start + timedelta(minutes=at))
@@ -44,15 +44,16 @@ def memories(tmp_path: Path) -> Iterator[Memories]:
             "How nice",
             "It has 7 gears",
         ]
-        found.add_turns("c", said(first))
+        found.add_turns("c", turns_with(first))
         found.add_turns(
             "c",
-            said(
+            turns_with(
                 [f"The weather of day {n} is cloudy" for n in range(10)], START + timedelta(days=1)
             ),
         )
         found.add_turns(
-            "c", said([f"Our team plays match {n}" for n in range(30)], START + timedelta(days=2))
+            "c",
+            turns_with([f"Our team plays match {n}" for n in range(30)], START + timedelta(days=2)),
         )
         yield found
 
@@ -94,7 +95,7 @@ def test_days_have_headings_and_gaps_are_marked(memories: Memories) -> None:
         "Ann: Our team plays match 28",
         "Bob: Our team plays match 29",
     ]
-    memories.add_turns("c", said(["And later?"], START + timedelta(days=2, hours=5)))
+    memories.add_turns("c", turns_with(["And later?"], START + timedelta(days=2, hours=5)))
     assert "# 15:00\nAnn: And later?" in prompt_of(
         memories, ASKED
     )  # a second session on the same day
@@ -114,9 +115,11 @@ def test_marks_and_line_heads_take_few_tokens(memories: Memories) -> None:
 def test_without_a_conversation_turns_of_all_are_recalled_under_their_names(
     memories: Memories,
 ) -> None:
-    memories.add_turns("other", said(["Ann bought a map in Lyon too"], START + timedelta(days=40)))
     memories.add_turns(
-        "odd: name\u202e", said(["Ann bought bread in Lyon"], START - timedelta(days=40))
+        "other", turns_with(["Ann bought a map in Lyon too"], START + timedelta(days=40))
+    )
+    memories.add_turns(
+        "odd: name\u202e", turns_with(["Ann bought bread in Lyon"], START - timedelta(days=40))
     )
     rows = prompt_of(memories, ASKED, None).split("\n")
     headings = [row for row in rows if row.startswith("# ")]
@@ -149,7 +152,7 @@ def test_suspicious_turns_and_turns_of_tools_are_not_recalled(memories: Memories
     )
     memories.add_turns("c", [TurnDraft(order), TurnDraft("Ann bought a tool in Lyon", role="tool")])
     memories.add_turns(
-        "c", said([f"We sleep on day {n}" for n in range(20)], START + timedelta(days=9))
+        "c", turns_with([f"We sleep on day {n}" for n in range(20)], START + timedelta(days=9))
     )
     context = builder(memories).build_context("c", ASKED)
     shown = {turn.turn_index for turn in (*context["recalled"], *context["history"])}
@@ -223,10 +226,11 @@ def test_recall_n_of_zero_recalls_nothing(memories: Memories) -> None:
 def test_a_long_turn_shows_the_passage_that_answers(memories: Memories) -> None:
     filler = "This sentence speaks of nothing at all. " * 100
     memories.add_turns(
-        "c", said([f"{filler}The zeppelin lands at noon. {filler}"], START + timedelta(days=3))
+        "c",
+        turns_with([f"{filler}The zeppelin lands at noon. {filler}"], START + timedelta(days=3)),
     )
     memories.add_turns(
-        "c", said([f"We eat soup {n}" for n in range(20)], START + timedelta(days=4))
+        "c", turns_with([f"We eat soup {n}" for n in range(20)], START + timedelta(days=4))
     )
     context = builder(memories, token_budget=600).build_context("c", "When does the zeppelin land?")
     [turn] = [turn for turn in context["recalled"] if turn.turn_index == 45]

@@ -21,7 +21,7 @@ PLENTY = "30"  # seconds, for hooks whose answer is checked
 
 
 @dataclass(frozen=True)
-class Ran:
+class HookResult:
     """Exit code and output of a hook."""
 
     code: int
@@ -44,7 +44,7 @@ class Ran:
         return (self.code, self.out, self.err) == (0, b"", b"")
 
 
-Hook = Callable[..., Ran]
+Hook = Callable[..., HookResult]
 
 
 @pytest.fixture(autouse=True)
@@ -72,14 +72,14 @@ def hook(forked: Forked) -> Hook:
         host: str = "claude-code",
         env: Mapping[str, str] | None = None,
         seconds: str = PLENTY,
-    ) -> Ran:
+    ) -> HookResult:
         if not isinstance(payload, bytes):
             payload = json.dumps(
                 {"session_id": "s1", "cwd": str(Path.cwd()), **(payload or {})}
             ).encode()
         command = ["hook", event, "--host", host, "--seconds", seconds, *options]
         done = forked.run(command, input=payload, env={**os.environ, **(env or {})})
-        return Ran(done.returncode, done.stdout, done.stderr)
+        return HookResult(done.returncode, done.stdout, done.stderr)
 
     return run
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from forked import Forked
-from hooks.conftest import Hook, Ran
+from hooks.conftest import Hook, HookResult
 from live_command import Serve, servers
 from memories import Memories, __version__
 from memories import warm as client
@@ -50,7 +50,7 @@ def count_answers(forked: Forked) -> Callable[[], int]:
     return lambda: int(json.loads(forked.run(["serve", "--status"]).stdout)["commands"])
 
 
-def without_differences(answer: Ran) -> tuple[int, bytes, bytes]:
+def without_differences(answer: HookResult) -> tuple[int, bytes, bytes]:
     """Return an answer without the parts that differ between runs: the number in its marks, and the
     time.
     """

@@ -12,7 +12,11 @@ from memories.integrations.amplifier.context import Cut, fit, size_of, tokens_of
 Message = dict[str, Any]
 
 
-def fitted(messages: list[Message], budget: int, cut: Cut = Cut()) -> tuple[Cut, list[Message]]:  # noqa: B008
+def fit_messages(
+    messages: list[Message],
+    budget: int,
+    cut: Cut = Cut(),  # noqa: B008
+) -> tuple[Cut, list[Message]]:
     """Fit messages into a budget; return the cut and the visible messages."""
     found = fit(messages, [size_of(message) for message in messages], cut, budget)
     return found, view(messages, found)
@@ -63,14 +67,14 @@ def blocks(messages: list[Message]) -> tuple[set[str], set[str]]:
 
 def test_a_conversation_that_fits_is_sent_unchanged() -> None:
     messages = [user("Hello"), call("a"), result("a")]
-    assert fitted(messages, 10_000) == (Cut(), messages)
+    assert fit_messages(messages, 10_000) == (Cut(), messages)
 
 
 def test_old_tool_results_are_shortened_before_any_message_is_left_out() -> None:
     messages = [user("Hello")]
     for number in range(12):
         messages += [call(f"c{number}"), result(f"c{number}", 300)]
-    cut, shown = fitted(messages, 4_000)
+    cut, shown = fit_messages(messages, 4_000)
     assert cut.start == 0
     assert len(shown) == len(messages) + 1
     assert "characters left out" in shown[3]["content"]
@@ -83,7 +87,7 @@ def test_old_messages_are_left_out_and_the_view_begins_with_the_user() -> None:
         for number in range(50)
         for message in (user(f"Question {number} " + "word " * 50), call("x"), result("x"))
     ]
-    _, shown = fitted(messages, 2_000)
+    _, shown = fit_messages(messages, 2_000)
     assert shown[0] == context.NOTICE
     assert shown[1]["role"] == "user"
     assert shown[-1]["tool_call_id"] == "x"
@@ -92,9 +96,9 @@ def test_old_messages_are_left_out_and_the_view_begins_with_the_user() -> None:
 
 def test_messages_stay_left_out_so_that_the_prompts_beginning_is_stable() -> None:
     messages = [user(f"Question {number} " + "word " * 50) for number in range(60)]
-    cut, first = fitted(messages, 2_000)
+    cut, first = fit_messages(messages, 2_000)
     more = [*messages, user("And now?")]
-    again, second = fitted(more, 2_000, cut)
+    again, second = fit_messages(more, 2_000, cut)
     assert again == cut
     assert second[:-1] == first
 
@@ -103,7 +107,7 @@ def test_instructions_and_the_user_s_last_message_are_kept_in_a_long_turn() -> N
     messages = [{"role": "system", "content": "You are a bundle."}, user("Do it all.")]
     for number in range(200):
         messages += [call(f"c{number}"), result(f"c{number}", 60)]
-    _, shown = fitted(messages, 1_500)
+    _, shown = fit_messages(messages, 1_500)
     assert [message["role"] for message in shown[:3]] == ["system", "system", "user"]
     assert shown[2]["content"] == "Do it all."
     assert shown[-1]["tool_call_id"] == "c199"
@@ -119,7 +123,7 @@ def test_calls_and_results_in_content_blocks_stay_together() -> None:
             {"role": "assistant", "content": [use]},
             {"role": "user", "content": [tool_result]},
         ]
-    _, shown = fitted(messages, 1_200)
+    _, shown = fit_messages(messages, 1_200)
     calls, answers = blocks(shown)
     assert calls == answers
     assert "c29" in calls
@@ -128,7 +132,7 @@ def test_calls_and_results_in_content_blocks_stay_together() -> None:
 
 def test_a_message_that_is_too_long_by_itself_is_sent_whole() -> None:
     messages = [user("old"), user("word " * 5_000)]
-    _, shown = fitted(messages, 100)
+    _, shown = fit_messages(messages, 100)
     assert shown[-1] == messages[-1]
 
 
@@ -150,7 +154,7 @@ def test_calls_and_results_stay_together_and_in_order(turns: list[Any], budget: 
             messages += [call(*ids), *(result(each, size) for each in ids)]
         messages.append({"role": "assistant", "content": f"{turn} is done."})
     before = [dict(message) for message in messages]
-    cut, shown = fitted(messages, budget)
+    cut, shown = fit_messages(messages, budget)
     calls_shown, answers = blocks(shown)
     assert calls_shown == answers
     assert messages == before
