@@ -426,17 +426,17 @@ class Memories:
         return self._memory(change.delete(self._lookup, memory_id, self._now()))
 
     def restore(self, memory_id: str, *, version: int | None = None) -> Memory:
-        """Restore a deleted or superseded memory, as a new version with the same content.
+        """Restore a deleted or superseded memory by adding a version with the same content.
 
         Args:
             memory_id: The id, or an unambiguous prefix of 8 or more characters.
-            version: The version whose text, tags, decay and confidence to bring back, if the memory
-                is current.
+            version: For a current memory, the earlier version whose text, tags, decay and
+                confidence to restore.
 
         Raises:
             NotFound: There is no such memory or version.
-            RequestError: The memory is neither deleted nor superseded, or another memory now has
-                its key.
+            RequestError: The memory is neither deleted nor superseded (with `version`: it isn't
+                current), or another memory now has its key.
         """
         from memories.write import change
 

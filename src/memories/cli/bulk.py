@@ -456,7 +456,7 @@ def _read_lines(stream: BinaryIO, plan: Plan) -> Iterator[list[_Line]]:
 
 
 def _parse_line(number: int, data: bytes, plan: Plan, is_too_long: bool) -> list[_Line]:
-    """Return a list of the parsed line, with a draft or an error; empty for a blank line."""
+    """Parse a line; return a list with its draft or error, or an empty list for a blank line."""
     try:
         if is_too_long or len(data) > MAX_LINE_BYTES:
             raise InvalidInput(f"it is longer than the limit of {MAX_LINE_BYTES} bytes")

@@ -16,7 +16,7 @@ from memories.languages import is_unseen
 
 USER, AGENT, CAPTURED, IMPORTED = TRUSTS = ("user", "agent", "captured", "imported")
 
-_RESERVED = "="  # no tag key can begin with it
+_RESERVED = "="  # no tag key can begin with this
 # Stores filter by TRUST and BY. VIA contains the other parts of the origin, such as the channel,
 # joined by `|`; stores can't filter by one part.
 TRUST, BY, VIA = "=trust", "=by", "=via"

@@ -85,7 +85,8 @@ def answer(request: RecallRequest, opened: "OpenMemories | None" = None) -> Hook
 def answer_as_server(data: bytes, opened: "OpenMemories | None") -> str:
     """Answer the encoded request of a hook in a server; return the encoded context.
 
-    The server also records the figures; the hook would have to load more code to record them.
+    The server also records the figures for `memory stats`, since a hook would have to load more
+    code to do so.
     """
     request = RecallRequest.decode(data)
     context = answer(request, opened)

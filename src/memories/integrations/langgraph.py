@@ -318,9 +318,7 @@ def _searched_text(value: dict[str, Any], paths: Sequence[str] | None) -> str:
 
 
 def _to_text(value: Any) -> str:
-    """Return a value as text, with one line for each pair of an object and one line for an entire
-    list.
-    """
+    """Return a value as text: an object with one line for each key, a list on one line."""
     if isinstance(value, dict):
         pairs = [(name, _to_text(member)) for name, member in value.items()]
         return "\n".join(f"{name}: {text}" for name, text in pairs if text)

@@ -295,7 +295,7 @@ def _read_entry(item: Any, source: str) -> Entry:
 
 
 class _Fields(NamedTuple):
-    """The fields of the head or of an entry, and their place in the file for messages."""
+    """The fields of the head or of an entry, and where they are, for error messages."""
 
     values: Mapping[str, Any]
     where: str

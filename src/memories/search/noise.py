@@ -83,13 +83,13 @@ def noise_bounds(
 def find_bounds(
     store: Store, filters: Sequence[Filter], query: Query, gathered: Gathered
 ) -> tuple[float, float]:
-    """Return `floor` and `near_best` of `RankingRules`; they bound only a doubtful query.
+    """Return `floor` and `near_best` of `RankingRules`; only a doubtful query is limited by them.
 
     Args:
         store: The searched store.
         filters: The search's filters.
         query: The query.
-        gathered: Its candidates, with their features.
+        gathered: The query's candidates, with their features.
     """
     embedder = query.embedder
     if embedder is None:

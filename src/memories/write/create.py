@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from memories.write.repetitions import MergeResult
 
 BATCH = 500  # maximum number of drafts in one transaction, which needs one disk flush
-BATCH_COMPARED = 25  # the maximum if drafts are compared, so that other writers wait only briefly
+BATCH_COMPARED = 25  # fewer if drafts are compared, which makes other writers wait
 
 
 @dataclass(frozen=True, slots=True)

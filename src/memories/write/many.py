@@ -116,7 +116,7 @@ class Tally:
     def result(
         self, *, dry_run: bool, at: datetime | None = None, also_in: tuple[str, ...] = ()
     ) -> Affected:
-        """Return the result of the bulk change; `at` is when it was made, if it can be undone."""
+        """Return the result of a bulk change; `at` is the time of a change that can be undone."""
         # A rollback can't undo a rejection, but `Memories.restore` can.
         without_undo = ("left", "reject")
         current_again = sorted(self._uncorrected - self._ended)

@@ -153,8 +153,8 @@ async def _mount_for_context(coordinator: Any, settings: Settings) -> "Mounted |
 
 
 def _is_refused(settings: Settings) -> bool:
-    """Return whether memory was switched off outside the session, so that its user can't switch it
-    on.
+    """Return whether memory was switched off outside the session; the session can't switch it on
+    again.
     """
     from memories.hooks import switch
 

@@ -312,7 +312,7 @@ class Once:
             yield keyed
             if keyed.new_summary is not None:
                 self._save_answer(claim, keyed.answer, keyed.size)
-        except (RequestError, Refused):  # these change nothing; other errors may
+        except (RequestError, Refused):  # after these, nothing has changed
             keyed.failed = claim.number == 1
             raise
         finally:

@@ -298,7 +298,9 @@ def _refuse(url: str, _space: Space | None, _config: Config | None) -> Store:
 
 
 def check_files(files: LocalFiles, *, deep: bool) -> list[Finding]:
-    """Return unreadable lines and errors in the index; a deep check compares the two as well."""
+    """Return damaged records, unreadable lines and errors in the index; a deep check also compares
+    the index with the files.
+    """
     findings: list[Finding] = []
     for collection in Collection:
         for namespace in files.list_namespaces(collection):

@@ -61,7 +61,7 @@ def candidates(
         selected: The filter.
         probe: The query's vector; None to search by words only.
         terms: The terms.
-        k: The number of records to find by vector, and to find by words.
+        k: The number of records to find by vector, and the number to find by words.
 
     Returns:
         Cosines and word scores by seq.

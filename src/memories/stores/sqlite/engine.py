@@ -380,8 +380,8 @@ def open_apart(path: Path, *, write: bool = False) -> Iterator[apsw.Connection]:
 
     Args:
         path: The file.
-        write: Open the file for writing; no other process may use it. Otherwise no other file is
-            created next to it, unless it has a log.
+        write: Open the file for writing; no other process may use it. A file opened only for
+            reading gets no new file next to it, unless it has a log.
     """
     if write:
         connection = connect(path)

@@ -29,7 +29,7 @@ _SAMPLE = 65_536  # minimum number of codes for estimating which distance select
 _ABOVE = (0.0659, 0.1981, 0.3314, 0.4667, 0.6049, 0.7471, 0.8946, 1.0488,
           1.2118, 1.3863, 1.5762, 1.7872, 2.0287, 2.3177, 2.6911, 3.2607)  # fmt: skip
 _LEVELS = np.array([-level for level in reversed(_ABOVE)] + list(_ABOVE), dtype=np.float32)
-_MIN_TOGETHER = 4  # smaller batches of vectors are encoded individually
+_MIN_TOGETHER = 4  # up to three vectors are encoded one by one
 _WORDS_OF_A_BYTE = 3  # number of 64-bit words whose set bits can be counted in one byte
 
 
