@@ -8,6 +8,7 @@ their place.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memories.context import rendering
@@ -15,11 +16,12 @@ from memories.context.admission import Admission, is_admitted
 from memories.context.context import ContextBuilder, estimate_tokens
 from memories.context.engine import EngineBackend, memory_document, translate_errors
 from memories.context.gateway import MemoryGateway, WithScratchpad
-from memories.core.deadline import Deadline, MemoryTimeout
+from memories.context.protocol import MCPError
+from memories.core.deadline import Deadline, MemoryTimeout, run_once
 from memories.core.events import OFF
-from memories.errors import InvalidInput, MemoriesError, NotFound, StoreError, StoreUnreachable
+from memories.errors import InvalidInput, NotFound, StoreError, StoreUnreachable
 from memories.guard.validate import MAX_QUERY_CHARACTERS
-from memories.hooks import gate, session
+from memories.hooks import gate, runs, session
 from memories.hooks.recall_strategy import NOT_ASKED, HookContext, RecallRequest
 from memories.hooks.sentences import hash_sentences
 from memories.languages.text import query_terms
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from memories.context.protocol import HistoryTurn
+    from memories.context.protocol import HistoryTurn, MemoryItem
     from memories.stores.records import Space
 
 _NO_ID = "ffffffff-ffff-7"  # the prefix of ids from the year 10889, so no memory's id has it
@@ -148,17 +150,13 @@ def recall_prompt(
         recalled, text = _build(gateway, config, str(request.prompt), in_context, projects, limits)
     if trace is not None:
         trace.finish(recalled)
-    context = HookContext(text, config.namespace)
-    errors = [error["error"] for error in recalled["metadata"]["errors"]]
-    if not errors:
-        ids = [memory.id for memory, _ in recalled["memories"] if memory.id]
-        try:
-            Deadline(seconds).run(lambda: backend.count_reads(ids))
-        except (MemoriesError, MemoryTimeout) as exc:
-            errors.append(str(exc))
+    errors = recalled["metadata"]["errors"]
     if errors:
         memories.abandon()  # a call that timed out may still be using the store
-        context.error = errors[0]
+    elif request.counts:
+        _count_reads(backend, request, recalled["memories"])
+    context = HookContext(text, config.namespace)
+    context.error = errors[0]["error"] if errors else ""
     sentences: set[str] = set()
     for memory, _ in recalled["memories"]:
         sentences |= hash_sentences(memory.text)
@@ -169,6 +167,18 @@ def recall_prompt(
         context.shown.append(id_of_turn(turn))
     context.sentences = sorted(sentences)
     return context
+
+
+def _count_reads(
+    backend: "_GatedBackend", request: RecallRequest, recalled: "Sequence[tuple[MemoryItem, float]]"
+) -> None:
+    """Count the memories that the model is given as read. If that fails, they are given anyway."""
+    ids = [str(memory.id) for memory, _ in recalled]
+    try:
+        run_once(request.seconds(), lambda: backend.count_reads(ids))
+    except (ConnectionError, MCPError) as exc:
+        backend.memories.abandon()  # as above
+        runs.log(request.home, f"the memories that were recalled are not counted as read: {exc}")
 
 
 def _check_store(memories: Memories, seconds: float) -> str:
@@ -266,7 +276,7 @@ class _GatedBackend(EngineBackend):
         """
         super().__init__(memories)
         self.projects, self._offline, self._trace = projects, offline, trace
-        self._records: dict[str, Record] = {}  # the candidates of `recall`, by id
+        self._records: dict[str, Record] = {}  # the memories that the searches considered, by id
 
     def recall(
         self,
@@ -288,6 +298,9 @@ class _GatedBackend(EngineBackend):
             except InvalidInput:  # not a valid query, for example a prompt without visible text
                 return []
             is_small = len(results[0].candidates) < MIN_CANDIDATES
+            for result in results:
+                records = [candidate.record for candidate in result.candidates]
+                self._records.update((record.ref.group, record) for record in records)
             rater = _Rater(results)
             rated = {
                 entry.memory.id: entry
@@ -295,18 +308,13 @@ class _GatedBackend(EngineBackend):
                 for entry in rater.rate_memories(result, min_confidence, is_small=is_small)
             }
             selected = _select(query, rated.values(), self.projects)
-            current = _put_corrections(selected, rated, self.memories.get)
+            current = _put_corrections(selected, rated, self._read)
             embedder = results[0].query.embedder
             space = None if embedder is None else embedder.space
             current = _put_newer(current, list(rated.values()), space)
             corrected = [entry for entry in current if not is_recall_off(entry.memory.tags)][:k]
             if self._trace is not None:
                 self._trace.add_memories(rated, selected, current)
-            for result in results:
-                self._records.update(
-                    (candidate.record.ref.group, candidate.record)
-                    for candidate in result.candidates
-                )
             hits = with_verdicts([entry.hit for entry in corrected], self.memories.judge)
             return list(map(self._memory_with_owner, hits))
 
@@ -323,10 +331,18 @@ class _GatedBackend(EngineBackend):
         )
         return [everywhere, own]
 
-    def count_reads(self, ids: Iterable[str]) -> None:
-        """Count memories as read that `recall` found."""
-        records = [self._records[memory_id] for memory_id in ids if memory_id in self._records]
-        self.memories.count_reads(records)
+    def _read(self, memory_id: str) -> Memory:
+        """Return a memory as it is now; unlike `Memories.get`, this counts no read."""
+        return self.memories.get(memory_id, as_of=datetime.now(UTC))
+
+    def count_reads(self, memory_ids: Sequence[str]) -> None:
+        """Count the memories that are given to the model as read."""
+        with translate_errors():
+            found = [self._records[name] for name in memory_ids if name in self._records]
+            self.memories.count_reads(found)
+            for memory_id in memory_ids:
+                if memory_id not in self._records:  # a correction that no search found
+                    self.memories.get(memory_id)
 
     def recall_turns(
         self, query_text: str, k: int, conversation_id: str | None, *, own: bool = False
