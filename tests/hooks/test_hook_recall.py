@@ -533,3 +533,33 @@ def test_a_memory_counts_as_read_once_although_the_context_is_built_twice(
     context = recall.answer(request)
     assert (DEPLOY in context.text, long in context.text) == (True, False)
     assert read_counts() == {DEPLOY: 1, long: 0}
+
+
+@pytest.fixture
+def blocked(home: Path) -> None:
+    """A home in which hooks can't write: there are links, which they refuse, instead of files."""
+    hooks = [f"hooks/claude-code.{event}" for event in ("session-start", "user-prompt", "stop")]
+    for name in ("sessions/claude-code.s1", "inbox/claude-code.s1.jsonl", "hooks.log", *hooks):
+        (home / name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (home / name).symlink_to(home / "elsewhere")
+
+
+@pytest.mark.usefixtures("blocked", "deploys")
+def test_where_nothing_can_be_written_hooks_give_what_can_be_read_and_say_so(hook: Hook) -> None:
+    started = hook("session-start", None, "--capture").context
+    reason = "Too many levels of symbolic links"
+    assert started.startswith(f"The memory can't record what this session is given ({reason})")
+    assert DEPLOY in started
+    for _ in range(2):  # that it was given isn't recorded
+        asked = hook("user-prompt", {"prompt": "when do deploys happen?"}, "--capture").context
+        assert DEPLOY in asked
+        assert "can't record" not in asked
+    assert hook("stop", {"last_assistant_message": "On Tuesdays"}, "--capture").silent
+
+
+@pytest.mark.usefixtures("blocked", "deploys")
+@pytest.mark.parametrize("wish", ["memory off", "start as bob"])
+def test_a_switch_that_cant_be_recorded_is_not_confirmed(hook: Hook, wish: str) -> None:
+    said = hook("user-prompt", {"prompt": wish}).context
+    assert said.startswith("Memory was not switched on or off")
+    assert "Too many levels of symbolic links" in said

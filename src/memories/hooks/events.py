@@ -34,6 +34,11 @@ MISSED = (
     "The memory was too slow for an earlier message, so nothing was recalled for that message. "
     "Search the memory if you need more context."
 )
+NOT_RECORDED = (
+    "The memory can't record what this session is given ({reason}), so it may repeat memories, and "
+    "nothing is captured. Tell the user."
+)
+NOT_SWITCHED = "Memory was not switched on or off, because that can't be recorded: {reason}."
 RESUMED = "resumed"  # the inbox event recorded when a session switches memory on again
 # -P: never import a folder called `memories` in the agent's working folder instead of this package.
 FLUSH = ("-P", "-m", "memories", "capture", "flush", "--quiet")
@@ -247,10 +252,13 @@ class EventHandler:
             return Reply()
         is_reset = self.event.text("source") in ("clear", "compact")
         place = {session.FOLDER: self.event.folder, session.ENDED: False}
-        self._note({**place, session.RESET: is_reset})
+        reason = self._note({**place, session.RESET: is_reset})
         if self.may_capture() and inbox.size(self.home):
             start_flusher(self.home)  # events that an earlier session could not store
-        return self._recall(self._request(self.state.namespace))
+        reply = self._recall(self._request(self.state.namespace))
+        if reason:
+            reply.text = "\n".join(filter(None, (NOT_RECORDED.format(reason=reason), reply.text)))
+        return reply
 
     def _reply_to_prompt(self) -> Reply | None:
         prompt = self.event.prompt
@@ -261,8 +269,7 @@ class EventHandler:
             return None
         if not prompt or host_events.is_command(prompt):
             return Reply()
-        if self.may_capture():
-            self.capture()
+        problem = self._try_capture() if self.may_capture() else ""
         if not self._is_first("given", prompt):
             return Reply()
         # If the store did not answer an earlier hook of this session in time, report that once.
@@ -284,15 +291,29 @@ class EventHandler:
         request = self._request(self.state.namespace, query_of(prompt))
         reply = self._recall(request, announce=announce)
         reply.text = "\n".join(filter(None, (notice, reply.text)))
+        reply.error = reply.error or problem
         return reply
+
+    def _try_capture(self, name: str = "") -> str:
+        """Capture the event, as `capture` does; return why that failed, or an empty string."""
+        try:
+            self.capture(name)
+        except files.UnsafeFolder:
+            raise
+        except OSError as exc:  # for example, the disk is full
+            return exc.strerror or str(exc)
+        return ""
 
     def _reply_to_wish(self, wish: switch.Wish, prompt: str) -> Reply | None:
         if not self._is_first("given", prompt):
             return Reply() if self.state.on else None
+        reason = ""
         if self.call.capture and self.state.off_for_session:
-            self.capture(RESUMED)  # the flusher must skip the transcript up to here
+            reason = self._try_capture(RESUMED)  # the flusher must skip the transcript up to here
         if not wish.on:
-            self._note({session.OFF: True})
+            reason = reason or self._note({session.OFF: True})
+            if reason:
+                return Reply(NOT_SWITCHED.format(reason=reason))
             return Reply(
                 "Memory is off for this session: nothing is recalled or captured. "
                 "The user can say: memory on."
@@ -300,12 +321,15 @@ class EventHandler:
         facts: dict[str, object] = {session.OFF: False, session.RESET: True}
         if wish.namespace is not None:
             facts[session.NAMESPACE] = wish.namespace
-        self._note(facts)
+        reason = reason or self._note(facts)
+        if reason:
+            return Reply(NOT_SWITCHED.format(reason=reason))
         request = self._request(wish.namespace or self.state.namespace)
         return self._recall(request, "Memory is on.")
 
-    def _note(self, facts: "dict[str, object]") -> None:
-        session.note(self.home, self.event.session_name, **facts)
+    def _note(self, facts: "dict[str, object]") -> str:
+        """Add facts to the session's file; return why they can't be written."""
+        return session.try_note(self.home, self.event.session_name, **facts)
 
     def _request(self, namespace: str | None, prompt: str | None = None) -> RecallRequest:
         place = (
@@ -403,7 +427,12 @@ class EventHandler:
         checksum = binascii.crc32(text.encode("utf-8", "replace"))
         key = f"{action} {name or self.call.event} {self.event.turn_id} {checksum:08x}"
         within = None if self.event.turn_id else _SAME_EVENT_SECONDS
-        return session.claim(self.home, self.event.session_name, key, within=within)
+        try:
+            return session.claim(self.home, self.event.session_name, key, within=within)
+        except files.UnsafeFolder:
+            raise
+        except OSError:
+            return True  # twice is better than never
 
 
 def _search_here(request: RecallRequest) -> HookContext:

@@ -48,7 +48,7 @@ class RecallRequest:
         prompt: The user's prompt; None at the start of a session.
         deadline: When the store must have answered, in `time.monotonic` seconds; None to leave the
             store alone and answer from the scratchpad.
-        counts: Whether the memories that the gate admits count as read.
+        counts: Whether the memories that the model is given count as read.
         started_at: When the hook's process started, in `time.monotonic` seconds.
     """
 
@@ -99,8 +99,8 @@ class HookContext:
         namespace: The namespace whose memories the text shows.
         shown: The ids of the memories and turns in the text.
         sentences: The hashes of the text's sentences; see `sentences.hash_sentences`.
-        error: Why the store did not answer and the text comes from the scratchpad; empty if the
-            store answered.
+        error: Why the store did not answer and the text comes from the scratchpad, or why the text
+            can't be recorded as shown; else empty.
         figures: Figures for `memory stats`; see `runs.figures`.
         is_noted: Whether the server has already recorded these figures.
         wanted_store: The URL of the store to start a server for; empty if the settings ask for no
@@ -159,7 +159,7 @@ def recall(
     is_marked = is_suspect(state, now)
     if not is_marked:
         deadline = now + int(request.seconds() * 1000)
-        session.note(request.home, request.session, **{session.SUSPECT_SINCE: deadline})
+        session.try_note(request.home, request.session, **{session.SUSPECT_SINCE: deadline})
     if announce:
         announce()
     if is_marked:
@@ -215,7 +215,8 @@ def recall_from_store(
 def _record_shown(request: RecallRequest, context: HookContext, *, suspect_since: int) -> None:
     """Record which texts were shown, and their namespace.
 
-    Recorded texts are neither shown nor captured again.
+    Recorded texts are neither shown nor captured again. If they can't be recorded, the context is
+    given anyway, with the reason in its `error`.
     """
     facts: dict[str, object] = {session.SUSPECT_SINCE: suspect_since}
     if context.error and _LATE not in context.error:
@@ -224,7 +225,9 @@ def _record_shown(request: RecallRequest, context: HookContext, *, suspect_since
         facts[session.SHOWN] = context.shown
         facts[session.SENTENCES] = context.sentences
         facts[session.GIVEN_TO] = context.namespace
-    session.note(request.home, request.session, **facts)
+    problem = session.try_note(request.home, request.session, **facts)
+    if problem:
+        context.error = context.error or f"what was shown can't be recorded: {problem}"
 
 
 def _now_ms() -> int:

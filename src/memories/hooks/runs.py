@@ -75,10 +75,16 @@ def record_run(home: str, host: str, event: str, error: str = "") -> None:
         host: The host.
         event: The event.
         error: Why it failed; empty if it succeeded.
-
-    Raises:
-        OSError: The record can't be written.
     """
+    try:
+        _update_run(home, host, event, error)
+    except OSError:  # nothing may be written, but the agent still gets its answer
+        return
+    if error:
+        log(home, f"{host} {event}: {error}")
+
+
+def _update_run(home: str, host: str, event: str, error: str) -> None:
     path = os.path.join(files.private_folder(home, files.HOOKS), f"{host}.{event}")
     fd = files.open_private(path, os.O_RDWR)
     try:
@@ -93,16 +99,20 @@ def record_run(home: str, host: str, event: str, error: str = "") -> None:
         os.ftruncate(fd, os.write(fd, run.encode()))
     finally:
         os.close(fd)
-    if error:
-        log(home, f"{host} {event}: {error}")
 
 
 def log(home: str, message: str) -> None:
-    """Append a line to the log. A full log is renamed, and replaces the previously renamed one.
+    """Append a line to the log, unless it can't be written.
 
-    Raises:
-        OSError: The log can't be written.
+    A full log is renamed, and replaces the previously renamed one.
     """
+    try:
+        _append_to_log(home, message)
+    except OSError:
+        return  # nothing else can be done: `memory doctor` reports a full or read-only disk
+
+
+def _append_to_log(home: str, message: str) -> None:
     path = os.path.join(files.private_folder(home), files.LOG)
     moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     line = f"{moment} {' '.join(message.split())[:_MAX_REASON]}\n"

@@ -126,6 +126,21 @@ def note(home: str, name: str, **facts: object) -> None:
         os.close(fd)
 
 
+def try_note(home: str, name: str, **facts: object) -> str:
+    """Add facts to a session's file; return why they can't be written, or an empty string.
+
+    Raises:
+        UnsafeFolder: Other users may write to the file's folder.
+    """
+    try:
+        note(home, name, **facts)
+    except files.UnsafeFolder:
+        raise
+    except OSError as exc:  # for example, the disk is full
+        return exc.strerror or str(exc)
+    return ""
+
+
 def claim(home: str, name: str, action: str, *, within: float | None) -> bool:
     """Record an action in a session; return False if another process has already recorded it.
 

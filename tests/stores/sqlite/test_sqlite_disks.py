@@ -6,9 +6,11 @@ import resource
 import subprocess
 from pathlib import Path
 
+import apsw
 import pytest
 from sqlite_scripts import AS_PLAIN_USER, CHECK, STORE, RunPython, mounted, needs_setpriv, on_tmpfs
 
+from memories.errors import StoreFull
 from memories.stores.sqlite import errors
 
 FILL = """
@@ -73,6 +75,13 @@ add("later"); written.append("later"); kept()
     assert process.stderr == ""
     sentence = f"the disk of {folder / 'memories.db'} is full; nothing was written; free some space and try again\n"
     assert process.stdout == 2 * sentence
+
+
+def test_an_error_while_reading_does_not_say_that_nothing_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "memories.db"
+    with pytest.raises(StoreFull) as raised, errors.read_errors(path):
+        raise apsw.FullError
+    assert str(raised.value) == f"the disk of {path} is full; free some space and try again"
 
 
 @pytest.mark.usefixtures("mounting")

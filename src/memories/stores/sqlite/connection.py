@@ -23,6 +23,7 @@ from memories.stores.sqlite.errors import (
     CommitsMissing,
     filesystem_errors,
     loss_message,
+    read_errors,
     sqlite_errors,
 )
 
@@ -73,7 +74,7 @@ class SQLiteFile:
 
         If there is no file, the store is empty.
         """
-        with sqlite_errors(self.path):
+        with read_errors(self.path):
             connection = self._connection()
             if connection.in_transaction:
                 yield connection

@@ -93,6 +93,19 @@ def sqlite_errors(path: Path) -> Iterator[None]:
         raise _translate(path, exc) from exc
 
 
+@contextlib.contextmanager
+def read_errors(path: Path) -> Iterator[None]:
+    """Translate SQLite's errors while reading: they don't say that nothing was written."""
+    try:
+        with sqlite_errors(path):
+            yield
+    except StoreError as exc:
+        message = str(exc).replace("; nothing was written", "")
+        if message == str(exc):
+            raise
+        raise type(exc)(message) from exc.__cause__
+
+
 def _translate(path: Path, exc: apsw.Error) -> StoreError:
     """Translate a SQLite error according to its class and the state of the files.
 
