@@ -103,13 +103,20 @@ def _find_value(setting: Setting, layers: Sequence[Layer]) -> tuple[Any, str]:
         text = str(layer[setting.name]).strip(" ")
         if not text and setting.secret:
             continue
-        name = setting.variable if source in ("environment", ".env") else setting.name
+        name = f"{setting.name} ({source})"
+        if source == "flag":
+            name = setting.name
+        elif source in ("environment", ".env"):
+            name = f"{setting.variable} ({source})"
         if not text:
-            raise ConfigError(f"{name} ({source}) is set but empty; give it a value or unset it")
+            raise ConfigError(f"{name} is set but empty; give it a value or unset it")
         try:
             return setting.parse(text), source
+        except InvalidInput as exc:  # a sentence that contains the value
+            place = "" if source == "flag" else f"{name}: "
+            raise ConfigError(f"{place}{exc}") from None
         except ValueError as exc:
-            raise ConfigError(f'{name} ({source}) {exc}, not "{validate.shown(text)}"') from None
+            raise ConfigError(f'{name} {exc}, not "{validate.shown(text)}"') from None
     return setting.default, "default"
 
 

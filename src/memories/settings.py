@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from memories.errors import InvalidInput
 from memories.guard import validate
 from memories.models import SHARED
 
@@ -280,14 +279,9 @@ def namespace(text: str) -> str:
     `Memories` also refuses the names of our own files, unless they are in use.
 
     Raises:
-        ValueError: The namespace is invalid; the message is the end of a sentence.
+        InvalidInput: The namespace is invalid.
     """
-    try:
-        return validate.canonical_namespace(text)
-    except InvalidInput as exc:
-        _, is_named, remedy = str(exc).partition(" is not usable; ")
-        reason = f"is not usable; {remedy}" if is_named else f"is not usable: {exc}"
-        raise ValueError(reason) from None
+    return validate.canonical_namespace(text)
 
 
 def _collection(text: str) -> str:

@@ -361,7 +361,11 @@ SETTINGS = [
     ("81", {"COLLECTION_NAME": "../x"}, "must be 3 to 100 letters"),
     ("81", {"REINFORCE_ON_RETRIEVAL": "maybe"}, "must be true or false"),
     ("81", {"MEMORY_FORMAT": "xml"}, "must be auto, json, text or compact"),
-    ("81", {"MEMORY_NAMESPACE": "../x"}, "MEMORY_NAMESPACE (environment) is not usable"),
+    (
+        "81",
+        {"MEMORY_NAMESPACE": "../x"},
+        'MEMORY_NAMESPACE (environment): namespace "../x" is not usable; use a-z 0-9 . _ -',
+    ),
     ("81", {"MEMORY_STORE": "ftp://x"}, "is not a store; use sqlite:///path"),
     ("81", {"MEMORY_HOME": "~nobody-of-this-name/x"}, "MEMORY_HOME (environment) must be a folder"),
     ("81", {"EMBEDDER": "gpt"}, 'there is no embedder "gpt"'),
@@ -416,6 +420,20 @@ def test_bad_input_gets_one_sentence_and_changes_nothing(
         assert bad.part in str(caught.value)
         assert len(str(caught.value)) < 500
     assert contents_of_the_store() == before
+
+
+@pytest.mark.parametrize("name", ["Bob Smith", "über", "../x", ".x"])
+def test_a_bad_namespace_is_quoted_with_the_rule(memory: Command, name: str) -> None:
+    answer = memory("list", "-n", name)
+    assert (answer.code, answer.error) == (
+        2,
+        f'namespace "{name}" is not usable; use a-z 0-9 . _ - and begin with a letter or digit',
+    )
+
+
+def test_stopping_a_server_that_does_not_run_says_so(memory: Command) -> None:
+    assert memory("serve", "--stop", "--format", "text").out == "No server was running.\n"
+    assert memory("serve", "--stop").json == {"running": False, "stopped": False}
 
 
 def test_bad_settings_get_one_sentence(memory: Command, home: Path) -> None:

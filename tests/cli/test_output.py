@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from memories.cli.output import width_of
+from memories.cli.output import safe, width_of
 from memories.guard.origin import user
 
 Command = Callable[..., Any]
@@ -292,6 +292,29 @@ def test_one_line_excerpts_stay_on_one_line(
     assert len(deleted) == 2
     assert width_of(deleted[0]) <= 60
     assert deleted[0].endswith("…")
+
+
+@pytest.mark.parametrize(
+    "text", ["👩\u200d💻", "❤\ufe0f\u200d🔥", "1\ufe0f\u20e3", "می\u200cخواهم", "क्\u200dष"]
+)
+def test_characters_that_join_emoji_or_letters_are_not_escaped(text: str) -> None:
+    assert safe(f"a {text} b") == f"a {text} b"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a\u200db",
+        "x\ufe0f",
+        "💻\u200d",
+        "\u200d💻",
+        "a\ufe0f\u200d💻",
+        "ab\u200c",
+        "💻\u200d\u200d💻",
+    ],
+)
+def test_a_joiner_that_joins_nothing_is_escaped(text: str) -> None:
+    assert "\\u{" in safe(text)
 
 
 @pytest.mark.parametrize("scheme", ["sqlite", "files"])

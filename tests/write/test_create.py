@@ -53,6 +53,16 @@ def test_anchors_must_be_a_list_of_texts(memories: Memories, anchors: Any) -> No
     assert memories.list().memories == ()
 
 
+def test_a_memory_that_has_expired_already_is_stored_with_a_note(
+    memories: Memories, clock: Clock
+) -> None:
+    day = (START - timedelta(days=2)).date().isoformat()
+    created = memories.create(FACT, valid_until=day)
+    assert created.stored
+    assert created.note == f"the memory has already expired: it is valid only until {day}"
+    assert memories.create("Deploys happen on Tuesdays", valid_until="90d").note == ""
+
+
 @pytest.mark.parametrize(("hours", "stored"), [(50, False), (50.1, True)])
 def test_a_faded_memory_can_be_stored_again(
     memories: Memories, clock: Clock, hours: float, stored: bool

@@ -6,6 +6,7 @@ Also asks questions and opens the user's editor.
 import errno
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
@@ -28,6 +29,13 @@ IN_DOUBT = "Interrupted. The change was not confirmed: it may or may not have be
 SCRATCHPAD_INSTEAD = "the store can't be reached; this answer is from the scratchpad: {}"
 _EDITORS = ("sensible-editor", "nano", "vim", "vi")  # tried if neither VISUAL nor EDITOR is set
 _TEXT_FILE = "memory.txt"
+# Characters that join emoji, or Arabic or Indic letters, as standard spelling requires.
+_EMOJI = "\u203c-\u3299\U0001f000-\U0001faff"
+_LETTERS = "\u0600-\u06ff\u0900-\u0dff"
+_JOINERS = re.compile(
+    f"((?<=[{_EMOJI}0-9#*])\ufe0f|(?<=[{_EMOJI}])\u200d(?=[{_EMOJI}])|"
+    f"(?<=[{_EMOJI}]\ufe0f)\u200d(?=[{_EMOJI}])|(?<=[{_LETTERS}])[\u200c\u200d](?=[{_LETTERS}]))"
+)
 MAX_WIDTH = 100  # maximum number of columns of a line
 MARK = "│ "  # printed before each line of content
 CUT_LINES = 3  # number of lines shown of a long text on a terminal
@@ -282,8 +290,12 @@ def colored(stream: Any) -> bool:
 
 
 def safe(text: str) -> str:
-    """Return text on one line, with invisible, reordering and control characters escaped."""
-    return make_visible(text.replace("\t", "    "), escape_code)
+    """Return text on one line, with invisible, reordering and control characters escaped, except
+    those that join emoji and letters.
+    """
+    pieces = _JOINERS.split(text.replace("\t", "    "))
+    pieces[::2] = [make_visible(piece, escape_code) for piece in pieces[::2]]
+    return "".join(pieces)
 
 
 # --- layout ---

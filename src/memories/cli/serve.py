@@ -286,8 +286,11 @@ def _manage(config: Config, action: str) -> int:
     status = send(config, action) or {"running": False}
     if action == "stop":
         status = {**status, "running": False, "stopped": status["running"]}
+        stopped = f"Stopped process {status.get('process')} of {status.get('store')}."
+        emit(status, safe(stopped) if status["stopped"] else "No server was running.")
+        return 0
     emit(status, partial(_describe_server, status))
-    return 0 if status["running"] or action == "stop" else 1
+    return 0 if status["running"] else 1
 
 
 def _describe_server(status: Mapping[str, Any]) -> str:

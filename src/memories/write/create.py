@@ -16,6 +16,7 @@ A draft passes through these steps:
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memories.core.ids import new_id, whole_id
@@ -54,9 +55,9 @@ class Created:
         corrects: The id of the memory that the new one corrects. A search that finds both shows the
             corrected one after the new one. See `write.compare.corrections`.
         redacted: The kinds of the secrets that were replaced in the draft, in order.
-        note: Why the draft was stored without a vector although there is an embedder, why it was
-            not merged, or why it was refused without being a duplicate (its id is taken). Usually
-            empty.
+        note: Why the draft was stored without a vector although there is an embedder, that it has
+            already expired, why it was not merged, or why it was refused without being a duplicate
+            (its id is taken). Usually empty.
         merged: If a memory with the same text existed, the names of what a new version of it took
             from this draft: `tags`, `decay`, `confidence`, `source`, `anchors`, `valid_until` or
             `recheck`; `supersedes` if the draft replaces another memory; `trust` if this writer is
@@ -209,11 +210,22 @@ class Batch(NamedTuple):
             batch_writer = self.through(store).writer
             for prepared in self.drafts:
                 created = _store_draft(batch_writer, prepared)
-                if self.vectors_note or prepared.redacted:
-                    note = self.vectors_note if created.stored else created.note
+                note = created.note
+                if created.stored and created.memory is not None:
+                    notes = (self.vectors_note, _describe_expiry(created.memory, writer.now))
+                    note = "; ".join(filter(None, notes))
+                if note != created.note or prepared.redacted:
                     created = replace(created, note=note, redacted=prepared.redacted)
                 results.append(created)
         return results
+
+
+def _describe_expiry(memory: Memory, now: datetime) -> str:
+    """Return a sentence about a memory that is already out of date; else an empty string."""
+    if memory.valid_until is None or memory.valid_until >= now:
+        return ""
+    day = memory.valid_until.astimezone().date().isoformat()
+    return f"the memory has already expired: it is valid only until {day}"
 
 
 def _store_draft(writer: Writer, prepared: Prepared) -> Created:

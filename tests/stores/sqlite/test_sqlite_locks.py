@@ -130,7 +130,7 @@ def test_a_writer_that_gives_up_reports_the_number_of_other_commits(
 @pytest.mark.parametrize(
     ("before", "now", "said"),
     [
-        (5, 6, "made 1 commits while this one waited 3 s"),
+        (5, 6, "made 1 commit while this one waited 3 s"),
         (5, 5, "kept busy by process"),
         (None, 5, "kept busy by"),
     ],
