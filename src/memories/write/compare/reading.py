@@ -485,8 +485,8 @@ def _form(words: Sequence[Word], i: int) -> str:
         return "passive"
     subject = _word_before(words, i).shown
     if key in SAME_FORMS and subject[:1].isupper() and not subject.endswith("s"):
-        is_one = not {previous, key} & (PRONOUNS | DETERMINERS)
-        return "past" if is_one else "plain"  # "Tom set", not "Tom sets"
+        is_subject = previous not in VERB_BEFORE | BOUNDARIES | PRONOUNS | DETERMINERS
+        return "past" if is_subject else "plain"  # "Tom set", not "Tom sets"
     if key in SAME_FORMS or not (is_participle or key in BASE):
         return "plain"
     return "adjective" if previous in DETERMINERS else "past"
