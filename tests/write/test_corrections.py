@@ -4,6 +4,7 @@ removed.
 
 import functools
 import json
+from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -20,6 +21,7 @@ from memories.transfer.importing import import_
 from memories.transfer.intake import Intake
 from memories.transfer.migrate import migrate
 from memories.write.compare.corrections import corrects
+from memories.write.compare.duplicates import Relation, compare_texts
 from tables import failures_of
 from verdicts import changed
 
@@ -445,6 +447,29 @@ def test_corrections_are_linked_in_many_languages_and_unlike_facts_are_not(
     assert sum(corrections) >= least * len(corrections)
     assert changed(f"corrections in {name}", ((row, row[2]) for row in results)) == []
     assert [row for row in results if row[0] == "unlike" and row[2]] == []
+
+
+def test_pairs_that_were_written_before_the_rules_are_judged_as_recorded() -> None:
+    rows = [
+        json.loads(line)
+        for line in (DATA / "fresh_pairs.jsonl").read_text("utf-8").split("\n")[:-1]
+    ]
+    judged = []
+    for row in rows:
+        for new, old in ((row["new"], row["old"]), (row["old"], row["new"])):
+            relation = compare_texts(new, old, 0.9, threshold=0.7).relation
+            is_refused = relation in {Relation.SAME, Relation.DUPLICATE}
+            is_linked = not is_refused and corrects(new, old, 0.9, threshold=0.7)
+            judged.append(((row["kind"], new, old), (is_refused, is_linked)))
+    assert changed("fresh pairs", judged) == []
+    counts = Counter((kind, *verdict) for (kind, *_), verdict in judged)
+    refused = {
+        kind: counts[kind, True, False] for kind in ("both", "correction", "near-correction")
+    }
+    assert set(refused.values()) == {0}
+    assert counts["repetition", True, False] >= 2 * 240  # of 300
+    assert counts["correction", False, True] >= 2 * 220  # of 240
+    assert counts["both", False, True] <= 2 * 20  # of 240
 
 
 @pytest.mark.parametrize(
