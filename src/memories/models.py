@@ -184,6 +184,11 @@ def is_doubtful(memory: Memory) -> bool:
     return memory.verdict is not None and memory.verdict.is_doubtful
 
 
+def is_expired(verdict: Verdict | None) -> bool:
+    """Return whether a memory's verdict says that its time has passed."""
+    return verdict is not None and verdict.word == EXPIRED
+
+
 def cited_by(memory: Memory) -> Cited:
     """Return the evidence that a memory cites; none if it awaits review or was deleted."""
     if memory.pending or memory.deleted:

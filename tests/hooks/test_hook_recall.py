@@ -18,13 +18,15 @@ from embedders.test_http_service import server as server  # noqa: PLC0414 - a fi
 from forked import Forked
 from hooks.conftest import Hook, flush_inbox, pending_memories
 from hooks.test_flush import record_event
-from memories import ContextBuilder, Draft, Memories, MemoryGateway, TurnDraft
+from memories import ContextBuilder, Draft, Memories, MemoryGateway, TurnDraft, load_config
 from memories.config import registers
 from memories.connect import files
 from memories.context.engine import EngineBackend
 from memories.context.tokens import estimate_tokens
 from memories.core import events
 from memories.hooks import inbox, recall, session
+from memories.hooks.preview import preview
+from memories.hooks.recall import Situation
 from memories.hooks.recall_strategy import RecallRequest
 
 DEPLOY = "Deploys happen on Tuesdays at noon"
@@ -563,3 +565,18 @@ def test_a_switch_that_cant_be_recorded_is_not_confirmed(hook: Hook, wish: str) 
     said = hook("user-prompt", {"prompt": wish}).context
     assert said.startswith("Memory was not switched on or off")
     assert "Too many levels of symbolic links" in said
+
+
+def test_an_expired_memory_is_not_given_unasked(hook: Hook, home: Path, folder: Path) -> None:
+    then = datetime.now(UTC) - timedelta(days=9)
+    with Memories() as memories:
+        memories.create(DEPLOY, created_at=then, valid_until=then + timedelta(days=1))
+        memories.create("The deploys run on a Raspberry Pi", created_at=then)
+        assert DEPLOY in [hit.content for hit in memories.search("when do deploys happen?")]
+    assert DEPLOY not in hook("session-start", {"session_id": "s2"}).context
+    assert DEPLOY not in hook("user-prompt", {"prompt": "when do deploys happen?"}).context
+    seen = preview(Situation(load_config(), None, "shell"), str(folder), "when do deploys happen?")
+    assert seen.prompt
+    for part in (seen.start, seen.prompt):
+        reasons = {line.memory.content: line.reason for line in part.lines}
+        assert reasons[DEPLOY] == "expired"

@@ -37,8 +37,8 @@ class Line(NamedTuple):
         is_shown: Whether the agent sees it.
         reason: The reason. In the session block: a group of `identity.prompt.group_of` or a key of
             `Block.omitted`, or `beyond`. For a prompt: `needed`, `correction`, `in_context`,
-            `recall_off`, `corrected`, `below`, `other_project`, `beyond`, `no_room`, or a reason
-            of `context.admission`.
+            `recall_off`, `expired`, `corrected`, `below`, `other_project`, `beyond`, `no_room`, or
+            a reason of `context.admission`.
         relevance: The log-odds that the prompt needs the memory; None in the session block.
         meaning: The log-odds of the calibrated similarity to the prompt; None if it is unknown.
     """

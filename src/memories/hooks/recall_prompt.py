@@ -26,7 +26,7 @@ from memories.hooks.recall_strategy import NOT_ASKED, HookContext, RecallRequest
 from memories.hooks.sentences import hash_sentences
 from memories.languages.text import query_terms
 from memories.memories import Memories
-from memories.models import Memory, is_recall_off
+from memories.models import EXPIRED, Memory, is_expired, is_recall_off
 from memories.read.subjects import (
     REPLACES,
     SURELY_REPLACES,
@@ -287,7 +287,7 @@ class _GatedBackend(EngineBackend):
     ) -> list[Any]:
         """Return the documents of the memories that pass the gate, most relevant first.
 
-        A memory that was corrected is replaced with its correction.
+        A memory that was corrected is replaced with its correction. An expired memory is left out.
         """
         if self._offline:
             raise StoreUnreachable(self._offline)
@@ -315,7 +315,11 @@ class _GatedBackend(EngineBackend):
             corrected = [entry for entry in current if not is_recall_off(entry.memory.tags)][:k]
             if self._trace is not None:
                 self._trace.add_memories(rated, selected, current)
-            hits = with_verdicts([entry.hit for entry in corrected], self.memories.judge)
+            judged = with_verdicts([entry.hit for entry in corrected], self.memories.judge)
+            expired = [hit.id for hit in judged if is_expired(hit.memory.verdict)]
+            if self._trace is not None:
+                self._trace.left_out.update(dict.fromkeys(expired, EXPIRED))
+            hits = [hit for hit in judged if hit.id not in expired]
             return list(map(self._memory_with_owner, hits))
 
     def _search(self, query: str, k: int, min_confidence: float) -> list[SearchResult]:

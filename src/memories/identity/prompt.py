@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from memories.context import fence
 from memories.errors import InvalidInput
 from memories.guard.origin import CAPTURED, IMPORTED
-from memories.models import SHARED, is_recall_off, is_session_note
+from memories.models import EXPIRED, SHARED, is_expired, is_recall_off, is_session_note
 from memories.scratchpad.entries import SESSIONS, Entry, parse_time
 from memories.write.suspicion import find_marks
 
@@ -44,7 +44,7 @@ class Block(NamedTuple):
         sessions: The notes of the project's last sessions.
         waiting: The number of memories that await review.
         omitted: The scratchpad's memories that are not shown, by reason: `suspicious`,
-            `untrusted`, `one_writer`, `recall_off`, `other_project`, `no_room`.
+            `untrusted`, `one_writer`, `recall_off`, `expired`, `other_project`, `no_room`.
         tokens: An upper bound on the number of tokens in the block.
         degraded: Why the store was unreachable; None if it was reachable or not needed.
         notes: Problems with the scratchpad, each a sentence.
@@ -205,6 +205,8 @@ def _admit(
         reason = ""
         if is_recall_off(entry.tags):
             reason = "recall_off"
+        elif is_expired(entry.verdict):
+            reason = EXPIRED
         elif _is_undecided(entry) and not (is_note and is_own):
             reason = "untrusted"
         elif entry.suspicious or any(map(find_marks, (entry.content, *entry.tags.values()))):

@@ -46,6 +46,7 @@ _LEFT_OUT = {
     "captured": "It was captured, and nobody has accepted it.",
     "one_writer": "Other memories by the same agent fill that agent's share.",
     "recall_off": "You marked it as not useful: agents see it only when they search.",
+    "expired": "Its time has passed.",
     "no_room": "There was no room for it, or a conversation shown here says the same thing.",
     "in_context": "The session block already shows it.",
     "corrected": "A newer memory corrects it and takes its place.",
