@@ -510,7 +510,7 @@ def test_an_unknown_id_is_not_found(
 
 def test_only_deleted_memories_are_restored(memory: Command, stored: Callable[..., str]) -> None:
     answer = memory("restore", stored("content"))
-    assert (answer.code, answer.error) == (1, "Memory is not deleted, there is nothing to restore")
+    assert (answer.code, answer.error) == (1, "Memory is not deleted; there is nothing to restore")
 
 
 def test_a_superseded_memory_can_be_restored(memory: Command, stored: Callable[..., str]) -> None:

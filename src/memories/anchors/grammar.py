@@ -133,13 +133,13 @@ def parse_path(text: str) -> str:
     """Return a path relative to the project, in its shortest form.
 
     Raises:
-        InvalidInput: It leads out of the project, or names a file with secrets.
+        InvalidInput: The path leads out of the project, or names a file with secrets.
     """
     label = f'the anchor path "{shown(text)}"'
     if not text or text[0] in "/~" or "\\" in text or text[1:2] == ":":
         raise InvalidInput(
-            f"{label} is not relative to the project; start in the project's top folder, and "
-            "separate folders with /"
+            f"{label} is not relative to the project; give the path from the project's top folder, "
+            "with / between folders"
         )
     parts = [part for part in text.split("/") if part not in ("", ".")]
     if not parts or ".." in parts:

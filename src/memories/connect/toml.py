@@ -150,9 +150,12 @@ def _end_of(lines: Sequence[str], start: int, table: Table) -> int:
 
 
 def _check(text: str, expected: dict[str, Any], table: Table) -> str:
-    """Return a text if its values are as expected, else raise an error.
+    """Check the values in an edited text, and return the text.
 
-    Empty tables that lead to the named one are ignored.
+    Empty tables that lead to `table` are ignored.
+
+    Raises:
+        Malformed: The values are not as expected.
     """
     try:
         data = read(text)

@@ -22,7 +22,7 @@ FLUSH_LOCK = ".flush.lock"  # in the inbox; the process that holds it stores the
 GIVEN_TO = "given_to"  # key in a session's line: the namespace whose memories were shown
 _WAIT_SECONDS = 60.0  # maximum time to wait for a flusher to finish
 
-Edit = Callable[[Any], Any]  # returns the new line, or None to remove it
+Edit = Callable[[Any], Any]  # returns the changed line, or None to remove the line
 
 
 @contextlib.contextmanager

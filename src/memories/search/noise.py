@@ -25,7 +25,7 @@ MAX_EXAMINED = 10  # number of candidates whose texts are examined
 # Number of characters examined at the beginning of each text. In the rest, only the surroundings of
 # the query's words are examined.
 _EXAMINED = 20_000
-_AROUND = 100  # characters examined before and after each of these words
+_AROUND = 100  # characters examined before and after each of the query's words
 _NO_BOUNDS = (0.0, 1.0)  # `floor` and `near_best` for a meaningful query
 _MAX_COUNT = 20_000  # maximum number of records to count; more would hardly raise the floor
 

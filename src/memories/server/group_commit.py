@@ -317,7 +317,7 @@ class GroupCommit:
                     if time.monotonic() >= until:
                         break
                 appends.flush()
-            except Exception as exc:  # not around the commit, whose outcome may be unknown
+            except Exception as exc:  # the commit, whose outcome may be unknown, comes later
                 if together:
                     raise _Apart from exc
                 raise

@@ -284,4 +284,4 @@ def _find_error(value: Any) -> type[MemoriesError] | None:
     error = getattr(errors, str(kind), None)
     if not isinstance(error, type) or not issubclass(error, MemoriesError):
         return None
-    return None if error is errors.AmbiguousId else error  # its constructor requires the ids
+    return None if error is errors.AmbiguousId else error  # this class requires ids

@@ -36,7 +36,7 @@ _OPTIONAL = ("ended_at", "ended_by", "key", "session", "labels", "fields", "acce
 # Besides tags, labels contain a turn's role, speaker and part, and the origin, review, import and
 # pin of any record.
 _MAX_LABELS = validate.MAX_TAGS + 12
-_MAX_KEY = 2 * validate.MAX_KEY + 1  # a key with its project or conversation
+_MAX_KEY = 2 * validate.MAX_KEY + 1  # a stored key also contains its project or conversation
 _MAX_FIELDS = 100
 _END = re.compile(r'\s*\{\s*"end"\s*:')
 _ID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")

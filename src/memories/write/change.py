@@ -327,7 +327,7 @@ def restore(lookup: Lookup, embedder: "Embedder | None", memory_id: str, now: da
     with lookup.store.transaction():
         latest = lookup.find_own(deleted.ref.group, deleted=True)
         if latest.ended_at is None:
-            raise RequestError("Memory is not deleted, there is nothing to restore")
+            raise RequestError("Memory is not deleted; there is nothing to restore")
         refuse_pending(latest)
         if versions.is_unaccepted(latest):  # restoring a rejected memory does not accept it
             patch = Patch(latest.ref, latest.ended_at, PENDING, {"superseded_by": None})

@@ -52,7 +52,7 @@ def link_correction(
         record
         for record in corrected
         if record.fields.get("corrected_by") in (None, predecessor)
-        and stated_at(record) <= stated_at(newer)  # it may have been updated since
+        and stated_at(record) <= stated_at(newer)  # not updated after the newer one was stated
     ]
     if not free:
         return newer

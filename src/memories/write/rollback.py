@@ -256,7 +256,7 @@ class Rollback(NamedTuple):
         embedder: "Embedder | None",
         tally: Tally,
     ) -> None:
-        """Restore memories in the running transaction, which reads their state again."""
+        """Restore memories in the running transaction, after reading their state again."""
         store = self.lookup.store
         changes: dict[str, Change] = {}
         for group in groups:

@@ -109,7 +109,7 @@ class FilesStore(Store):
         if store is None:
             with self._files.current(where.collection, where.namespaces) as (index, readable):
                 store = self._larger_store()
-                if store is None:  # the folder hadn't moved by then
+                if store is None:  # the folder still hasn't moved
                     yield index, where._replace(namespaces=readable)
                     return
         yield store, where

@@ -387,9 +387,10 @@ class VectorIndex:
     def _find_labelled_windows(
         self, db: apsw.Connection, blocks: "_Blocks", label: int
     ) -> "NDArray[np.int64]":
-        """Return the indexes of the windows with a label, from the cache as far as possible.
+        """Return the indexes of the windows with a label.
 
-        A record's labels never change, and blocks only grow until they are read again.
+        Cached indexes stay valid: a record's labels never change, and `blocks` only grows. So only
+        newer records are looked up.
         """
         with self._lock:
             hi, indexes = blocks.labelled.pop(label, (0, np.empty(0, dtype=np.int64)))

@@ -83,7 +83,7 @@ _BEST = frozenset(
 _TOWARDS = frozenset(
     "to from by through via under behind near into over inside beside until".split()
 )
-_PLACES = (SOFT | _TOWARDS) - {"with"}  # something may work with many things
+_PLACES = (SOFT | _TOWARDS) - {"with"}  # "works with" can have many objects
 _QUANTITIES = frozenset("always only most some few many all every half".split())
 # Verbs of something with one time; a museum may open on several days.
 _TIMED = (SINGLE | {"is", "happen", "occur", "meet", "fall"}) - {"open"}

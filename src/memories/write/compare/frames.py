@@ -23,7 +23,7 @@ _VERB_SENSES = frozenset("live is use prefer has like".split())
 _PERSONS = frozenset("i you they he she".split())  # a frame has no "we"
 _POSSESSING = frozenset("own keep sell buy get".split())
 _AUXILIARIES = frozenset("is @there do".split())
-# Words after which a verb stands, and no noun.
+# Words that a verb can follow, but no noun.
 _BEFORE_VERBS = _PERSONS | frozenset(
     "to not and or who that which when if because it always never only also can could will would "
     "shall should must may might let help".split()
