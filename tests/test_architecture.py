@@ -99,7 +99,11 @@ RING_3 = (
 )  # fmt: skip
 CORE_TESTS = ("core", "languages", "read", "search", "write", "scratchpad", "test_service.py")
 MAX_FILES_TO_ROWS = 16
-HEAVY = "typer click pydantic fastapi numpy onnxruntime apsw chromadb qdrant_client langgraph mcp urllib3".split()
+# clients, servers and SDKs, which no command on a local store loads; see `test_promises`
+CLIENTS = frozenset(
+    "typer pydantic fastapi starlette uvicorn jinja2 mcp chromadb qdrant_client psycopg urllib3 langgraph".split()
+)
+HEAVY = (*CLIENTS, "click", "numpy", "onnxruntime", "apsw")
 MAX_CODE_LINES, MAX_FUNCTION_LINES, MAX_DEPTH = 400, 50, 3
 MAX_MODULES = 18  # in a folder
 # for the one class with a method for each verb; most methods are three lines long

@@ -19,6 +19,7 @@ import pytest
 
 from forkserver import together
 from memories import Memories, NotFound
+from test_architecture import CLIENTS
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
@@ -266,22 +267,10 @@ answers, sys.stdout = sys.stdout, open(os.devnull, "w")
 assert run(sys.argv[1:]) == 0
 print(*sorted({name.partition(".")[0] for name in sys.modules}), file=answers)
 """
-    heavy = {
-        "mcp",
-        "pydantic",
-        "starlette",
-        "uvicorn",
-        "chromadb",
-        "qdrant_client",
-        "langgraph",
-        "psycopg",
-        "urllib3",
-        "jinja2",
-    }
     loaded = {
         name: set(run_python(script, name).stdout.split()) for name in ("--help", "list", "status")
     }
-    assert {name: modules & heavy for name, modules in loaded.items()} == {
+    assert {name: modules & CLIENTS for name, modules in loaded.items()} == {
         name: set() for name in loaded
     }
     assert loaded["--help"] & {"click", "numpy", "apsw", "yaml", "onnxruntime"} <= {"click"}

@@ -431,6 +431,18 @@ def test_a_bad_namespace_is_quoted_with_the_rule(memory: Command, name: str) -> 
     )
 
 
+@pytest.mark.parametrize("scheme", ["sqlite", "files"])
+def test_only_a_store_with_partitions_is_repartitioned(
+    memory: Command, tmp_path: Path, scheme: str
+) -> None:
+    answer = memory("migrate", "--partitions", "4", "--store", f"{scheme}:///{tmp_path}/store")
+    assert (answer.code, answer.error) == (
+        2,
+        "this store has no partitions; a PostgreSQL store has",
+    )
+    assert not (tmp_path / "store").exists()
+
+
 def test_stopping_a_server_that_does_not_run_says_so(memory: Command) -> None:
     assert memory("serve", "--stop", "--format", "text").out == "No server was running.\n"
     assert memory("serve", "--stop").json == {"running": False, "stopped": False}

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any
 
 from memories.answers import store_shapes
 from memories.cli.app import command, option
@@ -383,12 +383,13 @@ def migrate(config: "Config", target: str | None, partitions: int | None) -> Non
 
 
 def _repartition(config: "Config", partitions: int) -> None:
-    if not config.store.startswith(("postgresql:", "postgres:")):
-        raise InvalidInput("only a PostgreSQL store has partitions")
     from memories import stores
 
-    with contextlib.closing(cast("Any", stores.open_store(config.store, None))) as store:
-        before = store.repartition(partitions)
+    with contextlib.closing(stores.open_store(config.store, None, config)) as store:
+        repartition = getattr(store, "repartition", None)
+        if repartition is None:
+            raise InvalidInput("this store has no partitions; a PostgreSQL store has")
+        before = repartition(partitions)
     if not before:
         raise InvalidInput(
             f"there is no store yet; create it with {partitions} partitions: add "

@@ -56,9 +56,8 @@ def open_store(url: str, space: Space | None, config: Config | None = None) -> S
         is_complete = bool(rest)
     if scheme not in _STORES or not is_complete:
         raise ConfigError(
-            f'"{without_password(url)[:80]}" is not a store; use sqlite:///path, postgresql://…, '
-            "chroma://host:port, qdrant://host:port, files:///folder, or http://host:port for a "
-            "Memories server"
+            f'"{without_password(url)[:80]}" is not a store; use sqlite:///path, or a URL '
+            f"with one of these schemes: {', '.join(_STORES)}"
         )
     module, _, name = _STORES[scheme].rpartition(".")
     store_class = getattr(importlib.import_module(f"memories.stores.{module}"), name)
