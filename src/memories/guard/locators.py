@@ -58,7 +58,7 @@ def _locate_value(match: Match[str], *, is_password: bool) -> Span | None:
     may_be_code = not is_quoted and not is_constant and before not in ("?", "&", ";")
     end = start + len(value)
     is_setting = is_constant or before in ("_", ".") or "_" in name or name == "passwd"
-    if name.endswith("pass"):  # `first_pass: layer12` is no setting
+    if name.endswith("pass"):  # `first_pass: layer12` isn't a setting
         is_setting = is_setting and match["sep"] == "="
     names_password = re.search(r"(?i)pass|pw", name) is not None
     is_noted = is_setting and names_password and values.is_noted(match.string, start, end)

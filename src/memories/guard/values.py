@@ -207,7 +207,7 @@ def is_iban(text: str) -> bool:
 
 
 def holds_login(text: str) -> bool:
-    """Return whether base64 decodes to `user:password`."""
+    """Return whether a base64 text decodes to `user:password`."""
     name, colon, password = (decode_base64(text) or "").partition(":")
     if not colon or len(name) + len(password) < 4:
         return False

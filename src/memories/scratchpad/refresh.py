@@ -112,7 +112,7 @@ class Edits(NamedTuple):
 
 
 def take_over(text: str | None, place: Place, writer: "Writer") -> Edits:
-    """Store the edits that a person has made in the text of a scratchpad, if there are any."""
+    """Store the edits, if any, that a person has made in the text of a scratchpad."""
     if text is None:
         return Edits(None)
     try:

@@ -1,4 +1,4 @@
-"""State that all requests to one server share: the store, its memories, the limits and the change
+"""The state that all requests to one server share: the store, its memories, the limits and the change
 feed.
 """
 
@@ -235,7 +235,7 @@ class Server:
             )
 
     def end_streams(self) -> None:
-        """End the streams, which would keep the server from stopping; call this on the event
+        """End the streams, because they keep the server from stopping; call this on the event
         loop.
         """
         self.closing.set()
