@@ -1,6 +1,4 @@
-"""The state that all requests to one server share: the store, its memories, the limits and the change
-feed.
-"""
+"""What all requests to one server share: the store, its memories, the limits, the change feed."""
 
 import asyncio
 import contextlib

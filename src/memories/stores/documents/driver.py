@@ -190,7 +190,7 @@ class Driver(Protocol):
         """
 
     def ids(self, part: Part, where: Where) -> list[str]:
-        """Return the ids of all points that meet the conditions, in any order. This must be fast."""
+        """Return the ids of all points that meet the conditions, in any order, quickly."""
 
     def count(self, part: Part) -> int:
         """Return how many points a part contains; the number may be slightly too high."""

@@ -104,7 +104,7 @@ class FilesStore(Store):
 
     @contextlib.contextmanager
     def _current(self, where: Filter) -> Iterator[tuple[Store, Filter]]:
-        """Yield the store to read, and a filter that omits the namespaces whose files can't be read."""
+        """Yield the store to read, and a filter that omits namespaces whose files can't be read."""
         store = self._larger_store()
         if store is None:
             with self._files.current(where.collection, where.namespaces) as (index, readable):
