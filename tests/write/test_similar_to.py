@@ -8,6 +8,8 @@ import pytest
 
 from clock import MovingClock
 from memories import Draft, Memories
+from memories.embedders.minilm import MiniLM
+from memories.read.subjects import stands_out
 
 OLD = "Anna leads the payments team."
 NEW = "Since Monday Bert has taken over the payments team from Anna."
@@ -112,3 +114,10 @@ def test_a_memory_that_the_writer_has_just_read_is_named_more_readily(memories: 
     memories.delete(first.id)
     [second] = memories.create_many([Draft(text, seen=[old.id])])
     assert [similar.id for similar in second.similar_to] == [old.id]
+
+
+def test_nothing_stands_out_with_a_model_whose_noise_is_unknown() -> None:
+    space = MiniLM.space
+    assert stands_out("The build is red.", [0.9, 0.2], space)
+    assert not stands_out("The build is red.", [0.9, 0.2], space._replace(noise_spread=0.0))
+    assert not stands_out("The build is red.", [], space)

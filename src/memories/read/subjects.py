@@ -24,8 +24,9 @@ REPLACES = 1.3  # minimum score of a text that may replace another
 # half of `bench tidy`
 SURELY_REPLACES = 1.7
 UNRELATED = 0.25  # closeness below which texts are not about the same subject
-STANDS_OUT = 0.85  # minimum closeness of a text that stands out, plus a share of its lead
+STANDS_OUT = 8.6  # minimum height of a text that stands out, plus a share of its lead
 LEAD = 0.5  # the share of its lead over the second closest text
+NOISE = 2.5  # height of the closest text in a store without related texts
 # Minimum share of the old text's words that a new text contains if it doesn't announce a change.
 MIN_SHARED = 0.35
 MAX_CHARACTERS = 2_000  # maximum number of characters of a text that may replace another
@@ -48,7 +49,7 @@ def score_replacement(new: str, old: str, similarity: float | None, space: "Spac
         return 0.0
     closeness = None
     if similarity is not None and space is not None:
-        closeness = _closeness(similarity, space)
+        closeness = (similarity - space.noise_mean) / (space.duplicate - space.noise_mean)
         if closeness < UNRELATED:
             return 0.0
     shared = coverage(new, _terms(old))
@@ -61,18 +62,26 @@ def stands_out(new: str, similarities: Sequence[float | None], space: "Space") -
     """Return whether the first of several texts is probably about the subject of a new text, even
     if they share no words: its meaning is close, and closer than that of the second text.
 
+    A text's height is the distance of its similarity from that of noise, in spreads of the noise.
+
     Args:
         new: The new text.
         similarities: The cosines of the texts with the new text, highest first.
         space: The space of the vectors.
     """
+    if space.noise_spread == 0:
+        return False  # the model's noise is unknown
     if space.latin_only and not is_latin(new):
         return False  # all vectors of texts in other scripts are close to each other
-    closeness = [_closeness(similarity, space) for similarity in similarities[:2] if similarity]
-    if not closeness:
+    heights = [
+        (similarity - space.noise_mean) / space.noise_spread
+        for similarity in similarities[:2]
+        if similarity is not None
+    ]
+    if not heights:
         return False
-    lead = closeness[0] - max([UNRELATED, *closeness[1:]])
-    return closeness[0] + LEAD * lead >= STANDS_OUT
+    lead = heights[0] - max([NOISE, *heights[1:]])
+    return heights[0] + LEAD * lead >= STANDS_OUT
 
 
 def has_words_of(new: str, old: str) -> bool:
@@ -94,13 +103,6 @@ def reports_change(text: str) -> bool:
         return announces_change(text)
     except OSError as exc:
         raise SystemFault(f"cannot read {exc.filename}: {exc.strerror}") from exc
-
-
-def _closeness(similarity: float, space: "Space") -> float:
-    """Return a similarity on a scale that is the same for all models: 0 for unrelated texts, 1 for
-    texts that say the same thing.
-    """
-    return (similarity - space.noise_mean) / (space.duplicate - space.noise_mean)
 
 
 @functools.lru_cache(256)  # a text is compared with several others
