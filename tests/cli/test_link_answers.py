@@ -18,6 +18,7 @@ def chain(memory: Command) -> tuple[str, str]:
 
 
 def current_again(older: str, newer: str) -> str:
+    """Return the hint about a memory that is current again."""
     return (
         f"it is current again and corrects {newer}; if that one is still true, run: "
         f"memory confirm {newer}"

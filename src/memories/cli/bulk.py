@@ -41,7 +41,7 @@ from memories.cli.output import (
 )
 from memories.core.batches import by_weight
 from memories.core.times import parse_span
-from memories.errors import InvalidInput, RequestError, StoreDamaged
+from memories.errors import InvalidInput, NotFound, RequestError, StoreDamaged
 from memories.guard.validate import MAX_CONTENT_BYTES, MAX_LIMIT, read_json, shown
 from memories.models import KNOWN_TAGS, Draft
 
@@ -85,7 +85,12 @@ def restate_each(
     """Update or confirm each selected memory, print it, and say what that did to its links."""
 
     def run(name: str) -> "tuple[History, Memory]":
-        return memories.history(name), change(name)  # `get` would count a read
+        try:
+            before = memories.history(name)  # `get` would count a read
+        except NotFound:
+            change(name)  # raises too, but first checks the request
+            raise
+        return before, change(name)
 
     def describe(before_and_after: "tuple[History, Memory]") -> str:
         before, memory = before_and_after
