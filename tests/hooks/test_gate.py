@@ -308,9 +308,9 @@ def test_a_relation_raises_the_relevance_of_a_known_meaning() -> None:
 
 
 def test_each_further_memory_must_be_more_relevant() -> None:
-    assert gate.admits(gate.THRESHOLD, rank=0)
-    assert not gate.admits(gate.THRESHOLD, rank=1)
-    assert gate.admits(gate.THRESHOLD + 1, rank=gate.MAX_MEMORIES - 1)
+    assert gate.passes(gate.THRESHOLD, rank=0)
+    assert not gate.passes(gate.THRESHOLD, rank=1)
+    assert gate.passes(gate.THRESHOLD + 1, rank=gate.MAX_MEMORIES - 1)
 
 
 def test_a_prompt_recalls_a_fact_that_it_needs_but_does_not_resemble(

@@ -55,7 +55,7 @@ def test_the_prompt_after_a_missed_recall_reports_it_once(hook: Hook, home: Path
     with Memories() as memories:
         memories.create("Deploys happen on Tuesdays")
     ended = int(time.time() * 1000) - 5_000  # as a hook that was killed at its deadline leaves it
-    session.note(str(home), "claude-code.s1", **{session.SUSPECT_SINCE: ended})
+    session.note(str(home), "claude-code.s1", **{session.SUSPECT_FROM: ended})
     assert MISSED in hook("user-prompt", ASKED).context
     assert MISSED not in hook("user-prompt", {"prompt": "and when do releases happen?"}).context
 
@@ -70,7 +70,7 @@ def test_no_missed_recall_is_reported_if_the_store_answers(hook: Hook, home: Pat
 HANGING = """
 import signal, sys
 from memories.hooks import hook, recall
-recall.answer = lambda request: signal.pause()
+recall.build_context = lambda request: signal.pause()
 hook.main(sys.argv[1:])
 """
 

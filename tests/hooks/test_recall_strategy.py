@@ -52,8 +52,8 @@ def recall_once(
     """Recall for one hook event; return the text, and a function that does the remaining work."""
     where = str(home), str(home.parent), f"codex.{name}", None
     request = RecallRequest(where, prompt, time.monotonic() + 60)
-    found = recall_strategy.recall(request, store, recall.answer)
-    probe = functools.partial(recall_strategy.probe, request, store, recall.answer, 60)
+    found = recall_strategy.recall(request, store, recall.build_context)
+    probe = functools.partial(recall_strategy.probe, request, store, recall.build_context, 60)
     return found.context.text, probe if found.probe_store else lambda: None
 
 
@@ -63,7 +63,7 @@ def kill_hook(home: Path, store: Store) -> None:
     where = str(home), str(home.parent), "codex.s1", None
     with pytest.raises(KeyboardInterrupt):
         recall_strategy.recall(
-            RecallRequest(where, "deploys", time.monotonic() - 1), store, recall.answer
+            RecallRequest(where, "deploys", time.monotonic() - 1), store, recall.build_context
         )
     time.sleep(0.1)  # until its deadline, which is as short as possible, has passed
     store.fails = None
@@ -74,7 +74,7 @@ def test_a_store_that_answers_is_asked_each_time(home: Path, store: Store) -> No
         said, after = recall_once(home, store)
         after()
         assert (said, len(store.asked)) == ("from the store", count)
-    assert session.read(str(home), "codex.s1").suspect_since == 0
+    assert session.read(str(home), "codex.s1").suspect_from == 0
 
 
 def test_after_a_killed_hook_no_hook_waits_for_the_store(
@@ -141,7 +141,7 @@ def test_the_start_of_a_session_does_not_ask_a_suspect_store(home: Path, store: 
     after()
     assert DEPLOY in said
     assert len(store.asked) == 1
-    assert session.read(str(home), "codex.s1").suspect_since
+    assert session.read(str(home), "codex.s1").suspect_from
 
 
 @pytest.mark.usefixtures("store")
@@ -160,7 +160,7 @@ def test_a_prompt_that_cannot_be_searched_is_no_store_error(
 ) -> None:
     where = str(home), str(home.parent), "codex.s1", None
     for asked in (prompt, query_of(prompt)):
-        given = recall.answer(RecallRequest(where, asked, time.monotonic() + 60))
+        given = recall.build_context(RecallRequest(where, asked, time.monotonic() + 60))
         assert given.error == ""
     assert (DEPLOY in given.text) == found
 
@@ -181,7 +181,9 @@ def test_nothing_is_searched_in_a_store_that_does_not_answer(
     monkeypatch.setattr(Memories, "ids", fail)
     monkeypatch.setattr(Memories, "search", lambda _, query, **__: searched.append(query))
     where = str(home), str(home.parent), "codex.s1", None
-    found = recall.answer(RecallRequest(where, "when do deploys happen?", time.monotonic() + 60))
+    found = recall.build_context(
+        RecallRequest(where, "when do deploys happen?", time.monotonic() + 60)
+    )
     assert DEPLOY in found.text
     assert (found.error, searched) == ("no answer", [])
 
@@ -244,7 +246,7 @@ def test_a_session_recalls_from_the_scratchpad_while_the_store_is_locked(
     until = time.monotonic() + 120
     while session.read(
         str(home), "claude-code.s1"
-    ).suspect_since:  # the second hook may still probe the store
+    ).suspect_from:  # the second hook may still probe the store
         hook("user-prompt", asked, seconds="30")
         time.sleep(0.05)
         assert time.monotonic() < until

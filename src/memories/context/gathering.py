@@ -50,7 +50,7 @@ class Request:
 
 
 @dataclass
-class Parts:
+class Gathered:
     """The gathered parts of a context.
 
     Attributes:
@@ -70,7 +70,7 @@ class Parts:
 
 def gather(
     gateway: "MemoryGateway", request: Request, conversation: str | None, query: str, message: str
-) -> Parts:
+) -> Gathered:
     """Read the last turns of a conversation, earlier turns that answer a question, and memories.
 
     Args:
@@ -99,7 +99,7 @@ class _Reader:
 
     def __init__(self, gateway: "MemoryGateway", request: Request) -> None:
         self._gateway, self._request = gateway, request
-        self.gathered = Parts()
+        self.gathered = Gathered()
         self._message_id: str | None = None  # the id of the message to answer, if it is stored
         self._unreachable: ConnectionError | None = None
 

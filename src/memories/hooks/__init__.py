@@ -2,6 +2,6 @@
 
 Recall: `hook` (the process) → `events` → `recall_strategy` (server, own search or scratchpad) →
 `recall` (the block at a session's start, from `identity.prompt`) or `recall_prompt` (memories that
-the `gate` admits).
+pass the `gate`).
 Capture: `events` → `inbox` → `flush` → `transcripts` and `proposals`.
 """

@@ -20,7 +20,7 @@ from memories.hooks.recall_strategy import (
     probe,
     query_of,
     recall,
-    recall_from_store,
+    recall_now,
 )
 
 TYPE_CHECKING = False  # the one in `typing` takes 3 ms to import
@@ -143,7 +143,7 @@ def _follow_up(
         if context and context.wanted_store and call.start_server:
             call.start_server(context.wanted_store)
         if reply.probe:
-            probe(reply.probe, call.ask_server, _search_here, reply.probe_seconds)
+            probe(reply.probe, call.ask_server, _answer_here, reply.probe_seconds)
 
     return run
 
@@ -195,7 +195,7 @@ def _answer_check(call: HookCall, event: HostEvent) -> bytes:
             place = (home, event.folder, event.session_name, state.namespace or call.namespace)
             prompt = query_of(event.prompt) if call.event == "user-prompt" else None
             request = RecallRequest(place, prompt, call.deadline, counts=False)
-            context = recall_from_store(request, call.ask_server, _search_here)
+            context = recall_now(request, call.ask_server, _answer_here)
             report |= {"text": context.text, "problem": context.error}
             if context.wanted_store and call.start_server:
                 call.start_server(context.wanted_store)
@@ -274,8 +274,8 @@ class EventHandler:
             return Reply()
         # If the store did not answer an earlier hook of this session in time, report that once.
         record = session.read(self.home, self.event.session_name)
-        is_past = 0 < record.suspect_since <= time.time_ns() // 1_000_000
-        has_missed = is_past and record.suspect_since != record.miss_reported
+        is_past = 0 < record.suspect_from <= time.time_ns() // 1_000_000
+        has_missed = is_past and record.suspect_from != record.miss_reported
         notice = MISSED if has_missed else ""
 
         def announce() -> None:
@@ -284,7 +284,7 @@ class EventHandler:
             Nothing slow may happen before this notice is sent: this hook may be killed, too.
             """
             if has_missed:
-                self._note({session.MISS_REPORTED: record.suspect_since})
+                self._note({session.MISS_REPORTED: record.suspect_from})
             if self.call.send_interim:
                 self.call.send_interim(render_answer(self.event, self.call.event, notice))
 
@@ -355,7 +355,7 @@ class EventHandler:
         namespace = request.namespace
         seconds = request.seconds()
         try:
-            recalled = recall(request, self.call.ask_server, _search_here, announce)
+            recalled = recall(request, self.call.ask_server, _answer_here, announce)
         except Exception as exc:
             if not message:
                 raise
@@ -435,10 +435,10 @@ class EventHandler:
             return True  # twice is better than never
 
 
-def _search_here(request: RecallRequest) -> HookContext:
-    from memories.hooks.recall import answer
+def _answer_here(request: RecallRequest) -> HookContext:
+    from memories.hooks.recall import build_context
 
-    return answer(request)
+    return build_context(request)
 
 
 def store_mark() -> str:

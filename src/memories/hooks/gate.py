@@ -2,7 +2,7 @@
 for. This module also scores the vectors of the two local models.
 
 A search always finds something, whether or not the prompt needs it. The gate estimates the log-odds
-that a prompt needs a text, in any language, and admits texts that reach a threshold:
+that a prompt needs a text, in any language. Texts that reach a threshold pass:
 
     relevance = -4.06 + 0.6 × need + 0.385 × ln(1 + size)
                 + 0.254 × meaning + 0.129 × behind + 1.78 × relation
@@ -118,7 +118,7 @@ class Gate:
         return relevance
 
 
-def admits(relevance: float, rank: int) -> bool:
+def passes(relevance: float, rank: int) -> bool:
     """Return whether a prompt needs a memory of this relevance, after `rank` more relevant ones."""
     return relevance >= THRESHOLD + _RISE * rank
 

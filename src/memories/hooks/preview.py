@@ -89,7 +89,7 @@ class Preview(NamedTuple):
 
 
 def preview(
-    situation: "Situation", folder: str, message: str, opened: "OpenMemories | None" = None
+    situation: "Situation", folder: str, message: str, open_in_server: "OpenMemories | None" = None
 ) -> Preview:
     """Return what an agent would see.
 
@@ -97,7 +97,7 @@ def preview(
         situation: The settings, the project, and how the agent reaches its memory.
         folder: The working folder of the agent; empty if only the project matters.
         message: The prompt; may be empty.
-        opened: Opens the memories in a server; None in other processes.
+        open_in_server: Opens the memories in a server; None in other processes.
 
     Raises:
         MemoriesError: The store can't be reached, and there is no scratchpad.
@@ -105,7 +105,7 @@ def preview(
     place = (str(situation.config.home), folder or os.sep, _NO_SESSION, None)
     start = time.monotonic()
     request = RecallRequest(place, None, start + SECONDS, counts=False)
-    block = recall.build_block(request, situation, opened)
+    block = recall.build_block(request, situation, open_in_server)
     context = recall.context_of(block, situation.config.namespace)
     names = {situation.project, *names_of(situation.project)}
     lines = list(_block_lines(block, names, is_shown=bool(context.text)))
@@ -114,7 +114,7 @@ def preview(
     first = Part(context.text, tokens, milliseconds, lines, [], error=context.error)
     if not message.strip():
         return Preview(first, None)
-    return Preview(first, _preview_prompt(situation, place, message, context, opened))
+    return Preview(first, _preview_prompt(situation, place, message, context, open_in_server))
 
 
 def _preview_prompt(
@@ -122,7 +122,7 @@ def _preview_prompt(
     place: tuple[str, str, str, None],
     message: str,
     start: HookContext,
-    opened: "OpenMemories | None",
+    open_in_server: "OpenMemories | None",
 ) -> Part:
     from memories.context.tokens import estimate_tokens
 
@@ -133,7 +133,7 @@ def _preview_prompt(
     begun = time.monotonic()
     request = RecallRequest(place, query_of(prompt), begun + SECONDS, counts=False)
     trace = RecallTrace(map(mark, start.shown))
-    context = recall.recall_memories(request, situation, opened, trace)
+    context = recall.recall_memories(request, situation, open_in_server, trace)
     milliseconds = _elapsed_ms(begun)
     lines = _prompt_lines(trace, set(context.shown))
     if not context.text:

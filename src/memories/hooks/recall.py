@@ -59,12 +59,14 @@ class Situation(NamedTuple):
         return self.root if project in names_of(self.project) else None
 
 
-def answer(request: RecallRequest, opened: "OpenMemories | None" = None) -> HookContext:
+def build_context(
+    request: RecallRequest, open_in_server: "OpenMemories | None" = None
+) -> HookContext:
     """Return the context for a model.
 
     Args:
         request: The session, the prompt if there is one, and the deadline.
-        opened: Opens the memories in a server; None in other processes.
+        open_in_server: Opens the memories in a server; None in other processes.
 
     Raises:
         MemoriesError: A setting is wrong, or a session starts with neither a reachable store nor a
@@ -73,23 +75,23 @@ def answer(request: RecallRequest, opened: "OpenMemories | None" = None) -> Hook
     situation = find_situation(request)
     config = situation.config
     if request.prompt is None:
-        context = context_of(build_block(request, situation, opened), config.namespace)
+        context = context_of(build_block(request, situation, open_in_server), config.namespace)
     else:
-        context = recall_memories(request, situation, opened)
+        context = recall_memories(request, situation, open_in_server)
     context.figures = runs.figures(config, request.folder, context.text)
-    if config.serve != "off" and opened is None:
+    if config.serve != "off" and open_in_server is None:
         context.wanted_store = config.store
     return context
 
 
-def answer_as_server(data: bytes, opened: "OpenMemories | None") -> str:
+def answer_as_server(data: bytes, open_in_server: "OpenMemories | None") -> str:
     """Answer the encoded request of a hook in a server; return the encoded context.
 
     The server also records the figures for `memory stats`, since a hook would have to load more
     code to do so.
     """
     request = RecallRequest.decode(data)
-    context = answer(request, opened)
+    context = build_context(request, open_in_server)
     if request.counts:
         event = "session-start" if request.prompt is None else "user-prompt"
         host = request.session.partition(".")[0]
@@ -126,7 +128,7 @@ def read_settings(request: RecallRequest) -> Config:
         runs.log(request.home, message)
 
     config = load_config(flags, folder=folder if folder.is_dir() else None, tell=log)
-    if request.deadline is None:
+    if not request.asks_store:
         return config
     seconds = round(request.seconds(), 2)
     if config.memory_timeout_seconds is not None:
@@ -136,12 +138,16 @@ def read_settings(request: RecallRequest) -> Config:
 
 @contextlib.contextmanager
 def open_memories(
-    config: Config, situation: Situation, opened: "OpenMemories | None"
+    config: Config, situation: Situation, open_in_server: "OpenMemories | None"
 ) -> "Iterator[Memories]":
     """Open the memories that hooks read; anchors are checked in the session's working tree."""
     from memories.memories import Memories
 
-    opening = Memories(config=config, channel="hook") if opened is None else opened(config, True)
+    opening = (
+        Memories(config=config, channel="hook")
+        if open_in_server is None
+        else open_in_server(config, True)
+    )
     with opening as memories:
         yield memories.judge_in(situation.root_of, HOOK_SECONDS)
 
@@ -149,32 +155,32 @@ def open_memories(
 def recall_memories(
     request: RecallRequest,
     situation: Situation,
-    opened: "OpenMemories | None",
+    open_in_server: "OpenMemories | None",
     trace: "RecallTrace | None" = None,
 ) -> HookContext:
     """Return the memories and turns that a prompt recalls.
 
     They count as read only if `request.counts` is true.
     """
-    from memories.hooks.recall_prompt import recall_prompt
+    from memories.hooks.recall_prompt import Limits, recall_prompt
 
     config = situation.config
     if not request.counts:
         config = config._replace(events=OFF, count_accesses=False, reinforce_on_retrieval=False)
     projects = names_of(situation.project)
-    with open_memories(config, situation, opened) as memories:
+    with open_memories(config, situation, open_in_server) as memories:
         return recall_prompt(
             memories,
             request,
             config,
             projects=projects,
-            limits=(MAX_CHARACTERS, MAX_TOKENS),
+            limits=Limits(MAX_CHARACTERS, MAX_TOKENS),
             trace=trace,
         )
 
 
 def build_block(
-    request: RecallRequest, situation: Situation, opened: "OpenMemories | None"
+    request: RecallRequest, situation: Situation, open_in_server: "OpenMemories | None"
 ) -> blocks.Block:
     """Return the block for the start of a session.
 
@@ -184,11 +190,11 @@ def build_block(
     config = situation.config
     wanted = blocks.BlockRequest.of(config, situation.project, MAX_TOKENS, situation.client)
     scratchpad = None
-    if opened is None:
+    if open_in_server is None:
         names = tuple(dict.fromkeys((config.namespace, SHARED)))
         scratchpad = read_up_to_date(config, names, datetime.now(UTC))
     if scratchpad is None:
-        return _block_from_store(request, situation, wanted, opened)
+        return _block_from_store(request, situation, wanted, open_in_server)
     cache = cache_of(config.home, config.namespace)
     judge = Judge(situation.root_of, cache, HOOK_SECONDS)
     return blocks.render(wanted, scratchpad.with_verdicts(judge, datetime.now(UTC)))
@@ -210,10 +216,10 @@ def _block_from_store(
     request: RecallRequest,
     situation: Situation,
     wanted: blocks.BlockRequest,
-    opened: "OpenMemories | None",
+    open_in_server: "OpenMemories | None",
 ) -> blocks.Block:
-    with open_memories(situation.config, situation, opened) as memories:
-        if request.deadline is not None:
+    with open_memories(situation.config, situation, open_in_server) as memories:
+        if request.asks_store:
             return blocks.build(
                 memories, project=wanted.project, budget=wanted.budget, client=wanted.client
             )

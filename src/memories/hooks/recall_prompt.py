@@ -51,6 +51,13 @@ _NO_ID = "ffffffff-ffff-7"  # the prefix of ids from the year 10889, so no memor
 _MIN_BUDGET = 100  # the smallest budget to try, in tokens
 
 
+class Limits(NamedTuple):
+    """The maximum numbers of characters and of tokens in a text."""
+
+    characters: int
+    tokens: int
+
+
 class Rated(NamedTuple):
     """A memory or turn that a search considered, with its relevance to the prompt.
 
@@ -123,7 +130,7 @@ def recall_prompt(
     config: Config,
     *,
     projects: Sequence[str],
-    limits: tuple[int, int],
+    limits: Limits,
     trace: RecallTrace | None = None,
 ) -> HookContext:
     """Return the memories and turns that a prompt recalls, fenced as data.
@@ -134,14 +141,14 @@ def recall_prompt(
         config: The settings.
         projects: All names of the session's project. Empty if there is no project; if so, all
             memories count as the session's own.
-        limits: The maximum numbers of characters and of tokens in the text.
+        limits: The limits of the text.
         trace: Records the reasons for the preview.
     """
     in_context = session.read(request.home, request.session).in_context
     if trace is not None:
         in_context |= trace.in_context
         trace.projects = projects
-    if request.deadline is None:
+    if not request.asks_store:
         offline, seconds = NOT_ASKED, config.memory_timeout_seconds
     else:
         offline, seconds = _check_store(memories, request.seconds() / 2), request.seconds()
@@ -201,13 +208,12 @@ def _build(
     prompt: str,
     in_context: set[str],
     projects: Sequence[str],
-    limits: tuple[int, int],
+    limits: Limits,
 ) -> tuple[dict[str, Any], str]:
     """Return a context that fits the limits, and its text, which is empty if nothing is new.
 
-    `limits` are the maximum numbers of characters and of tokens. The builder measures a longer
-    format than this text has, so the first budget usually fits. Each retry searches again with a
-    smaller budget.
+    The builder measures a longer format than this text has, so the first budget usually fits. Each
+    retry searches again with a smaller budget.
     """
     characters, tokens = limits
     budget = min(tokens, config.context_token_budget or tokens)
@@ -485,7 +491,7 @@ def _select(query: str, rated: Iterable[Rated], projects: Sequence[str]) -> list
         (own if is_own(entry.memory, projects) else others).append(entry)
     best = own[0].relevance if own else gate.THRESHOLD
     clear = max(gate.CLEARLY_RELEVANT, best + gate.CLEARLY_BETTER)
-    selected = [entry for rank, entry in enumerate(own) if gate.admits(entry.relevance, rank)]
+    selected = [entry for rank, entry in enumerate(own) if gate.passes(entry.relevance, rank)]
     for rank, entry in enumerate(others):
         is_named = gate.names_project(query, entry.memory.tags["project"])
         is_clearly_best = rank == 0 and entry.relevance >= clear

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     AskServer = Callable[[bytes], bytes | None]
-    SearchHere = Callable[["RecallRequest"], "HookContext"]
+    AnswerHere = Callable[["RecallRequest"], "HookContext"]
 
 NOT_ASKED = "the store did not answer an earlier hook of this session"
 PROBE_PAUSE_MS = 3_000
@@ -70,6 +70,11 @@ class RecallRequest:
     def place(self) -> tuple[str, str, str, str | None]:
         """Home, folder, session and namespace."""
         return self.home, self.folder, self.session, self.namespace
+
+    @property
+    def asks_store(self) -> bool:
+        """Whether the store may be asked."""
+        return self.deadline is not None
 
     def seconds(self) -> float:
         """Return how long the store may still take; 0 if it must not be asked."""
@@ -138,7 +143,7 @@ class Recall:
 def recall(
     request: RecallRequest,
     ask_server: "AskServer | None",
-    search_here: "SearchHere",
+    answer_here: "AnswerHere",
     announce: "Callable[[], None] | None" = None,
 ) -> Recall:
     """Return the context for one event from a host.
@@ -147,7 +152,7 @@ def recall(
         request: The session, the prompt if there is one, and the deadline.
         ask_server: Sends the request to a running server; returns None if there is none or it does
             not answer.
-        search_here: Answers the request in this process.
+        answer_here: Answers the request in this process.
         announce: Called before anything slow, once the store has been recorded as suspect.
 
     Raises:
@@ -159,23 +164,23 @@ def recall(
     is_marked = is_suspect(state, now)
     if not is_marked:
         deadline = now + int(request.seconds() * 1000)
-        session.try_note(request.home, request.session, **{session.SUSPECT_SINCE: deadline})
+        session.try_note(request.home, request.session, **{session.SUSPECT_FROM: deadline})
     if announce:
         announce()
     if is_marked:
-        context = search_here(RecallRequest(request.place, request.prompt, None))
-        _record_shown(request, context, suspect_since=state.suspect_since)
+        context = answer_here(RecallRequest(request.place, request.prompt, None))
+        _record_shown(request, context, suspect_from=state.suspect_from)
         return Recall(context, probe_store=is_probe_due(request, state, now))
 
-    context = recall_from_store(request, ask_server, search_here)
-    _record_shown(request, context, suspect_since=now if context.error else 0)
+    context = recall_now(request, ask_server, answer_here)
+    _record_shown(request, context, suspect_from=now if context.error else 0)
     return Recall(context)
 
 
 def probe(
     request: RecallRequest,
     ask_server: "AskServer | None",
-    search_here: "SearchHere",
+    answer_here: "AnswerHere",
     seconds: float,
 ) -> None:
     """Ask the store again, after the host has received its answer.
@@ -184,8 +189,8 @@ def probe(
     """
     session.note(request.home, request.session, **{session.PROBED_AT: _now_ms()})
     trial = RecallRequest(request.place, request.prompt, time.monotonic() + seconds, counts=False)
-    if not recall_from_store(trial, ask_server, search_here).error:
-        session.note(request.home, request.session, **{session.SUSPECT_SINCE: 0})
+    if not recall_now(trial, ask_server, answer_here).error:
+        session.note(request.home, request.session, **{session.SUSPECT_FROM: 0})
 
 
 def is_suspect(state: session.Session, now_ms: int) -> bool:
@@ -193,7 +198,7 @@ def is_suspect(state: session.Session, now_ms: int) -> bool:
 
     Such a hook got no answer in time, or was killed while waiting.
     """
-    return state.suspect_since <= now_ms < state.suspect_since + SUSPECT_FOR_MS
+    return state.suspect_from <= now_ms < state.suspect_from + SUSPECT_FOR_MS
 
 
 def is_probe_due(request: RecallRequest, state: session.Session, now_ms: int) -> bool:
@@ -204,23 +209,23 @@ def is_probe_due(request: RecallRequest, state: session.Session, now_ms: int) ->
     return elapsed_ms < 0 or elapsed_ms >= PROBE_PAUSE_MS  # negative if the clock was set back
 
 
-def recall_from_store(
-    request: RecallRequest, ask_server: "AskServer | None", search_here: "SearchHere"
+def recall_now(
+    request: RecallRequest, ask_server: "AskServer | None", answer_here: "AnswerHere"
 ) -> HookContext:
     """Return the context from a running server if there is one, else from this process."""
     answer = None if ask_server is None else ask_server(request.encode())
-    return search_here(request) if answer is None else HookContext.decode(answer)
+    return answer_here(request) if answer is None else HookContext.decode(answer)
 
 
-def _record_shown(request: RecallRequest, context: HookContext, *, suspect_since: int) -> None:
+def _record_shown(request: RecallRequest, context: HookContext, *, suspect_from: int) -> None:
     """Record which texts were shown, and their namespace.
 
     Recorded texts are neither shown nor captured again. If they can't be recorded, the context is
     given anyway, with the reason in its `error`.
     """
-    facts: dict[str, object] = {session.SUSPECT_SINCE: suspect_since}
+    facts: dict[str, object] = {session.SUSPECT_FROM: suspect_from}
     if context.error and _LATE not in context.error:
-        facts[session.MISS_REPORTED] = suspect_since  # no report: the agent can't fix this error
+        facts[session.MISS_REPORTED] = suspect_from  # no report: the agent can't fix this error
     if context.shown or context.sentences:
         facts[session.SHOWN] = context.shown
         facts[session.SENTENCES] = context.sentences

@@ -16,14 +16,14 @@ KEEP_SECONDS = 30 * 86_400
 ONCE = "once"
 SHOWN, SENTENCES, RESET, OFF = "shown", "said", "reset", "off"
 NAMESPACE, FOLDER, ENDED = "namespace", "folder", "ended"
-SUSPECT_SINCE, PROBED_AT, MISS_REPORTED = "late", "tried", "miss_reported"
+SUSPECT_FROM, PROBED_AT, MISS_REPORTED = "late", "tried", "miss_reported"
 GIVEN_TO = "given_to"  # the same key as in `identity.captured`
 _FACTS: "tuple[tuple[str, str, type], ...]" = (
     (OFF, "off", bool),
     (ENDED, "ended", bool),
     (NAMESPACE, "namespace", str),
     (FOLDER, "folder", str),
-    (SUSPECT_SINCE, "suspect_since", int),
+    (SUSPECT_FROM, "suspect_from", int),
     (PROBED_AT, "probed_at", int),
     (MISS_REPORTED, "miss_reported", int),
 )
@@ -40,17 +40,17 @@ class Session:
         in_context: The marks of the memories and turns now in the session's context; see `mark`.
         seen: The marks of all memories and turns ever shown to the session.
         sentences: The hashes of all sentences ever shown to the session.
-        suspect_since: When the store became suspect, in milliseconds since 1970; 0 if it is not
-            suspect. A hook that is waiting for the store sets this to the hook's deadline.
+        suspect_from: From when the store is suspect, in milliseconds since 1970; 0 if it is not. A
+            hook that is waiting for the store sets this to the hook's deadline.
         probed_at: When the store was last probed, in milliseconds since 1970.
-        miss_reported: The last `suspect_since` that was reported to the agent.
+        miss_reported: The last `suspect_from` that was reported to the agent.
     """
 
     def __init__(self) -> None:
         """Create an empty state."""
         self.namespace: str | None = None
         self.off = self.ended = False
-        self.suspect_since = self.probed_at = self.miss_reported = 0
+        self.suspect_from = self.probed_at = self.miss_reported = 0
         self.folder: str | None = None
         self.in_context: set[str] = set()
         self.seen: set[str] = set()

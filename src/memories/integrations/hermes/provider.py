@@ -17,7 +17,7 @@ from agent.memory_provider import MemoryProvider
 from memories import InvalidInput, Memories, MemoriesError, TurnDraft, load_config
 from memories.answers import shapes
 from memories.hooks import files, session
-from memories.hooks.recall_prompt import recall_prompt
+from memories.hooks.recall_prompt import Limits, recall_prompt
 from memories.hooks.recall_strategy import RecallRequest, query_of
 from memories.identity.prompt import block
 from memories.mcp.answers import Own, brief_rows, fence_groups, rows
@@ -131,11 +131,11 @@ class MemoriesProvider(MemoryProvider):  # type: ignore[misc]  # Hermes has no t
         home, name = str(self._config.home), self._session_name(session_id)
         place = (home, str(Path.cwd()), name, self._config.namespace)
         request = RecallRequest(place, query_of(query), time.monotonic() + RECALL_SECONDS)
-        limits = (RECALL_CHARACTERS, RECALL_TOKENS)
+        limits = Limits(RECALL_CHARACTERS, RECALL_TOKENS)
         context = recall_prompt(self._memories, request, self._config, projects=(), limits=limits)
         if context.shown:
             facts = {session.SHOWN: context.shown, session.SENTENCES: context.sentences}
-            session.note(home, name, **facts)
+            session.try_note(home, name, **facts)  # if it can't be written, memories may repeat
         return context.text
 
     def sync_turn(
