@@ -182,7 +182,7 @@ def settle(anchor: Anchor, tree: WorkingTree) -> Anchor:
     """Check that an explicit anchor holds now; return it in its stored form.
 
     Raises:
-        InvalidInput: It doesn't hold.
+        InvalidInput: The anchor doesn't hold.
     """
     if anchor.kind not in CHECKED:
         return anchor

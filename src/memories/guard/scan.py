@@ -204,7 +204,7 @@ class _Copy(NamedTuple):
         return source, source + 1
 
     def cuts(self) -> list[int]:
-        """Return the positions of replacements in the copy."""
+        """Return where in the copy each replacement begins."""
         return [replacement.copied_start for replacement in self.replacements]
 
 

@@ -317,7 +317,7 @@ def _counted_days(code: str) -> Iterator[_Reading]:
 
 @functools.cache
 def _units(code: str) -> Mapping[str, tuple[str, str]]:
-    """Return the units of time by name, each with the number that its name includes, else 1."""
+    """Return the unit of time for each name, and how many of it the name means, usually 1."""
     units: dict[str, tuple[str, str]] = {}
     for unit in _UNITS:
         for entry in words(code)[unit]:

@@ -142,7 +142,7 @@ class Accesses:
                     fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 status = os.fstat(fd)
                 if not _is_at(self._waiting, status):
-                    continue  # another process renamed the file to count it
+                    continue  # another process renamed the file to count its reads
                 if status.st_size < MAX_BYTES:
                     os.write(fd, line)
                 return status.st_size + len(line)

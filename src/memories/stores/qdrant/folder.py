@@ -185,7 +185,7 @@ def _acquire(folder: Path) -> _OpenFolder:
                 _inherited.append(_open_folders.pop(open_folder.folder))
         if folder not in _open_folders:
             _open_folders[folder] = _OpenFolder(folder)
-            atexit.unregister(_close_all)  # it must be registered only once
+            atexit.unregister(_close_all)  # the function must be registered only once
             atexit.register(_close_all)
         _open_folders[folder].users += 1
         return _open_folders[folder]

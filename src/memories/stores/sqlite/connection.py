@@ -33,7 +33,7 @@ _PARTS = ("", "-wal", "-shm")
 COPIES = ("v*.backup", "replaced-*", "before-fix-*")
 # how long one attempt to erase waits for readers; other writers have to wait too
 _ATTEMPT_MILLIS = 100
-_BETWEEN_ATTEMPTS = 0.05  # seconds between two attempts, so that others can write
+_BETWEEN_ATTEMPTS = 0.05  # pause in seconds, during which others can write
 
 # The warnings already logged, each as a file and the number of its missing commits.
 _reported: set[tuple[Path, int]] = set()

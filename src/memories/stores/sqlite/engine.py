@@ -64,7 +64,7 @@ class Marker(NamedTuple):
 
     @property
     def history(self) -> str:
-        """The part that a store's states share until its history forks."""
+        """The part of `store` that all states of one store have, until a copy of it diverges."""
         return self.store[:_HISTORY]
 
     def leads_to(self, after: Self) -> bool:

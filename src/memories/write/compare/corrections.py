@@ -85,7 +85,7 @@ _TOWARDS = frozenset(
 )
 _PLACES = (SOFT | _TOWARDS) - {"with"}  # "works with" can have many objects
 _QUANTITIES = frozenset("always only most some few many all every half".split())
-# Verbs of something with one time; a museum may open on several days.
+# Verbs for something that has only one time. A museum may open on several days.
 _TIMED = (SINGLE | {"is", "happen", "occur", "meet", "fall"}) - {"open"}
 _TIME_OF_DAY = re.compile(r"(\d{1,2}):\d\d")
 _HALF_DAY_HOURS = 6
@@ -283,7 +283,7 @@ def _is_other_value(change: Change) -> bool:
         return False
     if _prepositions(change.removed) != _prepositions(change.added):
         return False
-    is_example = change.head[-1].key == "example"  # one of several
+    is_example = change.head[-1].key == "example"  # there may be several examples
     # two actions, which may both happen: written by Ann, translated into French
     are_actions = all(map(_begins_with_participle, (change.removed, change.added)))
     if is_example or are_actions or _changes_direction(change) or _changes_kind(change):

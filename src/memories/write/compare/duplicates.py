@@ -268,9 +268,9 @@ class _Weighed(NamedTuple):
     """The words of a text, regardless of their order, for a quick comparison.
 
     Attributes:
-        counts: How often each significant word occurs, by its key.
-        meanings: What each word may mean, by its key.
-        keys: The keys of the words that may have each meaning, by that meaning.
+        counts: For the key of each significant word, how often the word occurs.
+        meanings: For the key of each word, what the word may mean.
+        keys: For each meaning, the keys of the words that may have it.
         compounds: The known compounds among the words, which the other text may write as two words.
         acronyms: The words that may be initials, in lower case.
         initials: The first letters of all words, in order.
