@@ -51,7 +51,7 @@ _NAMES = frozenset(
 )
 _PREFIXES = (
     "MEMORY_", "EMBEDDER", "CONTEXT_", "CHROMA", "FILE_MIGRATE_", "QDRANT_", "CODEX_", "CLINE_",
-    "XDG_", "LC_", "SSL_",
+    "XDG_", "LC_", "SSL_", "PG",
     "FRESHNESS_", "ACCESS_BOOST_", "RELEVANCE_THRESHOLD_",
 )  # fmt: skip
 

@@ -456,7 +456,7 @@ class Warm:
         if not self._served.fits():
             self._served.end("the store was removed or replaced")
             return DIRECT
-        if environment.get("TZ") != os.environ.get("TZ"):  # a time zone is process-wide
+        if process_wide(environment, self._url) != process_wide(os.environ, self._url):
             return DIRECT
         try:
             with standing_for(caller, apart=self._thread.apart):
@@ -507,6 +507,18 @@ class Warm:
         if any(_reveal(getattr(config, name)) != _reveal(getattr(own, name)) for name in _SECRET):
             return False
         return config.home == own.home or config.home.resolve() == own.home.resolve()
+
+
+def process_wide(environment: Mapping[str, str], store: str) -> dict[str, str]:
+    """Return the variables that a library reads from its process, so that a server can't use a
+    caller's: the time zone and, for a PostgreSQL store, the variables of libpq, such as PGHOST.
+    """
+    is_postgres = store.startswith("postgres")
+    return {
+        name: value
+        for name, value in environment.items()
+        if name == "TZ" or (is_postgres and name.startswith("PG"))
+    }
 
 
 # The settings that determine the store and the model. A client whose values differ from the

@@ -20,6 +20,7 @@ from live_command import Serve, servers
 from memories import Memories, __version__
 from memories import warm as client
 from memories.cli import COMMANDS
+from memories.server.warm import process_wide
 from memories.settings import SETTINGS
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -127,6 +128,17 @@ def test_every_setting_is_sent_with_a_command() -> None:
     assert [
         setting.variable for setting in SETTINGS if not client.is_carried(setting.variable)
     ] == []
+
+
+def test_a_client_of_another_postgresql_server_does_its_own_work() -> None:
+    own = {"TZ": "Asia/Tokyo", "PGHOST": "db1", "PGPASSWORD": "s"}
+    callers = {**own, "PGHOST": "db2", "HOME": "/root"}
+    assert all(map(client.is_carried, own))
+    for url in ("postgresql:///memories", "postgres://db/memories"):
+        assert process_wide(own, url) == own
+        assert process_wide(callers, url) == {**own, "PGHOST": "db2"}
+    sqlite = "sqlite:///memories.db"
+    assert process_wide(own, sqlite) == process_wide(callers, sqlite) == {"TZ": "Asia/Tokyo"}
 
 
 def test_every_command_is_run_either_by_a_server_or_never() -> None:
