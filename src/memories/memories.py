@@ -1096,8 +1096,8 @@ class Memories:
     def duplicates(
         self, *, where: str | None = None, limit: int | None = None
     ) -> "Iterator[Repeat]":
-        """Yield memories in your own namespace that repeat older ones, so that `create` would
-        refuse them.
+        """Yield memories in your own namespace that repeat older ones, and that `create` would
+        therefore refuse.
 
         Every memory is compared, which takes a few milliseconds for each. Nothing is changed.
 

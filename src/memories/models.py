@@ -307,7 +307,7 @@ class Page(NamedTuple):
 
 
 class NamespaceCounts(NamedTuple):
-    """The size of a namespace, now or at a past time; None if unknown for the past.
+    """The size of a namespace, now or at a past time; counts unknown for that time are None.
 
     Attributes:
         name: The namespace.

@@ -500,7 +500,7 @@ def anchor_options(*aliases: str) -> Decorator:
     """Return the options for anchors and dates of a memory; see `read_cited`.
 
     Args:
-        *aliases: Other names of `--valid-until`.
+        *aliases: Other names for `--valid-until`.
     """
     return together(
         anchor_option,

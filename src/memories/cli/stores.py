@@ -114,7 +114,7 @@ def temporary_copy(write: Callable[[IO[bytes]], object]) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def name_place(place: str, consequence: str) -> Iterator[None]:
-    """Add a location, and the consequence or the remedy, to the errors of writing there."""
+    """Name the place in an error from writing to it, and add the consequence or the remedy."""
     try:
         yield
     except (BrokenPipeError, MemoriesError):

@@ -400,7 +400,7 @@ def _server_failure(words: Sequence[str], exc: BaseException, errors: str) -> _F
 
 
 def _last_error(text: str) -> str:
-    """Return the last error that a program printed; our own program prints JSON on a pipe."""
+    """Return the last error that a program printed; our own program prints JSON to a pipe."""
     lines = text.strip().splitlines()
     if not lines:
         return ""

@@ -147,7 +147,7 @@ class _Reader:
             documents = self._gateway.recall_memory(query, n, self._request.min_confidence)
             return len(documents), admission.admit_memories(documents, self._request.rules, limit)
 
-        # Read twice as many, so that space can be divided among several writers.
+        # Read twice as many as wanted, so that space can be divided among several writers.
         documents = self._read_enough(read, limit, min(2 * limit, MAX_LIMIT))
         self.gathered.memories = self._parse(_memory_with_similarity, documents)
 

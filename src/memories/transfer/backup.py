@@ -284,7 +284,7 @@ def scratch_beside(file: Path, ending: str = "new") -> Iterator[Path]:
 
 
 def _clear_leftovers(folder: Path, name: str, ending: str = "new") -> None:
-    """Remove the files that killed backups or restores left behind."""
+    """Remove the files left behind by backups or restores that were killed."""
     for leftover in folder.glob(f".{glob.escape(name)}*.{ending}"):
         with try_lock(leftover, 0) as is_unused:
             if is_unused:

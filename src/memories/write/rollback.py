@@ -371,7 +371,7 @@ class Rollback(NamedTuple):
         """Return the patch for the latest version of a memory.
 
         A new version replaces or restores the latest one. Without a new version, the memory ends
-        the way it had ended at the time to roll back to.
+        in the same way as it had ended at the time to roll back to.
         """
         latest, then = change.latest, change.then
         if new is not None and latest.ended_at is None:

@@ -93,8 +93,8 @@ class Metrics:
 
 class _Lines:
     """Writes lines to standard error. It writes only once per iteration of the event loop, since
-    each write lets other threads run. At a terminal it writes nothing, because the lines would push
-    the link to the page out of sight.
+    each write gives up Python's lock, which other threads may then hold for a while. At a terminal
+    it writes nothing, because the lines would push the link to the page out of sight.
     """
 
     def __init__(self) -> None:

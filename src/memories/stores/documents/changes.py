@@ -188,9 +188,7 @@ class Changes:
         return [record for record in self.records() if where.fits(record)]
 
     def get(self, ref: Ref) -> Record | None:
-        """Return a record that the transaction has added or changed, without vectors; None for
-        others.
-        """
+        """Return a record without vectors if the transaction has added or changed it; else None."""
         new = self.new.get(ref)
         return self.patched.get(ref) if new is None else new._replace(vectors=None)
 

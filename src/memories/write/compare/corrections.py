@@ -384,7 +384,7 @@ def _are_variants(change: Change) -> bool:
     parts, other_parts = (
         re.split(r"[\W_]+", word.shown.lower()) for word in (*change.removed, *change.added)
     )
-    codes = zip(parts[:-1], other_parts[:-1], strict=False)  # "acme.io" ends with no language
+    codes = zip(parts[:-1], other_parts[:-1], strict=False)  # not the "io" of "acme.io"
     variants = [pair for pair in codes if all(map(_CODE.fullmatch, pair))]
     changed = [pair for pair in zip(parts, other_parts, strict=False) if pair[0] != pair[1]]
     return len(parts) == len(other_parts) and all(
