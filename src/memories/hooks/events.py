@@ -23,7 +23,7 @@ from memories.hooks.recall_strategy import (
     recall_now,
 )
 
-TYPE_CHECKING = False  # the one in `typing` takes 3 ms to import
+TYPE_CHECKING = False  # importing `typing` for this takes 3 ms
 if TYPE_CHECKING:
     from collections.abc import Callable
 

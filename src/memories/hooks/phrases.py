@@ -258,7 +258,7 @@ def _weigh(text: str, sentence: str, name: str | None, rate: Rate) -> str | None
 
 
 def _weigh_gloss(text: str, sentence: str, codes: Sequence[str], rate: Rate) -> str | None:
-    """Return the kind of a sentence in another language if its gloss has enough worth.
+    """Return the kind of a sentence in another language if its gloss reaches the minimum worth.
 
     Args:
         text: The sentence, folded and without quotations.

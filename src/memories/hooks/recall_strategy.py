@@ -14,7 +14,7 @@ import time
 
 from memories.hooks import session
 
-TYPE_CHECKING = False  # the one in `typing` takes 3 ms to import
+TYPE_CHECKING = False  # importing `typing` for this takes 3 ms
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any

@@ -11,7 +11,7 @@ import time
 
 from memories.hooks import files, inbox
 
-TYPE_CHECKING = False  # the one in `typing` takes 3 ms to import
+TYPE_CHECKING = False  # importing `typing` for this takes 3 ms
 if TYPE_CHECKING:
     from typing import Any
 

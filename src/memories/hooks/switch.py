@@ -10,7 +10,7 @@ import re
 
 from memories.hooks import files, session
 
-TYPE_CHECKING = False  # the one in `typing` takes 3 ms to import
+TYPE_CHECKING = False  # importing `typing` for this takes 3 ms
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path

@@ -313,8 +313,8 @@ def _fit(
 ) -> tuple[list[Entry], list[Entry]]:
     """Return the memories and session notes that fit.
 
-    Very long memories are left out first. After that, the last memory is left out as long as there
-    are more memories than notes, and otherwise the oldest note.
+    Very long memories are left out first. Then, until the rest fits, the last memory is left out if
+    there are more memories than notes, else the oldest note.
     """
     shown, shown_sessions = list(entries), list(sessions)
     while shown or shown_sessions:

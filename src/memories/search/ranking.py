@@ -88,7 +88,8 @@ FULL_WORDS = 4.0
 # could confirm the match.
 STANDALONE = 2.0
 FULL_LENGTH = 20  # a turn with this many words is not brief
-WORDS_ONLY_SIGNS = 0.4  # factor for the signs without an embedder; else they could dominate
+# Without an embedder, the factor for signs, which could otherwise outweigh the words.
+WORDS_ONLY_SIGNS = 0.4
 # A text this close to a date in the query is a hit even without a shared word.
 ON_DATE = 0.5
 # A text this near to a clear answer, in units of calibration, may also be an answer.

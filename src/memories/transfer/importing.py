@@ -184,7 +184,7 @@ def import_(
         embedder: Makes missing vectors; None to search by words only.
         namespaces: Only these may be written; None for all.
         dry_run: Store nothing; only return what would happen.
-        intake: How the records are changed first.
+        intake: How to change the records before they are stored.
 
     Raises:
         InvalidInput: A line is invalid, or the export is incomplete. Earlier batches were

@@ -170,7 +170,7 @@ def refuse_states(selector: Selector, action: str) -> None:
 
 
 def delete(lookup: Lookup, selector: Selector, *, dry_run: bool) -> Affected:
-    """Delete the selected current memories, all with the same time; see `Memories.delete_where`.
+    """Delete the selected current memories; all get the same time. See `Memories.delete_where`.
 
     Raises:
         InvalidInput: The expression names memories that are not current.

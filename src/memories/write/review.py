@@ -44,7 +44,7 @@ class Waiting(TypedDict, total=False):
         until: Only memories from this time or earlier.
         import_id: Only memories from this import.
         match: Only memories with all of these words.
-        suspicious: Only memories marked as suspicious if True, only others if False.
+        suspicious: Only memories marked as suspicious if True, only unmarked ones if False.
     """
 
     tags: Mapping[str, str] | None

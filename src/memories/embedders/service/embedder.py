@@ -240,7 +240,8 @@ def open_service(name: str, config: Config) -> HTTPEmbedder:
 
 
 MIN_SECONDS, MAX_SECONDS = 15.0, 600.0
-_CLOSE = 2  # a failure applies to callers who would wait at most this many times as long
+# A failure applies to callers who would wait at most this many times as long as the one it hit.
+_CLOSE = 2
 
 
 class Rest:

@@ -215,7 +215,7 @@ class SQLiteFile:
             return engine.count_missing_commits(connection, commit_note)
 
     def accept_loss(self) -> int:
-        """Continue in a new history without the missing commits; return how many there are."""
+        """Continue in a new history without the missing commits; return how many are missing."""
         with sqlite_errors(self.path), self._exclusive(BUSY_SECONDS) as side:
             connection = self._connection()
             _, commit_note = engine.read_open_side(side)

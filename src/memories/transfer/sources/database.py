@@ -31,7 +31,7 @@ class Database:
     def columns(self, table: str) -> set[str]:
         """Return the names of a table's columns; empty if there is no such table.
 
-        Views don't count: one in a damaged or hostile file could compute endless rows.
+        Views don't count: a view in a damaged or hostile file could produce rows endlessly.
         """
         sql = (
             "SELECT c.name FROM sqlite_master AS t, pragma_table_info(t.name) AS c "

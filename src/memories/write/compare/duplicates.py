@@ -368,7 +368,7 @@ def _shorten_names(words: Sequence[Word], other: Sequence[Word]) -> list[Word]:
     return shortened
 
 
-@functools.lru_cache(maxsize=1)  # `corrections` calls it right after `compare_texts`
+@functools.lru_cache(maxsize=1)  # `corrections` repeats the call that `compare_texts` made
 def align_texts(new: str, old: str) -> tuple[Sequence[Word], Sequence[Word]]:
     """Return the words of two texts, aligned by `align_words`."""
     codes = tongues(new, old)

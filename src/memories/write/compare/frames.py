@@ -103,7 +103,7 @@ def _with_verb_first(change: Change) -> Change:
 
 @functools.lru_cache(maxsize=4_096)
 def verb_of(word: Word) -> str:
-    """Return the base form of a word that may be a known verb; empty for others."""
+    """Return the base form of a word if it may be a known verb; else an empty string."""
     if word.key in {"is", "@there"}:
         return word.key
     form = word.shown.lower()
