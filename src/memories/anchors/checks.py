@@ -206,7 +206,7 @@ def _read_and_check(
     """Return the state of an anchor's path, and whether the anchor holds; None if unknown.
 
     Raises:
-        TimeoutError: It took too long.
+        TimeoutError: The check took too long.
     """
     if anchor.kind == PATH:
         return look, _is_there(anchor, look)

@@ -218,7 +218,7 @@ def _count_repeat(operation: str, low: Any, high: Any, inner: Any) -> tuple[int 
     if steps is None or str(high) == "MAXREPEAT":
         return None, 1
     low, high = int(low), int(high)
-    # each repetition of an inner part that can match in several ways multiplies the ways
+    # if the inner part can match in several ways, each repetition multiplies the ways
     combinations = min(ways ** min(high, 40), _MANY)
     lengths = 1
     if operation != "POSSESSIVE_REPEAT":

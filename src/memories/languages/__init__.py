@@ -308,7 +308,7 @@ def are_opposite(first: str, second: str, codes: Sequence[str]) -> bool:
 
 
 def numbers_in_figures(text: str) -> str:
-    """Return a text with the numbers up to 99 in Chinese characters replaced by digits."""
+    """Return a text in which digits replace the numbers up to 99 written in Chinese characters."""
     return re.sub(_HAN_NUMBER, lambda match: str(_read_han(match[0])), text)
 
 

@@ -175,7 +175,7 @@ def _haystack(text: str) -> str:
 def words_in(text: str) -> set[str]:
     """Return the words of a text without case and accents.
 
-    For unspaced scripts, return the characters and pairs.
+    For scripts without spaces, return the characters and the pairs of neighbouring characters.
     """
     indexed = _strip_marks(index_text(text))
     return set(_words(indexed)) | _pieces(indexed)

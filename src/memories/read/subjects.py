@@ -24,8 +24,8 @@ REPLACES = 1.3  # minimum score of a text that may replace another
 # half of `bench tidy`
 SURELY_REPLACES = 1.7
 UNRELATED = 0.25  # closeness below which texts are not about the same subject
-STANDS_OUT = 8.6  # minimum height of a text that stands out, plus a share of its lead
-LEAD = 0.5  # the share of its lead over the second closest text
+STANDS_OUT = 8.6  # minimum of height + LEAD × lead, for a text that stands out
+LEAD = 0.5  # weight of the lead over the second closest text
 NOISE = 2.5  # height of the closest text in a store without related texts
 # Minimum share of the old text's words that a new text contains if it doesn't announce a change.
 MIN_SHARED = 0.35

@@ -125,9 +125,9 @@ class Store(Protocol):
             migration.
 
         Raises:
-            StoreError: If the failure came after the records were removed, no reader sees them,
-                `info` reports `erasing`, and the next call, even one without refs, finishes the
-                erasure. A `LoggedStore` then raises `ErasureUnfinished`.
+            StoreError: The erasure failed. If the records had already been removed, no reader sees
+                them, `info` reports `erasing`, and the next call, even one without refs, finishes
+                the erasure. In that case, a `LoggedStore` raises `ErasureUnfinished`.
         """
 
     def scan(

@@ -98,7 +98,7 @@ class Condition(NamedTuple):
     value: Value
 
 
-Where = Sequence[Condition]  # all must be met; if empty, every point in the part matches
+Where = Sequence[Condition]  # all must be met; without conditions, every point in the part matches
 
 
 class Driver(Protocol):

@@ -305,7 +305,8 @@ def _begins_with_participle(words: Sequence[Word]) -> bool:
 
 def _changes_direction(change: Change) -> bool:
     """Return whether only one text joins two values ("to A and B", "from B"), or one text is about
-    going to a place and the other about coming from a different place. Both texts may be true.
+    going to a place and the other about coming from a different place. In either case, both texts
+    may be true.
     """
     removed, added = keys_of(change.removed), keys_of(change.added)
     if ("and" in removed) != ("and" in added):
