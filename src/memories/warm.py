@@ -292,7 +292,7 @@ def _exchange(connection: "socket", request: bytes, *, changes: bool) -> bytes |
     try:
         connection.sendall(request)
     except OSError:
-        return DIRECT  # the server doesn't start before it has the whole request
+        return DIRECT  # the server runs nothing before it has the whole request
     try:
         return _receive(connection)
     except OSError:

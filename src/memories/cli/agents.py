@@ -292,7 +292,7 @@ def _name_project(config: "Config", name: str | None) -> tuple[str | None, bool]
     metavar="N",
     help="Stop after at most N seconds. [default: 0.85; more on a busy machine]",
 )
-def hook(**_: object) -> None:  # only for its help: `__main__` runs hooks
+def hook(**_: object) -> None:  # only provides the help; `__main__` runs hooks
     """Handle an event from an agent's host.
 
     EVENT is session-start, user-prompt, answer, stop, pre-compact or session-end. The host passes

@@ -1,4 +1,4 @@
-"""Commands that keep a store safe: backup, doctor, and the part of restore that reads a file."""
+"""Commands that keep a store safe: backup, doctor, and restore from a file."""
 
 import os
 import shlex

@@ -1,4 +1,4 @@
-"""Changes to many memories: selected by id, key or --where, or created from lines; rollback."""
+"""Changes to memories selected by id, key or --where; creation from lines; rollback."""
 
 import contextlib
 import sys
@@ -383,7 +383,7 @@ def _report(
         counts["lines"] += 1
         counts[_outcome(result)] += 1
         answer = {"line": line.number, **_shape_line(result)}
-        if not answer["stored"] or not is_terminal():  # the progress bar covers the others
+        if not answer["stored"] or not is_terminal():  # at a terminal, a bar counts stored lines
             answers.append(answer)
     if answers:
         emit_lines(answers, _render_line)

@@ -222,7 +222,7 @@ def _connect(
     *,
     dry_run: bool,
 ) -> dict[str, Any]:
-    # Write the notes before connecting: afterwards, the host's folder exists and looks installed.
+    # Write the notes first: connecting makes the host's folder, so the host would look installed.
     notes = _notes(connector, request, program, is_changed=bool(changes))
     backups = {}
     if changes and not dry_run:

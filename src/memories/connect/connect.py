@@ -68,7 +68,7 @@ class Target(NamedTuple):
         return files.read(path, inside=None if self.is_private else self.root)
 
     def refuse_changed(self, change: "Change") -> None:
-        """Raise an error if another program has changed a file since this one read it."""
+        """Raise an error if another program has changed a file since this program read it."""
         if self.read(change.path) != change.before:
             raise InvalidInput(
                 f"{change.path} was changed by another program in the meantime; run this command "

@@ -52,7 +52,7 @@ _JOINER = re.compile("(?<![\u200c\u200d\ufe0f])[\u200c\u200d\ufe0f](?![\u200c\u2
 
 def new_boundary() -> str:
     """Return a random number that no stored text can predict. Its nine digits take three tokens."""
-    number = int.from_bytes(os.urandom(8)) % 900_000_000  # like `secrets`, which is slow to import
+    number = int.from_bytes(os.urandom(8)) % 900_000_000  # as in `secrets`, which is slow to import
     return str(100_000_000 + number)
 
 

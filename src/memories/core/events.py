@@ -326,7 +326,7 @@ def forget(home: Path, is_forgotten: Callable[[dict[str, Any]], bool]) -> int:
     with contextlib.suppress(FileNotFoundError):
         fd = os.open(home / FILE, os.O_RDWR)
         try:
-            _rotate(home, fd)  # so that nothing is appended to the files below
+            _rotate(home, fd)  # so that nothing is appended to the files while they are rewritten
         finally:
             os.close(fd)
     for path in files(home):

@@ -183,7 +183,7 @@ def tags_of(labels: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_reserved(key: str) -> bool:
-    """Return whether a label is reserved, so no tag can use it as its key."""
+    """Return whether a label is reserved, so that no tag can have it as its key."""
     return key[:1] == _RESERVED
 
 
@@ -260,7 +260,7 @@ def _clean(text: str, kind: str) -> str:
 
 def program() -> str:
     """Return the version of this program."""
-    version: str = sys.modules["memories"].__version__  # already loaded, before any of its modules
+    version: str = sys.modules["memories"].__version__  # loaded before its modules
     return version
 
 

@@ -23,8 +23,8 @@ MAX_NAMESPACE = 63
 _MAX_QUOTED = 4_096  # maximum number of characters of a text that are read to quote it
 
 _NAMESPACE = re.compile(r"[a-z0-9][a-z0-9._-]*")
-# A namespace's folder is in the home, next to the program's own files and folders. This lists all
-# their names: `tests/cli/test_own_names.py` fails for a file that is missing here.
+# A namespace's folder is in the home, next to the program's own files and folders. Their names are
+# listed here; `tests/cli/test_own_names.py` fails if one is missing.
 OWN_FOLDERS = frozenset({"backups", "hooks", "inbox", "serve", "sessions"})
 _OWN_FILE = re.compile(
     r"off|requests-[0-9a-f]{8}(?:[.-].*)?"

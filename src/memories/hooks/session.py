@@ -77,8 +77,8 @@ def mark(shown: str) -> str:
     """Return the form of an id in a session file.
 
     A memory's id is unchanged. A turn's id, `CONVERSATION#INDEX`, is hashed: users name their
-    conversations, and such a name must not outlive the conversation. Marking a mark again doesn't
-    change it. So files from earlier versions, which contain the names, are read in the same way.
+    conversations, and such a name must not outlive the conversation. A hashed id stays the same, so
+    this can be applied to every id in a file; in files from earlier versions, none is hashed.
     """
     if shown.rfind("#") <= 0:
         return shown

@@ -274,7 +274,7 @@ def _read_past(match: re.Match[str], context: _Context) -> Iterator[Span]:
 
 
 def _read_last(match: re.Match[str], context: _Context) -> Iterator[Span]:
-    """Read "last week", month or year by the calendar, and "last weekend"."""
+    """Read "last week", "last weekend", "last month" and "last year", by the calendar."""
     today, unit = context.today, match[1].lower()
     monday = _days_before(today, today.weekday())
     if unit == "week":
@@ -289,7 +289,7 @@ def _read_last(match: re.Match[str], context: _Context) -> Iterator[Span]:
 
 
 def _read_next(match: re.Match[str], context: _Context) -> Iterator[Span]:
-    """Read "next week", weekend, month, year, or the next such weekday or month after today."""
+    """Read "next" with "week", "weekend", "month", "year", or the name of a weekday or month."""
     today, unit = context.today, match[1].lower()
     monday = _days_before(today, today.weekday() - 7)
     if unit == "week":

@@ -566,7 +566,7 @@ def with_past_reinforcement(
 ) -> list[Record]:
     """Return memories with their last reinforcement as of a given time.
 
-    Earlier versions of Memories recorded only the latest reinforcement of each memory.
+    Of the reinforcements by earlier versions of Memories, only the latest is known.
     """
     return [_with_past_reinforcement(store, record, moment) for record in records]
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from memories.models import DecayPolicy
     from memories.settings import Config
 
-FRESH, NORMAL, STALE = range(3)  # staleness of a memory: indexes of `Relevance.thresholds`
+FRESH, NORMAL, STALE = range(3)  # how stale a memory is: indexes into `Relevance.thresholds`
 
 
 class Relevance(NamedTuple):
@@ -49,7 +49,7 @@ class Relevance(NamedTuple):
 
     @classmethod
     def of(cls, config: "Config") -> Self:
-        """Return the relevance in the settings."""
+        """Return the values in the settings."""
         return cls(
             config.freshness_decay_rate,
             config.freshness_min,

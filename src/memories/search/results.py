@@ -83,7 +83,7 @@ class Hit:
 
     @property
     def content(self) -> str:
-        """Its text."""
+        """The text of the memory or turn."""
         return self.found.content
 
     @property

@@ -143,7 +143,7 @@ class HttpProtocol(HttpToolsProtocol):
         if not self._refused:
             super().on_message_complete()
 
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  # noqa: ARG002
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002
         """Refuse a request that is not HTTP."""
         self._refuse(400, "the request is not HTTP/1.1")
 

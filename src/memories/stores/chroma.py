@@ -219,7 +219,7 @@ class ChromaDriver:
         return self._ids[name]
 
     def _create(self, part: Part, contents: str) -> str:
-        """List a part, create a collection for it, and return the collection's id."""
+        """Add a part to the list of parts, create its collection, and return that one's id."""
         name = self._collection_name(part, contents)
         self._change_parts("add", {"ids": [json.dumps(part)], "embeddings": [[0.0]]})
         body = {

@@ -280,7 +280,7 @@ class LoggedStore(StoreWrapper):
         return entries
 
     def _head(self, namespace: str) -> "tuple[int, Link | None]":
-        """Return a chain's last entry and its position; 0 and None for an empty chain."""
+        """Return the position and link of a chain's last entry; 0 and None for an empty chain."""
         from memories.stores import chain
 
         if self._batch is not None and namespace in self._batch.heads:

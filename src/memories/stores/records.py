@@ -409,9 +409,9 @@ def patch_for_copy(record: Record, copy: Record) -> Patch | None:
 
 
 def split_ends_first(patches: Sequence[Patch]) -> tuple[list[Patch], list[Patch]]:
-    """Return the patches that end records, and the others.
+    """Split patches into those that end records and those that don't, to be applied in this order.
 
-    Apply those that end records first, because ending a record frees its key.
+    Ending a record frees its key, which another patch may need.
     """
     ends = [patch for patch in patches if patch.ended_at is not None]
     return ends, [patch for patch in patches if patch.ended_at is None]

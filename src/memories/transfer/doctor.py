@@ -377,7 +377,7 @@ def _salvage_file(path: Path, lost: list[tuple[str, Ref | None]]) -> Iterator[An
 
 def _salvage_store(config: Config, lost: list[tuple[str, Ref | None]]) -> Iterator[Any]:
     with contextlib.closing(open_store(config.store, None, config)) as store:
-        with store.transaction():  # without one, unreadable parts may look empty
+        with store.transaction():  # outside a transaction, unreadable parts may look empty
             for place in places(store):
                 try:
                     for page in pages(store, place):

@@ -178,7 +178,7 @@ def _in_order(store: Store, place: Place) -> Iterator[Record]:
 
     Some stores return groups that are named by ids separately from the others.
     """
-    if place.collection is Collection.MEMORY:  # all groups are ids
+    if place.collection is Collection.MEMORY:  # its groups are named by ids
         return (record for page in pages(store, place) for record in page)
 
     def by_kind(*, ids: bool) -> Iterator[Record]:

@@ -124,7 +124,7 @@ class Tally:
         self._add(header)
 
     def add(self, line: str) -> None:
-        """Add the line of a record, without its end."""
+        """Add the line of a record, without its line end."""
         self.records += 1
         self._add(line)
 

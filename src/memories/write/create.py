@@ -351,7 +351,7 @@ def _merge(writer: Writer, prepared: Prepared, same: Record) -> Created:
     """Merge a draft into the memory with the same text."""
     writer.retire(prepared.superseded, same.ref.group, writer.now)
     if prepared.superseded is not None:
-        # Read the memory again, since it may have been linked with the retired one.
+        # Read the memory again, since ending the other one may have changed its links.
         same = writer.lookup.own.find(same.ref.group)
     repetition = writer.repetition(same, prepared.draft, prepared.vectors, prepared.redacted)
     return _report_merged(writer, repetition.merge())

@@ -355,7 +355,7 @@ def select(
     where = selector.narrow(selector.include_states(Filter(selector.collection, (namespace,))))
     records = (record for page in scan_pages(store, where, size=PAGE) for record in page)
     if selector.collection is Collection.HISTORY:
-        # The filter may have matched only some of the parts.
+        # The filter may have matched only some parts of a message.
         records = (join_parts(parts_of(store, parts[0]) or parts) for parts in group_parts(records))
     for record in records:
         if selector.selects(record) and (fits is None or fits(record)):

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _MOST_VERSIONS = 1_000_000  # more than any memory has
 _RESTORED = " (restored)"
-# Actions that may write versions with an earlier date. A rollback is not one of them.
+# Actions that may write versions dated before the action. A rollback is not one of them.
 _WRITING = ("create", "update", "restore", "confirm", "import", "move")
 _ENDING = ("delete", "pend", "update")
 _ACCEPTED = ("accepted_at", "accepted_by")

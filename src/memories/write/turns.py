@@ -363,7 +363,7 @@ def split(text: str) -> list[str]:
 
 
 def _end_of_part(text: str, start: int, visible: int) -> int:
-    """Return the end of a part: the last border of the best kind that the part's second half has.
+    """Return where a part ends: after the last border of the best kind in its second half.
 
     Args:
         text: The complete text.

@@ -230,7 +230,7 @@ def open_service(name: str, config: Config) -> HTTPEmbedder:
     """Return the embedder of a service.
 
     Args:
-        name: Its name, with or without `:MODEL`.
+        name: The service's name, with or without `:MODEL`.
         config: The settings, with the service's address and key.
 
     Raises:

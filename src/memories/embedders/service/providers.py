@@ -16,7 +16,8 @@ from memories.stores.records import Space
 
 # about 1,000 tokens of English; a vector of more text says little about any part of it
 MAX_WINDOW_BYTES = 4_000
-# bytes of UTF-8; the lowest average in practice: English and German have 4, code 3, Chinese 2.5
+# The lowest average in practice, in UTF-8: a token of English or German has 4 bytes, of code 3, of
+# Chinese 2.5.
 BYTES_PER_TOKEN = 2.5
 
 
@@ -197,7 +198,7 @@ def _in_order(answer: Any) -> list[Any]:
 
 
 def _by_type(answer: Any) -> list[Any]:
-    """Return the vectors of an answer in Cohere's shape; Ollama's vectors have no types."""
+    """Return an answer's vectors; Cohere groups them by type of number, Ollama doesn't."""
     vectors = answer["embeddings"]
     if isinstance(vectors, dict):
         vectors = vectors["float"]

@@ -250,7 +250,7 @@ def _fail(sentence: str) -> "ToolResult":
     return ToolResult(success=False, output=sentence, error={"message": sentence})
 
 
-PRIORITY = 10  # before hooks that look at the session's identity
+PRIORITY = 10  # run before hooks that use the session's identity
 
 
 def listen(

@@ -1,4 +1,4 @@
-"""What a page is asked for, what it answers, and the plots that it shows."""
+"""Requests for pages, the contents of pages, and the plots in them."""
 
 from bisect import bisect_left
 from collections import Counter

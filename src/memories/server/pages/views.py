@@ -306,7 +306,7 @@ _REVIEW_PAGE = 50
 
 
 def review(memories: "Memories", request: PageRequest) -> View:
-    """List the memories that wait for review, newest first, with those that resemble each."""
+    """List memories that wait for review, newest first, each with those that resemble it."""
     if request.as_of:
         why = (
             "The store doesn't record when a memory stopped waiting, so only the present is shown."

@@ -78,7 +78,7 @@ class View:
         return {ref_at(where, place) for place in self.places(where, *more)}
 
     def refs_to_check(self, where: Filter) -> set[Ref]:
-        """Return the refs of all matching records, and possibly of others.
+        """Return the refs of all matching records, and possibly of some that don't match.
 
         Most records are live, and a server takes longer to check a condition that most records meet
         than to list all ids.

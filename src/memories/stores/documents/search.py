@@ -317,7 +317,7 @@ class Search:
     def _nearest_in_part(
         self, part: Part, vector: "Vector", size: int, k: int
     ) -> tuple[Scores, bool]:
-        """Return the `k` nearest records among `size` windows, and whether there are no more."""
+        """Return the `k` nearest records among `size` windows, and whether these are all."""
         windows = part._replace(kind=Kind.VECTORS, space=self._space or "")
         hits = self._view.driver.nearest(windows, vector, k=size)
         near: list[tuple[Ref, str, float]] = []

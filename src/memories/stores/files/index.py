@@ -139,7 +139,7 @@ class Index(SQLiteStore):
                 patch = patch_for_copy(record, before[ref])
                 if patch is not None:
                     patches.append(patch)
-            # The earlier records by text, for records that have moved to a different position.
+            # Earlier records by text; one with a new position keeps its reads and vectors.
             twins = {(record.ref.group, record.text): record for record in before.values()}
             copies = [(record, twins.get((record.ref.group, record.text))) for record in new]
             vectors = self.vectors([twin.ref for _, twin in copies if twin])

@@ -302,7 +302,7 @@ class Server:
                 f"{self.masked_url}: an error rolled back the entire transaction; nothing was "
                 "written"
             )
-        if warnings:  # the server only warns if an administrator cancels the wait for a replica
+        if warnings:  # if the wait for a replica is canceled, the server only warns
             raise StoreError(
                 f"{self.masked_url} stored the write, but not on its replicas ({warnings[0]}); "
                 "if the server is lost, so is the write"

@@ -225,7 +225,7 @@ RECORDS = (
     "LEFT JOIN access a ON a.namespace = r.namespace AND a.seq = r.seq"
 )
 
-FEW = 4_000  # up to this many records are all searched, so matches aren't counted
+FEW = 4_000  # if there are no more records than this, matches aren't counted
 COUNTED = 8_000  # matching records are counted up to this number
 
 

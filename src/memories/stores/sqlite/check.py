@@ -170,7 +170,7 @@ def _run_sqlite_check(db: apsw.Connection, check: str) -> list[str]:
     _find_words_damage(db, None)  # refreshes SQLite's view of an index that another process rebuilt
     try:
         rows: list[Any] = db.execute(f"PRAGMA {check}").fetchall()
-    except apsw.SQLError:  # SQLite can't open a word index
+    except apsw.SQLError:  # SQLite can't open a damaged word index
         rows = []
         tables = "SELECT name FROM sqlite_schema WHERE type = 'table' AND rootpage > 0"
         for (name,) in fetch(db, tables):

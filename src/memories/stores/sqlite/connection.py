@@ -210,7 +210,7 @@ class SQLiteFile:
 
     def missing_commits(self) -> int:
         """Return how many acknowledged commits are missing: see `loss_message`."""
-        _, commit_note = engine.read_side(self._lock_file)  # first, or a new commit may seem lost
+        _, commit_note = engine.read_side(self._lock_file)  # first: else a new commit may seem lost
         with self.read() as connection:
             return engine.count_missing_commits(connection, commit_note)
 

@@ -46,10 +46,10 @@ class ReadCache(Generic[_Name, _Value]):
         self._cached = weakref.WeakKeyDictionary()
 
     def current(self, db: apsw.Connection) -> dict[_Name, _Value]:
-        """Return the values that are valid in a connection's transaction.
+        """Return the cached values that are valid in a connection's transaction.
 
-        The caller looks values up and adds new ones. A transaction that has written gets an empty
-        dict that isn't cached, because its changes may be rolled back.
+        The caller adds new values to this dict. A transaction that has written gets an empty dict
+        that isn't cached, because the changes may be rolled back.
         """
         if has_written(db):
             return {}

@@ -301,7 +301,7 @@ def _insert_records(
     try:
         db.executemany(_INSERT, rows_with_refs())
     except apsw.ConstraintError as exc:
-        assert last_ref is not None  # SQLite has refused a row, so it was given one
+        assert last_ref is not None  # set for the row that SQLite refused
         raise Conflict(
             f"another writer has already written version {last_ref.position} of {last_ref.group}, "
             "or used its key; read it again"

@@ -174,7 +174,7 @@ _DELETED = "({row}.ended_at IS NOT NULL AND {row}.ended_by IS 'delete')"
 _NO_VECTOR = (
     "NOT EXISTS (SELECT 1 FROM vector WHERE seq = {row}.seq)"
     " AND NOT EXISTS (SELECT 1 FROM turn_vector WHERE seq = {row}.seq)"
-    " AND (SELECT collection FROM pool WHERE id = {row}.pool) <> 'log'"  # entries lack vectors
+    " AND (SELECT collection FROM pool WHERE id = {row}.pool) <> 'log'"  # the log has no vectors
 )
 
 

@@ -426,7 +426,7 @@ class VectorIndex:
             blocks = self._read_new_blocks(db, cached)
             if self._changing is db and not has_written(db):
                 self._changing = None
-            if self._changing is not db:  # otherwise its changes may be rolled back and replaced
+            if self._changing is not db:  # uncommitted changes may be rolled back
                 self._epoch, self._blocks = epoch, blocks
             return blocks
 

@@ -116,7 +116,7 @@ def _take_snapshot(connection: apsw.Connection, target: Path) -> None:
 
 
 def rewrite(db: apsw.Connection) -> None:
-    """Rewrite a file from a version that didn't overwrite deleted bytes."""
+    """Rewrite a file from a version of this program that didn't overwrite deleted bytes."""
     db.execute("PRAGMA temp_store=FILE")  # the copy may be too large for memory
     try:
         db.execute("VACUUM")

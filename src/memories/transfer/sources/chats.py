@@ -67,7 +67,7 @@ def read_cursor(reader: Reader, file: Path) -> Iterator[Item]:
 
 
 def _read_chat(reader: Reader, database: Database, chat: Mapping[str, Any]) -> Iterator[Item]:
-    """Yield the messages that a chat lists, in order; the others were removed by an edit."""
+    """Yield the messages that a chat lists, in order; an edit removes messages from the list."""
     chat_id = one_line(chat.get("composerId"))
     if not chat_id:
         return

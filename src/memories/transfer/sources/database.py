@@ -25,7 +25,7 @@ class Database:
         self._connection, self._name = connection, name
 
     def tables(self) -> set[str]:
-        """Return the names of its tables."""
+        """Return the names of the file's tables."""
         return {row[0] for row in self._run("SELECT name FROM sqlite_master WHERE type = 'table'")}
 
     def columns(self, table: str) -> set[str]:

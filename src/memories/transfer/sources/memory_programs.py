@@ -254,7 +254,7 @@ def _read_facts(reader: Reader, database: Database) -> Iterator[Item]:
 
 
 def is_omega(sample: Sample) -> bool:
-    """Return whether a path is the program's database, or its folder."""
+    """Return whether a path is OMEGA's database, or the folder that contains it."""
     return "omega.db" in sample.names or sample.has_columns("memories", "node_id", "content")
 
 

@@ -434,7 +434,7 @@ def _is_label(behind: Sequence[Word]) -> bool:
     """
     if not behind or any(map(is_soft, behind)) or is_value(behind[-1]):
         return False
-    # A program supports a system from one version on.
+    # A system's number is no label: "supports Android 9" includes later versions.
     return KINDS.get(behind[-1].shown.lower()) != KINDS["android"]
 
 
@@ -507,7 +507,7 @@ def _is_one_thing(
     keys, noun = {*keys_of(subject)}, subject[-1]
     has_many = not {noun.key, noun.key.removesuffix("s")}.isdisjoint(MANY) and not keys & _BEST
     if has_many and (len(subject) == 1 or keys & {"'s", "of"}):
-        return False  # there can be several, as with Ann's friends, or with bugs
+        return False  # there can be several, as in "Ann's friends" and "bugs"
     if has_verb(behind, SINGLE | PLACED | LEADING):
         return True
     are_names = removed[-1].shown[:1].isupper() and added[-1].shown[:1].isupper()

@@ -135,7 +135,7 @@ def _without(keys: Sequence[str], part: Sequence[str]) -> Sequence[str]:
 
 
 def _has_verb_first(inverted: Sequence[str], plain: Sequence[str]) -> bool:
-    """Return whether texts are equal, or would be if the first word were moved after a subject."""
+    """Return whether texts are equal, or would be with the first one's verb after its subject."""
     if inverted == plain:
         return bool(plain)
     length = 1
@@ -165,7 +165,7 @@ def _resolve_owner(words: Sequence[Word], other: Sequence[Word]) -> list[Word]:
 def join_nouns(words: Sequence[Word], other: Sequence[Word]) -> Sequence[Word]:
     """Write "the meeting with the client" as "the client meeting" if the other text does."""
     keys = keys_of(words)
-    # A word with the form `FREE` replaces a verb, so it ends a noun.
+    # A word with the form `FREE` stands for a verb, so no noun phrase continues after it.
     other_keys = " ".join(word.key if word.form != FREE else f"{word.key} ." for word in other)
     other_keys = f" {other_keys} "
     for at in range(1, len(words) - 1):
