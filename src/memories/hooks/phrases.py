@@ -42,7 +42,7 @@ _WITHOUT_LABEL = ("preference:", "important")  # labels that don't become part o
 # If one of these leads from "remember" to the fact, the fact needs no verb.
 _CLEAR_LEADS = (" that ", ":", "—", "–", " dass ", " que ", " che ", " dat ", " что ")
 _ASKS = re.compile(r"[?？؟]\W*$")
-_GREEK_ASKS = re.compile(r";\W*$")  # in a folded text
+_GREEK_ASKS = re.compile(r";\W*$")  # folding writes the Greek question mark like this
 _NAME = re.compile(r"<(\w+)>")
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 
@@ -241,7 +241,7 @@ def _find_phrase(sentence: str, role: str, message: str, rate: Rate | None) -> C
 
 
 def _weigh(text: str, sentence: str, name: str | None, rate: Rate) -> str | None:
-    """Return the kind of phrase in an English sentence if its worth is high enough.
+    """Return the kind of an English sentence if it reaches the minimum worth.
 
     Args:
         text: The sentence, folded and without quotations.

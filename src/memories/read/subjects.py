@@ -72,7 +72,7 @@ def stands_out(new: str, similarities: Sequence[float | None], space: "Space") -
     if space.noise_spread == 0:
         return False  # the model's noise is unknown
     if space.latin_only and not is_latin(new):
-        return False  # all vectors of texts in other scripts are close to each other
+        return False  # vectors of texts in other scripts are all close to each other
     heights = [
         (similarity - space.noise_mean) / space.noise_spread
         for similarity in similarities[:2]
@@ -97,7 +97,7 @@ def reports_change(text: str) -> bool:
     """Return whether a text announces a change.
 
     Raises:
-        SystemFault: The list of words can't be read, for example with too many open files.
+        SystemFault: The list of words can't be read, for example because too many files are open.
     """
     try:
         return announces_change(text)

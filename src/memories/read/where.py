@@ -48,19 +48,19 @@ class Condition(NamedTuple):
 
 
 class Not(NamedTuple):
-    """Matches records that the term does not match."""
+    """Matches a record if the term does not match it."""
 
     term: "Node"
 
 
 class Every(NamedTuple):
-    """Matches records that all terms match."""
+    """Matches a record if all terms match it."""
 
     terms: "Sequence[Node]"
 
 
 class Either(NamedTuple):
-    """Matches records that at least one term matches."""
+    """Matches a record if at least one term matches it."""
 
     terms: "Sequence[Node]"
 

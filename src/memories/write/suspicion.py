@@ -203,7 +203,7 @@ def find_marks(text: str) -> tuple[str, ...]:
 
 
 def mark_suspicious(record: "Record") -> "Record":
-    """Return a record with the marks of its text and anchors in the field `suspicious`."""
+    """Return a record whose field `suspicious` has the marks of its text and anchors."""
     fields = {name: value for name, value in record.fields.items() if name != "suspicious"}
     anchors = fields.get("anchors")
     marks = find_marks(f"{record.text}\n{anchors}" if anchors else record.text)

@@ -42,8 +42,8 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
             raise
 
     def _limit_silence(self, gen: Generator[Any, Any, _R]) -> Generator[Any, Any, _R]:
-        """Pass on the events that psycopg waits for. While there are none, psycopg sends 0 ten
-        times a second.
+        """Pass on the events that psycopg waits for. Without events, psycopg sends 0 to this
+        generator ten times a second.
         """
         try:
             request = next(gen)

@@ -153,7 +153,7 @@ class SQLiteStore:
             raise Conflict(
                 f"another record now has the key of {patch.ref.group}; read it again"
             ) from exc
-        if (before.ended_at is None) != (ended_at is None):  # its words move to the other index
+        if (before.ended_at is None) != (ended_at is None):  # the record's word index changes
             index.remove(db, [(seq, before)])
             index.insert(db, [(seq, pool, before._replace(ended_at=patch.ended_at))])
 
