@@ -151,7 +151,7 @@ def _find_identity(namespace: str, source: str, layers: Sequence[Layer]) -> str 
 
 
 def variables_of(variables: Mapping[str, str]) -> list[str]:
-    """Return the names of those variables that are settings."""
+    """Return the names of the given variables that are settings."""
     return [setting.variable for setting in SETTINGS if setting.variable in variables]
 
 

@@ -258,7 +258,7 @@ def deletion_note(memories: "Memories", record: "Memory") -> str | None:
 
 
 def reinforce_result(record: "Memory") -> dict[str, Any]:
-    """Return the result of a reinforce."""
+    """Return the result of reinforcing a memory."""
     answer = fields(record, "id", "confidence", "last_reinforced_at")
     answer["last_reinforced_at"] = answer["last_reinforced_at"] or ""
     return answer

@@ -287,7 +287,7 @@ def _examine_model(embedder: str, examined: "Examined") -> None:
 
 
 def _examine_program(examined: "Examined") -> None:
-    """Check how this program is installed, and which others might start in its place."""
+    """Check how this program is installed, and which other programs might start in its place."""
     from memories.connect.program import find_beside, find_conflicts, is_same_file
     from memories.core.installation import find_installation
 

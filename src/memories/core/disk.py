@@ -278,7 +278,7 @@ def home_in_doubt(home: Path) -> str:
 
 
 def open_to_everybody(path: Path, status: os.stat_result) -> str:
-    """Return why every user may replace a file, as part of a sentence; empty if they can't.
+    """Return why every user can replace a file, as part of a sentence; empty if not all can.
 
     In a sticky folder, users can't replace the files of other users.
     """

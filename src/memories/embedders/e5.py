@@ -187,9 +187,7 @@ class E5:
         return self._windows(_QUERY, text)
 
     def familiarity(self, text: str) -> float:
-        """Return the share of words that consist of few pieces; all words in scripts other than
-        Latin count as such.
-        """
+        """Return the share of words that consist of few pieces or are not in Latin script."""
         from memories.languages.text import cased_form, is_latin
 
         tokenizer = self._load().tokenizer

@@ -274,7 +274,7 @@ def _lead_of_other_script(core: str, word: _Word) -> int:
 
 
 def _kind(value: str, kinds: frozenset[str], lead: int) -> str | None:
-    """Return the kind of secret that a value is; None if it is not one."""
+    """Return what kind of secret a value is; None if it isn't a secret."""
     if "pin" in kinds and lead == _SURELY and value.isdigit() and 4 <= len(value) <= 8:
         return "pin"
     is_random = _is_random(value, 3 if lead else 4)

@@ -79,7 +79,7 @@ def change(config: Config, name: str, into: str | None, *, dry_run: bool = False
 
 def _edit_session(line: Any, name: str, into: str | None) -> Any:
     """Return a session's line with the new namespace. Without a new namespace, return only the keys
-    that must stay, or None.
+    that must stay; None if there are none.
     """
     if not isinstance(line, dict):
         return line

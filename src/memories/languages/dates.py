@@ -245,7 +245,7 @@ def _read_month_of_year(match: re.Match[str], context: _Context) -> Iterator[Spa
 
 
 def _read_last_month(match: re.Match[str], context: _Context) -> Iterator[Span]:
-    """Read "last June": the latest one that is over."""
+    """Read "last June": the most recent June that is over."""
     month, year = _month(match), context.today.year
     if month >= context.today.month:
         year -= 1

@@ -374,7 +374,8 @@ class Lookup(NamedTuple):
     def versions(self, memory_id: str, moment: datetime | None = None) -> list[Record]:
         """Return every version of a memory, oldest first; deleted memories are found too.
 
-        For a past moment, return the versions that existed at that time, each in its state then.
+        For a past moment, return the versions that existed at that time, each in its state at that
+        time.
 
         Raises:
             NotFound: There is no such memory, or at that moment it did not exist yet or awaited

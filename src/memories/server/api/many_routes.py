@@ -92,7 +92,7 @@ def _select(call: Call) -> tuple[list[str], list[str]]:
     named = call.arguments.get("ids", [])
     filters = {name: call.arguments[name] for name in _RULES if name in call.arguments}
     if bool(named) == bool(call.arguments.get("all", False) or filters):
-        raise InvalidInput("give either ids or filters; all selects every memory")
+        raise InvalidInput('give either ids or filters; "all" selects every memory')
     if named:
         return named, []
     return [], call.memories.review.select(**filters)

@@ -24,7 +24,7 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
 
 
 class Gauge(NamedTuple):
-    """A number shown next to the request counts."""
+    """A number that is shown along with the counts of requests."""
 
     name: str
     kind: str

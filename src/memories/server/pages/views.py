@@ -86,7 +86,7 @@ def _conversations(
         span["since"] = begins
     if ends:
         span["until"] = ends
-    page = memories.list_conversations(limit=limit, as_of=request.as_of, **span)  # type: ignore[arg-type] # some of them
+    page = memories.list_conversations(limit=limit, as_of=request.as_of, **span)  # type: ignore[arg-type]  # mypy allows `span` to hold any option
     last = to_moment(ends or None, datetime.now(UTC), end_of_day=True)
     talks = []
     for talk in page.conversations:

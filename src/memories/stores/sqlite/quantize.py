@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _PIECE = 16_384  # number of codes per step; they fit into the processor's cache
 _SCORED_AT_LEAST = 4_096  # minimum number of codes to score
-_SCORED_SHARE = 64  # among many codes, one in this many is scored
+_SCORED_SHARE = 64  # if there are many codes, one in this many is scored
 _SAMPLE = 65_536  # minimum number of codes for estimating which distance selects that share
 # The positive levels with the smallest loss for normally distributed numbers (Max, Quantizing for
 # minimum distortion, 1960). After the rotation a vector's numbers are nearly normal, with a

@@ -254,8 +254,8 @@ def _has_layout(database: _Database, log: Log) -> bool:
 def _read_database(path: Path, log: Log) -> _Database:
     """Read a database without its log.
 
-    It is opened with apsw, like every store file, because closing it in any other way would cancel
-    this process's locks.
+    It is opened with apsw, like every store file: opening and closing it in any other way would
+    cancel this process's locks.
     """
     pages = read_pages(path, log.page_size, log.pages)
     marker = None
