@@ -223,7 +223,7 @@ def _read_and_check(
 
 
 def _is_there(anchor: Anchor, look: Look) -> bool | None:
-    """Return whether a path exists, and is a folder if it ends with a slash."""
+    """Return whether a path exists and, if it ends with a slash, is a folder."""
     if look.kind == "unreadable":
         return None
     if anchor.target.endswith("/"):

@@ -403,7 +403,7 @@ class _Rater:
     """Rates the candidates of one prompt's searches with the `gate`."""
 
     def __init__(self, results: Sequence[SearchResult]) -> None:
-        """Rate the need of the prompt, and the relation of each candidate to it.
+        """Rate how much a prompt needs memories, and how closely each candidate relates to it.
 
         Args:
             results: The results of the prompt's searches; the last one is limited to the project,

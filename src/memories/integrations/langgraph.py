@@ -222,7 +222,7 @@ class MemoriesStore(BaseStore):
 
     def _all_namespaces(self) -> Iterator[Namespace]:
         """Yield the namespaces that directly contain items. Such a namespace has more items than
-        all namespaces one level below it.
+        all namespaces one level below it have together.
         """
         depth, counts = 1, self._memories.tags(f"{_TAG}1")
         while counts:

@@ -246,8 +246,8 @@ class Loading:
         """Begin loading.
 
         Args:
-            memories: The `Memories` that search with the model.
-            words: The `Memories` over the same store that search without the model.
+            memories: The `Memories` that searches with the model.
+            words: The `Memories` of the same store that searches without the model.
             embedder: The model.
         """
         self.memories, self._words, self._embedder = memories, words, embedder

@@ -62,8 +62,8 @@ def link_correction(
 
 
 def leave_chains(store: Store, records: Iterable[Record]) -> set[str]:
-    """Take memories out of their chains of corrections before they end, and link the neighbours of
-    each memory to each other.
+    """Take memories that are about to end out of their chains of corrections, and link the
+    neighbours of each memory to each other.
 
     Args:
         store: The store of the memories, in a transaction.

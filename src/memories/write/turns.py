@@ -254,7 +254,7 @@ def _find_stored(store: Store, namespace: str, key: str) -> Sequence[Record] | N
 
 
 def _records(first: Ref, last: Record | None, turn: _Prepared) -> Iterator[Record]:
-    """Yield the records for the turn that follows the last one.
+    """Yield the records of a turn that is appended to a conversation.
 
     Args:
         first: The first position that the turn may have.

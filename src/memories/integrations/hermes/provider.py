@@ -117,7 +117,7 @@ class MemoriesProvider(MemoryProvider):  # type: ignore[misc]  # Hermes has no t
     # --- around a turn ---
 
     def system_prompt_block(self) -> str:
-        """Return the identity, the standing memories and the names of the tools."""
+        """Return what a session begins with: the agent's identity, memories and tools."""
         if self._memories is None:
             return ""
         return block(self._memories, project=None, budget=RECALL_TOKENS, client="mcp")

@@ -80,7 +80,7 @@ class WriterLock:
         return now - self._first_seen(write_id_of(point), now) > _DEAD_AFTER_SECONDS
 
     def _first_seen(self, write_id: str, now: float) -> float:
-        """Return when a pending write was first seen, and remember a new one."""
+        """Return when a pending write was first seen; for a new one, save the current time."""
         try:
             if self._seen is None:
                 self._seen = self._read(now)

@@ -62,12 +62,12 @@ class Sample:
 
     @property
     def is_database(self) -> bool:
-        """Whether it is a SQLite file."""
+        """Whether the file is a SQLite database."""
         return self.start.startswith(_SQLITE)
 
     @property
     def is_archive(self) -> bool:
-        """Whether it is a ZIP archive; it may be incomplete."""
+        """Whether the file is a ZIP archive, complete or not."""
         return self.start.startswith(_ZIP)
 
     @cached_property
