@@ -179,7 +179,7 @@ def is_warm(arguments: "Sequence[str]") -> bool:
         return not ("add" in arguments[1:2] and "-" in arguments)
     if verb == "review":  # the editor, and decisions by single keys, need the terminal
         return bool(arguments[1:2]) and arguments[1][:1] != "-" and arguments[1] != "edit"
-    if verb == "restore":  # a word with other characters names a file, not an id
+    if verb == "restore":  # a word that isn't hexadecimal names a file, not an id
         return not any(word.strip("0123456789abcdefABCDEF-") for word in arguments[1:])
     return "_MEMORY_COMPLETE" not in os.environ
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from memories.memories import Memories
     from memories.read.turns import Turn, TurnDraft
 
-MAX_INPUT_BYTES = 67_108_864  # maximum size of the JSON lines on standard input
+MAX_INPUT_BYTES = 67_108_864  # maximum total size of the JSON lines on standard input
 MAX_BUDGET = 100_000_000
 _BUDGET = f"budget must be a whole number of tokens from 1 to {MAX_BUDGET}"
 _ALIASES = {"text": "content", "ts": "created_at"}  # field names in the conversation specification

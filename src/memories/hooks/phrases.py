@@ -150,8 +150,8 @@ def candidates(text: str, role: str, rate: Rate | None = None) -> list[Candidate
     Args:
         text: The message.
         role: Its author: `user`, `assistant` or `tool`.
-        rate: Returns the worth of an English sentence; see `gate.worth_rater`. If None, only
-            phrases decide.
+        rate: Rates how much an English sentence is worth remembering; see `gate.worth_rater`. If
+            None, only phrases decide.
     """
     by_content: dict[str, Candidate] = {}
     sentences = split_sentences(text)

@@ -86,7 +86,7 @@ class LogQuery(NamedTuple):
     limit: int = 10
 
     def matches(self, link: Link, digests: set[str]) -> bool:
-        """Return whether one change of an entry meets all conditions."""
+        """Return whether at least one change in an entry meets all conditions."""
         for action, *items in link.changes:
             if self.action not in (None, action):
                 continue

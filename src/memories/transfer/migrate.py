@@ -164,8 +164,8 @@ class _Migration:
         try:
             self._append(missing)
         except Conflict:
-            # After a memory was copied, its key has moved to another one. `finish` handles this,
-            # since it sees both memories at once.
+            # The key of a memory that was copied now belongs to another memory. `finish` handles
+            # this, since it sees both memories at once.
             return
 
     def finish(self, place: Place) -> Contents:

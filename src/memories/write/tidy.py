@@ -1,9 +1,9 @@
 """Proposals to tidy a namespace, for `Truth.tidy`. Each proposal awaits review, and nothing is done
 until a person accepts it.
 
-A proposal is a memory that awaits review; its field `tidy` says what accepting it does. Only the
-user's own export can contain proposals; another file's are left out. The same proposal always has
-the same text, so one that was rejected is not made again.
+A proposal is a memory that awaits review; its field `tidy` says what accepting it does. Proposals
+are imported only from the user's own export. The same proposal always has the same text, so one
+that was rejected is not made again.
 
 `consult` runs a command that the user configured, which decides which suggestions to leave out.
 Only `memory tidy` calls it.

@@ -17,7 +17,7 @@ from memories.guard.validate import amount
 from memories.stores.records import Finding
 
 _DESCRIPTORS = 4  # number of descriptors for a file, its log, its shared memory, and one more
-_MAX_PATH_BYTES = 490  # SQLite allows 512, and the files next to the store have longer names
+_MAX_PATH_BYTES = 490  # SQLite allows 512, which must include a suffix such as -wal
 _MIN_FREE_BYTES = 32_768  # SQLite allocates shared memory in pieces of this size
 _FULL = "the disk of {path} is full; nothing was written; free some space and try again"
 FIX = "run: memory doctor --fix"

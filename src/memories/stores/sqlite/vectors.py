@@ -277,7 +277,8 @@ class VectorIndex:
     def _best_by_blocks(
         self, db: apsw.Connection, selected: Selection, query: "Vector", k: int
     ) -> Scores | None:
-        """Return the `k` best found in the blocks; None if so few match that scoring all is faster.
+        """Return the `k` best records, found in the blocks; None if it is faster to score every
+        record that matches, because there are so few.
 
         The candidates and their order depend only on the selected namespaces, so the contents of
         other namespaces can't change a result.

@@ -336,7 +336,7 @@ def _find_kinds(words: Sequence[Word]) -> set[str]:
 
 
 def _find_shape(words: Sequence[Word]) -> str:
-    """Return whether words are a `value` such as a date, a `numbered` thing, a `name` or a `noun`;
+    """Return what words are: a `value` such as a date, a `numbered` thing, a `name` or a `noun`;
     empty if they are a mixture of these.
     """
     weighty = [word for word in words if not is_soft(word)]
