@@ -46,7 +46,7 @@ class Verdict(NamedTuple):
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether the memory is no longer true: it changed or expired."""
+        """Whether the memory may no longer be true: its evidence changed, or it expired."""
         return self.word in (CHANGED, EXPIRED)
 
     def describe(self) -> str:
@@ -180,7 +180,7 @@ class Memory:
 
 
 def is_doubtful(memory: Memory) -> bool:
-    """Return whether a memory's verdict says that it changed or expired."""
+    """Return whether a memory's verdict says that the memory may no longer be true."""
     return memory.verdict is not None and memory.verdict.is_doubtful
 
 

@@ -343,7 +343,7 @@ CONTEXTS: tuple[Rule, ...] = (
 
 # --- rules without a literal
 
-# They are tried everywhere in a text that has a long word or number. Each begins with a
+# These rules are tried everywhere in a text that has a long word or number. Each begins with a
 # character class, which the engine finds quickly, and then looks back at the text before it.
 _STARTED = (
     r"(?:(?<![A-Za-z0-9_].)|(?<=\\[nrtbf].)|(?<=%[0-9A-Fa-f]{2}.)"

@@ -473,7 +473,7 @@ def _meaning(result: SearchResult, features: Features) -> float | None:
 
 
 def is_own(memory: Memory, projects: Sequence[str]) -> bool:
-    """Return whether a memory is valid in the project with these names, or there are no names."""
+    """Return whether a memory is valid in the project with these names; True without names."""
     project = memory.tags.get("project")
     return not projects or project is None or project in projects or _is_global(memory)
 

@@ -33,8 +33,8 @@ MAX_CHARACTERS = 2_000  # maximum number of characters of a text that may replac
 
 
 def score_replacement(new: str, old: str, similarity: float | None, space: "Space | None") -> float:
-    """Return a score for how likely a text is to replace an older one. A score of `REPLACES` or
-    more means that it may.
+    """Return a score for how likely a text is to replace an older one. With a score of `REPLACES`
+    or more, it may replace that text.
 
     The score adds up how close the texts are, the share of the old text's words that the new text
     repeats, and whether the new text announces a change.

@@ -96,7 +96,7 @@ class _Part(NamedTuple):
 
         Args:
             flushed: The homes whose access counts have been saved since the commit. This method
-                adds the homes that it saves.
+                adds the homes whose counts it saves.
         """
         try:
             for report in self.reports:

@@ -200,7 +200,7 @@ def conversation_digest(salt: str, name: str) -> str:
 
 
 def item_of(ref: Ref, last: int, salt: str) -> str:
-    """Return the item for the records of a ref's group from the ref's position to `last`."""
+    """Return the item for a group's records, from the position of `ref` to `last`."""
     first = ref.position
     positions = f".{first}" if first == last else f".{first}-{last}"
     if ref.collection is Collection.HISTORY:

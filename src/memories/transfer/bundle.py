@@ -298,7 +298,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _parse(file: Path) -> tuple[dict[str, Any], str]:
-    """Return a file's frontmatter, and the text below it without the links at its end."""
+    """Return a file's frontmatter, and the text below it without the links at the text's end."""
     import yaml
 
     if file.stat().st_size > _MAX_FILE_BYTES:

@@ -70,7 +70,7 @@ class Turns(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The conversation, or the conversation and the index of its turn."""
+        """The conversation's name, with the index of the turn if a turn is meant."""
         name = self._stored_name()
         return name if self.place is None else f"{name}#{validate.index(self.place)}"
 

@@ -35,7 +35,7 @@ from memories.stores.records import ROLE, SPEAKER, Collection, Filter
 MAX_BYTES = 256 * 1_048_576
 MAX_FAILED = 3  # after this many groups have failed, draining stops: the entries aren't the cause
 DRAIN_SECONDS = 1.0  # seconds spent on other groups by a caller that only adds an entry
-GROUP_SECONDS = 5.0  # seconds that such a caller spends on earlier entries of its own group
+GROUP_SECONDS = 5.0  # seconds that such a caller spends on earlier entries in its entry's group
 _log = logging.getLogger(__name__)
 _CHANNEL = "channel"
 _TEXTS = ("conversation_id", "role", "text", "ts")

@@ -93,7 +93,7 @@ def _is_named(words: Sequence[Word]) -> bool:
 
 
 def _with_verb_first(change: Change) -> Change:
-    """Move a verb at the end of its sentence, as in Turkish or Hindi, before the replaced words."""
+    """Move a verb from the end of its sentence, as in Turkish, to before the replaced words."""
     head, removed, added, tail = change
     if not head or not tail or tail[-1].sense not in _VERB_SENSES:
         return change
