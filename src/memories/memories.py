@@ -692,8 +692,9 @@ class Memories:
         with_memories: bool = False,
         dry_run: bool = False,
     ) -> Forgotten:
-        """Erase a conversation or one of its turns, leaving no byte in the store. This can't be
-        undone.
+        """Erase a conversation or one of its turns, so that no byte of it stays in the store.
+
+        This can't be undone.
 
         Queued turns of the conversation are erased too; see `MemoryGateway`.
 

@@ -497,7 +497,8 @@ def tidy(memories: "Memories", dry_run: bool) -> None:
 def _ask_second_opinion(config: "Config", withheld: "list[Suggestion]") -> "Choose | None":
     """Return a function that lets the user's command choose proposals; None if there is no command.
 
-    The function adds the other suggestions to `withheld`. If the command fails, none is withheld.
+    The function adds the suggestions that the command doesn't choose to `withheld`. If the command
+    fails, none is withheld.
     """
     command = config.tidy_command
     if command is None:

@@ -193,7 +193,7 @@ class _Copy(NamedTuple):
         return located
 
     def _locate_character(self, position: int, cuts: list[int]) -> tuple[int, int]:
-        """Return where the original of a character in the copy begins and ends."""
+        """Return the range of the original that a character of the copy stands for."""
         index = bisect_right(cuts, position) - 1
         if index < 0:
             return position, position + 1

@@ -50,8 +50,8 @@ _FEW_WORDS = r"[^\W\d_]{0,12}(?:[\s-]{1,2}[^\W\d_]{1,20}){0,3}\s{0,2}"
 _END = r"\s{0,2}(?:$|[^\w\s]|[^\x00-\x7f])"
 
 
-# How certainly a word names a value: surely with "is" or a colon between them, likely if they are
-# adjacent or have "to" between them, and hardly otherwise.
+# How certainly a word names a value: `_SURELY` with "is" or a colon between them, `_LIKELY` if
+# they are adjacent or have "to" between them, otherwise `_HARDLY`.
 _SURELY, _LIKELY, _HARDLY = 2, 1, 0
 
 
@@ -116,7 +116,7 @@ def find(text: str, lower: str) -> Iterator[Secret]:
 
 @functools.cache
 def _words() -> dict[str, _Word]:
-    """Return the words in all languages, in all their spellings."""
+    """Return the words that name secrets, in all languages and spellings."""
     lines = languages.secret_words()
     words: dict[str, _Word] = {}
     for name, entries in lines.items():

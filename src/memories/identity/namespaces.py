@@ -256,7 +256,9 @@ def move(
 
 
 def delete(store: Store, config: Config, name: str, *, dry_run: bool = False) -> Deleted:
-    """Erase a namespace, leaving no byte in the store or next to it. This can't be undone.
+    """Erase a namespace, so that no byte of it stays in the store or next to it.
+
+    This can't be undone.
 
     Args:
         store: The store.

@@ -119,7 +119,7 @@ def revoke(home: Path, id_or_name: str) -> Token:
             if id_or_name in (token.id, token.name):
                 tokens.remove(token)
                 return token
-        raise NotFound(f'there is no token "{id_or_name}"; run memory tokens list to see them')
+        raise NotFound(f'there is no token "{id_or_name}"; to list all, run memory tokens list')
 
 
 def record_use(home: Path, used_at: Mapping[str, datetime]) -> None:

@@ -105,7 +105,7 @@ def next_version(
 
 
 def _anchors_left(latest: Record, text: str) -> dict[str, Any]:
-    """Return the fields of the anchors that still belong to a memory with a new text."""
+    """Return the fields for the anchors that a memory keeps when its text changes."""
     anchors = split_anchors(latest.fields.get("anchors"))
     if not anchors:
         return {}

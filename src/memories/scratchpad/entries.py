@@ -112,17 +112,17 @@ class Entry(NamedTuple):
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether its verdict says that it changed or expired."""
+        """Whether the verdict says that the memory changed or expired."""
         return self.verdict is not None and self.verdict.is_doubtful
 
     @property
     def is_preference(self) -> bool:
-        """Whether it is a standing preference or instruction of the user."""
+        """Whether the memory is a standing preference or instruction of the user."""
         return self.tags.get("type") == PREFERENCE
 
     @property
     def is_session(self) -> bool:
-        """Whether it is the summary of a session."""
+        """Whether the memory is the summary of a session."""
         return self.tags.get("type") == SESSION
 
 

@@ -327,7 +327,10 @@ def rank(candidates: Sequence[Features], rules: RankingRules) -> list[Ranked]:
 def _score_all(
     candidates: Sequence[Features], best_words: float, rules: RankingRules
 ) -> list[Ranked]:
-    """Return all candidates by score, best first. A verbatim one gets the best score."""
+    """Return all candidates by score, best first.
+
+    A candidate that consists of the query's words gets the best score, unless the formula decides.
+    """
     scored = [_score(row, candidate, best_words, rules) for row, candidate in enumerate(candidates)]
     if rules.relevance is None or not rules.relevance.by_formula:
         best_score = max([place.score for place in scored], default=0.0)

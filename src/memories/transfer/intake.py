@@ -277,7 +277,10 @@ def _as_foreign(record: Record, import_id: str, *, is_latest: bool) -> Record:
 
 
 def is_same(existing: Record, record: Record) -> bool:
-    """Return whether a stored record is the same, even if it was accepted or rejected since."""
+    """Return whether a stored record is the same as an imported one.
+
+    It makes no difference whether the stored record has been accepted or rejected.
+    """
     existing_hash = existing.fields.get(_HASH, _statement_hash(existing))
     if existing_hash == record.fields.get(_HASH, _statement_hash(record)):
         return True

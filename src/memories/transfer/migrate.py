@@ -83,9 +83,9 @@ def migrate(
 ) -> Migrated:
     """Copy a whole store into another one while the original stays in use, and verify the copy.
 
-    During the last step, programs that write to the original wait, so the copy has everything that
-    was written until then. The original is not changed. Its damaged records are left out; the
-    original's `damaged` names them.
+    During the last step, programs that write to the original wait, so the copy contains
+    everything written before that step. The original is not changed. Its damaged records are left
+    out; the original's `damaged` names them.
 
     Args:
         source: The original.

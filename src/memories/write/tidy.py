@@ -135,7 +135,7 @@ def apply(writer: Writer, record: Record) -> tuple[str, bool] | None:
 
     Returns:
         The id of the memory that the proposal is about, and whether it was carried out; None if the
-        record only proposes a memory to keep.
+        record doesn't propose a change to a memory.
     """
     action = json.loads(record.fields.get(FIELD, "{}"))
     if not action:

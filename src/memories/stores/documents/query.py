@@ -161,7 +161,7 @@ class View:
 
 
 def parts_of(where: Filter) -> Sequence[Part]:
-    """Return the parts of the records that a filter may match."""
+    """Return the parts that contain the records a filter may match."""
     namespaces = dict.fromkeys(where.namespaces)
     return [Part(Kind.RECORDS, where.collection, namespace) for namespace in namespaces]
 
