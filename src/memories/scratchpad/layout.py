@@ -279,7 +279,7 @@ def _read_entry(item: Any, source: str) -> Entry:
     if not isinstance(tags, Mapping) or not all(isinstance(value, str) for value in tags.values()):
         raise InvalidInput(f"{where} has tags that aren't pairs of strings")
     if texts["decay"] not in (None, *DecayPolicy):
-        raise InvalidInput(f"{where} has a decay that is not {', '.join(DecayPolicy)}")
+        raise InvalidInput(f"{where} has a decay that is not one of {', '.join(DecayPolicy)}")
     texts["created"] = texts["created"] or texts["written"]
     return Entry(
         **texts,

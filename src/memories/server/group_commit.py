@@ -108,7 +108,7 @@ class _Part(NamedTuple):
                 if memories.config.home not in flushed:
                     memories.flush_accesses()
                     flushed.add(memories.config.home)
-        except Exception as exc:  # noqa: BLE001 - each write raises it, as it would without the queue
+        except Exception as exc:  # noqa: BLE001 - each write raises it, as it would alone
             return self._results(exc)
         return self._results(None)
 
