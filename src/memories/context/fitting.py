@@ -109,8 +109,8 @@ class Fitter:
         return Parts(history, recalled, self._fit_memories(parts.memories, memories_room))
 
     def include_all(self, parts: Parts) -> Parts:
-        """Return everything, since there is no budget. Each turn appears once, and long recalled
-        turns are shortened to passages.
+        """Return all parts, for a context without a budget. Each turn appears once, and long
+        recalled turns are shortened to passages.
         """
         places = set(map(place_of, parts.history))
         size = max_passage(None)

@@ -186,7 +186,7 @@ def zone_of(text: str) -> tzinfo | None:
 
 
 def describe_age(moment: datetime, now: datetime) -> str:
-    """Return how long ago a time is, in words: `just now`, `3 days ago`, `in 2 hours`."""
+    """Return how far a time is from now, in words: `just now`, `3 days ago`, `in 2 hours`."""
     seconds = (now - moment).total_seconds()
     for length, unit in _AGES:
         count = int(abs(seconds) // length)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _SPECIAL = re.compile(r"(\[(?:PAD|UNK|CLS|SEP|MASK)\])")  # special even when they appear in a text
 _MAX_WORD = 100  # maximum number of letters; a longer word is unknown
 _MAX_TOKEN = 18  # number of letters in the longest token of the vocabulary
-_ADDRESS_SPACE = 192 * 2**20  # minimum in bytes for the model, numpy and their libraries
+_ADDRESS_SPACE = 192 * 2**20  # bytes that the model, numpy and their libraries need
 
 
 class WordPiece:

@@ -351,7 +351,9 @@ def _find_at_literal(text: str, lower: str, rule: Rule, literal: str) -> Iterato
 
 
 def _skip_row(lower: str, literal: str, position: int) -> int:
-    """Return where to continue after a failed match: at the end of a long run of one character."""
+    """Return where to continue after a failed match: at the next position or, for a literal of one
+    repeated character, at the end of a long run of that character.
+    """
     if len(set(literal)) == 1:
         row = literal[0] * _ROW
         while lower.startswith(row, position + 1):

@@ -1,4 +1,6 @@
-"""Exports a store as JSON lines; the last line counts the records and proves who wrote them."""
+"""Exports a store as JSON lines; the last line has the number of records, and proves who wrote the
+export.
+"""
 
 import heapq
 import os

@@ -196,7 +196,7 @@ class Importer:
             yield self._store_drafts(drafts)
 
     def _is_repeated(self, name: str | None, reason: str) -> bool:
-        """Return whether this import has seen an item with this name, and if so, skip the item."""
+        """Return whether this import has seen an item of this name; if so, count it as skipped."""
         if name is None:
             return False
         is_repeated = hash(name) in self._names

@@ -429,7 +429,7 @@ class VectorCache:
         return np.frombuffer(data, dtype="<f4").astype(np.float32)
 
     def _place(self, text: str) -> tuple[int, bytes]:
-        """Return where a text's row begins, and the bytes that mask it."""
+        """Return where a text's row begins, and the bytes that mask the row."""
         data = f"{self.path.name} {text}".encode("utf-8", "replace")
         number = int.from_bytes(hashlib.blake2b(data, digest_size=8, person=b"row").digest(), "big")
         mask = hashlib.shake_256(data).digest(self._row_bytes)

@@ -125,7 +125,7 @@ class Feed:
         self.news = anyio.Event()
 
     def listen(self) -> None:
-        """Start listening, once there is a stream."""
+        """Start listening, if that hasn't happened yet; call this for each stream."""
         if self._listen is not None and self._listener is None:
             self._listener = self._listen(self._wake_soon)
 
