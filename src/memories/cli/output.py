@@ -191,7 +191,7 @@ def unwatch() -> None:
 
 
 def watch(damaged: "Damaged") -> None:
-    """Report, along with the answer, the records that a store leaves out from now on."""
+    """Report, with the answer, the records that a store leaves out after this call."""
     _run.get().watched.append((damaged, damaged.mark()))
 
 

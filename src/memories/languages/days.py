@@ -109,7 +109,7 @@ def _translate_days(text: str, code: str) -> str:
 
 
 def _fill(form: str, code: str, match: re.Match[str]) -> str:
-    """Return a form with the parts of a match in English."""
+    """Fill a form with the parts of a match, in English."""
     parts = match.groupdict()
     if "day" in parts:
         parts["day"] = numbers_in_figures(parts["day"])

@@ -34,8 +34,8 @@ class Relevance(NamedTuple):
             threshold.
         thresholds: The lowest similarity of a fresh, a normal and a stale memory, on the calibrated
             scale.
-        by_formula: Order by the specification's formula, the product of similarity, freshness and
-            boost without bounds; every memory ages.
+        by_formula: Order by the specification's formula: the product of similarity, freshness and
+            boost. The bounds of the factors don't apply, and every memory ages.
     """
 
     decay_rate: float = 0.02

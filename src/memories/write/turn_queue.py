@@ -33,7 +33,7 @@ from memories.stores.protocol import Store, find_first
 from memories.stores.records import ROLE, SPEAKER, Collection, Filter
 
 MAX_BYTES = 256 * 1_048_576
-MAX_FAILED = 3  # after this many groups have failed, draining stops: the entries aren't the cause
+MAX_FAILED = 3  # if this many groups fail, the likely cause is the store, so draining stops
 DRAIN_SECONDS = 1.0  # seconds spent on other groups by a caller that only adds an entry
 GROUP_SECONDS = 5.0  # seconds that such a caller spends on earlier entries in its entry's group
 _log = logging.getLogger(__name__)

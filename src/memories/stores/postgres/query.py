@@ -138,7 +138,7 @@ class Transaction:
 
     @contextlib.contextmanager
     def savepoint(self) -> Iterator[None]:
-        """Undo the statements inside if they fail."""
+        """Undo the statements of the block if it fails."""
         name, locked = f"part_{self._depth}", self._locked
         self.run(f"SAVEPOINT {name}")
         self._depth += 1

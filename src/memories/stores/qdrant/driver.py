@@ -220,7 +220,7 @@ class QdrantDriver:
         return parts
 
     def drop(self, part: Part) -> None:
-        """See `Driver.drop`; the last part of a space takes its collection with it."""
+        """See `Driver.drop`; dropping the last part of a space also drops its collection."""
         name = self._collection_name(part)
         if self._read(Verb.DELETE, name, {"filter": _to_filter(part, [])}) is None:
             return

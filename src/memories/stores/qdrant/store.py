@@ -39,7 +39,7 @@ class QdrantStore(RemoteStore):
         """Initialize; nothing is opened yet.
 
         Args:
-            url: See above; three slashes precede a relative path, four an absolute path.
+            url: See the class; three slashes precede a relative path, four an absolute path.
             space: The space of the vectors to write and search; None in keyword-only mode.
             collection_name: The collection if the URL names none.
 

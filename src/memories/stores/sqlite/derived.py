@@ -146,7 +146,7 @@ def drop_orphaned_accesses(inspection: Inspection) -> None:
 
 
 def find_wrong_last_seq(inspection: Inspection) -> Iterator[Finding]:
-    """Yield a finding if the number of the last record is too low."""
+    """Yield a finding if the stored number of the last record is too low."""
     db = inspection.db
     newest = int(fetch_value(db, "SELECT coalesce(max(seq), 0) FROM record"))
     last = fetch_value(db, "SELECT max(seq) FROM sqlite_sequence WHERE name = 'record'")

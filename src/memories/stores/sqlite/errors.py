@@ -134,7 +134,7 @@ def _extended_code(exc: Exception) -> int:
 def _is_of_words(exc: apsw.Error) -> bool:
     """Return whether FTS5 found damage; some damage only appears when a transaction ends."""
     if isinstance(exc, apsw.ConstraintError):
-        return str(exc) == "constraint failed"  # in our own tables, SQLite names the table
+        return str(exc) == "constraint failed"  # for our own tables, the message names the table
     if isinstance(exc, apsw.CorruptError):
         return _extended_code(exc) == apsw.SQLITE_CORRUPT_VTAB or "fts5" in str(exc)
     return isinstance(exc, apsw.SQLError) and "fts5" in str(exc)

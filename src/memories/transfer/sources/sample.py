@@ -39,7 +39,7 @@ class Sample:
 
     @cached_property
     def is_folder(self) -> bool:
-        """Whether it is a folder."""
+        """Whether the path is a folder."""
         return self.path.is_dir()
 
     @cached_property
