@@ -42,8 +42,8 @@ class Setting(NamedTuple):
         name: The name in `Config` and `config.toml`.
         variable: The environment variable.
         default: The default value.
-        parse: Parses a text and returns the value, or raises a ValueError whose message ends an
-            error sentence.
+        parse: Parses a text and returns the value, or raises a ValueError whose message completes
+            an error sentence.
         purpose: The purpose, in a phrase.
         secret: Whether the value is never shown. Other programs use the same variables for secrets,
             so an empty variable counts as unset.

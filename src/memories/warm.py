@@ -304,7 +304,7 @@ def _exchange(connection: "socket", request: bytes, *, changes: bool) -> bytes |
 
 
 def _receive(connection: "socket") -> bytes | None:
-    """Return an answer without its dots; None if it is incomplete.
+    """Return an answer without the dots that the server sends first; None if it is incomplete.
 
     Raises:
         OSError: The connection broke or fell silent.

@@ -1,1 +1,1 @@
-"""Shared by every other package: times, ids, durable files, HTTP, deadlines, usage events."""
+"""What the other packages share: times, ids, durable files, HTTP, deadlines, usage events."""

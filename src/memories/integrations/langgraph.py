@@ -300,7 +300,7 @@ _OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 def _searched_text(value: dict[str, Any], paths: Sequence[str] | None) -> str:
-    """Return the text of a value that is searched; empty if the text contains no words.
+    """Return the part of a value that is searched, as text; empty if it contains no words.
 
     Args:
         value: The value.

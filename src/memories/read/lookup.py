@@ -220,7 +220,7 @@ class Lookup(NamedTuple):
         """Return the latest version of a memory in one namespace.
 
         Raises:
-            StoreDamaged: The latest version is damaged, so an earlier one would be mistaken for it.
+            StoreDamaged: The latest version is damaged. An earlier one is not returned instead.
         """
         mark = self.store.damaged.mark()
         records = self.store.scan(_all_versions(namespace, group), limit=1, newest_first=True)

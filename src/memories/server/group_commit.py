@@ -202,7 +202,7 @@ class GroupCommit:
             raise
 
     def _enter(self, write: _Write) -> "Future[Any]":
-        write.future.set_running_or_notify_cancel()  # from now on, the caller can't cancel it
+        write.future.set_running_or_notify_cancel()  # the caller can no longer cancel the write
         with self._entering:
             if self._closed:
                 raise Ending

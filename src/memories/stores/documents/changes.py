@@ -68,7 +68,7 @@ class WriterLock:
     def has_died(self, point: Point) -> bool:
         """Return whether a record is pending and its transaction has died.
 
-        While this lock is held, no other transaction on this machine is alive.
+        The caller holds the writer lock, so no other transaction on this machine is alive.
         """
         payload: Any = point.payload
         if payload.get("ended") != PENDING:

@@ -221,7 +221,7 @@ class Driver(Protocol):
 
 
 _READ_SECONDS = 10  # timeout for connecting, and for the beginning of the answer
-_WRITE_SECONDS = 120  # timeout for a write, which may be large, and the server busy
+_WRITE_SECONDS = 120  # timeout for a write: it may be large, and the server may be busy
 _SILENT_SECONDS = 10  # pause after a timeout before the server is asked again
 _MAYBE_DONE = (408, 502, 504)  # after such a status, the request may have been carried out
 _TRY_LATER = (408, 425, 429, 502, 503, 504)  # the server or a proxy is starting or overloaded
