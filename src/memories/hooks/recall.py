@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     OpenMemories = Callable[[Config, bool], Memories]
 
 CONNECTED = "connected.json"  # the receipts of `memory connect`, as in `memories.connect.files`
-MAX_CHARACTERS = blocks.MAX_CHARACTERS  # Claude Code truncates contexts at 10,000 characters
+MAX_CHARACTERS = blocks.MAX_CHARACTERS  # 8,000: Claude Code truncates contexts at 10,000 characters
 MAX_TOKENS = 2_000  # Codex truncates contexts at about 2,500 tokens
 
 

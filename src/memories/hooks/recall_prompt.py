@@ -65,14 +65,12 @@ class Rated(NamedTuple):
         hit: The memory or turn.
         relevance: Its relevance; see `gate`.
         meaning: The log-odds of the calibrated similarity; None if it is unknown.
-        words: The BM25 score of the words that the memory shares with the prompt.
         vectors: The vectors of the text's windows, shape (windows, dimension); None if it has none.
     """
 
     hit: Hit
     relevance: float
     meaning: float | None = None
-    words: float = 0.0
     vectors: "NDArray[np.float32] | None" = None
 
     @property
@@ -218,11 +216,12 @@ def _build(
     characters, tokens = limits
     budget = min(tokens, config.context_token_budget or tokens)
     top_k = min(gate.MAX_MEMORIES, config.memory_top_k)
-    # The hook records one event for all attempts.
+    # The hook records one usage event for all attempts.
     config = config._replace(events=OFF, memory_top_k=top_k)
     while True:
         builder = ContextBuilder.from_config(gateway, config, budget)
-        # The builder asks `_GatedBackend.recall` and `_GatedBackend.recall_turns`.
+        # The builder reads through `context.gathering` and `context.gateway`, which call
+        # `_GatedBackend.recall` and `_GatedBackend.recall_turns`.
         context = _leave_out(builder.build_recall(prompt), in_context)
         text = ""
         if context["memories"] or context["recalled"]:
@@ -318,10 +317,10 @@ class _GatedBackend(EngineBackend):
             embedder = results[0].query.embedder
             space = None if embedder is None else embedder.space
             current = _put_newer(current, list(rated.values()), space)
-            corrected = [entry for entry in current if not is_recall_off(entry.memory.tags)][:k]
+            allowed = [entry for entry in current if not is_recall_off(entry.memory.tags)][:k]
             if self._trace is not None:
                 self._trace.add_memories(rated, selected, current)
-            judged = with_verdicts([entry.hit for entry in corrected], self.memories.judge)
+            judged = with_verdicts([entry.hit for entry in allowed], self.memories.judge)
             expired = [hit.id for hit in judged if is_expired(hit.memory.verdict)]
             if self._trace is not None:
                 self._trace.left_out.update(dict.fromkeys(expired, EXPIRED))
@@ -443,7 +442,7 @@ class _Rater:
             relation=relation,
             is_global=is_global,
         )
-        return Rated(hit, relevance, meaning, words, vectors)
+        return Rated(hit, relevance, meaning, vectors)
 
     def rate_memories(
         self, result: SearchResult, min_confidence: float, *, is_small: bool

@@ -163,8 +163,8 @@ def recall(
     now = _now_ms()
     is_marked = is_suspect(state, now)
     if not is_marked:
-        deadline = now + int(request.seconds() * 1000)
-        session.try_note(request.home, request.session, **{session.SUSPECT_FROM: deadline})
+        suspect_from = now + int(request.seconds() * 1000)
+        session.try_note(request.home, request.session, **{session.SUSPECT_FROM: suspect_from})
     if announce:
         announce()
     if is_marked:
