@@ -66,7 +66,7 @@ def status(state: "Status", problem: str | None = None) -> dict[str, Any]:
 
 
 def unreachable(store: str, error: str) -> dict[str, Any]:
-    """Return the state of a store that did not answer, as far as its URL shows it."""
+    """Return the state of a store that did not answer: the error, and what its URL shows."""
     store = without_password(store)
     answer = {"status": "unhealthy", "store": store, "error": error}
     if host := chroma_host(store):

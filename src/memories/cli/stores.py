@@ -502,7 +502,7 @@ def reembed(config: "Config", model: str | None, install: bool) -> None:
 
 
 def _use_embedder(config: "Config", name: str) -> dict[str, str]:
-    """Switch to an embedder, and print what the user has to do; return the same for the answer."""
+    """Switch to an embedder; print and return what was saved, or what the user must still do."""
     source = config.sources["embedder"]
     if source in ("environment", ".env"):
         if config.embedder == name:

@@ -23,7 +23,7 @@ NEWEST = 60  # minimum number of tokens for the newest turn, whatever the shares
 MIN_HITS = 10  # minimum number of passages that should fit
 # Limits on the length of a passage from a long text, in characters.
 MIN_PASSAGE, MAX_PASSAGE = 400, 2_000
-MIN_LAST_PASSAGE = 80  # minimum number of characters of a passage that gets the remaining space
+MIN_LAST_PASSAGE = 80  # minimum length of the passage that fills the remaining space, in characters
 # Fewer characters are used than are estimated to fit, since tokens vary in length.
 _MARGIN = 0.92
 _CHARACTERS_PER_TOKEN = 3.5  # an estimate that determines the length of passages
@@ -49,7 +49,7 @@ class Parts(NamedTuple):
 
 
 def parts_of(context: Mapping[str, Any]) -> Parts:
-    """Return the parts of a context, which may lack recalled turns."""
+    """Return the parts of a context; one without `recalled` has no recalled turns."""
     return Parts(
         list(context["history"]), list(context.get("recalled", ())), list(context["memories"])
     )

@@ -35,7 +35,7 @@ class Relevance(NamedTuple):
         thresholds: The lowest similarity of a fresh, a normal and a stale memory, on the calibrated
             scale.
         by_formula: Order by the specification's formula: the product of similarity, freshness and
-            boost. The bounds of the factors don't apply, and every memory ages.
+            boost. The bounds of the factors don't apply, and only pinned memories don't age.
     """
 
     decay_rate: float = 0.02

@@ -127,7 +127,7 @@ def _listen_at(path: str) -> Iterator[socket.socket]:
 
 @contextlib.contextmanager
 def _link(path: Path, target: str) -> Iterator[None]:
-    """Link a second path to a socket inside the context."""
+    """Make a path a symbolic link to a socket until the block ends."""
     scratch = Path(f"{path}.{os.getpid()}")
     scratch.unlink(missing_ok=True)
     scratch.symlink_to(target)

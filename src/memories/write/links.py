@@ -298,7 +298,7 @@ def _repeats(record: Record, other: Record) -> bool:
 
 
 def _contradicts(newer: Record, older: Record) -> bool:
-    """Return whether a text gives another value than an older one, judged by their words."""
+    """Return whether a text gives a different value from an older one, judged by their words."""
     from memories.write.compare.corrections import corrects  # reads word lists
 
     return corrects(newer.text, older.text, None, threshold=_BY_WORDS)

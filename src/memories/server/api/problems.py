@@ -29,7 +29,7 @@ STATUS: tuple[tuple[type[Exception], int, int], ...] = (
     (errors.StoreFull, 507, 1),
     (errors.SystemFault, 503, 1),
 )
-# errors that a retry can get past without an operator
+# errors after which a retry may succeed without help from an operator
 _TEMPORARY = (errors.StoreBusy, errors.StoreUnreachable, errors.EmbedderError)
 TITLES = {
     400: "Bad request",

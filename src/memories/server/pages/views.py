@@ -110,7 +110,7 @@ def _by_day(
 def _shown_day(
     memories: "Memories", request: PageRequest, results: Sequence[str] | None
 ) -> dict[str, Any]:
-    """Return the plot of days, and the label of the day that is shown, unless the page shows now.
+    """Return the plot of days, and the label of the day shown; empty if the page shows the present.
 
     Args:
         memories: The memories.

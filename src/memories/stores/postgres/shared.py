@@ -266,7 +266,7 @@ class Listener:
                 raise StoreUnreachable("the listener did not receive its own notification")
 
     def _receive(self, connection: "Connection", probe: str) -> bool:
-        """Pass on notifications until the next probe is due; return whether this probe arrived."""
+        """Pass on notifications until the next probe is due; return whether `probe` arrived."""
         is_received, deadline = False, time.monotonic() + PROBE_SECONDS
         while time.monotonic() < deadline and not self._ended.is_set():
             for message in connection.notifies(timeout=_POLL_SECONDS):

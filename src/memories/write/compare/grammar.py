@@ -203,8 +203,9 @@ def _is_general(plural: _Neighbours, single: _Neighbours) -> bool:
 
 
 def _agrees(plural: _Neighbours, single: _Neighbours) -> bool:
-    """Return whether these are the neighbours of a verb that agrees with its subject: "a user
-    needs", "users need".
+    """Return whether two words are a verb that agrees with its subject: "a user needs", "users need".
+
+    The arguments are the neighbours of the word with the ending -s, and of the one without it.
     """
     if not (plural.before and single.before):
         return False
