@@ -203,7 +203,7 @@ def _is_general(plural: _Neighbours, single: _Neighbours) -> bool:
 
 
 def _agrees(plural: _Neighbours, single: _Neighbours) -> bool:
-    """Return whether two words are a verb that agrees with its subject: "a user needs", "users need".
+    """Return whether words are a verb that agrees with its subject: "a user needs", "users need".
 
     The arguments are the neighbours of the word with the ending -s, and of the one without it.
     """
