@@ -239,7 +239,7 @@ class Memories:
             pending: Keep the memory for review (see `review`). The key and `supersedes` take effect
                 when it is accepted. Memories from the channel `hook` must always be reviewed,
                 except session notes, whose type is `session` and whose key begins with `session/`.
-                Contexts leave out session notes too.
+                Contexts leave out session notes, as they do memories that await review.
             source: The conversation, or the turn such as `standup#3`, from which it was made.
                 `forget_turns` can erase the memory together with this source.
             force: Skip the duplicate check.

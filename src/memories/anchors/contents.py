@@ -38,10 +38,10 @@ def defines_symbol(path: str, text: str, symbol: str, budget: Budget | None = No
         path: The path of the text, whose extension names the language.
         text: The text.
         symbol: The symbol.
-        budget: The time that it may take.
+        budget: How long the search may take.
 
     Raises:
-        TimeoutError: It took too long.
+        TimeoutError: The search took too long.
     """
     patterns = _read_patterns()[_extension(path)]
     return all(_defines_part(patterns, text, part, budget) for part in _PARTS.split(symbol))

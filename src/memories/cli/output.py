@@ -196,9 +196,9 @@ def watch(damaged: "Damaged") -> None:
 
 
 def report_damage(code: object) -> object:
-    """Print a note on damaged records that were left out; return the exit code.
+    """Print a note on any damaged records that were left out; return the exit code.
 
-    In that case, `DAMAGED` replaces 0.
+    If there are any, the exit code 0 becomes `DAMAGED`.
     """
     findings = _left_out()
     if not findings:

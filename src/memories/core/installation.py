@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 DISTRIBUTION = "memoriae"
 _MODEL_EXTRA = "multilingual"
-_MODEL_SOURCE = "packages/memoriae-e5"  # in a checkout; also on the package index
+_MODEL_SOURCE = "packages/memoriae-e5"  # the model's package in a checkout
 # Folders that uv, pipx and npm use for a single run.
 _TEMPORARY = re.compile(
     r"/(archive|builds|environments)-v\d+/|/pipx/\.cache/|/\.cache/pipx/|/_npx/"

@@ -121,7 +121,7 @@ def restore_links(store: Store, record: Record, former: Record) -> Record:
     if older is not None and newer is not None:
         later = [newer, *_corrections_of(store, newer)]
         if older.ref.group in {correction.ref.group for correction in later}:
-            older, newer = linked_older, linked_newer  # the two have changed places since
+            older, newer = linked_older, linked_newer  # the older is now the newer
     is_between = (
         older is not None
         and newer is not None

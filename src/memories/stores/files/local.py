@@ -434,7 +434,7 @@ class LocalFiles:
             return index.unstaged(space, collection, limit=limit)
 
     def stage(self, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
-        """See `Store.stage`; in a transaction."""
+        """See `Store.stage`; call this in a transaction."""
         for collection, namespace in {ref[:2] for ref in vectors}:
             self.sync_readable(collection, namespace)
         self.index.stage(space, vectors)
