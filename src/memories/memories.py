@@ -69,7 +69,7 @@ Answer = TypeVar("Answer")
 _utc_now = functools.partial(datetime.now, UTC)
 
 
-@note_methods
+@note_methods  # each verb records a usage event
 class Memories:
     """Stores memories, finds them by meaning and by word, and keeps every version.
 

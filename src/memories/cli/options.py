@@ -154,9 +154,9 @@ def load_settings(output: str | None, namespace: str | None, store: str | None) 
 
 def make_memory(config: "Config", *, shared: bool) -> "Memories":
     """Return this run's `Memories`; in a server, it uses the store that the server has opened."""
-    open_memory = OPEN_MEMORY.get()
-    if open_memory is not None:
-        return open_memory(config, shared)
+    opener = OPEN_MEMORY.get()
+    if opener is not None:
+        return opener(config, shared)
     from memories.identity.place import here
     from memories.memories import Memories  # imported late, since settings errors don't need it
 

@@ -364,7 +364,7 @@ def batched_transaction(store: "Store") -> "Iterator[Store]":
             return
         batch = BatchedStore(store.wrapped)
         yield store.with_batch(batch)
-        batch.flush()
+        batch.flush()  # before the transaction adds the entry of the audit log
 
 
 _collected = threading.local()

@@ -11,7 +11,8 @@ A draft passes through these steps:
 5. One of `_store_new`, `_store_version`, `_store_pending` and `_merge` writes it with its origin,
    or it is refused. `_store_new` also links the memory to one that it corrects
    (`link_correction`). The result is a `Created`.
-6. `stores.logged` adds the entry of the audit log, and the store commits.
+6. The collected versions are added to the store at once (`stores.logged.batched_transaction`),
+   then the entry of the audit log, and the store commits.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -136,7 +136,7 @@ class SQLiteFile:
                     self._local.depth = 0
                 self._refuse_changed_parts()
                 if has_changed and durable:
-                    self._note(side, marker)
+                    self._note_commit(side, marker)
 
     def _begin(self, patience: float, *, durable: bool) -> apsw.Connection:
         """Begin a transaction that excludes other writers; return its connection."""
@@ -533,7 +533,7 @@ class SQLiteFile:
             connection.execute("DELETE FROM meta WHERE name = 'backup'")
         return next_marker(marker, forked=is_restored)
 
-    def _note(self, side: int, marker: Marker) -> None:
+    def _note_commit(self, side: int, marker: Marker) -> None:
         """Note an acknowledged commit; without a note, a loss of the commit may go unnoticed."""
         with contextlib.suppress(OSError, apsw.Error):  # the commit itself succeeded
             status = self.path.stat()
