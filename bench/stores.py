@@ -374,7 +374,8 @@ def _print_layers(measured: Sequence[Measured]) -> None:
         [_layer(found) for found in measured],
     )
     report.note(
-        "Both get the same filter, except in the last column, where the client searches without one."
+        "Store and client get the same filter, except in the last column, where the client searches "
+        "without one."
     )
 
 

@@ -103,7 +103,7 @@ def _variables(file: Path, data: bytes) -> dict[str, str]:
     import io
     import logging
 
-    from dotenv import dotenv_values  # 20 ms, so only if there is such a file
+    from dotenv import dotenv_values  # takes 20 ms, so only with a `.env`
 
     # Lines that dotenv can't read are for other programs.
     logging.getLogger("dotenv.main").disabled = True

@@ -340,7 +340,7 @@ def once_erased(state: str = GONE) -> Iterator[None]:
 
 def erasure_unfinished(state: str, exc: StoreError) -> ErasureUnfinished:
     """Return the error for a failed erasure; it says how far the erasure got."""
-    why = str(exc).partition(";")[0]  # the rest says that nothing was written
+    why = str(exc).partition(";")[0]  # leaves out "; nothing was written", which is false here
     return ErasureUnfinished(f"{state} ({why}); forget it again")
 
 

@@ -472,7 +472,7 @@ class _Fold:
 
     def apply(self, event: Event) -> None:
         address = self.addresses.get(event.of)
-        if address is None:  # even for a change, if the line that created its record was deleted
+        if address is None:  # a new record, or a change to one whose own line was deleted
             self._create(event.of, event.record)
         elif event.op != CREATE:
             self._change(event, address)

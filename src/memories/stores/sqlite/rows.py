@@ -273,8 +273,8 @@ def insert_rows(db: apsw.Connection, records: Sequence[Record]) -> list[AddedRow
         labels.append([id_of("label", ("key", "value"), label) for label in record.labels.items()])
     rows = [row_of(*parts) for parts in zip(records, pools, labels, strict=True)]
     _insert_records(db, records, rows)
-    # AUTOINCREMENT gives each row the number after the highest one ever used, and no other
-    # connection writes in the meantime.
+    # The numbers are consecutive: AUTOINCREMENT gives each row the number after the highest one
+    # ever used, and no other connection writes in the meantime.
     last = db.last_insert_rowid()
     seqs = range(last - len(records) + 1, last + 1)
     label_rows: list[tuple[int, int]] = []

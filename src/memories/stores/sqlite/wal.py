@@ -130,7 +130,7 @@ def _read_commits(
             return
         frames.append((int.from_bytes(frame[:4], "big"), page))
         page_count = int.from_bytes(frame[4:8], "big")
-        if page_count:  # only a commit's last frame has one
+        if page_count:  # 0 except in a commit's last frame
             yield page_count, frames
             frames = []
 

@@ -45,7 +45,7 @@ _MAX_GAP = 1_000_000
 _RANK_ALL_ROWS = 10_000
 _RANK_AT_MOST = 1_500
 _PHRASE_TOKENS = 64
-# a filter is applied to this many times `k` of the best hits
+# the number of best hits to which a filter is applied first, as a multiple of `k`
 _SURPLUS = 4
 _MAX_COLLECTED = 4_096  # up to this many records with a label, reading only them is faster
 _MAX_SPREAD = 4  # a range with at most this many seqs per record is read completely
