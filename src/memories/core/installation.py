@@ -68,8 +68,9 @@ def find_installation() -> Installation:
 
 
 def _read_origin() -> dict[str, Any]:
-    """Return the record of where the program was installed from (PEP 610); empty for a package
-    index.
+    """Return the record of where the program was installed from (PEP 610).
+
+    The record is empty for an installation from a package index.
     """
     try:
         text = metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
@@ -123,7 +124,7 @@ def install_arguments(extra: str = "", installation: Installation | None = None)
 
 
 def _find_model_source(installation: Installation) -> str | None:
-    """Return the folder of the multilingual model beside the sources; None to use the index."""
+    """Return the multilingual model's folder beside the sources; None if it must be downloaded."""
     folder = installation.folder
     source = None if folder is None else folder / _MODEL_SOURCE
     if source is not None and source.is_dir():

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from memories.anchors.judge import Judge
     from memories.settings import Config
 
-# After this time a file is refreshed in any case, since programs on other machines may have written
-# to the same store without updating the file.
+# A file older than this is always refreshed, since programs on other machines may have written to
+# the same store without updating the file.
 _UP_TO_DATE_FOR = timedelta(days=1)
 
 

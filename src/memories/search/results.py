@@ -244,7 +244,7 @@ class SearchResult(NamedTuple):
 def with_verdicts(
     hits: Sequence[Hit], judge: Callable[[Sequence[Memory]], Sequence[Memory]]
 ) -> tuple[Hit, ...]:
-    """Return hits with the verdicts of their memories; those that are no longer true come last."""
+    """Return hits with the verdicts of their memories; hits on doubtful memories come last."""
     memories = [hit.found for hit in hits if isinstance(hit.found, Memory)]
     judged = {memory.id: memory for memory in judge(memories)}
     sound: list[Hit] = []

@@ -521,8 +521,8 @@ def process_wide(environment: Mapping[str, str], store: str) -> dict[str, str]:
     }
 
 
-# The settings that determine the store and the model. A client whose values differ from the
-# server's runs its command itself.
+# The settings that determine the store and the model. If a client's values differ from the
+# server's, the client runs its command itself.
 _OF_STORE = (
     "embedder", "embedder_url", "embedder_dimensions", "embedder_timeout", "embedder_fallback",
     "embedder_plain_http", "embedder_cache_mb", "embedder_calibration", "collection_name",

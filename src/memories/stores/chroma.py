@@ -449,7 +449,7 @@ def _has_term(scope: str, term: "Term") -> dict[str, Any]:
 
 
 def _prefix(word: str) -> list[str]:
-    """Return the entry in the word list that stands for a word's prefix; empty if it needs none.
+    """Return the entry in the word list that stands for a word's prefix; empty if none is needed.
 
     Only queries in scripts other than Latin search for word prefixes.
     """

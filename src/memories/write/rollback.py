@@ -306,8 +306,9 @@ class Rollback(NamedTuple):
         return self._find_change(records) if records else None
 
     def _resolve_keys(self, changes: dict[str, Change]) -> None:
-        """Add changes for the memories that have a key that another change needs. If such a memory
-        keeps its key, drop the change that needs the key.
+        """If a change needs a key that another memory has, add that memory's change.
+
+        If that memory keeps the key, the change that needs it is left out, with the reason.
         """
         while True:
             blocked = [change for change in changes.values() if self._is_blocked(change, changes)]

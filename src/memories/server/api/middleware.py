@@ -47,8 +47,8 @@ class Metrics:
         self._gauges, self._on_request = gauges, on_request
         self._lock = threading.Lock()
         self._counts: dict[tuple[str, str, int], int] = {}
-        # for each route: the number of requests within each bound, the total number, and total
-        # seconds
+        # for each route: the number of requests within each bound of `_BUCKETS`, the total number,
+        # and the total seconds
         self._seconds: dict[str, list[float]] = {}
 
     def note(self, method: str, route: str, status: int, seconds: float) -> None:

@@ -66,7 +66,7 @@ class TextComparison(NamedTuple):
 _T = TypeVar("_T")
 MAX_COMPARED = 2_000  # maximum number of characters in a text that is compared word by word
 # If one text contains an abbreviation, texts that say the same thing may be less similar than the
-# threshold.
+# threshold requires.
 _SURELY_DIFFERENT = 0.75  # fraction of the threshold
 _LONGEST_ACRONYM = 5  # maximum number of letters
 _DATE = re.compile(r"\d{4}-\d\d(-\d\d)?|q[1-4]|\d{1,2}:\d\d")
