@@ -879,7 +879,7 @@ class Memories:
         """
         place = None if project is not None else self._place()
         if place is not None:
-            with contextlib.suppress(NotFound):  # in that case, search outside projects below
+            with contextlib.suppress(NotFound):  # not in this project: search outside projects
                 return self._reader.id_of_key(key, place.project)
         return self._reader.id_of_key(key, *(self._reader.names_of_project(project) or ()))
 

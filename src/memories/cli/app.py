@@ -43,7 +43,7 @@ class App(click.Group):
         return help_page()
 
 
-# Click suggests these names for a misspelled one; `get_command` returns the commands themselves.
+# Only the names matter: click suggests them for a misspelled one. `get_command` returns commands.
 _NAMES: dict[str, click.Command] = dict.fromkeys(COMMANDS, click.Command(None))
 app = App("memory", commands=_NAMES, context_settings={"help_option_names": ["-h", "--help"]})
 

@@ -218,7 +218,7 @@ class Listener:
         Args:
             server: The store's server.
             callback: Called after each notification. Also called when the listener starts or stops
-                receiving them, since it may have missed a write.
+                receiving them, since a write may have been missed.
         """
         self._server, self._callback = server, callback
         self.hearing = False

@@ -185,8 +185,8 @@ def copy_in(source: Path, target: Path) -> int:
 
 
 def refuse_logs(source: Path, path: Path) -> None:
-    """Refuse a database next to another file's log, and a database whose own log is next to the
-    store.
+    """Refuse to restore a database that is next to another file's log, or whose own log is next to
+    the store.
 
     Args:
         source: The database to restore.
