@@ -523,8 +523,8 @@ def test_a_folder_is_not_mixed_with_existing_memories_of_its_namespaces(
     assert "moved.json" not in names(folder)
     told = caplog.records[-1].getMessage()
     assert (
-        f"{named} already contains memories in ann, from others or from an earlier move; "
-        "to combine them, run: memory migrate" in told
+        f"{named} already contains memories in ann, perhaps from an earlier move; "
+        "to combine both stores, use memory export and memory import" in told
     )
     open_with(3).append([turn(7, text="another")])
     assert json.loads((folder / "moved.json").read_text())["store"] == "memories-2.db"
@@ -940,7 +940,7 @@ def test_a_named_store_is_not_reused_after_moving_back(
     assert store.remove([first.ref]) == (target,)
     open_with(2, target).append([record("more")])
     assert (
-        "large.db already contains memories in ann, from others or from an earlier move"
+        "large.db already contains memories in ann, perhaps from an earlier move"
         in caplog.records[-1].getMessage()
     )
     assert first.ref not in {found.ref for found in content(open_with(2, target), "ann")}

@@ -1,8 +1,8 @@
 """Events: one JSON line per operation in `HOME/events.jsonl`, for statistics.
 
 A line contains figures, and by default no content: no id of a memory, conversation or turn, and no
-word of a query. So an erased memory leaves no trace here. An operation never fails because its
-event can't be written; `memory doctor` calls `problem` to find out why.
+word of a query. So an erased memory leaves no trace in this file. An operation never fails because
+its event can't be written; `memory doctor` calls `problem` to find out why.
 """
 
 import contextlib

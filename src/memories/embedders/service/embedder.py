@@ -445,7 +445,7 @@ class VectorCache:
         """Warn once that nothing is cached, so every text is sent, and paid for, again."""
         if not self._warned.is_set():
             self._warned.set()
-            import logging  # costs 5 ms, so only here
+            import logging  # takes 5 ms, so it is imported only when needed
 
             logging.getLogger(__name__).warning("vectors are not cached in %s: %s", self.path, exc)
 

@@ -325,9 +325,10 @@ class Mover:
             for namespace in all_namespaces:
                 if _count(target, [namespace]):
                     raise StoreError(
-                        f"{store} already contains memories in {namespace}, from others or from "
-                        "an earlier move; to combine them, run: memory migrate; otherwise remove "
-                        "them there, or set FILE_MIGRATE_TO to another store"
+                        f"{store} already contains memories in {namespace}, perhaps from an "
+                        "earlier move; to combine both stores, use memory export and memory "
+                        "import; otherwise remove those memories, or set FILE_MIGRATE_TO to "
+                        "another store"
                     )
             self._copy(store, records, target)
             digest = _digest(records)

@@ -99,7 +99,7 @@ class FilesStore(Store):
             return self._opened[marker.store]
 
     def _store(self) -> Store | LocalFiles:
-        """Return the larger store if the records have moved there, otherwise the files."""
+        """Return the larger store if the records have moved to it, otherwise the files."""
         return self._larger_store() or self._files
 
     @contextlib.contextmanager
