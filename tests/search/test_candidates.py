@@ -529,3 +529,17 @@ def test_only_short_spans_are_precise() -> None:
     start = date(2026, 5, 1)
     spans = [(start, start + timedelta(days=days)) for days in range(candidates.PRECISE_DAYS + 2)]
     assert candidates.precise_spans(spans) == spans[: candidates.PRECISE_DAYS]
+
+
+@pytest.mark.parametrize("scope", ["memories", "all"])
+def test_a_memory_with_the_tag_role_or_speaker_ranks_like_any_other(
+    tmp_path: Path, scope: str
+) -> None:
+    with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none") as memories:
+        memories.create("The harbour crane lifts barrels", tags={"role": "assistant"})
+        memories.create("The harbour crane lifts timber", tags={"speaker": "harbour"})
+        memories.create("The harbour crane lifts grain")
+        memories.add_turns("a", ["The weather is fine"])
+        hits = memories.search("the harbour crane lifts", scope=scope)
+    assert len(hits) == 3
+    assert len({hit.score for hit in hits}) == 1

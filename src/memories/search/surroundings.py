@@ -85,6 +85,9 @@ def gather_surrounded(store: Store, filters: Filter, query: Query, limit: int) -
     match_limit, read_limit = max(MATCHES, 2 * limit), max(MIN_READ, 2 * limit)
     turn_query = TurnQuery(vector, query.terms, match_limit, _search_periods(query))
     matches = store.matches(filters, turn_query)
+    if filters.collection is Collection.MEMORY:
+        # A memory's tags name neither a speaker nor the role of a turn.
+        matches = matches._replace(labels=[{}] * len(matches.labels))
     if not len(matches.group):
         return Gathered([], [], has_more=False)
     columns = _describe(matches, query, speakers)
@@ -117,9 +120,8 @@ def gather_surrounded(store: Store, filters: Filter, query: Query, limit: int) -
 def _features(query: Query, record: Record, columns: _Columns, row: int) -> Features:
     evidence, precision = columns.at(row), float(columns.precision[row])
     if record.ref.collection is Collection.MEMORY:
-        # A memory has no neighbours, and its tags name neither a speaker nor a role of a turn.
-        own = evidence.session_similarity
-        evidence = evidence._replace(window_similarity=own, named=0.0, aside=0.0)
+        # A memory has no neighbours: its own similarity serves for all three scales.
+        evidence = evidence._replace(window_similarity=evidence.session_similarity)
         return memory_features(query, record, evidence, precision)
     text = record.text
     evidence = evidence._replace(
@@ -237,7 +239,8 @@ def _first_rows(matches: Matches, order: "NDArray[np.int64]", count: int) -> lis
 def measure(matches: Matches) -> Evidence:
     """Return the evidence for each match on the three scales, as arrays of shape (n,).
 
-    Words are shares weighted by rarity, and similarities are at least 0.
+    `words` and `session_best` are BM25 scores, `window_words` and `session_words` are shares of the
+    words weighted by rarity, and similarities are at least 0.
     """
     is_aside = [labels.get(ROLE) in ASIDE for labels in matches.labels]
     aside = np.array(is_aside, dtype=np.float64)[matches.label]
