@@ -8,12 +8,13 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from clock import MovingClock
 from memories import Draft, Memories
-from memories.errors import RequestError
+from memories.errors import Conflict, InvalidInput, RequestError
 from memories.stores import open_store
 from memories.stores.records import Collection, Filter, Patch
 from memories.transfer.export import export
@@ -179,6 +180,26 @@ def test_not_corrects_requires_an_existing_link(memories: Memories) -> None:
     assert links(memories, ids[0]) == (None, None)
     with pytest.raises(RequestError, match="it corrects none"):
         memories.update(ids[1], not_corrects=ids[0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"if_version": 2}, Conflict),
+        ({"content": "  "}, InvalidInput),
+        ({"tags": {"": "x"}}, InvalidInput),
+    ],
+)
+def test_a_refused_update_removes_no_link(
+    memories: Memories, changes: dict[str, Any], error: type[Exception]
+) -> None:
+    older, newer = (memories.create(f"The port is {port}").memory for port in (8080, 9090))
+    assert older is not None
+    assert newer is not None
+    with pytest.raises(error):
+        memories.update(newer.id, not_corrects=older.id, **changes)
+    assert memories.get(newer.id).corrects == older.id
+    assert memories.get(older.id).corrected_by == newer.id
 
 
 def test_a_removed_link_does_not_come_back(memories: Memories) -> None:

@@ -89,20 +89,18 @@ def update(
         raise InvalidInput(
             "nothing to update was given; give new content, a tag, decay, confidence or an anchor"
         )
-    if change.not_corrects is not None:
-        record = _remove_link(lookup, memory_id, change.not_corrects)
-        if is_empty:
-            return record
     change, kinds = change.redact()
     content = None if change.content is None else validate.content(change.content)
     added = validate.tags(change.tags)
     removed = validate.tag_keys(change.remove_tags)
     # Embedded before the transaction, so that no other writer waits for the model.
     expected = content or lookup.find_own(memory_id).text
-    vectors = _embed(embedder, expected)
+    vectors = None if is_empty else _embed(embedder, expected)
     with lookup.store.transaction():
         latest = lookup.find_current(memory_id)
         _refuse_other_version(latest, change.if_version)
+        if change.not_corrects is not None:
+            latest = _remove_link(lookup, latest, change.not_corrects)
         old_tags = tags_of(latest.labels)
         tags = {key: value for key, value in {**old_tags, **added}.items() if key not in removed}
         text = content or latest.text
@@ -179,15 +177,14 @@ def _has_fields(record: Record, fields: Mapping[str, Any]) -> bool:
     return all(record.fields.get(name) == value for name, value in fields.items())
 
 
-def _remove_link(lookup: Lookup, memory_id: str, older_id: str) -> Record:
-    """Remove a memory's link to an older one that it corrects; return its latest version.
+def _remove_link(lookup: Lookup, latest: Record, older_id: str) -> Record:
+    """Remove a memory's link to an older one that it corrects; return the memory without it.
 
     Raises:
         RequestError: The memory does not correct the older one.
     """
-    with lookup.store.transaction():
-        latest, older = lookup.find_current(memory_id), lookup.own.resolve_id(older_id)
-        record = remove_link(lookup.store, latest, older)
+    older = lookup.own.resolve_id(older_id)
+    record = remove_link(lookup.store, latest, older)
     if record is None:
         corrected = latest.fields.get("corrects") or "none"
         raise RequestError(f"Memory does not correct {older}; it corrects {corrected}")
