@@ -57,7 +57,8 @@ class Origin(NamedTuple):
     Attributes:
         trust: `user`, a person at a terminal or on the page; `agent`, a program; `captured`, a
             hook; or `imported`.
-        channel: `cli`, `python`, `mcp`, `hook`, `import`, `http`, `page` or `chat`.
+        channel: `cli`, `python`, `mcp`, `hook`, `import`, `http`, `page`, `chat`, or a program's
+            own name.
         by: The name that the MCP client gives itself, else the operating-system user.
         client: Name and version of the MCP client; None for other channels.
         user: The operating-system user.

@@ -159,7 +159,16 @@ def record_of(entry: Entry, now: datetime) -> Record:
     labels = entry.tags
     if entry.by:
         trust = entry.trust if entry.trust in TRUSTS else AGENT
-        origin = Origin(trust, "", entry.by, None, "", "", "", entry.namespace)
+        origin = Origin(
+            trust,
+            channel="",
+            by=entry.by,
+            client=None,
+            user="",
+            host="",
+            program="",
+            namespace=entry.namespace,
+        )
         labels = stamp_labels(entry.tags, origin)
     text = entry.content
     if entry.cut is not None:

@@ -1,9 +1,9 @@
 """Search filters: one table, from which the command, MCP, HTTP and the docs take their parameters.
 
-To add a filter, add a key to `SearchFilters` and a row to `_ROWS` here. A filter that compares a
-whole label of records is applied in `read.lookup.narrow`. Any other, such as one that compares a
-part of the label `VIA` (`guard.origin`), needs a predicate in `search.search`. The web page has its
-own form, with only a few filters.
+To add a filter, add a key to `SearchFilters` and a row to `_ROWS` here; CONTRIBUTING.md shows an
+example with its tests. A filter that compares a whole label of records is applied in `read.lookup`
+(`narrow`). Any other, such as one that compares a part of the label `VIA` (`guard.origin`), needs a
+predicate in `search.search`. The web page has its own form, with only a few filters.
 """
 
 from collections.abc import Mapping, Sequence
