@@ -11,7 +11,8 @@ from memories.settings import HalfLife
 from memories.stores.records import Collection, Patch, Record, Ref
 
 LINK = ("corrects", "corrected_by", "corrected_at")  # fields of a correction; see `write.links`
-NOT_CORRECTED = "not_corrected"  # field: the ids of memories whose link was removed
+# field of the newer memory: the ids of memories that it must not be linked to again
+NOT_CORRECTED = "not_corrected"
 _RESTORED = " (restored)"  # suffix of a restored version's `ended_by`
 _SCOPE = "\x1f"  # between project and key, neither of which can contain a control character
 # Fields for the proof that a memory cites; see `anchors`.

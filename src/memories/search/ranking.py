@@ -12,7 +12,7 @@ contains, as for turns. Signs for and against a turn are added:
                  unit = sum of the word weights; the weight of similarity is twice as
                  large for a standalone memory
     score      = baseline + (fused - baseline) × the factor for age and use of a memory
-                 baseline = what an unrelated text gets; see `_score` and `relevance`
+                 baseline = what an unrelated text gets; see `_score`
 
 Afterwards a correction moves before the hit that it corrects (`_corrections_first`), a newer memory
 before an older one that it may replace (`search.put_newer_first`), and memories whose anchors have

@@ -1,8 +1,8 @@
 """The path of a search, from a caller's arguments to ranked candidates. Begin here.
 
-search → parse → run → gather (`candidates`, `surroundings`) → `noise` (does the query mean
-       anything here?) → `ranking` (orders candidates, and drops some with a reason) →
-       `put_newer_first` → `results` (hits)
+`Memories.search` → search → parse → run → gather (`candidates`, `surroundings`) → `noise` (does
+       the query mean anything here?) → `ranking` (orders candidates, and drops some with a
+       reason) → `put_newer_first` → `results` (hits; those with doubtful verdicts come last)
 
 The scratchpad has its own search by words: `scratchpad.matching`.
 """

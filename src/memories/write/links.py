@@ -43,7 +43,7 @@ def link_correction(
         at: When `newer` becomes current; by default, when it was written.
 
     Returns:
-        The memory with its link.
+        The memory with its link, which the caller stores.
     """
     predecessor = None
     if superseded is not None and "corrected_by" not in superseded.fields:

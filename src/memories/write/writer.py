@@ -334,8 +334,8 @@ class Writer(NamedTuple):
 
 
 def _may_correct(draft: Draft, record: Record) -> bool:
-    """Return whether a draft may correct a record: no other memory corrects the record, and the two
-    don't both have keys.
+    """Return whether a draft may correct a record: no memory corrects the record, except the one
+    that the draft supersedes, and the two don't both have keys.
     """
     have_keys = draft.key is not None and record.key is not None
     return not have_keys and record.fields.get("corrected_by") in (None, draft.supersedes)
