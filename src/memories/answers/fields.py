@@ -88,10 +88,6 @@ def _tag(name: str) -> Callable[[Any], str]:
     return read
 
 
-def _is_global(record: Any) -> bool:
-    return str(record.tags.get("global", "")).lower() == "true"
-
-
 def _tags(record: Any) -> dict[str, str]:
     return dict(sorted(record.tags.items()))
 
@@ -124,7 +120,12 @@ KNOWN_TAGS = (
     ),
     Field("project", "text", "The project in its tags.", read=_tag("project")),
     Field("type", "text", "The type in its tags.", read=_tag("type")),
-    Field("global", "flag", "Whether it is valid in every project.", read=_is_global),
+    Field(
+        "global",
+        "flag",
+        "Whether it is valid in every project.",
+        read=lambda record: str(record.tags.get("global", "")).lower() == "true",
+    ),
 )
 _SUSPICIOUS = Field(
     "suspicious", "texts", "Why it looks like an instruction to a model.", [], "suspicious"

@@ -92,14 +92,6 @@ def _time_reader(field: str) -> Reader:
     return read
 
 
-def _read_anchors(record: Record) -> str | None:
-    return record.fields.get("anchors")
-
-
-def _read_turn_id(record: Record) -> str:
-    return f"{record.ref.group}#{start_of(record)}"
-
-
 _group = attrgetter("ref.group")
 _written_at = Name("time", attrgetter("created_at"))
 _COMMON: dict[str, Name] = {
@@ -130,12 +122,12 @@ NAMES: dict[Collection, dict[str, Name]] = {
         "reinforced": Name("time", _time_reader("reinforced_at")),
         "ended": Name("time", attrgetter("ended_at")),
         "verdict": Name("choice", None),
-        "anchors": Name("text", _read_anchors),
+        "anchors": Name("text", lambda record: record.fields.get("anchors")),
         "valid_until": Name("time", _time_reader("valid_until")),
     },
     Collection.HISTORY: {
         **_COMMON,
-        "id": Name("text", _read_turn_id),
+        "id": Name("text", lambda record: f"{record.ref.group}#{start_of(record)}"),
         "key": Name("text", _read_key),
         "conversation": Name("text", _group),
         "role": Name("choice", label_reader(ROLE, ROLES[0])),
