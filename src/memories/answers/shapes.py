@@ -160,7 +160,7 @@ def is_unchanged(before: "Memory | History", record: "Memory") -> bool:
 
 
 def hint_of(created: "Created") -> str:
-    """Return a sentence about a create and the next step; empty if no hint is needed."""
+    """Return a sentence about the result of a create and the next step; empty if none is needed."""
     record = created.memory
     if record is None:
         return _refusal(created)

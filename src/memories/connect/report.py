@@ -1,4 +1,4 @@
-"""Report of a new connection: what the agent gets, what is stored, and how to undo it."""
+"""Report on a new connection: what the agent gets, what is stored, and how to undo it."""
 
 import os
 import sys

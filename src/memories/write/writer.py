@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from memories.write.repetitions import Repetition
 
 MAX_SIMILAR = 3
-_MAX_CORRECTED = 3  # a draft is linked to the newest of so many, the most similar first
+# maximum number of corrected memories found, most similar first; a draft is linked to the newest
+_MAX_CORRECTED = 3
 _NEAR_BEST = 0.25  # a memory is shown if its score is at most this far below the best one
 _EXAMINED = 12  # maximum number of rivals examined, the most similar first
 _SEEN = 0.4  # added to the score of a memory that the writer has just read

@@ -124,7 +124,7 @@ class Logged:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        start, status = time.perf_counter(), 499  # the client disconnected, unless an answer begins
+        start, status = time.perf_counter(), 499  # until an answer begins: the client disconnected
         entries: dict[str, Any] = {}
         scope[LOG] = entries
 
