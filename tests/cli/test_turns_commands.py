@@ -594,7 +594,10 @@ def test_show_pages_through_a_conversation(memory: Command, filled: None) -> Non
 @pytest.mark.parametrize("start", ["-1", "x", "1.5"])
 def test_show_refuses_an_invalid_index(memory: Command, start: str) -> None:
     answer = memory("turns", "show", "trip", "--from", start)
-    assert (answer.code, answer.error) == (2, f'from must be a whole number from 0, not "{start}"')
+    assert (answer.code, answer.error) == (
+        2,
+        f'from must be a whole number, 0 or more, not "{start}"',
+    )
 
 
 def test_list_shows_counts_and_dates(memory: Command, filled: None) -> None:

@@ -828,7 +828,7 @@ def test_pages_go_through_a_conversation(memories: Memories) -> None:
 def test_a_page_begins_at_an_index(memories: Memories) -> None:
     starts: list[Any] = [-1, 1.5, True, "1", None]
     for start in starts:
-        with pytest.raises(InvalidInput, match="start must be a whole number from 0"):
+        with pytest.raises(InvalidInput, match="start must be a whole number, 0 or more"):
             memories.turns("talk", start=start)
 
 

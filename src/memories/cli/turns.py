@@ -215,7 +215,7 @@ def tail(memories: "Memories", conversation: str, filters: Mapping[str, Any]) ->
 @click.argument("conversation")
 @option(
     "--from", "start", metavar="INDEX", section="Output",
-    parse=whole_number_or("from must be a whole number from 0"),
+    parse=whole_number_or("from must be a whole number, 0 or more"),
     help="The first turn to show, counted from 0. [default: 0]",
 )  # fmt: skip
 @_turn_filters
@@ -352,7 +352,7 @@ def update(
 )
 @click.argument("conversation")
 @option(
-    "--index", metavar="INDEX", parse=whole_number_or("index must be a whole number from 0"),
+    "--index", metavar="INDEX", parse=whole_number_or("index must be a whole number, 0 or more"),
     help="Only this turn. [default: the entire conversation]",
 )  # fmt: skip
 @option(

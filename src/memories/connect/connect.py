@@ -77,7 +77,7 @@ class Target(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A change of one file.
+    """A change to one file.
 
     Attributes:
         path: The file.

@@ -254,7 +254,7 @@ def index(number: int) -> int:
         InvalidInput: The index is not a whole number, or is negative.
     """
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 2**53:
-        raise InvalidInput("start must be a whole number from 0")
+        raise InvalidInput("start must be a whole number, 0 or more")
     return number
 
 

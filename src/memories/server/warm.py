@@ -248,7 +248,7 @@ class _Environment(MutableMapping[str, str]):
 
 _THREADS = 16
 _MOST_OPEN = 256
-_MOST_LINE = 4 << 20  # maximum bytes in a request's line; more than a process can be started with
+_MOST_LINE = 4 << 20  # maximum bytes in a request's line; more than a system allows for arguments
 _READ_SECONDS = 10.0
 _DOT_SECONDS = 1.0
 _MAX_INPUT = 64 << 20

@@ -175,7 +175,7 @@ def _find_part_problem(record: Record) -> str | None:
     )
     for name, number in numbers:
         if not _is_integer(0, 2**53 - 1, number):
-            return f"has a {name} that is not a whole number from 0"
+            return f"has a {name} that is not a whole number, 0 or more"
     if record.ended_by is not None and not _is_word(record.ended_by):
         return "has an ended_by that is not a word"
     if record.key is not None and not _is_key(record.key):

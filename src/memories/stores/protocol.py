@@ -32,11 +32,10 @@ _DEFAULT_MODEL = "all-MiniLM-L6-v2/"  # the embedder if EMBEDDER isn't set
 
 
 class Store(Protocol):
-    """Stores records in the collections `memory` and `history`, each divided into namespaces.
-
-    A third collection, `log`, holds the audit log: see `chain`. Its records are read and scanned
-    like others, but have no words and no vectors; searches, statistics and changes of the
-    embedding space leave them out.
+    """Stores records in three collections, each divided into namespaces: `memory`, `history`, and
+    `log`, the audit log (see `chain`). Records of the log are read and scanned like others,
+    but have no words and no vectors; searches, statistics and changes of the embedding space leave
+    them out.
 
     Rules for every backend, checked by `tests/stores/contract/`:
 

@@ -382,7 +382,7 @@ def _text(value: object, name: str, longest: int, *, shortest: int = 1) -> str:
 
 def _whole(value: object, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**53:
-        raise InvalidInput(f"has a {name} that is not a whole number from 0")
+        raise InvalidInput(f"has a {name} that is not a whole number, 0 or more")
     return value
 
 
