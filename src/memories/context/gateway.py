@@ -460,7 +460,7 @@ class MemoryGateway:
         return redactor if isinstance(redactor, Redactor) else Redactor()
 
     def _redact_turn(self, fields: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return a turn's fields without secrets. `HistoryTurn` checks their types later."""
+        """Return a turn's fields with secrets removed. `HistoryTurn` checks their types later."""
         conversation, role, text, index, ts, message_id, *names = fields
         redactor = self._redactor()
         redactor.refuse(conversation, "conversation_id")

@@ -182,7 +182,9 @@ def count_steps(pattern: str) -> int | None:
 
 
 def _count_sequence(parts: Any) -> tuple[int | None, int]:
-    """Return the steps of consecutive parts, and the number of ways in which they can match."""
+    """Return how many steps consecutive parts of a pattern take, and in how many ways they can
+    match.
+    """
     total, ways = 0, 1
     for operation, argument in parts:
         steps, choices = _count_part(str(operation), argument)

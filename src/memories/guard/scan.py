@@ -419,7 +419,7 @@ def _key_end(text: str, body: int) -> int:
             if not longest:
                 return 0
             if not word.endswith("=") and not re.search(r"[0-9+/]|[a-z][A-Z]", word):
-                break  # a word of the text that follows the key
+                break  # the key has ended, and this word is ordinary text
         longest = max(longest, len(word))
         position = end = piece.end()
     if longest < 24:

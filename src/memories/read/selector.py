@@ -76,7 +76,7 @@ class Selector(NamedTuple):
             the expression names their state.
         collection: The collection from which it selects: memories or turns.
         instant: The time for which records are evaluated.
-        fits: Returns whether a record meets the expression. For a memory, pass the latest version.
+        fits: Returns whether a record matches the expression; for a memory, its latest version.
     """
 
     text: str

@@ -36,7 +36,7 @@ def link_correction(
     "port 7070" corrects "port 8080", unless another memory had already corrected "port 9090".
 
     Args:
-        store: The store of the older memory, which is marked.
+        store: The store in which the older memory is marked as corrected.
         newer: The memory that is about to become current.
         corrected: Current memories that `newer` corrects, as they were before `superseded` ended.
         superseded: The memory that `newer` replaces.

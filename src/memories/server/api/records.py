@@ -158,7 +158,7 @@ class _Transaction:
                     raise self.rollback_error from None
 
     def step(self, name: str) -> None:
-        """Begin or end a nested transaction, or end this one."""
+        """Begin or end a nested transaction, or end the outer one."""
 
         def enter() -> None:
             inner = self.store.transaction()

@@ -245,7 +245,7 @@ class Search:
     ) -> dict[str, int]:
         """Return the very common words, which aren't searched for, and how many records have each.
 
-        The list of these records would be long, and such words say little about a record. If all
+        Each of them is in too many records to list, and says little about any one record. If all
         words are very common, the rarest one is left out of the result, so it is searched for.
         """
         if self._total <= _ALL_TERMS:

@@ -390,7 +390,7 @@ class SQLiteFile:
         _, commit_note = engine.read_side(self._lock_file)  # first, or a new commit may seem lost
         missing = engine.count_missing_commits(connection, commit_note)
         if missing and (self.path, missing) not in _reported:
-            import logging  # takes 5 ms, and is rarely needed
+            import logging  # importing it takes 5 ms, and it is rarely needed
 
             _reported.add((self.path, missing))
             logging.getLogger(__name__).warning("%s", loss_message(self.path, missing))

@@ -464,7 +464,7 @@ def _has_one_object(change: Change, verb: int) -> bool:
     if base == "is":
         return _is_one_predicate(change, verb)
     if base == "call":
-        return verb == 0  # an instruction; a service may call many others
+        return verb == 0  # only in an instruction: a service may call many services
     if base in SINGLE:
         return base != "name" or head[verb - 1].key not in MANY
     if base in PLACED and (*behind, *removed)[0].key in _PLACES:
