@@ -248,7 +248,7 @@ def deletion_note(memories: "Memories", record: "Memory") -> str | None:
     if record.corrects is not None and record.corrected_by is None:
         return f"memory {record.corrects}, which the deleted one corrected, is current again"
     if record.supersedes is not None:
-        with contextlib.suppress(NotFound):  # it may have been erased
+        with contextlib.suppress(NotFound):  # the replaced memory may have been erased
             if memories.history(record.supersedes).superseded_by == record.id:
                 return (
                     f"memory {record.supersedes}, which the deleted one replaced, stays hidden "

@@ -114,7 +114,7 @@ def temporary_copy(write: Callable[[IO[bytes]], object]) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def name_place(place: str, consequence: str) -> Iterator[None]:
-    """Name the place in an error from writing to it, and add the consequence or the remedy."""
+    """Replace a system error in the `with` block by one with the place and the consequence."""
     try:
         yield
     except (BrokenPipeError, MemoriesError):

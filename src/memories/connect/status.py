@@ -353,7 +353,7 @@ def check_connection(entries: FoundEntries) -> Check:
 def _check_server(words: Sequence[str], variables: Mapping[str, str]) -> Check:
     import anyio
 
-    logging.getLogger("mcp").propagate = False  # otherwise it logs the output of other programs
+    logging.getLogger("mcp").propagate = False  # otherwise the SDK logs what other programs print
     started_at = time.monotonic()
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
         try:

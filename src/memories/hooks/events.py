@@ -172,7 +172,7 @@ def handle(call: HookCall) -> Outcome:
         folder = event.folder if event else None
         return Outcome(failed=True, follow_up=_follow_up(call, folder, Reply(), type(exc).__name__))
     if call.event not in _RECALL_EVENTS:
-        return Outcome(answer)  # nothing was recalled; the flusher records the figures of captures
+        return Outcome(answer)  # there is no recall to record; the flusher records captures
     is_degraded = reply.context is not None and reply.context.error
     result = "degraded" if is_degraded else "ok"
     return Outcome(answer, follow_up=_follow_up(call, event.folder, reply, result))

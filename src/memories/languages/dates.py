@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-# At this distance from a single day, a time still scores a quarter.
+# At this distance from a single day, a time still gets a quarter of the full score.
 DAYS_BEFORE, DAYS_AFTER = 3.0, 7.0
 WIDTH_SHARE = 0.25  # share of a span's width that is added to `DAYS_BEFORE` and `DAYS_AFTER`
 _RECENT_DAYS = 14

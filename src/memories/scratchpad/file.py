@@ -419,7 +419,7 @@ def _drop_from_text(place: Place, ids: Collection[str], before: Fingerprint) -> 
 def _read_copy(copy: Path) -> str:
     try:
         return read_text(copy) or ""
-    except InvalidInput:  # this program did not write it
+    except InvalidInput:  # the file was not written by this program
         return ""
 
 

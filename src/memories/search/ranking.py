@@ -236,7 +236,7 @@ class Ranked(NamedTuple):
 
 
 def fuse(evidence: Evidence, best_words: float, weight: float) -> Any:
-    """Return the fused score, before age and reads count; an array if the evidence holds arrays.
+    """Return the fused score, without the factor for age and use; an array for arrays.
 
     Args:
         evidence: Evidence for one candidate, or arrays for many.
@@ -451,7 +451,7 @@ def _reason_to_drop(
 
 
 def _reason_without_words(similarity: float | None, weakest: float, *, readable: bool) -> str:
-    """Return why a candidate without a shared word does not answer; empty if it may."""
+    """Return why a candidate without a shared word does not answer; empty if it may answer."""
     if similarity is None:
         return "shares no word with the query"
     if similarity < weakest:

@@ -60,8 +60,8 @@ class _Joined:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Send at the end of this iteration. If a lot of data is waiting, send now, so that the
-        transport can apply back pressure.
+        """Send in the event loop's next iteration. If a lot of data is waiting, send now, so that
+        the transport can apply back pressure.
         """
         if not self._waiting:
             self._loop.call_soon(self._send)

@@ -213,7 +213,7 @@ class Process:
             )
 
     def _watch(self) -> None:
-        """End the process if it is idle too long, or if its store or socket is no longer there."""
+        """End the process if it has been idle too long, or if its store or socket is gone."""
         while True:
             time.sleep(min(LOOK_SECONDS, self._options.idle_seconds or LOOK_SECONDS))
             if not self.fits():

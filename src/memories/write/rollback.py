@@ -380,7 +380,7 @@ class Rollback(NamedTuple):
         if new is not None:
             return versions.undo_end(latest)
         ended_by, fields = "delete", dict[str, Any](rolled_back_to=to_millis(self.to))
-        if latest.ended_by == PENDING:  # it awaits review, so this rejects it
+        if latest.ended_by == PENDING:  # the memory awaits review, and is rejected
             return Patch(latest.ref, latest.ended_at, ended_by, fields)
         if then is not None:
             if self._state(then, latest) == "supersede":

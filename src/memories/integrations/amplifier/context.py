@@ -318,7 +318,7 @@ class MemoriesContext:
         if cut != self._cut:
             await self._compact(messages, cut, room)
         visible = view(messages, cut)
-        count = count_instructions(messages)  # the block follows the instructions
+        count = count_instructions(messages)  # the block comes after the instructions
         return [*visible[:count], *first, *visible[count:]]
 
     async def forget_block(self) -> None:

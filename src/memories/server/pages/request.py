@@ -68,8 +68,8 @@ class NotThen(NotFound):
 
 
 def end_of(day: str) -> str:
-    """Return the end of a UTC day in the form for addresses, which is just the day if the local day
-    ends at the same moment.
+    """Return the end of a UTC day for an address: a time, or just the day if the local day ends at
+    the same moment.
     """
     end = f"{day}T23:59:59.999Z"
     moment = to_moment(day, datetime.now(UTC), end_of_day=True)

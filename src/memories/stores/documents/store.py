@@ -512,7 +512,7 @@ class RemoteStore:
 
 
 def _order(refs: Iterable[Ref], after: tuple[str, int] | None, newest_first: bool) -> list[Ref]:
-    """Return refs in scan order, without those before its start."""
+    """Return the refs that follow `after`, or all refs, in scan order."""
     ordered = sorted(
         refs, key=lambda ref: (ref.group, ref.position, ref.namespace), reverse=newest_first
     )

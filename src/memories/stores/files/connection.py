@@ -79,7 +79,7 @@ class Folder:
                         "try again"
                     )
                 self._was_locked = (self.inner / _LOCK).exists()
-                if self._was_locked:  # if not, the folder was removed while this call waited
+                if self._was_locked:  # otherwise the folder was removed while this call waited
                     break
                 stack.pop_all().close()
             yield

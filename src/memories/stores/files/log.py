@@ -216,7 +216,7 @@ def to_record(line: object, collection: Collection, namespace: str) -> Record:
         ValueError: The line is invalid; the message says why, without quoting the line.
     """
     if not isinstance(line, dict):
-        raise ValueError("it is not a JSON object")  # noqa: TRY004 - of a file, not of an argument
+        raise ValueError("it is not a JSON object")  # noqa: TRY004 - a file's error, not a caller's
     if _text(line, "user_id") != namespace:
         raise ValueError("its user_id is not the one in the file's name")
     labels = dict(_texts(line.get("tags") or {}))

@@ -21,7 +21,7 @@ from memories.stores.postgres.connection import Server
 from memories.stores.postgres.query import ERASING, Transaction
 from memories.stores.records import Ref, by_namespace
 
-LOCK_SECONDS = 2.0  # how long others may queue behind our request for a lock
+LOCK_SECONDS = 2.0  # how long other transactions may queue behind our request for a lock
 PATIENCE_SECONDS = 120.0  # maximum total time for the attempts to get a lock
 _PAUSE_SECONDS = 0.5
 _REWRITING = "\0rewriting"  # locked like a namespace while tables are replaced

@@ -41,7 +41,7 @@ RESCORED_SHARE = 2000  # one more candidate is scored per this many rows
 
 # minimum number of nearest windows to score coarsely for each wanted record
 _WINDOWS_PER_RECORD = 20
-_MAX_LABELLED = 2_000_000  # maximum number of window indexes cached for labels
+_MAX_LABELLED = 2_000_000  # maximum number of window indexes cached for all labels together
 
 Scores = dict[int, float]
 

@@ -81,7 +81,7 @@ def migrate(
         apply: Applies the migration with the given number.
     """
     version = connection.pragma("user_version")
-    if version < engine.SCHEMA_VERSION:  # otherwise another process has migrated it
+    if version < engine.SCHEMA_VERSION:  # otherwise another process has migrated the file
         _take_snapshot(connection, path.with_name(f"{path.name}.v{version}.backup"))
     for number in range(version + 1, engine.SCHEMA_VERSION + 1):
         connection.execute("BEGIN IMMEDIATE")
@@ -99,7 +99,7 @@ def migrate(
 
 def _take_snapshot(connection: apsw.Connection, target: Path) -> None:
     if target.exists():
-        return  # left by an interrupted migration, and better than a new one
+        return  # an interrupted migration left this snapshot, which is better than a new one
     scratch = target.with_name(f".{target.name}.new")
     scratch.unlink(missing_ok=True)
     # Otherwise VACUUM INTO would create it with mode 0644.

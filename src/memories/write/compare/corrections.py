@@ -475,7 +475,7 @@ def _has_one_object(change: Change, verb: int) -> bool:
 def _has_one_use(change: Change, base: str, behind: Sequence[Word]) -> bool:
     """Return whether a subject uses one thing for a purpose: "use … for baking"."""
     if not BOUNDARIES.isdisjoint(keys_of(behind[:1])):
-        return False  # something may run before several things
+        return False  # the subject may run before several things
     if not MANY.isdisjoint(keys_of(change.tail[:1])):
         return False  # one permission of several
     if len(behind) > 1 and (behind[-1].key in {"for", "with"} or behind[-1].sense == "with"):
