@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 try:
     import fcntl
-except ImportError:  # Windows, where an open file can't be renamed, so a rotation loses nothing
+except ImportError:  # Windows: no lock is needed, since an open file can't be renamed there
     fcntl = None  # type: ignore[assignment]
 
 FILE = "events.jsonl"

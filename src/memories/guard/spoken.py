@@ -16,7 +16,7 @@ from memories.guard.locators import CODE
 from memories.guard.rules import Secret
 
 _REACH = 80  # maximum number of characters between a word and its value
-_WORDS_APART = 5  # maximum number of words between a value and the word that names it afterwards
+_WORDS_APART = 5  # maximum number of words between a value and a later word that names it
 # A Latin word with at most this many letters counts only on its own: not "pin" in "shopping".
 _SHORT = 4
 # the ending of a word, as in "salasanamme"; a longer one makes a different word
@@ -307,8 +307,8 @@ def _may_be_secret(value: str) -> bool:
 
 @functools.lru_cache(1024)
 def _is_random(value: str, changes: int) -> bool:
-    """Return whether a value looks random: its character classes change at least this often, and it
-    is not a name.
+    """Return whether a value looks random: its character class changes at least `changes` times,
+    and it is not a name.
     """
     if len(value) < 8 or not any(map(str.isdigit, value)) or value.isdigit():
         return False

@@ -31,7 +31,7 @@ BUSY_SECONDS = 30.0
 _PARTS = ("", "-wal", "-shm")
 # Suffixes of the copies that migrations, restores and repairs leave next to the file.
 COPIES = ("v*.backup", "replaced-*", "before-fix-*")
-# how long one attempt to erase waits for readers; other writers have to wait too
+# how long one attempt to erase waits for readers; meanwhile, other writers wait too
 _ATTEMPT_MILLIS = 100
 _BETWEEN_ATTEMPTS = 0.05  # pause in seconds, during which others can write
 

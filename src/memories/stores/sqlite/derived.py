@@ -321,7 +321,7 @@ def _count_code_lengths(db: apsw.Connection, tables: Mapping[Collection, str]) -
 
 
 def _possible_forms(space: StoredSpace, lengths: Counter[int]) -> list[tuple[int, bool]]:
-    """Return the stored form, then the forms that codes of these lengths may have."""
+    """Return the forms that codes of these lengths may have, the recorded one first, if any."""
     forms: list[tuple[int, bool]] = []
     if space.dimension:
         forms += [space.form, (space.dimension, not space.compact)]

@@ -100,7 +100,7 @@ class CommitNote(NamedTuple):
 
     Attributes:
         marker: The state after the commit.
-        log: Distinguishes the log from earlier logs; empty without a log.
+        log: Distinguishes the log from earlier logs; empty if there is no log.
         inode: The inode of the database.
         changed: When the database itself was last changed, in nanoseconds.
         own: The side file's inode, which is different in a copy of the folder.

@@ -607,8 +607,8 @@ def _find_newest(
     """Return up to `_RANK_AT_MOST` records: the newest that contain all terms.
 
     If these are too few, the newest with the two rarest terms are added, and after them the newest
-    with the rarest term. Each record comes with the frequencies of all terms, one byte for each
-    term in each namespace.
+    with the rarest term. Each record comes with the frequencies of all terms: for each
+    term, one byte per namespace.
     """
     table = corpus.table
     sql = (

@@ -83,7 +83,7 @@ def find_change(new: Sequence[Word], old: Sequence[Word]) -> Change | None:
         for part in (old[old_start:old_end], new[start_in_new:end_in_new])
     ]
     if len(replaced) > 2 and all(map(_is_named, replaced)):
-        return None  # another value for another place or purpose
+        return None  # not only the value differs, but also its place or purpose
     return _with_verb_first(Change(old[:start], old[start:end], new[new_start:new_end], old[end:]))
 
 

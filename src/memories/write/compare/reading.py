@@ -144,7 +144,7 @@ def is_shouted(words: Sequence[Word]) -> bool:
 
 
 def quotations(text: str) -> list[str]:
-    """Return the exact parts of a text in quotes or backticks."""
+    """Return the parts of a text that are in quotes or backticks."""
     return [quoted[1:-1] for quoted in _QUOTED.findall(text.translate(_STRAIGHT))]
 
 
