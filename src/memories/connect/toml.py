@@ -133,7 +133,7 @@ def _names(line: str) -> Table | None:
     while value:
         if isinstance(value, list):  # [[name]]
             value = value[0]
-        for name, inner in value.items():  # at most one item
+        for name, inner in value.items():  # a table has at most one item here
             names.append(name)
             value = inner
     return tuple(names)

@@ -317,7 +317,7 @@ def _counted_days(code: str) -> Iterator[_Reading]:
 
 @functools.cache
 def _units(code: str) -> Mapping[str, tuple[str, str]]:
-    """Return the unit of time for each name, and how many of it the name means, usually 1."""
+    """Return, for each name of a span of time, its unit and the number of units, usually 1."""
     units: dict[str, tuple[str, str]] = {}
     for unit in _UNITS:
         for entry in words(code)[unit]:

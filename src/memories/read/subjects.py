@@ -62,7 +62,7 @@ def stands_out(new: str, similarities: Sequence[float | None], space: "Space") -
     """Return whether the first of several texts is probably about the subject of a new text, even
     if they share no words: its meaning is close, and closer than that of the second text.
 
-    A text's height is the distance of its similarity from that of noise, in spreads of the noise.
+    Similarities are compared as multiples of the noise's spread above the noise's mean.
 
     Args:
         new: The new text.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from memories.models import DecayPolicy
     from memories.settings import Config
 
-FRESH, NORMAL, STALE = range(3)  # how stale a memory is: indexes into `Relevance.thresholds`
+FRESH, NORMAL, STALE = range(3)  # how stale a memory is; each is an index into `thresholds`
 
 
 class Relevance(NamedTuple):

@@ -134,8 +134,8 @@ def apply(writer: Writer, record: Record) -> tuple[str, bool] | None:
     """Carry out a proposal in a transaction, unless its memories have changed since it was made.
 
     Returns:
-        The id of the memory that the proposal is about, and whether it was carried out; None if the
-        record doesn't propose a change to a memory.
+        The id of the memory that the proposal is about, and whether the proposal was carried out;
+        None if the record doesn't propose a change to a memory.
     """
     action = json.loads(record.fields.get(FIELD, "{}"))
     if not action:

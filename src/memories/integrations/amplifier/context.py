@@ -366,7 +366,7 @@ class MemoriesContext:
 
 
 def _limit_of(provider: Any) -> int | None:
-    """Return the token limit for requests that a provider reports; None if it reports none."""
+    """Return a provider's token limit for requests; None if the provider reports no limit."""
     if provider is None:
         return None
     limit = None

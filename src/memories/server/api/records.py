@@ -76,7 +76,7 @@ class _Transaction:
         self._inner: list[tuple[AbstractContextManager[None], int]] = []
         self._work: queue.Queue[tuple[Callable[[], Any], Future[Any], bool]] = queue.Queue()
         self.ended = threading.Event()
-        self.rollback_error = StoreError(_UNHEARD)  # raised by requests after a rollback
+        self.rollback_error = StoreError(_UNHEARD)  # raised by requests after the rollback
         self._begun: Future[None] = Future()
         threading.Thread(target=self._run, daemon=True, name="memories-transaction").start()
 

@@ -88,7 +88,7 @@ class Chosen(NamedTuple):
             return ""
         try:
             return str(Path(self.project).expanduser().absolute())
-        except RuntimeError:  # the folder names the home of an unknown user
+        except RuntimeError:  # the path begins with ~ and the name of an unknown user
             return ""
 
 

@@ -118,7 +118,7 @@ class Mover:
                 open_store(self._target, None, config).close()
 
     def use_space(self, space: Space) -> None:
-        """Set the space with which larger stores are opened."""
+        """Set the space for the vectors of the larger store that the folder moves to."""
         self._space = space
 
     def marker(self) -> Marker | None:

@@ -170,8 +170,8 @@ class FilesStore(Store):
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """See `Store.remove`.
 
-        The places include the files from before the move, and the stores of moves that the user
-        undid.
+        The result also lists the files from before the move, and the stores of moves that the user
+        undid, if the records may still be there.
         """
         if refs:
             self._mover.remove_copies(refs)

@@ -274,7 +274,7 @@ class _Construction(NamedTuple):
     Attributes:
         parts: The left side of the construction's line in the file.
         needed: Sets of words; a text with the construction contains at least one word of each set.
-        form: The right side of that line.
+        form: The right side of the construction's line.
     """
 
     parts: Sequence[str]
