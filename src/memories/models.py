@@ -17,7 +17,7 @@ from memories.guard.origin import Origin
 Moment = datetime | str
 
 SHARED = "shared"
-PENDING = "pending"  # `ended_by` of a memory that awaits review, since it has never been current
+PENDING = "pending"  # `ended_by` of a memory that awaits review
 SESSION = "session"  # the type of a session note
 SESSION_KEY = "session/"  # the key prefix of session notes, which hooks write
 OFTEN = 3  # minimum number of reads for the scratchpad to treat a memory as frequently used

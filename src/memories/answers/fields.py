@@ -57,7 +57,7 @@ def shape(record: object, fields: tuple[Field, ...]) -> dict[str, Any]:
 
 def plain(value: Any) -> Any:
     """Return a value in its JSON form."""
-    if value is None or isinstance(value, str | float | int):  # first, the most common types
+    if value is None or isinstance(value, str | float | int):  # the most common types first
         return value
     if isinstance(value, datetime):
         return to_iso(value)

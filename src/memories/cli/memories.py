@@ -162,7 +162,7 @@ def create(
 
 
 def _describe(created: "Created", *, force: bool) -> str:
-    """Describe the result of a create, as part of a sentence."""
+    """Describe the result of storing a memory, as part of a sentence."""
     memory = created.memory
     if memory is None:
         return f"nothing was stored, since {created.note or 'a very similar memory exists'}"

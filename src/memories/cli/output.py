@@ -107,7 +107,7 @@ def record_change(description: str) -> None:
 
 
 def change() -> str | None:
-    """Return what this run changed; empty if unknown, None if nothing."""
+    """Return a description of this run's changes; empty if unknown, None if there are none."""
     return _run.get().change
 
 

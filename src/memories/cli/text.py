@@ -127,7 +127,7 @@ def create_result(created: "Created") -> str:
 
 
 def _outcome(created: "Created", record: Memory) -> list[str]:
-    """Return the parts of the line that reports a create."""
+    """Return the parts of the line that reports the result of storing a memory."""
     name = safe(record.id[:CREATED_ID])
     verb = "stored" if created.stored else "already stored as"
     parts = [f"{verb} {name}"]

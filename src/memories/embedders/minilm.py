@@ -114,7 +114,7 @@ MAX_WINDOWS = 32  # about 7,000 tokens; all words of a longer text are still ind
 
 
 class MiniLM:
-    """The packaged all-MiniLM-L6-v2: English, 384 dimensions, 1.5 ms for a short text on a core."""
+    """The packaged all-MiniLM-L6-v2: English, 384 dimensions, 1.5 ms per short text on one core."""
 
     space = Space(
         model="all-MiniLM-L6-v2/int8/1",
@@ -151,7 +151,7 @@ class MiniLM:
         return embed_windows(tokenizer.ids(normal_form(text)), WINDOW_TOKENS, run)
 
     def familiarity(self, text: str) -> float:
-        """Return the share of words that are one token in the vocabulary, or two for long words."""
+        """Return the share of words that the model knows: as one token, or a long word as two."""
         from memories.languages.text import normal_form
 
         tokenizer, _ = self._load()

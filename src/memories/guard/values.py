@@ -89,8 +89,8 @@ def is_random(value: str) -> bool:
 
 
 def is_random_enough(value: str) -> bool:
-    """Return whether a value looks random; values of 5 to 9 characters are tested as if
-    repeated.
+    """Return whether a value looks random. A value of 5 to 9 characters is repeated for the test,
+    which requires at least 10.
     """
     return is_random(f"{value}{value}"[: max(10, len(value))])
 

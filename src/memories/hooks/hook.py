@@ -127,7 +127,7 @@ def _run(
 
 
 def _process_age() -> float:
-    """Return how many seconds ago this process started, before Python did; 0 if unknown."""
+    """Return how many seconds ago the system started this process; 0 if unknown."""
     try:
         with open("/proc/self/stat", "rb") as stat, open("/proc/uptime", "rb") as uptime:
             ticks = int(stat.read().rpartition(b")")[2].split()[19])

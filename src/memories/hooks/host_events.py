@@ -154,7 +154,7 @@ def clean_prompt(text: str, source: str = "") -> str:
 
 
 def remove_frames(text: str) -> str:
-    """Remove text that hosts and hooks insert into prompts; an agent's answer may repeat it."""
+    """Remove text that hosts and hooks insert into prompts, even where an answer repeats it."""
     parts = []
     start = position = 0
     while (frame := text.find(_FRAME_START, position)) >= 0:

@@ -177,7 +177,7 @@ def recall_prompt(
 def _count_reads(
     backend: "_GatedBackend", request: RecallRequest, recalled: "Sequence[tuple[MemoryItem, float]]"
 ) -> None:
-    """Count the memories that the model is given as read. If that fails, they are given anyway."""
+    """Record that the recalled memories were read. If that fails, the model gets them anyway."""
     ids = [str(memory.id) for memory, _ in recalled]
     try:
         run_once(request.seconds(), lambda: backend.count_reads(ids))
@@ -472,7 +472,7 @@ def _meaning(result: SearchResult, features: Features) -> float | None:
 
 
 def is_own(memory: Memory, projects: Sequence[str]) -> bool:
-    """Return whether a memory is valid in the project with these names; True without names."""
+    """Return whether a memory is valid in the project with these names; True if there are none."""
     project = memory.tags.get("project")
     return not projects or project is None or project in projects or _is_global(memory)
 

@@ -355,7 +355,7 @@ def _around(middle: date, match: re.Match[str]) -> Span:
 
 
 def _days_before(day: date, days: int) -> date:
-    """Return an earlier day; the first or last possible date if it is out of range."""
+    """Return the day this many days earlier; if there is none, the first or last possible date."""
     return date.fromordinal(min(date.max.toordinal(), max(1, day.toordinal() - days)))
 
 

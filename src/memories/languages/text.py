@@ -11,7 +11,7 @@ MAX_QUERY_TERMS = 64
 _MAX_READ = 16_384  # maximum number of characters of a text that are read for its terms
 # Maximum number of letters in a word whose other forms are tried, and of words in a phrase.
 _LONGEST = 64
-# Maximum number of endings to remove from a word, and minimum number of letters that remain.
+# Maximum number of endings to remove from a word, and minimum number of letters to leave.
 _MAX_ENDINGS, _MIN_STEM = 2, 4
 # Maximum number of prefixes to add to a word, and minimum number of letters after a prefix.
 _MAX_PREFIXES, _MIN_BASE = 7, 3
@@ -151,7 +151,7 @@ def _drop_function_words(spelled: str, codes: Sequence[str]) -> str:
 
 
 def is_latin(text: str) -> bool:
-    """Return whether at least half of a text's letters are Latin; True without letters."""
+    """Return whether at least half of a text's letters are Latin; True if it has none."""
     if text.isascii():
         return True
     letters = [sign for sign in text if sign.isalpha()]

@@ -337,7 +337,7 @@ def create_result(created: "Created", seen: Collection[str], remark: str) -> str
 
 
 def _hint_repeated(created: "Created") -> str:
-    """Describe what a repetition changed, without values, since agents trust our hints."""
+    """Describe what a repetition changed, without stored texts: an agent trusts our hints."""
     parts = [HINT_MERGED if created.merged or created.reinforced else HINT_KNOWN]
     parts += shapes.describe_merge(created)
     if created.reinforced:

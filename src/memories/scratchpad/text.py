@@ -13,7 +13,7 @@ from zlib import crc32
 from memories.errors import InvalidInput
 
 MAX_BYTES = 262_144
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # some editors add it
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # some editors put this at the beginning of a file
 _CHECK = re.compile(r'^check: "([0-9a-f]{8})"\n', re.MULTILINE)
 
 

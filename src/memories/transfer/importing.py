@@ -381,7 +381,7 @@ class _Importer:
         """Append records; return the memories and conversations refused because a key is taken."""
         try:
             self._store.append([line.record for line in lines])
-        except Conflict:  # only some of them can be stored
+        except Conflict:  # some of the records can't be stored
             pass
         else:
             return set()

@@ -100,11 +100,11 @@ def without_links(record: Record) -> Record:
 
 
 def restore_links(store: Store, record: Record, former: Record) -> Record:
-    """Restore the links of a memory that was added without them, where they still hold and it has
-    no other link.
+    """Restore the links of a memory that was added without them, except those that no longer hold
+    or that other links have replaced.
 
     Args:
-        store: Its store, in a transaction.
+        store: The memory's store, in a transaction.
         record: The memory.
         former: An earlier version of the memory, which has the links.
 
@@ -288,7 +288,7 @@ def _repeats(record: Record, other: Record) -> bool:
     """Return whether two texts say the same thing, judged by their words."""
     if record.text == other.text:
         return True
-    # It reads word lists, which few changes need.
+    # Imported here because it reads word lists, which few changes need.
     from memories.write.compare.duplicates import Relation, compare_texts
 
     relation = compare_texts(
@@ -299,7 +299,7 @@ def _repeats(record: Record, other: Record) -> bool:
 
 def _contradicts(newer: Record, older: Record) -> bool:
     """Return whether a text gives a different value from an older one, judged by their words."""
-    from memories.write.compare.corrections import corrects  # reads word lists
+    from memories.write.compare.corrections import corrects  # slow: it reads word lists
 
     return corrects(newer.text, older.text, None, threshold=_BY_WORDS)
 

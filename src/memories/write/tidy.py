@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import subprocess
 
 FIELD = "tidy"
-OUTDATED = "outdated"  # field of a proposal that was accepted, but no longer fitted its memories
+OUTDATED = "outdated"  # field of an accepted proposal that no longer fitted its memories
 TYPE = "tidy"  # the tag `type` of proposals to change a memory
 MAX_PROPOSALS = 20
 _MAX_CONSULTED = 60  # maximum number of suggestions given for a second opinion

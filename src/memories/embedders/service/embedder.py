@@ -289,7 +289,7 @@ class Rest:
         until = self._clock() + min(MAX_SECONDS, max(MIN_SECONDS, after_seconds))
         self._failure = {"until": until, "waited": waited, "why": why}
         if self.path.parent.is_dir():
-            # if the disk is full, only this process remembers
+            # if the disk is full, only this process remembers the failure
             with contextlib.suppress(OSError), replacing(self.path) as stream:
                 stream.write(json.dumps(self._failure).encode())
 

@@ -50,7 +50,7 @@ UNKNOWN_TOKENS = 512
 @functools.cache
 def models() -> Mapping[str, Model]:
     """Return the models in `models.toml`, by name."""
-    import tomllib  # costs 4 ms, so only where a service is used
+    import tomllib  # takes 4 ms, and is needed only for services
 
     table = tomllib.loads(Path(__file__).with_name("models.toml").read_text(encoding="utf-8"))
     read_models: dict[str, Model] = {}

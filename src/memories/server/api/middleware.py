@@ -312,7 +312,7 @@ class Guard:
             scope = {**scope, "path": _path(scope)}
             _check_request(scope, self._hosts)
             await self._app(scope, _bound_body(receive, scope), answer)
-        except asyncio.CancelledError:  # the server is stopping and no longer waits
+        except asyncio.CancelledError:  # the server is stopping and won't wait for the answer
             if not started:
                 await stopping_response(in_doubt=not _is_read(scope))(scope, receive, answer)
         except Exception as exc:  # noqa: BLE001 - every error becomes an answer; unexpected ones are also logged

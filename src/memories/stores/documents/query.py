@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-# A record's namespace and id; smaller than a `Ref`, since a server lists thousands of places for
-# each record that is read.
+# A record's namespace and id. It takes less memory than a `Ref`, which matters because a server
+# lists thousands of places for each record that is read.
 Place = tuple[str, str]
 
 _FIX = "run: memory doctor --fix"

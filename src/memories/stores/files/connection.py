@@ -51,7 +51,7 @@ class Folder:
         self.path = path
         self.inner = path / INNER
         self._was_locked = False
-        if path.is_dir() and not os.access(path, os.W_OK):  # read-only: index kept elsewhere
+        if path.is_dir() and not os.access(path, os.W_OK):  # so the index is kept elsewhere
             self.inner = Path(tempfile.mkdtemp(prefix="memories-"))
             weakref.finalize(self, shutil.rmtree, self.inner, ignore_errors=True)
 

@@ -118,7 +118,7 @@ def records_in(path: Path) -> int:
 
 
 def is_database(path: Path) -> bool:
-    """Return whether a file is a SQLite database, from any program, sound or not."""
+    """Return whether a file is a SQLite database, from any program, damaged or not."""
     with sqlite_errors(path), open_apart(path) as db:
         try:
             return bool(db.pragma("schema_version")) or path.stat().st_size > 0

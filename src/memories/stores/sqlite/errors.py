@@ -95,7 +95,7 @@ def sqlite_errors(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def read_errors(path: Path) -> Iterator[None]:
-    """Translate SQLite's errors while reading: they don't say that nothing was written."""
+    """Translate SQLite's errors as `sqlite_errors` does, but omit "nothing was written"."""
     try:
         with sqlite_errors(path):
             yield
@@ -118,7 +118,7 @@ def _translate(path: Path, exc: apsw.Error) -> StoreError:
         problem = _find_folder_in_the_way(path)
         if problem:
             message = f"{problem}; nothing was written"
-    if isinstance(exc, apsw.IOError) and _is_full(path.parent):  # SQLite doesn't always report it
+    if isinstance(exc, apsw.IOError) and _is_full(path.parent):  # SQLite may not say so
         kind, message = StoreFull, _FULL
     if isinstance(exc, apsw.SQLError) and str(exc).startswith("no such "):  # tables are missing
         kind, message = StoreDamaged, _DAMAGED

@@ -104,7 +104,7 @@ def _salvage_all(path: Path) -> Iterator[Record | Lost]:
 def _has_foreign_log(path: Path) -> bool:
     """Return whether the log next to a store certainly belongs to another file.
 
-    SQLite would replay such a log, and spoil the sound records.
+    SQLite would replay such a log, and so damage records that are still intact.
     """
     try:
         refuse_foreign_log(path, None)

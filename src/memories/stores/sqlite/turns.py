@@ -58,8 +58,8 @@ class RowCache:
     ) -> _Rows:
         """Return a query's rows, from the cache if nothing has been written in the meantime.
 
-        A transaction that has written neither uses nor fills the cache, because its changes may be
-        rolled back.
+        After its first write, a transaction neither uses nor fills the cache, because its changes
+        may be rolled back.
         """
         state = fetch_value(db, "PRAGMA data_version"), db.total_changes(), sql, tuple(values)
         is_writing = has_written(db)

@@ -67,7 +67,7 @@ class _Windows(NamedTuple):
         )
 
     def join(self, later: "_Windows") -> "_Windows":
-        """Return these windows and later ones."""
+        """Return these windows, followed by the later ones."""
         pairs: Any = zip(self, later, strict=True)
         return _Windows(*(np.concatenate(pair, axis=-1) for pair in pairs))
 
@@ -87,7 +87,7 @@ class _Blocks(NamedTuple):
     labelled: "dict[int, tuple[int, NDArray[np.int64]]]"
 
     def count_label_indexes(self) -> int:
-        """Return the number of window indexes cached for labels."""
+        """Return how many indexes of windows are cached, over all labels."""
         return sum(len(indexes) for _, indexes in self.labelled.values())
 
 
@@ -435,8 +435,8 @@ class VectorIndex:
         """Return the windows that aren't in a block yet; those in a valid cache aren't read again.
 
         Some records of cached windows may have been removed in the meantime; callers that read the
-        codes don't find these records. A transaction that has written neither uses nor fills the
-        cache, because its changes may be rolled back and its seqs used again.
+        codes don't find these records. After its first write, a transaction neither uses nor fills
+        the cache, because its changes may be rolled back and its seqs used again.
         """
         is_writing = has_written(db)
         epoch = fetch_value(db, "SELECT value FROM meta WHERE name = ?", (self._epoch_name,))

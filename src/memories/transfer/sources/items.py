@@ -16,7 +16,7 @@ from memories.guard import validate
 from memories.models import DecayPolicy, Draft
 from memories.read.turns import TurnDraft
 
-_EARLIEST = datetime(1990, 1, 1, tzinfo=UTC)  # earlier times come from a 0 or a day count
+_EARLIEST = datetime(1990, 1, 1, tzinfo=UTC)  # an earlier time was really a 0 or a day count
 _MICROSECONDS, _MILLISECONDS = 1e14, 1e11  # timestamps at least this large are in these units
 # Characters that no store accepts: most control characters, and surrogates.
 _UNSTORABLE = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)))

@@ -343,7 +343,9 @@ _RESERVED = ("index.md", "log.md")
 
 
 def recognize_okf(sample: Sample) -> bool:
-    """Return whether the index names a version of the format, or the first files have a type."""
+    """Return whether a folder is a bundle: its index names a version of the format, or each of
+    the first files has a type.
+    """
     if not sample.is_folder:
         return False
     if b"\nokf_version:" in Sample(sample.path / "index.md").frontmatter:

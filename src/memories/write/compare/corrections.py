@@ -138,7 +138,7 @@ def _tokens(text: str) -> Sequence[str]:
 def _share_words(new: Sequence[str], old: Sequence[str]) -> bool:
     new_words, old_words = {*new}, {*old}
     count = max(len(new_words), len(old_words))
-    if new_words & {"from", "instead"}:  # announcing a change takes additional words
+    if new_words & {"from", "instead"}:  # one text also announces the change
         count = min(len(new_words), len(old_words))
     return len(new_words & old_words) >= _MIN_SHARED * count
 
@@ -429,8 +429,8 @@ def _is_one_value(change: Change, verb: int | None) -> bool:
 
 
 def _is_label(behind: Sequence[Word]) -> bool:
-    """Return whether the words between a verb and a number say that the number is the name of one
-    thing of possibly many, as in "allows port 443", and not a measure.
+    """Return whether the words between a verb and a number say that the number is a name, of which
+    there may be several, as in "allows port 443", and not a measure.
     """
     if not behind or any(map(is_soft, behind)) or is_value(behind[-1]):
         return False
@@ -479,7 +479,7 @@ def _has_one_use(change: Change, base: str, behind: Sequence[Word]) -> bool:
     if not MANY.isdisjoint(keys_of(change.tail[:1])):
         return False  # one permission of several
     if len(behind) > 1 and (behind[-1].key in {"for", "with"} or behind[-1].sense == "with"):
-        return False  # a second purpose
+        return False  # there may be a second purpose
     is_only_one = base == "prefer" and len(change.removed) == len(change.added) == 1
     return is_only_one or any(word.key not in SOFT for word in (*behind, *change.tail))
 

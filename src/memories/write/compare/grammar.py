@@ -46,7 +46,7 @@ _DUTIES = frozenset("must shall should can has".split())
 _PARTICIPLE = re.compile(r"ge(\w{3,}t)|(\w{3,})ée?s?")  # German and French participles
 _JOINING = BOUNDARIES - {".", ","} | {"not", "nor", "instead"}
 _SECONDS = {"minute": 60, "hour": 3_600, "day": 86_400, "week": 604_800}
-_LASTING = frozenset({"after", "for", "within"})  # after an hour: after one hour
+_LASTING = frozenset({"after", "for", "within"})  # "after an hour" means "after one hour"
 _LONG = 60  # maximum number of words in a text that is rewritten
 _VERBS = COMMON_VERBS | ACTIONS
 _VERBS |= {GROUP[verb] for verb in _VERBS if verb in GROUP}
@@ -203,9 +203,12 @@ def _is_general(plural: _Neighbours, single: _Neighbours) -> bool:
 
 
 def _agrees(plural: _Neighbours, single: _Neighbours) -> bool:
-    """Return whether words are a verb that agrees with its subject: "a user needs", "users need".
+    """Return whether two forms of a word are a verb, each agreeing with its subject: "a user
+    needs", "users need".
 
-    The arguments are the neighbours of the word with the ending -s, and of the one without it.
+    Args:
+        plural: The neighbours of the form with the ending -s.
+        single: The neighbours of the form without the ending.
     """
     if not (plural.before and single.before):
         return False
