@@ -114,7 +114,7 @@ def answer(
     Returns:
         The exit code, and the change that the command made, worded to fit into a sentence.
     """
-    if arguments[:1] == ["hook"]:  # a request of a hook, not a command
+    if arguments[:1] == ["hook"]:  # a hook's request, not a command
         from memories.hooks.recall import answer_as_server
 
         sys.stdout.write(answer_as_server(sys.stdin.buffer.read(), open_memory))

@@ -133,7 +133,7 @@ def change_hint(
     Args:
         before: The memory before the change.
         record: The memory after the change.
-        confirm: How to confirm a memory, with a place for its id.
+        confirm: How to confirm a memory, with `{}` in place of its id.
     """
     parts: list[str] = []
     if is_unchanged(before, record):

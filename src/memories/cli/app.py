@@ -226,8 +226,8 @@ class TagOption(Option):
     """An option that sets a tag: `--tag KEY=VALUE`, or a known key's own option such as
     `--project`.
 
-    All of them are collected in the parameter `tags`, a dict, or in the entry `tags` of their
-    group.
+    The tags from all such options are collected in the parameter `tags`, a dict, or in the entry
+    `tags` of the options' group.
     """
 
     def __init__(self, *declarations: Any, group: str = "", **settings: Any) -> None:

@@ -240,7 +240,8 @@ def _connect(
 def _check_target(connector: Connector, request: Target, program: Program) -> Check:
     """Start the server and the hooks in a host's configuration, and check that they work.
 
-    Commands in a project's files may come from others, so our own command is started instead.
+    Someone else may have written the commands in a project's files, so our own are started
+    instead.
     """
     entries = find_entries(connector, request)
     if request.scope == "project":

@@ -209,7 +209,7 @@ def stop_command_server(config: Config) -> bool:
 
 
 def send(config: Config, word: str) -> Mapping[str, Any] | None:
-    """Send `status` or `stop` to a store's server; return the answer, or None without a server.
+    """Send `status` or `stop` to a store's server; return its answer, or None if it isn't running.
 
     Servers with earlier protocols also understand both words.
 

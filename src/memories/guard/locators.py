@@ -54,7 +54,8 @@ def _locate_value(match: Match[str], *, is_password: bool) -> Span | None:
             return None
     before = match.string[max(0, match.start() - 1) : match.start()]
     name = match["name"]
-    is_constant = name.isupper() and not (name == "PASS" and ":" in match["sep"])  # a test's result
+    # "PASS: name" is a test's result, not a setting.
+    is_constant = name.isupper() and not (name == "PASS" and ":" in match["sep"])
     may_be_code = not is_quoted and not is_constant and before not in ("?", "&", ";")
     end = start + len(value)
     is_setting = is_constant or before in ("_", ".") or "_" in name or name == "passwd"

@@ -217,7 +217,7 @@ def holds_login(text: str) -> bool:
 def decode_base64(text: str) -> str | None:
     """Return decoded base64; None if it is not printable ASCII."""
     plain = text.rstrip("=").replace("-", "+").replace("_", "/")
-    if not _is_printable(_decode(plain[:32])):  # decides most cases
+    if not _is_printable(_decode(plain[:32])):  # the beginning decides most cases
         return None
     data = _decode(plain)
     if _is_printable(data):

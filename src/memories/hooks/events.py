@@ -63,7 +63,7 @@ class HookCall:
         deadline: When the hook must have answered, in `time.monotonic` seconds.
         ask_server: Sends a recall request to a running server; None if there can't be one.
         start_server: Starts a server for a store; None if there can't be one.
-        send_interim: Sends an interim answer, for the host if the hook does not finish in time.
+        send_interim: Sends an interim answer, which the host gets if the hook is not done in time.
     """
 
     def __init__(self) -> None:

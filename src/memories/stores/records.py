@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-SPEAKER, ROLE = "speaker", "role"  # the keys of labels of a turn
+SPEAKER, ROLE = "speaker", "role"  # keys of a turn's labels
 ROLES = ("user", "assistant", "system", "tool")
 # the highest index that a caller may give a turn; later turns may exceed it
 MAX_INDEX = 2**31 - 1

@@ -61,8 +61,8 @@ class Change(NamedTuple):
         action: `delete`, `restore`, `update`, `pend` (the memory awaits review again), `reject` (it
             no longer awaits review), or `left`.
         latest: The latest version of the memory.
-        then: The version that was the latest at the time to roll back to; None if the memory did
-            not exist at that time, or is left unchanged.
+        then: The latest version at the time `Rollback.to`; None if the memory did not exist at that
+            time, or is left unchanged.
         reason: Why the memory is left unchanged.
     """
 
@@ -371,8 +371,8 @@ class Rollback(NamedTuple):
     def _end_latest(self, change: Change, new: Record | None) -> Patch:
         """Return the patch for the latest version of a memory.
 
-        A new version replaces or restores the latest one. Without a new version, the memory ends
-        in the same way as it had ended at the time to roll back to.
+        A new version replaces or restores the latest one. Without one, a memory that awaits review
+        is rejected; any other is superseded if it was superseded at the time `to`, else deleted.
         """
         latest, then = change.latest, change.then
         if new is not None and latest.ended_at is None:

@@ -135,7 +135,7 @@ def _without(keys: Sequence[str], part: Sequence[str]) -> Sequence[str]:
 
 
 def _has_verb_first(inverted: Sequence[str], plain: Sequence[str]) -> bool:
-    """Return whether texts are equal, or would be with the first one's verb after its subject."""
+    """Return whether texts are equal, or would be if the first one's verb followed its subject."""
     if inverted == plain:
         return bool(plain)
     length = 1
