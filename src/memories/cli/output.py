@@ -191,7 +191,7 @@ def unwatch() -> None:
 
 
 def watch(damaged: "Damaged") -> None:
-    """Report, with the answer, the records that a store leaves out after this call."""
+    """From now on, report the damaged records that a store leaves out."""
     _run.get().watched.append((damaged, damaged.mark()))
 
 

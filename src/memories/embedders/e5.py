@@ -48,7 +48,7 @@ class Unigram:
                 np.load(folder / f"{name}.{part}.npy", mmap_mode="r", allow_pickle=False)
             )
 
-        self._labels = map_file("labels").tobytes()  # only bytes have `find`
+        self._labels = map_file("labels").tobytes()  # a memoryview has no `find`
         self._children, self._pieces, self._scores = map(map_file, ("children", "pieces", "scores"))
         settings = json.loads((folder / f"{name}.tokenizer.json").read_text(encoding="utf-8"))
         self._unknown, self._unlikely = int(settings["unknown"]), float(settings["unlikely"])

@@ -133,7 +133,7 @@ def is_password(value: str, *, may_be_code: bool = False) -> bool:
 
 
 def is_simple(value: str) -> bool:
-    """Return whether a value can be a password as people choose them, such as `tiger88`."""
+    """Return whether a value may be a password that a person chose, such as `tiger88`."""
     if is_placeholder(value) or (not value.isdigit() and re.fullmatch(FORMAT, value)):
         return False
     digits, letters = sum(map(str.isdigit, value)), sum(map(str.isalpha, value))

@@ -382,7 +382,7 @@ def _first_name(speaker: str) -> str:
 def _has_name(spelled: str, folded: str, name: str) -> bool:
     """Return whether a text contains a name; `folded` is the normalized text."""
     if not any(letter.isalnum() for letter in name) or normal_form(name) not in folded:
-        return False  # before a pattern is compiled
+        return False  # saves compiling a pattern
     if len(name) < _SHORT_NAME and not is_unspaced(name):
         return False
     if normal_form(name) in STOP_WORDS and normal_form(name) not in _NAMES_THAT_ARE_WORDS:

@@ -219,7 +219,7 @@ class ChromaDriver:
         return self._ids[name]
 
     def _create(self, part: Part, contents: str) -> str:
-        """Add a part to the list of parts, create its collection, and return that one's id."""
+        """Add a part to the list, create its collection, and return the id of the collection."""
         name = self._collection_name(part, contents)
         self._change_parts("add", {"ids": [json.dumps(part)], "embeddings": [[0.0]]})
         body = {

@@ -20,7 +20,7 @@ Id = TypeVar("Id")
 
 
 def leading(*scores: Mapping[Id, float]) -> list[Id]:
-    """Return the ids with the best scores in each mapping, whose neighbours are returned too."""
+    """Return the ids with the best scores in each mapping; searches return their neighbours too."""
     ids: list[Id] = []
     for mapping in scores:
         ids += heapq.nlargest(_LEADING, mapping, key=mapping.__getitem__)

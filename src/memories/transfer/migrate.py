@@ -120,7 +120,7 @@ def migrate(
         if migration.written - written_before <= FEW_CHANGES:
             break
     with source.transaction():
-        # Places seen earlier are included, since all their records may have been forgotten.
+        # Places seen earlier are included: all their records may have been forgotten since.
         for place in sorted(all_seen.union(all_places(source))):
             migration.result.contents[place] = migration.finish(place)
     migration.remove_surplus()

@@ -131,7 +131,7 @@ class Writer(NamedTuple):
         return versions.to_memory(record, self.now, self.config.decay_half_life_hours)
 
     def retire(self, superseded: Record | None, successor: str, at: datetime) -> None:
-        """End the memory, if any, that another memory replaces."""
+        """End a memory that another one replaces; do nothing for None."""
         if superseded is not None:
             leave_chains(self.store, [superseded])
             patch = versions.end_version(superseded, at, "supersede", superseded_by=successor)

@@ -335,7 +335,7 @@ class RemoteStore:
             return
         labels_part = part._replace(kind=Kind.LABELS)
         self._driver.delete(labels_part, unused)
-        # Another writer may have seen a label before it was removed, and written its record since.
+        # Another writer may have seen a label before its removal, and then used it in a record.
         used = sorted(label for label in unused if self._is_used(part, label))
         if used:
             self._driver.add(labels_part, [Point(label, {}) for label in used])

@@ -434,7 +434,7 @@ def _is_label(behind: Sequence[Word]) -> bool:
     """
     if not behind or any(map(is_soft, behind)) or is_value(behind[-1]):
         return False
-    # A system's number is no label: "supports Android 9" includes later versions.
+    # A system's version is not a label: "supports Android 9" includes later versions.
     return KINDS.get(behind[-1].shown.lower()) != KINDS["android"]
 
 
