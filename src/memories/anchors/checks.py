@@ -263,7 +263,7 @@ def decide(cited: Cited, checks: Sequence[Check], now: datetime) -> Verdict | No
     """Return the verdict on a memory; None if nothing about it can be checked here.
 
     Args:
-        cited: The proof that the memory cites.
+        cited: The evidence that the memory cites.
         checks: The checks of its anchors, if its project is at hand.
         now: The present.
     """

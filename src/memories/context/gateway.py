@@ -433,7 +433,7 @@ class MemoryGateway:
             return self.queue.entries(conversation_id)
 
     def _queue(self, turn: HistoryTurn, error: ConnectionError | MCPError) -> None:
-        """Queue a turn, and record in the error whether it could be queued."""
+        """Queue a turn, and record in `error` whether it could be queued."""
         error.queued = False  # type: ignore[union-attr]
         try:
             self.queue.add({**metadata_of(turn), "text": turn.text, "ts": with_zone(turn.ts)})

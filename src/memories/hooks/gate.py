@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 MAX_MEMORIES = 5  # maximum number of memories that a prompt recalls
 THRESHOLD = -2.67  # minimum relevance of the most relevant memory
-_RISE = 0.1  # increase of the threshold for each further memory
+_RISE = 0.1  # increase in the threshold for each further memory
 # A memory of another project that the prompt doesn't name is recalled only if its relevance is at
 # least CLEARLY_RELEVANT (odds of about three to one), and at least CLEARLY_BETTER above that of the
 # best memory of the session's own project.

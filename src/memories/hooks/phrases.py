@@ -241,7 +241,7 @@ def _find_phrase(sentence: str, role: str, message: str, rate: Rate | None) -> C
 
 
 def _weigh(text: str, sentence: str, name: str | None, rate: Rate) -> str | None:
-    """Return the kind of an English sentence if it reaches the minimum worth.
+    """Return the kind of an English sentence if it is worth at least `_MIN_WORTH`.
 
     Args:
         text: The sentence, folded and without quotations.
@@ -258,7 +258,7 @@ def _weigh(text: str, sentence: str, name: str | None, rate: Rate) -> str | None
 
 
 def _weigh_gloss(text: str, sentence: str, codes: Sequence[str], rate: Rate) -> str | None:
-    """Return the kind of a sentence in another language if its gloss reaches the minimum worth.
+    """Return the kind of a sentence in another language if its gloss is worth `_MIN_WORTH`.
 
     Args:
         text: The sentence, folded and without quotations.

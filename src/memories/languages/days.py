@@ -1,6 +1,6 @@
 """Translates the dates in a text in another language into English, which `dates` reads.
 
-"vor zwei Wochen", "il y a deux semaines" and "2週間前" all become "2 weeks ago" in their place. So
+"vor zwei Wochen", "il y a deux semaines" and "2週間前" are each replaced with "2 weeks ago". So
 only one module computes dates, and a language needs only words.
 """
 

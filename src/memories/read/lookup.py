@@ -579,7 +579,7 @@ def _with_past_reinforcement(store: Store, record: Record, moment: datetime) -> 
     from memories.stores.chain import reinforcements_of  # only needed for questions about the past
 
     times = reinforcements_of((record.ref.namespace,), record.ref.group)._replace(until=moment)
-    if "aging_from" not in record.fields:  # restated, so earlier reinforcements don't count
+    if "aging_from" not in record.fields:  # restated, so only later reinforcements count
         times = times._replace(since=record.created_at)
     fields = {name: value for name, value in record.fields.items() if name != "reinforced_at"}
     for reinforcement in store.scan(times, limit=1, newest_first=True):

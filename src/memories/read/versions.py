@@ -15,7 +15,7 @@ LINK = ("corrects", "corrected_by", "corrected_at")  # fields of a correction; s
 NOT_CORRECTED = "not_corrected"
 _RESTORED = " (restored)"  # suffix of a restored version's `ended_by`
 _SCOPE = "\x1f"  # between project and key, neither of which can contain a control character
-# Fields for the proof that a memory cites; see `anchors`.
+# Fields for the evidence that a memory cites; see `anchors`.
 ANCHORS = ("anchors", "anchored_at", "valid_until", "recheck_days")
 _ANCHOR_SEPARATOR = "\n"
 _COPIED_FIELDS = (

@@ -27,7 +27,7 @@ _TURNS = "~"  # prefix of a conversation's digest
 _NAMED = "="  # prefix of a memory's id that isn't a UUID
 _DIGEST_BYTES = 12
 
-Changes = tuple[tuple[str, ...], ...]  # each is an action followed by its items
+Changes = tuple[tuple[str, ...], ...]  # each change is an action followed by its items
 
 # Created only once, because every change writes an entry.
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode

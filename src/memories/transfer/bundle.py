@@ -224,7 +224,7 @@ def _render_index(
     paths: Mapping[tuple[str, str], str],
     last_line: str,
 ) -> str:
-    """Return the index: links to all files, by folder, and the last line of the export."""
+    """Return the index: the export's last line in the frontmatter, then links to all files."""
     lines = [
         "---",
         'okf_version: "0.2"',

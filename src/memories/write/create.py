@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from memories.write.repetitions import MergeResult
 
 BATCH = 500  # maximum number of drafts in one transaction, which needs one disk flush
-BATCH_COMPARED = 25  # fewer if drafts are compared, which makes other writers wait
+BATCH_COMPARED = 25  # maximum if drafts are compared, during which other writers wait
 
 
 @dataclass(frozen=True, slots=True)

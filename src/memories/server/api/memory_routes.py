@@ -26,7 +26,7 @@ from memories.server.api.routes import (
 )
 from memories.write.create import BATCH, BATCH_COMPARED, Created
 
-_KINDS = {"time": "text", "share": "number"}  # other kinds keep their names
+_KINDS = {"time": "text", "share": "number"}  # kinds not named here keep their names
 
 
 FILTERED: Fields = {

@@ -25,7 +25,7 @@ class Past(NamedTuple):
     Attributes:
         moment: The time; for a day, its last millisecond.
         name: How the page shows it: the day, or a time to the second.
-        is_over: Whether the time is past. It isn't for today, or for a day in the future.
+        is_over: Whether the time is past; False for today and for a day in the future.
     """
 
     moment: datetime

@@ -108,7 +108,7 @@ class WriterLock:
             }
         except FileNotFoundError:
             return {}
-        except (ValueError, TypeError, AttributeError):  # truncated by a crash; the wait restarts
+        except (ValueError, TypeError, AttributeError):  # the file is damaged; waiting restarts
             return {}
 
 

@@ -278,7 +278,7 @@ def _is_share(value: object) -> bool:
 def _text(line: Json, name: str) -> str:
     value = line.get(name)
     if not isinstance(value, str):
-        raise ValueError(f"its {name} is missing or not a string")  # noqa: TRY004 - of a file
+        raise ValueError(f"its {name} is missing or not a string")  # noqa: TRY004 - a file's error
     value.encode()  # raises for half a surrogate pair, which JSON can contain and no store accepts
     return value
 

@@ -174,7 +174,7 @@ def replace(
 
     def swap() -> None:
         db.lock((), whole=True)
-        db.run("LOCK TABLE ONLY record IN ACCESS EXCLUSIVE MODE")  # readers lock it, so they wait
+        db.run("LOCK TABLE ONLY record IN ACCESS EXCLUSIVE MODE")  # makes readers wait
         for copy in copies:
             db.run(f"LOCK TABLE {copy.old} IN ACCESS EXCLUSIVE MODE")
         for copy in copies:

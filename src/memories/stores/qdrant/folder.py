@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 BUSY_SECONDS = 10.0  # how long to wait for another process that uses the folder
 _META, _LOCK, _PENDING = "meta.json", ".memories.lock", ".memories.pending"
-_WRITING_POINTS = (Verb.UPSERT, Verb.SET_PAYLOAD, Verb.DELETE)  # may write several points
+_WRITING_POINTS = (Verb.UPSERT, Verb.SET_PAYLOAD, Verb.DELETE)  # each may write several points
 _WRITING = (*_WRITING_POINTS, Verb.CREATE, Verb.INDEX)
 
 

@@ -209,7 +209,7 @@ def busy_error(path: Path, lock: Path, waited: float, before: CommitNote | None)
         path: The store.
         lock: Its side file.
         waited: How many seconds the writer waited.
-        before: The note when the waiting began.
+        before: The note in the side file when the waiting began.
     """
     holder, now = read_side(lock)
     commits = 0

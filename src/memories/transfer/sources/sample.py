@@ -83,7 +83,7 @@ class Sample:
                     names = islice(archive.namelist(), _MAX_NAMES)
                     return frozenset(name.rpartition("/")[2] for name in names)
         except (OSError, ValueError, RuntimeError, zipfile.BadZipFile):
-            pass  # reported when the items are read
+            pass  # the error is reported when the items are read
         return frozenset()
 
     @cached_property
@@ -97,7 +97,7 @@ class Sample:
             with open_copy(self.path) as database:
                 return {table: database.columns(table) for table in database.tables()}
         except MemoriesError:
-            return {}  # reported when the items are read
+            return {}  # the error is reported when the items are read
 
     @cached_property
     def first(self) -> Mapping[str, Any]:
