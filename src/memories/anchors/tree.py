@@ -121,9 +121,7 @@ class WorkingTree:
             return Look("unreadable", _describe_error(exc))
 
     def read(self, parts: Sequence[str]) -> tuple[Look, str]:
-        """Return a file's state when it is read, and its text; the text is empty if it can't be
-        read.
-        """
+        """Read a file; return its state and its text, which is empty if the file can't be read."""
         try:
             folder = self._open_folder(parts[:-1])
             try:

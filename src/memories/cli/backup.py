@@ -344,7 +344,7 @@ def _folders_instead_of_files(config: "Config") -> Iterator[Finding]:
     needed = set()
     store = local_path(config.store)
     if store is not None:
-        # A SQLite store can't be written without these files.
+        # Writing to a SQLite store needs these files.
         needed = {Path(f"{store}{end}") for end in ("-wal", "-shm", "-journal", ".lock")}
         parts = {*needed, Path(f"{store}-requests")}
         folders |= {part for part in parts if part.is_dir()}

@@ -88,7 +88,7 @@ def restate_each(
         try:
             before = memories.history(name)  # `get` would count a read
         except NotFound:
-            change(name)  # raises too, but first checks the request
+            change(name)  # raises `NotFound` too, but checks the request first
             raise
         return before, change(name)
 

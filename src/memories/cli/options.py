@@ -41,7 +41,7 @@ OPEN_MEMORY: "ContextVar[Callable[[Config, bool], Memories] | None]" = ContextVa
     "open_memory", default=None
 )
 CREATE_ID: ContextVar[str] = ContextVar("create_id", default="")
-STORES_TO_SERVE: list[str] = []  # stores whose settings ask for a server
+STORES_TO_SERVE: list[str] = []  # stores of runs whose settings ask for a server
 
 
 class _LazyModule:

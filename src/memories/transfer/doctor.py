@@ -239,7 +239,7 @@ def _examine_leftovers(place: Path, examined: Examined) -> None:
         try:
             age = time.time() - file.stat().st_mtime
         except FileNotFoundError:
-            continue  # its process has just finished with it
+            continue  # another process has just removed or renamed it
         if age > _LEFTOVER_SECONDS and file.suffix in (".new", ".restore", ".db"):
             problem = f"{file} was left behind by a killed process, and may contain memories"
             examined.findings.append(Finding(problem, f"run: rm {file}"))

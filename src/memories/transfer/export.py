@@ -180,7 +180,7 @@ def _in_order(store: Store, place: Place) -> Iterator[Record]:
 
     Some stores return groups that are named by ids separately from the others.
     """
-    if place.collection is Collection.MEMORY:  # its groups are named by ids
+    if place.collection is Collection.MEMORY:  # every group is named by an id
         return (record for page in pages(store, place) for record in page)
 
     def by_kind(*, ids: bool) -> Iterator[Record]:

@@ -315,7 +315,7 @@ def write_route(
 
 
 def endpoint(route: Route) -> Named:
-    """Return the Starlette route that answers requests for a route."""
+    """Convert a route of this API to a Starlette route."""
 
     async def answer(request: Request) -> Response:
         try:

@@ -465,7 +465,7 @@ class _Fold:
 
     def __init__(self) -> None:
         self.records: dict[Address, Record] = {}
-        self.addresses: dict[str, Address] = {}  # by the id of the creating event
+        self.addresses: dict[str, Address] = {}  # by the id of the event that created the record
         self._positions: dict[Address, int] = {}  # the position that each claimed address got
         self._last_positions: dict[str, int] = {}
         self._key_holders: dict[str, Address] = {}
