@@ -13,7 +13,15 @@ import pytest
 import yaml
 
 from forkserver import together
-from memories import Draft, Memories, RequestError, StoreBusy, StoreError, load_config
+from memories import (
+    Draft,
+    InvalidInput,
+    Memories,
+    RequestError,
+    StoreBusy,
+    StoreError,
+    load_config,
+)
 from memories.models import DecayPolicy
 from memories.scratchpad import file, layout
 from memories.scratchpad.entries import (
@@ -535,3 +543,19 @@ def test_an_offline_search_uses_the_file_and_a_search_does_not(
             fresh.explain(
                 "tabs", offline=True, as_of="2024-05-01"
             )  # only the store can answer this
+
+
+@pytest.mark.parametrize("name", ["channel", "client", "conversation", "host", "source", "user"])
+def test_a_hot_search_refuses_an_expression_about_what_only_the_store_has(
+    bob: Memories, name: str
+) -> None:
+    store(bob, "The user prefers tabs")
+    bob.scratchpad()
+    where = f"{name} = standup#1" if name == "source" else f"{name} = python"
+    with pytest.raises(InvalidInput, match=rf"the scratchpad can't answer this \(where: {name}\)"):
+        bob.search("tabs", tier="hot", where=where)
+    in_store, automatic = (
+        [hit.content for hit in bob.search("tabs", tier=tier, where=where)]
+        for tier in ("deep", "auto")
+    )
+    assert automatic == in_store

@@ -30,6 +30,11 @@ if TYPE_CHECKING:
     from memories.stores.records import Record
     from memories.write.writer import Writer
 
+# Names in expressions for parts of a memory that the scratchpad's file doesn't contain.
+_ONLY_IN_STORE = frozenset(
+    {"channel", "client", "conversation", "host", "import", "source", "user"}
+)
+
 
 class Scratchpads:
     """The hot tier of one `Memories`: the scratchpads of its own namespace and of `shared`.
@@ -336,7 +341,7 @@ class Scratchpads:
         project = complete_project(filters.get("project"), projects)
         alternatives = with_global(namespaces, project)
         where = filters.get("where")
-        selector = None if where is None else self._selector(where)
+        selector = None if where is None else self._selector(where, filters)
 
         def matches(record: "Record") -> bool:
             if not any(alternative.fits(record) for alternative in alternatives):
@@ -345,13 +350,22 @@ class Scratchpads:
 
         return matches
 
-    def _selector(self, where: str) -> "Selector":
+    def _selector(self, where: str, filters: "SearchFilters") -> "Selector":
         from memories.read import selector
+        from memories.read.where import conditions
 
         if "access_count" in where:
             self.flush_accesses()
         moment = selector.Instant(self._clock(), self.config.decay_half_life_hours)
-        return selector.parse(where, Collection.MEMORY, moment)
+        parsed = selector.parse(where, Collection.MEMORY, moment)
+        names = {condition.name for condition in conditions(parsed.node)}
+        # With the tier `auto`, the store is asked next.
+        if not names.isdisjoint(_ONLY_IN_STORE) and filters.get("tier") != "auto":
+            refused = ", ".join(sorted(names.intersection(_ONLY_IN_STORE)))
+            raise InvalidInput(
+                f"the scratchpad can't answer this (where: {refused}); omit it, or ask the store"
+            )
+        return parsed
 
     def _rules(self) -> "EntryRules":
         from memories.scratchpad.entries import EntryRules
