@@ -43,7 +43,8 @@ class App(click.Group):
         return help_page()
 
 
-# Only the names matter: click suggests them for a misspelled one. `get_command` returns commands.
+# Only the names matter: click suggests one of them if a name is misspelled. `get_command` returns
+# the commands.
 _NAMES: dict[str, click.Command] = dict.fromkeys(COMMANDS, click.Command(None))
 app = App("memory", commands=_NAMES, context_settings={"help_option_names": ["-h", "--help"]})
 

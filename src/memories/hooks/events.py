@@ -120,7 +120,7 @@ class Outcome:
 def _follow_up(
     call: HookCall, folder: str | None, reply: Reply, result: str
 ) -> "Callable[[], None]":
-    """Return a function for the work after the answer.
+    """Return a function that does the work after the answer.
 
     The function records figures, starts a server if the settings ask for one, and probes the store.
 

@@ -61,7 +61,7 @@ class RecallRequest:
         counts: bool = True,
         started_at: float | None = None,
     ) -> None:
-        """Create a request; `place` is home, folder, session and namespace."""
+        """Create a request; `place` contains its home, folder, session and namespace."""
         self.home, self.folder, self.session, self.namespace = place
         self.prompt, self.deadline, self.counts = prompt, deadline, counts
         self.started_at = time.monotonic() if started_at is None else started_at

@@ -249,7 +249,7 @@ def build(config: Config, options: Options = Options()) -> Starlette:  # noqa: B
             await anyio.to_thread.run_sync(server.close)
 
     metadata: list[BaseRoute] = []
-    if issuer is not None:  # these tell OAuth clients where to sign in
+    if issuer is not None:  # these routes tell OAuth clients where to sign in
         paths = WELL_KNOWN, WELL_KNOWN + PATH
         metadata = [_public_route(path, issuer.metadata) for path in paths]
     app = Starlette(

@@ -259,8 +259,9 @@ def without_acceptance(line: Line) -> Line:
 
 
 def _as_foreign(record: Record, import_id: str, *, is_latest: bool) -> Record:
-    """Return a foreign file's record in its stored form: a memory waits for review and was never
-    current."""
+    """Return a foreign file's record in its stored form. A memory is stored as one that waits for
+    review and was never current.
+    """
     fields = _without_fields(record, _OURS)
     fields[_HASH] = _statement_hash(record)
     parts = {key: record.labels[key] for key in (PART, CONTINUED) if key in record.labels}

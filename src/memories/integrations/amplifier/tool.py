@@ -240,7 +240,7 @@ def _filters(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fence(text: str) -> str:
-    """Return stored text between markers that no content can predict."""
+    """Return stored text between markers that no stored text can predict."""
     return text if text == compact.NOTHING else rendering.frame({}, "", text.split("\n"))
 
 

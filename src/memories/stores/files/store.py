@@ -40,7 +40,7 @@ FORMAT = 2
 
 
 def _reading(method: str) -> Any:
-    """Return a method that reads the store in use, without the files that can't be read."""
+    """Return a method that reads the store in use, except namespaces with an unreadable file."""
 
     def read(store: "FilesStore", where: Filter, *arguments: Any, **named: Any) -> Any:
         with store._current(where) as (current, readable):

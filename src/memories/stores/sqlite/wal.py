@@ -47,7 +47,7 @@ class Log(NamedTuple):
     Attributes:
         page_size: The size of a page.
         page_count: The number of pages in the database after the replay.
-        markers: The states that the log leads to, each with the number of its page.
+        markers: The states that the log leads to, each with the number of the page that holds it.
         pages: The first version of each page in the log, by page number.
         first_pages: All versions of page 1 in the log.
     """
