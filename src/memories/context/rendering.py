@@ -72,8 +72,8 @@ def turn_lines(turn: HistoryTurn) -> list[str]:
 
 
 def memory_lines(item: MemoryItem, id_length: int = fence.SHORT_ID) -> list[str]:
-    """Return a memory's lines. The first begins with a prefix of the memory's id, its type, its
-    writer, its day, and any unusual properties.
+    """Return a memory's lines. The first begins with the memory's shortened id, type, writer, date
+    and any unusual properties.
     """
     origin = describe_writer(item.origin)
     kind = item.memory_type

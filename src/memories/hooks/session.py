@@ -40,7 +40,7 @@ class Session:
         in_context: The marks of the memories and turns now in the session's context; see `mark`.
         seen: The marks of all memories and turns ever shown to the session.
         sentences: The hashes of all sentences ever shown to the session.
-        suspect_from: From when the store is suspect, in milliseconds since 1970; 0 if it is not. A
+        suspect_from: When the store becomes suspect, in milliseconds since 1970; 0 if it is not. A
             hook that is waiting for the store sets this to the hook's deadline.
         probed_at: When the store was last probed, in milliseconds since 1970.
         miss_reported: The last `suspect_from` that was reported to the agent.

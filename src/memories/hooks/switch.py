@@ -232,7 +232,7 @@ def _with_parents(folder: str) -> "Iterator[str]":
 
 
 class Wish:
-    """What a prompt asks for: to switch memory on or off for its session, or another namespace."""
+    """The switch that a prompt asks for: memory on or off for its session, or another namespace."""
 
     def __init__(self, on: bool, namespace: str | None) -> None:
         """Create a wish."""

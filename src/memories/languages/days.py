@@ -150,7 +150,7 @@ def _when(code: str) -> re.Pattern[str]:
 
 def _whole_words(code: str, pattern: str) -> str:
     """Return a pattern that matches only whole words, optionally with one of the prefixes that the
-    language attaches to words; the same pattern for a language without spaces.
+    language attaches to words. For a language without spaces, return the pattern unchanged.
     """
     if code in UNSPACED:
         return pattern

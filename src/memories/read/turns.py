@@ -227,7 +227,7 @@ def tail(store: Store, where: Filter, limit: int) -> list[Turn]:
 
 
 def page(store: Store, where: Filter, start: int, limit: int) -> list[Turn]:
-    """Return the turns of a conversation from an index on; see `Memories.turns`."""
+    """Return the turns of a conversation from an index onwards; see `Memories.turns`."""
     assert where.group is not None
     records = _read_turns(store, where, limit, (where.group, start - 1), newest_first=False)
     turns = [turn_of(parts) for parts in group_parts(records) if start_of(parts[0]) >= start]

@@ -238,8 +238,8 @@ def reset_decay(store: Store, records: Sequence[Record], now: datetime) -> None:
 
 
 def _reinforcement_records(store: Store, live: Record, now: datetime) -> list[Record]:
-    """Return the records to add when a memory is reinforced: one for this reinforcement and, if
-    none is recorded yet, one for the previous reinforcement.
+    """Return the records to add when a memory is reinforced: one for this reinforcement, and one
+    for the previous reinforcement if there was one and none is recorded yet.
     """
     where = reinforcements_of((live.ref.namespace,), live.ref.group)
     recorded = find_first(store, where, newest_first=True)

@@ -102,7 +102,8 @@ def best(
         nearest: Scores = {}
         if extent.live.get(namespace, 0) > EXACT_ROWS:
             nearest = _nearest(db, probe, selected, namespace, k)
-        if len(nearest) < k:  # possible even in a large table: the index misses some equal vectors
+        # The index may find fewer than `k` even in a large table: it misses some equal vectors.
+        if len(nearest) < k:
             nearest = _score_all(db, probe, selected, (namespace,), k)
         scores |= nearest
     return highest(scores, k)

@@ -447,7 +447,7 @@ PARTS = (
         is_cheap=False,
         rows=r"\b(turn_)?block\b",
     ),
-    # The counts come last, because they include the parts above.
+    # The counts come last, because they count what the parts above contain.
     Part(
         "the counts of a namespace",
         derived.find_wrong_counts,

@@ -131,7 +131,7 @@ def _remove_names(connection: Any, folder: Path) -> None:
     if os.name != "posix":
         return
     with contextlib.suppress(apsw.Error):  # the copy is damaged, which is reported when it is read
-        connection.execute("SELECT count(*) FROM sqlite_master").fetchall()  # opens its log
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchall()  # opens the copy's log
     for file in folder.iterdir():
         file.unlink()
 
