@@ -171,8 +171,8 @@ def _is_time_without_zone(text: str) -> bool:
 
 
 def parse_time_in_zone(text: str, now: datetime) -> datetime:
-    """Read a time as `parse_time` does; return it in the text's time zone, or in UTC if it names
-    none.
+    """Read a time as `parse_time` does; return it in the text's time zone, or in UTC if the text
+    names none.
     """
     return parse_time(text, now).astimezone(zone_of(text) or UTC)
 

@@ -143,7 +143,7 @@ class Evidence(NamedTuple):
 
     @classmethod
     def standalone(cls, words: float, similarity: float | None, date: float = 0.0) -> "Evidence":
-        """Return the evidence for a memory without surroundings: all scales are the same."""
+        """Return the evidence for a memory without surroundings, which is its own session."""
         similarity = None if similarity is None else max(0.0, similarity)
         return cls(words, words, None, None, similarity, similarity, similarity, date=date)
 

@@ -219,7 +219,7 @@ class ChromaDriver:
         return self._ids[name]
 
     def _create(self, part: Part, contents: str) -> str:
-        """Add a part to the list, create its collection, and return the id of the collection."""
+        """Add a part to the parts list, create its collection, and return the collection's id."""
         name = self._collection_name(part, contents)
         self._change_parts("add", {"ids": [json.dumps(part)], "embeddings": [[0.0]]})
         body = {

@@ -247,7 +247,8 @@ def hold_for_review(batch: Sequence[Line], import_id: str) -> list[Line]:
 def is_proposal(record: Record) -> bool:
     """Return whether a record waits for review and proposes to change a memory; see `write.tidy`.
 
-    A foreign file can't propose changes, and the text alone would become a memory.
+    Proposals in a foreign file are not imported: such a file can't change a memory, and without the
+    change, accepting the text would store it as a memory.
     """
     return record.ended_by == PENDING and record.fields.get("tidy", "{}") != "{}"
 

@@ -240,7 +240,7 @@ def open_service(name: str, config: Config) -> HTTPEmbedder:
 
 
 MIN_SECONDS, MAX_SECONDS = 15.0, 600.0
-# A failure applies to callers who would wait at most this many times as long as the one it hit.
+# A failure also stops other callers, unless they would wait more than this many times as long.
 _CLOSE = 2
 
 

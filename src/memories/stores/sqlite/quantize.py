@@ -125,7 +125,7 @@ class Quantizer:
         """
         scales, numbers = self._split(codes)
         result = np.empty(len(scales), dtype=np.float32)
-        # In pieces, because numpy converts int8 to float32, and a piece needs only a small buffer.
+        # Convert int8 to float32 in pieces, so that only a small buffer is needed.
         for start in range(0, len(scales), 1024):
             piece = numbers[start : start + 1024].astype(np.float32)
             result[start : start + 1024] = piece @ query

@@ -215,7 +215,7 @@ def make_tags(words: Iterable[object] = (), **values: object) -> dict[str, str]:
 
 
 def add_tag(tags: dict[str, str], key: object, value: object) -> None:
-    """Add a tag, unless its key exists, it is invalid or empty, or there are too many tags."""
+    """Add a tag, unless it is invalid or empty, its key exists, or there are too many tags."""
     name = "-".join(str(key).split())
     text = one_line("" if value is None else str(value), validate.MAX_TAG_VALUE)
     if name in tags or not text or len(tags) >= validate.MAX_TAGS // 2:

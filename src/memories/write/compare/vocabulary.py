@@ -151,7 +151,7 @@ class Word(NamedTuple):
         opens: Whether it opens a sentence, so that the case of its first letter makes no
             difference.
         definite: Whether it follows "the", "my" or a similar word; see `frames`.
-        literal: Whether it is part of a code, a command or a value, so that it matches only itself.
+        literal: Whether it is part of code, a command or a value, so that it matches only itself.
         form: `past`, `passive`, `adjective` for other participles, `plain`, or `FREE`.
         sense: Its meaning in English, if it is a known word of another language; see
             `languages.sense`.
