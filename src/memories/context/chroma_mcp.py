@@ -543,7 +543,7 @@ def _create_collections(session: Session, names: Sequence[str]) -> None:
                 {"collection_name": name, "metadata": {"hnsw:space": "cosine"}},
             )
         except MCPError as exc:
-            if "already exists" not in str(exc):  # another process has created it
+            if "already exists" not in str(exc):  # another process has created the collection
                 raise
 
 

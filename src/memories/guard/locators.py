@@ -74,12 +74,12 @@ def _locate_value(match: Match[str], *, is_password: bool) -> Span | None:
 
 
 def locate_password(match: Match[str]) -> Span | None:
-    """Locate the value that is assigned to a password."""
+    """Locate the value of a password, as in "password = …"."""
     return _locate_value(match, is_password=True)
 
 
 def locate_key(match: Match[str]) -> Span | None:
-    """Locate the value that is assigned to a key or a token."""
+    """Locate the value of a key or a token, as in "token = …"."""
     return _locate_value(match, is_password=False)
 
 

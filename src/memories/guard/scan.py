@@ -63,7 +63,7 @@ _KEY_TRAILER = (
 
 
 class _Group(NamedTuple):
-    """Literals that share a character, with the rules that begin at each."""
+    """A character, and literals that contain it, each with the rules to try where it occurs."""
 
     character: str
     literals: tuple[tuple[str, tuple[Rule, ...]], ...]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from memories.core.disk import locked, make_folder, read_file, replacing
 from memories.errors import ConfigError, InvalidInput
 
-_FOLDER = ".projects"  # no namespace can have this folder, since namespaces don't begin with a dot
+_FOLDER = ".projects"  # no namespace has this name, since none begins with a dot
 _ALIASES = "aliases.json"
 
 

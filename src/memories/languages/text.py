@@ -290,7 +290,7 @@ def _words(text: str) -> list[str]:
 
 
 def _open_end(word: str) -> str:
-    """Return a term for a word with any ending; the word itself if it is short or Latin."""
+    """Return a term for a word's beginning; the word itself if it is short or in Latin letters."""
     if len(word) < 4 or is_latin(word):
         return word
     return f"{word[: max(4, len(word) - 2)]}*"
@@ -356,7 +356,7 @@ def _without_marks(word: str) -> str:
 
 
 def _with_marks(unmarked: str, codes: Sequence[str]) -> Iterator[str]:
-    """Yield a word's spellings with one mark that is often omitted."""
+    """Yield the spellings of an unmarked word that add one of the marks that are often omitted."""
     marked = dict(_MARKED)
     for code in codes:
         marked.update(_MARKED_IN.get(code, {}))

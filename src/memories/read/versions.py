@@ -221,7 +221,7 @@ def to_memory(latest: Record, now: datetime, half_life_hours: float) -> Memory:
 
 
 def split_anchors(field: object) -> tuple[str, ...]:
-    """Return the anchors in the field of a record."""
+    """Return the anchors that a record's field lists."""
     if field:
         return tuple(str(field).split(_ANCHOR_SEPARATOR))
     return ()

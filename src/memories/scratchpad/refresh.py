@@ -152,7 +152,7 @@ def _unpin_removed(pad: Pad, writer: "Writer", taken: list[str], reasons: list[s
             if _unpin(memory_id, writer):
                 taken.append(f"{memory_id} is unpinned")
             removed.append(memory_id)
-        except NotFound:  # deleted in the meantime
+        except NotFound:  # the memory was deleted in the meantime
             continue
         except RequestError as exc:
             reasons.append(f"{memory_id} was not unpinned: {exc}")

@@ -339,7 +339,7 @@ def _check_rows_of_words(inspection: Inspection) -> Iterator[Finding]:
 def _check_words(inspection: Inspection) -> Iterator[Finding]:
     """Yield findings about a damaged word index or, if it is intact, about incorrect words."""
     if inspection.has_bad_words:
-        return  # `_check_rows_of_words` has reported it
+        return  # `_check_rows_of_words` has reported the damage
     findings = list(_find_unusable_words(inspection, "integrity_check"))
     yield from findings or _compare_words(inspection)
 

@@ -36,7 +36,7 @@ _SIGNATURE_BYTES = 20  # length of the side file's first part, which names the l
 _MAX_BYTES = 400
 _LOG_HEADER_BYTES = 32
 LOG_MAGIC = (0x377F0682, 0x377F0683)  # a SQLite log starts with one of them
-_HISTORY, _LINKED = 16, 24  # where these parts of a marker's id end
+_HISTORY, _LINKED = 16, 24  # where the first two parts of a marker's id end
 _OPEN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 Identity = tuple[int, int]  # device and inode

@@ -109,7 +109,7 @@ class SQLiteStore:
         """See `OnThisDisk.rehearse`."""
         if not self._file.path.exists():
             refuse_full(self._file.path)
-            return  # the first write creates it
+            return  # the first write creates the file
         # Checked here, because SQLite notices such a folder only when it opens a connection.
         refuse_folder_in_the_way(self._file.path)
         # SQLite writes at the end of a transaction. Pages flushed earlier go into the log at the
