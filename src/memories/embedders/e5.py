@@ -202,7 +202,7 @@ class E5:
         return 0.0
 
     def _windows(self, prefix: str, text: str) -> "NDArray[np.float32]":
-        model = self._load()  # first, since it limits numpy's BLAS library to one thread
+        model = self._load()  # before numpy is imported: loading limits its BLAS library
         from memories.languages.text import cased_form
 
         first = list(model.tokenizer.ids(prefix))

@@ -235,7 +235,7 @@ class Wish:
     """The switch that a prompt asks for: memory on or off for its session, or another namespace."""
 
     def __init__(self, on: bool, namespace: str | None) -> None:
-        """Create a wish."""
+        """Initialize; `namespace` is None if the prompt names none."""
         self.on, self.namespace = on, namespace
 
 

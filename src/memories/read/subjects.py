@@ -62,7 +62,8 @@ def stands_out(new: str, similarities: Sequence[float | None], space: "Space") -
     """Return whether the first of several texts is probably about the subject of a new text, even
     if they share no words: its meaning is close, and closer than that of the second text.
 
-    Similarities are compared as multiples of the noise's spread above the noise's mean.
+    A text's height is how far its similarity is above the noise's mean, as a multiple of the
+    noise's spread.
 
     Args:
         new: The new text.

@@ -300,7 +300,7 @@ def moment(iso: str) -> str:
 
 
 def short_project(name: str) -> str:
-    """Return the last part of a project's name, as people call it."""
+    """Return the last part of a project's name, which is what people call the project."""
     return name.rstrip("/").rpartition("/")[2] or name
 
 

@@ -183,7 +183,7 @@ def refuse_foreign_log(path: Path, commit_note: CommitNote | None) -> None:
 
     Raises:
         ForeignLog: The log belongs to another store, or to another state of this one.
-        StoreDamaged: The file is too damaged to decide.
+        StoreDamaged: The file is too damaged to tell.
     """
     log_path = Path(f"{path}-wal")
     if commit_note is not None:

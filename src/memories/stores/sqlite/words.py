@@ -473,7 +473,7 @@ class _TermQuery(NamedTuple):
 
 
 def _make_scope(selected: Selection, among: Sequence[int] | None) -> _Scope:
-    """Return the limits of a search.
+    """Return the limits of a search; the conditions are chosen for speed.
 
     SQLite reads the values of an IN list once per term; after that, checking a record takes 0.1 µs.
     """
@@ -564,7 +564,7 @@ def _score(
         occurrences = dict(fetch(snapshot.db, sql, (query.match, *scope.values)))
     snapshot.load_sizes(table, occurrences)
     gain, scores, sizes = _make_gain(corpus, query), hits.scores, snapshot.sizes
-    # records without a size are left out: the index is damaged
+    # a record's size is missing if the index is damaged; leave that record out
     holders = [seq for seq in occurrences if sizes[seq]]
     for seq in holders:
         scores[seq] = scores.get(seq, 0.0) + gain(occurrences[seq], sizes[seq])
