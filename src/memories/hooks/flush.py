@@ -215,7 +215,7 @@ class _Flusher:
 
 
 def _skip_stored(events: Sequence[Event], last_event: str) -> Sequence[Event]:
-    """Return the events that are not stored yet; a killed flusher may have left some that are."""
+    """Return the events that are not stored yet; a killed flusher may leave stored ones behind."""
     if last_event:
         for number, event in enumerate(events, 1):
             if event.get("id") == last_event:

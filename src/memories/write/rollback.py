@@ -73,7 +73,7 @@ class Change(NamedTuple):
 
     @property
     def weight(self) -> int:
-        """The number of characters of both versions."""
+        """The total length of the versions' texts, in characters."""
         characters = len(self.latest.text)
         if self.then is not None:
             characters += len(self.then.text)

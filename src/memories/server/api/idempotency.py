@@ -312,7 +312,7 @@ class Once:
             yield keyed
             if keyed.new_summary is not None:
                 self._save_answer(claim, keyed.answer, keyed.size)
-        except (RequestError, Refused):  # after these, nothing has changed
+        except (RequestError, Refused):  # these mean that nothing was changed
             keyed.failed = claim.number == 1
             raise
         finally:

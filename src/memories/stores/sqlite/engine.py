@@ -64,7 +64,7 @@ class Marker(NamedTuple):
 
     @property
     def history(self) -> str:
-        """The part of `store` that all states of one store have, until a copy of it diverges."""
+        """The part of `store` that all states share, until a copy of the store diverges."""
         return self.store[:_HISTORY]
 
     def leads_to(self, after: Self) -> bool:

@@ -103,7 +103,8 @@ def _parts(words: Sequence[Word]) -> list[Word]:
 
 def _is_fronted(fronted: Sequence[Word], plain: Sequence[Word]) -> bool:
     """Return whether one text starts with an adjunct that the other has at its end. In languages
-    that put the verb right after such an adjunct, the other text may have it anywhere.
+    that put the verb right after such an adjunct, the other text may have the adjunct
+    anywhere.
     """
     if len(fronted) != len(plain) or not fronted or not _may_move(fronted):
         return False
