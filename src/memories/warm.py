@@ -374,7 +374,7 @@ def socket_of(store: str, environment: "os._Environ[str] | dict[str, str]") -> s
 
 def _is_long(folder: str) -> bool:
     """Return whether socket paths in a folder are too long, temporary names included."""
-    if sys.platform == "win32":  # Windows has no such sockets, and no user id for a shorter name
+    if sys.platform == "win32":  # no Unix sockets, and no user ids to make a shorter name from
         return False
     return len(os.fsencode(folder)) + len("/12345678.http.4194304") > _MAX_PATH_BYTES
 

@@ -19,7 +19,7 @@ _MAX_LINE = 400  # maximum length in characters; longer lines are minified code 
 # second word.
 _GAP = r"(?:[ \t]*:[ \t]*[\w.\[\], |]{1,40}(?==))?(?:->|[^\w\n<!~+\-])*"
 _MAX_PLACES = 50  # maximum number of a value's occurrences that are checked for a name
-_MAX_BEFORE = 120  # maximum number of characters searched before a value for its name
+_MAX_BEFORE = 120  # how many characters before a value are searched for its name
 _ASSIGNMENT = re.compile(r"(?<=[\w\])\"'])[ \t]*(?:(?<![<>=!~:+*/-])=(?![=>])|:(?=[ \t]))[ \t]*")
 
 

@@ -327,7 +327,7 @@ def fold(line: str, taken: int, limit: int = MAX_WIDTH) -> list[str]:
 
 
 def table(rows: Iterable[tuple[str, str]]) -> str:
-    """Return rows of names and values; the values are aligned, and folded on a terminal."""
+    """Return rows of names and values; the values are aligned, and wrapped on a terminal."""
     cells = [(name, value, width_of(name)) for name, value in rows]
     widest = max((width for _, _, width in cells), default=0)
     lines = []

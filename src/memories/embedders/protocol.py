@@ -185,7 +185,7 @@ def embed_to_store(
         note = (
             f"stored without a vector; until `memory reembed` it is found only by its words: {exc}"
         )
-        import logging  # takes 5 ms, so only when needed
+        import logging  # takes 5 ms, so imported only when needed
 
         logging.getLogger(__name__).warning("%s", note)
         return Embedded([None] * len(texts), note)

@@ -143,7 +143,7 @@ def _check_pattern(pattern: str) -> str:
     """Return a user's pattern, with a group `s` for the secret.
 
     Raises:
-        InvalidInput: The pattern is invalid, may take too long, or can match only a space.
+        InvalidInput: The pattern is invalid, may take too long, or matches an empty or blank text.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -32,7 +32,7 @@ _QUIET_START = 0.1  # seconds that a process takes to start on an idle machine
 _MIN_SECONDS = 0.05
 _REPORT_SECONDS = 0.05  # how long the agent waits while a failure is logged
 _MAX_REPORT_SECONDS = 5.0  # how long logging a failure may take
-_MAX_LATE_SECONDS = 1.0  # maximum extra time for a hook that started late to read its event
+_MAX_LATE_SECONDS = 1.0  # maximum extra time to read the event, for a hook that started late
 # The last byte that a child sends: it succeeded, or it failed and has recorded the reason.
 _SUCCEEDED, _FAILED = b"\1", b"\2"
 _INTERIM = b"\0"  # ends an interim answer; answers are JSON, so they never contain this byte

@@ -326,7 +326,7 @@ def _join(host: str, port: str, path: str) -> str | None:
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if host == "dev.azure.com":
         parts = [part for part in parts if part not in ("_git", "v3", "DefaultCollection")]
-    elif len(parts) == 3 and parts[0] == "scm":  # Bitbucket Server uses it only in https addresses
+    elif len(parts) == 3 and parts[0] == "scm":  # only in Bitbucket Server's https addresses
         del parts[0]
     if parts:
         parts[-1] = parts[-1].removesuffix(".git")

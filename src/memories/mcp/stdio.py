@@ -396,7 +396,9 @@ def _error(code: int, message: str, request_id: int | str | None) -> JSONRPCErro
 
 
 def _refused_call(line: str, reason: str) -> str | JSONRPCError:
-    """Return a call to the same tool with only the reason for refusing it; else an error."""
+    """Return a call to the same tool whose only argument is the reason for refusing it; an error if
+    the line is not a call.
+    """
     try:
         message: Any = json.loads(_LONE_SURROGATE.sub("\\\\ufffd", line))
         params = message["params"]

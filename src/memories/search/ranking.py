@@ -75,7 +75,7 @@ class Weights(NamedTuple):
         return self.own_similarity + self.window_similarity + self.session_similarity
 
 
-BEYOND_LIMIT = "beyond the limit"  # enough better candidates precede it
+BEYOND_LIMIT = "beyond the limit"  # the reason to drop a candidate if enough better ones precede it
 LOW_CONFIDENCE = "confidence"  # first word of the reason to drop a decayed candidate
 WEIGHTS = Weights()
 _WORD_UNIT, _SIMILARITY_UNIT = WEIGHTS.words, WEIGHTS.similarity  # computed once
@@ -88,7 +88,7 @@ FULL_WORDS = 4.0
 # could confirm the match.
 STANDALONE = 2.0
 FULL_LENGTH = 20  # a turn with this many words is not brief
-# Without an embedder, the factor for signs, which could otherwise outweigh the words.
+# Factor for signs if there is no embedder, because they could otherwise outweigh the words.
 WORDS_ONLY_SIGNS = 0.4
 # A text this close to a date in the query is a hit even without a shared word.
 ON_DATE = 0.5

@@ -182,7 +182,8 @@ class LoggedStore(StoreWrapper):
             with self.transaction():
                 self._note(_Note(self._action or "forget", ref) for ref in refs)
                 self._local.changes += refs
-        backups = self.backups()  # first, so that only the store can fail after the erasure
+        # Listed first: once records are erased, only `wrapped.remove` itself can still fail.
+        backups = self.backups()
         try:
             return tuple(dict.fromkeys((*self.wrapped.remove(refs), *backups)))
         except ErasureUnfinished:

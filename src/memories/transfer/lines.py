@@ -2,7 +2,8 @@
 
 The same records give the same lines. The first line is a header. The last line counts the records
 and has the SHA-256 of all previous lines; without it, a file truncated at the end of a line would
-look complete. If it was written with the key for exports, it also proves who wrote the export.
+look complete. If the export was written with the key for exports, the last line also proves who
+wrote it.
 """
 
 import base64

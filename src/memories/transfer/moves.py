@@ -51,9 +51,9 @@ def move(
     them there before they are erased.
 
     Args:
-        lookup: The namespace that they are in. Its store leaves the origins of records unchanged.
+        lookup: The namespace of the memories. Its store leaves the origins of records unchanged.
         embedder: The embedder with which the store was opened; without one, copies get no vectors.
-        memory_ids: Their ids.
+        memory_ids: The ids of the memories.
         to: The other namespace.
         config: The settings; a namespace can't have the name of one of the program's own files.
         now: The time of the move.

@@ -27,7 +27,7 @@ from memories.write.suspicion import mark_suspicious
 from memories.write.writer import Comparison, Similar, Writer
 
 _WORD = re.compile(r"\w+")
-# Programs write through these channels. They may not decide, since a program would accept anything.
+# Programs write through these channels, and may not decide, since they would accept anything.
 _PROGRAMS = ("mcp", "hook", "import", "chat")
 # On these channels, the caller checks who decides, since a server's environment isn't the user's.
 _SERVED = ("http", "page")

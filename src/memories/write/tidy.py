@@ -312,6 +312,7 @@ def _find_alike(writer: Writer, records: Sequence[Record]) -> Iterator[Suggestio
 def _find_reworded(writer: Writer, record: Record, rivals: Sequence[Candidate]) -> Sequence[Record]:
     """Return the older memory, if any, that a memory makes outdated by reporting a change in
     different words.
+
     Texts with the same words but a different value are left to `write.compare.corrections`, since
     usually both are true, such as the ports of two services. Two texts that both report changes are
     skipped as well.

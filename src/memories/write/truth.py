@@ -115,7 +115,7 @@ class Truth:
 
         Args:
             memory_id: The id, or an unambiguous prefix of 8 or more characters.
-            anchors: The anchors that now make the memory true. None keeps the anchors that still
+            anchors: The memory's new anchors. None keeps the anchors that still
                 hold, and adds those that its content names.
             valid_until: A new time until which the memory holds. None removes a time that has
                 passed.

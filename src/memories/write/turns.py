@@ -363,7 +363,7 @@ def split(text: str) -> list[str]:
 
 
 def _end_of_part(text: str, start: int, visible: int) -> int:
-    """Return where a part ends: after the last border of the best kind in its second half.
+    """Return where a part ends: in its second half, at the last of the best places to split.
 
     Args:
         text: The complete text.

@@ -160,7 +160,7 @@ class HTTPEmbedder:
             raise EmbedderUnavailable(why, words_instead=True)
         try:
             if self._client is None:
-                from memories.embedders.service import client  # costs 25 ms, so only here
+                from memories.embedders.service import client  # costs 25 ms, so imported late
 
                 self._client = client.ServiceClient(self._chosen.service)
             vectors = self._client.post(body, patience, self._chosen.provider.vectors)

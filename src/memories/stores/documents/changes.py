@@ -222,7 +222,8 @@ class Flush:
     writer wrote first. Then one update completes the transaction: pending records become live, and
     existing records change. An interruption before this update leaves pending records behind, which
     the next writer of these refs removes. Finally the labels are added again, since another machine
-    may have removed them in the meantime. That machine also checks again after its removal.
+    may have removed them as unused in the meantime. After such a removal, that machine also adds
+    back the labels that have come into use.
     """
 
     def __init__(

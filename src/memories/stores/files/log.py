@@ -477,7 +477,7 @@ class _Fold:
         elif event.op != CREATE:
             self._change(event, address)
         elif event.record.ended_at is not None and self.records[address].ended_at is None:
-            # The same line occurs twice, once with an end.
+            # Two lines create this record; in this one, the record has ended.
             self._put(address, event.record._replace(ref=self.records[address].ref))
 
     def _create(self, event_id: str, record: Record) -> None:

@@ -389,8 +389,8 @@ class Mover:
                 target.remove(copies)
 
     def _read_copies(self, name: str) -> tuple[str, list[Ref]]:
-        """Return the store to which an interrupted move copied, and the records that the store may
-        contain.
+        """Return the store to which an interrupted move copied records, and the copies that may be
+        there.
 
         Raises:
             StoreDamaged: The list of the copies can't be read.

@@ -147,7 +147,7 @@ class Transaction:
         except BaseException:
             if not self.connection.closed:
                 self.run(f"ROLLBACK TO {name}")
-            self._locked, self._meta = locked, None  # the rollback released locks taken inside
+            self._locked, self._meta = locked, None  # the rollback released the block's locks
             raise
         finally:
             self._depth -= 1

@@ -136,8 +136,8 @@ def is_watched(db: Transaction, tables: Sequence[str]) -> bool:
 
 @contextlib.contextmanager
 def rewriting(server: Server) -> Iterator[Transaction]:
-    """Yield a transaction for replacing tables. It has no deadline, and only one process at a time
-    can hold it.
+    """Yield a transaction for replacing tables. It has no deadline, and excludes other such
+    transactions.
     """
     with server.alone() as db:
         db.run(

@@ -214,7 +214,7 @@ def _nothing(_: int) -> str:
 # The settings of the store: schema, partitions, vectors, and so on; see `query.Meta`.
 META = "CREATE TABLE meta (name text PRIMARY KEY, value text NOT NULL)"
 
-FIRST_RELEASED = 3  # stores of the schemas 1 and 2 are refused
+FIRST_RELEASED = 3  # stores of schemas 1 and 2 are refused
 MIGRATIONS: tuple[Callable[[int], str], ...] = (_nothing, _nothing, _all_tables)
 
 # --- a record as a row

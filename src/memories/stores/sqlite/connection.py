@@ -210,7 +210,8 @@ class SQLiteFile:
 
     def missing_commits(self) -> int:
         """Return how many acknowledged commits are missing: see `loss_message`."""
-        _, commit_note = engine.read_side(self._lock_file)  # first: else a new commit may seem lost
+        # The note is read first; otherwise, a commit between the two reads would seem lost.
+        _, commit_note = engine.read_side(self._lock_file)
         with self.read() as connection:
             return engine.count_missing_commits(connection, commit_note)
 
@@ -387,7 +388,8 @@ class SQLiteFile:
 
     def _warn_of_missing_commits(self, connection: apsw.Connection) -> None:
         """Log once per process that commits are missing; only writes are refused."""
-        _, commit_note = engine.read_side(self._lock_file)  # first, or a new commit may seem lost
+        # The note is read first; otherwise, a commit between the two reads would seem lost.
+        _, commit_note = engine.read_side(self._lock_file)
         missing = engine.count_missing_commits(connection, commit_note)
         if missing and (self.path, missing) not in _reported:
             import logging  # importing it takes 5 ms, and it is rarely needed

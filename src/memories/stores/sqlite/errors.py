@@ -223,7 +223,7 @@ def _why_it_cannot_open(path: Path) -> str:
 
 
 def _is_out_of_descriptors() -> bool:
-    """Return whether the process can't open a file, its log and its shared memory."""
+    """Return whether this process lacks descriptors for a file, its log and its shared memory."""
     opened: list[int] = []
     try:
         for _ in range(_DESCRIPTORS):

@@ -47,7 +47,8 @@ _RANK_AT_MOST = 1_500
 _PHRASE_TOKENS = 64
 # the number of best hits to which a filter is applied first, as a multiple of `k`
 _SURPLUS = 4
-_MAX_COLLECTED = 4_096  # up to this many records with a label, reading only them is faster
+# If a label has at most this many records, they are listed; otherwise, each match is checked.
+_MAX_COLLECTED = 4_096
 _MAX_SPREAD = 4  # a range with at most this many seqs per record is read completely
 
 SEGMENT_SHIFT = 37  # the bits of a page id above these contain the number of its segment

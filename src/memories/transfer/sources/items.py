@@ -205,7 +205,7 @@ def to_tags(by_name: Mapping[str, Any]) -> dict[str, str]:
 
 
 def make_tags(words: Iterable[object] = (), **values: object) -> dict[str, str]:
-    """Return those of these tags that are valid; a word becomes a tag with the value `true`."""
+    """Return these tags without invalid ones; a word becomes a tag with the value `true`."""
     tags: dict[str, str] = {}
     for name, value in values.items():
         add_tag(tags, name, value)
