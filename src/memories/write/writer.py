@@ -293,7 +293,7 @@ class Writer(NamedTuple):
         if record.ref.group == draft.supersedes:
             return False
         if is_session_note(record.labels, versions.plain_key(record.key)):
-            return False  # a note only quotes the conversation, so it can't be repeated
+            return False  # a note only quotes the conversation, so no draft repeats it
         # Would a search show the record, or is its confidence at least as high as the draft's?
         declared = 1.0 if draft.confidence is None else draft.confidence
         confidence = versions.confidence(record, self.now, self.config.decay_half_life_hours)
