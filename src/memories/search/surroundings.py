@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MATCHES = 100  # minimum number of turns to find by words, and again by vector
-MIN_READ = 24  # minimum number of measured turns whose texts are also read
+MIN_READ = 24  # how many of the best records are read; with a large limit, twice the limit
 YEARS_BACK = 4  # how many past years are tried for a date without a year
 # The words of this many neighbours count as a turn's own, because an answer follows its question.
 BEFORE, AFTER = 2, 1
