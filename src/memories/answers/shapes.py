@@ -216,7 +216,7 @@ def similar(memories: "Sequence[Similar]", characters: int | None = None) -> lis
 
     Args:
         memories: The memories.
-        characters: The length to which each content is truncated; None for the entire content.
+        characters: The length to which each memory's content is truncated; None for no limit.
     """
     return [_similar(record, characters) for record in memories]
 

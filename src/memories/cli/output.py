@@ -583,7 +583,7 @@ def _run_editor(argv: Sequence[str]) -> None:
     import signal
     import subprocess
 
-    def ignore(*_: object) -> None:  # a function, because the editor would inherit SIG_IGN
+    def ignore(*_: object) -> None:  # not SIG_IGN, which the editor would inherit
         pass
 
     before = signal.signal(signal.SIGINT, ignore)

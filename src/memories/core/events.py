@@ -199,7 +199,7 @@ def note_calls(function: Callable[..., Any], method: str, operation: str) -> Cal
             try:
                 result = function(self, *args, **options)
             finally:
-                figures.update(self.event_figures())  # by now a write knows its project
+                figures.update(self.event_figures())  # a write's project is known only now
             figures["written" if method in WRITES else "results"] = _count(result)
         return result
 

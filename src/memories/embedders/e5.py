@@ -129,7 +129,8 @@ _FILES = {
 _BEGIN, _END = 0, 2
 _QUERY, _PASSAGE = "query:", "passage:"  # the model was trained on texts with these prefixes
 _WORD = re.compile(r"[^\W\d_]+")
-_LETTERS_A_PIECE = 2.5  # minimum average in a known word; random letters make shorter pieces
+# Minimum mean number of letters in the pieces of a known word; random letters make shorter pieces.
+_LETTERS_A_PIECE = 2.5
 
 WINDOW_TOKENS = 250  # 254 or 255 with the prefix and the end token; the model was made for 512
 

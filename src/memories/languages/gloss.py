@@ -1,7 +1,8 @@
 """Translates the words of German, French and Spanish sentences into English, one by one.
 
 The result isn't an English sentence, but a model trained on English texts reads it better than the
-original. The folder `glosses` has a file for each language; words that it doesn't list are kept.
+original. The folder `glosses` has a file for each language; words that aren't in the file are
+kept.
 """
 
 import functools

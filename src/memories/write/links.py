@@ -52,7 +52,7 @@ def link_correction(
         record
         for record in corrected
         if record.fields.get("corrected_by") in (None, predecessor)
-        and stated_at(record) <= stated_at(newer)  # not updated after the newer one was stated
+        and stated_at(record) <= stated_at(newer)  # leaves out what was updated later
     ]
     if not free:
         return newer
@@ -121,7 +121,7 @@ def restore_links(store: Store, record: Record, former: Record) -> Record:
     if older is not None and newer is not None:
         later = [newer, *_corrections_of(store, newer)]
         if older.ref.group in {correction.ref.group for correction in later}:
-            older, newer = linked_older, linked_newer  # the older is now the newer
+            older, newer = linked_older, linked_newer  # `older` now comes after `newer`
     is_between = (
         older is not None
         and newer is not None

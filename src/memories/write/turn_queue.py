@@ -271,7 +271,10 @@ class RetryQueue:
 
 
 def _read(path: Path) -> tuple[list[Entry], list[str]]:
-    """Return the entries and the damaged lines. A half-written last line was never acknowledged."""
+    """Return the entries and the damaged lines.
+
+    A half-written last line is left out, since it was never acknowledged.
+    """
     try:
         data = read_file(path)
     except FileNotFoundError:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from memories.memories import Memories
 
 _MAX_MESSAGE = 4_000  # maximum number of characters in a message, which is part of the address
-_PROJECTS = 100  # maximum number of projects suggested in the form's field
+_PROJECTS = 100  # maximum number of projects suggested in the form
 _IN_BLOCK = {
     "pinned": "Pinned: it always comes first.",
     "preference": "A preference: these come before newer memories.",

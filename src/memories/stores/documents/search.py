@@ -170,7 +170,7 @@ class Search:
         return [ref_at(self._where, place) for place in places]
 
     def _get_cached(self, refs: Iterable[Ref]) -> list[Stored]:
-        """Return the matching records among refs that were loaded before."""
+        """Return the cached records of these refs, without those that don't match."""
         records = [self._cache[ref] for ref in refs]
         return [stored for stored in records if stored is not None]
 

@@ -216,7 +216,7 @@ class Folder:
             flush_folder(self.path)
 
     def discard(self, *names: str) -> None:
-        """Remove files from the inner folder, and any leftovers of crashes and the first format."""
+        """Remove files from the inner folder, and leftovers of crashes and of the first format."""
         with translate_errors(self.path):
             leftovers = [name for name in self.list_names(self.inner) if name.endswith(_LEFTOVERS)]
             for name in (*names, *leftovers):

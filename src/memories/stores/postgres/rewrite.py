@@ -217,7 +217,7 @@ def _run_locking(server: Server, db: Transaction, action: Callable[[], None]) ->
 
 
 def _create(db: Transaction, copy: Copy) -> None:
-    """Create the empty copy, with its table's columns and without indexes."""
+    """Create the empty copy, with the columns of the table and without indexes."""
     partitioning = " PARTITION BY HASH (namespace)" if copy.parts > 1 else ""
     db.run(
         f"CREATE TABLE {copy.new} "
