@@ -107,7 +107,7 @@ class WorkingTree:
         os.close(self._root)
 
     def look(self, parts: Sequence[str]) -> Look:
-        """Return the state of a path, given as the names of its folders and its own name."""
+        """Return the state of a path, given as its folders' names followed by its own name."""
         try:
             folder = self._open_folder(parts[:-1])
             try:

@@ -202,7 +202,7 @@ def _environment(config: "Config", scope: str) -> dict[str, str]:
         if os.environ.get(name, "").strip():
             variables[name] = os.environ[name]
     if _is_from_environment(config, "home"):
-        variables["MEMORY_HOME"] = os.path.abspath(config.home)  # noqa: PTH100 - hosts start it in other folders
+        variables["MEMORY_HOME"] = os.path.abspath(config.home)  # noqa: PTH100 - hosts start servers in other folders
     if _is_from_environment(config, "store") and without_password(config.store) == config.store:
         path = local_path(config.store)
         scheme = config.store.partition(":")[0]

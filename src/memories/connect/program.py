@@ -70,7 +70,7 @@ def find_beside(name: str) -> Path:
 
 
 def find_installed(name: str, environment: Mapping[str, str]) -> str | None:
-    """Return the first program with a name on PATH that is ours and not in a temporary folder.
+    """Return the first program of this name on PATH that is ours and not in a temporary folder.
 
     Return None if there is none.
     """

@@ -123,7 +123,7 @@ def _span(text: str, now: datetime) -> Span | None:
     today = now.date()
     context = _Context(today, range(today.year, today.year - _LEAP_YEARS, -1))
     title = " ".join(text.split()).title()  # with a capital, "May" is a month
-    for phrase in (title, f"On {title}"):  # a weekday or month alone needs "On"
+    for phrase in (title, f"On {title}"):  # a bare weekday or month is found only after "On"
         for pattern, read in _patterns():
             match = pattern.fullmatch(phrase)
             candidates = list(read(match, context)) if match else []

@@ -74,7 +74,7 @@ VARIABLES = {
     "CODEX_THREAD_ID": "codex",
     "GEMINI_SESSION_ID": "gemini",
 }
-EARLIER_SECONDS = 60.0  # a session's first hook may start this long before the server
+EARLIER_SECONDS = 60.0  # a session's first hook starts at most this long before the server
 
 
 class ServerSession(NamedTuple):

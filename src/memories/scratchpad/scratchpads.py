@@ -200,7 +200,7 @@ class Scratchpads:
                 self.mirror.promote(unplaced)
 
     def _select_unplaced(self, namespace: str, records: "list[Record]") -> "list[Record]":
-        """Return the memories that have no entry in their namespace's file; none without a file."""
+        """Return the memories that aren't in their namespace's file; empty if there is no file."""
         from memories.scratchpad.text import has_entry, path_of, read_text
 
         try:

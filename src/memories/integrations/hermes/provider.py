@@ -141,7 +141,7 @@ class MemoriesProvider(MemoryProvider):  # type: ignore[misc]  # Hermes has no t
     def sync_turn(
         self, user_content: str, assistant_content: str, *, session_id: str = "", **_kwargs: Any
     ) -> None:
-        """Store a turn as captured; subagents and scheduled runs store none."""
+        """Store a turn as captured by a hook; subagents and scheduled runs store none."""
         if self._captured is None or not self._is_primary:
             return
         texts = (("user", user_content), ("assistant", assistant_content))

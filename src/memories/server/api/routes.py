@@ -484,7 +484,7 @@ def _handle(route: Route, call: Call) -> Answer:
 
 
 def _with_damage(call: Call, answer: Answer, mark: int) -> Answer:
-    """Return an answer that reports the damage found since a mark was taken."""
+    """Return an answer, with any damage found since `mark`."""
     findings = [
         finding
         for finding in call.memories.damaged.since(mark)

@@ -105,7 +105,7 @@ class PageRequest(NamedTuple):
     open_memories: "Callable[[Config, bool], Memories] | None" = None
 
     def text(self, name: str) -> str:
-        """Return the first value with a name, or an empty string."""
+        """Return a parameter's first value; empty if it is missing."""
         return next((value.strip() for key, value in self.params if key == name), "")
 
     def number(self, name: str, default: int, limit: int = MAX_NUMBER) -> int:

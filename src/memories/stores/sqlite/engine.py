@@ -314,9 +314,9 @@ def prepare(db: apsw.Connection) -> None:
         return row.inst_count
 
     def frequencies(row: apsw.FTS5ExtensionApi, *arguments: Any) -> bytes:
-        """Return how often each of a search's first phrases occurs, one byte for each.
+        """Return how often each of a search's first phrases occurs in the row, one byte for each.
 
-        The only argument is the number of phrases.
+        The only argument is the number of these phrases.
         """
         counts = [len(row.phrase_column_offsets(phrase, 0)) for phrase in range(*arguments)]
         return bytes([min(255, count) for count in counts])
