@@ -255,7 +255,7 @@ def _open_missing_streams() -> None:
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
             fd = os.open(os.devnull, os.O_RDWR if name == "stderr" else os.O_RDONLY)
-            if fd != number:  # a stream with a lower number is closed too
+            if fd != number:  # a lower descriptor is closed too
                 os.dup2(fd, number)
                 os.close(fd)
             # The stream stays open until the process ends.

@@ -149,7 +149,7 @@ def create(
     begin_change()
     try:
         [created] = memories.create_many([draft], force=force, redact=not no_redact)
-    except NotFound as exc:  # `create` looks up no other id
+    except NotFound as exc:  # only the id in --supersedes is looked up
         raise NotFound(f"{exc}: --supersedes {fields['supersedes']}") from exc
     record_change(_describe(created, force=force))
     emit(

@@ -269,7 +269,9 @@ class Document:
         self._parse(text)
 
     def _start_of(self, at: int, minimum: int, *, with_line: bool) -> int:
-        """Return where to start removing a member: if it begins a line, before that line."""
+        """Return where to start removing a member: if the member begins its line, at the end of the
+        line before.
+        """
         start = at
         while start > minimum and self.text[start - 1] in " \t":
             start -= 1

@@ -50,7 +50,7 @@ def from_millis(millis: int) -> datetime:
 
 
 def to_iso(moment: datetime, *, keep_zone: bool = False) -> str:
-    """Return a time as in JSON: `2026-02-21T10:00:00.000Z`.
+    """Return a time in the form used in JSON: `2026-02-21T10:00:00.000Z`.
 
     Args:
         moment: An aware time.

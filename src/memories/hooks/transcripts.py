@@ -233,7 +233,8 @@ class _Sizes(NamedTuple):
     def is_off_at(self, end: int, stopped: int | None) -> bool:
         """Return whether a line was written while memory was off.
 
-        Such a line ends between the agent's last stop and the first prompt.
+        Such a line ends after the position at which the agent last stopped (`stopped`) and no later
+        than the run's first prompt.
         """
         if stopped is None or self.prompt is None:
             return False

@@ -297,7 +297,9 @@ def _open_end(word: str) -> str:
 
 
 def _stem(word: str, codes: Sequence[str]) -> str:
-    """Return a word without the endings of its language, as a term; the word if it has none."""
+    """Return a word without the endings of its language, as a term; the whole word if the rest
+    would be too short.
+    """
     endings = languages.words(codes[0]).get("endings", ()) if codes else ()
     if not endings or not word.isalpha() or not is_latin(word):
         return _open_end(word)

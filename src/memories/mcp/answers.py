@@ -29,7 +29,7 @@ MAX_CONTENT = 2_000  # of each item's content, if an answer has several items
 MAX_ALIKE = 500  # of each memory that a new one may repeat
 MAX_WHOLE = 40_000  # of the content, if an answer has only one item
 ECHO = 200  # of a text that the caller just wrote
-MAX_NAME = 100  # of a writer or a tag in a row
+MAX_NAME = 100  # of a writer's name or a tag in a table row
 
 HINT_KNOWN = "nothing was stored: this memory already says the same thing"
 HINT_MERGED = "not stored again: this memory already says the same thing"

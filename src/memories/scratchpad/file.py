@@ -387,7 +387,7 @@ def _update(
         gone[memory_id] = int(version_text) if version_text.isdigit() else 0
     for memory_id, version in dropped.items():
         entries.pop(memory_id, None)
-        gone.pop(memory_id, None)  # removed first, so that the newest ids come last
+        gone.pop(memory_id, None)  # so that the id becomes the last one
         gone[memory_id] = version
     for entry in added:
         present = entries.get(entry.id)

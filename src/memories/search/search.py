@@ -397,10 +397,11 @@ def put_newer_first(
 
 
 def _is_examined(place: Ranked, gathered: Gathered) -> bool:
-    """Return whether a candidate is a memory that is a hit, or would be with a higher limit.
+    """Return whether a candidate's place may change: it is a memory that is a hit, or would be with
+    a higher limit.
 
-    Memories keep their places if they are pinned, consist of the question's words, or are from a
-    day in the question.
+    Memories that are pinned, consist of the question's words, or are from a day in the question
+    keep their places.
     """
     features = place.features
     is_memory = gathered.candidates[place.row].record.ref.collection is Collection.MEMORY

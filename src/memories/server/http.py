@@ -118,7 +118,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._begin()
 
     def on_headers_complete(self) -> None:
-        """Check a head, and pass it on."""
+        """Check a request's head, and pass it on."""
         self._stop()
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if self.parser.get_http_version() not in ("1.0", "1.1"):

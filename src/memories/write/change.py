@@ -161,7 +161,7 @@ def append_confirmation(
     now: datetime,
 ) -> Record:
     """Confirm that a memory is still true by appending a version with the same text and new fields;
-    return that version. A corrected memory then corrects its last correction.
+    return that version. If the memory had been corrected, it now corrects its last correction.
     """
     vectors = _embed(embedder, lookup.find_current(memory_id).text)
     with lookup.store.transaction():

@@ -283,7 +283,7 @@ def _allowed_versions(call: Call) -> list[int] | None:
 
 @contextlib.contextmanager
 def _if_match(call: Call) -> Iterator[None]:
-    """Check that If-Match allows the current version; block other writers inside the context."""
+    """Check that If-Match allows the current version; block other writers until the block ends."""
     allowed = _allowed_versions(call)
     if allowed is None:
         yield

@@ -1,6 +1,6 @@
 """Checks and repairs the parts of the SQLite file that are derived from its records.
 
-The word index is in `check`.
+For the word index, see `check`.
 """
 
 import math

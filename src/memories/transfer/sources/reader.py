@@ -256,7 +256,7 @@ class Reader:
             ) from exc
 
     def values(self, file: Path) -> Iterator[Any]:
-        """Yield the elements of a file's JSON array, or its value; see `objects`."""
+        """Yield the elements of a file's JSON array, or the value if it is not an array."""
         with self.open(file) as stream:
             yield from self.objects(stream, file.name)
 
