@@ -112,7 +112,7 @@ def _find_value(setting: Setting, layers: Sequence[Layer]) -> tuple[Any, str]:
             raise ConfigError(f"{name} is set but empty; give it a value or unset it")
         try:
             return setting.parse(text), source
-        except InvalidInput as exc:  # a sentence that contains the value
+        except InvalidInput as exc:  # the error is a sentence that contains the value
             place = "" if source == "flag" else f"{name}: "
             raise ConfigError(f"{place}{exc}") from None
         except ValueError as exc:

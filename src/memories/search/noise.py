@@ -129,7 +129,7 @@ def _find_sense(
 
 
 def _largest_coverage(candidates: Sequence[Candidate], terms: Sequence[str]) -> float:
-    """Return the largest share of the query's words in one candidate; stop at a sufficient one."""
+    """Return the largest share of the query's words in a candidate, or the first sufficient one."""
     words = [term for term in terms if " " not in term and term not in STOP_WORDS]
     by_words = sorted(candidates, key=lambda candidate: -candidate.words)
     largest = 0.0

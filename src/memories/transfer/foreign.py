@@ -406,7 +406,7 @@ class Importer:
     def _store_each(
         self, drafts: Sequence[Any], run: Callable[[Sequence[Any]], None], error: InvalidInput
     ) -> None:
-        """Store a refused batch's drafts one by one; a batch of one draft counts as refused."""
+        """Store the drafts of a refused batch one by one; count a draft on its own as refused."""
         if len(drafts) > 1:
             for draft in drafts:
                 run([draft])

@@ -266,7 +266,7 @@ class _Migration:
             for batch in by_count(group, PAGE):
                 self._target.patch(batch)
         self.result.changed += len(patches)
-        # Read counts are only statistics, so at most this many reads of a record are copied.
+        # At most this many reads of a record are copied, since read counts are only statistics.
         for number in range(MAX_TOUCHES):
             behind = [
                 record.ref for record, copy in pairs if record.accesses > copy.accesses + number

@@ -252,8 +252,8 @@ def link_restated(store: Store, latest: Record, new: Record, correction: Record)
 
 
 def _neighbours(store: Store, record: Record) -> tuple[Record | None, Record | None]:
-    """Return the memory that a memory corrects, and the memory that corrects it; None for a
-    neighbour that does not store the same link.
+    """Return the memory that a memory corrects, and the memory that corrects it; None in place of
+    one that doesn't link back.
     """
     older = _find_live(store, record, record.fields.get("corrects"))
     newer = _find_live(store, record, record.fields.get("corrected_by"))

@@ -322,7 +322,7 @@ class Guard:
 
 
 def _is_read(scope: Scope) -> bool:
-    """Return whether a request changes nothing; its outcome is therefore never in doubt."""
+    """Return whether a request changes nothing, so that its outcome is never in doubt."""
     path = scope["path"]
     return (
         scope["method"] in SAFE

@@ -492,7 +492,7 @@ def _is_one_predicate(change: Change, verb: int) -> bool:
         subject[0] = subject[0]._replace(opens=False, shown=subject[0].shown.lower())
     is_name = bool(head[verb].sense) and verb == 1 and head[0].opens
     if is_name and not (behind and _leads_on(behind[0])):
-        return False  # a name can mean many things
+        return False  # something with a name can be many things
     return _is_one_thing(subject, behind, removed, added)
 
 
@@ -512,7 +512,7 @@ def _is_one_thing(
         return True
     are_names = removed[-1].shown[:1].isupper() and added[-1].shown[:1].isupper()
     if len(subject) == 1 and noun.opens and not are_names:
-        return bool(behind) and _leads_on(behind[0])  # a name can mean many things
+        return bool(behind) and _leads_on(behind[0])  # something with a name can be many things
     behind = [word for word in behind if not word.shown[:1].isupper()]
     if behind and (_leads_on(behind[0]) or noun.key in PEOPLE):
         return all(map(_leads_on, behind))
