@@ -212,7 +212,7 @@ def kind_counts(counts: "Counts") -> dict[str, Any]:
 
 
 def backup_result(backup: "BackedUp", store: str, queued: int) -> dict[str, Any]:
-    """Return the result of backing up the store at a URL, and the number of turns not in it yet."""
+    """Return the result of backing up the store at a URL, and how many queued turns it lacks."""
     return {
         "backup": str(backup.file),
         "verified": True,

@@ -479,7 +479,7 @@ def _write_switch(home: Path, entry: str, synonyms: set[str], *, on: bool) -> No
 
 
 def _place_of(home: Path, folder: str) -> tuple[str, set[str]]:
-    """Return the line that switches hooks off for a folder's project, and the line's synonyms.
+    """Return the line that switches hooks off for a folder's project, and lines that do the same.
 
     A folder without a project gets a line of its own.
     """

@@ -90,7 +90,7 @@ def _find_names(memories: "Memories", kind: str, beginning: str) -> Iterable[str
 class Bash(BashComplete):
     """Joins words that Bash splits.
 
-    For Bash, `project=shop` is three words, and it replaces only the last of them.
+    Bash treats `project=shop` as three words, and replaces only the last of them.
     """
 
     name = "bash"

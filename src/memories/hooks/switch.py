@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 MARKER, VARIABLE, PROJECTS = ".memories-off", "MEMORY_OFF", "CAPTURE_PROJECTS"
 EVERYWHERE = "*"
-PROJECT = "project "  # prefix of project lines among the folder lines
+PROJECT = "project "  # prefix of a line that names a project, not a folder
 _FALSE = ("", "0", "false", "no", "off")
 
 _MAX_WISH = 120  # maximum length of a prompt that switches memory, in characters

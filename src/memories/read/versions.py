@@ -155,7 +155,7 @@ def end_version(record: Record, at: datetime, by: str, **fields: Any) -> Patch:
 
 
 def undo_end(record: Record) -> Patch:
-    """Return the patch that undoes the end of a version, which then no longer counts as deleted."""
+    """Return the patch after which an ended version no longer counts as deleted or replaced."""
     successor = {"superseded_by": None, "replaced_by": record.fields.get("superseded_by")}
     return Patch(record.ref, record.ended_at, f"{record.ended_by}{_RESTORED}", successor)
 

@@ -221,7 +221,7 @@ def find_last_correction(store: Store, record: Record, at: datetime) -> Record |
 
 
 def _corrections_of(store: Store, record: Record) -> list[Record]:
-    """Return the memory that corrects a memory, the one that corrects that one, and so on."""
+    """Return a memory's chain of corrections: its correction, the correction's own, and so on."""
     corrections: list[Record] = []
     last, seen = _find_live(store, record, record.ref.group), {record.ref.group}
     while last is not None:

@@ -244,7 +244,7 @@ class LongTerm:
         with self._lock, disk.locked(self.folder / f".{self.user_id}.lock"):
             self._unreadable = ""
             try:
-                with self.path.open("r+b") as stream:  # removal leaves bytes on the disk
+                with self.path.open("r+b") as stream:  # `unlink` alone would leave bytes
                     size = stream.seek(0, os.SEEK_END)
                     stream.seek(0)
                     stream.write(b"\0" * size)

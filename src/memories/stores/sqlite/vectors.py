@@ -95,7 +95,7 @@ class VectorIndex:
     """The vectors of one collection in a store file, with a cache of their blocks."""
 
     def __init__(self, quantizer: Quantizer, collection: Collection) -> None:
-        """Prepare for the vectors of memories or of turns."""
+        """Initialize; nothing is read yet."""
         self.quantizer = quantizer
         self.table = VECTORS[collection]
         self._block_table = BLOCKS[collection]

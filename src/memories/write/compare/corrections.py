@@ -477,7 +477,7 @@ def _has_one_use(change: Change, base: str, behind: Sequence[Word]) -> bool:
     if not BOUNDARIES.isdisjoint(keys_of(behind[:1])):
         return False  # the subject may run before several things
     if not MANY.isdisjoint(keys_of(change.tail[:1])):
-        return False  # one permission of several
+        return False  # the subject may have several of these
     if len(behind) > 1 and (behind[-1].key in {"for", "with"} or behind[-1].sense == "with"):
         return False  # there may be a second purpose
     is_only_one = base == "prefer" and len(change.removed) == len(change.added) == 1
