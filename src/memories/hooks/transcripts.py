@@ -342,7 +342,7 @@ def _open_transcript(host: str, path: str) -> int:
 
 
 def _parse_claude(line: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield role and text from a line in a Claude Code transcript; most kinds have none."""
+    """Yield role and text from a Claude Code transcript line; most kinds of lines have none."""
     role, message = line.get("type"), line.get("message")
     if role not in (USER, ASSISTANT) or not isinstance(message, dict):
         return

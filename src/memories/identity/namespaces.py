@@ -92,7 +92,7 @@ class Moved(NamedTuple):
         into: The new name.
         versions: The number of versions of memories that were moved.
         turns: The number of turns that were moved.
-        queued: The number of turns waiting to be stored that were moved.
+        queued: The number of moved turns that were waiting to be stored.
         left: The number of records written under the old name in the meantime; a merge moves them.
     """
 

@@ -17,8 +17,8 @@ MIN_FAMILIARITY = 0.5
 SURE = 0.997
 # A query is meaningful if a single text contains this share of its words.
 MIN_COVERAGE = 0.5
-# These are in units of calibration (a cosine times the slope of its curve), so they are the same
-# for every embedder.
+# The next two are in units of calibration (a cosine times the slope of its curve), so they
+# are the same for every embedder.
 FAMILIAR_MARGIN = 1.65  # how far below the floor a query of familiar words may be
 NEAR_BEST = 1.25  # for such a query, the largest distance between a hit and the best similarity
 MAX_EXAMINED = 10  # number of candidates whose texts are examined

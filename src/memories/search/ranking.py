@@ -81,8 +81,8 @@ WEIGHTS = Weights()
 _WORD_UNIT, _SIMILARITY_UNIT = WEIGHTS.words, WEIGHTS.similarity  # computed once
 # A word score above this share of the best one makes a stale memory a hit without similarity.
 STALE_WORDS_SHARE = 0.5
-# The best word score counts fully only if it is at least this BM25, because a single common word in
-# a small store should not count fully.
+# The best word score counts fully only if its BM25 is at least this; otherwise a single common word
+# in a small store would count fully.
 FULL_WORDS = 4.0
 # Factor for the weight of similarity of a standalone memory, which has no neighbours whose words
 # could confirm the match.

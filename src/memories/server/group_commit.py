@@ -260,7 +260,7 @@ class GroupCommit:
     def _commit(self, writes: Sequence[_Write]) -> None:
         """Commit writes in one transaction or, if that takes too long, in several."""
         # Sorting by store makes writes that share a log entry consecutive. It reorders no client's
-        # writes, because a client waits for one before it sends the next.
+        # writes, because a client waits for each write before it sends the next.
         remaining = sorted(writes, key=lambda write: id(write.store))
         together = True
         while remaining:

@@ -137,7 +137,7 @@ class Tally:
         return _dump(shape)
 
     def compare(self, line: str, key: bytes | None = None) -> bool:
-        """Compare with the last line of the export being read.
+        """Compare the lines read so far with the last line of their export.
 
         Returns:
             Whether the export was written with this key.

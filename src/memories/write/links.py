@@ -138,7 +138,7 @@ def restore_links(store: Store, record: Record, former: Record) -> Record:
 
 
 def _find_former(store: Store, record: Record, former: Record, side: str) -> Record | None:
-    """Return the memory that a former version was linked to on one side, if that still holds."""
+    """Return the memory to which one side of a former version linked, if that link still holds."""
     other = _find_live(store, record, former.fields.get(side))
     if other is None:
         return None

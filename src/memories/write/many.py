@@ -116,7 +116,7 @@ class Tally:
     def result(
         self, *, dry_run: bool, at: datetime | None = None, also_in: tuple[str, ...] = ()
     ) -> Affected:
-        """Return the result of a bulk change; `at` is the time of a change that can be undone."""
+        """Return the result of a bulk change; if it can be undone, `at` is its time."""
         # A rollback can't undo a rejection, but `Memories.restore` can.
         without_undo = ("left", "reject")
         current_again = sorted(self._uncorrected - self._ended)

@@ -394,11 +394,11 @@ def _describe(exc: ValueError) -> str:
 
 
 def drop_lines(data: bytes, ids: Container[str], events: Sequence[Event]) -> bytes:
-    """Return a file's complete lines, except those about versions with these ids.
+    """Return a file's complete lines, except those about some versions.
 
     Args:
         data: The file.
-        ids: The ids of the events that created the versions.
+        ids: The ids of the events that created those versions.
         events: The events of the file.
     """
     lines = [line for line in data.removeprefix(_BOM).split(b"\n") if line.strip()]
