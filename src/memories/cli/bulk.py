@@ -239,7 +239,7 @@ def note_copies(files: Sequence[str]) -> None:
 
 
 def _undo(memories: "Memories", affected: "Affected") -> str | None:
-    """Return the command that undoes a change; None if there is nothing to undo."""
+    """Return the command that undoes a change; None if a rollback can't undo the change."""
     from shlex import quote
 
     from memories.core.times import to_iso

@@ -349,7 +349,7 @@ def _shorten(text: str, max_tokens: int, is_fit: Callable[[str], bool]) -> str:
 
 
 def _cut(sentence: str, max_tokens: int) -> str:
-    """Cut a sentence to at most this many tokens, if possible after a word."""
+    """Cut a sentence to at most `max_tokens` tokens, if possible after a word."""
 
     def fits(length: int) -> bool:
         return estimate_tokens(f"{sentence[:length]}…") <= max_tokens

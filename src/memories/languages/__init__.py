@@ -150,7 +150,7 @@ def _detect_scripts(text: str) -> Sequence[str]:
     for code, first, last in _SCRIPTS:
         if any(first <= letter < last for letter in letters):
             codes.append(code)
-    if "ru" in codes:  # `_SCRIPTS` begins with this code, which stands for any Cyrillic
+    if "ru" in codes:  # the code for all Cyrillic letters, and the first in `codes`
         cyrillic = [code for code, marks in _CYRILLIC.items() if not marks.isdisjoint(text)]
         codes[:1] = cyrillic or ["ru", "uk"]
     if "zh" in codes:

@@ -251,7 +251,7 @@ def _conversations(
     """Yield the conversations that have these last turns and match the filters."""
     for last in last_turns:
         where = _all_turns(last.ref.namespace, last.ref.group, end)
-        for first in store.scan(where, limit=1):  # none if they were just removed
+        for first in store.scan(where, limit=1):  # no turn if all were just removed
             about = About.of(first)
             if about.meets(filters):
                 yield Conversation(
