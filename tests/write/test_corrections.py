@@ -173,6 +173,26 @@ def test_a_reworded_correction_stays_linked(memories: Memories) -> None:
     assert links(memories, ids[1]) == (ids[0], None)
 
 
+@pytest.mark.parametrize(
+    ("older", "newer", "is_link"),
+    [
+        ("There is a cron job at 02:00", "There is a cron job at 03:00", False),
+        ("There's a meeting on Monday", "There's a meeting on Thursday", False),
+        ("A worker listens on port 7001", "A worker listens on port 7002", False),
+        ("A cron job runs at 02:00 every night", "A cron job runs at 04:00 every night", False),
+        ("A backup goes to /mnt/a", "A backup goes to /mnt/b", False),
+        ("The worker listens on port 7001", "The worker listens on port 7002", True),
+        ("The cron job runs at 02:00", "The cron job runs at 04:00", True),
+        ("A build takes 40 minutes", "A build takes 20 minutes", True),
+        ("There are 5 workers", "There are 6 workers", True),
+    ],
+)
+def test_one_thing_of_several_is_not_corrected_by_another(
+    older: str, newer: str, is_link: bool
+) -> None:
+    assert corrects(newer, older, None, threshold=1.0) is is_link
+
+
 def test_not_corrects_requires_an_existing_link(memories: Memories) -> None:
     ids = [create(memories, text) for text in (OLD, NEW)]
     memory = memories.update(ids[1], not_corrects=ids[0])

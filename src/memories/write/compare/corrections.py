@@ -98,6 +98,14 @@ _TIME = "点|點|時|时|月|日|号|號|시|월|일"
 _DENIAL = 8  # maximum number of characters that differ if one text negates the other
 # Marks of a subject or an object. A text that contains one is a clause, not a value.
 _CASE = {"zh": "(?!)", "ja": "は|が|を", "ko": r"(?:은|는|이|가|을|를)\s", "th": "(?!)"}
+# One thing of possibly several, which a time, port or path distinguishes from the others: "there is
+# a meeting on Monday", "a worker listens on port 7001". "A build takes 40 minutes" is about all
+# builds.
+_ONE_OF_SEVERAL = re.compile(
+    r"there(?:'s| is| was) (?:also )?an? "
+    r"|an? (?:[\w-]+ ){1,4}(?:at \d|on port \d|to [/~]|on \w+days?\b)",
+    re.IGNORECASE,
+)
 
 
 def corrects(new: str, old: str, similarity: float | None, *, threshold: float) -> bool:
@@ -110,6 +118,8 @@ def corrects(new: str, old: str, similarity: float | None, *, threshold: float) 
         threshold: The embedder's minimum cosine for two texts that may say the same thing.
     """
     if max(len(new), len(old)) > _MAX_CHARACTERS or "\n" in new.strip() or "\n" in old.strip():
+        return False
+    if _ONE_OF_SEVERAL.match(new) and _ONE_OF_SEVERAL.match(old):
         return False
     is_far = similarity is not None and similarity < _MIN_SIMILARITY * threshold
     if is_far and is_latin(new) and is_latin(old):
