@@ -101,7 +101,8 @@ def record_change(description: str) -> None:
     """Note the changes so far, in case the answer is lost.
 
     Args:
-        description: Part of a sentence; after a semicolon, the effect of running the command again.
+        description: What was changed, as part of a sentence. It may continue with a semicolon and
+            what running the command again does.
     """
     _run.get().change = description
 

@@ -73,9 +73,9 @@ def is_unspaced(text: str) -> bool:
 
 
 def mark_raised(text: str) -> str:
-    """Put a ^ before raised and lowered digits and fractions, so that 10² does not become 102.
+    """Put a ^ before superscripts, subscripts and fractions, so that 10² does not become 102.
 
-    NFKC turns them into plain digits.
+    NFKC turns them into plain characters.
     """
     if text.isascii():
         return text

@@ -211,8 +211,8 @@ def update_links(store: Store, latest: Record, new: Record) -> Record:
 
 
 def find_last_correction(store: Store, record: Record, at: datetime) -> Record | None:
-    """Return the memory at the end of the chain of corrections that begins with `record`; None if
-    no current memory had corrected `record` at that time.
+    """Return the last memory in the chain of corrections that begins with `record`; None if
+    `record` had not been corrected by the time `at`, or if its correction is no longer current.
     """
     if corrected_by(record, at) is None:
         return None

@@ -65,7 +65,7 @@ class Work:
 
 
 class LocalFiles:
-    """Reads and writes the records of one folder, as long as they are in its files.
+    """Reads and writes the records in a folder's files, until the folder moves to a larger store.
 
     It provides the methods of `Store` that need more than an up-to-date index; see `current` for
     the rest.
