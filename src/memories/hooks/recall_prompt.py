@@ -147,10 +147,10 @@ def recall_prompt(
         in_context |= trace.in_context
         trace.projects = projects
     if not request.asks_store:
-        offline, seconds = NOT_ASKED, config.memory_timeout_seconds
+        why_offline, seconds = NOT_ASKED, config.memory_timeout_seconds
     else:
-        offline, seconds = _check_store(memories, request.seconds() / 2), request.seconds()
-    backend = _GatedBackend(memories, projects, offline, trace)
+        why_offline, seconds = _check_store(memories, request.seconds() / 2), request.seconds()
+    backend = _GatedBackend(memories, projects, why_offline, trace)
     with _GatedGateway(backend, seconds) as gateway:
         recalled, text = _build(gateway, config, str(request.prompt), in_context, projects, limits)
     if trace is not None:
@@ -221,7 +221,8 @@ def _build(
     while True:
         builder = ContextBuilder.from_config(gateway, config, budget)
         # The builder reads through `context.gathering` and `context.gateway`, which call
-        # `_GatedBackend.recall` and `_GatedBackend.recall_turns`.
+        # `_GatedBackend.recall` and `_GatedBackend.recall_turns`, or `select_offline` without a
+        # store. It asks for twice as many memories as wanted; the admission keeps `top_k`.
         context = _leave_out(builder.build_recall(prompt), in_context)
         text = ""
         if context["memories"] or context["recalled"]:
@@ -268,7 +269,7 @@ class _GatedBackend(EngineBackend):
         self,
         memories: Memories,
         projects: Sequence[str],
-        offline: str,
+        why_offline: str,
         trace: RecallTrace | None,
     ) -> None:
         """Wrap the memories.
@@ -276,11 +277,11 @@ class _GatedBackend(EngineBackend):
         Args:
             memories: The memories.
             projects: All names of the session's project.
-            offline: Why the store must not be asked; empty if it may be asked.
+            why_offline: Why the store must not be asked; empty if it may be asked.
             trace: Records the reasons.
         """
         super().__init__(memories)
-        self.projects, self._offline, self._trace = projects, offline, trace
+        self.projects, self._why_offline, self._trace = projects, why_offline, trace
         self._records: dict[str, Record] = {}  # the memories that the searches considered, by id
 
     def recall(
@@ -294,8 +295,8 @@ class _GatedBackend(EngineBackend):
 
         A memory that was corrected is replaced with its correction. An expired memory is left out.
         """
-        if self._offline:
-            raise StoreUnreachable(self._offline)
+        if self._why_offline:
+            raise StoreUnreachable(self._why_offline)
         query = query_text[:MAX_QUERY_CHARACTERS]
         with translate_errors():
             try:
@@ -408,7 +409,7 @@ class _Rater:
             results: The results of the prompt's searches; the last one is limited to the project,
                 if there is one.
         """
-        own = results[-1]
+        own = results[-1]  # without a project, the search of everything
         query = own.query
         vector = query.vector(query.text) if query.is_readable("") else None
         self._vectors: dict[Ref, NDArray[np.float32]] = {}

@@ -161,7 +161,7 @@ def parse(
         min_similarity=min_similarity,
         include_corrected=options.get("include_corrected", True),
         predicates=predicates,
-        relevance=_parse_rank(options.get("rank") or config.rank, config),
+        relevance=_parse_relevance(options.get("rank") or config.rank, config),
     )
 
 
@@ -188,7 +188,7 @@ def _divide_by_collection(
     return filters, predicates
 
 
-def _parse_rank(rank: str, config: Config) -> Relevance | None:
+def _parse_relevance(rank: str, config: Config) -> Relevance | None:
     """Return how age and use influence the ranking; None for `similarity`, which ignores both."""
     if rank not in RANKS:
         raise InvalidInput(f'"{validate.shown(str(rank))}" is not a rank; use {", ".join(RANKS)}')

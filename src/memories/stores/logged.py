@@ -154,7 +154,7 @@ class LoggedStore(StoreWrapper):
         self.append_stamped([self.stamp_origin(record) for record in records])
 
     def append_stamped(self, records: Sequence[Record]) -> None:
-        """Add records that already have their origins; see the function `append_stamped`."""
+        """Add records that already have their origins; see the function `append_as_stamped`."""
         with self._within_transaction():
             if self._quota is not None:
                 _check_quota(self.wrapped, records, self._quota)
@@ -163,7 +163,7 @@ class LoggedStore(StoreWrapper):
             self._local.changes += records
 
     def stamp_origin(self, record: Record) -> Record:
-        """Return a record stamped with its origin; see the function `stamp_origin`."""
+        """Return a record stamped with its origin; see the function `stamp_record`."""
         if self._origin is None or record.ref.collection not in SEARCHED:
             return record
         return record._replace(labels=stamp_labels(record.labels, self._origin()))
@@ -336,14 +336,14 @@ class LoggedStore(StoreWrapper):
         return self._salts[namespace]
 
 
-def stamp_origin(store: "Store", record: Record) -> Record:
+def stamp_record(store: "Store", record: Record) -> Record:
     """Return a record stamped with the origin that a store gives to added records."""
     if isinstance(store, LoggedStore):
         return store.stamp_origin(record)
     return record
 
 
-def append_stamped(store: "Store", records: Sequence[Record]) -> None:
+def append_as_stamped(store: "Store", records: Sequence[Record]) -> None:
     """Add records that already have their origins, which `LoggedStore.append` would replace."""
     if isinstance(store, LoggedStore):
         store.append_stamped(records)

@@ -14,7 +14,7 @@ from memories.models import PENDING, DecayPolicy, Draft, Moment
 from memories.read import versions
 from memories.read.lookup import Lookup, refuse_pending
 from memories.stores.chain import reinforcements_of
-from memories.stores.logged import append_stamped, stamp_origin
+from memories.stores.logged import append_as_stamped, stamp_record
 from memories.stores.protocol import Store, find_first
 from memories.stores.records import Collection, Filter, Patch, Record
 from memories.write.anchoring import Anchoring, fields_of
@@ -309,7 +309,7 @@ def _append_same(store: Store, latest: Record, new: Record, vectors: Any) -> Rec
     labels = {**reserved, **new.labels}
     new = mark_suspicious(new._replace(labels=labels, fields=fields, vectors=vectors))
     store.patch([versions.end_version(latest, new.created_at, "update")])
-    append_stamped(store, [new])
+    append_as_stamped(store, [new])
     return new
 
 
@@ -381,7 +381,7 @@ def _append(store: Store, latest: Record, new: Record, vectors: Any) -> Record:
         store.patch([versions.undo_end(latest)])
     new = mark_suspicious(new)
     store.append([new._replace(vectors=vectors)])
-    return stamp_origin(store, new)
+    return stamp_record(store, new)
 
 
 def _embed(embedder: "Embedder | None", text: str) -> Any:

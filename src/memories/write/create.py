@@ -28,7 +28,7 @@ from memories.guard import validate
 from memories.guard.origin import tags_of
 from memories.models import DecayPolicy, Draft, Memory
 from memories.read import versions
-from memories.stores.logged import append_stamped, batched_transaction, stamp_origin
+from memories.stores.logged import append_as_stamped, batched_transaction, stamp_record
 from memories.stores.protocol import Store, refuse_other_model
 from memories.stores.records import Collection, Filter, Record
 from memories.write.links import find_last_correction, link_correction, link_restated, update_links
@@ -301,10 +301,10 @@ def _store_new(writer: Writer, prepared: Prepared, comparison: Comparison) -> Cr
     record = versions.first_version(
         draft, memory_id, writer.lookup.namespace, created_at, prepared.redacted
     )
-    record = stamp_origin(writer.store, mark_suspicious(record))
+    record = stamp_record(writer.store, mark_suspicious(record))
     writer.retire(superseded, memory_id, created_at)
     record = link_correction(writer.store, record, comparison.corrected, superseded=superseded)
-    append_stamped(writer.store, [record._replace(vectors=prepared.vectors)])
+    append_as_stamped(writer.store, [record._replace(vectors=prepared.vectors)])
     similar_to = writer.find_replaceable(draft, comparison)
     return _report_created(writer, record, similar_to)
 
@@ -335,7 +335,7 @@ def _store_version(writer: Writer, prepared: Prepared, latest: Record) -> Create
     record = versions.next_version(
         latest, "update", written_at, fresh=True, text=draft.content, labels=labels, fields=fields
     )
-    record = stamp_origin(writer.store, mark_suspicious(record))
+    record = stamp_record(writer.store, mark_suspicious(record))
     correction = None
     if record.text == latest.text:
         correction = find_last_correction(writer.store, latest, record.created_at)
@@ -344,7 +344,7 @@ def _store_version(writer: Writer, prepared: Prepared, latest: Record) -> Create
     else:
         record = update_links(writer.store, latest, record)
     writer.store.patch([versions.end_version(latest, record.created_at, "update")])
-    append_stamped(writer.store, [record._replace(vectors=prepared.vectors)])
+    append_as_stamped(writer.store, [record._replace(vectors=prepared.vectors)])
     return _report_created(writer, record)
 
 

@@ -14,7 +14,7 @@ from memories.guard.origin import AGENT, TRUST, USER, tags_of
 from memories.guard.validate import MAX_TAGS
 from memories.models import DecayPolicy, Draft
 from memories.read import versions
-from memories.stores.logged import append_stamped, stamp_origin
+from memories.stores.logged import append_as_stamped, stamp_record
 from memories.stores.protocol import Store
 from memories.stores.records import Record
 from memories.write.change import reset_decay
@@ -200,7 +200,7 @@ class Repetition(NamedTuple):
         return self._reinforce(MergeResult(record, merged, not_merged, note=note))
 
     def _writer_rank(self) -> int:
-        return _trust_rank(stamp_origin(self.store, self.record))
+        return _trust_rank(stamp_record(self.store, self.record))
 
     def _merge_tags(self, additions: Additions) -> dict[str, str]:
         return {**tags_of(self.record.labels), **additions.tags}
@@ -240,12 +240,12 @@ class Repetition(NamedTuple):
         new = mark_suspicious(new)
         if correction is not None:
             new = link_restated(self.store, existing, new, correction)
-        new = stamp_origin(self.store, new)
+        new = stamp_record(self.store, new)
         vectors = self.vectors
         if vectors is not None and new.text != draft.content:
             vectors = self.store.vectors([existing.ref]).get(existing.ref)
         self.store.patch([versions.end_version(existing, new.created_at, "update")])
-        append_stamped(self.store, [new._replace(vectors=vectors)])
+        append_as_stamped(self.store, [new._replace(vectors=vectors)])
         return new
 
     def _reinforce(self, result: MergeResult) -> MergeResult:

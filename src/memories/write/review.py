@@ -17,7 +17,7 @@ from memories.models import PENDING, Draft, Memory, Moment, Page
 from memories.read import versions
 from memories.read.listing import read_page
 from memories.read.lookup import Lookup, narrow
-from memories.stores.logged import append_stamped, stamp_origin
+from memories.stores.logged import append_as_stamped, stamp_record
 from memories.stores.protocol import PAGE_SIZE, find_first, scan_pages
 from memories.stores.records import Collection, Filter, Patch, Record, Ref
 from memories.write import tidy
@@ -395,7 +395,7 @@ class Review:
         new = versions.next_version(
             record, "update", now, fresh=True, text=draft.content, labels=labels
         )
-        new = stamp_origin(store, mark_suspicious(new))
+        new = stamp_record(store, mark_suspicious(new))
         self._end(record, "update")
         new = link_correction(store, new, comparison.corrected, superseded=superseded)
         store.append([new._replace(vectors=vectors)])
@@ -430,9 +430,9 @@ class Review:
             tags = tags_of(record.labels)
             origin = {name: value for name, value in record.labels.items() if name not in tags}
             new = new._replace(labels={**labels, **origin})
-            append_stamped(store, [new._replace(vectors=vectors)])
+            append_as_stamped(store, [new._replace(vectors=vectors)])
         else:
-            new = stamp_origin(store, mark_suspicious(new))
+            new = stamp_record(store, mark_suspicious(new))
             store.append([new._replace(vectors=vectors)])
         self._end_as_said_by(record, new)
         return Reviewed(record.ref.group, True, self._writer.to_memory(new))

@@ -30,7 +30,7 @@ from memories.models import CHANGED, EXPIRED, PENDING, Draft, Memory, is_session
 from memories.read import versions
 from memories.read.subjects import SURELY_REPLACES, reports_change
 from memories.read.turns import to_turn
-from memories.stores.logged import append_stamped, stamp_origin
+from memories.stores.logged import append_as_stamped, stamp_record
 from memories.stores.protocol import PAGE_SIZE, find_first, scan_pages
 from memories.stores.records import Candidate, Collection, Filter, Patch, Record
 from memories.write.links import leave_chains, link_correction
@@ -124,9 +124,9 @@ def _store(writer: Writer, suggestion: Suggestion) -> str:
     record = versions.first_version(draft, memory_id, writer.lookup.namespace, writer.now)
     fields = {**record.fields, FIELD: json.dumps(suggestion.action)}
     vectors = embed_to_store(writer.embedder, [suggestion.text]).vectors[0]
-    record = stamp_origin(writer.store, record._replace(fields=fields))
+    record = stamp_record(writer.store, record._replace(fields=fields))
     with writer.store.transaction():
-        append_stamped(writer.store, [record._replace(vectors=vectors)])
+        append_as_stamped(writer.store, [record._replace(vectors=vectors)])
     return memory_id
 
 

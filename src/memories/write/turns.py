@@ -37,7 +37,7 @@ from memories.read.turns import (
     scoped_key,
     turn_of,
 )
-from memories.stores.logged import stamp_origin
+from memories.stores.logged import stamp_record
 from memories.stores.protocol import Store, find_first, refuse_damaged
 from memories.stores.records import MAX_INDEX, ROLE, ROLES, SPEAKER, Collection, Filter, Record, Ref
 from memories.write.suspicion import mark_suspicious
@@ -136,7 +136,7 @@ def append(
             is_new = records is None
             if records is None:
                 first = Ref(Collection.HISTORY, namespace, conversation, last_position + 1)
-                records = [stamp_origin(store, record) for record in _records(first, last, turn)]
+                records = [stamp_record(store, record) for record in _records(first, last, turn)]
                 last = records[-1]
                 for record, rows in zip(records, part_vectors, strict=True):
                     new_records.append(record._replace(vectors=rows))

@@ -23,8 +23,7 @@ from memories.stores.records import (
     Space,
     StoreInfo,
 )
-from memories.stores.sqlite import spaces
-from memories.stores.sqlite import words as index
+from memories.stores.sqlite import spaces, words
 from memories.stores.sqlite.connection import SQLiteFile
 from memories.stores.sqlite.errors import (
     CommitsMissing,
@@ -95,7 +94,7 @@ class SQLiteStore:
         self._vectors = spaces.StoredVectors(space, compact=compact)
         self._staged_up_to: dict[tuple[spaces.StoredSpace, Collection], int] = {}
         self._row_cache: RowCache | None = None
-        self._postings = index.Postings()
+        self._postings = words.Postings()
 
     # --- writing
 
@@ -124,7 +123,7 @@ class SQLiteStore:
         """See `Store.append`."""
         with self._file.write() as db:
             rows = insert_rows(db, records)
-            index.insert(db, rows)
+            words.insert(db, rows)
             self._vectors.insert(db, rows)
 
     def patch(self, patches: Sequence[Patch]) -> None:
@@ -154,8 +153,8 @@ class SQLiteStore:
                 f"another record now has the key of {patch.ref.group}; read it again"
             ) from exc
         if (before.ended_at is None) != (ended_at is None):  # the record's word index changes
-            index.remove(db, [(seq, before)])
-            index.insert(db, [(seq, pool, before._replace(ended_at=patch.ended_at))])
+            words.remove(db, [(seq, before)])
+            words.insert(db, [(seq, pool, before._replace(ended_at=patch.ended_at))])
 
     def touch(self, refs: Sequence[Ref], batch: str = "") -> bool:
         """See `Store.touch`."""
@@ -226,7 +225,7 @@ class SQLiteStore:
         seqs = sorted(refs_by_seq)
         sql = f"{READ} WHERE r.seq IN (SELECT value FROM json_each(?))"
         sound = records_of(db, fetch(db, sql, (json.dumps(seqs),)), Damaged())
-        index.remove(db, ((seq, sound.get(seq)) for seq in seqs))
+        words.remove(db, ((seq, sound.get(seq)) for seq in seqs))
         spaces.drop_staged_vectors(db, seqs)
         delete_rows(db, seqs)
         # Each erasure has its own number, so that it can't clear the mark of another one.
@@ -414,22 +413,22 @@ class SQLiteStore:
                 None if vector is None else self._vectors.index_to_search(db, where.collection)
             )
             try:
-                words = index.best(db, self._postings, selected, terms, k)
+                word_scores = words.best(db, self._postings, selected, terms, k)
             except WordsDamaged as exc:
                 if vectors is None:
                     raise
                 self.damaged.note(exc.finding())
-                words = {}
+                word_scores = {}
             similar: dict[int, float] = {}
             if vector is not None and vectors is not None:
                 query = vectors.quantizer.rotate_query(vector)
                 similar = vectors.best(db, selected, query, k)
-                only_by_words = [seq for seq in words if seq not in similar]
+                only_by_words = [seq for seq in word_scores if seq not in similar]
                 similar.update(vectors.exact(db, only_by_words, query))
-            seqs = json.dumps(list({**words, **similar}))
+            seqs = json.dumps(list({**word_scores, **similar}))
             rows = fetch(db, f"{READ} WHERE r.seq IN (SELECT value FROM json_each(?))", (seqs,))
             return [
-                Candidate(record, similar.get(seq), words.get(seq, 0.0))
+                Candidate(record, similar.get(seq), word_scores.get(seq, 0.0))
                 for seq, record in records_of(db, rows, self.damaged).items()
             ]
 
