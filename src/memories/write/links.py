@@ -95,7 +95,7 @@ def leave_chains(store: Store, records: Iterable[Record]) -> set[str]:
 
 
 def without_links(record: Record) -> Record:
-    """Return a record without its links."""
+    """Return a record without its links; nothing is stored."""
     return _without(record, LINK) if _has_link(record) else record
 
 

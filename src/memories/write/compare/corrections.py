@@ -8,8 +8,8 @@ without a mark.
 
 `corrects` decides by these rules, after quick checks and vetoes for events that may repeat
 (`_is_event`), for variants such as dev.yaml and prod.yaml, and for times of a habit.
-`write.writer` compares only memories of one project that may be current together, and
-`write.links` chooses among several.
+`write.writer` compares only memories of one project, and no two that both have keys
+(`_may_correct`); `write.links` chooses among several.
 
 - `_announces_change`: "Ann lives in Oslo", "Ann moved from Oslo to Bergen".
 - `_differs_by_denial`: "gates open", "gates never open".
