@@ -45,9 +45,17 @@ def serving(home: Path) -> Iterator[Serve]:
 @pytest.fixture
 def count_answers(forked: Forked) -> Callable[[], int]:
     """Return a function that returns the number of the server's answers; on a busy machine the
-    server may start too late for some hooks.
+    server may start too late for some hooks, and for the first requests for its status.
     """
-    return lambda: int(json.loads(forked.run(["serve", "--status"]).stdout)["commands"])
+
+    def count() -> int:
+        until = time.monotonic() + 100
+        status = ""
+        while not status and time.monotonic() < until:
+            status = forked.run(["serve", "--status"]).stdout
+        return int(json.loads(status)["commands"])
+
+    return count
 
 
 def without_differences(answer: HookResult) -> tuple[int, bytes, bytes]:
