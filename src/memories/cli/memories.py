@@ -39,6 +39,7 @@ from memories.cli.options import (
     whole_number_or,
 )
 from memories.cli.output import (
+    as_sentence,
     begin_change,
     confirm,
     edit_text,
@@ -282,7 +283,7 @@ def delete(
 def _deletion(memories: "Memories", memory: "Memory") -> str:
     lines = [f"Deleted: {shorten(memory.content, 9)}"]
     if note := shapes.deletion_note(memories, memory):
-        lines.append(safe(f"{note[0].upper()}{note[1:]}."))
+        lines.append(safe(as_sentence(note)))
     return "\n".join([*lines, f"To bring it back: memory restore {safe(memory.id)}"])
 
 
@@ -396,7 +397,7 @@ def forget(
 def _erasure(forgotten: "Forgotten") -> str:
     lines = [f"Permanently forgotten: {forgotten.id}"]
     if note := shapes.forgotten_note(forgotten):
-        lines.append(safe(f"{note[0].upper()}{note[1:]}."))
+        lines.append(safe(as_sentence(note)))
     return "\n".join(lines)
 
 

@@ -101,8 +101,8 @@ def record_change(description: str) -> None:
     """Note the changes so far, in case the answer is lost.
 
     Args:
-        description: What was changed, as part of a sentence. It may continue with a semicolon and
-            what running the command again does.
+        description: The change, as part of a sentence. It may continue with a semicolon and the
+            effect of running the command again.
     """
     _run.get().change = description
 
@@ -288,6 +288,11 @@ def colored(stream: Any) -> bool:
     if "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb":
         return False
     return bool(stream.isatty())
+
+
+def as_sentence(clause: str) -> str:
+    """Return a clause with a capital letter and a full stop."""
+    return f"{clause[0].upper()}{clause[1:]}."
 
 
 def safe(text: str) -> str:

@@ -27,6 +27,7 @@ from memories.cli.options import (
     text,
 )
 from memories.cli.output import (
+    as_sentence,
     begin_change,
     edit_text,
     emit,
@@ -440,7 +441,7 @@ class _Decisions:
         waiting = amount(self._memories.review.count(), "memory is", "memories are")
         summary = ", ".join(parts) or "nothing decided"
         record_change(summary)
-        say(f"\n{summary[0].upper()}{summary[1:]}. {waiting} waiting for review.")
+        say(f"\n{as_sentence(summary)} {waiting} waiting for review.")
 
 
 @contextlib.contextmanager

@@ -269,7 +269,7 @@ class EventHandler:
             return None
         if not prompt or host_events.is_command(prompt):
             return Reply()
-        problem = self._try_capture() if self.may_capture() else ""
+        problem = files.try_write(self.capture) if self.may_capture() else ""
         if not self._is_first("given", prompt):
             return Reply()
         # If the store did not answer an earlier hook of this session in time, report that once.
@@ -294,22 +294,13 @@ class EventHandler:
         reply.error = reply.error or problem
         return reply
 
-    def _try_capture(self, name: str = "") -> str:
-        """Capture the event, as `capture` does; return why that failed, or an empty string."""
-        try:
-            self.capture(name)
-        except files.UnsafeFolder:
-            raise
-        except OSError as exc:  # for example, the disk is full
-            return exc.strerror or str(exc)
-        return ""
-
     def _reply_to_wish(self, wish: switch.Wish, prompt: str) -> Reply | None:
         if not self._is_first("given", prompt):
             return Reply() if self.state.on else None
         reason = ""
         if self.call.capture and self.state.off_for_session:
-            reason = self._try_capture(RESUMED)  # the flusher must skip the transcript up to here
+            # The flusher must skip the transcript up to here.
+            reason = files.try_write(lambda: self.capture(RESUMED))
         if not wish.on:
             reason = reason or self._note({session.OFF: True})
             if reason:

@@ -8,6 +8,10 @@ import os
 import stat
 import sys
 
+TYPE_CHECKING = False  # importing `typing` for this takes 3 ms
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 try:
     import fcntl
 except ImportError:  # Windows
@@ -21,6 +25,21 @@ _READ_SETTINGS = (b"home", b"capture_projects", b"events")
 
 class UnsafeFolder(OSError):
     """A folder that must be private is writable by other users."""
+
+
+def try_write(write: "Callable[[], object]") -> str:
+    """Call a function that writes; return why that failed, or an empty string.
+
+    Raises:
+        UnsafeFolder: Other users may write to the folder.
+    """
+    try:
+        write()
+    except UnsafeFolder:
+        raise
+    except OSError as exc:  # for example, the disk is full
+        return exc.strerror or str(exc)
+    return ""
 
 
 def home() -> str:

@@ -132,13 +132,7 @@ def try_note(home: str, name: str, **facts: object) -> str:
     Raises:
         UnsafeFolder: Other users may write to the file's folder.
     """
-    try:
-        note(home, name, **facts)
-    except files.UnsafeFolder:
-        raise
-    except OSError as exc:  # for example, the disk is full
-        return exc.strerror or str(exc)
-    return ""
+    return files.try_write(lambda: note(home, name, **facts))
 
 
 def claim(home: str, name: str, action: str, *, within: float | None) -> bool:

@@ -108,12 +108,7 @@ class Scratchpads:
         from memories.scratchpad.matching import find_matches
         from memories.search.filters import only_in_store
 
-        refused = only_in_store(filters)
-        if refused:
-            raise InvalidInput(
-                f"the scratchpad can't answer this ({', '.join(refused)}); omit it, or ask the "
-                "store"
-            )
+        _refuse(only_in_store(filters))
         scratchpad = self._load_files() if offline else self._load()
         entries = () if scratchpad is None else scratchpad.entries
         rules = self._rules()
@@ -359,12 +354,8 @@ class Scratchpads:
         moment = selector.Instant(self._clock(), self.config.decay_half_life_hours)
         parsed = selector.parse(where, Collection.MEMORY, moment)
         names = {condition.name for condition in conditions(parsed.node)}
-        # With the tier `auto`, the store is asked next.
-        if not names.isdisjoint(_ONLY_IN_STORE) and filters.get("tier") != "auto":
-            refused = ", ".join(sorted(names.intersection(_ONLY_IN_STORE)))
-            raise InvalidInput(
-                f"the scratchpad can't answer this (where: {refused}); omit it, or ask the store"
-            )
+        if filters.get("tier") != "auto":  # with `auto`, the store is asked next
+            _refuse([f"where: {name}" for name in sorted(names & _ONLY_IN_STORE)])
         return parsed
 
     def _rules(self) -> "EntryRules":
@@ -414,3 +405,16 @@ class Scratchpads:
             if self._store.count(records, at_most=1):
                 return True
         return False
+
+
+def _refuse(unsupported: Sequence[str]) -> None:
+    """Refuse a search with filters that only the store can apply.
+
+    Raises:
+        InvalidInput: There are such filters.
+    """
+    if unsupported:
+        raise InvalidInput(
+            f"the scratchpad can't answer this ({', '.join(unsupported)}); omit it, or ask the "
+            "store"
+        )
