@@ -82,7 +82,7 @@ def change_each(
 def restate_each(
     memories: "Memories", selection: Selection, change: Callable[[str], "Memory"], verb: str
 ) -> int:
-    """Update or confirm each selected memory; print it and what the change did to its links."""
+    """Update or confirm each selected memory; print it and the changes to its links."""
 
     def run(name: str) -> "tuple[History, Memory]":
         try:

@@ -502,7 +502,7 @@ def reembed(config: "Config", model: str | None, install: bool) -> None:
 
 
 def _use_embedder(config: "Config", name: str) -> dict[str, str]:
-    """Switch to an embedder; print and return what was saved, or what the user must still do."""
+    """Switch to an embedder; print and return the saved setting, or the step left to the user."""
     source = config.sources["embedder"]
     if source in ("environment", ".env"):
         if config.embedder == name:

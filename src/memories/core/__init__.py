@@ -1,1 +1,1 @@
-"""What the other packages share: times, ids, durable files, HTTP, deadlines, usage events."""
+"""Shared by the other packages: times, ids, durable files, HTTP, deadlines, usage events."""

@@ -5,7 +5,7 @@ marks that contain a random number, each item starts a line, and no item can clo
 marks. Captured or imported memories that haven't been accepted are left out, since no person or
 agent decided to keep them. The only exceptions are the notes of this agent's last sessions in this
 project, which have their own section. A prompt may recall imported memories, because they fit that
-prompt and are marked as imported; the block is shown whatever the session is about. Text that seems
+prompt and are marked as imported; the block is shown in every session. Text that seems
 to give orders is always left out.
 """
 

@@ -301,7 +301,7 @@ def fence_groups(**groups: Sequence[str]) -> str:
 
 
 def create_result(created: "Created", seen: Collection[str], remark: str) -> str:
-    """Return the answer of `create_memory`, with the memory if it differs from what was given.
+    """Return the answer of `create_memory`, with the memory if it differs from the given one.
 
     Args:
         created: What the call did.
@@ -337,7 +337,7 @@ def create_result(created: "Created", seen: Collection[str], remark: str) -> str
 
 
 def _hint_repeated(created: "Created") -> str:
-    """Describe what a repetition changed, without stored texts: an agent trusts our hints."""
+    """Describe the changes by a repetition, without stored texts: an agent trusts our hints."""
     parts = [HINT_MERGED if created.merged or created.reinforced else HINT_KNOWN]
     parts += shapes.describe_merge(created)
     if created.reinforced:

@@ -347,7 +347,7 @@ def _score_all(
 
 def _corrections_first(ranked: Sequence[Ranked], *, include_corrected: bool) -> Sequence[Ranked]:
     """Move each correction to just before the hit that it corrects, and give it at least that hit's
-    score. A correction that is no hit itself is not moved.
+    score. A correction that isn't a hit itself is not moved.
 
     Args:
         ranked: All candidates, best first.

@@ -52,7 +52,7 @@ def link_correction(
         record
         for record in corrected
         if record.fields.get("corrected_by") in (None, predecessor)
-        and stated_at(record) <= stated_at(newer)  # leaves out what was updated later
+        and stated_at(record) <= stated_at(newer)  # leaves out memories that were updated later
     ]
     if not free:
         return newer

@@ -186,7 +186,7 @@ def consult(command: str, suggestions: Sequence[Suggestion]) -> list[Suggestion]
 
 
 def _read_words(output: str, count: int) -> list[str]:
-    """Return what a command printed about each suggestion: `keep` or `drop`."""
+    """Return a command's choice for each suggestion: `keep` or `drop`."""
     words: Any = output.lower().split()
     with contextlib.suppress(ValueError, RecursionError):
         words = json.loads(output)

@@ -1,4 +1,4 @@
-"""What all requests to one server share: the store, its memories, the limits, the change feed."""
+"""Shared by all requests to one server: the store, its memories, the limits, the change feed."""
 
 import asyncio
 import contextlib

@@ -198,8 +198,8 @@ def _visible_since(memories: "Memories", history: "History") -> str | None:
 
 
 def _today(then: "History", now: "History") -> dict[str, str]:
-    """Describe what has become of a memory since the time that a page shows, with its present text
-    if that differs.
+    """Describe how a memory has changed since the time that a page shows, with its present text if
+    that differs.
     """
     was, last = then.versions[-1], now.versions[-1]
     if now.pending:

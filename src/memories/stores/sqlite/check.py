@@ -447,7 +447,7 @@ PARTS = (
         is_cheap=False,
         rows=r"\b(turn_)?block\b",
     ),
-    # The counts come last, because they count what the parts above contain.
+    # The counts come last, because they count the contents of the parts above.
     Part(
         "the counts of a namespace",
         derived.find_wrong_counts,

@@ -439,8 +439,8 @@ def _is_one_value(change: Change, verb: int | None) -> bool:
 
 
 def _is_label(behind: Sequence[Word]) -> bool:
-    """Return whether the words between a verb and a number say that the number is a name, of which
-    there may be several, as in "allows port 443", and not a measure.
+    """Return whether the words between a verb and a number say that the number is one of possibly
+    several names, as in "allows port 443", and not a measure.
     """
     if not behind or any(map(is_soft, behind)) or is_value(behind[-1]):
         return False

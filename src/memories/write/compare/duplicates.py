@@ -72,7 +72,7 @@ _LONGEST_ACRONYM = 5  # maximum number of letters
 _DATE = re.compile(r"\d{4}-\d\d(-\d\d)?|q[1-4]|\d{1,2}:\d\d")
 _VERSION = re.compile(r"v\d+|v?\d+\.\d+[\w.-]*")
 _MARKS = frozenset(".,")
-_SYNONYMS = frozenset({"use", "prefer"})  # senses that count as synonyms, whatever the language
+_SYNONYMS = frozenset({"use", "prefer"})  # senses that count as synonyms in every language
 # Kinds of words that a difference may consist of, the most important first.
 _KINDS = ("negation", "date", "version", "numbers", "path", "name")
 _VALUE_KINDS = frozenset(_KINDS[1:5])
