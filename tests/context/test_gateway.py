@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from memories import (
@@ -649,9 +649,22 @@ MOMENTS = st.datetimes(
         }
     )
 )
+@example(
+    turn={
+        "conversation_id": "pass:x",
+        "role": "user",
+        "text": "pass:x0",
+        "turn_index": 0,
+        "ts": "2000-01-01 00:00:00",
+        "message_id": None,
+        "channel": None,
+    }
+)
 def test_a_turn_is_refused_at_once_or_can_be_stored_later(
     flaky: Flaky, turn: dict[str, Any]
 ) -> None:
+    # Any text may look like a secret ("pass:x0"), and a name that does is refused.
+    flaky.memories.config = flaky.memories.config._replace(redact="off")
     gateway = MemoryGateway("memories", backend=flaky)
     turn["conversation_id"] += str(next(NUMBERS))  # a new conversation in each run
     flaky.error = MCPError("full")
