@@ -59,7 +59,7 @@ def ask(arguments: list[str]) -> int:
     """Ask the store's server to run the command, or run it here; return the exit code."""
     from memories import __version__, warm
 
-    if not warm.is_warm(arguments):  # may be an alias
+    if not warm.can_be_served(arguments):  # may be an alias
         from memories.cli import expand
 
         arguments = expand(arguments)

@@ -109,7 +109,7 @@ def ask(arguments: "Sequence[str]", version: str) -> int | None:
         AnswerUnprinted: The server has run the command, but its answer could not be printed.
         ChangeInterrupted: The user pressed Ctrl-C, and the server may have run the command.
     """
-    if not is_warm(arguments):
+    if not can_be_served(arguments):
         return None
     connection = _connect(socket_of(store_of(arguments), os.environ), version)
     if connection is None:
@@ -165,7 +165,7 @@ def recall(request: bytes, version: str) -> bytes | None:
     return answer.partition(b"\n")[2]
 
 
-def is_warm(arguments: "Sequence[str]") -> bool:
+def can_be_served(arguments: "Sequence[str]") -> bool:
     """Return whether a server may run a command.
 
     Commands that use other files, a terminal or endless input must run in their own process.

@@ -66,7 +66,7 @@ class Servers:
 
     def begin(self, arguments: Sequence[str]) -> None:
         """Start the server for a command, unless one is running."""
-        if self._forked is None or not client.is_warm(arguments):
+        if self._forked is None or not client.can_be_served(arguments):
             return
         store = client.store_of(arguments)
         path = client.socket_of(store, os.environ)

@@ -4,9 +4,9 @@ A disk flush takes as long for one write as for a hundred, so writes that arrive
 share the next transaction. Each write is acknowledged after its commit. A refused write fails
 without affecting the others.
 
-New memories are added to the store in one step, at the end of the transaction or before the next
-read. If one of them can't be added, the transaction is rolled back and run again with each write in
-its own savepoint.
+New records are collected in a `BatchedStore`, and added to the store before the next read and at
+the end of the transaction. If one of them can't be added, the transaction is rolled back and run
+again with each write in its own savepoint.
 """
 
 import contextlib
@@ -30,9 +30,9 @@ from memories.stores.wrapper import BatchedStore
 from memories.write.create import Batch, Created
 
 MOST_WAITING = 2_000  # maximum number of writes in the queue
-# limits of one transaction: number of writes, bytes of text, and seconds
+# limits of one transaction: number of writes, characters of text, and seconds
 MOST_AT_ONCE = 256
-MOST_BYTES = 1_048_576
+MOST_CHARACTERS = 1_048_576
 _SECONDS = 0.1
 
 
@@ -59,7 +59,16 @@ class _Submitted(NamedTuple):
 
 
 class _Write(NamedTuple):
-    """New memories in the queue."""
+    """New memories in the queue.
+
+    Attributes:
+        batch: The new memories, embedded.
+        submitted: The operation whose event is recorded with the result; None if the caller
+            records it.
+        size: Number of characters of text.
+        context: The context variables of the caller's thread.
+        future: Its result is what became of each draft.
+    """
 
     batch: Batch
     submitted: _Submitted | None
@@ -246,7 +255,7 @@ class GroupCommit:
         if first is None:
             return [], True
         writes, size = [first], first.size
-        while len(writes) < MOST_AT_ONCE and size < MOST_BYTES:
+        while len(writes) < MOST_AT_ONCE and size < MOST_CHARACTERS:
             try:
                 write = self._waiting.get_nowait()
             except queue.Empty:
@@ -259,8 +268,9 @@ class GroupCommit:
 
     def _commit(self, writes: Sequence[_Write]) -> None:
         """Commit writes in one transaction or, if that takes too long, in several."""
-        # Sorting by store makes writes that share a log entry consecutive. It reorders no client's
-        # writes, because a client waits for each write before it sends the next.
+        # Consecutive writes through the same `LoggedStore`, such as those of one HTTP user, share a
+        # log entry. No client's writes are reordered: a client waits for each write before it sends
+        # the next.
         remaining = sorted(writes, key=lambda write: id(write.store))
         together = True
         while remaining:
@@ -292,6 +302,8 @@ class GroupCommit:
             _Apart: A write that was made together with others failed and can't be undone
                 separately; nothing was written.
         """
+        # One transaction of the store contains one for each `LoggedStore`, which adds its log entry
+        # when it ends. If `together`, what they append is collected in the same `BatchedStore`.
         parts: list[_Part] = []
         until = time.monotonic() + _SECONDS
         with self._store.transaction():
@@ -309,9 +321,9 @@ class GroupCommit:
                             if (parts or outcomes) and time.monotonic() >= until:
                                 break
                             outcomes.append(
-                                self._defer(write, appends, through)
+                                self._run_together(write, appends, through)
                                 if together
-                                else self._run(write)
+                                else self._run_apart(write)
                             )
                     parts.append(_Part(outcomes, reports))
                     if time.monotonic() >= until:
@@ -323,8 +335,8 @@ class GroupCommit:
                 raise
         return parts
 
-    def _defer(self, write: _Write, appends: BatchedStore, through: Store) -> "_Outcome":
-        """Run a write that adds to a batch; remove a refused write from the batch."""
+    def _run_together(self, write: _Write, appends: BatchedStore, through: Store) -> "_Outcome":
+        """Run a write whose records are collected; drop the records of a refused write."""
         before = appends.mark()
         try:
             return _Outcome(write, write.context.run(write.batch.through(through).write), None)
@@ -333,7 +345,7 @@ class GroupCommit:
                 raise
             return _Outcome(write, None, exc)
 
-    def _run(self, write: _Write) -> "_Outcome":
+    def _run_apart(self, write: _Write) -> "_Outcome":
         """Run one write in its own savepoint; a refused write rolls back only its savepoint.
 
         Raises:

@@ -253,8 +253,8 @@ _READ_SECONDS = 10.0
 _DOT_SECONDS = 1.0
 _MAX_INPUT = 64 << 20
 
-# Runs a command. It takes the command's arguments, a function that opens the memory, and the id for
-# a new memory. It returns the exit code and the changes.
+# Runs a command: `__main__.answer`. It takes the command's arguments, a function that opens the
+# memory, and the id for a new memory. It returns the exit code and the changes.
 Run = Callable[[Sequence[str], Callable[[Config, bool], Memories], str], tuple[int, str]]
 
 
@@ -285,7 +285,7 @@ class Served(Protocol):
 
 class _Grouped(Memories):
     """The `Memories` of one command. Its new memories share transactions with those of other
-    commands.
+    commands; `GroupCommit.create` also records the event.
     """
 
     group_commit: GroupCommit

@@ -145,7 +145,7 @@ class LoggedStore(StoreWrapper):
     def _within_transaction(self) -> AbstractContextManager[None]:
         """Join the running transaction or begin one.
 
-        On a server, a nested transaction would cost two requests.
+        On a database server, a nested transaction would cost two requests.
         """
         return contextlib.nullcontext() if self._is_in_transaction else self.transaction()
 

@@ -3,8 +3,8 @@ key, merges it into the memory with the same text, or refuses it as a duplicate.
 
 A draft passes through these steps:
 
-1. `prepare` redacts and checks all drafts and embeds them in batches. That takes time, so it
-   happens before any transaction. The result is batches of `Prepared`.
+1. `prepare` redacts and checks all drafts, then embeds one batch of them at a time. That takes
+   time, so it happens outside transactions. The result is batches of `Prepared`.
 2. `Batch.write` opens one transaction for a batch and takes each draft through the next steps.
 3. A retried draft is recognized, and the memory that it supersedes is looked up.
 4. `Writer.compare` finds the stored memories that resemble it: a `Comparison`.
@@ -203,7 +203,7 @@ class Batch(NamedTuple):
     def write(self) -> list[Created]:
         """Store the drafts in a transaction, which may be part of another one."""
         writer = self.writer
-        if self.vectors_note and writer.embedder is not None:
+        if self.vectors_note and writer.embedder is not None:  # not checked while embedding
             where = Filter(Collection.MEMORY, (writer.lookup.namespace,))
             refuse_other_model(writer.store, writer.embedder.space, where)
         results: list[Created] = []

@@ -148,8 +148,8 @@ def test_every_command_is_run_either_by_a_server_or_never() -> None:
              "disconnect",
              "projects", "tidy"}  # fmt: skip
     others = set(COMMANDS) - never
-    assert [name for name in others if not client.is_warm([name])] == []
-    assert [name for name in never if client.is_warm([name])] == []
+    assert [name for name in others if not client.can_be_served([name])] == []
+    assert [name for name in never if client.can_be_served([name])] == []
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_every_command_is_run_either_by_a_server_or_never() -> None:
      ["review", "--match", "x"], ["export"], ["--help"], []],
 )  # fmt: skip
 def test_commands_that_read_files_or_streams_need_their_own_process(arguments: list[str]) -> None:
-    assert not client.is_warm(arguments)
+    assert not client.can_be_served(arguments)
 
 
 @pytest.mark.thorough
