@@ -117,8 +117,9 @@ def query_terms(text: str) -> list[str]:
     return list(terms)[:MAX_QUERY_TERMS]
 
 
-def other_terms(text: str) -> list[str]:
-    """Return the function words of a question, in case its other words are found nowhere.
+def stop_terms(text: str) -> list[str]:
+    """Return the function words (stop words) of a question, in case its other words are found
+    nowhere.
 
     English function words are never returned.
     """

@@ -4,7 +4,7 @@ Words and similarity are each a weighted mean over three scales: the text itself
 it, and its session (`surroundings`). A memory has no surroundings. If only memories are searched, a
 memory is *standalone*: its own words and similarity count on all scales. If turns are searched too
 (scope `all`), a memory's window and session words are the share of the query's words that it
-contains, as for turns. Signs for and against a turn are added:
+contains, as for turns. Signs for and against a turn are added; a memory has one of them, its date:
 
     words      = mean of own, best of session, window, session      own = BM25 / max(best BM25, 4)
     similarity = mean of own, window, session
@@ -14,9 +14,12 @@ contains, as for turns. Signs for and against a turn are added:
     score      = baseline + (fused - baseline) × the factor for age and use of a memory
                  baseline = what an unrelated text gets; see `_score`
 
+A memory that consists of the query's words gets the best score. Candidates that are noise, share
+neither words nor meaning with the query, or are too faded are dropped, each with a reason.
+
 Afterwards a correction moves before the hit that it corrects (`_corrections_first`), a newer memory
-before an older one that it may replace (`search.put_newer_first`), and memories whose anchors have
-changed move to the end (`results.with_verdicts`).
+before an older one that it may replace (`search.put_newer_first`), and memories whose anchors
+changed or that have expired move to the end (`results.with_verdicts`).
 
 `Weights` holds the weights of the means and of the signs, and says where the numbers come from. The
 weight of similarity is a constant of the embedder (`Space.weight`).
@@ -248,7 +251,7 @@ def fuse(evidence: Evidence, best_words: float, weight: float) -> Any:
     if evidence.similarity is None:
         # Words alone decide, so even a match on a few common words gets its full weight.
         full = max(best_words, 1e-9)
-    own = evidence.words / full
+    own = evidence.words / full  # for a standalone memory, the entire word score
     window, session = evidence.window_words, evidence.session_words
     if window is None:
         window = own
@@ -403,7 +406,7 @@ def _score(row: int, candidate: Features, best_words: float, rules: RankingRules
 
 
 def _score_by_formula(row: int, candidate: Features, fused: float, relevance: Relevance) -> Ranked:
-    """Score by the formula of Decision 5 in the identity specification: a product without bounds.
+    """Score by the formula in docs/relevance.md ("Decision 5"): a product without bounds.
 
     A candidate without a similarity uses its fused score instead, which depends on words alone.
     """
@@ -483,7 +486,8 @@ def _apply_thresholds(
     clear_similarities = [
         place.features.evidence.similarity or 0.0 for place in open_places if is_clear(place)
     ]
-    near = max(clear_similarities, default=0.0) - NEAR_CLEAR / rules.curve[0]
+    slope, _ = rules.curve
+    near = max(clear_similarities, default=0.0) - NEAR_CLEAR / slope
     dropped: set[int] = set()
     for place in open_places:
         candidate = place.features

@@ -39,8 +39,8 @@ class Hit:
     Attributes:
         found: The memory or the turn.
         score: The ranking score, 0 to 1; comparable only within one search. Hits are sorted by
-            score, except that the newer of two near hits about one subject precedes the older, and
-            a memory whose anchors changed comes last.
+            score, except that the newer of two hits about one subject may precede the older, and a
+            memory whose anchors changed or that has expired comes last.
         similarity: The cosine between its embedding and the query's, 0 to 1; None in keyword-only
             mode.
         calibrated: The similarity on the scale of the thresholds, 0 to 1, comparable across

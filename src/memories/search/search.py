@@ -1,8 +1,9 @@
 """The path of a search, from a caller's arguments to ranked candidates. Begin here.
 
-`Memories.search` → search → parse → run → gather (`candidates`, `surroundings`) → `noise` (does
-       the query mean anything here?) → `ranking` (orders candidates, and drops some with a
-       reason) → `put_newer_first` → `results` (hits; those with doubtful verdicts come last)
+`Memories.search` or `explain` → `_search_store` → `search` → `parse` → `run` → gather
+       (`candidates`, `surroundings`) → `noise` (does the query mean anything here?) → `ranking`
+       (orders candidates, and drops some with a reason) → `put_newer_first` → `results` (hits;
+       those that changed or expired come last)
 
 The scratchpad has its own search by words: `scratchpad.matching`.
 """
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from memories.core.times import query_time
 from memories.errors import EmbedderError, InvalidInput
 from memories.guard import validate
-from memories.languages.text import other_terms, query_terms
+from memories.languages.text import query_terms, stop_terms
 from memories.read.lookup import Lookup, narrow, only_pending, with_global
 from memories.read.subjects import REPLACES, has_words_of, score_replacement
 from memories.search import noise
@@ -46,7 +47,9 @@ COLLECTIONS: Mapping[str, tuple[Collection, ...]] = {
 }
 MIN_CANDIDATES = 40
 EXAMINED = 6  # number of the best hits that are compared with each other
-NEAR_SHARE = 0.35  # minimum score of the newer hit, as a share of the older hit's score
+# The newer of two hits about one subject comes first if its score is at least this share of the
+# older one's.
+NEWER_SHARE = 0.35
 
 
 Predicate = Callable[[Record], bool]
@@ -254,14 +257,14 @@ def collections_of(scope: str) -> tuple[Collection, ...]:
 
 
 def run(store: Store, search: Search) -> SearchResult:
-    """Return ranked candidates; if none is a hit, search again for other forms of the words."""
+    """Return ranked candidates; if none is a hit, search once more, for the function words."""
     query = search.query
     gathered, ranked = _gather_and_rank(store, search)
     if search.relevance is not None and not search.relevance.by_formula:
         ranked = put_newer_first(store, query, gathered, ranked, search.limit)
-    spare_terms = [] if _count_hits(ranked) else other_terms(query.text)
-    if spare_terms and query.terms != spare_terms:
-        return run(store, search._replace(query=query._replace(terms=spare_terms)))
+    function_words = [] if _count_hits(ranked) else stop_terms(query.text)
+    if function_words and query.terms != function_words:
+        return run(store, search._replace(query=query._replace(terms=function_words)))
     return SearchResult(store, query, gathered.candidates, ranked)
 
 
@@ -359,7 +362,7 @@ def _rules(search: Search, floor: float, near_best: float) -> RankingRules:
     )
 
 
-# --- the newer of two near hits about one subject comes first
+# --- the newer of two hits about one subject comes first
 # A correction in different words isn't linked to the memory that it replaces (see
 # `write.compare.corrections`), and a question often resembles the older memory more. Both stay
 # hits; only their order changes.
@@ -369,6 +372,8 @@ def put_newer_first(
     store: Store, query: Query, gathered: Gathered, ranked: Sequence[Ranked], limit: int
 ) -> list[Ranked]:
     """Return ranked candidates in which each hit comes after the newer hits that may replace it.
+
+    A newer memory just beyond the limit can move up and become a hit.
 
     Args:
         store: The store, for the vectors of the best hits.
@@ -385,8 +390,8 @@ def put_newer_first(
     ordered = list(ranked)
     for old, new in permutations(range(len(best)), 2):
         is_below = ordered.index(best[new]) > ordered.index(best[old])
-        is_near = best[new].score >= NEAR_SHARE * best[old].score
-        if not is_below or not is_near or ages[new] >= ages[old]:
+        is_strong = best[new].score >= NEWER_SHARE * best[old].score
+        if not is_below or not is_strong or ages[new] >= ages[old]:
             continue
         if _may_replace(store, query, records[new], records[old]):
             ordered.remove(best[new])
