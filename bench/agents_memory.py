@@ -56,7 +56,7 @@ from memories import Memories, load_config
 from memories.embedders import open_embedder
 from memories.guard.origin import Place
 from memories.hooks import gate
-from memories.hooks.recall_prompt import Limits, RecallTrace, recall_prompt
+from memories.hooks.prompt_recall import Limits, RecallTrace, recall_for_prompt
 from memories.hooks.recall_strategy import RecallRequest
 from memories.identity.place import names_of
 from memories.identity.project import identify
@@ -291,7 +291,9 @@ def _rate(
             place = (str(home), str(folders[prompt.project]), "claude-code.curve", None)
             request = RecallRequest(place, prompt.text, time.monotonic() + _DEADLINE_SECONDS)
             trace, names = RecallTrace(), names_of(project.name)
-            recall_prompt(memories, request, config, projects=names, limits=_NO_LIMITS, trace=trace)
+            recall_for_prompt(
+                memories, request, config, projects=names, limits=_NO_LIMITS, trace=trace
+            )
             rated = [trace.rated[memory_id] for memory_id in trace.current]
             own = [(entry.relevance, by_text[entry.memory.content]) for entry in rated]
             near = [

@@ -70,7 +70,7 @@ ORDER = {
     "memories.identity": "git registry captured tokens < namespaces prompt project < place",
     "memories.answers": "compare fields < compact shapes < conversation_shapes store_shapes",
     "memories.hooks": """files gate sentences < session inbox host_events < switch runs recall_strategy <
-        recall_prompt < recall < events preview < transcripts hook < phrases < proposals < flush""",
+        prompt_recall < model_context < events preview < transcripts hook < phrases < proposals < flush""",
     "memories.connect": "jsonc toml program files < hosts < entries < connect < status < report",
     "memories.cli": """output complete < text app < options < backup bulk < search turns stores
         status serve identities < review < agents connect memories

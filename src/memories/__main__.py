@@ -115,7 +115,7 @@ def answer(
         The exit code, and the change that the command made, worded to fit into a sentence.
     """
     if arguments[:1] == ["hook"]:  # a hook's request, not a command
-        from memories.hooks.recall import answer_as_server
+        from memories.hooks.model_context import answer_as_server
 
         sys.stdout.write(answer_as_server(sys.stdin.buffer.read(), open_memory))
         return 0, ""
@@ -191,7 +191,7 @@ def load_commands() -> None:
 
     for module in ("app", "text", *dict.fromkeys(name for name, _, _ in COMMANDS.values())):
         import_module(f"memories.cli.{module}")
-    for module in ("recall", "recall_prompt"):
+    for module in ("model_context", "prompt_recall"):
         import_module(f"memories.hooks.{module}")
 
 

@@ -69,8 +69,8 @@ def test_no_missed_recall_is_reported_if_the_store_answers(hook: Hook, home: Pat
 
 HANGING = """
 import signal, sys
-from memories.hooks import hook, recall
-recall.build_context = lambda request: signal.pause()
+from memories.hooks import hook, model_context
+model_context.build_context = lambda request: signal.pause()
 hook.main(sys.argv[1:])
 """
 

@@ -24,9 +24,9 @@ from memories.connect import files
 from memories.context.engine import EngineBackend
 from memories.context.tokens import estimate_tokens
 from memories.core import events
-from memories.hooks import inbox, recall, session
+from memories.hooks import inbox, model_context, session
+from memories.hooks.model_context import Situation
 from memories.hooks.preview import preview
-from memories.hooks.recall import Situation
 from memories.hooks.recall_strategy import RecallRequest
 
 DEPLOY = "Deploys happen on Tuesdays at noon"
@@ -174,7 +174,7 @@ def test_the_block_names_mcp_tools_if_the_server_is_connected(
     assert "memory search" in hook("session-start", {"session_id": "s0"}).context
     receipt = {"host": host, "scope": "user", "root": str(folder) if root == "." else root}
     registers().mkdir(parents=True, exist_ok=True)
-    (registers() / recall.CONNECTED).write_text(
+    (registers() / model_context.CONNECTED).write_text(
         json.dumps({"connected": [{**receipt, "files": []}]})
     )
     block = hook("session-start").context
@@ -185,12 +185,12 @@ def test_the_block_names_mcp_tools_if_the_server_is_connected(
 @pytest.mark.parametrize("damage", ["", "[]", '{"connected": [1]}', '{"connected": 7}'])
 def test_a_damaged_receipt_stops_no_session(hook: Hook, damage: str) -> None:
     registers().mkdir(parents=True, exist_ok=True)
-    (registers() / recall.CONNECTED).write_text(damage)
+    (registers() / model_context.CONNECTED).write_text(damage)
     assert "memory search" in hook("session-start").context
 
 
 def test_recall_reads_the_register_that_connect_writes() -> None:
-    assert recall.CONNECTED == files._REGISTER
+    assert model_context.CONNECTED == files._REGISTER
 
 
 def test_a_prompt_switches_the_identity(hook: Hook, home: Path) -> None:
@@ -526,13 +526,13 @@ def test_a_memory_counts_as_read_once_although_the_context_is_built_twice(
     home: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long = "Deploys happen at noon" + ", so they say" * 100
-    monkeypatch.setattr(recall, "MAX_CHARACTERS", 1_000)
+    monkeypatch.setattr(model_context, "MAX_CHARACTERS", 1_000)
     with Memories() as memories:
         memories.create(DEPLOY)
         memories.create(long)
     place = str(home), str(folder), "claude-code.s1", None
     request = RecallRequest(place, "when do deploys happen?", time.monotonic() + 60)
-    context = recall.build_context(request)
+    context = model_context.build_context(request)
     assert (DEPLOY in context.text, long in context.text) == (True, False)
     assert read_counts() == {DEPLOY: 1, long: 0}
 

@@ -9,8 +9,8 @@ import pytest
 from hooks.conftest import Hook
 from memories import Memories, TurnDraft, load_config
 from memories.hooks.gate import THRESHOLD
+from memories.hooks.model_context import Situation
 from memories.hooks.preview import Line, preview
-from memories.hooks.recall import Situation
 
 DEPLOY = "Deploys happen on Tuesdays at noon"
 QUESTION = "when do deploys happen?"

@@ -14,7 +14,7 @@ from hooks.conftest import Hook
 from memories import Memories
 from memories.errors import StoreUnreachable
 from memories.guard import validate
-from memories.hooks import recall, recall_strategy, runs, session
+from memories.hooks import model_context, recall_strategy, runs, session
 from memories.hooks.recall_strategy import NOT_ASKED, HookContext, RecallRequest, query_of
 
 DEPLOY = "Deploys happen on Tuesdays at noon"
@@ -52,8 +52,10 @@ def recall_once(
     """Recall for one hook event; return the text, and a function that does the remaining work."""
     where = str(home), str(home.parent), f"codex.{name}", None
     request = RecallRequest(where, prompt, time.monotonic() + 60)
-    found = recall_strategy.recall(request, store, recall.build_context)
-    probe = functools.partial(recall_strategy.probe, request, store, recall.build_context, 60)
+    found = recall_strategy.recall_in_time(request, store, model_context.build_context)
+    probe = functools.partial(
+        recall_strategy.probe, request, store, model_context.build_context, 60
+    )
     return found.context.text, probe if found.probe_store else lambda: None
 
 
@@ -62,8 +64,10 @@ def kill_hook(home: Path, store: Store) -> None:
     store.fails = KeyboardInterrupt()
     where = str(home), str(home.parent), "codex.s1", None
     with pytest.raises(KeyboardInterrupt):
-        recall_strategy.recall(
-            RecallRequest(where, "deploys", time.monotonic() - 1), store, recall.build_context
+        recall_strategy.recall_in_time(
+            RecallRequest(where, "deploys", time.monotonic() - 1),
+            store,
+            model_context.build_context,
         )
     time.sleep(0.1)  # until its deadline, which is as short as possible, has passed
     store.fails = None
@@ -160,7 +164,7 @@ def test_a_prompt_that_cannot_be_searched_is_no_store_error(
 ) -> None:
     where = str(home), str(home.parent), "codex.s1", None
     for asked in (prompt, query_of(prompt)):
-        given = recall.build_context(RecallRequest(where, asked, time.monotonic() + 60))
+        given = model_context.build_context(RecallRequest(where, asked, time.monotonic() + 60))
         assert given.error == ""
     assert (DEPLOY in given.text) == found
 
@@ -181,7 +185,7 @@ def test_nothing_is_searched_in_a_store_that_does_not_answer(
     monkeypatch.setattr(Memories, "ids", fail)
     monkeypatch.setattr(Memories, "search", lambda _, query, **__: searched.append(query))
     where = str(home), str(home.parent), "codex.s1", None
-    found = recall.build_context(
+    found = model_context.build_context(
         RecallRequest(where, "when do deploys happen?", time.monotonic() + 60)
     )
     assert DEPLOY in found.text

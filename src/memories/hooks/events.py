@@ -17,10 +17,10 @@ from memories.hooks.host_events import (
 from memories.hooks.recall_strategy import (
     HookContext,
     RecallRequest,
+    answer_by_server_or_here,
     probe,
     query_of,
-    recall,
-    recall_now,
+    recall_in_time,
 )
 
 TYPE_CHECKING = False  # importing `typing` for this takes 3 ms
@@ -195,7 +195,7 @@ def _answer_check(call: HookCall, event: HostEvent) -> bytes:
             place = (home, event.folder, event.session_name, state.namespace or call.namespace)
             prompt = query_of(event.prompt) if call.event == "user-prompt" else None
             request = RecallRequest(place, prompt, call.deadline, counts=False)
-            context = recall_now(request, call.ask_server, _answer_here)
+            context = answer_by_server_or_here(request, call.ask_server, _answer_here)
             report |= {"text": context.text, "problem": context.error}
             if context.wanted_store and call.start_server:
                 call.start_server(context.wanted_store)
@@ -346,7 +346,7 @@ class EventHandler:
         namespace = request.namespace
         seconds = request.seconds()
         try:
-            recalled = recall(request, self.call.ask_server, _answer_here, announce)
+            recalled = recall_in_time(request, self.call.ask_server, _answer_here, announce)
         except Exception as exc:
             if not message:
                 raise
@@ -427,7 +427,7 @@ class EventHandler:
 
 
 def _answer_here(request: RecallRequest) -> HookContext:
-    from memories.hooks.recall import build_context
+    from memories.hooks.model_context import build_context
 
     return build_context(request)
 

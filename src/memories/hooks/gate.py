@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from memories.embedders import Embedder
 
 
-MAX_MEMORIES = 5  # maximum number of memories that a prompt recalls; `recall_prompt` applies it
+MAX_MEMORIES = 5  # maximum number of memories that a prompt recalls; `prompt_recall` applies it
 THRESHOLD = -2.67  # minimum relevance of the most relevant memory
 _RISE = 0.1  # increase in the threshold for each further memory
 # A memory of another project that the prompt doesn't name is recalled only if its relevance is at

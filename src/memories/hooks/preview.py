@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from memories.hooks import gate, host_events, recall, switch
-from memories.hooks.recall_prompt import Rated, RecallTrace, id_of_turn, is_own
+from memories.hooks import gate, host_events, model_context, switch
+from memories.hooks.prompt_recall import Rated, RecallTrace, id_of_turn, is_own
 from memories.hooks.recall_strategy import HookContext, RecallRequest, query_of
 from memories.hooks.session import mark
 from memories.identity import prompt as blocks
@@ -19,7 +19,7 @@ from memories.models import is_recall_off
 
 if TYPE_CHECKING:
     from memories.context.protocol import HistoryTurn
-    from memories.hooks.recall import OpenMemories, Situation
+    from memories.hooks.model_context import OpenMemories, Situation
     from memories.models import Memory
     from memories.scratchpad.entries import Entry
 
@@ -105,8 +105,8 @@ def preview(
     place = (str(situation.config.home), folder or os.sep, _NO_SESSION, None)
     start = time.monotonic()
     request = RecallRequest(place, None, start + SECONDS, counts=False)
-    block = recall.build_block(request, situation, open_in_server)
-    context = recall.context_of(block, situation.config.namespace)
+    block = model_context.build_block(request, situation, open_in_server)
+    context = model_context.context_of(block, situation.config.namespace)
     names = {situation.project, *names_of(situation.project)}
     lines = list(_block_lines(block, names, is_shown=bool(context.text)))
     milliseconds = _elapsed_ms(start)
@@ -133,7 +133,7 @@ def _preview_prompt(
     begun = time.monotonic()
     request = RecallRequest(place, query_of(prompt), begun + SECONDS, counts=False)
     trace = RecallTrace(map(mark, start.shown))
-    context = recall.recall_memories(request, situation, open_in_server, trace)
+    context = model_context.open_and_recall(request, situation, open_in_server, trace)
     milliseconds = _elapsed_ms(begun)
     lines = _prompt_lines(trace, set(context.shown))
     if not context.text:

@@ -27,7 +27,8 @@ PROBE_PAUSE_MS = 3_000
 # After this time, the store is asked again even if no probe has succeeded.
 SUSPECT_FOR_MS = 600_000
 _MIN_SECONDS = 0.05
-_LATE = "did not answer"  # part of the errors that report a slow store
+# Part of the errors that report a slow store. A server sends errors as text, so they have no type.
+_LATE = "did not answer"
 # The value of `MAX_QUERY_CHARACTERS` in `memories.guard.validate`, which is slow to import.
 _MAX_QUERY = 4_096
 
@@ -140,7 +141,7 @@ class Recall:
         self.context, self.probe_store = context, probe_store
 
 
-def recall(
+def recall_in_time(
     request: RecallRequest,
     ask_server: "AskServer | None",
     answer_here: "AnswerHere",
@@ -172,7 +173,7 @@ def recall(
         _record_shown(request, context, suspect_from=state.suspect_from)
         return Recall(context, probe_store=is_probe_due(request, state, now))
 
-    context = recall_now(request, ask_server, answer_here)
+    context = answer_by_server_or_here(request, ask_server, answer_here)
     _record_shown(request, context, suspect_from=now if context.error else 0)
     return Recall(context)
 
@@ -189,7 +190,7 @@ def probe(
     """
     session.note(request.home, request.session, **{session.PROBED_AT: _now_ms()})
     trial = RecallRequest(request.place, request.prompt, time.monotonic() + seconds, counts=False)
-    if not recall_now(trial, ask_server, answer_here).error:
+    if not answer_by_server_or_here(trial, ask_server, answer_here).error:
         session.note(request.home, request.session, **{session.SUSPECT_FROM: 0})
 
 
@@ -209,7 +210,7 @@ def is_probe_due(request: RecallRequest, state: session.Session, now_ms: int) ->
     return elapsed_ms < 0 or elapsed_ms >= PROBE_PAUSE_MS  # negative if the clock was set back
 
 
-def recall_now(
+def answer_by_server_or_here(
     request: RecallRequest, ask_server: "AskServer | None", answer_here: "AnswerHere"
 ) -> HookContext:
     """Return the context from a running server if there is one, else from this process."""

@@ -11,8 +11,8 @@ import pytest
 
 from live_site import Site
 from memories import Memories
+from memories.hooks.model_context import Situation
 from memories.hooks.preview import preview
-from memories.hooks.recall import Situation
 from memories.hooks.runs import record_run
 from memories.identity import tokens
 from memories.server.pages.picture import picture

@@ -1,7 +1,7 @@
 """`MemoriesProvider`: the memory of a Hermes agent (`memory.provider: memories` in its settings).
 
 Hermes calls a provider before each turn, to recall memories, and after it, to store what was said.
-Recall follows the same rules as the hooks of other hosts, see `hooks.recall_prompt`. A turn is
+Recall follows the same rules as the hooks of other hosts, see `hooks.prompt_recall`. A turn is
 stored as captured, so it is never shown unasked. docs/hermes.md shows how to install the plugin.
 """
 
@@ -17,7 +17,7 @@ from agent.memory_provider import MemoryProvider
 from memories import InvalidInput, Memories, MemoriesError, TurnDraft, load_config
 from memories.answers import shapes
 from memories.hooks import files, session
-from memories.hooks.recall_prompt import Limits, recall_prompt
+from memories.hooks.prompt_recall import Limits, recall_for_prompt
 from memories.hooks.recall_strategy import RecallRequest, query_of
 from memories.identity.prompt import block
 from memories.mcp.answers import Own, brief_rows, fence_groups, rows
@@ -132,7 +132,9 @@ class MemoriesProvider(MemoryProvider):  # type: ignore[misc]  # Hermes has no t
         place = (home, str(Path.cwd()), name, self._config.namespace)
         request = RecallRequest(place, query_of(query), time.monotonic() + RECALL_SECONDS)
         limits = Limits(RECALL_CHARACTERS, RECALL_TOKENS)
-        context = recall_prompt(self._memories, request, self._config, projects=(), limits=limits)
+        context = recall_for_prompt(
+            self._memories, request, self._config, projects=(), limits=limits
+        )
         if context.shown:
             facts = {session.SHOWN: context.shown, session.SENTENCES: context.sentences}
             session.try_note(home, name, **facts)  # if it can't be written, memories may repeat

@@ -14,7 +14,7 @@ from memories.connect.hosts import Where, load_hosts
 from memories.connect.status import find_connections, is_installed
 from memories.core.urls import without_password
 from memories.errors import InvalidInput, MemoriesError
-from memories.hooks import gate, hook, inbox, recall, runs, switch
+from memories.hooks import gate, hook, inbox, model_context, runs, switch
 from memories.hooks.preview import SECONDS, Line, Part, QuotedTurn, preview
 from memories.hooks.recall_strategy import RecallRequest
 from memories.identity.place import remembered_root
@@ -26,7 +26,7 @@ from memories.server.pages.views import explain_present, title_of
 
 if TYPE_CHECKING:
     from memories.connect.status import Connection
-    from memories.hooks.recall import Situation
+    from memories.hooks.model_context import Situation
     from memories.memories import Memories
 
 _MAX_MESSAGE = 4_000  # maximum number of characters in a message, which is part of the address
@@ -145,10 +145,10 @@ def _find_situation(memories: "Memories", request: PageRequest, chosen: Chosen) 
     """
     if not chosen.folder:
         config = memories.config._replace(namespace=memories.namespace)
-        is_served = request.is_owner and recall.is_served(chosen.host, os.sep)
+        is_served = request.is_owner and model_context.is_served(chosen.host, os.sep)
         root = remembered_root(chosen.project) if chosen.project and request.is_owner else None
         client = "mcp" if is_served else "shell"
-        return recall.Situation(config, chosen.project or None, client, root)
+        return model_context.Situation(config, chosen.project or None, client, root)
     place = (
         str(memories.config.home),
         chosen.folder,
@@ -156,7 +156,7 @@ def _find_situation(memories: "Memories", request: PageRequest, chosen: Chosen) 
         request.text("namespace") or None,
     )
     deadline = time.monotonic() + SECONDS
-    situation = recall.find_situation(RecallRequest(place, None, deadline, counts=False))
+    situation = model_context.find_situation(RecallRequest(place, None, deadline, counts=False))
     if situation.config.store != memories.config.store:
         store = without_password(situation.config.store)
         raise InvalidInput(f"the settings of {chosen.folder} name a different store: {store}")

@@ -122,7 +122,7 @@ class RecallTrace:
         self.turns = list(recalled["recalled"])
 
 
-def recall_prompt(
+def recall_for_prompt(
     memories: Memories,
     request: RecallRequest,
     config: Config,

@@ -1,7 +1,7 @@
 """The context that a hook gives a model: the session block, or the memories that a prompt recalls.
 
 A session starts with the block that `identity.prompt` renders. If the scratchpad is up to date, no
-store is opened for the block. `recall_prompt` recalls what a prompt needs. Every context is short
+store is opened for the block. `prompt_recall` recalls what a prompt needs. Every context is short
 enough to be accepted by all hosts.
 """
 
@@ -29,7 +29,7 @@ from memories.settings import Config
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from memories.hooks.recall_prompt import RecallTrace
+    from memories.hooks.prompt_recall import RecallTrace
     from memories.memories import Memories
 
     OpenMemories = Callable[[Config, bool], Memories]
@@ -77,7 +77,7 @@ def build_context(
     if request.prompt is None:
         context = context_of(build_block(request, situation, open_in_server), config.namespace)
     else:
-        context = recall_memories(request, situation, open_in_server)
+        context = open_and_recall(request, situation, open_in_server)
     context.figures = runs.figures(config, request.folder, context.text)
     if config.serve != "off" and open_in_server is None:
         context.wanted_store = config.store
@@ -152,7 +152,7 @@ def open_memories(
         yield memories.judge_in(situation.root_of, HOOK_SECONDS)
 
 
-def recall_memories(
+def open_and_recall(
     request: RecallRequest,
     situation: Situation,
     open_in_server: "OpenMemories | None",
@@ -162,14 +162,14 @@ def recall_memories(
 
     They count as read only if `request.counts` is true.
     """
-    from memories.hooks.recall_prompt import Limits, recall_prompt
+    from memories.hooks.prompt_recall import Limits, recall_for_prompt
 
     config = situation.config
     if not request.counts:
         config = config._replace(events=OFF, count_accesses=False, reinforce_on_retrieval=False)
     projects = names_of(situation.project)
     with open_memories(config, situation, open_in_server) as memories:
-        return recall_prompt(
+        return recall_for_prompt(
             memories,
             request,
             config,
