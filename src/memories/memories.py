@@ -1049,10 +1049,10 @@ class Memories:
 
     def _search_tier(self, query: str, filters: "SearchFilters") -> "Explanation":
         """Search the scratchpad, the store, or both, depending on the filter `tier`."""
-        from memories.search.filters import tier_of
+        from memories.search.filters import only_in_store, tier_of
 
         tier = tier_of(filters)
-        if tier != "deep":
+        if tier == "hot" or (tier == "auto" and not only_in_store(filters)):
             matches = self._scratchpads.search(query, filters)
             if tier == "hot" or matches.enough:
                 return matches.found

@@ -386,6 +386,27 @@ def test_an_id_with_the_same_beginning_is_left_to_the_store(
     assert [each["score"] < 0.7 for each in hot["results"]] == [True]
 
 
+@pytest.mark.parametrize(
+    "filters",
+    [
+        ["--as-of", "2999-01-01"],
+        ["--in", "all"],
+        ["--min-similarity", "0.1"],
+        ["--no-include-corrected"],
+    ],
+)
+def test_auto_asks_the_store_for_filters_that_the_scratchpad_lacks(
+    memory: Command, stored: Callable[..., str], filters: list[str]
+) -> None:
+    stored("The web service listens on port 8080", "-n", "bob")
+    options = ("web port 8080", "-n", "bob", *filters)
+    deep = memory("search", *options)
+    auto = memory("search", *options, "--tier", "auto")
+    assert (auto.code, auto.json["tier"], auto.json["count"]) == (0, "auto", 1)
+    assert auto.json["results"] == deep.json["results"]
+    assert memory("search", *options, "--tier", "hot").code == 2
+
+
 @pytest.mark.cold  # a server has the store open
 def test_without_the_store_auto_answers_like_deep_if_the_scratchpad_is_not_enough(
     memory: Command, stored: Callable[..., str], home: Path

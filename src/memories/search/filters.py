@@ -1,9 +1,10 @@
 """Search filters: one table, from which the command, MCP, HTTP and the docs take their parameters.
 
 To add a filter, add a key to `SearchFilters` and a row to `_ROWS` here; CONTRIBUTING.md shows an
-example with its tests. A filter that compares a whole label of records is applied in `read.lookup`
-(`narrow`). Any other, such as one that compares a part of the label `VIA` (`guard.origin`), needs a
-predicate in `search.search`. The web page has its own form, with only a few filters.
+example with its tests. A filter that compares a whole label of records is applied by the store, as
+a part of its `Filter`: `read.lookup.narrow`. Any other, such as one that compares a part of the
+label `VIA` (`guard.origin`), needs a predicate, which `search.search` applies to the candidates that
+the store has found. The web page has its own form, with only a few filters.
 """
 
 from collections.abc import Mapping, Sequence
@@ -58,7 +59,8 @@ class SearchFilters(TypedDict, total=False):
         include_corrected: Whether to show a hit that another hit corrects; it is shown after the
             correction. True by default.
         tier: `deep` (the default) to search the store, `hot` to search only the scratchpad, or
-            `auto` to search the scratchpad if it contains every word of the query, else the store.
+            `auto` to search the scratchpad if one of its entries contains all significant words,
+            else the store.
         limit: The maximum number of hits, up to 1,000; by default the setting `default_limit`.
     """
 
@@ -97,7 +99,7 @@ class Parameter(NamedTuple):
         choices: The allowed values, if there are only a few.
         metavar: The placeholder of its value, if different from its kind's; see `placeholder`.
         default: The default value; empty if it doesn't narrow the search.
-        lists: Whether lists of memories support it too.
+        lists: Whether lists of memories support it too: `Memories.list` must then take it.
         in_scratchpad: Whether the scratchpad supports it.
         hint: Additional information for a model; usually empty, since every session pays for its
             tokens.

@@ -66,8 +66,8 @@ class Search(NamedTuple):
         min_confidence: The lowest confidence of a hit.
         min_similarity: The lowest similarity of a hit, on the calibrated scale.
         include_corrected: Whether to show hits that other hits correct.
-        predicates: For each collection with an expression, a function that returns whether a record
-            matches it; for what `filters` can't express.
+        predicates: For each collection, a function that returns whether a candidate matches; for
+            what `filters` can't express, such as `where`. Empty if there is no such condition.
         relevance: The influence of age and use; None for no influence.
     """
 
@@ -279,7 +279,7 @@ def _gather_and_rank(store: Store, search: Search) -> tuple[Gathered, list[Ranke
         ranked = rank(gathered.features, _rules(search, floor, near_best))
         if _count_hits(ranked) >= search.limit:
             return gathered, ranked
-        # If candidates were too faded or did not match the expression, others may take their place.
+        # If candidates were too faded or did not match a predicate, others may take their place.
         lacks_confidence = any(place.dropped.startswith(LOW_CONFIDENCE) for place in ranked)
         more_memories_help = memories.has_more and (lacks_confidence or not all_match)
         more_turns_help = turns.has_more and not all_match
@@ -326,7 +326,7 @@ def _gather_memories(store: Store, search: Search, limit: int) -> Gathered:
 
 
 def _apply_predicates(search: Search, memories: Gathered, turns: Gathered) -> tuple[Gathered, bool]:
-    """Return the candidates that match the expression, and whether every candidate does."""
+    """Return the candidates that match the predicates, and whether every candidate does."""
     candidates = memories.candidates + turns.candidates
     features = memories.features + turns.features
     if not search.predicates:

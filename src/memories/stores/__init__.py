@@ -2,9 +2,11 @@
 
 To add a store for a SQL database, create a folder whose files are named like those of `postgres`.
 For a document server, write a driver for `documents`, as `chroma` does. A store imports no other
-store; code that two stores need belongs in this folder. Add the URL's scheme to `_STORES`. Change
-`open_store` itself only if the URL or the constructor is unusual, and name the scheme in its
-docstring. CONTRIBUTING.md lists the other places to change.
+store (only `files` keeps its index in SQLite); code that two stores need belongs in this folder.
+
+Add the URL's scheme to `_STORES` and to the docstring of `open_store`. Change the code of
+`open_store` only if the URL or the constructor is unusual. CONTRIBUTING.md lists the other places
+to change.
 """
 
 import importlib
