@@ -42,7 +42,7 @@ ORDER = {
     "memories.guard": "origin values < locators < rules < contexts < spoken < scan < redactor < validate",
     "memories.anchors": "tree < contents < grammar < checks discover < judge",
     "memories.core": "batches deadline disk installation logs times urls < events http ids trust",
-    "memories.stores": """records claims < damage words chain < protocol columns < wrapper wire <
+    "memories.stores": """records claims < damage words audit_log < protocol columns < wrapper wire <
         logged < sqlite postgres documents http < chroma qdrant files""",
     "memories.stores.sqlite": """errors rows < engine quantize query < whole_file schema < wal <
         connection < vectors words < spaces turns backup salvage < derived < check < store""",

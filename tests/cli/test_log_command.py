@@ -11,8 +11,8 @@ import pytest
 
 from memories import Memories, __version__
 from memories.models import Actor
-from memories.stores import chain
-from memories.stores.chain import chain_of, link_of
+from memories.stores import audit_log
+from memories.stores.audit_log import chain_of, link_of
 from memories.stores.sqlite.store import SQLiteStore
 
 Command = Callable[..., Any]
@@ -188,7 +188,7 @@ def test_the_store_does_not_contain_the_name_of_a_forgotten_conversation(
 
 
 def test_the_hash_of_an_entry_covers_every_part() -> None:
-    link = chain.Link(
+    link = audit_log.Link(
         1,
         "ann",
         datetime(2026, 5, 1, tzinfo=UTC),
@@ -205,15 +205,17 @@ def test_the_hash_of_an_entry_covers_every_part() -> None:
         link._replace(changes=(("update", "a"),)),
         link._replace(salt="t"),
     ]
-    hashes = {chain.hash_of(each, "") for each in (link, *others)} | {chain.hash_of(link, "before")}
+    hashes = {audit_log.hash_of(each, "") for each in (link, *others)} | {
+        audit_log.hash_of(link, "before")
+    }
     assert len(hashes) == 2 + len(others)
 
 
 def test_a_long_log_entry_continues_in_the_next() -> None:
-    items = [f"m{number}" for number in range(chain.MAX_ITEMS + 1)]
-    entries = chain.split_into_entries({"create": items[:3], "update": items[3:]})
+    items = [f"m{number}" for number in range(audit_log.MAX_ITEMS + 1)]
+    entries = audit_log.split_into_entries({"create": items[:3], "update": items[3:]})
     assert [sum(len(change) - 1 for change in changes) for changes in entries] == [
-        chain.MAX_ITEMS,
+        audit_log.MAX_ITEMS,
         1,
     ]
     assert [item for changes in entries for _, *some in changes for item in some] == items

@@ -25,7 +25,7 @@ from memories.read.lookup import check_namespace
 from memories.read.versions import is_unaccepted
 from memories.scratchpad import file
 from memories.settings import Config
-from memories.stores.chain import (
+from memories.stores.audit_log import (
     CHAIN,
     Link,
     chain_of,

@@ -1,7 +1,7 @@
 """Store wrapper that stamps origins and writes the audit log.
 
 Each added record gets its origin, and each transaction that changes records adds entries to the
-log: see `chain`. Quotas are checked here, too.
+log: see `audit_log`. Quotas are checked here, too.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from memories.stores.records import SEARCHED, Collection, Filter, Patch, Record,
 from memories.stores.wrapper import StoreWrapper
 
 if TYPE_CHECKING:
-    from memories.stores.chain import Link
+    from memories.stores.audit_log import Link
     from memories.stores.protocol import Store
     from memories.stores.wrapper import BatchedStore
 
@@ -257,23 +257,25 @@ class LoggedStore(StoreWrapper):
             self.wrapped.append(entries)
 
     def _make_entries(self, namespace: str, notes: Sequence[_Note]) -> list[Record]:
-        from memories.stores import chain  # imported here and below because reading doesn't need it
+        from memories.stores import (
+            audit_log,  # imported here and below because reading doesn't need it
+        )
 
         position, head = self._head(namespace)
         if head is None:
-            salt = chain.new_salt()
+            salt = audit_log.new_salt()
         else:
             has_turns = any(note.ref.collection is Collection.HISTORY for note in notes)
             salt = self._salt(namespace) if has_turns else ""
         entries: list[Record] = []
-        for changes in chain.split_into_entries(_items_by_action(notes, salt)):
+        for changes in audit_log.split_into_entries(_items_by_action(notes, salt)):
             chain_salt = salt if head is None else ""
-            link = chain.Link(
+            link = audit_log.Link(
                 0, namespace, self._clock(), actor(self._channel), changes, chain_salt, ""
             )
-            head = chain.follow(link, head)
+            head = audit_log.follow(link, head)
             position += 1
-            entry = chain.record_of(head, position)
+            entry = audit_log.record_of(head, position)
             entries.append(entry)
             self._heads[namespace] = entry, head
         if self._batch is not None and head is not None:
@@ -282,11 +284,11 @@ class LoggedStore(StoreWrapper):
 
     def _head(self, namespace: str) -> "tuple[int, Link | None]":
         """Return the position and link of a chain's last entry; 0 and None for an empty chain."""
-        from memories.stores import chain
+        from memories.stores import audit_log
 
         if self._batch is not None and namespace in self._batch.heads:
             return self._batch.heads[namespace]
-        where, mark = chain.chain_of(namespace), self.wrapped.damaged.mark()
+        where, mark = audit_log.chain_of(namespace), self.wrapped.damaged.mark()
         with contextlib.suppress(StoreDamaged, ValueError):
             # Looking up two addresses is three times as fast as searching for the end.
             if namespace in self._heads:
@@ -297,11 +299,11 @@ class LoggedStore(StoreWrapper):
             if not self._has_met_damage(namespace, mark):
                 if not entries:
                     return 0, None
-                return entries[0].ref.position, chain.link_of(entries[0])
+                return entries[0].ref.position, audit_log.link_of(entries[0])
         # The chain is broken, which `memory log --verify` reports. The entry goes after the last
         # position, because writes must not wait for a repair.
         position = max((ref.position for ref in self.wrapped.refs(where)), default=0)
-        link = chain.Link(position, namespace, self._clock(), actor(self._channel), (), "", "")
+        link = audit_log.Link(position, namespace, self._clock(), actor(self._channel), (), "", "")
         return position, link
 
     def _is_last(self, entry: Record) -> bool:
@@ -325,13 +327,15 @@ class LoggedStore(StoreWrapper):
 
     def _salt(self, namespace: str) -> str:
         """Return a chain's salt; empty if its first entry can't be read."""
-        from memories.stores import chain
+        from memories.stores import audit_log
 
         if namespace not in self._salts:
             salt = ""
             with contextlib.suppress(StoreDamaged, ValueError):
-                for record in self.wrapped.read([Ref(Collection.LOG, namespace, chain.CHAIN, 1)]):
-                    salt = chain.link_of(record).salt
+                for record in self.wrapped.read(
+                    [Ref(Collection.LOG, namespace, audit_log.CHAIN, 1)]
+                ):
+                    salt = audit_log.link_of(record).salt
             self._salts[namespace] = salt
         return self._salts[namespace]
 
@@ -403,7 +407,7 @@ def actor(channel: str) -> Actor:
 
 def _items_by_action(notes: Sequence[_Note], salt: str) -> Mapping[str, Sequence[str]]:
     """Return a log entry's items by action; consecutive positions in a group form one item."""
-    from memories.stores import chain
+    from memories.stores import audit_log
 
     positions: dict[str, dict[Ref, list[int]]] = {}
     for action, ref, _ in notes:
@@ -413,8 +417,8 @@ def _items_by_action(notes: Sequence[_Note], salt: str) -> Mapping[str, Sequence
     for action, by_group in positions.items():
         items[action] = []
         for ref, group_positions in by_group.items():
-            for first, last in chain.to_ranges(group_positions):
-                item = chain.item_of(ref._replace(position=first), last, salt)
+            for first, last in audit_log.to_ranges(group_positions):
+                item = audit_log.item_of(ref._replace(position=first), last, salt)
                 items[action].append(item)
     return items
 

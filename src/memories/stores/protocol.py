@@ -33,7 +33,7 @@ _DEFAULT_MODEL = "all-MiniLM-L6-v2/"  # the embedder if EMBEDDER isn't set
 
 class Store(Protocol):
     """Stores records in three collections, each divided into namespaces: `memory`, `history`, and
-    `log`, the audit log (see `chain`). Records of the log are read and scanned like others,
+    `log`, the audit log (see `audit_log`). Records of the log are read and scanned like others,
     but have no words and no vectors; searches, statistics and changes of the embedding space leave
     them out.
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from memories.stores.chain import Link
+    from memories.stores.audit_log import Link
     from memories.stores.records import Matches, TurnQuery
 
 

@@ -12,7 +12,7 @@ from memories.core.times import to_moment
 from memories.errors import InvalidInput, StoreDamaged
 from memories.guard import validate
 from memories.models import Change, LogCheck, LogEntry, Moment
-from memories.stores.chain import (
+from memories.stores.audit_log import (
     CHAIN,
     Item,
     Link,

@@ -9,7 +9,7 @@ from memories.guard import validate
 from memories.read.lookup import MAX_VERSIONS, Lookup, check_namespace
 from memories.read.versions import end_version, plain_key
 from memories.settings import Config
-from memories.stores.chain import reinforcements_of
+from memories.stores.audit_log import reinforcements_of
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Record, Ref
 from memories.transfer.lines import content_hash

@@ -13,7 +13,7 @@ from memories.guard.origin import PINNED, is_reserved, tags_of
 from memories.models import PENDING, DecayPolicy, Draft, Moment
 from memories.read import versions
 from memories.read.lookup import Lookup, refuse_pending
-from memories.stores.chain import reinforcements_of
+from memories.stores.audit_log import reinforcements_of
 from memories.stores.logged import append_as_stamped, stamp_record
 from memories.stores.protocol import Store, find_first
 from memories.stores.records import Collection, Filter, Patch, Record

@@ -15,7 +15,7 @@ from memories.read.lookup import Lookup
 from memories.read.names import is_from, source_of
 from memories.read.selector import Selector
 from memories.read.turns import refs_of
-from memories.stores.chain import reinforcements_of
+from memories.stores.audit_log import reinforcements_of
 from memories.stores.protocol import PARTLY_GONE, Store, once_erased, scan_pages
 from memories.stores.records import SEARCHED, Collection, Filter, Record, Ref
 from memories.write.links import leave_chains

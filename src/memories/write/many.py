@@ -19,7 +19,7 @@ from memories.read import versions
 from memories.read.lookup import Lookup
 from memories.read.selector import Selector
 from memories.read.turns import group_parts, join_parts, parts_of, start_of
-from memories.stores.chain import chain_of
+from memories.stores.audit_log import chain_of
 from memories.stores.protocol import Store, find_first, scan_pages
 from memories.stores.records import Collection, Filter, Patch, Record, Ref
 from memories.write.links import leave_chains, restore_links, without_links

@@ -19,7 +19,7 @@ from memories.models import PENDING, Moment
 from memories.read import versions
 from memories.read.lookup import Lookup, with_past_reinforcement
 from memories.read.selector import Selector
-from memories.stores import chain
+from memories.stores import audit_log
 from memories.stores.protocol import Store, scan_pages
 from memories.stores.records import Collection, Filter, Finding, Patch, Record, Ref
 from memories.write.links import leave_chains, restore_links
@@ -400,7 +400,7 @@ def _find_written_after(
     out if its id shows that the memory was created at about that time or later. There may be a
     million such versions.
     """
-    where = chain.chain_of(namespace)._replace(since=to)
+    where = audit_log.chain_of(namespace)._replace(since=to)
     for page in scan_pages(store, where):
         for record in page:
             if record.created_at > to:
@@ -410,8 +410,8 @@ def _find_written_after(
 def _read_entry(store: Store, record: Record) -> Iterator[tuple[int, datetime]]:
     try:
         changes = [
-            (action, chain.parse_item(item))
-            for action, *items in chain.link_of(record).changes
+            (action, audit_log.parse_item(item))
+            for action, *items in audit_log.link_of(record).changes
             for item in items
         ]
     except ValueError as exc:

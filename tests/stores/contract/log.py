@@ -14,7 +14,7 @@ from memories.embedders.fake import FakeEmbedder
 from memories.errors import StoreError
 from memories.models import Change, LogCheck
 from memories.stores import Store
-from memories.stores.chain import CHAIN, chain_of, follow, link_of, record_of
+from memories.stores.audit_log import CHAIN, chain_of, follow, link_of, record_of
 from memories.stores.records import Collection, Record, Ref
 from memories.stores.sqlite.store import SQLiteStore
 from memories.transfer.migrate import migrate

@@ -24,7 +24,7 @@ from memories.server.api.memory_routes import AS_OF, LIMIT
 from memories.server.api.problems import Refused, json_response
 from memories.server.api.routes import Call, Field, Fields, Route, read_route
 from memories.server.api.server import PING_SECONDS, Server
-from memories.stores.chain import CHAIN, chain_of
+from memories.stores.audit_log import CHAIN, chain_of
 from memories.transfer.backup import back_up
 from memories.transfer.export import export, matching, own_key
 from memories.transfer.importing import Imported, Terms, examine, import_, log_import

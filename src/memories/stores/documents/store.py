@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from memories.core.times import to_millis
 from memories.errors import Conflict, StoreBusy, StoreError
-from memories.stores.chain import CHAIN, chain_of, make_undone_entry, relink
+from memories.stores.audit_log import CHAIN, chain_of, make_undone_entry, relink
 from memories.stores.damage import Damaged
 from memories.stores.documents.changes import (
     Changes,
