@@ -25,7 +25,7 @@ from memories.read import versions
 from memories.read.lookup import Lookup, check_namespace, narrow, readable_namespaces
 from memories.scratchpad.scratchpads import Scratchpads
 from memories.settings import Config
-from memories.stores import Store, local_path, open_store
+from memories.stores import Store, open_store
 from memories.stores.damage import Damaged
 from memories.stores.records import Collection, Filter, Record
 
@@ -1485,7 +1485,7 @@ class Memories:
         from memories.write.accesses import Accesses
 
         url = self._url or self._raw_store.info(self._reader.where()).url
-        return Accesses(self.config.home, str(local_path(url) or url))
+        return Accesses(self.config.home, url)
 
     # Turns that could not be stored are kept in a queue; see `write.turn_queue`.
 

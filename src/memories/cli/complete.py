@@ -39,8 +39,8 @@ def _open(context: click.Context) -> "Iterator[Memories]":
         MemoriesError: The store does not exist or can't be read.
     """
     from memories.config import load_config
+    from memories.core.urls import local_path
     from memories.memories import Memories
-    from memories.stores import local_path
 
     flags = {name: context.params.get(name) for name in ("namespace", "store")}
     config = load_config(flags, tell=lambda _message: None)

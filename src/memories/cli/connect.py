@@ -192,8 +192,7 @@ def _environment(config: "Config", scope: str) -> dict[str, str]:
     Hosts start servers with only a few variables. An entry in a project's files gets none of ours,
     since other people clone the project.
     """
-    from memories.core.urls import without_password
-    from memories.stores import local_path
+    from memories.core.urls import local_path, without_password
 
     variables: dict[str, str] = {}
     if scope == "project":

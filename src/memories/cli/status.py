@@ -82,7 +82,7 @@ def _why_not_creatable(store: str) -> str:
 
     Only an attempt shows this: root, for example, may write anywhere except in /proc.
     """
-    from memories.stores import local_path
+    from memories.core.urls import local_path
 
     path = local_path(store)
     if path is None or os.path.lexists(path):

@@ -448,7 +448,7 @@ def _setting(url: str, otherwise: str) -> str:
 
 def _absolute(url: str) -> str:
     """Return a store's URL in a form that doesn't depend on the working folder."""
-    from memories.stores import local_path
+    from memories.core.urls import local_path
 
     path = local_path(url)
     return url if path is None else f"{url.partition(':')[0]}:///{path}"

@@ -9,10 +9,9 @@ from urllib.parse import urlsplit
 
 from memories.connect.connect import Target
 from memories.connect.status import Check
-from memories.core.urls import without_password
+from memories.core.urls import local_path, without_password
 from memories.hooks.hook import SECONDS as HOOK_SECONDS
 from memories.settings import Config
-from memories.stores import local_path
 
 _LOCAL_EMBEDDERS = ("minilm", "e5", "fake", "none")
 

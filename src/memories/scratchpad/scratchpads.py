@@ -8,13 +8,14 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from memories.config import is_own_name
+from memories.core.urls import local_path
 from memories.errors import InvalidInput, StoreError
 from memories.guard import validate
 from memories.models import OFTEN, SHARED
 from memories.read.lookup import Lookup, complete_project, narrow, with_global
 from memories.read.versions import corrected_by
 from memories.settings import Config
-from memories.stores import Store, local_path
+from memories.stores import Store
 from memories.stores.records import SEARCHED, Collection, Filter
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from memories import __version__
 from memories.cli.serve import send, stop_command_server
-from memories.core.urls import is_loopback, without_password
+from memories.core.urls import is_loopback, local_path, without_password
 from memories.embedders import open_embedder, own_embedder
 from memories.errors import MemoriesError
 from memories.identity import tokens
@@ -22,7 +22,7 @@ from memories.server.group_commit import GroupCommit
 from memories.server.sockets import AlreadyRunning, Listening, ServeOptions
 from memories.server.warm import STOPPED, Run, Warm, install_stand_ins
 from memories.settings import Config
-from memories.stores import local_path, open_store
+from memories.stores import open_store
 
 if TYPE_CHECKING:
     from memories.server.http import Web

@@ -18,7 +18,7 @@ from memories.settings import Config
 from memories.stores.protocol import Store
 from memories.stores.records import Space
 
-__all__ = ["Store", "local_path", "open_store"]
+__all__ = ["Store", "open_store"]
 
 # The class for each scheme, imported when a store with that scheme is opened.
 _STORES = {

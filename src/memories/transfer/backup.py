@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from memories.core.disk import make_folder, open_file, put_in_place, try_lock
 from memories.core.ids import digest
 from memories.core.times import to_iso
-from memories.core.urls import without_password
+from memories.core.urls import local_path, without_password
 from memories.embedders.protocol import Embedder
 from memories.errors import InvalidInput, RequestError, StoreDamaged, StoreError
 from memories.guard.validate import amount
 from memories.settings import Config
-from memories.stores import local_path, open_store
+from memories.stores import open_store
 from memories.transfer.export import export
 from memories.transfer.importing import check, import_
 from memories.transfer.intake import Intake

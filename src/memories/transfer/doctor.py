@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 from memories.config import is_own_name
 from memories.core import events
 from memories.core.disk import put_in_place
-from memories.core.urls import without_password
+from memories.core.urls import local_path, without_password
 from memories.errors import InvalidInput, MemoriesError, StoreDamaged
 from memories.guard.redactor import Redactor
 from memories.guard.validate import amount
 from memories.read import versions
 from memories.settings import Config
-from memories.stores import local_path, open_store
+from memories.stores import open_store
 from memories.stores.protocol import Store
 from memories.stores.records import SEARCHED, Collection, Filter, Finding, Record, Ref
 from memories.transfer.backup import back_up, scratch_beside, sqlite_file, write_error

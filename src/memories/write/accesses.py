@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from memories.core.disk import CREATING, make_folder, open_file, try_lock
+from memories.core.urls import local_path
 from memories.errors import MemoriesError
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Record, Ref
@@ -49,13 +50,14 @@ class _CountedFile(NamedTuple):
 class Accesses:
     """Reads of one store that are recorded in a home folder but not yet counted in the store."""
 
-    def __init__(self, home: Path, place: str) -> None:
+    def __init__(self, home: Path, url: str) -> None:
         """Initialize; no file is opened yet.
 
         Args:
             home: The settings folder.
-            place: The store: its absolute path, or its URL.
+            url: The store's URL; a local store is recognized by its absolute path.
         """
+        place = str(local_path(url) or url)
         self._waiting = home / f"accesses-{zlib.crc32(place.encode()):08x}.jsonl"
         self._taken = self._waiting.with_suffix(".taken")
         self._lock = threading.Lock()

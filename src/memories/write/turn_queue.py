@@ -24,11 +24,11 @@ from memories.core.disk import (
     try_lock,
     write_all,
 )
+from memories.core.urls import local_path
 from memories.errors import SystemFault
 from memories.read.conversations import Conversation, ConversationPage
 from memories.read.turns import Turn, conversation_id, scoped_key
 from memories.settings import Config
-from memories.stores import local_path
 from memories.stores.protocol import Store, find_first
 from memories.stores.records import ROLE, SPEAKER, Collection, Filter
 
