@@ -13,8 +13,11 @@ import pytest
 
 from memories import Memories
 from memories.hooks import session
-from memories.hooks.events import MISSED
+from memories.hooks.events import MISSED, EventHandler, HookCall
 from memories.hooks.hook import SECONDS, limit_seconds
+from memories.hooks.host_events import HostEvent
+from memories.hooks.recall_strategy import HookContext, RecallRequest
+from memories.hooks.switch import read_state
 
 Hook = Callable[..., Any]
 ASKED = {"prompt": "when do deploys happen?"}
@@ -86,6 +89,30 @@ def answer_of_killed_hook(host: str, prompt: str) -> bytes:
     )
     assert (done.returncode, done.stderr) == (0, b"")
     return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "prompt"), [("session-start", ""), ("user-prompt", "when do deploys happen?")]
+)
+def test_a_late_hook_gets_extra_time_only_until_it_has_read_its_event(
+    home: Path, monkeypatch: pytest.MonkeyPatch, name: str, prompt: str
+) -> None:
+    interim: list[bytes] = []
+    counts: list[int] = []
+    call = HookCall()
+    call.event, call.host, call.send_interim = name, "codex", interim.append
+    call.started_at = time.monotonic()
+    call.deadline = call.started_at + 30.0
+    event = HostEvent("codex", {"session_id": "s1", "cwd": str(Path.cwd()), "prompt": prompt})
+    state = read_state(event.folder, event.session_name)
+
+    def build(request: RecallRequest) -> HookContext:
+        counts.append(len(interim))
+        return HookContext("", "shared")
+
+    monkeypatch.setattr("memories.hooks.model_context.build_context", build)
+    EventHandler(call, event, str(home), state).reply()
+    assert (interim, counts) == ([b""], [1])
 
 
 @pytest.mark.thorough

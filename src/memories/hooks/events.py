@@ -255,7 +255,7 @@ class EventHandler:
         reason = self._note({**place, session.RESET: is_reset})
         if self.may_capture() and inbox.size(self.home):
             start_flusher(self.home)  # events that an earlier session could not store
-        reply = self._recall(self._request(self.state.namespace))
+        reply = self._recall(self._request(self.state.namespace), announce=self._send_interim)
         if reason:
             reply.text = "\n".join(filter(None, (NOT_RECORDED.format(reason=reason), reply.text)))
         return reply
@@ -279,14 +279,13 @@ class EventHandler:
         notice = MISSED if has_missed else ""
 
         def announce() -> None:
-            """Send the notice about the missed recall.
+            """Send the notice about the missed recall, if any.
 
             Nothing slow may happen before this notice is sent: this hook may be killed, too.
             """
             if has_missed:
                 self._note({session.MISS_REPORTED: record.suspect_from})
-            if self.call.send_interim:
-                self.call.send_interim(render_answer(self.event, self.call.event, notice))
+            self._send_interim(render_answer(self.event, self.call.event, notice))
 
         request = self._request(self.state.namespace, query_of(prompt))
         reply = self._recall(request, announce=announce)
@@ -317,6 +316,13 @@ class EventHandler:
             return Reply(NOT_SWITCHED.format(reason=reason))
         request = self._request(wish.namespace or self.state.namespace)
         return self._recall(request, "Memory is on.")
+
+    def _send_interim(self, answer: bytes = b"") -> None:
+        """Send what the host gets if this hook fails. This also ends the extra time that a hook
+        gets to read its event if it started late.
+        """
+        if self.call.send_interim:
+            self.call.send_interim(answer)
 
     def _note(self, facts: "dict[str, object]") -> str:
         """Add facts to the session's file; return why they can't be written."""

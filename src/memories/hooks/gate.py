@@ -13,7 +13,7 @@ that a prompt needs a text, in any language. Texts that reach a threshold pass:
                 "go on" need nothing. Bytes are comparable across scripts; characters are not.
     meaning     the log-odds of the calibrated similarity: slope × (cosine - middle). Log-odds are
                 comparable across embedders; cosines are not. 0 if unknown.
-    behind      this meaning minus the meaning of the project's most similar text: 0 or negative
+    behind      this meaning minus that of the most similar text of the search: 0 or negative
     relation    the log-odds that prompts of this kind need texts of this kind, even if the two
                 aren't similar: "compile it" needs "The thesis is built with latexmk". See
                 `relation_rater`. 0 if unknown.
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from memories.embedders import Embedder
 
 
-MAX_MEMORIES = 5  # maximum number of memories that a prompt recalls; `prompt_recall` applies it
+MAX_MEMORIES = 5  # maximum number of memories that a prompt recalls
 THRESHOLD = -2.67  # minimum relevance of the most relevant memory
 _RISE = 0.1  # increase in the threshold for each further memory
 # A memory of another project that the prompt doesn't name is recalled only if its relevance is at

@@ -32,7 +32,7 @@ _QUIET_START = 0.1  # seconds that a process takes to start on an idle machine
 _MIN_SECONDS = 0.05
 _REPORT_SECONDS = 0.05  # how long the agent waits while a failure is logged
 _MAX_REPORT_SECONDS = 5.0  # how long logging a failure may take
-_MAX_LATE_SECONDS = 1.0  # maximum extra time to read the event, for a hook that started late
+_MAX_EXTRA_SECONDS = 1.0  # maximum extra time to read the event, for a hook that started late
 # The last byte that a child sends: it succeeded, or it failed and has recorded the reason.
 _SUCCEEDED, _FAILED = b"\1", b"\2"
 _INTERIM = b"\0"  # ends an interim answer; answers are JSON, so they never contain this byte
@@ -111,14 +111,14 @@ def _run(
     except (UsageError, ValueError) as exc:
         if os.isatty(0):  # a person ran this; a host passes the event on a pipe
             _write_all(2, f"error: {exc}\n".encode())
-        _run_in_child(_record_failure, (None, str(exc)), SECONDS, kill_late=False)
+        _run_in_child(_record_failure, (None, str(exc)), SECONDS, kill_overdue=False)
         return
     call.started_at, call.deadline = started_at, started_at + seconds
     call.ask_server, call.start_server = ask_server, start_server
-    late_seconds = min(age, _MAX_LATE_SECONDS)
-    answer, error = _run_in_child(_handle, (call,), _seconds_left(call), late_seconds)
+    extra_seconds = min(age, _MAX_EXTRA_SECONDS)
+    answer, error = _run_in_child(_handle, (call,), _seconds_left(call), extra_seconds)
     if error:
-        _run_in_child(_record_failure, (call, error), _REPORT_SECONDS, kill_late=False)
+        _run_in_child(_record_failure, (call, error), _REPORT_SECONDS, kill_overdue=False)
     if answer:
         if hasattr(signal, "setitimer"):  # in case the host does not read the answer
             signal.signal(signal.SIGALRM, _stop)
@@ -182,9 +182,9 @@ def _run_in_child(
     work: "Work",
     arguments: "tuple[Any, ...]",
     seconds: float,
-    late_seconds: float = 0.0,
+    extra_seconds: float = 0.0,
     *,
-    kill_late: bool = True,
+    kill_overdue: bool = True,
 ) -> tuple[bytes, str]:
     """Do some work in a child process; return its answer and any error to record.
 
@@ -195,9 +195,9 @@ def _run_in_child(
         work: The work.
         arguments: The arguments for the work, except the last.
         seconds: How long to wait for the answer.
-        late_seconds: How much longer to wait if not even an interim answer has arrived.
-        kill_late: Whether to kill a child that takes longer. If not, the child may continue for up
-            to `_MAX_REPORT_SECONDS`.
+        extra_seconds: How much longer to wait until the first interim answer arrives.
+        kill_overdue: Whether to kill a child that takes longer. If not, the child may continue for
+            up to `_MAX_REPORT_SECONDS`.
     """
     if not hasattr(os, "fork"):
         return _run_with_timer(work, arguments, seconds)
@@ -205,19 +205,19 @@ def _run_in_child(
     source, target = os.pipe()
     child = os.fork()
     if not child:
-        limit = seconds + late_seconds if kill_late else seconds + _MAX_REPORT_SECONDS
+        limit = seconds + extra_seconds if kill_overdue else seconds + _MAX_REPORT_SECONDS
         _work_as_child(work, arguments, target, limit)
     _children.append(child)
     os.close(target)
     interim, message = b"", b""
-    deadline += late_seconds
+    deadline += extra_seconds
     while select.select([source], [], [], max(0.0, deadline - time.monotonic()))[0]:
         part = os.read(source, 65_536)
         message += part
         if _INTERIM in part:
             *_, interim, message = message.split(_INTERIM)
-            deadline -= late_seconds
-            late_seconds = 0.0
+            deadline -= extra_seconds  # the event has been read; what follows gets no extra time
+            extra_seconds = 0.0
         if part:
             continue
         _children.remove(child)  # the follow-up work may outlive this process
@@ -227,7 +227,7 @@ def _run_in_child(
             return interim, ""
         exit_code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         return interim, f"the hook ended with exit code {exit_code}"
-    if kill_late:
+    if kill_overdue:
         os.kill(child, signal.SIGKILL)
     return interim, "the hook did not finish in time"
 

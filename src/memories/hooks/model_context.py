@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 CONNECTED = "connected.json"  # the receipts of `memory connect`, as in `memories.connect.files`
 MAX_CHARACTERS = blocks.MAX_CHARACTERS  # 8,000: Claude Code truncates contexts at 10,000 characters
-MAX_TOKENS = 2_000  # Codex truncates contexts at about 2,500 tokens
+# Codex truncates contexts at about 2,500 tokens. The setting `prompt_tokens` limits other prompts.
+MAX_TOKENS = 2_000
 
 
 class Situation(NamedTuple):
@@ -194,7 +195,7 @@ def build_block(
         names = tuple(dict.fromkeys((config.namespace, SHARED)))
         scratchpad = read_up_to_date(config, names, datetime.now(UTC))
     if scratchpad is None:
-        return _block_from_store(request, situation, wanted, open_in_server)
+        return _block_with_memories(request, situation, wanted, open_in_server)
     cache = cache_of(config.home, config.namespace)
     judge = Judge(situation.root_of, cache, HOOK_SECONDS)
     return blocks.render(wanted, scratchpad.with_verdicts(judge, datetime.now(UTC)))
@@ -212,12 +213,13 @@ def context_of(block: blocks.Block, namespace: str) -> HookContext:
     return context
 
 
-def _block_from_store(
+def _block_with_memories(
     request: RecallRequest,
     situation: Situation,
     wanted: blocks.BlockRequest,
     open_in_server: "OpenMemories | None",
 ) -> blocks.Block:
+    """Return the block from the store, or from the scratchpad if the store must not be asked."""
     with open_memories(situation.config, situation, open_in_server) as memories:
         if request.asks_store:
             return blocks.build(

@@ -226,7 +226,7 @@ def _build(
         context = _leave_out(builder.build_recall(prompt), in_context)
         text = ""
         if context["memories"] or context["recalled"]:
-            text = rendering.recall_block(
+            text = rendering.recall_text(
                 [memory for memory, _ in context["memories"]],
                 context["recalled"],
                 context["metadata"]["boundary"],
@@ -260,9 +260,10 @@ def id_of_turn(turn: "HistoryTurn") -> str:
 class _GatedBackend(EngineBackend):
     """An engine that recalls only what passes the gate.
 
-    For memories, the gate alone decides, with a threshold that rises with each further memory. Even
-    a candidate that the search would drop can pass. A turn must pass both the search and the gate,
-    whose threshold is the same for all turns. Neighbours of turns need not pass the gate.
+    For memories, the gate decides, not the search: even a candidate that the search would drop can
+    pass, if its confidence is high enough. `_select` applies the thresholds. A turn must pass both
+    the search and the gate, whose threshold is the same for all turns. Neighbours of turns need not
+    pass the gate.
     """
 
     def __init__(
@@ -357,7 +358,10 @@ class _GatedBackend(EngineBackend):
     def recall_turns(
         self, query_text: str, k: int, conversation_id: str | None, *, own: bool = False
     ) -> list[Any]:
-        """Return the documents of the turns that pass the gate, in the order of the search."""
+        """Return the documents of the turns that pass the gate, in the order of the search.
+
+        Without a store, `context.gathering` does not call this.
+        """
         memories = self.memories.without_shared() if own else self.memories
         query = query_text[:MAX_QUERY_CHARACTERS]
         with translate_errors():
@@ -561,6 +565,7 @@ def _find_newer(
             continue
         if not is_admitted(memory_document(newer.hit), Admission()):
             continue  # a memory that isn't shown can't replace another
+        # `older` must be the memory that `newer` most likely replaces.
         if all(_score_replacement(newer, other, space) <= score for other in candidates):
             best, best_score = newer, score
     return best, best_score

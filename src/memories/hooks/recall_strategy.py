@@ -1,10 +1,10 @@
 """Recall strategy of a hook: ask the server, else search in this process, else use the scratchpad.
 
 A session waits for an unresponsive store only once. Before a hook asks the store, it records in the
-session's file that the store is suspect from the hook's deadline on. Once the store has answered,
-the hook clears that entry; a hook that is killed while waiting leaves the entry behind. While the
-store is suspect, the session's hooks answer from the scratchpad, and probe the store after the host
-has received their answer.
+session's file that the store is suspect from the request's deadline on. Once the store has
+answered, the hook clears that entry; a hook that is killed while waiting leaves the entry behind.
+While the store is suspect, the session's hooks answer from the scratchpad, and probe the store
+after the host has received their answer.
 
 Requests and contexts travel to the server and back as JSON.
 """
@@ -154,7 +154,8 @@ def recall_in_time(
         ask_server: Sends the request to a running server; returns None if there is none or it does
             not answer.
         answer_here: Answers the request in this process.
-        announce: Called before anything slow, once the store has been recorded as suspect.
+        announce: Sends an interim answer; called before anything slow, once the store has been
+            recorded as suspect.
 
     Raises:
         MemoriesError: A setting is wrong, or a new session has neither a reachable store nor a

@@ -1,12 +1,11 @@
 """The block at the start of a session's prompt: the agent's identity, memories and abilities.
 
-It follows decision 10 in the identity specification. Memories are shown as data: they stand between
-marks that contain a random number, each item starts a line, and no item can close or escape the
-marks. Captured or imported memories that haven't been accepted are left out, since no person or
-agent decided to keep them. The only exceptions are the notes of this agent's last sessions in this
-project, which have their own section. A prompt may recall imported memories, because they fit that
-prompt and are marked as imported; the block is shown in every session. Text that seems
-to give orders is always left out.
+Memories are shown as data: they stand between marks that contain a random number, each item starts
+a line, and no item can close or escape the marks. Captured or imported memories that haven't been
+accepted are left out, since no person or agent decided to keep them. The only exceptions are the
+notes of this agent's last sessions in this project, which have their own section. A prompt may
+recall imported memories, because they fit that prompt and are marked as imported; the block is
+shown in every session. Text that seems to give orders is always left out.
 """
 
 from collections import Counter
@@ -243,8 +242,9 @@ def _order_entries(
 ) -> tuple[list[Entry], list[Entry]]:
     """Return the memories in the order of the block, and separately those of other projects.
 
-    Pinned memories come first, then preferences of any age, then the project's other memories, and
-    then those that belong to all projects or to none. Each group is in the scratchpad's order,
+    Pinned memories come first, then up to `MAX_PREFERENCES` preferences of any age, then the
+    project's other memories, and then those that belong to all projects or to none, with the
+    surplus of preferences. Each group is in the scratchpad's order,
     except that memories that are no longer true come last.
     """
     pinned: list[Entry] = []
