@@ -98,7 +98,7 @@ def ask() -> Ask:
 
     def run(*arguments: str, stdin: str = "") -> Any:
         with CliRunner().isolation(input=stdin) as (out, err, _):
-            code = front_door.ask([*arguments, "--format", "json"])
+            code = front_door.run_by_server_or_here([*arguments, "--format", "json"])
             sys.stdout.flush()
             printed, reported = out.getvalue().decode(), err.getvalue().decode()
         assert code == 0, (arguments, reported)
@@ -286,7 +286,7 @@ def test_an_old_backup_export_and_token_still_work(user: Path, ask: Ask, tmp_pat
 # Runs the first commands of the new version, and kills itself at the step with the given number.
 UPGRADE = """
 import os, signal, sys
-from memories.__main__ import ask
+from memories.__main__ import run_by_server_or_here
 left = int(sys.argv[1])
 def step():
     global left
@@ -306,7 +306,7 @@ def traced(connection):
 apsw.connection_hooks.append(traced)
 sys.addaudithook(audit)
 for arguments in (["create", "The upgrade went well"], ["prompt", "-n", "ann"], ["capture", "flush"]):
-    assert ask([*arguments, "--format", "json"]) == 0
+    assert run_by_server_or_here([*arguments, "--format", "json"]) == 0
 """
 
 

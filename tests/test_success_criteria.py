@@ -39,7 +39,7 @@ def memory(
     def run(*arguments: str, env: Mapping[str, str] | None = None) -> Any:
         environment = clean_environment | {"EMBEDDER": "minilm"} | dict(env or {})
         with CliRunner().isolation(env=environment) as (out, err, _):
-            code = front_door.ask([*arguments])
+            code = front_door.run_by_server_or_here([*arguments])
             sys.stdout.flush()
             printed, reported = out.getvalue().decode(), err.getvalue().decode()
         assert code == 0, reported

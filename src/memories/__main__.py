@@ -29,7 +29,7 @@ def main() -> None:
     gc.set_threshold(_GC_THRESHOLD)
     try:
         _open_missing_streams()
-        code = ask(arguments)
+        code = run_by_server_or_here(arguments)
     except KeyboardInterrupt:  # can come at any moment, even during imports
         import signal
 
@@ -55,8 +55,8 @@ def _ask_server(request: bytes) -> bytes | None:
     return warm.recall(request, __version__)
 
 
-def ask(arguments: list[str]) -> int:
-    """Ask the store's server to run the command, or run it here; return the exit code."""
+def run_by_server_or_here(arguments: list[str]) -> int:
+    """Ask the store's server to run the command, else run it here; return the exit code."""
     from memories import __version__, warm
 
     if not warm.can_be_served(arguments):  # may be an alias
@@ -154,7 +154,7 @@ def _run(arguments: "Sequence[str]") -> object:
 
             output.say(page)
             return 0
-    from memories.cli.app import run as run_command
+    from memories.cli.app import run_command
 
     result = run_command(arguments)
     if not isinstance(result, tuple):

@@ -138,10 +138,11 @@ class Memories:
             self._url = store or self.config.store
             store = open_store(self._url, self._embedders.space, self.config)
         check_namespace(self.namespace, store, self.config)
-        self._raw_store, self._channel, self._open_transactions = store, channel, 0
-        self._reader = Lookup(store, self.namespace, readable)
+        self._channel, self._open_transactions = channel, 0
+        # For reading only; `_store` and `_lookup` also log what is written.
+        self._raw_store, self._raw_lookup = store, Lookup(store, self.namespace, readable)
         self._scratchpads = Scratchpads(
-            self.config, store, self._reader, channel, clock, home=self._owns_store
+            self.config, store, self._raw_lookup, channel, clock, home=self._owns_store
         )
         if place is not None:
             self.judge_in(self._root_of)
@@ -176,7 +177,7 @@ class Memories:
             seconds: How long the checks of one answer may take; None for no limit.
         """
         judge = Judge(root_of, cache_of(self.config.home, self.namespace), seconds)
-        self._reader = self._scratchpads.lookup = self._reader._replace(judge=judge)
+        self._raw_lookup = self._scratchpads.lookup = self._raw_lookup._replace(judge=judge)
         return self
 
     @property
@@ -191,7 +192,7 @@ class Memories:
     def without_shared(self) -> Self:
         """Return a copy of this object that reads only its own namespace."""
         twin = self._twin()
-        twin._reader = twin._scratchpads.lookup = self._reader.own
+        twin._raw_lookup = twin._scratchpads.lookup = self._raw_lookup.own
         return twin
 
     def _twin(self) -> Self:
@@ -819,7 +820,7 @@ class Memories:
         from memories.read.conversations import page
 
         is_first = cursor is None and not filters
-        limit, namespaces = self._limit(limit), self._reader.readable
+        limit, namespaces = self._limit(limit), self._raw_lookup.readable
         stored = page(self._raw_store, namespaces, filters, self._now(), limit, cursor)
         waiting = [] if filters.get("as_of") else self.waiting_turns()
         if not waiting:
@@ -842,7 +843,7 @@ class Memories:
         from memories.read.turns import conversation_id as checked_id
 
         end = self._past(as_of)
-        return find(self._raw_store, self._reader.readable, checked_id(conversation_id), end)
+        return find(self._raw_store, self._raw_lookup.readable, checked_id(conversation_id), end)
 
     # --- reading ---
 
@@ -860,8 +861,8 @@ class Memories:
         """
         moment = self._past(as_of)
         if moment is not None:
-            return self._memory(self._reader.find_at(memory_id, moment), moment)
-        latest = self._reader.find(memory_id)
+            return self._memory(self._raw_lookup.find_at(memory_id, moment), moment)
+        latest = self._raw_lookup.find(memory_id)
         self._count_access([latest])
         return self.judge([self._memory(latest)])[0]
 
@@ -880,12 +881,12 @@ class Memories:
         place = None if project is not None else self._place()
         if place is not None:
             with contextlib.suppress(NotFound):  # not in this project: search outside projects
-                return self._reader.id_of_key(key, place.project)
-        return self._reader.id_of_key(key, *(self._reader.names_of_project(project) or ()))
+                return self._raw_lookup.id_of_key(key, place.project)
+        return self._raw_lookup.id_of_key(key, *(self._raw_lookup.names_of_project(project) or ()))
 
     def short_ids(self, ids: Sequence[str]) -> dict[str, str]:
         """Return the shortest unambiguous prefix of each id, at least 8 characters long."""
-        return self._reader.short_ids(ids, self._now())
+        return self._raw_lookup.short_ids(ids, self._now())
 
     def ids(self, prefix: str, *, limit: int | None = None) -> "list[str]":
         """Return the ids that begin with a prefix, of memories in any state, in order of creation.
@@ -897,7 +898,7 @@ class Memories:
         Raises:
             InvalidInput: No id can begin with this prefix.
         """
-        return self._reader.ids(prefix, self._limit(limit))
+        return self._raw_lookup.ids(prefix, self._limit(limit))
 
     def namespaces(self, *, as_of: Moment | None = None) -> "tuple[NamespaceCounts, ...]":
         """Return all namespaces in the store, sorted, with the size of each but without content.
@@ -908,7 +909,7 @@ class Memories:
         """
         from memories.read.listing import count_namespaces
 
-        return count_namespaces(self._reader, self._past(as_of))
+        return count_namespaces(self._raw_lookup, self._past(as_of))
 
     def history(self, memory_id: str, *, as_of: Moment | None = None) -> History:
         """Return every version of a memory, oldest first; deleted memories are found too.
@@ -921,7 +922,7 @@ class Memories:
             NotFound: There is no such memory or, with `as_of`, it did not exist yet.
         """
         moment = self._past(as_of)
-        records = self._reader.versions(memory_id, moment)
+        records = self._raw_lookup.versions(memory_id, moment)
         return versions.to_history(records, self._memory(records[-1], moment))
 
     def list(  # noqa: PLR0913 - the same filters as search
@@ -988,7 +989,7 @@ class Memories:
         }
         listing = Listing(filters, deleted, pending, selector, project, sort or "created", reverse)
         half_life_hours = self.config.decay_half_life_hours
-        records, next_cursor = listing.page(self._reader, limit, cursor, now, half_life_hours)
+        records, next_cursor = listing.page(self._raw_lookup, limit, cursor, now, half_life_hours)
         memories = [self._memory(record, judged_at) for record in records]
         if as_of is None:
             return Page(self.judge(memories), next_cursor)
@@ -1024,12 +1025,12 @@ class Memories:
 
     def judge(self, memories: "Sequence[Memory]") -> "tuple[Memory, ...]":
         """Return memories with their verdicts, in the same order; see `judge_in`."""
-        judge = self._reader.judge
+        judge = self._raw_lookup.judge
         return tuple(memories if judge is None else judge.judge(memories, self._now()))
 
     def _judge_hits(self, explanation: "Explanation", filters: "SearchFilters") -> "Explanation":
         """Return the result of a search with verdicts on its hits. Doubtful hits come last."""
-        if self._reader.judge is None or filters.get("as_of") is not None:
+        if self._raw_lookup.judge is None or filters.get("as_of") is not None:
             return explanation
         from memories.search.results import with_verdicts
 
@@ -1071,7 +1072,7 @@ class Memories:
         from memories.search.search import search
 
         self._flush_before(filters.get("where"))
-        result = search(self._reader, self.embedder, query, filters, self.config, self._now())
+        result = search(self._raw_lookup, self.embedder, query, filters, self.config, self._now())
         if counts and filters.get("as_of") is None and not filters.get("pending"):
             self.count_reads(result.memories())
         return result
@@ -1268,7 +1269,7 @@ class Memories:
 
         query = parse_query(memory_id, filters, self._now())
         query = query._replace(limit=self._limit(filters.get("limit")))
-        return tuple(read_entries(self._raw_store, self._reader.readable, query))
+        return tuple(read_entries(self._raw_store, self._raw_lookup.readable, query))
 
     def verify_log(self, *, against: str | None = None) -> "tuple[LogCheck, ...]":
         """Check the audit log of each readable namespace for changed, removed or moved entries.
@@ -1283,7 +1284,7 @@ class Memories:
         """
         from memories.transfer.audit import verify
 
-        return tuple(verify(self._raw_store, self._reader.readable, against))
+        return tuple(verify(self._raw_store, self._raw_lookup.readable, against))
 
     def tags(
         self,
@@ -1305,8 +1306,8 @@ class Memories:
 
         key = None if key is None else validate.tag_key(key)
         conditions = {"written_by": written_by, "trust": trust, "as_of": as_of}
-        where = narrow(self._reader.where(), conditions, self._now())
-        return count_tags(self._reader, where, key)
+        where = narrow(self._raw_lookup.where(), conditions, self._now())
+        return count_tags(self._raw_lookup, where, key)
 
     def stats(self, *, since: Moment | None = None) -> "Stats":
         """Return usage statistics on operations, their times, and the memories read; see `Stats`.
@@ -1318,7 +1319,7 @@ class Memories:
         from memories.transfer.stats import stats
 
         self.flush_accesses()
-        return stats(self._reader, self.config, to_moment(since, self._now()))
+        return stats(self._raw_lookup, self.config, to_moment(since, self._now()))
 
     def days(self) -> "dict[date, int]":
         """Return the number of versions written on each UTC day, oldest first. Memories that await
@@ -1326,7 +1327,7 @@ class Memories:
         """
         from memories.read.listing import count_days
 
-        return count_days(self._reader)
+        return count_days(self._raw_lookup)
 
     def status(self) -> "Status":
         """Return where memories are stored, how many there are, and any damage that a quick check
@@ -1334,7 +1335,7 @@ class Memories:
         """
         from memories.read.listing import status
 
-        return status(self._reader, self.config, self.embedder)
+        return status(self._raw_lookup, self.config, self.embedder)
 
     @property
     def damaged(self) -> Damaged:
@@ -1359,7 +1360,7 @@ class Memories:
 
     @functools.cached_property
     def _store(self) -> "LoggedStore":
-        """The store through which everything is written. The first write creates it."""
+        """The raw store, wrapped to log every change. The first write creates the wrapper."""
         from memories.stores.logged import LoggedStore
 
         quota = self.config.namespace_quota
@@ -1371,8 +1372,8 @@ class Memories:
 
     @property
     def _lookup(self) -> Lookup:
-        """Looks up memories to change; `_reader` looks up memories that are only read."""
-        return self._reader._replace(store=self._store)
+        """Looks up memories to change, in `_store`; `_raw_lookup` is for reading only."""
+        return self._raw_lookup._replace(store=self._store)
 
     @property
     def embedder(self) -> "Embedder | None":
@@ -1444,7 +1445,7 @@ class Memories:
         instant = selector.Instant(
             now or self._now(),
             self.config.decay_half_life_hours,
-            self._reader.judge if verdicts else None,
+            self._raw_lookup.judge if verdicts else None,
         )
         if where is None:
             return selector.select_all(collection, instant)
@@ -1484,7 +1485,7 @@ class Memories:
     def _accesses(self) -> "Accesses":
         from memories.write.accesses import Accesses
 
-        url = self._url or self._raw_store.info(self._reader.where()).url
+        url = self._url or self._raw_store.info(self._raw_lookup.where()).url
         return Accesses(self.config.home, url)
 
     # Turns that could not be stored are kept in a queue; see `write.turn_queue`.
@@ -1499,7 +1500,7 @@ class Memories:
         from memories.read.conversations import narrow_turns
         from memories.read.turns import in_conversation
 
-        where = in_conversation(self._raw_store, self._reader.readable, conversation_id)
+        where = in_conversation(self._raw_store, self._raw_lookup.readable, conversation_id)
         return narrow_turns(where, filters, self._now())
 
     def _waiting_in(self, where: Filter, conversation_id: str) -> "Sequence[Turn]":

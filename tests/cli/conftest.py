@@ -107,7 +107,7 @@ def memory(servers: Servers) -> Command:
     ) -> Answer:
         with CliRunner().isolation(input=stdin, env=env) as (out, err, _):
             servers.begin(arguments)
-            code = front_door.ask(list(arguments))
+            code = front_door.run_by_server_or_here(list(arguments))
             sys.stdout.flush()
             sys.stderr.flush()
             printed, said = out.getvalue(), err.getvalue()

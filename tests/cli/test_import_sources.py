@@ -42,7 +42,7 @@ def expected(source: str) -> dict[str, Any]:
 # the number of steps.
 KILLED_IMPORT = """
 import os, signal, sys
-from memories.__main__ import ask
+from memories.__main__ import run_by_server_or_here
 from memories.transfer import foreign
 foreign._BATCH = 1
 last, path, steps = int(sys.argv[1]), sys.argv[2], 0
@@ -63,7 +63,7 @@ def traced(connection):
     connection.exec_trace = statement
 apsw.connection_hooks.append(traced)
 sys.addaudithook(audit)
-assert ask(["import", path, "--format", "json"]) == 0
+assert run_by_server_or_here(["import", path, "--format", "json"]) == 0
 sys.stdout.write(str(steps))
 """
 

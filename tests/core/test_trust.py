@@ -362,7 +362,7 @@ def test_the_command_in_a_cloned_folder(
         with CliRunner().isolation(
             env={"MEMORY_HOME": str(tmp_path / "home"), "EMBEDDER": "fake"}
         ) as (out, err, _):
-            code = front_door.ask([*arguments])
+            code = front_door.run_by_server_or_here([*arguments])
             sys.stdout.flush()
             return code, out.getvalue().decode(), err.getvalue().decode()
 

@@ -248,7 +248,7 @@ def test_what_waits_in_the_queue_has_no_secret(home: Path, logged: Callable[[], 
 def run(*arguments: str, given: str = "") -> Answer:
     """Run the command in this process; return its status and the text on both streams."""
     with CliRunner().isolation(input=given, env={"EMBEDDER": "fake"}) as (out, err, _):
-        code = front_door.ask(list(arguments))
+        code = front_door.run_by_server_or_here(list(arguments))
         sys.stdout.flush()
         sys.stderr.flush()
         return Answer(code, out.getvalue().decode(), err.getvalue().decode())

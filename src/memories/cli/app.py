@@ -49,7 +49,7 @@ _NAMES: dict[str, click.Command] = dict.fromkeys(COMMANDS, click.Command(None))
 app = App("memory", commands=_NAMES, context_settings={"help_option_names": ["-h", "--help"]})
 
 
-def run(arguments: Sequence[str]) -> object:
+def run_command(arguments: Sequence[str]) -> object:
     """Run a command and return its exit code; a result that is not a number means 0.
 
     Raises:

@@ -108,7 +108,7 @@ import os, sys
 from memories import __main__ as front_door
 from memories import warm as client
 client._HELLO_SECONDS = 60.0  # on a busy machine a server takes longer than a command waits
-code = front_door.ask(["list"])
+code = front_door.run_by_server_or_here(["list"])
 sys.stdout.flush()
 heavy = "json socket typing click pathlib memories.config memories.cli"
 loaded = sys.modules.keys() & set(heavy.split())
