@@ -384,12 +384,12 @@ def migrate(config: "Config", target: str | None, partitions: int | None) -> Non
 
 def _repartition(config: "Config", partitions: int) -> None:
     from memories import stores
+    from memories.stores.protocol import Partitioned
 
     with contextlib.closing(stores.open_store(config.store, None, config)) as store:
-        repartition = getattr(store, "repartition", None)
-        if repartition is None:
+        if not isinstance(store, Partitioned):
             raise InvalidInput("this store has no partitions; a PostgreSQL store has")
-        before = repartition(partitions)
+        before = store.repartition(partitions)
     if not before:
         raise InvalidInput(
             f"there is no store yet; create it with {partitions} partitions: add "

@@ -4,7 +4,7 @@ A store keeps complete records and finds candidates. The layers above it make al
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from memories.stores.claims import Claims
     from memories.stores.records import Matches, TurnQuery
 
 _DEFAULT_MODEL = "all-MiniLM-L6-v2/"  # the embedder if EMBEDDER isn't set
@@ -62,9 +63,8 @@ class Store(Protocol):
     - *Errors* come from `memories.errors`: `Conflict`, `StoreBusy`, `StoreDamaged`, `SchemaTooNew`,
       `EmbedderMismatch`, and `StoreError` for all others. No driver's exception reaches the caller.
 
-    Vector search may be exact or approximate. Some stores have more methods, which callers look up
-    by name: `rehearse` (see `OnThisDisk`), `claims` (see `claims.Claims`), and `listen` and
-    `repartition` (see `PostgresStore`).
+    Vector search may be exact or approximate. Some stores have more methods: see `OnThisDisk`,
+    `SharedByServers` and `Partitioned`.
     """
 
     damaged: Damaged
@@ -316,6 +316,48 @@ class OnThisDisk(Protocol):
         Raises:
             StoreError: A write would fail with this error, for example because of a full disk or a
                 read-only folder.
+        """
+
+
+class Listener(Protocol):
+    """Reports the writes of all processes; see `SharedByServers.listen`.
+
+    Attributes:
+        hearing: Whether writes are reported now; if not, the caller must poll.
+    """
+
+    hearing: bool
+
+    def close(self) -> None:
+        """Stop reporting writes."""
+
+
+@runtime_checkable
+class SharedByServers(Protocol):
+    """A store that servers on several machines share. It passes on what they must know of each
+    other.
+    """
+
+    def claims(self) -> "Claims":
+        """Return the table of requests with an idempotency key, which all servers share."""
+
+    def listen(self, callback: Callable[[], None]) -> Listener:
+        """Call a function after each write to the log by any process, and whenever `hearing`
+        changes, until the listener is closed.
+        """
+
+
+@runtime_checkable
+class Partitioned(Protocol):
+    """A store whose tables are divided into partitions."""
+
+    def repartition(self, partitions: int) -> int:
+        """Change the number of partitions while others read and write; return the previous number.
+
+        Raises:
+            ConfigError: The number is invalid.
+            StoreError: The partitions can't be changed from here.
+            StoreBusy: Another transaction kept using the tables.
         """
 
 

@@ -7,7 +7,6 @@ import os
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import Any
 
 import anyio
 
@@ -20,6 +19,7 @@ from memories.server.api.problems import Refused
 from memories.server.group_commit import GroupCommit
 from memories.settings import Config
 from memories.stores import Store, open_store
+from memories.stores.protocol import Listener, SharedByServers
 
 
 class Handles:
@@ -113,11 +113,10 @@ class Feed:
         """Initialize; listening starts with the first stream.
 
         Args:
-            store: The store. Its method `listen`, if it has one as PostgreSQL does, reports the
-                writes of other processes.
+            store: The store. If it is `SharedByServers`, it reports the writes of other processes.
         """
-        self._listen = getattr(store, "listen", None)
-        self._listener: Any = None
+        self._store = store
+        self._listener: Listener | None = None
 
     def begin(self) -> None:
         """Create the parts that need the event loop."""
@@ -126,8 +125,8 @@ class Feed:
 
     def listen(self) -> None:
         """Start listening, if that hasn't happened yet; call this for each stream."""
-        if self._listen is not None and self._listener is None:
-            self._listener = self._listen(self._wake_soon)
+        if self._listener is None and isinstance(self._store, SharedByServers):
+            self._listener = self._store.listen(self._wake_soon)
 
     @property
     def seconds(self) -> float:
@@ -191,9 +190,10 @@ class Server:
         self.config, self.access, self.handles = config, access, handles
         self.group_commit = group_commit
         self.preparers = ThreadPoolExecutor(_PREPARERS, "prepare")
-        # A store that servers on several machines share has its own table of requests.
-        shared_claims = getattr(handles.store, "claims", None)
-        self.once = Once(shared_claims or (lambda: FileClaims(file_of(config))))
+        if isinstance(handles.store, SharedByServers):
+            self.once = Once(handles.store.claims)
+        else:
+            self.once = Once(lambda: FileClaims(file_of(config)))
         self.feed = Feed(handles.store)
         self._open: dict[str, int] = dict.fromkeys(_MAX_WAITING, 0)
         self.limits: Mapping[str, anyio.CapacityLimiter] = {}

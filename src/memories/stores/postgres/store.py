@@ -407,23 +407,21 @@ class PostgresStore:
             return counts.repair(db)
 
     def repartition(self, partitions: int) -> int:
-        """Change the number of partitions while others read and write; return the previous number.
+        """See `Partitioned.repartition`.
 
         Raises:
-            ConfigError: The number is invalid.
             StoreError: Parts of the store are on other nodes, or belong to another user.
-            StoreBusy: Another transaction kept using the tables.
         """
         return rewrite.repartition(self._server, parse_partitions(partitions))
 
     def listen(self, callback: Callable[[], None]) -> "Listener":
-        """Call a function after each log write by any process; see `Listener`."""
+        """See `SharedByServers.listen`."""
         from memories.stores.postgres.shared import Listener
 
         return Listener(self._server, callback)
 
     def claims(self) -> "PostgresClaims":
-        """Return the table of requests with a key, shared by all servers of this store."""
+        """See `SharedByServers.claims`."""
         from memories.stores.postgres.shared import PostgresClaims
 
         return PostgresClaims(self._server)
