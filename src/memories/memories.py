@@ -22,7 +22,7 @@ from memories.guard import validate
 from memories.guard.origin import Place, origin
 from memories.models import Draft, Forgotten, History, Memory, Moment, Page, is_session_note
 from memories.read import versions
-from memories.read.lookup import Lookup, check_namespace, narrow, readable_namespaces
+from memories.read.lookup import Lookup, check_namespace, readable_namespaces, with_conditions
 from memories.scratchpad.scratchpads import Scratchpads
 from memories.settings import Config
 from memories.stores import Store, open_store
@@ -1306,7 +1306,7 @@ class Memories:
 
         key = None if key is None else validate.tag_key(key)
         conditions = {"written_by": written_by, "trust": trust, "as_of": as_of}
-        where = narrow(self._raw_lookup.where(), conditions, self._now())
+        where = with_conditions(self._raw_lookup.where(), conditions, self._now())
         return count_tags(self._raw_lookup, where, key)
 
     def stats(self, *, since: Moment | None = None) -> "Stats":

@@ -78,7 +78,7 @@ def test_each_surface_offers_every_filter(tmp_path: Path) -> None:
     options = {parameter.name for parameter in search.params}
     assert {row.public_name for row in FILTERS.values()} <= SEARCH.keys()
     assert set(FILTERS) - {"tags"} | {"tag"} <= options
-    listed = {row for row in FILTERS.values() if row.lists}
+    listed = {row for row in FILTERS.values() if row.in_lists}
     assert {row.public_name for row in listed} <= LISTING.keys()
     assert {row.name for row in listed} - {"tags"} <= {parameter.name for parameter in list_.params}
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="fake") as memories:

@@ -16,7 +16,7 @@ from memories.stores.wrapper import BatchedStore  # noqa: E402
 def test_records_wait_until_a_read_or_until_there_are_too_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wrapper, "MOST_WAITING", 2)
+    monkeypatch.setattr(wrapper, "MOST_COLLECTED", 2)
     store = SQLiteStore(tmp_path / "m.db", SPACE)
     batch = BatchedStore(store)
     batch.append([record("a"), record("b")])

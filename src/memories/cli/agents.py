@@ -14,13 +14,13 @@ from memories.cli.options import (
     Selection,
     compact,
     format_option,
-    in_session,
     named_options,
     namespace_option,
     no_shared_option,
     open_memory,
     store_option,
     whole_number_or,
+    with_memories,
     with_settings,
 )
 from memories.cli.output import (
@@ -67,7 +67,7 @@ def scratchpad() -> None:
 
 @scratchpad.command(epilog="memory scratchpad show -n bob --refresh")
 @option("--refresh", is_flag=True, help="Update the file from the store first.")
-@in_session(reads=True)
+@with_memories(reads=True)
 def show(memories: "Memories", refresh: bool) -> int:
     """Show the scratchpad, pinned memories first.
 
@@ -88,7 +88,7 @@ def show(memories: "Memories", refresh: bool) -> int:
     epilog="memory scratchpad pin 01a1fdf1-92cd-72f2\nmemory scratchpad pin --key user/editor"
 )
 @named_options
-@in_session(reads=True, selects=True)
+@with_memories(reads=True, selects=True)
 def pin(memories: "Memories", selection: Selection) -> int:
     """Keep a memory in the scratchpad.
 
@@ -101,7 +101,7 @@ def pin(memories: "Memories", selection: Selection) -> int:
 
 @scratchpad.command(epilog="memory scratchpad unpin 01a1fdf1-92cd-72f2")
 @named_options
-@in_session(reads=True, selects=True)
+@with_memories(reads=True, selects=True)
 def unpin(memories: "Memories", selection: Selection) -> int:
     """Stop keeping a memory in the scratchpad.
 
@@ -113,7 +113,7 @@ def unpin(memories: "Memories", selection: Selection) -> int:
 
 
 @scratchpad.command(epilog="memory scratchpad edit -n bob")
-@in_session(reads=False)
+@with_memories(reads=False)
 def edit(memories: "Memories") -> int:
     """Edit the scratchpad in your editor.
 
@@ -145,7 +145,7 @@ def edit(memories: "Memories") -> int:
 
 
 @scratchpad.command(epilog="memory scratchpad rebuild -n bob")
-@in_session(reads=False)
+@with_memories(reads=False)
 def rebuild(memories: "Memories") -> None:
     """Rebuild the scratchpad from the store.
 

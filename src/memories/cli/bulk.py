@@ -18,12 +18,12 @@ from memories.cli.options import (
     ProgressBar,
     Selection,
     dry_run_option,
-    in_session,
     parse_whole_number,
     show_option,
     size_of,
     text,
     where_option,
+    with_memories,
 )
 from memories.cli.output import (
     GREEN,
@@ -265,7 +265,7 @@ def _undo(memories: "Memories", affected: "Affected") -> str | None:
 @where_option
 @dry_run_option
 @show_option
-@in_session(reads=False)
+@with_memories(reads=False)
 def rollback(
     memories: "Memories", to: str, where: str | None, dry_run: bool, show: str | None
 ) -> int:

@@ -17,10 +17,10 @@ from memories.cli.options import (
     as_of_option,
     dry_run_option,
     format_option,
-    in_session,
     named_options,
     show_option,
     unasked_option,
+    with_memories,
     with_settings,
 )
 from memories.cli.output import ask_person, begin_change, emit, note, record_change, safe
@@ -75,7 +75,7 @@ def _parse_action(
 @as_of_option
 @dry_run_option
 @unasked_option
-@in_session(reads=True)
+@with_memories(reads=True)
 def namespaces(
     memories: "Memories", words: Sequence[str], as_of: str | None, dry_run: bool, yes: bool
 ) -> int:
@@ -253,7 +253,7 @@ def _dimension(store: "Store") -> int | None:
 )
 @named_options
 @option("--to", metavar="NAMESPACE", required=True, help="The namespace to move the memories to.")
-@in_session(reads=True, selects=True)
+@with_memories(reads=True, selects=True)
 def move(memories: "Memories", selection: Selection, to: str) -> None:
     """Move memories to another namespace.
 
@@ -284,7 +284,7 @@ def move(memories: "Memories", selection: Selection, to: str) -> None:
 @click.argument("words", nargs=-1, metavar="[ACTION NAME...]")
 @dry_run_option
 @show_option
-@in_session(reads=True)
+@with_memories(reads=True)
 def projects(memories: "Memories", words: Sequence[str], dry_run: bool, show: str | None) -> int:
     """List the projects, their other names and their folders.
 

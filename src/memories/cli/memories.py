@@ -19,7 +19,6 @@ from memories.cli.options import (
     compact,
     dry_run_option,
     filter_option,
-    in_session,
     memory_id,
     named_options,
     no_redact_option,
@@ -37,6 +36,7 @@ from memories.cli.options import (
     valid_until_option,
     where_option,
     whole_number_or,
+    with_memories,
 )
 from memories.cli.output import (
     as_sentence,
@@ -108,7 +108,7 @@ _parse_confidence = partial(parse_share, name="confidence")
 @option("--force", is_flag=True, help="Store it without comparing it with existing memories.")
 @no_redact_option
 @tag_options
-@in_session(reads=False)
+@with_memories(reads=False)
 def create(
     memories: "Memories",
     content: str | None,
@@ -199,7 +199,7 @@ def _describe(created: "Created", *, force: bool) -> str:
     help="The ID of a memory that this one does not correct after all; both stay current.",
 )  # fmt: skip
 @no_redact_option
-@in_session(reads=True)
+@with_memories(reads=True)
 def update(
     memories: "Memories",
     memory_id: str,
@@ -235,7 +235,7 @@ def update(
 
 @command(epilog="memory reinforce 01a1fdf1-92cd-72f2\nmemory reinforce --key team/commits")
 @named_options
-@in_session(reads=True, selects=True)
+@with_memories(reads=True, selects=True)
 def reinforce(memories: "Memories", selection: Selection) -> int:
     """Restart the decay of a reinforceable memory.
 
@@ -255,7 +255,7 @@ def reinforce(memories: "Memories", selection: Selection) -> int:
 @where_option
 @dry_run_option
 @show_option
-@in_session(reads=True)
+@with_memories(reads=True)
 def delete(
     memories: "Memories",
     ids: Sequence[str],
@@ -303,7 +303,7 @@ def _deletion(memories: "Memories", memory: "Memory") -> str:
     "--replace", is_flag=True,
     help="With FILE: move the existing store aside; the answer shows its new path.",
 )  # fmt: skip
-@in_session(reads=True)
+@with_memories(reads=True)
 def restore(memories: "Memories", names: Sequence[str], version: int | None, replace: bool) -> int:
     """Restore a deleted memory, or an entire store from a backup.
 
@@ -352,7 +352,7 @@ def _is_file(name: str) -> bool:
 @dry_run_option
 @unasked_option
 @show_option
-@in_session(reads=True)
+@with_memories(reads=True)
 def forget(
     memories: "Memories",
     ids: Sequence[str],
@@ -417,7 +417,7 @@ def _question(memories: "Memories", ids: Sequence[str]) -> str:
 )
 @one_named_option
 @no_redact_option
-@in_session(reads=True, selects=True)
+@with_memories(reads=True, selects=True)
 def edit(memories: "Memories", selection: Selection, no_redact: bool) -> None:
     """Edit a memory in your editor; saving adds a version.
 
@@ -464,7 +464,7 @@ def emit_memory(memories: "Memories", memory: "Memory") -> None:
 
 @command(epilog="memory verify --project .\nmemory verify || echo 'memories are out of date'")
 @filter_option("project")
-@in_session(reads=True)
+@with_memories(reads=True)
 def verify(memories: "Memories", project: Sequence[str] | None) -> int:
     """Check memories against the files and code that they cite.
 
@@ -497,7 +497,7 @@ def _render_verification(result: "Verification") -> str:
 @named_options
 @anchor_option
 @valid_until_option()
-@in_session(reads=True, selects=True)
+@with_memories(reads=True, selects=True)
 def confirm_(memories: "Memories", selection: Selection, cited: Mapping[str, Any]) -> int:
     """Confirm that a memory is still true; adds a version.
 

@@ -104,7 +104,7 @@ def with_settings(*options: Decorator) -> Decorator:
     return decorate
 
 
-def in_session(*, reads: bool, selects: bool = False) -> Decorator:
+def with_memories(*, reads: bool, selects: bool = False) -> Decorator:
     """Add the options for output, namespace and store; pass a `Memories` as the first argument.
 
     Args:

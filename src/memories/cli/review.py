@@ -18,13 +18,13 @@ from memories.cli.options import (
     cursor_option,
     dry_run_option,
     fields_option,
-    in_session,
     limit_option,
     memory_id,
     read_argument,
     read_ids,
     review_filters,
     text,
+    with_memories,
 )
 from memories.cli.output import (
     as_sentence,
@@ -101,7 +101,7 @@ def review() -> None:
 @limit_option
 @cursor_option
 @fields_option
-@in_session(reads=False)
+@with_memories(reads=False)
 def list_(
     memories: "Memories",
     suspicious: bool,
@@ -163,7 +163,7 @@ def _render_page(page: Page, rivals: "Sequence[Rivals]") -> str:
 @option("--force", is_flag=True, help="Store them without comparing them with existing memories.")
 @_yes_option
 @dry_run_option
-@in_session(reads=False)
+@with_memories(reads=False)
 def accept(
     memories: "Memories",
     ids: Sequence[str],
@@ -196,7 +196,7 @@ def accept(
 @option("--force", is_flag=True, help="Store it without comparing it with existing memories.")
 @_yes_option
 @dry_run_option
-@in_session(reads=False)
+@with_memories(reads=False)
 def edit(
     memories: "Memories", memory_id: str, content: str | None, force: bool, yes: bool, dry_run: bool
 ) -> int:
@@ -234,7 +234,7 @@ def edit(
 @_suspicious_option
 @_yes_option
 @dry_run_option
-@in_session(reads=False)
+@with_memories(reads=False)
 def reject(
     memories: "Memories",
     ids: Sequence[str],
@@ -468,7 +468,7 @@ def _single_keys() -> Iterator[Callable[[], str]]:
 
 @command(epilog="memory tidy --dry-run\nmemory tidy && memory review")
 @option("--dry-run", is_flag=True, help="Store nothing; only show the proposals.")
-@in_session(reads=False)
+@with_memories(reads=False)
 def tidy(memories: "Memories", dry_run: bool) -> None:
     """Propose memories to delete, link or keep, for review.
 

@@ -16,7 +16,6 @@ from memories.cli.options import (
     dry_run_option,
     fields_option,
     filtered_by,
-    in_session,
     limit_option,
     named_options,
     note_language,
@@ -25,6 +24,7 @@ from memories.cli.options import (
     show_option,
     text,
     where_option,
+    with_memories,
 )
 from memories.cli.output import DAMAGED, SCRATCHPAD_INSTEAD, emit, note, safe
 from memories.errors import InvalidInput
@@ -53,7 +53,7 @@ _MAX_EXCERPT = 200  # maximum number of characters shown of a duplicate
     help="Show every candidate, its scores, and why it was left out.",
 )  # fmt: skip
 @fields_option
-@in_session(reads=True)
+@with_memories(reads=True)
 def search(
     memories: "Memories", query: str, explain: bool, fields: str | None, filters: "SearchFilters"
 ) -> int:
@@ -86,7 +86,7 @@ def search(
 @named_options
 @as_of_option
 @fields_option
-@in_session(reads=True, selects=True)
+@with_memories(reads=True, selects=True)
 def get(memories: "Memories", selection: Selection, as_of: str | None, fields: str | None) -> int:
     """Show one memory, or several.
 
@@ -122,7 +122,7 @@ def get(memories: "Memories", selection: Selection, as_of: str | None, fields: s
     "--diff", is_flag=True, section="Output", help="Show the changes in each version, word by word."
 )
 @fields_option
-@in_session(reads=True, selects=True)
+@with_memories(reads=True, selects=True)
 def history(
     memories: "Memories",
     selection: Selection,
@@ -191,7 +191,7 @@ def emit_fields(
     epilog="memory list --since 7d --type preference\n"
     "memory list --where 'type = fact and not by = claude-code'",
 )
-@filtered_by(*(name for name, row in FILTERS.items() if row.lists))
+@filtered_by(*(name for name, row in FILTERS.items() if row.in_lists))
 @option(
     "--deleted", is_flag=True, section="Filters", group="filters",
     help="List deleted memories instead.",
@@ -206,7 +206,7 @@ def emit_fields(
 )  # fmt: skip
 @cursor_option
 @fields_option
-@in_session(reads=True)
+@with_memories(reads=True)
 def list_(
     memories: "Memories", cursor: str | None, fields: str | None, filters: Mapping[str, Any]
 ) -> None:
@@ -234,7 +234,7 @@ def list_(
 @filtered_by("written_by", "trust", "as_of", "where")
 @dry_run_option
 @show_option
-@in_session(reads=True)
+@with_memories(reads=True)
 def tags(
     memories: "Memories",
     words: Sequence[str],
@@ -320,7 +320,7 @@ def _parse_renames(memories: "Memories", verb: str, names: Sequence[str]) -> dic
 @command(epilog="memory duplicates\nmemory duplicates --where 'since last week' --format compact")
 @where_option
 @limit_option
-@in_session(reads=False)
+@with_memories(reads=False)
 def duplicates(memories: "Memories", where: str | None, limit: int | None) -> None:
     """Find memories that repeat older ones.
 

@@ -14,10 +14,10 @@ from memories.cli.app import command, option
 from memories.cli.options import (
     filtered_by,
     format_option,
-    in_session,
     namespace_option,
     since_option,
     store_option,
+    with_memories,
     with_settings,
 )
 from memories.cli.output import (
@@ -58,7 +58,7 @@ _SHORT_ID = 18
 
 
 @command(epilog="memory status\nmemory status --format text")
-@in_session(reads=True)
+@with_memories(reads=True)
 def status(memories: "Memories") -> int:
     """Check that the store works, and show what it contains.
 
@@ -197,7 +197,7 @@ def trust(folder: str, revoke: bool, lists: bool, yes: bool, output: str | None)
 
 @command(epilog="memory stats\nmemory stats --since 7d --format text")
 @since_option
-@in_session(reads=True)
+@with_memories(reads=True)
 def stats(memories: "Memories", since: str | None) -> None:
     """Show operations, their speed, and the most-read memories.
 
@@ -323,7 +323,7 @@ def _chart(per_day: Mapping[str, int], width: int) -> str:
         "head was rewritten or removed."
     ),
 )  # fmt: skip
-@in_session(reads=True)
+@with_memories(reads=True)
 def log(
     memories: "Memories",
     memory_id: str | None,

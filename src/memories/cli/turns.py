@@ -12,13 +12,13 @@ from memories.cli.options import (
     cursor_option,
     dry_run_option,
     filtered_by,
-    in_session,
     no_redact_option,
     read_argument,
     remove_tag_option,
     text,
     unasked_option,
     whole_number_or,
+    with_memories,
 )
 from memories.cli.output import (
     DAMAGED,
@@ -86,7 +86,7 @@ def turns() -> None:
     help="The turn's id in the system it comes from; a turn with a known id is not added again.",
 )  # fmt: skip
 @no_redact_option
-@in_session(reads=False)
+@with_memories(reads=False)
 def add(
     memories: "Memories",
     conversation: str,
@@ -197,7 +197,7 @@ def _describe(turns: "Sequence[Turn]") -> str:
 )
 @click.argument("conversation")
 @_turn_filters
-@in_session(reads=True)
+@with_memories(reads=True)
 def tail(memories: "Memories", conversation: str, filters: Mapping[str, Any]) -> int:
     """Show the last turns of a conversation, oldest first.
 
@@ -219,7 +219,7 @@ def tail(memories: "Memories", conversation: str, filters: Mapping[str, Any]) ->
     help="The first turn to show, counted from 0. [default: 0]",
 )  # fmt: skip
 @_turn_filters
-@in_session(reads=True)
+@with_memories(reads=True)
 def show(
     memories: "Memories", conversation: str, start: int | None, filters: Mapping[str, Any]
 ) -> int:
@@ -283,7 +283,7 @@ def _render_turns(
 )
 @_turn_filters
 @cursor_option
-@in_session(reads=True)
+@with_memories(reads=True)
 def list_(
     memories: "Memories", tag: Sequence[str], cursor: str | None, filters: Mapping[str, Any]
 ) -> int:
@@ -327,7 +327,7 @@ def list_(
 @_tags_option(section="Tags", help="A tag; may be repeated.")
 @remove_tag_option
 @no_redact_option
-@in_session(reads=True)
+@with_memories(reads=True)
 def update(
     memories: "Memories",
     conversation: str,
@@ -361,7 +361,7 @@ def update(
 )  # fmt: skip
 @dry_run_option
 @unasked_option
-@in_session(reads=False)
+@with_memories(reads=False)
 def forget(
     memories: "Memories",
     conversation: str,
@@ -426,7 +426,7 @@ def forget(
     "--include-tool-turns", is_flag=True, group="include",
     help="Include turns with the roles tool and system.",
 )  # fmt: skip
-@in_session(reads=True)
+@with_memories(reads=True)
 def context(
     memories: "Memories",
     query: str,

@@ -19,9 +19,9 @@ from memories.read import versions
 from memories.read.lookup import (
     Lookup,
     count_turns,
-    narrow,
     only_pending,
     select_accepted,
+    with_conditions,
     with_global,
     with_past_reinforcement,
 )
@@ -73,7 +73,7 @@ class Listing(NamedTuple):
         Raises:
             InvalidInput: A value is invalid.
         """
-        where = narrow(lookup.where(), self.filters, now)
+        where = with_conditions(lookup.where(), self.filters, now)
         if self.deleted:
             where = where._replace(state="ended", ended_by="delete")
         if self.pending:

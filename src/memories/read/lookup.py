@@ -592,7 +592,7 @@ def _with_past_reinforcement(store: Store, record: Record, moment: datetime) -> 
 # --- a caller's conditions ---
 
 
-def narrow(where: Filter, conditions: Mapping[str, Any], now: datetime) -> Filter:
+def with_conditions(where: Filter, conditions: Mapping[str, Any], now: datetime) -> Filter:
     """Return a filter with a caller's conditions added.
 
     Args:

@@ -11,15 +11,16 @@ from memories.settings import HalfLife
 from memories.stores.records import Collection, Patch, Record, Ref
 
 LINK = ("corrects", "corrected_by", "corrected_at")  # fields of a correction; see `write.links`
-# field of the newer memory: the ids of memories that it must not be linked to again
-NOT_CORRECTED = "not_corrected"
+# field of the newer memory: the ids of memories that it must not be linked to again, because
+# somebody said so with `--not-corrects`
+NOT_CORRECTS = "not_corrected"
 _RESTORED = " (restored)"  # suffix of a restored version's `ended_by`
 _SCOPE = "\x1f"  # between project and key, neither of which can contain a control character
 # Fields for the evidence that a memory cites; see `anchors`.
 ANCHORS = ("anchors", "anchored_at", "valid_until", "recheck_days")
 _ANCHOR_SEPARATOR = "\n"
 _COPIED_FIELDS = (
-    "decay", "confidence", "source", "supersedes", *LINK, NOT_CORRECTED, "first_at",
+    "decay", "confidence", "source", "supersedes", *LINK, NOT_CORRECTS, "first_at",
 )  # fmt: skip
 
 

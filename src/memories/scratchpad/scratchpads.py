@@ -12,7 +12,7 @@ from memories.core.urls import local_path
 from memories.errors import InvalidInput, StoreError
 from memories.guard import validate
 from memories.models import OFTEN, SHARED
-from memories.read.lookup import Lookup, complete_project, narrow, with_global
+from memories.read.lookup import Lookup, complete_project, with_conditions, with_global
 from memories.read.versions import corrected_by
 from memories.settings import Config
 from memories.stores import Store
@@ -332,7 +332,7 @@ class Scratchpads:
         self, filters: "SearchFilters", entries: "Sequence[Entry]"
     ) -> "Callable[[Record], bool]":
         """Return a function that tests whether a record meets the filters of a search."""
-        namespaces = narrow(self.lookup.where(), filters, self._clock())
+        namespaces = with_conditions(self.lookup.where(), filters, self._clock())
         projects = {entry.tags["project"] for entry in entries if "project" in entry.tags}
         project = complete_project(filters.get("project"), projects)
         alternatives = with_global(namespaces, project)

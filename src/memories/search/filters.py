@@ -2,9 +2,9 @@
 
 To add a filter, add a key to `SearchFilters` and a row to `_ROWS` here; CONTRIBUTING.md shows an
 example with its tests. A filter that compares a whole label of records is applied by the store, as
-a part of its `Filter`: `read.lookup.narrow`. Any other, such as one that compares a part of the
-label `VIA` (`guard.origin`), needs a predicate, which `search.search` applies to the candidates
-that the store has found. The web page has its own form, with only a few filters.
+a part of its `Filter`: `read.lookup.with_conditions`. Any other, such as one that compares a part
+of the label `VIA` (`guard.origin`), needs a predicate, which `search.search` applies to the
+candidates that the store has found. The web page has its own form, with only a few filters.
 """
 
 from collections.abc import Mapping, Sequence
@@ -99,7 +99,7 @@ class Parameter(NamedTuple):
         choices: The allowed values, if there are only a few.
         metavar: The placeholder of its value, if different from its kind's; see `placeholder`.
         default: The default value; empty if it doesn't narrow the search.
-        lists: Whether lists of memories support it too: `Memories.list` must then take it.
+        in_lists: Whether lists of memories support it too: `Memories.list` must then take it.
         in_scratchpad: Whether the scratchpad supports it.
         hint: Additional information for a model; usually empty, since every session pays for its
             tokens.
@@ -113,7 +113,7 @@ class Parameter(NamedTuple):
     choices: tuple[str, ...] = ()
     metavar: str = ""
     default: str = ""
-    lists: bool = False
+    in_lists: bool = False
     in_scratchpad: bool = False
     hint: str = ""
 
@@ -171,42 +171,44 @@ _ROWS = (
     Parameter("speaker", "text", "Only turns of this speaker."),
     Parameter(
         "tags", "tags", "Only with this tag; may be repeated, and all must match.", alias="tag",
-        lists=True, in_scratchpad=True, hint="must all match",
+        in_lists=True, in_scratchpad=True, hint="must all match",
     ),
     Parameter(
-        "project", "text", "Only from this project, or valid in every project.", lists=True,
+        "project", "text", "Only from this project, or valid in every project.", in_lists=True,
         in_scratchpad=True, hint=". is this folder's",
     ),
     Parameter(
-        "written_by", "text", "Only memories and turns written by this client or user.", lists=True,
-        in_scratchpad=True,
+        "written_by", "text", "Only memories and turns written by this client or user.",
+        in_lists=True, in_scratchpad=True,
     ),
     Parameter(
         "trust", "text",
             f"Only memories and turns with this trust: {_either(TRUSTS)}.", choices=TRUSTS,
-        metavar="LEVEL", lists=True, in_scratchpad=True,
+        metavar="LEVEL", in_lists=True, in_scratchpad=True,
     ),
     Parameter(
         "where", "text",
         'Only memories and turns that match an expression, such as "type = fact and not by = '
         'claude-code".',
-        metavar="EXPRESSION", lists=True, in_scratchpad=True,
+        metavar="EXPRESSION", in_lists=True, in_scratchpad=True,
     ),
-    Parameter("pending", "flag", "Search the memories that wait for review instead.", lists=True),
+    Parameter(
+        "pending", "flag", "Search the memories that wait for review instead.", in_lists=True,
+    ),
     Parameter(
         "since", "time",
-            "Only memories and turns written at this time or later.", "Time", lists=True,
+            "Only memories and turns written at this time or later.", "Time", in_lists=True,
         in_scratchpad=True, hint="like 2024-05-31 or 7d",
     ),
     Parameter(
         "until", "time",
             "Only memories and turns written by this time; a date includes that whole day.",
-        "Time", lists=True, in_scratchpad=True,
+        "Time", in_lists=True, in_scratchpad=True,
     ),
     Parameter(
         "as_of", "time",
         "Search what was current at this time; a date means the end of that day.", "Time",
-        lists=True, hint="what was known then",
+        in_lists=True, hint="what was known then",
     ),
     Parameter(
         "now", "time", 'Reference time for words like "yesterday".', "Time", default="now",
@@ -238,7 +240,7 @@ _ROWS = (
     ),
     Parameter(
         "limit", "whole", "Maximum number of results, 1 to 1000.", "Output", default="10",
-        lists=True, in_scratchpad=True,
+        in_lists=True, in_scratchpad=True,
     ),
 )
 # fmt: on

@@ -17,7 +17,7 @@ from memories.core.times import query_time
 from memories.errors import EmbedderError, InvalidInput
 from memories.guard import validate
 from memories.languages.text import query_terms, stop_terms
-from memories.read.lookup import Lookup, narrow, only_pending, with_global
+from memories.read.lookup import Lookup, only_pending, with_conditions, with_global
 from memories.read.subjects import REPLACES, has_words_of, score_replacement
 from memories.search import noise
 from memories.search.candidates import Gathered, Query, gather_standalone
@@ -202,7 +202,7 @@ def _parse_relevance(rank: str, config: Config) -> Relevance | None:
 
 def _parse_filter(lookup: Lookup, options: SearchFilters, now: datetime) -> Filter:
     """Return the filter for the records to search, for any collection."""
-    filters = narrow(lookup.where(), options, now)
+    filters = with_conditions(lookup.where(), options, now)
     collections = collections_of(options.get("scope", "memories"))
     if options.get("pending"):
         if filters.as_of is not None or collections != COLLECTIONS["memories"]:

@@ -38,7 +38,8 @@ class Store(Protocol):
     but have no words and no vectors; searches, statistics and changes of the embedding space leave
     them out.
 
-    Rules for every backend, checked by `tests/stores/contract/`:
+    Rules for every backend. `tests/stores/contract/` checks them, except what a crash or a power
+    failure may do: docs/reliability.md lists the tests of that.
 
     - *Isolation.* Filters and refs name their namespaces, and nothing in any other namespace is
       read, counted, changed or revealed. No filter selects every namespace; only the method

@@ -160,7 +160,7 @@ class StoreWrapper(Store):
 # Maximum number of collected records. Collecting records takes almost no time; adding them to the
 # store does. With a higher limit, a caller that limits the duration of a transaction would find out
 # too late how long the transaction takes.
-MOST_WAITING = 512
+MOST_COLLECTED = 512
 
 
 class Mark(NamedTuple):
@@ -203,7 +203,7 @@ class BatchedStore(StoreWrapper):
     def append(self, records: "Sequence[Record]") -> None:
         """Collect records to add later; `flush` raises the errors of `Store.append`."""
         self._waiting += records
-        if len(self._waiting) > MOST_WAITING:
+        if len(self._waiting) > MOST_COLLECTED:
             self.flush()
 
     def patch(self, patches: "Sequence[Patch]") -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from memories.core.times import to_millis
-from memories.read.versions import LINK, NOT_CORRECTED, corrected_by, stated_at
+from memories.read.versions import LINK, NOT_CORRECTS, corrected_by, stated_at
 from memories.stores.protocol import Store, find_first
 from memories.stores.records import Collection, Filter, Patch, Record
 
@@ -174,10 +174,10 @@ def remove_link(store: Store, record: Record, older_id: str) -> Record | None:
     older, _ = _neighbours(store, record)
     if older is not None:
         store.patch([_clear(older, "corrected_by", "corrected_at")])
-    not_corrected = " ".join((*record.names(NOT_CORRECTED), older_id))
-    store.patch([_patch(record, corrects=None, **{NOT_CORRECTED: not_corrected})])
+    not_corrected = " ".join((*record.names(NOT_CORRECTS), older_id))
+    store.patch([_patch(record, corrects=None, **{NOT_CORRECTS: not_corrected})])
     record = _without(record, {"corrects"})
-    return record._replace(fields={**record.fields, NOT_CORRECTED: not_corrected})
+    return record._replace(fields={**record.fields, NOT_CORRECTS: not_corrected})
 
 
 def update_links(store: Store, latest: Record, new: Record) -> Record:
@@ -245,7 +245,7 @@ def link_restated(store: Store, latest: Record, new: Record, correction: Record)
     """
     leave_chains(store, [latest])
     new = without_links(new)
-    if correction.ref.group in new.names(NOT_CORRECTED):
+    if correction.ref.group in new.names(NOT_CORRECTS):
         return new
     store.patch([_corrected_patch(correction, new)])
     return new._replace(fields={**new.fields, "corrects": correction.ref.group})
@@ -275,7 +275,7 @@ def _still_corrects(
     """
     if newer.labels.get("project") != older.labels.get("project"):
         return False
-    if older.ref.group in newer.names(NOT_CORRECTED):
+    if older.ref.group in newer.names(NOT_CORRECTS):
         return False
     if _repeats(newer, newer_before) and _repeats(older, older_before):
         return True

@@ -51,7 +51,7 @@ LISTING: Fields = {
         choices=("created", "updated", "reinforced", "confidence", "accesses", "version", "key"),
     ),
     "reverse": Field("flag", "Reverse the order of the list."),
-    **{row.public_name: FILTERED[row.public_name] for row in FILTERS.values() if row.lists},
+    **{row.public_name: FILTERED[row.public_name] for row in FILTERS.values() if row.in_lists},
     **CURSOR,
 }
 

@@ -107,15 +107,15 @@ def change(
     ended: Counter[tuple[str, str, str, str]] = Counter()
     for sign, records in ((-1, old), (1, new)):
         for record in records:
-            place = record.ref.namespace, str(record.ref.collection)
-            total = sums.setdefault((*place, record.ended), [0, 0, 0, 0])
+            corpus = record.ref.namespace, str(record.ref.collection)
+            total = sums.setdefault((*corpus, record.ended), [0, 0, 0, 0])
             deleted = record.ended and record.ended_by == "delete"
             numbers = (1, record.length, int(record.embedded), int(deleted))
             for column, number in enumerate(numbers):
                 total[column] += sign * number
             labels = ended if record.ended else live
             for pair in record.labels.items():
-                labels[(*place, *pair)] += sign
+                labels[(*corpus, *pair)] += sign
     rows = [(*corpus, *total) for corpus, total in sorted(sums.items()) if any(total)]
     vector_counts = db.rows(_ADD, _to_columns(rows)) if rows else []
     names = sorted(label for label in {*live, *ended} if live[label] or ended[label])

@@ -95,7 +95,11 @@ def sqlite_errors(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def read_errors(path: Path) -> Iterator[None]:
-    """Translate SQLite's errors as `sqlite_errors` does, but omit "nothing was written"."""
+    """Translate SQLite's errors as `sqlite_errors` does, but omit "nothing was written".
+
+    The words are removed from the message, because an error raised further inside, such as that of
+    a migration, has them too.
+    """
     try:
         with sqlite_errors(path):
             yield

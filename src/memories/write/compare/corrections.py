@@ -100,7 +100,7 @@ _DENIAL = 8  # maximum number of characters that differ if one text negates the 
 _CASE = {"zh": "(?!)", "ja": "は|が|を", "ko": r"(?:은|는|이|가|을|를)\s", "th": "(?!)"}
 # One thing of possibly several, which a time, port or path distinguishes from the others: "there is
 # a meeting on Monday", "a worker listens on port 7001". "A build takes 40 minutes" is about all
-# builds.
+# builds. Matched against the texts, because `reduce_to_frame` drops their articles.
 _ONE_OF_SEVERAL = re.compile(
     r"there(?:'s| is| was) (?:also )?an? "
     r"|an? (?:[\w-]+ ){1,4}(?:at \d|on port \d|to [/~]|on \w+days?\b)",

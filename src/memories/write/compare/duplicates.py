@@ -170,8 +170,8 @@ def same_lines(new: str, old: str) -> bool:
 
 
 def is_value(word: Word) -> bool:
-    """Return whether a word is a number, date, version, path or identifier, or a preposition next
-    to one.
+    """Return whether a word is a number, date, version, path or identifier. So is any preposition,
+    because a value may begin with one: "on Monday".
     """
     if word.key in SOFT or any(map(str.isdigit, word.key)):
         return True
