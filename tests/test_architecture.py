@@ -57,8 +57,8 @@ ORDER = {
     "memories.search": "filters relevance < ranking < candidates < noise surroundings results < search",
     "memories.write": """compare turn_queue accesses < suspicion links anchoring < change turns many < forget
         repetitions < writer < tidy < truth create < review rollback""",
-    "memories.write.compare": "vocabulary < reading grammar < word_order < duplicates < frames "
-    "< corrections",
+    "memories.write.compare": "quick_checks vocabulary < reading grammar < word_order "
+    "< duplicates < frames < corrections",
     "memories.scratchpad": """entries text < layout < file < hot_tier mirror < matching refresh <
         scratchpads""",
     "memories.transfer": """lines pages stats < audit bundle export intake migrate moves sources < importing foreign <
@@ -395,6 +395,19 @@ def test_commands_without_vectors_do_not_load_heavy_libraries(command: str, empt
         "sys.stderr.write(repr(heavy)) if heavy else None\nsys.exit(code or len(heavy))"
     )
     assert in_process(script, empty, command.replace("ID", made.id))
+
+
+def test_a_memory_unlike_the_stored_ones_is_created_without_reading_word_lists(empty: Path) -> None:
+    script = """
+import sys
+from memories import Memories
+with Memories(embedder="minilm") as memories:
+    for text in ("The API listens on port 8080", "Bert leads the payments team", sys.argv[1]):
+        memories.create(text)
+print("memories.write.compare.vocabulary" in sys.modules)
+"""
+    assert in_process(script, empty, "Deploys happen on Tuesdays") == "False\n"
+    assert in_process(script, empty, "The API listens on port 9090") == "True\n"
 
 
 @pytest.mark.thorough  # imports the libraries of each host

@@ -23,6 +23,7 @@ from memories.write.compare.duplicates import (
     compare_words,
     same_lines,
 )
+from memories.write.compare.quick_checks import may_be_related
 from memories.write.compare.reading import read
 from tables import failures_of
 from verdicts import changed
@@ -504,6 +505,14 @@ def test_long_texts_are_the_same_if_their_lines_and_indents_are_equal() -> None:
         for (new, old, _), more in zip(LINES, fillers, strict=True)
     ]
     assert found == [same for *_, same in LINES]
+
+
+def test_equal_lines_are_compared_however_dissimilar_their_vectors_are() -> None:
+    related = [
+        may_be_related(new, old, 0.0, threshold=0.8) for new, old, is_same in LINES if is_same
+    ]
+    assert all(related)
+    assert not may_be_related("The port is 8080.", "Ann likes tea.", 0.0, threshold=0.8)
 
 
 @pytest.mark.parametrize("path", [LANGUAGES, PROSE], ids=lambda path: path.stem)

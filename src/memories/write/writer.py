@@ -15,6 +15,7 @@ from memories.read.subjects import REPLACES, score_replacement, stands_out
 from memories.stores.protocol import Store, scan_pages
 from memories.stores.records import Candidate, Collection, Filter, Record, Ref
 from memories.write.anchoring import Anchoring
+from memories.write.compare.quick_checks import may_be_related
 from memories.write.links import leave_chains
 
 if TYPE_CHECKING:
@@ -155,7 +156,25 @@ class Writer(NamedTuple):
             vectors: The draft's vectors.
             where: The memories to compare it with; by default, all current ones.
         """
-        # These modules read word lists, which only a comparison needs.
+        threshold = 1.0
+        if self.embedder is not None:
+            threshold = self.embedder.space.duplicate
+        where = where or Filter(Collection.MEMORY, (self.lookup.namespace,))
+        rivals = self._find_rivals(draft, vectors, where)
+        related: list[Candidate] = []
+        for rival in rivals:
+            text = rival.record.text
+            if may_be_related(draft.content, text, rival.similarity, threshold=threshold):
+                related.append(rival)
+        if not related:
+            return Comparison(rivals=rivals)
+        return self._compare_words(draft, vectors, related, threshold)._replace(rivals=rivals)
+
+    def _compare_words(
+        self, draft: Draft, vectors: Any, related: Sequence[Candidate], threshold: float
+    ) -> Comparison:
+        """Compare a draft, word by word, with memories that it may repeat or correct."""
+        # These modules read word lists, which most drafts don't need.
         from memories.write.compare.corrections import corrects
         from memories.write.compare.duplicates import Relation, compare_texts
 
@@ -163,12 +182,7 @@ class Writer(NamedTuple):
         duplicates: list[Similar] = []
         similar: list[Similar] = []
         corrected: list[Record] = []
-        threshold = 1.0
-        if self.embedder is not None:
-            threshold = self.embedder.space.duplicate
-        where = where or Filter(Collection.MEMORY, (self.lookup.namespace,))
-        rivals = self._find_rivals(draft, vectors, where)
-        for candidate in rivals:
+        for candidate in related:
             record, similarity = candidate.record, candidate.similarity
             relation, difference = compare_texts(
                 draft.content,
@@ -198,7 +212,6 @@ class Writer(NamedTuple):
             tuple(duplicates[:MAX_SIMILAR]),
             tuple(similar[:MAX_SIMILAR]),
             tuple(corrected),
-            rivals,
         )
 
     def compare_stored(self, record: Record, vectors: Any) -> Comparison:

@@ -25,14 +25,13 @@ without a mark.
 - `_replaces_signs`, for scripts without spaces.
 """
 
-import functools
 import re
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 
 from memories import languages
 from memories.languages import are_opposite
-from memories.languages.text import is_latin, is_unspaced
+from memories.languages.text import is_unspaced
 from memories.write.compare.duplicates import align_texts, is_value
 from memories.write.compare.frames import (
     ARTICLES,
@@ -44,6 +43,7 @@ from memories.write.compare.frames import (
     reduce_to_frame,
     verb_of,
 )
+from memories.write.compare.quick_checks import may_correct, split_words
 from memories.write.compare.reading import CASED, tongues
 from memories.write.compare.vocabulary import (
     ANTONYMS,
@@ -69,10 +69,6 @@ from memories.write.compare.vocabulary import (
     keys_of,
 )
 
-_MAX_CHARACTERS = 400  # a longer text usually makes several statements
-_MIN_SHARED = 0.45  # minimum share of the longer text's words that both texts contain
-# fraction of the duplicate threshold; texts less similar than this are about different things
-_MIN_SIMILARITY = 0.4
 # Words that may stand between two changed words or between the parts of a date: 31 de marzo.
 _LIGHT = SOFT | ARTICLES | CUES | BE | DATES | frozenset("not no t s is are".split())
 _LIGHT |= frozenset("de du di da do del .".split())
@@ -117,17 +113,13 @@ def corrects(new: str, old: str, similarity: float | None, *, threshold: float) 
         similarity: The cosine of their vectors, or None without vectors.
         threshold: The embedder's minimum cosine for two texts that may say the same thing.
     """
-    if max(len(new), len(old)) > _MAX_CHARACTERS or "\n" in new.strip() or "\n" in old.strip():
+    if not may_correct(new, old, similarity, threshold=threshold):
         return False
     if _ONE_OF_SEVERAL.match(new) and _ONE_OF_SEVERAL.match(old):
         return False
-    is_far = similarity is not None and similarity < _MIN_SIMILARITY * threshold
-    if is_far and is_latin(new) and is_latin(old):
-        return False
     if is_unspaced(new) and is_unspaced(old):
         return _replaces_signs(new, old)
-    new_tokens, old_tokens = _tokens(new), _tokens(old)
-    if not _share_words(new_tokens, old_tokens) or _differ_twice(new_tokens, old_tokens):
+    if _differ_twice(split_words(new), split_words(old)):
         return False
     new_words, old_words = (reduce_to_frame(words) for words in align_texts(new, old))
     return (
@@ -135,22 +127,6 @@ def corrects(new: str, old: str, similarity: float | None, *, threshold: float) 
         or _differs_by_denial(new_words, old_words)
         or _replaces_value(new_words, old_words, tongues(new, old))
     )
-
-
-# --- quick checks that avoid a full comparison
-
-
-@functools.lru_cache(maxsize=2)
-def _tokens(text: str) -> Sequence[str]:
-    return re.findall(r"\w+", text.lower())
-
-
-def _share_words(new: Sequence[str], old: Sequence[str]) -> bool:
-    new_words, old_words = {*new}, {*old}
-    count = max(len(new_words), len(old_words))
-    if new_words & {"from", "instead"}:  # one text also announces the change
-        count = min(len(new_words), len(old_words))
-    return len(new_words & old_words) >= _MIN_SHARED * count
 
 
 def _differ_twice(new: Sequence[str], old: Sequence[str]) -> bool:

@@ -24,7 +24,8 @@ from memories.write.compare.grammar import (
     pair_words,
     rewrite,
 )
-from memories.write.compare.reading import CASED, bare, is_shouted, quotations, read, tongues
+from memories.write.compare.quick_checks import bare, may_repeat
+from memories.write.compare.reading import CASED, is_shouted, quotations, read, tongues
 from memories.write.compare.vocabulary import (
     COMPOUNDS,
     DATES,
@@ -65,9 +66,6 @@ class TextComparison(NamedTuple):
 
 _T = TypeVar("_T")
 MAX_COMPARED = 2_000  # maximum number of characters in a text that is compared word by word
-# If one text contains an abbreviation, texts that say the same thing may be less similar than the
-# threshold requires.
-_SURELY_DIFFERENT = 0.75  # fraction of the threshold
 _LONGEST_ACRONYM = 5  # maximum number of letters
 _DATE = re.compile(r"\d{4}-\d\d(-\d\d)?|q[1-4]|\d{1,2}:\d\d")
 _VERSION = re.compile(r"v\d+|v?\d+\.\d+[\w.-]*")
@@ -106,10 +104,10 @@ def compare_words(
     new: str, old: str, similarity: float | None, *, threshold: float, explain: bool = True
 ) -> TextComparison:
     """Compare texts of any length word by word; see `compare_texts`. Long texts take seconds."""
-    are_alike = bare(new) == bare(old)
-    if not are_alike and similarity is not None and similarity < _SURELY_DIFFERENT * threshold:
+    if not may_repeat(new, old, similarity, threshold=threshold):
         # This is the usual case, and parsing the words would take a hundred times as long.
         return TextComparison(Relation.DIFFERENT)
+    are_alike = bare(new) == bare(old)
     codes = tongues(new, old)
     is_far = similarity is not None and similarity < threshold
     is_unexplained = similarity is None or is_far or not explain

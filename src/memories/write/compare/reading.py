@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from memories import languages
 from memories.languages.text import mark_raised
+from memories.write.compare.quick_checks import STRAIGHT
 from memories.write.compare.vocabulary import (
     ABBREVIATED,
     ACRONYMS,
@@ -55,12 +56,10 @@ _THOUSANDS = re.compile(r"(\d+)k|(\d{1,3}(?:,\d{3})+)")
 _QUANTITY = re.compile(
     r"(\d+(?:[.,]\d+)?)(GiB|GB|MiB|MB|KB|TB|ms|s|h|min|am|pm|AM|PM|kg|km|m|cm|mm|g|px|°C|°F)"
 )
-_STRAIGHT = str.maketrans("‘’“”„।۔؟،؛", '\'\'"""..?,;')
 _ELIDED = r"(?i)\b((?:[cdjlmnst]|qu|all|dall|dell|nell|sull|un)')(?=\w)"  # in French and Italian
 _DECIMAL = re.compile(r"(\d+),(\d{1,2})")
 _SHOWS = 150  # the language of a text is detected from this many characters
 _DASH = "\ue000"  # represents the dash that joins two clauses
-_ENDING = re.compile(r"(?<=[\w)\]}\"'»”」』+#%`])[.!。…]+$")
 _LONGEST = 64  # maximum number of letters; the pattern takes quadratic time
 _SENTENCE = re.compile(
     r"(?!(?:\w\.){2,}|(?:etc|vs|cf|no|dr|mr|mrs|approx)\.).*\w\W*[.!?…。]\W*", re.I
@@ -108,16 +107,6 @@ _STOP = Word(".", ".")
 _QUESTION = Word("?", "?", exact=True)
 
 
-@functools.lru_cache(maxsize=2_048)  # many new texts are compared with the same old ones
-def bare(text: str) -> str:
-    """Return the normalized form of a text, which is used to test texts for equality.
-
-    The text is not case-folded, since that would turn "ß" into "ss".
-    """
-    spelled = unicodedata.normalize("NFKC", text).translate(_STRAIGHT).lower()
-    return _ENDING.sub("", " ".join(spelled.split()))
-
-
 @functools.lru_cache(maxsize=256)  # the same text is compared often
 def read(text: str, codes: Sequence[str] = ()) -> tuple[Sequence[Word], Sequence[Word]]:
     """Return the words of a text as written, and as understood.
@@ -145,7 +134,7 @@ def is_shouted(words: Sequence[Word]) -> bool:
 
 def quotations(text: str) -> list[str]:
     """Return the parts of a text that are in quotes or backticks."""
-    return [quoted[1:-1] for quoted in _QUOTED.findall(text.translate(_STRAIGHT))]
+    return [quoted[1:-1] for quoted in _QUOTED.findall(text.translate(STRAIGHT))]
 
 
 # --- words as they were written
@@ -172,7 +161,7 @@ def _split(text: str, codes: Sequence[str]) -> list[Word]:
 
 def _spell_out(text: str, codes: Sequence[str]) -> str:
     """Return a text with straight quotes, ASCII digits and no contractions."""
-    spelled = unicodedata.normalize("NFKC", mark_raised(text)).translate(_STRAIGHT)
+    spelled = unicodedata.normalize("NFKC", mark_raised(text)).translate(STRAIGHT)
     if not spelled.isascii():
         decimals = {sign for sign in spelled if sign.isdecimal()}
         digits = {ord(sign): str(unicodedata.decimal(sign)) for sign in decimals}

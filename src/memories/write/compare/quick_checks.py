@@ -1,0 +1,76 @@
+"""Quick checks that rule out most pairs of texts, so that the word lists are rarely read."""
+
+import functools
+import re
+import unicodedata
+from collections.abc import Sequence
+
+from memories.languages.text import is_latin, is_unspaced
+
+STRAIGHT = str.maketrans("‘’“”„।۔؟،؛", '\'\'"""..?,;')
+_ENDING = re.compile(r"(?<=[\w)\]}\"'»”」』+#%`])[.!。…]+$")
+# If one text contains an abbreviation, texts that say the same thing may be less similar than the
+# threshold requires.
+_SURELY_DIFFERENT = 0.75  # fraction of the threshold
+# fraction of the duplicate threshold; texts less similar than this are about different things
+_MIN_SIMILARITY = 0.4
+_MIN_SHARED = 0.45  # minimum share of the longer text's words that both texts contain
+_MAX_CHARACTERS = 400  # a longer text usually makes several statements
+
+
+def may_be_related(new: str, old: str, similarity: float | None, *, threshold: float) -> bool:
+    """Return whether a new text may repeat or correct an old one, so that their words must be
+    compared.
+
+    Args:
+        new: The new text.
+        old: The stored text.
+        similarity: The cosine of their vectors, or None without vectors.
+        threshold: The embedder's minimum cosine for two texts that may say the same thing.
+    """
+    if may_repeat(new, old, similarity, threshold=threshold):
+        return True
+    return may_correct(new, old, similarity, threshold=threshold)
+
+
+def may_repeat(new: str, old: str, similarity: float | None, *, threshold: float) -> bool:
+    """Return whether two texts may say the same thing; see `may_be_related`."""
+    if similarity is None or similarity >= _SURELY_DIFFERENT * threshold:
+        return True
+    return bare(new) == bare(old)
+
+
+def may_correct(new: str, old: str, similarity: float | None, *, threshold: float) -> bool:
+    """Return whether a new text may correct an old one; see `may_be_related`."""
+    if max(len(new), len(old)) > _MAX_CHARACTERS or "\n" in new.strip() or "\n" in old.strip():
+        return False
+    is_far = similarity is not None and similarity < _MIN_SIMILARITY * threshold
+    if is_far and is_latin(new) and is_latin(old):
+        return False
+    if is_unspaced(new) and is_unspaced(old):
+        return True
+    return _share_words(split_words(new), split_words(old))
+
+
+@functools.lru_cache(maxsize=2_048)  # many new texts are compared with the same old ones
+def bare(text: str) -> str:
+    """Return the normalized form of a text, which is used to test texts for equality.
+
+    The text is not case-folded, since that would turn "ß" into "ss".
+    """
+    spelled = unicodedata.normalize("NFKC", text).translate(STRAIGHT).lower()
+    return _ENDING.sub("", " ".join(spelled.split()))
+
+
+@functools.lru_cache(maxsize=2)
+def split_words(text: str) -> Sequence[str]:
+    """Return the words of a text in lower case, without marks."""
+    return re.findall(r"\w+", text.lower())
+
+
+def _share_words(new: Sequence[str], old: Sequence[str]) -> bool:
+    new_words, old_words = {*new}, {*old}
+    count = max(len(new_words), len(old_words))
+    if new_words & {"from", "instead"}:  # one text also announces the change
+        count = min(len(new_words), len(old_words))
+    return len(new_words & old_words) >= _MIN_SHARED * count
