@@ -256,6 +256,11 @@ class History(NamedTuple):
         """The number of the latest version."""
         return self.versions[-1].version
 
+    @property
+    def tags(self) -> Mapping[str, str]:
+        """The tags of the latest version."""
+        return self.versions[-1].tags
+
 
 @dataclass(frozen=True, slots=True)
 class Draft:

@@ -19,10 +19,13 @@ import apsw
 import pytest
 
 from forkserver import ForkServer
+from memories.cli.text import rivals
 from memories.errors import StoreError
 from memories.hooks.transcripts import Utterance
 from memories.transfer import foreign
 from memories.transfer.sources import SOURCES, recognize
+from memories.write.review import Rivals
+from memories.write.writer import Similar
 
 if TYPE_CHECKING:
     import subprocess
@@ -353,7 +356,27 @@ def test_a_review_shows_similar_memories_and_the_import_of_a_statement(
     assert {result["import"] for result in results.values()} == {answer["import"]}
     page = memory("review", "--format", "text").out
     assert page.count(f"From import {answer['import']}:") == 1
-    assert "differs: " in page
+    assert "(differs: numbers: 5432 -> 5433)" in page
+
+
+def test_a_review_says_how_a_correction_in_other_words_differs(
+    memory: Command, folder: Path
+) -> None:
+    older = memory("create", "Dana's editor is Vim").json
+    (folder / "notes.txt").write_text("Dana's editor is now Helix\n")
+    memory("import", "notes.txt")
+    [result] = memory("review").json["results"]
+    assert result["similar_to"][0]["difference"] == "name: Vim -> Helix"
+    line = f"  {older['id'][:18]}  Dana's editor is Vim"
+    page = memory("review", "--format", "text").out
+    assert f"{line}  (differs: name: Vim -> Helix)\n" in page
+    accepted = memory("review", "accept", result["id"], "--yes", "--format", "text").out
+    assert f"{line}  (similar: name: Vim -> Helix)\n" in accepted
+
+
+def test_a_difference_that_cannot_be_named_is_left_out() -> None:
+    similar = Similar("01a1fdf1-92cd-72f2", "Dana uses Vim", 0.5, datetime(2026, 1, 2, tzinfo=UTC))
+    assert rivals(Rivals(None, (), (similar,))).endswith("Dana uses Vim  (differs)")
 
 
 def test_messages_that_a_hook_captured_are_known(

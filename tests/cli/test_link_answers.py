@@ -80,6 +80,18 @@ def test_an_update_that_changes_nothing_says_so(memory: Command, chain: tuple[st
     assert removed["hint"] == f"this memory no longer corrects {older}"
 
 
+def test_an_update_names_a_tag_that_it_did_not_find(memory: Command) -> None:
+    made = memory("create", "The office is in Rome", "--tag", "team=blue").json["id"]
+    answer = memory("update", made, "--remove-tag", "taem")
+    assert (answer.code, answer.json["hint"]) == (0, 'the memory has no tag "taem"')
+    shown = memory("update", made, "--remove-tag", "taem", "--format", "text").out
+    assert shown.startswith("= unchanged\n")
+    assert 'the memory has no tag "taem"' in shown
+    changed = memory("update", made, "--remove-tag", "taem", "--tag", "floor=2").json
+    assert (changed["version"], changed["hint"]) == (2, 'the memory has no tag "taem"')
+    assert "hint" not in memory("update", made, "--remove-tag", "team").json
+
+
 def test_many_updates_say_what_each_did(memory: Command, chain: tuple[str, str]) -> None:
     older, newer = chain
     answer = memory("update", "-", "--tag", "team=blue", stdin=f"{older}\n{newer}\n").json

@@ -175,6 +175,18 @@ def test_edits_and_other_files_are_not_overwritten(filled: Command, tmp_path: Pa
     assert [path.name for path in other.iterdir()] == ["thesis.md"]
 
 
+def test_other_files_beside_an_export_stay(filled: Command, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    filled("export", "--markdown", str(folder))
+    (folder / "README").write_text("Mine.")
+    assert filled("export", "--markdown", str(folder)).code == 0
+    assert (folder / "README").read_text() == "Mine."
+    (folder / "thesis.md").write_text("Mine.")
+    refused = filled("export", "--markdown", str(folder))
+    assert (refused.code, "thesis.md has no frontmatter" in refused.error) == (2, True)
+    assert "move the file out of the folder" in refused.error
+
+
 def test_the_file_of_a_forgotten_memory_is_removed(filled: Command, tmp_path: Path) -> None:
     folder = tmp_path / "out"
     filled("export", "--markdown", str(folder))

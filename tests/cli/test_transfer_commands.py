@@ -213,8 +213,33 @@ def test_an_export_of_an_older_program_is_read_with_a_note(memory: Command, fold
     )
     answer = memory("import", "-", "--store", url(folder, "other"), stdin=older)
     assert answer.json["imported"] == 4
-    assert "the export may be incomplete" in answer.json["note"]
-    assert "the export may be incomplete" in answer.err
+    note = "version 1 of the format, which has no last line that marks the end, so it may be"
+    assert note in answer.json["note"]
+    assert note in answer.err
+
+
+EMPTY_PATHS = [
+    ("export", "-o", ""),
+    ("export", "--markdown", ""),
+    ("create", "--lines", ""),
+    ("doctor", "--salvage", ""),
+    ("backup", ""),
+    ("import", ""),
+    ("import", "json", ""),
+]
+
+
+@pytest.mark.parametrize("arguments", EMPTY_PATHS, ids=" ".join)
+def test_an_empty_path_is_refused(
+    memory: Command, folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    memory("create", "The office is in Rome")
+    inside = folder / "inside"
+    inside.mkdir()
+    monkeypatch.chdir(inside)
+    answer = memory(*arguments)
+    assert (answer.code, "the path is empty" in answer.error) == (2, True)
+    assert not list(inside.iterdir())
 
 
 # --- import

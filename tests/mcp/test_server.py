@@ -193,9 +193,10 @@ def test_a_memory_is_created_changed_deleted_and_restored(
     assert made["stored"] is True
     known = made["id"]
     [hit] = either.search(query="when do deploys happen", tags={"project": "shop"})
-    assert (hit["id"], hit["content"]) == (short_id(known), "Deploys happen on Tuesdays")
+    assert (hit["id"], hit["content"]) == (known, "Deploys happen on Tuesdays")
+    prefix = memories.get(known).id[:18]
     changed = either.call(
-        "update_memory", id=known[:18], content="Deploys happen on Thursdays", tags={"type": "fact"}
+        "update_memory", id=prefix, content="Deploys happen on Thursdays", tags={"type": "fact"}
     )
     assert changed["version"] == 2
     assert changed["memory"][0]["marks"] == "project=shop, type=fact"
@@ -203,7 +204,7 @@ def test_a_memory_is_created_changed_deleted_and_restored(
     assert either.search(query="when do deploys happen") == []
     assert hits(either.call("list_memories")) == []
     [gone] = hits(either.call("list_memories", deleted=True))
-    assert gone["id"] == short_id(known)
+    assert gone["id"] == known
     assert "deleted" in gone["marks"]
     versions = either.call("get_history", id=known)["versions"]
     assert [version["content"] for version in versions] == [
@@ -213,6 +214,22 @@ def test_a_memory_is_created_changed_deleted_and_restored(
     assert versions[1]["ended_by"] == "delete"
     assert either.call("restore_memory", id=gone["id"])["version"] == 3
     assert memories.get(known).content == "Deploys happen on Thursdays"
+
+
+def test_every_answer_names_memories_by_their_short_ids(modern: Agent, memories: Memories) -> None:
+    older, newer = (
+        modern.call("create_memory", content=f"The API listens on port {port}")["id"]
+        for port in (6379, 6380)
+    )
+    history = modern.call("get_history", id=newer)
+    assert (history["id"], history["corrects"]) == (newer, older)
+    assert modern.call("update_memory", id=newer, tags={"team": "blue"})["id"] == newer
+    deleted = modern.call("delete_memory", id=newer)
+    assert deleted["note"] == f"memory {older}, which the deleted one corrected, is current again"
+    assert modern.call("restore_memory", id=newer)["id"] == newer
+    for memory_id in (older, newer):
+        whole = memories.get(memory_id).id
+        assert whole != memory_id == short_id(whole)
 
 
 def test_every_item_is_dated_and_attributed(modern: Agent, memories: Memories) -> None:
@@ -366,7 +383,7 @@ def test_create_uses_every_argument(modern: Agent, memories: Memories) -> None:
     )["id"]
     made = memories.get(new)
     assert (made.supersedes, str(made.decay_policy), made.base_confidence) == (
-        old,
+        memories.get(old).id,
         "reinforceable",
         0.5,
     )
@@ -386,11 +403,13 @@ def test_a_confirmed_memory_is_no_longer_corrected(modern: Agent, memories: Memo
     answer = modern.call("update_memory", id=older, confirm=True)
     assert (memories.get(older).corrects, memories.get(older).corrected_by) == (newer, None)
     assert answer["hint"] == (
-        f"it is current again and corrects {newer}; if that one is still true, call update_memory "
-        f"for {newer} with confirm=true"
+        f"it is current again and corrects {short_id(newer)}; if that one is still true, call "
+        f"update_memory for {short_id(newer)} with confirm=true"
     )
     answer = modern.call("update_memory", id=newer, tags={"team": "blue"})
-    assert answer["hint"].startswith(f"{older} corrects this memory; if this one is true, call")
+    assert answer["hint"].startswith(
+        f"{short_id(older)} corrects this memory; if this one is true, call"
+    )
 
 
 def test_searches_and_lists_use_every_filter(modern: Agent, memories: Memories) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from mcp_answers import read
 from memories import Draft, Memories
+from memories.core.ids import short_form
 from memories.stores.records import Collection, Filter
 
 ID, OLD, TALK = (
@@ -21,7 +22,7 @@ ID, OLD, TALK = (
 CALLS: tuple[tuple[str, dict[str, Any], dict[str, Any], tuple[int, str | None]], ...] = (
     ("get_history", {"id": ID}, {"count": 1}, (1, None)),
     ("update_memory", {"id": ID, "content": "the build runs on Friday"}, {"version": 2}, (2, None)),
-    ("update_memory", {"id": ID, "confirm": True}, {"id": ID}, (2, None)),
+    ("update_memory", {"id": ID, "confirm": True}, {"id": short_form(ID)}, (2, None)),
     ("delete_memory", {"id": ID}, {"deleted": True}, (2, "delete")),
     ("restore_memory", {"id": ID}, {"version": 3}, (3, None)),
     (

@@ -22,6 +22,7 @@ from memories.answers.fields import (
     shape,
 )
 from memories.errors import NotFound
+from memories.guard.validate import tag_keys
 
 if TYPE_CHECKING:
     from memories.memories import Memories
@@ -119,24 +120,34 @@ def create_result(created: "Created") -> dict[str, Any]:
     return answer
 
 
-def change_result(before: "Memory | History", record: "Memory") -> dict[str, Any]:
+def change_result(
+    before: "Memory | History", record: "Memory", remove_tags: Sequence[str] = ()
+) -> dict[str, Any]:
     """Return a memory that was updated or confirmed, with a hint."""
-    return memory(record) | without_none({"hint": change_hint(before, record) or None})
+    hint = change_hint(before, record, remove_tags)
+    return memory(record) | without_none({"hint": hint or None})
 
 
 def change_hint(
-    before: "Memory | History", record: "Memory", confirm: str = "run: memory confirm {}"
+    before: "Memory | History",
+    record: "Memory",
+    remove_tags: Sequence[str] = (),
+    confirm: str = "run: memory confirm {}",
 ) -> str:
-    """Return a sentence about what an update or confirmation did to the links of a memory; empty if
-    no hint is needed.
+    """Return a sentence about what an update or confirmation did to the links of a memory, and
+    about tags that it should remove but did not find; empty if no hint is needed.
 
     Args:
         before: The memory before the change.
         record: The memory after the change.
+        remove_tags: The keys of the tags that the update should remove.
         confirm: How to confirm a memory, with `{}` in place of its id.
     """
     parts: list[str] = []
-    if is_unchanged(before, record):
+    missing = [f'"{key}"' for key in tag_keys(remove_tags) if key not in before.tags]
+    if missing:
+        parts.append(f"the memory has no tag {' or '.join(missing)}")
+    elif is_unchanged(before, record):
         parts.append(HINT_UNCHANGED)
     if record.corrected_by is not None:
         advice = confirm.format(record.id)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from memories.transfer.stats import Stats
 
 HINT_UNCHECKED = (
-    "an older version wrote this export without a last line that marks its end, so the export may "
-    "be incomplete"
+    "the export is in version 1 of the format, which has no last line that marks the end, so it "
+    "may be incomplete"
 )
 MAX_LOST = 1_000  # maximum number of lost records listed in an answer; the count covers all of them
 _MAX_NAMED = 5  # maximum number of damaged records listed in a sentence

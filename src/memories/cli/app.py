@@ -20,6 +20,7 @@ TIME = (
 )
 
 _TEXTS = ("content", "query")  # arguments that people forget to quote
+_PATHS = ("FILE", "FOLDER", "PATH")  # placeholders of options that take a path
 
 
 class App(click.Group):
@@ -150,6 +151,13 @@ def completing(kind: str) -> Callable[..., Any]:
     return run
 
 
+def check_path(context: click.Context, parameter: click.Parameter, path: str | None) -> str | None:
+    """Return the path in a parameter; refuse an empty one, which would be the current folder."""
+    if path == "":
+        raise click.BadParameter("the path is empty", context, parameter)
+    return path
+
+
 class Option(click.Option):
     """A click option with a section in the help; its value can be parsed, and added to a group.
 
@@ -203,12 +211,14 @@ class Option(click.Option):
         if value is not None:
             group[self.name] = value
 
-    def _accept(self, context: click.Context, _option: click.Parameter, value: Any) -> Any:
+    def _accept(self, context: click.Context, option: click.Parameter, value: Any) -> Any:
         if self.is_single:
             if len(value) > 1:
                 name = max(self.opts, key=len)
                 raise click.UsageError(f"{name} is given twice; give it once", context)
             value = value[0] if value else None
+            if self.metavar in _PATHS:
+                check_path(context, option, value)
             if self.parse is not None and value is not None:
                 value = self.parse(value)
         if self.group:

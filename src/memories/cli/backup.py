@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from memories.answers import store_shapes
-from memories.cli.app import command, option
+from memories.cli.app import check_path, command, option
 from memories.cli.options import (
     ProgressBar,
     format_option,
@@ -41,7 +41,7 @@ _MODEL_PACKAGES = {"minilm": "memoriae", "e5": "memoriae-e5"}
 
 
 @command(epilog="memory backup\nmemory backup /mnt/disk/memories --keep 14")
-@click.argument("target", metavar="[FILE|DIR]", required=False)
+@click.argument("target", metavar="[FILE|DIR]", required=False, callback=check_path)
 @option(
     "--keep", metavar="N", parse=whole_number_or(_KEEP),
     help="In DIR, keep only the N newest backups of this store. [default: all]",

@@ -80,9 +80,15 @@ def change_each(
 
 
 def restate_each(
-    memories: "Memories", selection: Selection, change: Callable[[str], "Memory"], verb: str
+    memories: "Memories",
+    selection: Selection,
+    change: Callable[[str], "Memory"],
+    verb: str,
+    remove_tags: Sequence[str] = (),
 ) -> int:
-    """Update or confirm each selected memory; print it and the changes to its links."""
+    """Update or confirm each selected memory; print it, the changes to its links, and which of
+    `remove_tags` it does not have.
+    """
 
     def run(name: str) -> "tuple[History, Memory]":
         try:
@@ -97,10 +103,11 @@ def restate_each(
         head = f"{paint(GREEN, '✓')} {verb}"
         if shapes.is_unchanged(before, memory):
             head = f"{paint(YELLOW, '=')} unchanged"
-        hint = wrap(safe(shapes.change_hint(before, memory)))
+        hint = wrap(safe(shapes.change_hint(before, memory, remove_tags)))
         return "\n".join([head, text.memory(memory), *hint])
 
-    return for_each(selection, run, lambda changed: shapes.change_result(*changed), describe, verb)
+    shape = partial(shapes.change_result, remove_tags=remove_tags)
+    return for_each(selection, run, lambda changed: shape(*changed), describe, verb)
 
 
 def for_each(

@@ -230,7 +230,8 @@ def update(
         **changes,
         **read_cited(cited),
     )
-    return restate_each(memories, select(memories, [memory_id]), run, "updated")
+    selection = select(memories, [memory_id])
+    return restate_each(memories, selection, run, "updated", changes.get("remove_tags", ()))
 
 
 @command(epilog="memory reinforce 01a1fdf1-92cd-72f2\nmemory reinforce --key team/commits")

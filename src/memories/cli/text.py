@@ -305,9 +305,15 @@ def _candidates(candidates: "Sequence[Considered]") -> list[str]:
 
 def rivals(record: "Rivals") -> str:
     """Return the current memories that resemble a waiting one, one per line."""
-    same = [(memory, "says the same thing") for memory in record.duplicates]
-    differing = [(memory, f"differs: {memory.difference}") for memory in record.similar_to]
-    return "\n".join(_line(other.id, other.content, note) for other, note in same + differing)
+    lines = [_line(same.id, same.content, "says the same thing") for same in record.duplicates]
+    lines += [_similar_line(similar, "differs") for similar in record.similar_to]
+    return "\n".join(lines)
+
+
+def _similar_line(record: "Similar", label: str) -> str:
+    """Return a memory on one line, with a label and the difference if it can be named."""
+    remark = f"{label}: {record.difference}" if record.difference else label
+    return _line(record.id, record.content, remark)
 
 
 def accept_result(reviews: "Sequence[Reviewed]", *, dry_run: bool) -> str:
@@ -330,10 +336,7 @@ def _render_accepted(review: "Reviewed") -> list[str]:
         remark = f"as {record.id[:SHORT_ID]}, which has the same key or says the same thing"
     elif review.is_outdated:
         remark = HINT_OUTDATED
-    similar = [
-        _line(similar.id, similar.content, f"similar: {similar.difference}")
-        for similar in review.similar_to
-    ]
+    similar = [_similar_line(similar, "similar") for similar in review.similar_to]
     return [_line(review.id, record.content, remark), *similar]
 
 

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from memories.answers import store_shapes
-from memories.cli.app import command, option
+from memories.cli.app import check_path, command, option
 from memories.cli.options import ProgressBar, no_redact_option
 from memories.cli.output import begin_change, emit, note, record_change, safe
 from memories.cli.stores import (
@@ -45,8 +45,8 @@ _COUNTED_BYTES = 33_554_432  # maximum size of a source whose items are counted 
     epilog="memory import\nmemory import chatgpt export.zip --dry-run\n"
     "memory import claude-code\nmemory import backup.jsonl --all-namespaces",
 )
-@click.argument("source", required=False)
-@click.argument("path", required=False)
+@click.argument("source", required=False, callback=check_path)
+@click.argument("path", required=False, callback=check_path)
 @option("--dry-run", is_flag=True, help="Store nothing; only report what an import would do.")
 @option(
     "--trusted", is_flag=True,

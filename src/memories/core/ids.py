@@ -134,6 +134,11 @@ def short_form(memory_id: str) -> str:
     return f"{from_millis(millis):%Y%m%d}-{millis % _DAY_MILLIS:08}{counter:04}"
 
 
+def with_short_ids(sentence: str) -> str:
+    """Return one of our own sentences with each memory's id in its short form."""
+    return _UUID7.sub(lambda match: short_form(match[0]), sentence)
+
+
 def _expand_short_form(text: str) -> str:
     """Return the id prefix for a short form; any other text is returned unchanged."""
     match = _SHORT_FORM.fullmatch(text)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from memories.answers import shapes
 from memories.answers.fields import SIMILAR_CHARACTERS, cut
 from memories.context import fence
-from memories.core.ids import short_form
+from memories.core.ids import short_form, with_short_ids
 from memories.core.times import describe_age
 from memories.languages import is_unseen
 
@@ -55,6 +55,9 @@ HINT_NOT_MERGED = "not_merged lists what it says differently; call update_memory
 # Fields in the answer of `create_memory`.
 CREATED = ("id", "stored", "merged", "not_merged", "reinforced")
 
+# Facts that are a memory's id, or a sentence with ids.
+_ID_FACTS = ("id", "supersedes", "superseded_by", "corrects", "corrected_by")
+_SENTENCES = ("hint", "note")
 _USUAL_TRUST = "agent"
 _USUAL = {
     "trust": _USUAL_TRUST,
@@ -78,6 +81,18 @@ _WORDS = re.compile(rf"{_WORD.pattern}(?: [\w.@/+:#-]+)*")  # a name that needs 
 def short_id(memory_id: str) -> str:
     """Return an id in the form used in rows; an imported id is quoted if necessary."""
     return _quote(short_form(memory_id), _WORD)
+
+
+def _short_ids(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return facts with each memory's id in its short form, also in hints and notes."""
+    short = dict(facts)
+    for name in _ID_FACTS:
+        if name in short:
+            short[name] = short_form(short[name])
+    for name in _SENTENCES:
+        if name in short:
+            short[name] = with_short_ids(short[name])
+    return short
 
 
 # --- records in full ---
@@ -119,7 +134,7 @@ def brief(shape: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("date", "age", "by", "trust"):
         if author[name]:
             answer[name] = author[name]
-    return shorten(answer, MAX_WHOLE)
+    return shorten(_short_ids(answer), MAX_WHOLE)
 
 
 def shorten(shape: Mapping[str, Any], limit: int = MAX_CONTENT) -> dict[str, Any]:
@@ -278,8 +293,11 @@ def conversation(record: "Conversation", own: str) -> str:
 
 
 def text(facts: Mapping[str, Any], groups: Mapping[str, Sequence[str]]) -> str:
-    """Return an answer: our own facts, if any, as JSON on the first line, then the groups."""
-    present = {name: fact for name, fact in facts.items() if fact is not None}
+    """Return an answer: our own facts, if any, as JSON on the first line, then the groups.
+
+    Memories' ids are given in their short form.
+    """
+    present = _short_ids({name: fact for name, fact in facts.items() if fact is not None})
     lines = [fence.line(present)] if present else []
     if groups:
         lines.append(fence_groups(**groups))

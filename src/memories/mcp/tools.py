@@ -399,7 +399,7 @@ class Tools:
             hint = ""
             if has_evidence or before.corrected_by:
                 memory = memories.truth.confirm(id)
-                hint = shapes.change_hint(before, memory, CONFIRM)
+                hint = shapes.change_hint(before, memory, confirm=CONFIRM)
             else:
                 try:
                     memory = memories.reinforce(id)
@@ -416,11 +416,11 @@ class Tools:
             remove_tags=remove_tags or (),
             not_corrects=not_corrects or None,
         )
-        hint = HINT_UNLINKED if not_corrects else shapes.change_hint(before, memory, CONFIRM)
+        hint = shapes.change_hint(before, memory, remove_tags or (), CONFIRM)
         return _change_result(
             memory,
             version=memory.version,
-            hint=hint or None,
+            hint=HINT_UNLINKED if not_corrects else hint or None,
             redacted=list(memory.redacted) or None,
         )
 

@@ -316,6 +316,9 @@ def _parse(file: Path) -> tuple[dict[str, Any], str]:
         reason = str(exc).splitlines()[0]
         raise InvalidInput(f"{shown(file.name)} has damaged frontmatter: {reason}") from exc
     if not isinstance(fields, dict):
-        raise InvalidInput(f"{shown(file.name)} has no frontmatter; restore it")
+        raise InvalidInput(
+            f"{shown(file.name)} has no frontmatter; restore it, or move the file out of the "
+            "folder if it is not an exported memory"
+        )
     text = body.removeprefix("\n").removesuffix("\n")
     return fields, _LINKS_AT_END.sub("", text)

@@ -205,6 +205,8 @@ class Writer(NamedTuple):
                 is_corrected = corrects(draft.content, text, similarity, threshold=threshold)
             if is_corrected:
                 corrected.append(record)
+                if not difference:  # too dissimilar for the first comparison
+                    difference = compare_texts(draft.content, text, 1.0, threshold=1.0).difference
             if is_corrected or relation is Relation.DIFFERS:
                 similar.append(self._to_similar(candidate, difference))
         return Comparison(
