@@ -43,7 +43,9 @@ def main() -> None:
             stream.flush()
         except OSError:
             continue  # the error has been reported, or the reader has closed the pipe
-    _start_wanted_server(arguments)
+    options = sys.modules.get("memories.cli.options")
+    if options is not None and options.STORES_TO_SERVE and arguments[:1] != ["serve"]:
+        _start_server(options.STORES_TO_SERVE[-1])  # a setting asks for a server
     # The store is already closed. Shutting down the interpreter would take another 15 ms.
     os._exit(code)
 
@@ -84,13 +86,6 @@ def run_by_server_or_here(arguments: list[str]) -> int:
         output.begin_change()
         raise
     return run(arguments) if code is None else code
-
-
-def _start_wanted_server(arguments: list[str]) -> None:
-    """Start a server for the command's store, if a setting asks for one."""
-    options = sys.modules.get("memories.cli.options")
-    if options is not None and options.STORES_TO_SERVE and arguments[:1] != ["serve"]:
-        _start_server(options.STORES_TO_SERVE[-1])
 
 
 def _start_server(store: str) -> None:

@@ -152,8 +152,9 @@ class MemoryGateway:
         turn = HistoryTurn(*self._redact_turn(fields), most=max_characters)
         if turn.turn_index > MAX_INDEX:
             raise InvalidInput(f"turn_index must be a whole number from 0 to {MAX_INDEX}")
-        if not turn.message_id:
-            turn.message_id = _generate_message_id(turn)
+        if not turn.message_id:  # an id that is the same for turns with equal fields
+            parts = (turn.conversation_id, turn.role, turn.text, str(turn.turn_index), turn.ts)
+            turn.message_id = f"{_GENERATED}{digest(*parts, turn.channel or '')}"
         try:
             with self._log_call(
                 "turn stored", conversation_id=conversation_id, role=role, counts="message_count"
@@ -553,12 +554,6 @@ def _check_search(query_text: object, conversation_id: str | None) -> str | None
 def new_message_id() -> str:
     """Return a unique message id, which is never shown."""
     return f"{_GENERATED}{os.urandom(16).hex()}"
-
-
-def _generate_message_id(turn: HistoryTurn) -> str:
-    """Return a message id that is the same for turns with equal fields."""
-    parts = (turn.conversation_id, turn.role, turn.text, str(turn.turn_index), turn.ts)
-    return f"{_GENERATED}{digest(*parts, turn.channel or '')}"
 
 
 def _without_generated_ids(documents: list[Document]) -> list[Document]:

@@ -284,13 +284,9 @@ def _is_neighbour(turn: HistoryTurn, hits: Mapping[Place, HistoryTurn]) -> bool:
     """Return whether a turn is next to a hit and in the same session."""
     for offset in range(-NEIGHBOURS, NEIGHBOURS + 1):
         hit = hits.get((turn.conversation_id, turn.turn_index + offset))
-        if hit is not None and _is_within_pause(turn, hit):
+        if hit is not None and abs(parse_time(turn.ts) - parse_time(hit.ts)) <= SESSION_PAUSE:
             return True
     return False
-
-
-def _is_within_pause(turn: HistoryTurn, other: HistoryTurn) -> bool:
-    return abs(parse_time(turn.ts) - parse_time(other.ts)) <= SESSION_PAUSE
 
 
 def _is_own(document: Document) -> bool:

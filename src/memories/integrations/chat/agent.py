@@ -120,14 +120,12 @@ class Agent:
 
     def finish(self, show: Show) -> None:
         """Finish the interrupted turn; see `answer`."""
-        self._run(None, show, self._before_turn())
-
-    def _before_turn(self) -> str | None:
-        """Return the id of the last state before the interrupted turn; None if there is none."""
+        before = None  # the id of the last state before the interrupted turn
         for state in self._graph.get_state_history(self._session.config):
             if not state.tasks:
-                return str(state.config["configurable"]["checkpoint_id"])
-        return None
+                before = str(state.config["configurable"]["checkpoint_id"])
+                break
+        self._run(None, show, before)
 
     def settle(self) -> None:
         """Wait for a stopped turn, which may still be waiting for the model; drop its writes."""

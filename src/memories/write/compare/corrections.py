@@ -270,8 +270,12 @@ def _is_other_value(change: Change) -> bool:
     if _prepositions(change.removed) != _prepositions(change.added):
         return False
     is_example = change.head[-1].key == "example"  # there may be several examples
-    # two actions, which may both happen: written by Ann, translated into French
-    are_actions = all(map(_begins_with_participle, (change.removed, change.added)))
+    # two participles with a complement, which may both be true: written by Ann, translated into
+    # French
+    are_actions = all(
+        len(words) > 1 and words[0].form in {"past", "passive", "adjective"}
+        for words in (change.removed, change.added)
+    )
     if is_example or are_actions or _changes_direction(change) or _changes_kind(change):
         return False
     if change.head[verb].shown == ":" and any(map(verb_of, changed)):
@@ -282,11 +286,6 @@ def _is_other_value(change: Change) -> bool:
 def _prepositions(words: Sequence[Word]) -> list[str]:
     known = [word for word in words if word.sense in {"in", "with"} or word.key == "for"]
     return [word.sense or word.key for word in known]
-
-
-def _begins_with_participle(words: Sequence[Word]) -> bool:
-    """Return whether words are a participle with a complement: "written by Ann"."""
-    return len(words) > 1 and words[0].form in {"past", "passive", "adjective"}
 
 
 def _changes_direction(change: Change) -> bool:
