@@ -54,7 +54,7 @@ def _ask_server(request: bytes) -> bytes | None:
     """Ask the store's server to answer a hook. Return None if the hook must answer by itself."""
     from memories import __version__, warm
 
-    return warm.recall(request, __version__)
+    return warm.ask_for_hook(request, __version__)
 
 
 def run_by_server_or_here(arguments: list[str]) -> int:

@@ -138,7 +138,7 @@ def _ask(connection: "socket", arguments: "Sequence[str]") -> int | None:
     return None
 
 
-def recall(request: bytes, version: str) -> bytes | None:
+def ask_for_hook(request: bytes, version: str) -> bytes | None:
     """Ask the server of the store to answer a hook; return None if the server does not answer.
 
     A hook has no time to wait for a server that hangs, so the server must start answering at once.
