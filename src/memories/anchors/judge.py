@@ -39,10 +39,12 @@ class Judge(NamedTuple):
 
     def discover(self, text: str, tags: Mapping[str, str]) -> "list[Anchor]":
         """Return the anchors that a text names; see `discover.find_anchors`."""
+        root = self._root(tags)
+        if root is None:
+            return []
         from memories.anchors.grammar import find_paths
 
-        root = self._root(tags)
-        if root is None or not any(find_paths(text)):
+        if not any(find_paths(text)):
             return []
         from memories.anchors.discover import find_anchors  # few texts name a file
         from memories.anchors.tree import WorkingTree

@@ -6,7 +6,6 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from memories.anchors import grammar
 from memories.core.times import parse_time, to_moment
 from memories.errors import InvalidInput
 from memories.guard import validate
@@ -15,6 +14,7 @@ from memories.models import Draft, Moment, is_session_note
 from memories.read import versions
 
 if TYPE_CHECKING:
+    from memories.anchors.grammar import Anchor
     from memories.anchors.judge import Judge
     from memories.guard.redactor import Redactor
     from memories.stores.records import Record
@@ -51,7 +51,9 @@ class Anchoring(NamedTuple):
             return draft, ()
         texts, kinds = self._redact(draft.anchors)
         if self.judge is None:
-            return replace(draft, anchors=_write(grammar.parse_all(texts))), kinds
+            from memories.anchors.grammar import parse_all  # needed only for given anchors
+
+            return replace(draft, anchors=_write(parse_all(texts))), kinds
         anchors = self.judge.settle(texts, draft.tags)
         return self._anchored(draft, _write(anchors)), kinds
 
@@ -92,7 +94,9 @@ class Anchoring(NamedTuple):
             return replace(draft, anchors=None, anchored_at=None) if is_same else draft
         if draft.content == latest.text or self.judge is None:
             return draft
-        left = grammar.select_named(old, latest.text, draft.content)
+        from memories.anchors.grammar import select_named  # new memories don't need it
+
+        left = select_named(old, latest.text, draft.content)
         tags = {**tags_of(latest.labels), **draft.tags}
         held = self._select_held(left, tags)
         both = tuple(dict.fromkeys((*found, *held)))
@@ -156,7 +160,7 @@ def fields_of(draft: Draft) -> dict[str, Any]:
     }
 
 
-def _write(anchors: Iterable[grammar.Anchor]) -> tuple[str, ...]:
+def _write(anchors: "Iterable[Anchor]") -> tuple[str, ...]:
     return tuple(map(str, anchors))
 
 

@@ -31,7 +31,6 @@ from memories.read import versions
 from memories.stores.logged import append_as_stamped, batched_transaction, stamp_record
 from memories.stores.protocol import Store, refuse_other_model
 from memories.stores.records import Collection, Filter, Record
-from memories.write.links import find_last_correction, link_correction, link_restated, update_links
 from memories.write.suspicion import mark_suspicious
 from memories.write.writer import Comparison, Similar, Writer
 
@@ -303,7 +302,10 @@ def _store_new(writer: Writer, prepared: Prepared, comparison: Comparison) -> Cr
     )
     record = stamp_record(writer.store, mark_suspicious(record))
     writer.retire(superseded, memory_id, created_at)
-    record = link_correction(writer.store, record, comparison.corrected, superseded=superseded)
+    if comparison.corrected:
+        from memories.write.links import link_correction  # few memories correct another
+
+        record = link_correction(writer.store, record, comparison.corrected, superseded=superseded)
     append_as_stamped(writer.store, [record._replace(vectors=prepared.vectors)])
     similar_to = writer.find_replaceable(draft, comparison)
     return _report_created(writer, record, similar_to)
@@ -313,6 +315,8 @@ def _store_version(writer: Writer, prepared: Prepared, latest: Record) -> Create
     """Store a draft as the next version of the memory with its key. Fields that the draft doesn't
     set keep their values.
     """
+    from memories.write.links import find_last_correction, link_restated, update_links
+
     superseded = prepared.superseded
     draft = writer.anchoring.of_version(latest, prepared.draft, prepared.anchors)
     if superseded is not None and superseded.ref.group == latest.ref.group:

@@ -16,7 +16,6 @@ from memories.stores.protocol import Store, scan_pages
 from memories.stores.records import Candidate, Collection, Filter, Record, Ref
 from memories.write.anchoring import Anchoring
 from memories.write.compare.quick_checks import may_be_related
-from memories.write.links import leave_chains
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
@@ -134,6 +133,8 @@ class Writer(NamedTuple):
     def retire(self, superseded: Record | None, successor: str, at: datetime) -> None:
         """End a memory that another one replaces; do nothing for None."""
         if superseded is not None:
+            from memories.write.links import leave_chains  # few drafts replace a memory
+
             leave_chains(self.store, [superseded])
             patch = versions.end_version(superseded, at, "supersede", superseded_by=successor)
             self.store.patch([patch])
