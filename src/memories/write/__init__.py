@@ -1,3 +1,4 @@
 """Writing: turns drafts into memories, appends turns to conversations, and changes or erases
-either.
+either. Begin with `create`; `writer` compares a draft with stored memories, and `links` links
+corrections.
 """
