@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from bench import report
 from bench.retrieval import datasets
 from bench.retrieval.vectors import KeptVectors
-from memories.embedders import embed_many
+from memories.embedders.protocol import embed_many
 from memories.search.relevance import calibrate, to_cosine
 from memories.search.surroundings import remove_speakers
 

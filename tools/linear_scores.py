@@ -17,7 +17,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for `bench`
 
 from bench import agents_memory, capture
-from memories.embedders import Embedder, embed_query, open_embedder
+from memories.embedders import Embedder, open_embedder
+from memories.embedders.protocol import embed_query
 from memories.hooks import gate
 from memories.hooks.sentences import split_sentences
 from memories.hooks.transcripts import USER

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from bench import corpus
 from bench.retrieval import progress
-from memories.embedders import Embedder, embed_query, open_embedder
+from memories.embedders import Embedder, open_embedder
+from memories.embedders.protocol import embed_query
 from memories.stores.records import Space
 
 EMBEDDERS = ("minilm", "e5")  # that run in this process

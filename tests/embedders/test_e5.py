@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from memories.embedders import e5, embed_query, open_embedder
+from memories.embedders import e5, open_embedder
 from memories.embedders.e5 import _NAME, E5, Unigram
 from memories.embedders.minilm import MAX_WINDOWS, OVERLAP
+from memories.embedders.protocol import embed_query
 from memories.errors import ConfigError, EmbedderError
 
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from memories.embedders import Embedder, embed_many, minilm, open_embedder
+from memories.embedders import Embedder, minilm, open_embedder
 from memories.embedders.minilm import MAX_WINDOWS, MiniLM
+from memories.embedders.protocol import embed_many
 from memories.errors import ConfigError, EmbedderError
 from memories.search.relevance import calibrate, to_cosine
 

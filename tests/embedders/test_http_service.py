@@ -29,16 +29,16 @@ from memories.config import load_config, registers
 from memories.core import trust
 from memories.core.deadline import Deadline
 from memories.core.http import FIRST_PAUSE_SECONDS, Retry
-from memories.embedders import (
+from memories.embedders import open_embedder
+from memories.embedders.fake import FakeEmbedder
+from memories.embedders.minilm import MiniLM
+from memories.embedders.protocol import (
     EmbedderUnavailable,
     RemoteEmbedder,
     embed_many,
     embed_query,
     embed_to_store,
-    open_embedder,
 )
-from memories.embedders.fake import FakeEmbedder
-from memories.embedders.minilm import MiniLM
 from memories.embedders.service import providers
 from memories.embedders.service.client import (
     MAX_ANSWER_BYTES,

@@ -8,7 +8,8 @@ import pytest
 
 from hooks.conftest import Hook
 from memories import Memories, TurnDraft
-from memories.embedders import embed_query, open_embedder
+from memories.embedders import open_embedder
+from memories.embedders.protocol import embed_query
 from memories.guard.origin import Place
 from memories.hooks import gate
 

@@ -9,15 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from memories.core.disk import make_folder
-from memories.embedders.protocol import (
-    Embedded,
-    Embedder,
-    EmbedderUnavailable,
-    RemoteEmbedder,
-    embed_many,
-    embed_query,
-    embed_to_store,
-)
+from memories.embedders.protocol import Embedder
 from memories.errors import ConfigError, MemoriesError
 from memories.languages import detect, is_evident
 from memories.models import SHARED
@@ -28,15 +20,9 @@ if TYPE_CHECKING:
     from memories.stores.protocol import Store
 
 __all__ = [
-    "Embedded",
     "Embedder",
-    "EmbedderUnavailable",
-    "RemoteEmbedder",
     "Space",
     "StoreEmbedder",
-    "embed_many",
-    "embed_query",
-    "embed_to_store",
     "give_hint",
     "name_of",
     "open_embedder",
