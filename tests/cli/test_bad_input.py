@@ -233,13 +233,15 @@ TABLE = [
         lambda found: found.create("c", decay="slow"),
         "decay must be",
     ),
-    library("30", lambda found: found.create(5), "content is of type int; give text"),  # type: ignore[arg-type]
-    library("30", lambda found: found.create(b"c"), "content is of type bytes; give text"),  # type: ignore[arg-type]
+    library("30", lambda found: found.create(5), "content is of type int; pass a string"),  # type: ignore[arg-type]
+    library("30", lambda found: found.create(b"c"), "content is of type bytes; pass a string"),  # type: ignore[arg-type]
     library("30", lambda found: found.search(None), "query is of type NoneType"),  # type: ignore[arg-type]
     library("30", lambda found: found.create("c", tags=["a=b"]), "tags are of type list"),  # type: ignore[arg-type]
-    library("30", lambda found: found.create("c", tags={"a": 1}), "value of type int; give text"),  # type: ignore[dict-item]
+    library(
+        "30", lambda found: found.create("c", tags={"a": 1}), "value of type int; pass a string"
+    ),  # type: ignore[dict-item]
     library("30", lambda found: found.create("c", tags={"a": True}), "of type bool"),  # type: ignore[dict-item]
-    library("30", lambda found: found.create("c", tags={1: "a"}), "give text"),  # type: ignore[dict-item]
+    library("30", lambda found: found.create("c", tags={1: "a"}), "pass a string"),  # type: ignore[dict-item]
     library("30", lambda found: found.create("c", key=5), "key is of type int"),  # type: ignore[arg-type]
     library("30", lambda found: found.get(5), "must be text, not int"),  # type: ignore[arg-type]
     library("30", lambda found: found.tags(5), "tag key is of type int"),  # type: ignore[arg-type]
@@ -438,7 +440,7 @@ def test_only_a_store_with_partitions_is_repartitioned(
     answer = memory("migrate", "--partitions", "4", "--store", f"{scheme}:///{tmp_path}/store")
     assert (answer.code, answer.error) == (
         2,
-        "this store has no partitions; a PostgreSQL store has",
+        "this store has no partitions; only PostgreSQL stores do",
     )
     assert not (tmp_path / "store").exists()
 

@@ -97,8 +97,8 @@ def test_an_object_sets_the_fields_of_its_memory(memory: Command) -> None:
         ('{"content": ""}', "content is empty"),
         ('{"content": "a", "mood": "b"}', 'it contains the key "mood"; use content, tags, decay'),
         ('{"content": "a", "tags": ["b"]}', 'its "tags" are not a JSON object'),
-        ('{"content": "a", "tags": {"b": 1}}', 'tag "b" has a value of type int; give text'),
-        ('{"content": "a", "project": 7}', 'tag "project" has a value of type int; give text'),
+        ('{"content": "a", "tags": {"b": 1}}', 'tag "b" has a value of type int; pass a string'),
+        ('{"content": "a", "project": 7}', 'tag "project" has a value of type int; pass a string'),
         ('{"content": "a", "decay": "never"}', "decay must be stable, contextual, reinforceable"),
         (
             '{"content": "a", "decay": ["stable"]}',

@@ -348,7 +348,7 @@ def test_moved_memories_can_be_moved_back_with_the_command_in_the_answer(
             ["delete", "all", "--yes"],
             'namespace "all" would be mistaken for every namespace; choose another name',
         ),
-        (["rename", "bob", "bob"], '"bob" is already the namespace\'s name; give a different one'),
+        (["rename", "bob", "bob"], 'the namespace is already called "bob"; give a different name'),
         (
             ["rename", "bob", "../x"],
             'namespace "../x" is not usable; use a-z 0-9 . _ - and begin with a letter or digit',

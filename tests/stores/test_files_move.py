@@ -796,8 +796,8 @@ def test_other_writers_to_the_copy_are_noticed(
     monkeypatch.setattr(SQLiteStore, "append", appending)
     before = fill(open_with(3))
     assert (
-        "memories.db contains 5 records of these namespaces, not 4, because other programs write "
-        "to that store too" in caplog.records[-1].getMessage()
+        "memories.db contains 5 records in these namespaces instead of 4, because other programs "
+        "write to that store too" in caplog.records[-1].getMessage()
     )
     assert content(open_with(None), "ann") == before
 

@@ -504,8 +504,8 @@ def confirm_(memories: "Memories", selection: Selection, cited: Mapping[str, Any
 
     The text stays the same. Anchors that still hold are kept, and anchors that the text names are
     added; --anchor replaces all of them. A --valid-until date that has passed is removed, unless
-    you give a new one. If another memory had corrected this one, this one now corrects the other.
-    Give one or more IDs, or - to read them from standard input.
+    you give a new one. If another memory had corrected it, it now corrects the other. Give one or
+    more IDs, or - to read them from standard input.
     """
     from memories.cli.bulk import restate_each
 

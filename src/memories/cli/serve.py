@@ -232,12 +232,10 @@ def send(config: Config, word: str) -> Mapping[str, Any] | None:
         return None
     except OSError as exc:
         reason = exc.strerror or exc
-        raise SystemFault(
-            f"the server does not answer: {reason}; end the server's process"
-        ) from exc
+        raise SystemFault(f"the server does not answer: {reason}; stop its process") from exc
     if not greeting.startswith(GREETING.partition(" ")[0]) or not line:
         raise SystemFault(
-            "the server's answer is not in this program's protocol; end the server's process"
+            "the server does not speak this program's protocol; stop the server's process"
         )
     answer: Mapping[str, Any] = json.loads(line)
     return answer

@@ -388,7 +388,7 @@ def _repartition(config: "Config", partitions: int) -> None:
 
     with contextlib.closing(stores.open_store(config.store, None, config)) as store:
         if not isinstance(store, Partitioned):
-            raise InvalidInput("this store has no partitions; a PostgreSQL store has")
+            raise InvalidInput("this store has no partitions; only PostgreSQL stores do")
         before = store.repartition(partitions)
     if not before:
         raise InvalidInput(

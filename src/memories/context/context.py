@@ -373,7 +373,7 @@ def _check_shares(shares: Shares) -> Shares:
 def _check_message(latest_user_text: object) -> str:
     if not isinstance(latest_user_text, str):
         raise ContextBuildError(
-            f"the latest message is of type {type(latest_user_text).__name__}; give text"
+            f"the latest message is of type {type(latest_user_text).__name__}; pass a string"
         )
     return latest_user_text
 

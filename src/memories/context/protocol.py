@@ -344,7 +344,7 @@ def _check_choice(word: object, choices: tuple[str, ...], name: str) -> None:
 
 def _check_text(text: object, max_characters: int, kind: str, remedy: str) -> None:
     if not isinstance(text, str):
-        raise InvalidInput(f"text is of type {type(text).__name__}; give text")
+        raise InvalidInput(f"text is of type {type(text).__name__}; pass a string")
     try:
         stored = validate.content(text, None)
     except InvalidInput as exc:

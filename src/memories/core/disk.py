@@ -251,6 +251,11 @@ class ForkGuard:
 # --- who may write
 
 
+def is_read_only(path: Path) -> bool:
+    """Return whether a file or folder is on a file system that is mounted read-only."""
+    return os.name == "posix" and bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+
+
 def others_may_write(path: Path) -> str:
     """Return why a file or folder can't be trusted, as part of a sentence; empty if it can."""
     if os.name != "posix":

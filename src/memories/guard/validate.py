@@ -137,7 +137,7 @@ def tag_keys(keys: Sequence[str]) -> list[str]:
 def _check_tag(key: str, value: object) -> tuple[str, str]:
     if not isinstance(key, str) or not isinstance(value, str):
         raise InvalidInput(
-            f'tag "{shown(str(key))}" has a value of type {type(value).__name__}; give text'
+            f'tag "{shown(str(key))}" has a value of type {type(value).__name__}; pass a string'
         )
     text = value.strip()
     # without this test, `shown` would cost more than all other checks
@@ -327,7 +327,7 @@ def shown(text: str) -> str:
 
 def _require_text(text: object, name: str) -> str:
     if not isinstance(text, str):
-        raise InvalidInput(f"{name} is of type {type(text).__name__}; give text")
+        raise InvalidInput(f"{name} is of type {type(text).__name__}; pass a string")
     return text
 
 

@@ -222,7 +222,7 @@ def move(
     name = find(store, config, name)
     into = check_namespace(validate.canonical_namespace(into), store, config)
     if name == into:
-        raise InvalidInput(f'"{name}" is already the namespace\'s name; give a different one')
+        raise InvalidInput(f'the namespace is already called "{name}"; give a different name')
     if name == SHARED and not merge:
         raise InvalidInput(
             f"every agent reads {SHARED}, so it keeps its name; to move its memories: memory "

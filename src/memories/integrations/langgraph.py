@@ -246,9 +246,9 @@ def _check(op: PutOp) -> None:
         TypeError: The key is not text, or the value is not a mapping.
     """
     if not isinstance(op.key, str):
-        raise TypeError(f"the key {op.key!r} is of type {type(op.key).__name__}; give text")
+        raise TypeError(f"the key {op.key!r} is of type {type(op.key).__name__}; pass a string")
     if op.value is not None and not isinstance(op.value, dict):
-        raise TypeError(f"the value is of type {type(op.value).__name__}; give a dict")
+        raise TypeError(f"the value is of type {type(op.value).__name__}; pass a dict")
     if op.ttl is not None:
         raise NotImplementedError(
             "TTL is not supported by MemoriesStore; delete items that are no longer needed"

@@ -321,7 +321,7 @@ class Tools:
     def list_conversations(
         self, since: str = "", limit: int = 10, cursor: Cursor = ""
     ) -> CallToolResult:
-        """List conversations by name, latest turn first, with their number of turns and times."""
+        """List conversations, most recent first, with their names, numbers of turns and days."""
         _check_limit(limit)
         page = self.memories.list_conversations(
             limit=limit, cursor=cursor or None, since=since or None

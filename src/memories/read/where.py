@@ -93,7 +93,7 @@ def parse(text: str, names: Names) -> Node:
         InvalidInput: The expression is malformed; the message gives the position.
     """
     if not isinstance(text, str):
-        raise InvalidInput(f"where is of type {type(text).__name__}; give text")
+        raise InvalidInput(f"where is of type {type(text).__name__}; pass a string")
     if len(text) > MAX_CHARACTERS:
         raise InvalidInput(f"where is {len(text)} characters; the limit is {MAX_CHARACTERS}")
     if not text.strip():

@@ -11,7 +11,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from memories import errors
 from memories.core.batches import by_weight
-from memories.core.http import Address, Answer, JsonClient, NoAnswer
+from memories.core.http import Address, Answer, JsonClient, NoAnswer, TimedOut, Unusable
 from memories.core.urls import is_loopback
 from memories.errors import ConfigError, MemoriesError, StoreError, StoreUnreachable
 from memories.settings import Config
@@ -109,7 +109,10 @@ class HttpStore(Store):
                 answer = self._client.ask("POST", self._path + method, body, seconds=SECONDS)
             except NoAnswer as exc:
                 advice = _UNSURE if exc.sent and method in _WRITES else address.hint
-                raise StoreUnreachable(f"{address} {address.quoted(str(exc))}; {advice}") from exc
+                reason = address.quoted(str(exc))
+                if not isinstance(exc, TimedOut | Unusable):
+                    reason = f"does not answer: {reason}"
+                raise StoreUnreachable(f"{address} {reason}; {advice}") from exc
             if answer.status != 429 or count == _TRIES:
                 break
             time.sleep(min(5.0, max(0.1, answer.retry_after)))

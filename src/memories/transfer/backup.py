@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from memories.core.disk import make_folder, open_file, put_in_place, try_lock
+from memories.core.disk import FULL, make_folder, open_file, put_in_place, try_lock
 from memories.core.ids import digest
 from memories.core.times import to_iso
 from memories.core.urls import local_path, without_password
@@ -307,9 +307,10 @@ def _measure(file: Path) -> tuple[int, str]:
 
 def write_error(file: Path, exc: OSError) -> StoreError:
     """Return the error for a file that can't be written."""
-    return StoreError(
-        f"cannot write {file}: {exc.strerror or exc}; free some space there or name another place"
-    )
+    advice = "name another place"
+    if exc.errno in FULL:
+        advice = f"free some space there or {advice}"
+    return StoreError(f"cannot write {file}: {exc.strerror or exc}; {advice}")
 
 
 # --- restore

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from memories.config import is_own_name
 from memories.core import events
-from memories.core.disk import put_in_place
+from memories.core.disk import is_read_only, put_in_place
 from memories.core.urls import local_path, without_password
 from memories.errors import InvalidInput, MemoriesError, StoreDamaged
 from memories.guard.redactor import Redactor
@@ -95,7 +95,8 @@ def examine(config: Config, *, deep: bool) -> Examined:
     if config.events != events.OFF:
         problem = events.problem(config.home)
         if problem:
-            remedy = "move whatever is in its place out of the way, or set MEMORY_EVENTS=off"
+            remedy = _writable(config.home) or "move whatever is in its place out of the way"
+            remedy += ", or set MEMORY_EVENTS=off"
             findings.append(Finding(f"operations can't be recorded: {problem}", remedy))
     if path is not None and not os.path.lexists(path):
         examined.facts["records"] = 0
@@ -109,6 +110,15 @@ def examine(config: Config, *, deep: bool) -> Examined:
     except MemoriesError as exc:
         findings.append(Finding(f"the store can't be used: {exc}", ""))
     return examined
+
+
+def _writable(path: Path) -> str:
+    """Return how to make a file or folder writable; empty if it is."""
+    if os.access(path, os.W_OK):
+        return ""
+    if is_read_only(path):
+        return "mount its file system for writing, or set MEMORY_HOME to a folder on another one"
+    return "check who owns it and its permissions"
 
 
 def _examine_store(config: Config, examined: Examined, *, deep: bool) -> None:
@@ -183,9 +193,9 @@ def _examine_place(place: Path, examined: Examined) -> None:
             problem = f"{folder} is on a network file system ({kind})"
             findings.append(Finding(problem, "set MEMORY_HOME to a folder on a local disk"))
     for path in (folder, place):
-        if path.exists() and not os.access(path, os.W_OK):
-            problem = f"{path} can't be written"
-            findings.append(Finding(problem, "check who owns it and its permissions"))
+        remedy = _writable(path) if path.exists() else ""
+        if remedy:
+            findings.append(Finding(f"{path} can't be written", remedy))
             break
     free = shutil.disk_usage(folder).free
     facts["free_bytes"] = free

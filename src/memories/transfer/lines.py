@@ -328,12 +328,12 @@ def _ref(shape: Mapping[str, Any]) -> Ref:
     namespace = shape["namespace"]
     name = validate.canonical_namespace(namespace)
     if name != namespace:
-        raise InvalidInput(f'has the namespace "{shown(namespace)}", which must be written {name}')
+        raise InvalidInput(f'has the namespace "{shown(namespace)}"; write it as {name}')
     group = _text(shape["group"], "group", validate.MAX_KEY)
     position = _whole(shape["position"], "position")
     canonical = _canonical(group)
     if collection is Collection.MEMORY and canonical != group:
-        raise InvalidInput(f'has the group "{shown(group)}"; that id must be written {canonical}')
+        raise InvalidInput(f'has the group "{shown(group)}"; write that id as {canonical}')
     if collection is Collection.MEMORY and position == 0:
         raise InvalidInput("has position 0; a memory's versions are numbered from 1")
     return Ref(collection, namespace, group, position)

@@ -1,6 +1,7 @@
 """Full and read-only disks: a SQLite store reports them in one sentence and loses nothing."""
 
 import errno
+import json
 import os
 import resource
 import subprocess
@@ -272,6 +273,24 @@ def test_a_disk_is_not_full_if_nothing_is_known_about_it(
     no_inodes = [4096, 4096, 10_000, 10_000, 10_000, 0, 0, 0, 0, 0]
     monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(no_inodes))
     assert not errors._is_full(tmp_path)
+
+
+@pytest.mark.usefixtures("mounting")
+def test_the_remedies_for_a_read_only_disk_fit(path: Path, run_python: RunPython) -> None:
+    run_python(STORE + "add('m'); store.close()", path)
+    script = (
+        "import os, sys\nfrom memories.__main__ import main\n"
+        "os.environ['MEMORY_HOME'] = sys.argv.pop(1)\nmain()"
+    )
+    prefix = mounted(path.parent, "mount --bind store store; mount -o remount,bind,ro store")
+    checked = run_python(script, path.parent, "doctor", prefix=prefix, check=False)
+    findings = json.loads(checked.stdout)["findings"]
+    remedies = {row["what"].partition(": ")[0]: row["remedy"] for row in findings}
+    mount = "mount its file system for writing, or set MEMORY_HOME to a folder on another one"
+    assert remedies[f"{path.parent} can't be written"] == mount
+    assert remedies["operations can't be recorded"] == f"{mount}, or set MEMORY_EVENTS=off"
+    backup = run_python(script, path.parent, "backup", prefix=prefix, check=False)
+    assert "Read-only file system; name another place" in backup.stderr
 
 
 READS = STORE + "print(told(lambda: store.count(mine))); print(told(lambda: add('more')))"

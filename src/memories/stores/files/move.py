@@ -338,7 +338,7 @@ class Mover:
         if count != len(records):
             contents = amount(count, "record", "records")
             raise StoreError(
-                f"{store} contains {contents} of these namespaces, not {len(records)}, "
+                f"{store} contains {contents} in these namespaces instead of {len(records)}, "
                 "because other programs write to that store too"
             )
         if any(self._folder.stamp(name) != stamp for name, stamp in stamps.items()):
