@@ -113,14 +113,12 @@ class Memories:
 
         Raises:
             ConfigError: A setting is invalid.
-            InvalidInput: The namespace is invalid.
+            InvalidInput: The namespace is invalid, or the store or embedder is of a wrong type.
             StoreError: The namespace has the name of one of our own files, and the store can't
                 check whether the namespace is in use.
         """
-        flags = {
-            "store": store if isinstance(store, str) else None,
-            "embedder": embedder if isinstance(embedder, str) else None,
-        }
+        options = {"store": store, "embedder": embedder}
+        flags = {name: value for name, value in options.items() if isinstance(value, str)}
         self.config = config or load_config(flags)
         if namespace is None:
             self.namespace = self.config.namespace
@@ -137,6 +135,8 @@ class Memories:
         if store is None or isinstance(store, str):
             self._url = store or self.config.store
             store = open_store(self._url, self._embedders.space, self.config)
+        elif not hasattr(store, "scan"):
+            raise InvalidInput(f"store is of type {type(store).__name__}; pass a URL or a store")
         check_namespace(self.namespace, store, self.config)
         self._channel, self._open_transactions = channel, 0
         # For reading only; `_store` and `_lookup` also log what is written.

@@ -112,7 +112,7 @@ def test_a_backup_overwrites_only_backups(memory: Command, folder: Path, store: 
     assert precious.read_text() == "precious"
     assert memory("backup", "mine.db").code == memory("backup", "mine.db").code == 0
     restored = url(folder / "restored.db")
-    memory("restore", "mine.db", "--store", restored)
+    assert "there is no store" not in memory("restore", "mine.db", "--store", restored).err
     answer = memory(
         "backup", "restored.db"
     )  # it was made from a backup of this store, but isn't one any more

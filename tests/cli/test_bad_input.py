@@ -246,6 +246,8 @@ TABLE = [
     library("30", lambda found: found.get(5), "must be text, not int"),  # type: ignore[arg-type]
     library("30", lambda found: found.tags(5), "tag key is of type int"),  # type: ignore[arg-type]
     library("30", lambda _: Memories(namespace=5), "namespace is of type int"),  # type: ignore[arg-type]
+    library("30", lambda _: Memories(Path("m.db")), "store is of type PosixPath; pass a URL"),  # type: ignore[arg-type]
+    library("30", lambda _: Memories(embedder=5), "embedder is of type int; pass a name"),  # type: ignore[arg-type]
     library("30", lambda found: found.create("c", created_at=NAIVE), "is not an aware datetime"),
     library("30", lambda found: found.search("q", since=NAIVE), "has no time zone"),
     refused(

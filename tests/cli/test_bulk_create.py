@@ -179,6 +179,9 @@ def test_as_text_each_line_has_its_result(memory: Command) -> None:
         ["2", "known"],
         ["3", "refused"],
     ]
+    # The id of a stored line and the reason for a refusal begin in the same column.
+    assert out[0][20:].startswith("01")
+    assert out[2][20:].startswith("content contains a NUL character")
     assert out[3] == "3 lines, 1 stored, 1 known, 0 duplicates, 1 refused"
 
 

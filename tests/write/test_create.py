@@ -60,7 +60,14 @@ def test_a_memory_that_has_expired_already_is_stored_with_a_note(
     created = memories.create(FACT, valid_until=day)
     assert created.stored
     assert created.note == f"the memory has already expired: it is valid only until {day}"
-    assert memories.create("Deploys happen on Tuesdays", valid_until="90d").note == ""
+    other = "Deploys happen on Tuesdays"
+    assert memories.create(other).note == ""
+    repeated = memories.create(other, valid_until=day)
+    assert (repeated.stored, repeated.merged, repeated.note) == (
+        *(False, ("valid_until",)),
+        created.note,
+    )
+    assert memories.create("The build takes ten minutes", valid_until="90d").note == ""
 
 
 @pytest.mark.parametrize(("hours", "stored"), [(50, False), (50.1, True)])

@@ -425,8 +425,8 @@ def _render_line(answer: Mapping[str, Any]) -> str:
         outcome = "stored"
     if answer.get("corrects") and not remark:
         remark = f"corrects {answer['corrects']}"
-    memory_id = answer.get("id") or ""
-    return safe(f"{answer['line']:>7}  {outcome:<9}  {memory_id}  {remark}".rstrip())
+    details = "  ".join(filter(None, (answer.get("id"), remark)))
+    return safe(f"{answer['line']:>7}  {outcome:<9}  {details}")
 
 
 @contextlib.contextmanager

@@ -120,14 +120,15 @@ def with_memories(*, reads: bool, selects: bool = False) -> Decorator:
         @functools.wraps(command)
         def run(config: "Config", no_shared: bool = False, **arguments: Any) -> Any:
             is_named = reads and config.sources["store"] != "default"
-            path = local_path(config.store)
-            is_missing = is_named and path is not None and not os.path.lexists(path)
+            path = local_path(config.store) if is_named else None
+            was_missing = path is not None and not os.path.lexists(path)
             with open_memory(config, shared=not no_shared) as memories:
                 if selects:
                     named = [arguments.pop(name) for name in ("ids", "key", "project")]
                     arguments["selection"] = select(memories, *named)
                 code = command(memories, **arguments)
-            if is_missing:
+            # `restore` may have created the store.
+            if path is not None and was_missing and not os.path.lexists(path):
                 note(f"Note: there is no store at {path} yet; the first memory creates it.")
             return code
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 from memories.core.disk import make_folder
 from memories.embedders.protocol import Embedder
-from memories.errors import ConfigError, MemoriesError
+from memories.errors import ConfigError, InvalidInput, MemoriesError
 from memories.languages import detect, is_evident
 from memories.models import SHARED
 from memories.stores.records import Collection, Filter, Space
@@ -106,10 +106,14 @@ class StoreEmbedder:
         Raises:
             ConfigError: There is no such embedder, or a setting of its service is missing or
                 invalid.
+            InvalidInput: The embedder is neither a name nor an embedder.
         """
         self._is_final = embedder is not None or not may_change
         if embedder is None or isinstance(embedder, str):
             embedder = open_embedder(embedder or config.embedder, config)
+        elif not hasattr(embedder, "space"):
+            kind = type(embedder).__name__
+            raise InvalidInput(f"embedder is of type {kind}; pass a name or an embedder")
         self._embedder, self._config = embedder, config
 
     @property

@@ -214,6 +214,9 @@ class Batch(NamedTuple):
                 if created.stored and created.memory is not None:
                     notes = (self.vectors_note, _describe_expiry(created.memory, writer.now))
                     note = "; ".join(filter(None, notes))
+                elif "valid_until" in created.merged and created.memory is not None:
+                    notes = (note, _describe_expiry(created.memory, writer.now))
+                    note = "; ".join(filter(None, notes))
                 if note != created.note or prepared.redacted:
                     created = replace(created, note=note, redacted=prepared.redacted)
                 results.append(created)
