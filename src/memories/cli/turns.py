@@ -315,7 +315,7 @@ def list_(
 
 
 @turns.command(
-    epilog='memory turns update standup --title "Release of May" --tag project=shop\n'
+    epilog='memory turns update standup --title "May release" --tag project=shop\n'
     'memory turns update standup --title "" --remove-tag project'
 )
 @click.argument("conversation")
