@@ -1,4 +1,4 @@
-"""The hot tier reports the store's confidence, or none if an older program wrote the file."""
+"""The hot tier reports the store's confidence, or none if an older version wrote the file."""
 
 import random
 import re
@@ -45,7 +45,7 @@ def figures(hits: "tuple[Hit, ...] | list[Hit]") -> dict[str, dict[str, Any]]:
 
 
 def make_older(file: Path) -> None:
-    """Turn a file into one that an older program wrote: it has a time of expiry, and lacks the
+    """Turn a file into one that an older version wrote: it has a time of expiry, and lacks the
     times from which confidence is computed.
     """
     from memories.scratchpad.text import seal
@@ -137,7 +137,7 @@ def test_an_older_file_has_no_confidence_until_it_is_refreshed(
         assert [(hit.content, hit.memory.confidence) for hit in result.hits] == [
             ("ocelot sighting at the pier", 1.0)
         ]
-        assert result.note.startswith("a memory is left out: an older program wrote the scratchpad")
+        assert result.note.startswith("a memory is left out: an older version wrote the scratchpad")
         shown = memories.offline()
         assert shown is not None
         assert ([entry.content for entry in shown.entries], len(shown.notes)) == (

@@ -162,7 +162,7 @@ class Tools:
     def _read(self, read: Callable[[Memories], tuple[Value, bool]]) -> tuple[Value, str]:
         """Return the result of a read, and a hint for the model.
 
-        If a search by words alone finds nothing, wait for the model and read again.
+        If a search by words alone finds nothing, wait for the embedding model and read again.
 
         Args:
             read: Performs the read; returns its result, and whether it found anything.

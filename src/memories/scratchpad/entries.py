@@ -227,7 +227,7 @@ def describe_unknown_ages(entries: Iterable[Entry]) -> str:
     subject = "a memory is" if count == 1 else f"{count} memories are"
     age = "its age" if count == 1 else "their ages"
     return (
-        f"{subject} left out: an older program wrote the scratchpad, and only the store knows {age}"
+        f"{subject} left out: an older version wrote the scratchpad, and only the store knows {age}"
     )
 
 

@@ -229,10 +229,12 @@ class _Migration:
                 progress("verifying", min(verified, total), total)
             if Contents(count, digest % 2**128) != original:
                 found = amount(count, "record", "records")
+                counts = f"{found}, not {original.records}"
+                difference = "other contents" if count == original.records else counts
                 raise StoreError(
-                    f"the copy differs from the original: {place.collection} of {place.namespace} "
-                    f"has {found} instead of {original.records}, or different contents; "
-                    "keep using the original, which was not changed, and run this again"
+                    f"the copy differs from the original: in it, {place.collection} of "
+                    f"{place.namespace} has {difference}; keep using the original, which was not "
+                    "changed, and run this again"
                 )
 
     def _compare(self, page: Sequence[Record]) -> tuple[list[Record], list[tuple[Record, Record]]]:

@@ -110,8 +110,9 @@ class Truth:
         anchors: Sequence[str] | None = None,
         valid_until: Moment | None = None,
     ) -> Memory:
-        """Confirm that a memory is still true, by adding a version with the same content. A
-        corrected memory then corrects the memory that corrected it.
+        """Confirm that a memory is still true, by adding a version with the same content.
+
+        If another memory corrected this one, this one now corrects the other.
 
         Args:
             memory_id: The id, or an unambiguous prefix of 8 or more characters.

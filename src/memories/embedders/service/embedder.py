@@ -240,7 +240,8 @@ def open_service(name: str, config: Config) -> HTTPEmbedder:
 
 
 MIN_SECONDS, MAX_SECONDS = 15.0, 600.0
-# A failure also stops other callers, unless they would wait more than this many times as long.
+# After a failure, other callers send no request either, unless they would wait more than this many
+# times as long as the caller whose request failed.
 _CLOSE = 2
 
 

@@ -112,8 +112,8 @@ DO $$ BEGIN EXECUTE format('ALTER FUNCTION note_change() SET search_path = %I, p
 CREATE TABLE request (
   name text COLLATE "C" PRIMARY KEY,
   digest text COLLATE "C" NOT NULL,      -- of the request
-  at double precision NOT NULL,          -- when it was first begun: seconds since 1970
-  number integer NOT NULL,               -- how often it was begun
+  at double precision NOT NULL,          -- when it was first started: seconds since 1970
+  number integer NOT NULL,               -- how many times it was started
   session integer,                       -- session of the server that is processing it; NULL if none is
   until timestamptz,                     -- when that server counts as gone, unless it renews this
   told json                              -- summary of the answer; NULL until the request has ended
