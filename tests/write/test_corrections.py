@@ -509,8 +509,8 @@ def test_pairs_that_were_written_before_the_rules_are_judged_as_recorded() -> No
     }
     assert set(refused.values()) == {0}
     assert counts["repetition", True, False] >= 2 * 240  # of 300
-    assert counts["correction", False, True] >= 2 * 220  # of 240
-    assert counts["both", False, True] <= 2 * 20  # of 240
+    assert counts["correction", False, True] >= 2 * 440  # of 473
+    assert counts["both", False, True] <= 2 * 52  # of 539
 
 
 @pytest.mark.parametrize(
@@ -574,6 +574,18 @@ def test_pairs_that_were_written_before_the_rules_are_judged_as_recorded() -> No
         ("We use tests with fixtures", "We use tests with mocks"),
         ("The shop is closed on Sunday", "The shop is closed on Sundays"),
         ("The flow needs the write scope", "The flow needs the admin scope"),
+        ("Events are sent to Segment", "Events are sent to Amplitude"),
+        ("Logs are written to /var/log/a.log", "Logs are written to /var/log/b.log"),
+        ("We deploy to eu-west-1", "We deploy to ap-south-1"),
+        ("The plugin works with Postgres 15", "The plugin works with Postgres 16"),
+        ("Das Plugin funktioniert mit WordPress 5", "Das Plugin funktioniert mit WordPress 6"),
+        ("We have a team meeting on Mondays at 9", "We have a team meeting on Fridays at 9"),
+        ("The bus to Bonn leaves at 9:10", "The bus to Bonn leaves at 11:10"),
+        ("Ann has worked at Acme", "Ann has worked at Globex"),
+        ("Mia has a cat named Luna", "Mia has a cat named Simba"),
+        ("The cat is named Minka", "The cat is black"),
+        ("The office is in Rome", "The office is closed on Sundays"),
+        ("The dog is 4 years old", "The dog is brown"),
     ],
 )
 def test_compatible_facts_are_not_linked(one: str, other: str) -> None:
@@ -615,6 +627,14 @@ ANNOUNCED = [
     ("Standups are on Tuesdays", "Standups are on Mondays", True),
     ("The site is at acme.io", "The site is at acme.de", True),
     ("The image holds 20 files", "The image holds 18 files", True),
+    ("The app is deployed to Azure", "The app is deployed to AWS", True),
+    ("Ann reports to Bob", "Ann reports to Eva", True),
+    ("The team meeting is on Friday", "The team meeting is on Monday", True),
+    ("The bus leaves from gate 4", "The bus leaves from gate 9", True),
+    ("Ann has moved to Rome", "Ann has moved to Bonn", True),
+    ("The room is named Ada", "The room is named Turing", True),
+    ("The key is under the mat", "The key is in the shed", True),
+    ("The blood type is A", "The blood type is 0", True),
 ]
 
 

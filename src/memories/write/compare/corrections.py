@@ -28,6 +28,7 @@ without a mark.
 import re
 from collections.abc import Sequence
 from difflib import SequenceMatcher
+from itertools import pairwise
 
 from memories import languages
 from memories.languages import are_opposite
@@ -59,8 +60,11 @@ from memories.write.compare.vocabulary import (
     ONCE,
     PEOPLE,
     PLACED,
+    SCHEDULED,
+    SENDING,
     SINGLE,
     SOFT,
+    SUPPLYING,
     SWITCHING,
     USING,
     VARIANTS,
@@ -85,6 +89,7 @@ _QUANTITIES = frozenset("always only most some few many all every half".split())
 _TIMED = (SINGLE | {"is", "happen", "occur", "meet", "fall"}) - {"open"}
 _TIME_OF_DAY = re.compile(r"(\d{1,2}):\d\d")
 _HALF_DAY_HOURS = 6
+_DEPARTING = frozenset("leave depart arrive go run".split())
 _CODE = re.compile("[a-z]{2}")  # of a language or a country
 _ADJECTIVE = re.compile(r"\w{3,40}(?:ed|ing|ful|ous|ive|able|ible|al|ic|ary|less|ish|ant|ent)")
 
@@ -302,8 +307,12 @@ def _changes_direction(change: Change) -> bool:
 
 def _changes_kind(change: Change) -> bool:
     """Return whether the texts give values of different kinds, which may both be true: CI runs on
-    node 22, CI runs on Linux; Ann works at nine, Ann works at Acme.
+    node 22, CI runs on Linux; Ann works at nine, Ann works at Acme; the cat is named Tom, the cat
+    is black.
     """
+    aspects = {_find_aspect(change.removed), _find_aspect(change.added)}
+    if change.head[-1].key == "is" and len(aspects) > 1:
+        return True
     removed, added = _find_kinds(change.removed), _find_kinds(change.added)
     if removed and added:
         return removed.isdisjoint(added)
@@ -312,6 +321,19 @@ def _changes_kind(change: Change) -> bool:
         return False
     shapes = {_find_shape(change.removed), _find_shape(change.added)}
     return shapes in ({"value", "name"}, {"numbered", "name"}, {"numbered", "noun"})
+
+
+def _find_aspect(words: Sequence[Word]) -> str:
+    """Return what words after "is" give of a subject: its name, its place or a measure; empty for
+    anything else.
+    """
+    if words[0].key == "named":
+        return "name"
+    if _leads_on(words[0]):
+        return "place"
+    if len(words) > 1 and words[0].key[0].isdigit() and words[1].key.isalpha():
+        return "measure"
+    return ""
 
 
 def _find_kinds(words: Sequence[Word]) -> set[str]:
@@ -351,6 +373,9 @@ def _is_role(change: Change) -> bool:
 def _is_event(change: Change) -> bool:
     """Return whether a text reports an event that can happen more than once."""
     words = (*change.head, *change.tail)
+    for word, following in pairwise(words):
+        if word.key == "has" and following.form == "past":  # Ann has worked at Acme
+            return not has_verb(change.head, ONCE | SWITCHING)
     if any(word.sense in {"today", "yesterday", "was"} for word in words):
         return True
     for word in words:
@@ -387,6 +412,8 @@ def _is_habit(change: Change) -> bool:
     if len(days) == 1 and days <= WEEKDAYS:
         return True  # closed on Sunday, closed on Sundays
     verb = find_verb(change.head)
+    if _is_departure(change, verb):
+        return True
     is_open = change.head[-2:-1] and change.head[-2].key == "open"
     if verb is not None and verb_of(change.head[verb]) in _TIMED and not is_open:
         return False
@@ -394,6 +421,16 @@ def _is_habit(change: Change) -> bool:
         return True
     hours = [int(time[1]) for word in times if (time := _TIME_OF_DAY.fullmatch(word.key))]
     return len(hours) == len(times) == 2 and abs(hours[0] - hours[1]) >= _HALF_DAY_HOURS
+
+
+def _is_departure(change: Change, verb: int | None) -> bool:
+    """Return whether the values are times at which a train or bus leaves, as several do a day."""
+    head, removed, added, _ = change
+    if verb is None or verb_of(head[verb]) not in _DEPARTING:
+        return False
+    if SCHEDULED.isdisjoint(keys_of(head[:verb])):
+        return False
+    return is_soft(head[-1]) and all(map(is_value, (*removed, *added)))
 
 
 def _is_one_value(change: Change, verb: int | None) -> bool:
@@ -406,7 +443,8 @@ def _is_one_value(change: Change, verb: int | None) -> bool:
     if verb is None:
         if len(head) == 1 or any(map(verb_of, tail)):
             return False  # this word belongs to the subject
-        return not (_has_path(change) or _begins_with_verb(tail))
+        is_label = _follows_with(head) and not tail
+        return not (is_label or _has_path(change) or _begins_with_verb(tail))
     base, behind = verb_of(head[verb]), head[verb + 1 :]
     if _has_path(change) or (_is_label(behind) and not tail):
         return base in USING or _has_one_object(change, verb)
@@ -417,10 +455,23 @@ def _is_label(behind: Sequence[Word]) -> bool:
     """Return whether the words between a verb and a number say that the number is one of possibly
     several names, as in "allows port 443", and not a measure.
     """
-    if not behind or any(map(is_soft, behind)) or is_value(behind[-1]):
+    if not behind or is_soft(behind[-1]) or is_value(behind[-1]):
+        return False
+    if any(map(is_soft, behind)) and not _follows_with(behind):
         return False
     # A system's version is not a label: "supports Android 9" includes later versions.
     return KINDS.get(behind[-1].shown.lower()) != KINDS["android"]
+
+
+def _follows_with(words: Sequence[Word]) -> bool:
+    """Return whether the last word follows "with", in any language."""
+    return len(words) > 1 and "with" in {words[-2].key, words[-2].sense}
+
+
+def _is_object(words: Sequence[Word]) -> bool:
+    """Return whether the last word is the object of a verb, as "room" in "the house has a room"."""
+    verb = find_verb(words)
+    return verb is not None and words[verb].key != "is"
 
 
 def _has_path(change: Change) -> bool:
@@ -443,18 +494,36 @@ def _has_one_object(change: Change, verb: int) -> bool:
     head, removed, added, _ = change
     base, behind = verb_of(head[verb]), head[verb + 1 :]
     keys = keys_of(head[:verb])
+    if keys_of(behind[:1]) == ["to"] and _has_several_receivers(head[verb]):
+        return False
     if head[verb].form == "passive" and "is" in keys:
         auxiliary = verb - 1 - keys[::-1].index("is")
         return _is_one_thing(head[:auxiliary], head[auxiliary + 1 :], removed, added)
     if base == "is":
         return _is_one_predicate(change, verb)
-    if base == "call":
-        return verb == 0  # only in an instruction: a service may call many services
     if base in SINGLE:
-        return base != "name" or head[verb - 1].key not in MANY
+        return _is_single(head, verb)
     if base in PLACED and (*behind, *removed)[0].key in _PLACES:
         return base != "go" or head[verb - 1].key not in PEOPLE
     return base in USING and _has_one_use(change, base, behind)
+
+
+def _is_single(head: Sequence[Word], verb: int) -> bool:
+    """Return whether a verb in `SINGLE` can have only one object here."""
+    base = verb_of(head[verb])
+    if base == "call":
+        return verb == 0  # only in an instruction: a service may call many services
+    if base == "name":  # a house may have a room named Ada and a room named Turing
+        return head[verb - 1].key not in MANY and not _is_object(head[:verb])
+    return True
+
+
+def _has_several_receivers(word: Word) -> bool:
+    """Return whether a verb before "to" may have several receivers: "alerts are sent to Ann", "we
+    ship to Norway".
+    """
+    base = verb_of(word)
+    return base in SENDING or (base in SUPPLYING and word.form != "passive")
 
 
 def _has_one_use(change: Change, base: str, behind: Sequence[Word]) -> bool:

@@ -125,14 +125,15 @@ def is_soft(word: Word) -> bool:
 
 def find_verb(words: Sequence[Word]) -> int | None:
     """Return the position of the last verb. After a verb such as "use", a word may be a noun that
-    is spelled like a verb, as "paint" in "use blue paint".
+    is spelled like a verb, as "paint" in "use blue paint" and "meeting" in "have a meeting".
     """
     for at in range(len(words) - 1, -1, -1):
         base = verb_of(words[at])
         if not base:
             continue
         is_bare = words[at].shown.lower() in {base, f"{base}s", f"{base}es"}
-        may_be_noun = is_bare and base not in _AUXILIARIES
+        is_gerund = words[at].shown.endswith("ing") and at > 0 and words[at - 1].key != "is"
+        may_be_noun = (is_bare or is_gerund) and base not in _AUXILIARIES
         if not may_be_noun or at == 0 or words[at - 1].key in _BEFORE_VERBS:
             return at
         if not any(_is_surely_verb(words, earlier) for earlier in range(at)):
