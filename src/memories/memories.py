@@ -419,12 +419,15 @@ class Memories:
     def delete(self, memory_id: str) -> Memory:
         """Delete a memory. It is no longer found; `restore` brings it back.
 
+        Returns:
+            The memory, with the links that it had before.
+
         Raises:
             NotFound: There is no such memory, or it was already deleted.
         """
-        from memories.write import change
+        from memories.write.change import delete
 
-        return self._memory(change.delete(self._lookup, memory_id, self._now()))
+        return replace(self._memory(delete(self._lookup, memory_id, self._now())), deleted=True)
 
     def restore(self, memory_id: str, *, version: int | None = None) -> Memory:
         """Restore a deleted or superseded memory by adding a version with the same content.
@@ -473,7 +476,7 @@ class Memories:
             if finished is None:
                 raise
             return finished
-        return forget.memory(self._store, self._lookup.own.where(state="any", group=group))
+        return forget.memory(self._lookup, group, self._clock())
 
     def move(self, memory_ids: Sequence[str], to: str) -> "MovedMemories":
         """Move memories from your own namespace to another one.

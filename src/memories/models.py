@@ -132,6 +132,7 @@ class Memory:
         suspicious: The rules that mark its text as a possible instruction to a model; see
             `write.suspicion`. Usually empty.
         corrects: The id of the memory that it corrects, which stays unchanged.
+        also_corrects: The ids of other memories that it corrects, since they agree with that one.
         corrected_by: The id of the memory that corrects it, which a search shows first.
         data: A JSON object that a program stores with it, as text. The object is removed if the
             content changes and no new object is given.
@@ -177,6 +178,7 @@ class Memory:
     recheck_days: int | None = None
     anchored_at: datetime | None = None
     verdict: Verdict | None = None
+    also_corrects: tuple[str, ...] = ()
 
 
 def is_doubtful(memory: Memory) -> bool:
@@ -240,6 +242,7 @@ class History(NamedTuple):
         pending: Whether it awaits review.
         corrects: The memory that it corrects.
         corrected_by: The memory that corrects it.
+        also_corrects: Other memories that it corrects.
     """
 
     id: str
@@ -250,6 +253,7 @@ class History(NamedTuple):
     pending: bool = False
     corrects: str | None = None
     corrected_by: str | None = None
+    also_corrects: tuple[str, ...] = ()
 
     @property
     def version(self) -> int:

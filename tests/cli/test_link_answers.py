@@ -1,5 +1,6 @@
 """A change says what it did to the links of the memory, and how to undo that."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -173,3 +174,47 @@ def test_a_corrected_memory_in_other_words_can_be_confirmed(memory: Command) -> 
     assert (answer.code, answer.json["duplicates"][0]["corrected_by"]) == (3, newer)
     assert f"if your text is true again, run: memory confirm {older}" in answer.json["hint"]
     assert memory("confirm", older).json["corrects"] == newer
+
+
+def test_a_correction_names_other_memories_with_the_old_value(memory: Command) -> None:
+    older = memory("create", PORT.format(6379)).json["id"]
+    reworded = memory("create", "The API port is 6379", "--force").json["id"]
+    memory("create", "The worker runs on port 6379")
+    created = memory("create", PORT.format(6380)).json
+    assert created["corrects"] == older
+    assert [similar["id"] for similar in created["similar_to"]] == [older, reworded]
+    assert created["hint"].endswith(
+        "if it also replaces another memory in similar_to, run the command again with: "
+        "--supersedes ID"
+    )
+    answer = memory("create", PORT.format(6380), "--supersedes", reworded).json
+    assert (answer["id"], answer["merged"]) == (created["id"], ["supersedes"])
+    memory("restore", reworded)
+    memory("delete", created["id"])
+    shown = memory("create", PORT.format(6381), "--format", "text").out
+    assert (
+        shown.index("both true?")
+        < shown.index("add --supersedes ID:")
+        < shown.index("port is 6379")
+    )
+    memory("delete", "--where", f"content = {json.dumps(PORT.format(6381))}")
+    rows = memory("create", PORT.format(6382), "--format", "compact").out.splitlines()
+    assert rows[-1].endswith("The API port is 6379")
+
+
+def test_a_correction_names_all_memories_that_it_corrects(memory: Command) -> None:
+    first = memory("create", PORT.format(6379)).json["id"]
+    second = memory("create", PORT.format(6379).lower(), "--force").json["id"]
+    created = memory("create", PORT.format(6380)).json
+    assert (created["corrects"], created["also_corrects"]) == (second, [first])
+    assert created["hint"].endswith(f"; it also corrects {first}")
+    newer = created["id"]
+    note = memory("delete", newer).json["note"]
+    assert all(f"memory {name}, which the deleted one" in note for name in (first, second))
+    memory("restore", newer)
+    for name in (first, second):
+        removed = memory("update", newer, "--not-corrects", name).json
+        assert removed["hint"] == f"this memory no longer corrects {name}"
+    assert "corrects" not in memory("get", newer).json
+    shown = memory("create", PORT.format(6381), "--format", "compact").out.splitlines()[0]
+    assert shown.count(" and ") == 0

@@ -425,3 +425,14 @@ def test_without_the_store_auto_answers_like_deep_if_the_scratchpad_is_not_enoug
     auto = memory("search", "which tabs?", "-n", "bob", "--tier", "auto")
     assert (auto.code, auto.json) == (deep.code, deep.json)
     assert (auto.code, auto.json["tier"], auto.json["count"]) == (4, "hot", 2)
+
+
+def test_a_prompt_leaves_out_an_expired_memory_also_if_the_file_is_up_to_date(
+    memory: Command,
+) -> None:
+    memory("create", "The office is in Rome.", "--valid-until", "2026-01-01")
+    for _ in range(2):
+        block = memory("prompt").json
+        assert (block["memories"], block["left_out"]) == ([], {"expired": 1})
+    shown = memory("scratchpad", "show", "--format", "text").out
+    assert "expired: it was valid until 2026-01-01" in shown

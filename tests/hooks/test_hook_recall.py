@@ -580,3 +580,24 @@ def test_an_expired_memory_is_not_given_unasked(hook: Hook, home: Path, folder: 
     for part in (seen.start, seen.prompt):
         reasons = {line.memory.content: line.reason for line in part.lines}
         assert reasons[DEPLOY] == "expired"
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        (DEPLOY, DEPLOY.replace("Tuesdays", "Fridays")),
+        (DEPLOY, "Since Monday the deploys have moved from Tuesdays to Fridays"),
+    ],
+)
+def test_a_memory_is_given_again_when_its_correction_has_expired(
+    hook: Hook, older: str, newer: str
+) -> None:
+    then = datetime.now(UTC) - timedelta(days=9)
+    with Memories() as memories:
+        memories.create(older, created_at=then)
+        until = then + timedelta(days=1)
+        memories.create(newer, created_at=then + timedelta(hours=1), valid_until=until)
+    started = hook("session-start", {"session_id": "s2"})
+    for given in (started, hook("user-prompt", {"prompt": "when do deploys happen?"})):
+        assert older in given.context
+        assert newer not in given.context

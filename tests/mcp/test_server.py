@@ -412,6 +412,37 @@ def test_a_confirmed_memory_is_no_longer_corrected(modern: Agent, memories: Memo
     )
 
 
+def test_a_correction_of_several_memories_names_them(modern: Agent, memories: Memories) -> None:
+    text = "The API listens on port {}"
+    for content in (text.format(6379), text.format(6379).lower()):
+        memories.create(content, force=True)
+    first, second = (short_id(memory.id) for memory in memories.list(reverse=True).memories)
+    created = modern.call("create_memory", content=text.format(6380))
+    assert f"as a correction of {second};" in created["hint"]
+    assert created["hint"].endswith(f"; it also corrects {first}")
+    assert f"(corrects {second} and {first}" in modern.text_of("list_memories", limit=1)
+
+
+@pytest.mark.parametrize("decay", ["stable", "contextual"])
+def test_every_memory_can_be_confirmed(modern: Agent, memories: Memories, decay: str) -> None:
+    created = modern.call("create_memory", content="The editor is Helix", decay=decay)["id"]
+    confirmed = modern.call("update_memory", id=created, confirm=True)
+    assert (confirmed["version"], memories.get(created).version) == (2, 2)
+    assert memories.history(created).versions[-1].operation == "confirm"
+
+
+def test_a_deleted_memory_shows_no_links(modern: Agent, memories: Memories) -> None:
+    older, newer = (memories.create(f"The API listens on port {port}").id for port in (6379, 6380))
+    assert newer is not None
+    text = modern.text_of("delete_memory", id=newer)
+    assert "(deleted)" in text
+    assert older is not None
+    assert f"memory {short_id(older)}, which the deleted one corrected, is current again" in text
+    [deleted] = memories.list(deleted=True).memories
+    assert (deleted.corrects, deleted.corrected_by) == (None, None)
+    assert memories.history(newer).corrects is None
+
+
 def test_searches_and_lists_use_every_filter(modern: Agent, memories: Memories) -> None:
     memories.create("apples are red", tags={"project": "a"})
     memories.create("apples are green", tags={"project": "b"})
@@ -877,14 +908,7 @@ def test_an_error_is_one_sentence(agent: Agent, memories: Memories) -> None:
         "search_memories", query="x", conversation="standup", scope="memories"
     )
     stable = agent.call("create_memory", content="it stays")["id"]
-    assert agent.error_of("update_memory", id=stable, confirm=True) == (
-        "a stable memory doesn't fade, so there is nothing to confirm; if it is no longer true, call "
-        "update_memory with content, or delete_memory"
-    )
-    fades = {"content": "it fades", "decay": "contextual"}
-    assert "call create_memory with its content and decay=reinforceable" in agent.error_of(
-        "update_memory", id=agent.call("create_memory", **fades)["id"], confirm=True
-    )
+    agent.call("create_memory", content="it fades", decay="contextual")
     assert agent.error_of("update_memory", id=stable) == (
         "nothing to update was given; pass content, tags, remove_tags, confirm or not_corrects"
     )

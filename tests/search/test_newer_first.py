@@ -38,6 +38,12 @@ def test_the_newer_memory_takes_the_only_place(memories: Memories) -> None:
     assert contents(memories, limit=1) == [NEW]
 
 
+def test_an_expired_memory_replaces_nothing(memories: Memories) -> None:
+    memories.create(OLD)
+    memories.create(NEW, valid_until=memories._clock())
+    assert contents(memories, limit=1) == [OLD]
+
+
 def test_the_newer_memory_comes_first_even_if_only_the_older_one_has_the_words_of_the_question(
     memories: Memories,
 ) -> None:

@@ -72,7 +72,25 @@ def test_a_corrected_memory_that_is_confirmed_is_current(owner: TestClient) -> N
     )
     confirmed = owner.post(f"/api/memories/{older}/confirm", json={}).json()
     assert (confirmed["corrects"], confirmed.get("corrected_by")) == (newer, None)
+    current = (
+        "it is current again and corrects {0}; if that one is still true, run: memory confirm {0}"
+    )
+    assert confirmed["hint"] == current.format(newer)
     updated = owner.patch(
         f"/api/memories/{newer}", json={"content": "The API listens on port 6390"}
     ).json()
     assert (updated["corrects"], updated.get("corrected_by")) == (older, None)
+    assert updated["hint"] == current.format(older)
+    unchanged = owner.patch(f"/api/memories/{newer}", json={"content": updated["content"]}).json()
+    assert unchanged["hint"] == "nothing was changed: the memory already says this"
+
+
+def test_a_confirmation_that_is_sent_again_does_not_claim_that_nothing_changed(
+    owner: TestClient,
+) -> None:
+    created = owner.post("/api/memories", json={"content": "The office is in Rome"}).json()["id"]
+    headers = {"Idempotency-Key": "confirm-1"}
+    for _ in range(2):
+        path = f"/api/memories/{created}/confirm"
+        confirmed = owner.post(path, json={}, headers=headers).json()
+        assert (confirmed["version"], "hint" in confirmed) == (2, False)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from memories.scratchpad.entries import Entry
     from memories.search.results import Hit
     from memories.write.create import Created
+    from memories.write.writer import Similar
 
 NOTHING = "nothing found"
 MAX_SHOWN = 2_000  # maximum number of characters of a text, if there are several texts
@@ -101,21 +102,29 @@ def create_result(memories: "Memories", created: "Created") -> str:
         f"{_name(names[record.id])} {record.similarity:.2f}: {_content(record.content)}"
         for record in created.duplicates
     ]
-    similar_to = created.similar_to
-    advice = ""
+    others = created.replaceable
     if created.corrects and created.memory is not None:
-        similar_to = tuple(record for record in similar_to if record.id == created.corrects)
+        corrected_ids = (created.corrects, *created.memory.also_corrects)
         name, corrected = names[created.memory.id], names.get(created.corrects, created.corrects)
-        head += f" corrects {_name(corrected)}"
-        advice = f"if both are true: memory update {_name(name)} --not-corrects {_name(corrected)}"
-    elif similar_to:
-        advice = "if the new memory replaces or repeats one of these, add --supersedes ID:"
-    if advice:
-        rows.append(advice)
-    for record in similar_to:
-        content = cut(record.content, SIMILAR_CHARACTERS // len(similar_to))
-        rows.append(f"{_name(names[record.id])} {_escaped(content)}")
+        head += f" corrects {' and '.join(_name(names.get(each, each)) for each in corrected_ids)}"
+        rows.append(
+            f"if both are true: memory update {_name(name)} --not-corrects {_name(corrected)}"
+        )
+        rows += _similar(
+            [record for record in created.similar_to if record.id in corrected_ids], names
+        )
+    if others:
+        rows.append("if the new memory replaces or repeats one of these, add --supersedes ID:")
+        rows += _similar(others, names)
     return "\n".join([head, *rows])
+
+
+def _similar(records: "Sequence[Similar]", names: Mapping[str, str]) -> list[str]:
+    rows: list[str] = []
+    for record in records:
+        content = cut(record.content, SIMILAR_CHARACTERS // len(records))
+        rows.append(f"{_name(names[record.id])} {_escaped(content)}")
+    return rows
 
 
 def versions(records: "Sequence[Version]") -> str:

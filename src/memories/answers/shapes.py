@@ -51,6 +51,9 @@ HINT_SIMILAR = (
     "stored; if the new memory replaces one in similar_to, run the command again with: "
     "--supersedes ID"
 )
+HINT_ALSO = (
+    "if it also replaces another memory in similar_to, run the command again with: --supersedes ID"
+)
 HINT_LEFT = (
     "left waiting: a very similar memory exists; to store this one as well, add --force; "
     "otherwise, run: memory review reject {id}"
@@ -144,6 +147,7 @@ def change_hint(
         confirm: How to confirm a memory, with `{}` in place of its id.
     """
     parts: list[str] = []
+    corrected_before, corrected = corrected_ids(before), corrected_ids(record)
     missing = [f'"{key}"' for key in tag_keys(remove_tags) if key not in before.tags]
     if missing:
         parts.append(f"the memory has no tag {' or '.join(missing)}")
@@ -152,7 +156,7 @@ def change_hint(
     if record.corrected_by is not None:
         advice = confirm.format(record.id)
         parts.append(f"{record.corrected_by} corrects this memory; if this one is true, {advice}")
-    elif record.corrects not in (None, before.corrects):
+    elif record.corrects is not None and not corrected <= corrected_before:
         advice = confirm.format(record.corrects)
         parts.append(
             f"it is current again and corrects {record.corrects}; if that one is still true, "
@@ -160,14 +164,22 @@ def change_hint(
         )
     elif before.corrected_by is not None:
         parts.append(f"{before.corrected_by} no longer corrects this memory")
-    elif before.corrects is not None and record.corrects is None:
-        parts.append(f"this memory no longer corrects {before.corrects}")
+    elif corrected_before - corrected:
+        parts.append(
+            f"this memory no longer corrects {' and '.join(sorted(corrected_before - corrected))}"
+        )
     return "; ".join(parts)
 
 
 def is_unchanged(before: "Memory | History", record: "Memory") -> bool:
     """Return whether a change left a memory as it was."""
-    return (before.version, before.corrects) == (record.version, record.corrects)
+    is_same_version = before.version == record.version
+    return is_same_version and corrected_ids(before) == corrected_ids(record)
+
+
+def corrected_ids(record: "Memory | History") -> set[str]:
+    """Return the ids of the memories that a memory corrects."""
+    return {name for name in (record.corrects, *record.also_corrects) if name is not None}
 
 
 def hint_of(created: "Created") -> str:
@@ -180,8 +192,26 @@ def hint_of(created: "Created") -> str:
     if not created.stored:
         return _repetition(created, record.id)
     if created.corrects:
-        return HINT_CORRECTS.format(id=record.id, corrects=created.corrects)
+        hint = HINT_CORRECTS.format(id=record.id, corrects=created.corrects)
+        return f"{hint}{describe_others(created, record, HINT_ALSO)}"
     return HINT_SIMILAR if created.similar_to else ""
+
+
+def describe_others(created: "Created", record: "Memory", hint: str) -> str:
+    """Return clauses about the other memories that a new memory corrects or may replace; usually
+    empty.
+
+    Args:
+        created: The result of the create.
+        record: The new memory.
+        hint: How to replace a memory as well.
+    """
+    clauses = ""
+    if record.also_corrects:
+        clauses = f"; it also corrects {' and '.join(record.also_corrects)}"
+    if created.replaceable:
+        clauses += f"; {hint}"
+    return clauses
 
 
 def _refusal(created: "Created") -> str:
@@ -257,7 +287,10 @@ def deletion_note(memories: "Memories", record: "Memory") -> str | None:
     no such memory, or another one corrects it now.
     """
     if record.corrects is not None and record.corrected_by is None:
-        return f"memory {record.corrects}, which the deleted one corrected, is current again"
+        ids = (record.corrects, *record.also_corrects)
+        return "; ".join(
+            f"memory {name}, which the deleted one corrected, is current again" for name in ids
+        )
     if record.supersedes is not None:
         with contextlib.suppress(NotFound):  # the replaced memory may have been erased
             if memories.history(record.supersedes).superseded_by == record.id:

@@ -181,6 +181,8 @@ def _render_scratchpad(content: "Scratchpad", namespace: str) -> str:
 
 def _render_entry(entry: "Entry", namespace: str) -> str:
     details = ["pinned"] if entry.pinned else []
+    if entry.verdict is not None:
+        details.insert(0, safe(entry.verdict.describe()))
     details += [f"{safe(key)}={safe(value)}" for key, value in sorted(entry.tags.items())]
     if entry.by:
         details.append(f"by {safe(entry.by)}")
@@ -251,15 +253,25 @@ def _build_prompt(config: "Config", wanted: "BlockRequest", *, shared: bool) -> 
     """Build the block; open the store only if the scratchpad is out of date."""
     from datetime import UTC, datetime
 
+    from memories.anchors.judge import Judge, cache_of
+    from memories.identity.place import here
     from memories.identity.prompt import answer, render
     from memories.scratchpad.hot_tier import read_up_to_date
 
     namespaces = [config.namespace]
     if shared and config.namespace != SHARED:
         namespaces.append(SHARED)
-    content = read_up_to_date(config, tuple(namespaces), datetime.now(UTC))
+    now = datetime.now(UTC)
+    content = read_up_to_date(config, tuple(namespaces), now)
     if content is not None:
-        return render(wanted, content)
+        find_place = here(config)
+
+        def root_of(project: str) -> Path | None:
+            place = find_place()
+            return None if place is None else place.root_of(project)
+
+        judge = Judge(root_of, cache_of(config.home, config.namespace))
+        return render(wanted, content.with_verdicts(judge, now))
     with open_memory(config, shared=shared) as memories:
         return answer(memories, wanted)
 

@@ -110,15 +110,15 @@ def create_result(created: "Created") -> str:
     lines = fold(_join(_outcome(created, created.memory)), 0)
     mark, sign = (GREEN, "✓") if created.stored else (YELLOW, "=")
     lines[0] = f"{paint(mark, sign)} {lines[0]}"
-    if created.similar_to and not created.corrects:
-        lines.append(paint(YELLOW, "To replace one of these, add --supersedes ID:"))
-        lines += [
-            _line(record.id, record.content, _similarity(record, record.difference))
-            for record in created.similar_to
-        ]
     if created.corrects and created.stored:
         names = created.memory.id[:CREATED_ID], created.corrects[:CREATED_ID]
         lines.append(paint(DIM, "  both true? memory update {} --not-corrects {}".format(*names)))
+    if others := created.replaceable:
+        lines.append(paint(YELLOW, "To replace one of these, add --supersedes ID:"))
+        lines += [
+            _line(record.id, record.content, _similarity(record, record.difference))
+            for record in others
+        ]
     if created.not_merged:
         lines += wrap(hint)
     if created.note:
@@ -139,7 +139,7 @@ def _outcome(created: "Created", record: Memory) -> list[str]:
     if created.reinforced:
         parts.append("reinforced")
     if created.corrects and created.stored:
-        parts.append(_correction(created))
+        parts.append(_correction(created, record))
     if created.redacted:
         parts.append(f"removed: {count_kinds(created.redacted)}")
     if record.suspicious and created.stored:
@@ -149,8 +149,9 @@ def _outcome(created: "Created", record: Memory) -> list[str]:
     return parts
 
 
-def _correction(created: "Created") -> str:
-    corrected = f"corrects {safe((created.corrects or '')[:CREATED_ID])}"
+def _correction(created: "Created", record: Memory) -> str:
+    ids = [name[:CREATED_ID] for name in (created.corrects or "", *record.also_corrects)]
+    corrected = f"corrects {safe(' and '.join(ids))}"
     for similar in created.similar_to:
         if similar.id == created.corrects and similar.difference:
             _, _, change = similar.difference.rpartition(": ")

@@ -318,7 +318,9 @@ class _GatedBackend(EngineBackend):
             current = _put_corrections(selected, rated, self._read)
             embedder = results[0].query.embedder
             space = None if embedder is None else embedder.space
-            current = _put_newer(current, list(rated.values()), space)
+            now = results[0].query.judged_at
+            valid = [entry for entry in rated.values() if _is_valid(entry.memory, now)]
+            current = _put_newer(current, valid, space)
             allowed = [entry for entry in current if not is_recall_off(entry.memory.tags)][:k]
             if self._trace is not None:
                 self._trace.add_memories(rated, selected, current)
@@ -528,6 +530,10 @@ def _put_corrections(
                 break
         current.setdefault(latest.memory.id, latest)
     return list(current.values())
+
+
+def _is_valid(memory: Memory, now: datetime) -> bool:
+    return memory.valid_until is None or now <= memory.valid_until
 
 
 def _put_newer(

@@ -51,6 +51,9 @@ HINT_CORRECTS = (
     "and the other marked as corrected; if both are true, call update_memory with id={id} and "
     "not_corrects={corrects}"
 )
+HINT_ALSO = (
+    "if it also replaces another memory in similar_to, call create_memory again with supersedes=ID"
+)
 HINT_NOT_MERGED = "not_merged lists what it says differently; call update_memory to change that"
 # Fields in the answer of `create_memory`.
 CREATED = ("id", "stored", "merged", "not_merged", "reinforced")
@@ -248,8 +251,10 @@ def _marks(record: Mapping[str, Any], own: str) -> list[str]:
     confidence = record.get("confidence", 1.0)
     if confidence < 0.995:
         add("confidence", f"{confidence:.2g}")
-    add("corrects", short_id(record.get("corrects") or ""))
-    add("corrected by", short_id(record.get("corrected_by") or ""))
+    if not record.get("deleted"):  # the answer of a deletion names the links that it ended
+        corrected = filter(None, (record.get("corrects"), *record.get("also_corrects", ())))
+        add("corrects", " and ".join(map(short_id, corrected)))
+        add("corrected by", short_id(record.get("corrected_by") or ""))
     add("replaced by", short_id(record.get("superseded_by") or ""))
     verdict = record.get("verdict")
     if verdict:
@@ -346,9 +351,10 @@ def create_result(created: "Created", seen: Collection[str], remark: str) -> str
             facts["hint"] = HINT_REPLACED
         if not created.stored or created.redacted:
             groups["memory"] = [row(shapes.memory(created.memory), ECHO, tags=True)]
-    if created.corrects and created.stored:
+    if created.memory is not None and created.corrects and created.stored:
         ids = {"id": short_id(shape["id"]), "corrects": short_id(created.corrects)}
         facts["hint"] = HINT_CORRECTS.format(**ids)
+        facts["hint"] += shapes.describe_others(created, created.memory, HINT_ALSO)
     if remark and "hint" not in facts:
         facts["hint"] = remark
     return text(facts, groups)

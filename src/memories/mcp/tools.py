@@ -17,12 +17,12 @@ from memories.context.engine import EngineBackend
 from memories.context.gateway import ENGINE, MemoryGateway
 from memories.core.times import parse_time
 from memories.embedders import give_hint
-from memories.errors import InvalidInput, NotFound, NotReinforceable
+from memories.errors import InvalidInput, NotFound
 from memories.identity.place import find_project
 from memories.mcp import answers
 from memories.mcp.answers import Own, brief, row, rows, shorten, with_author
 from memories.memories import Memories
-from memories.models import Draft, Memory
+from memories.models import DecayPolicy, Draft, Memory
 from memories.read.turns import TurnDraft
 from memories.search.filters import FILTERS, Parameter
 
@@ -35,13 +35,6 @@ HINT_DELETED = "restore_memory brings it back"
 NOTHING_TO_UPDATE = (
     "nothing to update was given; pass content, tags, remove_tags, confirm or not_corrects"
 )
-# Why a memory without anchors can't be confirmed, by its decay policy.
-UNCONFIRMED = {
-    "stable": "a stable memory doesn't fade, so there is nothing to confirm; if it is no longer "
-    "true, call update_memory with content, or delete_memory",
-    "contextual": "a contextual memory fades even if it is confirmed; to keep it, call "
-    "create_memory with its content and decay=reinforceable, then confirm it",
-}
 CONTEXT_TOKENS = (200, 20_000)
 FACTS_TOKENS = 60  # tokens of a context reserved for the counts of omitted texts
 MAX_AGENT = 64
@@ -396,16 +389,13 @@ class Tools:
                 )
             before = memories.get(id)
             has_evidence = before.anchors or before.valid_until or before.recheck_days
-            hint = ""
-            if has_evidence or before.corrected_by:
-                memory = memories.truth.confirm(id)
-                hint = shapes.change_hint(before, memory, confirm=CONFIRM)
-            else:
-                try:
-                    memory = memories.reinforce(id)
-                except NotReinforceable as error:
-                    raise NotReinforceable(UNCONFIRMED[before.decay_policy]) from error
-            return _change_result(memory, **shapes.reinforce_result(memory), hint=hint or None)
+            is_reinforceable = before.decay_policy is DecayPolicy.REINFORCEABLE
+            if is_reinforceable and not (has_evidence or before.corrected_by):
+                memory = memories.reinforce(id)
+                return _change_result(memory, **shapes.reinforce_result(memory))
+            memory = memories.truth.confirm(id)
+            hint = shapes.change_hint(before, memory, confirm=CONFIRM)
+            return _change_result(memory, version=memory.version, hint=hint or None)
         before = self.memories.get(id)
         if content and content != before.content:
             tags = dict(_add_agent(tags or {}, caller))

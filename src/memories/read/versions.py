@@ -10,7 +10,8 @@ from memories.models import PENDING, DecayPolicy, Draft, History, Memory, Versio
 from memories.settings import HalfLife
 from memories.stores.records import Collection, Patch, Record, Ref
 
-LINK = ("corrects", "corrected_by", "corrected_at")  # fields of a correction; see `write.links`
+# fields of a correction; see `write.links`
+LINK = ("corrects", "corrected_by", "corrected_at", "corrected_until")
 # field of the newer memory: the ids of memories that it must not be linked to again, because
 # somebody said so with `--not-corrects`
 NOT_CORRECTS = "not_corrected"
@@ -187,6 +188,7 @@ def to_memory(latest: Record, now: datetime, half_life_hours: float) -> Memory:
     """Return the memory whose latest version is the given record, as of `now`."""
     fields = latest.fields
     has_ended = latest.ended_at is not None and latest.ended_at <= now
+    corrected = () if has_ended else corrects(latest, now)
     return Memory(
         id=latest.ref.group,
         namespace=latest.ref.namespace,
@@ -211,8 +213,9 @@ def to_memory(latest: Record, now: datetime, half_life_hours: float) -> Memory:
         suspicious=latest.names("suspicious"),
         source=fields.get("source"),
         data=fields.get("data"),
-        corrects=fields.get("corrects"),
-        corrected_by=corrected_by(latest, now),
+        corrects=next(iter(corrected), None),
+        also_corrects=corrected[1:],
+        corrected_by=None if has_ended else corrected_by(latest, now),
         pinned=PINNED in latest.labels,
         anchors=split_anchors(fields.get("anchors")),
         valid_until=time_of(fields, "valid_until"),
@@ -245,6 +248,7 @@ def to_history(records: Sequence[Record], memory: Memory) -> History:
         memory.pending,
         memory.corrects,
         memory.corrected_by,
+        memory.also_corrects,
     )
 
 
@@ -274,13 +278,50 @@ def _acceptance(fields: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def corrects(record: Record, now: datetime) -> tuple[str, ...]:
+    """Return the ids of the memories that a version corrects at a given time."""
+    return record.names("corrects") if _is_ahead(corrects_until(record), now) else ()
+
+
+def corrects_until(record: Record) -> int | None:
+    """Return the time until which a version corrects others, in milliseconds since 1970; None for
+    no end.
+
+    It does so as long as it is valid itself, or corrected by a memory that is.
+    """
+    valid_until: int | None = record.fields.get("valid_until")
+    if valid_until is None or "corrected_by" not in record.fields:
+        return valid_until
+    corrected_until: int | None = record.fields.get("corrected_until")
+    return None if corrected_until is None else max(valid_until, corrected_until)
+
+
 def corrected_by(record: Record, now: datetime) -> str | None:
-    """Return the id of the memory that had corrected a version by `now`, if any."""
+    """Return the id of the memory that corrects a version at a given time, if any. A correction
+    that has expired doesn't count.
+    """
+    is_corrected = _is_ahead(record.fields.get("corrected_until"), now)
+    return linked_correction(record, now) if is_corrected else None
+
+
+def linked_correction(record: Record, now: datetime) -> str | None:
+    """Return the id of the memory that had been linked to a version as its correction by `now`, if
+    any, even if it has expired.
+    """
     corrected_at = time_of(record.fields, "corrected_at")
     if corrected_at is None or corrected_at > now:
         return None
     memory_id: str | None = record.fields.get("corrected_by")
     return memory_id
+
+
+def has_expired(record: Record, now: datetime) -> bool:
+    """Return whether a version is no longer valid."""
+    return not _is_ahead(record.fields.get("valid_until"), now)
+
+
+def _is_ahead(millis: int | None, now: datetime) -> bool:
+    return millis is None or now <= from_millis(millis)
 
 
 def known_at(records: Sequence[Record], moment: datetime) -> list[Record]:

@@ -77,6 +77,8 @@ def needs_refresh(place: Place, pad: Pad | None, now: datetime) -> bool:
         return True
     if not all(has_age(entry) for entry in pad.entries):
         return True
+    if pad.until and now > parse_time(pad.until, now):
+        return True
     age = now - parse_time(pad.written, now - 2 * _UP_TO_DATE_FOR)
     return not timedelta() <= age <= _UP_TO_DATE_FOR or file.is_stale(place)
 

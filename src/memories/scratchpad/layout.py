@@ -71,6 +71,8 @@ class Pad(NamedTuple):
         size: The maximum number of entries when they were chosen.
         waiting: The number of memories that were awaiting review.
         written: When it was brought up to date with the store, ISO 8601; empty if it never was.
+        until: When a correction expires, so that the memory that it corrects must be shown, ISO
+            8601; usually empty.
         entries: The entries.
         left_out: Ids that a person has removed.
         gone: Recently deleted or replaced versions, such as `id@3`. A change that arrives late must
@@ -85,6 +87,7 @@ class Pad(NamedTuple):
     size: int = 0
     waiting: int = 0
     written: str = ""
+    until: str = ""
     entries: tuple[Entry, ...] = ()
     left_out: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()
@@ -105,6 +108,7 @@ def render(pad: Pad) -> str:
         "size": pad.size,
         "waiting": pad.waiting,
         "written": pad.written,
+        "until": pad.until,
         "left_out": " ".join(pad.left_out),
         "gone": " ".join(pad.gone),
         "held": " ".join(entry.id for entry in pad.entries),
@@ -176,6 +180,7 @@ def parse(text: str, source: str) -> Pad:
         size=fields.number("size"),
         waiting=fields.number("waiting"),
         written=fields.text("written"),
+        until=fields.text("until"),
         entries=entries,
         left_out=fields.words("left_out"),
         gone=fields.words("gone"),

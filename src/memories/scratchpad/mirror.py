@@ -198,6 +198,8 @@ class _Batch:
             self._drop(change)
         elif change.ended_at is not None or change.fields.get("corrected_by"):
             self._drop(change.ref)
+            if change.fields.get("corrected_until") is not None:
+                self.is_unclear = True  # a refresh finds the time at which to show it again
         else:
             self.is_unclear = True
             reinforced_at = change.fields.get("reinforced_at")

@@ -12,6 +12,7 @@ from memories.core.times import to_iso
 from memories.errors import InvalidInput, NotFound, RequestError
 from memories.guard.origin import PINNED
 from memories.models import SESSION, Draft
+from memories.read import versions
 from memories.read.lookup import only_pending
 from memories.scratchpad import file
 from memories.scratchpad.entries import (
@@ -74,6 +75,7 @@ def _refresh(place: Place, writer: "Writer", rules: EntryRules, *, rebuild: bool
             place.store,
             waiting=selection.waiting,
             written=to_iso(writer.now),
+            until=selection.until,
             entries=tuple(selection.entries),
             left_out=() if rebuild else tuple(dict.fromkeys([*old.left_out, *edits.left_out])),
             gone=old.gone,
@@ -245,10 +247,17 @@ def _unpin(memory_id: str, writer: "Writer") -> bool:
 
 
 class Selection(NamedTuple):
-    """The entries read from a store, and the number of memories that await review."""
+    """The result of reading a store.
+
+    Attributes:
+        entries: The entries.
+        waiting: The number of memories that await review.
+        until: See `Pad`.
+    """
 
     entries: list[Entry]
     waiting: int
+    until: str
 
 
 def _select(
@@ -295,7 +304,8 @@ def select(
     ]
     for where in of_projects[:_MOST_PROJECTS]:
         records += store.scan(where, limit=OF_PROJECT, newest_first=True)
-    return Selection(_entries_of(records, now), store.count(only_pending(memories)))
+    waiting = store.count(only_pending(memories))
+    return Selection(_entries_of(records, now), waiting, _find_end(records, now))
 
 
 def select_from_all(store: Store, namespace: str, rules: EntryRules, now: datetime) -> Selection:
@@ -304,9 +314,18 @@ def select_from_all(store: Store, namespace: str, rules: EntryRules, now: dateti
     """
     memories = Filter(Collection.MEMORY, (namespace,))
     entries: list[Entry] = []
+    until = ""
     for page in scan_pages(store, memories):
         entries = choose([*entries, *_entries_of(page, now)], rules, now)
-    return Selection(entries, store.count(only_pending(memories)))
+        until = min(filter(None, (until, _find_end(page, now))), default="")
+    return Selection(entries, store.count(only_pending(memories)), until)
+
+
+def _find_end(records: Iterable[Record], now: datetime) -> str:
+    """Return when the first correction of a memory will expire, ISO 8601; empty if none will."""
+    corrected = [record for record in records if versions.corrected_by(record, now) is not None]
+    ends = [versions.time_of(record.fields, "corrected_until") for record in corrected]
+    return min([to_iso(end) for end in ends if end is not None], default="")
 
 
 def _entries_of(records: Iterable[Record], now: datetime) -> list[Entry]:

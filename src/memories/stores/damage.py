@@ -288,6 +288,10 @@ def _is_id(field: object) -> bool:
     return isinstance(field, str) and 1 <= len(field) <= _MAX_NAME and _is_text(field)
 
 
+def _is_ids(field: object) -> bool:
+    return isinstance(field, str) and all(map(_is_id, field.split(" ")))
+
+
 def _is_json_object(field: object) -> bool:
     try:
         return isinstance(field, str) and bool(validate.data(field))
@@ -307,9 +311,10 @@ _FIELD_RULES: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "operation": (_is_word, "a word"),
     "supersedes": (_is_id, "an id"),
     "superseded_by": (_is_id, "an id"),
-    "corrects": (_is_id, "an id"),
+    "corrects": (_is_ids, "ids"),
     "corrected_by": (_is_id, "an id"),
     "corrected_at": (_is_time, "a time in milliseconds"),
+    "corrected_until": (_is_time, "a time in milliseconds"),
     "not_corrected": (_is_text, "text"),
     "suspicious": (_is_text, "text"),
     "redacted": (_is_text, "text"),

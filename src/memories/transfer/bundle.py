@@ -206,7 +206,7 @@ def _render(
     lines = [f"{name}: {_dump(value)}" for name, value in head.items()]
     lines += ["versions:", *(f"- {_dump(row)}" for row in (*rows[:-1], last))]
     links = ""
-    corrected = str(last.get("fields", {}).get("corrects", ""))
+    corrected, *_ = str(last.get("fields", {}).get("corrects", "")).split(" ")
     target = paths.get((last["namespace"], corrected))
     if target:
         relative = os.path.relpath(target, Path(path).parent)

@@ -120,8 +120,7 @@ def update(
             fields={"redacted": " ".join(all_kinds) or None, **declared},
         )
         _refuse_taken_key(lookup, latest, new)
-        if is_new_text or new.labels.get("project") != latest.labels.get("project"):
-            new = update_links(lookup.store, latest, new)
+        new = update_links(lookup.store, latest, new)
         if text != expected:
             vectors = _embed(embedder, text)
         return _append(lookup.store, latest, new, vectors)
@@ -170,6 +169,8 @@ def append_confirmation(
         correction = find_last_correction(lookup.store, latest, new.created_at)
         if correction is not None:
             new = link_restated(lookup.store, latest, new, correction)
+        else:
+            new = update_links(lookup.store, latest, new)
         return _append(lookup.store, latest, new, vectors)
 
 
@@ -186,7 +187,7 @@ def _remove_link(lookup: Lookup, latest: Record, older_id: str) -> Record:
     older = lookup.own.resolve_id(older_id)
     record = remove_link(lookup.store, latest, older)
     if record is None:
-        corrected = latest.fields.get("corrects") or "none"
+        corrected = " and ".join(latest.names("corrects")) or "none"
         raise RequestError(f"Memory does not correct {older}; it corrects {corrected}")
     return record
 
@@ -256,7 +257,7 @@ def _reinforcement_records(store: Store, live: Record, now: datetime) -> list[Re
 
 
 def delete(lookup: Lookup, memory_id: str, now: datetime) -> Record:
-    """Soft-delete a memory; return its latest version, which has now ended.
+    """Soft-delete a memory; return its latest version, without the time at which it ended.
 
     Deleting a memory that awaits review rejects the memory.
     """
@@ -265,7 +266,7 @@ def delete(lookup: Lookup, memory_id: str, now: datetime) -> Record:
         leave_chains(lookup.store, [latest])
         patch = versions.end_version(latest, latest.ended_at or now, "delete")
         lookup.store.patch([patch])
-    return latest._replace(ended_at=patch.ended_at, ended_by="delete")
+    return latest._replace(ended_by="delete")
 
 
 def is_pinned(record: Record) -> bool:

@@ -84,6 +84,18 @@ class Created:
         """The id of the stored or updated memory; None if the draft was refused."""
         return None if self.memory is None else self.memory.id
 
+    @property
+    def replaceable(self) -> "list[Similar]":
+        """The memories of `similar_to` that are current and that the new memory doesn't correct."""
+        corrected: tuple[str, ...] = ()
+        if self.memory is not None and self.corrects is not None:
+            corrected = self.corrects, *self.memory.also_corrects
+        return [
+            similar
+            for similar in self.similar_to
+            if similar.id not in corrected and similar.corrected_by is None
+        ]
+
 
 class Prepared(NamedTuple):
     """A draft on its way into the store.
@@ -308,7 +320,7 @@ def _store_new(writer: Writer, prepared: Prepared, comparison: Comparison) -> Cr
     if comparison.corrected:
         from memories.write.links import link_correction  # few memories correct another
 
-        record = link_correction(writer.store, record, comparison.corrected, superseded=superseded)
+        record = link_correction(writer.store, record, comparison.corrected, now=writer.now)
     append_as_stamped(writer.store, [record._replace(vectors=prepared.vectors)])
     similar_to = writer.find_replaceable(draft, comparison)
     return _report_created(writer, record, similar_to)

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from memories.core.ids import storable
@@ -27,12 +28,13 @@ if TYPE_CHECKING:
 _BATCH = 2_000  # maximum number of memories or turns per removal
 
 
-def memory(store: Store, where: Filter) -> Forgotten:
-    """Erase the memory that `where` selects by namespace and group, with all its versions."""
-    assert where.group is not None
+def memory(lookup: Lookup, group: str, now: datetime) -> Forgotten:
+    """Erase a memory with all its versions."""
+    store, where = lookup.store, lookup.own.where(state="any", group=group)
     with store.transaction():  # so that no other memory keeps a link to this one
-        uncorrected = leave_chains(store, store.scan(where, limit=1, newest_first=True))
-    reinforcements = reinforcements_of(where.namespaces, where.group)
+        latest = store.scan(where, limit=1, newest_first=True)
+        uncorrected = leave_chains(store, latest, now)
+    reinforcements = reinforcements_of(where.namespaces, group)
 
     def find() -> list[Ref]:
         return [*store.refs(where), *store.refs(reinforcements)]
@@ -40,7 +42,7 @@ def memory(store: Store, where: Filter) -> Forgotten:
     def count_versions(refs: Sequence[Ref]) -> int:
         return sum(ref.collection in SEARCHED for ref in refs)
 
-    forgotten = _remove(store, where.group, find, count_versions)
+    forgotten = _remove(store, group, find, count_versions)
     return forgotten._replace(current_again=next(iter(uncorrected), None))
 
 

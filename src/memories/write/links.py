@@ -6,16 +6,22 @@ of `memory tidy`; or a memory that had been corrected is stated again (`link_res
 its text again, by confirming it, or by an update with another value (`update_links`).
 `restore_links` makes former links again.
 
-Both sides store the link: the newer memory in `corrects`, the older one in `corrected_by` and
-`corrected_at`. Only current memories are linked. A memory that ends keeps its own side, so that it
-can be linked again if it is restored.
+Both sides store the link: the newer memory in `corrects`, each older one in `corrected_by`,
+`corrected_at` and, if it is corrected only for a time, `corrected_until`. Only current memories are
+linked. A memory that ends keeps its own side, so that it can be linked again if it is restored.
 """
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from memories.core.times import to_millis
-from memories.read.versions import LINK, NOT_CORRECTS, corrected_by, stated_at
+from memories.read.versions import (
+    LINK,
+    NOT_CORRECTS,
+    corrected_by,
+    corrects_until,
+    stated_at,
+)
 from memories.stores.protocol import Store, find_first
 from memories.stores.records import Collection, Filter, Patch, Record
 
@@ -27,47 +33,51 @@ def link_correction(
     newer: Record,
     corrected: Sequence[Record],
     *,
-    superseded: Record | None = None,
+    now: datetime,
     at: datetime | None = None,
 ) -> Record:
-    """Link a memory that is about to become current to the newest memory that it corrects.
+    """Link a memory that is about to become current to the newest memory that it corrects, and to
+    those that say the same as that one.
 
-    For example, "port 9090" corrects "port 8080", and "port 7070" supersedes "port 9090". Then
-    "port 7070" corrects "port 8080", unless another memory had already corrected "port 9090".
+    For example, "port 9090" corrects two memories that both say "port 8080".
 
     Args:
-        store: The store in which the older memory is marked as corrected.
+        store: The store in which the older memories are marked as corrected.
         newer: The memory that is about to become current.
-        corrected: Current memories that `newer` corrects, as they were before `superseded` ended.
-        superseded: The memory that `newer` replaces.
+        corrected: Memories that `newer` contradicts.
+        now: The present.
         at: When `newer` becomes current; by default, when it was written.
 
     Returns:
-        The memory with its link, which the caller stores.
+        The memory with its links, which the caller stores.
     """
-    predecessor = None
-    if superseded is not None and "corrected_by" not in superseded.fields:
-        predecessor = superseded.ref.group
-    free = [
-        record
-        for record in corrected
-        if record.fields.get("corrected_by") in (None, predecessor)
-        and stated_at(record) <= stated_at(newer)  # leaves out memories that were updated later
-    ]
+    newer = without_links(newer)
+    free: dict[str, Record] = {}
+    for record in corrected:
+        live = _find_live(store, record, record.ref.group)
+        if live is None or corrected_by(live, now) is not None:
+            continue
+        # A memory whose correction has expired is still linked, so its chain continues.
+        last = [live, *_corrections_of(store, live)][-1]
+        if stated_at(last) <= stated_at(newer):  # leaves out memories that were updated later
+            free[last.ref.group] = last
     if not free:
         return newer
-    older = max(free, key=stated_at)
-    store.patch([_corrected_patch(older, newer, at)])
-    return newer._replace(fields={**newer.fields, "corrects": older.ref.group})
+    newest, *others = sorted(free.values(), key=stated_at, reverse=True)
+    same = [newest, *(record for record in others if not _contradicts(newest, record))]
+    for record in same:
+        _mark_corrected(store, record, newer, at)
+    return _with(newer, corrects=_join_ids(same))
 
 
-def leave_chains(store: Store, records: Iterable[Record]) -> set[str]:
+def leave_chains(store: Store, records: Iterable[Record], now: datetime | None = None) -> set[str]:
     """Take memories that are about to end out of their chains of corrections, and link the
     neighbours of each memory to each other.
 
     Args:
         store: The store of the memories, in a transaction.
         records: Any one version of each memory.
+        now: The present; None to count corrections that have expired as well.
 
     Returns:
         The ids of memories that nothing corrects any more.
@@ -83,25 +93,32 @@ def leave_chains(store: Store, records: Iterable[Record]) -> set[str]:
         live = _find_live(store, record, record.ref.group)
         if live is None:
             continue
-        older, newer = _neighbours(store, live)
-        if older is not None and newer is not None:
-            store.patch([_corrected_patch(older, newer)])
-        elif older is not None:
-            store.patch([_clear(older, "corrected_by", "corrected_at")])
-            uncorrected.add(older.ref.group)
+        corrected, newer = _find_corrected(store, live), _find_correction(store, live)
         if newer is not None:
-            store.patch([_patch(newer, corrects=None if older is None else older.ref.group)])
+            ids = [name for name in newer.names("corrects") if name != live.ref.group]
+            ids += [older.ref.group for older in corrected]
+            newer = _change(store, newer, corrects=" ".join(ids) or None)
+        for older in corrected:
+            if newer is not None:
+                _mark_corrected(store, older, newer)
+                continue
+            _unmark_corrected(store, older)
+            if now is None or corrected_by(older, now) is not None:
+                uncorrected.add(older.ref.group)
     return uncorrected
 
 
 def without_links(record: Record) -> Record:
     """Return a record without its links; nothing is stored."""
-    return _without(record, LINK) if _has_link(record) else record
+    return _with(record, **dict.fromkeys(LINK)) if _has_link(record) else record
 
 
 def restore_links(store: Store, record: Record, former: Record) -> Record:
     """Restore the links of a memory that was added without them, except those that no longer hold
     or that other links have replaced.
+
+    A former neighbour that has ended gets only its own side of the link, so that its restoration
+    restores the link.
 
     Args:
         store: The memory's store, in a transaction.
@@ -115,39 +132,56 @@ def restore_links(store: Store, record: Record, former: Record) -> Record:
         return record
     # Another memory of the same change may have restored its links to this one.
     record = _find_live(store, record, record.ref.group) or record
-    linked_older, linked_newer = _neighbours(store, record)
-    older = linked_older or _find_former(store, record, former, "corrects")
-    newer = linked_newer or _find_former(store, record, former, "corrected_by")
-    if older is not None and newer is not None:
-        later = [newer, *_corrections_of(store, newer)]
-        if older.ref.group in {correction.ref.group for correction in later}:
-            older, newer = linked_older, linked_newer  # `older` now comes after `newer`
-    is_between = (
-        older is not None
-        and newer is not None
-        and older.fields.get("corrected_by") == newer.ref.group
+    corrected, linked_newer = _find_corrected(store, record), _find_correction(store, record)
+    added = _find_formerly_corrected(
+        store, record, former, {older.ref.group for older in corrected}
     )
-    if older not in (None, linked_older) and (is_between or "corrected_by" not in older.fields):
-        store.patch([_corrected_patch(older, record), _patch(record, corrects=older.ref.group)])
-        record = record._replace(fields={**record.fields, "corrects": older.ref.group})
-    if newer not in (None, linked_newer) and (is_between or "corrects" not in newer.fields):
-        patch = _corrected_patch(record, newer)
-        store.patch([patch, _patch(newer, corrects=record.ref.group)])
-        record = record._replace(fields={**record.fields, **patch.fields})
-    return record
+    newer = linked_newer or _find_former_correction(store, record, former)
+    if newer is not None:
+        later = {newer.ref.group, *(last.ref.group for last in _corrections_of(store, newer))}
+        if any(older.ref.group in later for older in (*corrected, *added)):
+            added, newer = [], linked_newer  # an older memory now comes after `newer`
+    newer_id = None if newer is None else newer.ref.group
+    added = [older for older in added if older.fields.get("corrected_by") in (None, newer_id)]
+
+    if newer is not None:
+        between = {older.ref.group for older in added}
+        ids = [name for name in newer.names("corrects") if name not in between]
+        newer = _change(store, newer, corrects=" ".join(dict.fromkeys((*ids, record.ref.group))))
+        if newer.ended_at is None and linked_newer is None:
+            record = _mark_corrected(store, record, newer)
+    for older in added:
+        _mark_corrected(store, older, record)
+    corrected += [older for older in added if older.ended_at is None]
+    return _change(store, record, corrects=_join_ids(corrected)) if corrected else record
 
 
-def _find_former(store: Store, record: Record, former: Record, side: str) -> Record | None:
-    """Return the memory to which one side of a former version linked, if that link still holds."""
-    other = _find_live(store, record, former.fields.get(side))
-    if other is None:
+def _find_formerly_corrected(
+    store: Store, record: Record, former: Record, linked_ids: set[str]
+) -> list[Record]:
+    """Return the memories that a former version corrected and that its memory still contradicts,
+    without those that are linked to it. They may have ended.
+    """
+    corrected: list[Record] = []
+    for memory_id in former.names("corrects"):
+        older = None if memory_id in linked_ids else _find_latest(store, record, memory_id)
+        if older is None:
+            continue
+        if _still_corrects(record, older, former, _find_at_end(store, older, former)):
+            corrected.append(older)
+    return corrected
+
+
+def _find_former_correction(store: Store, record: Record, former: Record) -> Record | None:
+    """Return the memory that corrected a former version, if it still contradicts the memory. It may
+    have ended.
+    """
+    newer = _find_latest(store, record, former.fields.get("corrected_by"))
+    if newer is None:
         return None
-    earlier = _find_at_end(store, other, former)
-    if side == "corrects":
-        still_holds = _still_corrects(record, other, former, earlier)
-    else:
-        still_holds = _still_corrects(other, record, earlier, former)
-    return other if still_holds else None
+    if _still_corrects(newer, record, _find_at_end(store, newer, former), former):
+        return newer
+    return None
 
 
 def _find_at_end(store: Store, neighbour: Record, former: Record) -> Record:
@@ -169,15 +203,15 @@ def remove_link(store: Store, record: Record, older_id: str) -> Record | None:
     Returns:
         The memory without the link; None if there is no such link.
     """
-    if record.fields.get("corrects") != older_id:
+    ids = record.names("corrects")
+    if older_id not in ids:
         return None
-    older, _ = _neighbours(store, record)
-    if older is not None:
-        store.patch([_clear(older, "corrected_by", "corrected_at")])
+    for older in _find_corrected(store, record):
+        if older.ref.group == older_id:
+            _unmark_corrected(store, older)
+    corrected = " ".join(name for name in ids if name != older_id) or None
     not_corrected = " ".join((*record.names(NOT_CORRECTS), older_id))
-    store.patch([_patch(record, corrects=None, **{NOT_CORRECTS: not_corrected})])
-    record = _without(record, {"corrects"})
-    return record._replace(fields={**record.fields, NOT_CORRECTS: not_corrected})
+    return _change(store, record, corrects=corrected, **{NOT_CORRECTS: not_corrected})
 
 
 def update_links(store: Store, latest: Record, new: Record) -> Record:
@@ -194,8 +228,8 @@ def update_links(store: Store, latest: Record, new: Record) -> Record:
     """
     if not _has_link(new):
         return new
-    older, newer = _neighbours(store, new)
-    holds_older = older is None or _still_corrects(new, older, latest, older)
+    corrected, newer = _find_corrected(store, new), _find_correction(store, new)
+    holds_older = all(_still_corrects(new, older, latest, older) for older in corrected)
     holds_newer = newer is None or _still_corrects(newer, new, newer, latest)
     correction = find_last_correction(store, latest, new.created_at)
     if correction is not None and not _repeats(new, latest):
@@ -205,6 +239,7 @@ def update_links(store: Store, latest: Record, new: Record) -> Record:
         elif _contradicts(new, correction) or _contradicts(new, latest):
             return link_restated(store, latest, new, correction)
     if holds_older and holds_newer:
+        _pass_on_end(store, new)  # it may be valid for another time than before
         return new
     leave_chains(store, [latest])
     return without_links(new)
@@ -225,7 +260,7 @@ def _corrections_of(store: Store, record: Record) -> list[Record]:
     corrections: list[Record] = []
     last, seen = _find_live(store, record, record.ref.group), {record.ref.group}
     while last is not None:
-        _, last = _neighbours(store, last)
+        last = _find_correction(store, last)
         if last is None or last.ref.group in seen:
             break
         seen.add(last.ref.group)
@@ -247,21 +282,28 @@ def link_restated(store: Store, latest: Record, new: Record, correction: Record)
     new = without_links(new)
     if correction.ref.group in new.names(NOT_CORRECTS):
         return new
-    store.patch([_corrected_patch(correction, new)])
-    return new._replace(fields={**new.fields, "corrects": correction.ref.group})
+    # Read the correction again, since `latest` has left its chain.
+    correction = _find_live(store, correction, correction.ref.group) or correction
+    _mark_corrected(store, correction, new)
+    return _with(new, corrects=correction.ref.group)
 
 
-def _neighbours(store: Store, record: Record) -> tuple[Record | None, Record | None]:
-    """Return the memory that a memory corrects, and the memory that corrects it; None in place of
-    one that doesn't link back.
-    """
-    older = _find_live(store, record, record.fields.get("corrects"))
+def _find_corrected(store: Store, record: Record) -> list[Record]:
+    """Return the memories that a memory corrects, except those that don't link back."""
+    corrected: list[Record] = []
+    for memory_id in record.names("corrects"):
+        older = _find_live(store, record, memory_id)
+        if older is not None and older.fields.get("corrected_by") == record.ref.group:
+            corrected.append(older)
+    return corrected
+
+
+def _find_correction(store: Store, record: Record) -> Record | None:
+    """Return the memory that corrects a memory; None if it doesn't link back."""
     newer = _find_live(store, record, record.fields.get("corrected_by"))
-    if older is not None and older.fields.get("corrected_by") != record.ref.group:
-        older = None
-    if newer is not None and newer.fields.get("corrects") != record.ref.group:
-        newer = None
-    return older, newer
+    if newer is None or record.ref.group not in newer.names("corrects"):
+        return None
+    return newer
 
 
 def _still_corrects(
@@ -311,24 +353,66 @@ def _find_live(store: Store, beside: Record, group: str | None) -> Record | None
     return find_first(store, where)
 
 
+def _find_latest(store: Store, beside: Record, group: str | None) -> Record | None:
+    """Return the latest version of a memory, which may have ended."""
+    if group is None:
+        return None
+    where = Filter(Collection.MEMORY, (beside.ref.namespace,), state="any", group=group)
+    return find_first(store, where, newest_first=True)
+
+
 def _has_link(record: Record) -> bool:
     return any(name in record.fields for name in LINK)
 
 
-def _without(record: Record, names: Iterable[str]) -> Record:
-    names = set(names)
-    fields = {name: value for name, value in record.fields.items() if name not in names}
-    return record._replace(fields=fields)
+def _join_ids(records: Iterable[Record]) -> str:
+    return " ".join(record.ref.group for record in records)
 
 
-def _corrected_patch(older: Record, newer: Record, at: datetime | None = None) -> Patch:
-    corrected_at = to_millis(at or newer.created_at)
-    return _patch(older, corrected_by=newer.ref.group, corrected_at=corrected_at)
+def _mark_corrected(
+    store: Store, older: Record, newer: Record, at: datetime | None = None
+) -> Record:
+    """Store in a memory that another one corrects it; return the memory as it is then."""
+    marked = _change(
+        store,
+        older,
+        corrected_by=newer.ref.group,
+        corrected_at=to_millis(at or newer.created_at),
+        corrected_until=corrects_until(newer),
+    )
+    _pass_on_end(store, marked)
+    return marked
 
 
-def _clear(record: Record, *names: str) -> Patch:
-    return _patch(record, **dict.fromkeys(names))
+def _unmark_corrected(store: Store, older: Record) -> None:
+    """Store in a memory that nothing corrects it."""
+    unmarked = _change(store, older, corrected_by=None, corrected_at=None, corrected_until=None)
+    _pass_on_end(store, unmarked)
 
 
-def _patch(record: Record, **fields: str | int | None) -> Patch:
-    return Patch(record.ref, record.ended_at, record.ended_by, fields)
+def _pass_on_end(store: Store, newer: Record) -> None:
+    """Store in the memories that a memory corrects, directly or through others, until when they are
+    corrected.
+    """
+    changed = [newer]
+    while changed:
+        newer = changed.pop()
+        until = corrects_until(newer)
+        changed += [
+            _change(store, older, corrected_until=until)
+            for older in _find_corrected(store, newer)
+            if older.fields.get("corrected_until") != until
+        ]
+
+
+def _change(store: Store, record: Record, **fields: str | int | None) -> Record:
+    """Store fields of a memory; return the memory as it is then."""
+    store.patch([Patch(record.ref, record.ended_at, record.ended_by, fields)])
+    return _with(record, **fields)
+
+
+def _with(record: Record, **fields: str | int | None) -> Record:
+    """Return a record with other fields; None removes a field."""
+    merged = {**record.fields, **fields}
+    present = {name: value for name, value in merged.items() if value is not None}
+    return record._replace(fields=present)

@@ -184,7 +184,7 @@ def delete(lookup: Lookup, selector: Selector, *, dry_run: bool) -> Affected:
             continue
         with store.transaction():
             for records in _read_again(store, selector, batch):
-                tally.note_ended(records, leave_chains(store, records))
+                tally.note_ended(records, leave_chains(store, records, at))
                 store.patch([versions.end_version(record, at, "delete") for record in records])
                 tally.add_all("delete", records)
     return tally.result(dry_run=dry_run, at=at)

@@ -18,7 +18,7 @@ from memories.stores.logged import append_as_stamped, stamp_record
 from memories.stores.protocol import Store
 from memories.stores.records import Record
 from memories.write.change import reset_decay
-from memories.write.links import find_last_correction, link_restated
+from memories.write.links import find_last_correction, link_restated, update_links
 from memories.write.suspicion import mark_suspicious
 
 if TYPE_CHECKING:
@@ -179,6 +179,9 @@ class Repetition(NamedTuple):
     def merge(self) -> MergeResult:
         """Merge the draft's additions, and reinforce the memory if its policy allows it."""
         additions = find_additions(self.record, self.draft)
+        is_limited = isinstance(self.draft.valid_until, datetime)
+        if not is_limited and versions.has_expired(self.record, self.at):
+            additions = additions._replace(fields={**additions.fields, "valid_until": ""})
         superseding = () if self.draft.supersedes is None else ("supersedes",)
         if self.is_less_trusted():
             not_merged = additions.everything()
@@ -238,7 +241,9 @@ class Repetition(NamedTuple):
             fields=fields,
         )
         new = mark_suspicious(new)
-        if correction is not None:
+        if correction is None:
+            new = update_links(self.store, existing, new)
+        else:
             new = link_restated(self.store, existing, new, correction)
         new = stamp_record(self.store, new)
         vectors = self.vectors

@@ -367,9 +367,9 @@ class Review:
             return Reviewed(record.ref.group, False, memory, comparison.duplicates)
         writer.retire(superseded, record.ref.group, writer.now)
         if draft.content != record.text:
-            new = self._make_current_edited(record, draft, comparison, superseded, vectors)
+            new = self._make_current_edited(record, draft, comparison, vectors)
         else:
-            new = self._make_current(record, comparison, superseded)
+            new = self._make_current(record, comparison)
         memory = writer.to_memory(new)
         return Reviewed(record.ref.group, True, memory, similar_to=comparison.similar)
 
@@ -387,7 +387,6 @@ class Review:
         record: Record,
         draft: Draft,
         comparison: Comparison,
-        superseded: Record | None,
         vectors: Any,
     ) -> Record:
         """Add the edited content as a version by the person who accepts it."""
@@ -397,15 +396,13 @@ class Review:
         )
         new = stamp_record(store, mark_suspicious(new))
         self._end(record, "update")
-        new = link_correction(store, new, comparison.corrected, superseded=superseded)
+        new = link_correction(store, new, comparison.corrected, now=now)
         store.append([new._replace(vectors=vectors)])
         return new
 
-    def _make_current(
-        self, record: Record, comparison: Comparison, superseded: Record | None
-    ) -> Record:
+    def _make_current(self, record: Record, comparison: Comparison) -> Record:
         store, now = self._lookup.store, self._writer.now
-        new = link_correction(store, record, comparison.corrected, superseded=superseded, at=now)
+        new = link_correction(store, record, comparison.corrected, now=now, at=now)
         acceptance = self._acceptance_fields()
         links = {name: new.fields.get(name) for name in versions.LINK}
         patch = Patch(record.ref, None, None, acceptance | links)

@@ -156,7 +156,7 @@ def apply(writer: Writer, record: Record) -> tuple[str, bool] | None:
     is_linked = not {"corrects", "corrected_by"}.isdisjoint(live.fields)
     if older is None or proposed is None or older.text != proposed.text or is_linked:
         return live.ref.group, False
-    linked = link_correction(writer.store, live, [older], at=writer.now)
+    linked = link_correction(writer.store, live, [older], now=writer.now, at=writer.now)
     links = {name: linked.fields.get(name) for name in versions.LINK}
     writer.store.patch([Patch(live.ref, None, None, links)])
     return live.ref.group, "corrects" in linked.fields
@@ -294,7 +294,10 @@ def _find_alike(writer: Writer, records: Sequence[Record]) -> Iterator[Suggestio
             if older and record.key is None:
                 evidence = f"memory {older[0]} says the same thing"
                 yield _deletion("same", 0.95, memory, evidence)
-            elif not {"corrects", "corrected_by"} & record.fields.keys():
+            elif not (
+                {"corrects", "corrected_by"} & record.fields.keys()
+                or versions.has_expired(record, writer.now)
+            ):
                 corrected: Sequence[Record] = comparison.corrected
                 if not corrected:
                     corrected = _find_reworded(writer, record, comparison.rivals)
@@ -304,7 +307,9 @@ def _find_alike(writer: Writer, records: Sequence[Record]) -> Iterator[Suggestio
                     [
                         older
                         for older in corrected
-                        if _is_older(older, record) and older.ref.group not in refused
+                        if _is_older(older, record)
+                        and older.ref.group not in refused
+                        and versions.corrected_by(older, writer.now) is None
                     ],
                 )
 
@@ -340,7 +345,6 @@ def _is_older(record: Record, other: Record) -> bool:
 
 def _find_contradictions(memory: Memory, older: Sequence[Record]) -> Iterator[Suggestion]:
     """Yield a suggestion about the newest of the older memories that a memory contradicts."""
-    older = [record for record in older if "corrected_by" not in record.fields]
     if older:
         rival = max(older, key=versions.stated_at)
         text = f"Mark as corrected: {_quote(rival.text)}, because {_quote(memory.content)} is newer"

@@ -103,6 +103,15 @@ class Truth:
 
         return propose(self._writer, dry_run=dry_run, choose=choose)
 
+    def peek(self, memory_id: str) -> Memory:
+        """Return a memory that can be changed; unlike `Memories.get`, this counts no read.
+
+        Raises:
+            NotFound: There is no such memory, or it was deleted.
+            RequestError: Another memory has replaced this one.
+        """
+        return self._writer.to_memory(self._writer.lookup.find_current(memory_id))
+
     def confirm(
         self,
         memory_id: str,

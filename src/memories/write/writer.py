@@ -201,7 +201,7 @@ class Writer(NamedTuple):
                     duplicates.append(self._to_similar(candidate, difference))
                 continue
             is_corrected = False
-            if len(corrected) < _MAX_CORRECTED and _may_correct(draft, record):
+            if len(corrected) < _MAX_CORRECTED and self._may_correct(draft, record):
                 text = record.text
                 is_corrected = corrects(draft.content, text, similarity, threshold=threshold)
             if is_corrected:
@@ -233,9 +233,10 @@ class Writer(NamedTuple):
         """Return the memories closest to the draft's subject. The draft may replace one of them.
 
         Memories that differ in a value come first, then those that `read.subjects` rates highest,
-        then the closest one if it stands out.
+        then the closest one if it stands out. If the draft corrects a memory, the first ones are
+        followed only by those that contain the old value too.
         """
-        if draft.supersedes is not None or comparison.corrected:
+        if draft.supersedes is not None:
             return comparison.similar
         found = {similar.id: similar for similar in comparison.similar}
         scored = [
@@ -245,10 +246,15 @@ class Writer(NamedTuple):
         ]
         closest = [candidate for score, candidate in scored if score >= scored[0][0] - _NEAR_BEST]
         current = [
-            rival for rival in comparison.rivals if "corrected_by" not in rival.record.fields
+            rival
+            for rival in comparison.rivals
+            if versions.corrected_by(rival.record, self.now) is None
         ]
         similarities = [rival.similarity for rival in current]
-        if self.embedder and stands_out(draft.content, similarities, self.embedder.space):
+        if comparison.corrected:
+            old = {*query_terms(comparison.corrected[0].text)} - {*query_terms(draft.content)}
+            closest = [rival for rival in closest if old <= {*query_terms(rival.record.text)}]
+        elif self.embedder and stands_out(draft.content, similarities, self.embedder.space):
             closest.append(current[0])
         for candidate in closest:
             found.setdefault(candidate.record.ref.group, self._to_similar(candidate, ""))
@@ -267,7 +273,7 @@ class Writer(NamedTuple):
         scored: list[tuple[float, Candidate]] = []
         for candidate in rivals[:_EXAMINED]:
             record = candidate.record
-            if "corrected_by" in record.fields:
+            if versions.corrected_by(record, self.now) is not None:
                 continue
             score = score_replacement(draft.content, record.text, candidate.similarity, space)
             if record.ref.group in draft.seen:
@@ -315,6 +321,14 @@ class Writer(NamedTuple):
         confidence = versions.confidence(record, self.now, self.config.decay_half_life_hours)
         return confidence >= min(self.config.min_confidence, declared)
 
+    def _may_correct(self, draft: Draft, record: Record) -> bool:
+        """Return whether a draft may correct a record: no memory corrects the record, except the
+        one that the draft supersedes, and the two don't both have keys.
+        """
+        have_keys = draft.key is not None and record.key is not None
+        correction = versions.corrected_by(record, self.now)
+        return not have_keys and correction in (None, draft.supersedes)
+
     def _choose_repeated(self, same: Sequence[Record], draft: Draft, vectors: Any) -> Record | None:
         """Return the memory that a draft repeats. If there are several, return the one that it
         contradicts least.
@@ -348,14 +362,6 @@ class Writer(NamedTuple):
             suspicious=record.names("suspicious"),
             corrected_by=versions.corrected_by(record, self.now),
         )
-
-
-def _may_correct(draft: Draft, record: Record) -> bool:
-    """Return whether a draft may correct a record: no memory corrects the record, except the one
-    that the draft supersedes, and the two don't both have keys.
-    """
-    have_keys = draft.key is not None and record.key is not None
-    return not have_keys and record.fields.get("corrected_by") in (None, draft.supersedes)
 
 
 def find_repeats(writer: Writer, selector: "Selector", limit: int) -> Iterator[Repeat]:

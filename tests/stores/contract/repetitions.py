@@ -75,6 +75,30 @@ class Repetitions:
             (ids[1], ids[0]),
         ]
 
+    def test_a_corrected_memory_is_current_again_when_its_correction_expires(
+        self, open_store: OpenStore
+    ) -> None:
+        clock = Clock()
+        memories = open_memories(open_store(FakeEmbedder.space), clock)
+        older = memories.create("The API listens on port 8080.").id
+        clock.now += DAY / 2
+        newer = memories.create("The API listens on port 9090.", valid_until=clock.now + DAY).id
+        assert newer is not None
+
+        def find_current() -> set[str]:
+            hits = memories.search("Which port does the API listen on?", include_corrected=False)
+            return {hit.id for hit in hits}
+
+        assert find_current() == {newer}
+        clock.now += 2 * DAY
+        assert find_current() == {older, newer}
+        memories.update(newer, valid_until="")
+        assert find_current() == {newer}
+        memories.delete(newer)
+        assert find_current() == {older}
+        memories.restore(newer)
+        assert find_current() == {newer}
+
     def test_concurrent_repetitions_lose_nothing(self, open_store: OpenStore) -> None:
         clock = Clock()
         writers = [open_memories(open_store(FakeEmbedder.space), clock) for _ in range(WRITERS)]

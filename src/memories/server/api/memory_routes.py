@@ -83,9 +83,16 @@ def _to_method_names(arguments: dict[str, Any]) -> dict[str, Any]:
     return {aliases.get(name, name): value for name, value in arguments.items()}
 
 
-def memory_answer(memory: Memory) -> Answer:
-    """Return a memory, with its version as the ETag."""
-    return Answer(shapes.memory(memory), headers={"etag": f'"{memory.version}"'})
+def memory_answer(
+    memory: Memory, before: Memory | None = None, remove_tags: Sequence[str] = ()
+) -> Answer:
+    """Return a memory, with its version as the ETag, and with a hint if its state before a change
+    is given.
+    """
+    shape = shapes.memory(memory)
+    if before is not None:
+        shape = shapes.change_result(before, memory, remove_tags)
+    return Answer(shape, headers={"etag": f'"{memory.version}"'})
 
 
 def by_key(call: Call) -> Answer:
@@ -333,6 +340,13 @@ def _changed_meanwhile(detail: str) -> Refused:
     return Refused(412, f"the memory has changed: {detail}; read it again")
 
 
+def _read_before(call: Call) -> Memory | None:
+    """Return a memory before it changes; None if it can't change, which the change reports."""
+    with contextlib.suppress(RequestError):
+        return call.memories.truth.peek(call.id)
+    return None
+
+
 def update(call: Call) -> Answer:
     """Add a version with new text or tags; with If-Match, only if that version is current."""
     if _is_updated(call):
@@ -344,11 +358,10 @@ def update(call: Call) -> Answer:
         arguments["if_version"] = allowed[0]
     try:
         with _if_match(call) if several else contextlib.nullcontext():
-            return memory_answer(
-                call.memories.update(
-                    arguments.pop("id"), arguments.pop("content", None), **arguments
-                )
-            )
+            before = _read_before(call)
+            memory_id, content = arguments.pop("id"), arguments.pop("content", None)
+            memory = call.memories.update(memory_id, content, **arguments)
+            return memory_answer(memory, before, arguments.get("remove_tags", ()))
     except Conflict as exc:
         if allowed is None:
             raise
@@ -387,7 +400,10 @@ def confirm(call: Call) -> Answer:
     """Confirm that a memory is still true by adding a version with the same text."""
     arguments = {name: value for name, value in call.arguments.items() if name != "id"}
     confirm = partial(call.memories.truth.confirm, call.id, **arguments)
-    return memory_answer(_change_once(call, "confirm", confirm))
+    before = _read_before(call)
+    memory = _change_once(call, "confirm", confirm)
+    is_retry = before is not None and before.version == memory.version
+    return memory_answer(memory, None if is_retry else before)
 
 
 def pin(call: Call) -> Answer:
@@ -464,7 +480,7 @@ ROUTES = (
         {"memories": Field("objects", "The memories to store.", required=True, of=DRAFT)} | WRITING,
     ),
     read_route(_ID, get, "Memory", AS_OF),
-    write_route("PATCH", _ID, update, "Memory", CHANGE),
+    write_route("PATCH", _ID, update, "Changed", CHANGE),
     write_route("DELETE", _ID, delete, "Deleted", None),
     write_route(
         "POST",
@@ -478,7 +494,7 @@ ROUTES = (
         "POST",
         f"{_ID}/confirm",
         confirm,
-        "Memory",
+        "Changed",
         {name: CHANGE[name] for name in ("anchors", "valid_until")},
     ),
     write_route("POST", f"{_ID}/pin", pin, "Memory", {}),

@@ -84,6 +84,7 @@ SCHEMAS: dict[str, Schema] = {
     "Page": _object("results:[Memory] count:whole", "next_cursor:text?"),
     "Waiting": _object("", "import:text duplicates:[Similar] similar_to:[Similar]", base="Memory"),
     "ReviewPage": _object("results:[Waiting] count:whole", "next_cursor:text?"),
+    "Changed": _object("", "hint:text", base="Memory"),
     "Deleted": _object("id:text deleted:flag", "note:text"),
     "Reinforced": _object("id:text confidence:number last_reinforced_at:text"),
     "Forgotten": _object("id:text forgotten:flag versions:whole also_in:texts"),
