@@ -428,9 +428,8 @@ def _is_departure(change: Change, verb: int | None) -> bool:
     head, removed, added, _ = change
     if verb is None or verb_of(head[verb]) not in _DEPARTING:
         return False
-    if SCHEDULED.isdisjoint(keys_of(head[:verb])):
-        return False
-    return is_soft(head[-1]) and all(map(is_value, (*removed, *added)))
+    is_scheduled = not SCHEDULED.isdisjoint(keys_of(head[:verb]))
+    return is_scheduled and is_soft(head[-1]) and all(map(is_value, (*removed, *added)))
 
 
 def _is_one_value(change: Change, verb: int | None) -> bool:
