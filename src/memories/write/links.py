@@ -6,6 +6,10 @@ of `memory tidy`; or a memory that had been corrected is stated again (`link_res
 its text again, by confirming it, or by an update with another value (`update_links`).
 `restore_links` makes former links again.
 
+A link ends when a person removes it (`remove_link`), when an update of either memory no longer
+contradicts the other (`update_links`), or when either memory ends. Then the memories before and
+after it in the chain are linked to each other (`leave_chains`).
+
 Both sides store the link: the newer memory in `corrects`, each older one in `corrected_by`,
 `corrected_at` and, if it is corrected only for a time, `corrected_until`. Only current memories are
 linked. A memory that ends keeps its own side, so that it can be linked again if it is restored.

@@ -6,23 +6,25 @@ A correction gives a different value for the same subject in the same place: "th
 ("likes tea", "likes coffee"). In doubtful cases nothing is linked, and the old fact is shown
 without a mark.
 
-`corrects` decides by these rules, after quick checks and vetoes for events that may repeat
-(`_is_event`), for variants such as dev.yaml and prod.yaml, and for times of a habit.
-`write.writer` compares only memories of one project, and no two that both have keys
-(`_may_correct`); `write.links` chooses among several.
+`corrects` decides by one of these rules, after quick checks. `write.writer` compares only memories
+of one project, and no two that both have keys (`_may_correct`); `write.links` chooses among
+several.
 
 - `_announces_change`: "Ann lives in Oslo", "Ann moved from Oslo to Bergen".
 - `_differs_by_denial`: "gates open", "gates never open".
-- `_is_role`: "Ann is the lead", "Bob is the lead".
-- `_has_opposites`: "the gate is open", "the gate is closed".
-- `_is_other_value`, for texts that differ in only one place, after a subject. The value must be of
-  the same kind (`_changes_kind`: not "runs on node 22", "runs on Linux") and one of these:
-  - `_is_one_value`, numbers or dates: "the limit is 5", "the limit is 6". A value that is a label,
-    as in "allows port 443", needs a verb with one object.
-  - `_has_one_object`, after a verb: "Ann lives in Rome", "Ann lives in Bonn".
-    - `_is_one_predicate`, after "is": "the editor is vim", "the editor is emacs". By
-      `_is_one_thing`, "Ann's friend is Bob" and "Ann's friend is Eva" may both be true.
-- `_replaces_signs`, for scripts without spaces.
+- `_replaces_value`, for texts that differ in only one place:
+  - `_is_role`, before "is": "Ann is the lead", "Bob is the lead".
+  - Nothing, for events that may repeat (`_is_event`), variants such as dev.yaml and prod.yaml
+    (`_are_variants`), and times of a habit (`_is_habit`).
+  - `_has_opposites`: "the gate is open", "the gate is closed".
+  - `_is_other_value`, after a subject that can have only one such value:
+    - `_is_one_value`, numbers or dates: "the limit is 5", "the limit is 6". A value that is a
+      label, as in "allows port 443", needs a verb with one object.
+    - `_has_one_object`, after a verb, for values of one kind (`_changes_kind`: not "runs on node
+      22", "runs on Linux"): "Ann lives in Rome", "Ann lives in Bonn".
+      - `_is_one_predicate`, after "is": "the editor is vim", "the editor is emacs". By
+        `_is_one_thing`, "Ann's friend is Bob" and "Ann's friend is Eva" may both be true.
+- `_replaces_signs` instead, for scripts without spaces.
 """
 
 import re
