@@ -34,7 +34,7 @@ def read(path: Path, *, inside: Path | None = None) -> bytes | None:
         inside: The folder that links must not lead out of; None if they may lead anywhere.
 
     Raises:
-        InvalidInput: This user must not change the file; the message says why.
+        InvalidInput: This user isn't allowed to change the file; the message says why.
     """
     try:
         target = Path(os.path.realpath(path, strict=False))

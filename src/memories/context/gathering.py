@@ -216,12 +216,12 @@ class _Reader:
     def _read_enough(
         self, read: Callable[[int], tuple[int, Admitted]], wanted: int, n: int
     ) -> list[Document]:
-        """Return admitted documents, reading more documents as long as too few are admitted.
+        """Return admitted documents, reading more documents until enough are admitted.
 
         Args:
             read: Reads up to a given number of documents; returns how many it has read, and those
                 that are admitted.
-            wanted: The number of admitted documents that is enough.
+            wanted: How many admitted documents are enough.
             n: The number of documents to read first.
         """
         while True:

@@ -1,4 +1,4 @@
-"""Rules that find secrets: tokens with a published format, and rules of the user.
+"""Rules that find secrets: built-in ones for tokens with a published format, and the user's own.
 
 A rule is tried only where one of its literals occurs, and every repetition has an upper bound, so
 the time is linear in the length of a text.

@@ -56,7 +56,8 @@ class Store(Protocol):
       include the name of its speaker.
     - *Vectors* of different models are never compared: the store remembers the space of its first
       vector and raises `EmbedderMismatch` for any other, on writes and on searches.
-    - *Threads and processes* may share a store. Only a Qdrant folder admits one process at a time.
+    - *Threads and processes* may share a store. The exception is a Qdrant folder, which
+      admits only one process at a time.
     - *Opening* is cheap and writes nothing; a store that doesn't exist yet reads as empty.
     - *Damage* in one record doesn't affect others: a store that can detect damage leaves the record
       out of its results and notes it in `damaged`. `patch` refuses to change the record; `refs` and

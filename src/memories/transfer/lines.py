@@ -267,7 +267,7 @@ def read_line(line: str, *, own: bool = False) -> Record:
     """Read a record from a line, with its vectors if present.
 
     Args:
-        line: The line, without its end.
+        line: The line, without its newline.
         own: Whether the line is from a backup, which may contain anything that was ever stored;
             see `damage.find_import_problem`.
 

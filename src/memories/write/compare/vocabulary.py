@@ -215,7 +215,7 @@ def order_dates(words: Sequence[Word]) -> list[Word]:
     """Write dates such as "31 December 2026" and "March 3rd" in one order, with the month before
     the day.
 
-    The comma before the year and the ending of the day are removed.
+    The comma before the year and the suffix of the day ("rd") are removed.
     """
     ordered: list[Word] = []
     for word in words:
