@@ -223,7 +223,7 @@ def test_the_review_shows_current_memories_that_agree_or_differ(
     port = site.memories.create("The port is 9090 <b>")
     site.memories.create("Deploys happen on Fridays.")
     page = asking.get("/review").text
-    same, differs = page.index(">says the same thing</span>"), page.index(">differs</span>")
+    same, differs = page.index(">says the same thing</span>"), page.index(">differs: numbers: ")
     assert "Deploys happen on Fridays.</a>" in page[same:differs]
     assert f'/memories/{port.id}">The port is 9090 &lt;b&gt;</a>' in page[differs:]
 
