@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 CONNECTED = "connected.json"  # the receipts of `memory connect`, as in `memories.connect.files`
 MAX_CHARACTERS = blocks.MAX_CHARACTERS  # 8,000: Claude Code truncates contexts at 10,000 characters
-# Codex truncates contexts at about 2,500 tokens. The setting `prompt_tokens` limits other prompts.
+# Codex truncates contexts at about 2,500 tokens. The setting `prompt_tokens` limits what `memory
+# prompt` and HTTP give.
 MAX_TOKENS = 2_000
 
 
@@ -219,7 +220,7 @@ def _block_with_memories(
     wanted: blocks.BlockRequest,
     open_in_server: "OpenMemories | None",
 ) -> blocks.Block:
-    """Return the block from the store, or from the scratchpad if the store must not be asked."""
+    """Return the block from a scratchpad, brought up to date first if the store may be asked."""
     with open_memories(situation.config, situation, open_in_server) as memories:
         if request.asks_store:
             return blocks.build(

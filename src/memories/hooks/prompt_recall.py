@@ -222,7 +222,8 @@ def _build(
         builder = ContextBuilder.from_config(gateway, config, budget)
         # The builder reads through `context.gathering` and `context.gateway`, which call
         # `_GatedBackend.recall` and `_GatedBackend.recall_turns`, or `select_offline` without a
-        # store. It asks for twice as many memories as wanted; the admission keeps `top_k`.
+        # store. `context.gathering` reads twice as many memories as wanted; the admission keeps
+        # `top_k`.
         context = _leave_out(builder.build_recall(prompt), in_context)
         text = ""
         if context["memories"] or context["recalled"]:

@@ -164,7 +164,7 @@ def recall_in_time(
     state = session.read(request.home, request.session)
     now = _now_ms()
     is_marked = is_suspect(state, now)
-    if not is_marked:
+    if not is_marked:  # takes effect only if this hook is killed before it clears the mark
         suspect_from = now + int(request.seconds() * 1000)
         session.try_note(request.home, request.session, **{session.SUSPECT_FROM: suspect_from})
     if announce:
@@ -227,7 +227,8 @@ def _record_shown(request: RecallRequest, context: HookContext, *, suspect_from:
     """
     facts: dict[str, object] = {session.SUSPECT_FROM: suspect_from}
     if context.error and _LATE not in context.error:
-        facts[session.MISS_REPORTED] = suspect_from  # no report: the agent can't fix this error
+        # The next prompt reports only a store that was too slow, so this counts as reported.
+        facts[session.MISS_REPORTED] = suspect_from
     if context.shown or context.sentences:
         facts[session.SHOWN] = context.shown
         facts[session.SENTENCES] = context.sentences

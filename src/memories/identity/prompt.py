@@ -340,7 +340,7 @@ def _estimate_tokens(text: str) -> int:
 
 
 class _Page(NamedTuple):
-    """The parts of a block other than its memories."""
+    """A block's settings; `render` adds memories and writes the block."""
 
     request: BlockRequest
     waiting: int
