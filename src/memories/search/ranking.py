@@ -165,7 +165,8 @@ class Features(NamedTuple):
             hit.
         on_date: Whether it is from a day or month that the query names; if so, it needs no shared
             word.
-        verbatim: Whether it consists of the query's words; only a correction ranks higher.
+        verbatim: Whether it consists of the query's words; by default, only a correction ranks
+            higher.
         name: The id of the memory; empty for a turn.
         corrected_by: The id of the memory that corrects it and ranks before it; or empty.
         message: The long message that it is a part of; or empty. Only one part can be a hit.
