@@ -164,6 +164,7 @@ Act = Callable[[Memories, Clock, random.Random, str], object]
 
 
 def _until(clock: Clock, dice: random.Random) -> str:
+    """Return a time one to six days after now, as text."""
     return (clock.now + timedelta(days=dice.randint(1, 6))).isoformat()
 
 
