@@ -181,6 +181,11 @@ class Memory:
     also_corrects: tuple[str, ...] = ()
 
 
+def corrected_ids(memory: "Memory | History") -> tuple[str, ...]:
+    """Return the ids of all memories that a memory corrects."""
+    return () if memory.corrects is None else (memory.corrects, *memory.also_corrects)
+
+
 def is_doubtful(memory: Memory) -> bool:
     """Return whether a memory's verdict says that the memory may no longer be true."""
     return memory.verdict is not None and memory.verdict.is_doubtful

@@ -1,4 +1,4 @@
-"""A correction counts as long as it is valid; after that, what it corrected is current again, for
+"""A correction counts as long as it is valid. After that, the corrected memory is current again for
 every reader, without a write.
 """
 

@@ -22,7 +22,7 @@ from memories.errors import InvalidInput
 from memories.guard.origin import CAPTURED, IMPORTED
 from memories.guard.validate import shown
 from memories.languages import escape_code, make_visible
-from memories.models import Memory
+from memories.models import Memory, corrected_ids
 
 if TYPE_CHECKING:
     from memories.memories import Memories
@@ -104,14 +104,14 @@ def create_result(memories: "Memories", created: "Created") -> str:
     ]
     others = created.replaceable
     if created.corrects and created.memory is not None:
-        corrected_ids = (created.corrects, *created.memory.also_corrects)
+        all_corrected = corrected_ids(created.memory)
         name, corrected = names[created.memory.id], names.get(created.corrects, created.corrects)
-        head += f" corrects {' and '.join(_name(names.get(each, each)) for each in corrected_ids)}"
+        head += f" corrects {' and '.join(_name(names.get(each, each)) for each in all_corrected)}"
         rows.append(
             f"if both are true: memory update {_name(name)} --not-corrects {_name(corrected)}"
         )
         rows += _similar(
-            [record for record in created.similar_to if record.id in corrected_ids], names
+            [record for record in created.similar_to if record.id in all_corrected], names
         )
     if others:
         rows.append("if the new memory replaces or repeats one of these, add --supersedes ID:")

@@ -23,6 +23,7 @@ from memories.answers.fields import (
 )
 from memories.errors import NotFound
 from memories.guard.validate import tag_keys
+from memories.models import corrected_ids
 
 if TYPE_CHECKING:
     from memories.memories import Memories
@@ -147,7 +148,7 @@ def change_hint(
         confirm: How to confirm a memory, with `{}` in place of its id.
     """
     parts: list[str] = []
-    corrected_before, corrected = corrected_ids(before), corrected_ids(record)
+    corrected_before, corrected = {*corrected_ids(before)}, {*corrected_ids(record)}
     missing = [f'"{key}"' for key in tag_keys(remove_tags) if key not in before.tags]
     if missing:
         parts.append(f"the memory has no tag {' or '.join(missing)}")
@@ -174,12 +175,7 @@ def change_hint(
 def is_unchanged(before: "Memory | History", record: "Memory") -> bool:
     """Return whether a change left a memory as it was."""
     is_same_version = before.version == record.version
-    return is_same_version and corrected_ids(before) == corrected_ids(record)
-
-
-def corrected_ids(record: "Memory | History") -> set[str]:
-    """Return the ids of the memories that a memory corrects."""
-    return {name for name in (record.corrects, *record.also_corrects) if name is not None}
+    return is_same_version and {*corrected_ids(before)} == {*corrected_ids(record)}
 
 
 def hint_of(created: "Created") -> str:
@@ -287,9 +283,9 @@ def deletion_note(memories: "Memories", record: "Memory") -> str | None:
     no such memory, or another one corrects it now.
     """
     if record.corrects is not None and record.corrected_by is None:
-        ids = (record.corrects, *record.also_corrects)
         return "; ".join(
-            f"memory {name}, which the deleted one corrected, is current again" for name in ids
+            f"memory {name}, which the deleted one corrected, is current again"
+            for name in corrected_ids(record)
         )
     if record.supersedes is not None:
         with contextlib.suppress(NotFound):  # the replaced memory may have been erased

@@ -40,7 +40,7 @@ from memories.core.ids import ID_LENGTH
 from memories.core.times import describe_age
 from memories.guard.origin import AGENT, Origin
 from memories.guard.validate import amount
-from memories.models import PENDING, SHARED, History, Memory, Page, Verdict
+from memories.models import PENDING, SHARED, History, Memory, Page, Verdict, corrected_ids
 
 if TYPE_CHECKING:
     from memories.models import Version
@@ -150,7 +150,7 @@ def _outcome(created: "Created", record: Memory) -> list[str]:
 
 
 def _correction(created: "Created", record: Memory) -> str:
-    ids = [name[:CREATED_ID] for name in (created.corrects or "", *record.also_corrects)]
+    ids = [name[:CREATED_ID] for name in corrected_ids(record)]
     corrected = f"corrects {safe(' and '.join(ids))}"
     for similar in created.similar_to:
         if similar.id == created.corrects and similar.difference:

@@ -34,6 +34,7 @@ from memories.read.subjects import (
     reports_change,
     score_replacement,
 )
+from memories.read.versions import has_expired
 from memories.search.ranking import Features, Ranked
 from memories.search.results import Hit, SearchResult, with_verdicts
 from memories.search.search import MIN_CANDIDATES
@@ -320,7 +321,9 @@ class _GatedBackend(EngineBackend):
             embedder = results[0].query.embedder
             space = None if embedder is None else embedder.space
             now = results[0].query.judged_at
-            valid = [entry for entry in rated.values() if _is_valid(entry.memory, now)]
+            valid = [
+                entry for name, entry in rated.items() if not has_expired(self._records[name], now)
+            ]
             current = _put_newer(current, valid, space)
             allowed = [entry for entry in current if not is_recall_off(entry.memory.tags)][:k]
             if self._trace is not None:
@@ -531,10 +534,6 @@ def _put_corrections(
                 break
         current.setdefault(latest.memory.id, latest)
     return list(current.values())
-
-
-def _is_valid(memory: Memory, now: datetime) -> bool:
-    return memory.valid_until is None or now <= memory.valid_until
 
 
 def _put_newer(

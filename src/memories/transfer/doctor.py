@@ -95,7 +95,7 @@ def examine(config: Config, *, deep: bool) -> Examined:
     if config.events != events.OFF:
         problem = events.problem(config.home)
         if problem:
-            remedy = _writable(config.home) or "move whatever is in its place out of the way"
+            remedy = _write_remedy(config.home) or "move whatever is in its place out of the way"
             remedy += ", or set MEMORY_EVENTS=off"
             findings.append(Finding(f"operations can't be recorded: {problem}", remedy))
     if path is not None and not os.path.lexists(path):
@@ -112,7 +112,7 @@ def examine(config: Config, *, deep: bool) -> Examined:
     return examined
 
 
-def _writable(path: Path) -> str:
+def _write_remedy(path: Path) -> str:
     """Return how to make a file or folder writable; empty if it is."""
     if os.access(path, os.W_OK):
         return ""
@@ -193,7 +193,7 @@ def _examine_place(place: Path, examined: Examined) -> None:
             problem = f"{folder} is on a network file system ({kind})"
             findings.append(Finding(problem, "set MEMORY_HOME to a folder on a local disk"))
     for path in (folder, place):
-        remedy = _writable(path) if path.exists() else ""
+        remedy = _write_remedy(path) if path.exists() else ""
         if remedy:
             findings.append(Finding(f"{path} can't be written", remedy))
             break

@@ -19,10 +19,9 @@ from memories.stores.protocol import Store, find_first
 from memories.stores.records import Collection, Filter, Patch, Record
 from memories.write.anchoring import Anchoring, fields_of
 from memories.write.links import (
-    find_last_correction,
     leave_chains,
-    link_restated,
     remove_link,
+    restate_links,
     restore_links,
     update_links,
     without_links,
@@ -166,11 +165,7 @@ def append_confirmation(
     with lookup.store.transaction():
         latest = lookup.find_current(memory_id)
         new = versions.next_version(latest, "confirm", now, fresh=True, fields=dict(fields))
-        correction = find_last_correction(lookup.store, latest, new.created_at)
-        if correction is not None:
-            new = link_restated(lookup.store, latest, new, correction)
-        else:
-            new = update_links(lookup.store, latest, new)
+        new = restate_links(lookup.store, latest, new)
         return _append(lookup.store, latest, new, vectors)
 
 

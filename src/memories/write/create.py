@@ -26,7 +26,7 @@ from memories.embedders.protocol import embed_to_store
 from memories.errors import InvalidInput, NotFound
 from memories.guard import validate
 from memories.guard.origin import tags_of
-from memories.models import DecayPolicy, Draft, Memory
+from memories.models import DecayPolicy, Draft, Memory, corrected_ids
 from memories.read import versions
 from memories.stores.logged import append_as_stamped, batched_transaction, stamp_record
 from memories.stores.protocol import Store, refuse_other_model
@@ -87,9 +87,7 @@ class Created:
     @property
     def replaceable(self) -> "list[Similar]":
         """The memories of `similar_to` that are current and that the new memory doesn't correct."""
-        corrected: tuple[str, ...] = ()
-        if self.memory is not None and self.corrects is not None:
-            corrected = self.corrects, *self.memory.also_corrects
+        corrected = () if self.memory is None else corrected_ids(self.memory)
         return [
             similar
             for similar in self.similar_to
@@ -330,7 +328,7 @@ def _store_version(writer: Writer, prepared: Prepared, latest: Record) -> Create
     """Store a draft as the next version of the memory with its key. Fields that the draft doesn't
     set keep their values.
     """
-    from memories.write.links import find_last_correction, link_restated, update_links
+    from memories.write.links import restate_links, update_links
 
     superseded = prepared.superseded
     draft = writer.anchoring.of_version(latest, prepared.draft, prepared.anchors)
@@ -355,13 +353,8 @@ def _store_version(writer: Writer, prepared: Prepared, latest: Record) -> Create
         latest, "update", written_at, fresh=True, text=draft.content, labels=labels, fields=fields
     )
     record = stamp_record(writer.store, mark_suspicious(record))
-    correction = None
-    if record.text == latest.text:
-        correction = find_last_correction(writer.store, latest, record.created_at)
-    if correction is not None:
-        record = link_restated(writer.store, latest, record, correction)
-    else:
-        record = update_links(writer.store, latest, record)
+    link = restate_links if record.text == latest.text else update_links
+    record = link(writer.store, latest, record)
     writer.store.patch([versions.end_version(latest, record.created_at, "update")])
     append_as_stamped(writer.store, [record._replace(vectors=prepared.vectors)])
     return _report_created(writer, record)

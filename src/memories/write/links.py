@@ -3,7 +3,8 @@
 A link is made in four ways: `create` links a new memory to one that `compare.corrections` says it
 corrects; an accepted memory is linked in the same way (`write.review`); a person accepts a proposal
 of `memory tidy`; or a memory that had been corrected is stated again (`link_restated`), by storing
-its text again, by confirming it, or by an update with another value (`update_links`).
+its text again, by confirming it (`restate_links`), or by an update with another value
+(`update_links`).
 `restore_links` makes former links again.
 
 A link ends when a person removes it (`remove_link`), when an update of either memory no longer
@@ -216,6 +217,21 @@ def remove_link(store: Store, record: Record, older_id: str) -> Record | None:
     corrected = " ".join(name for name in ids if name != older_id) or None
     not_corrected = " ".join((*record.names(NOT_CORRECTS), older_id))
     return _change(store, record, corrects=corrected, **{NOT_CORRECTS: not_corrected})
+
+
+def restate_links(store: Store, latest: Record, new: Record) -> Record:
+    """Return the next version of a memory whose text was stated again, with its links. If the
+    memory had been corrected, it now corrects its last correction.
+
+    Args:
+        store: The store of the memories, in a transaction.
+        latest: The latest version of the memory.
+        new: Its next version, with the same text.
+    """
+    correction = find_last_correction(store, latest, new.created_at)
+    if correction is None:
+        return update_links(store, latest, new)
+    return link_restated(store, latest, new, correction)
 
 
 def update_links(store: Store, latest: Record, new: Record) -> Record:

@@ -150,12 +150,12 @@ class Access:
             challenge = 'Bearer realm="memories"'
             if self._issuer is not None:
                 challenge += f", {self._issuer.challenge()}"
-            what = "a token is required: Authorization: Bearer mem_…"
+            problem = "a token is required: Authorization: Bearer mem_…"
             if b"authorization" in dict(scope["headers"]):
-                what = "this token is unknown, revoked or expired"
+                problem = "this token is unknown, revoked or expired"
             raise Refused(
                 401,
-                f"{what}; create one with: memory tokens create",
+                f"{problem}; create one with: memory tokens create",
                 www_authenticate=challenge,
             )
         scope.get(LOG, {})["token"] = principal.id
