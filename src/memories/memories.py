@@ -139,7 +139,7 @@ class Memories:
             raise InvalidInput(f"store is of type {type(store).__name__}; pass a URL or a store")
         check_namespace(self.namespace, store, self.config)
         self._channel, self._open_transactions = channel, 0
-        # For reading only; `_store` and `_lookup` also log what is written.
+        # For reading only. Writes go through `_store` and `_lookup`, which log them.
         self._raw_store, self._raw_lookup = store, Lookup(store, self.namespace, readable)
         self._scratchpads = Scratchpads(
             self.config, store, self._raw_lookup, channel, clock, home=self._owns_store

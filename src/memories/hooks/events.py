@@ -318,8 +318,9 @@ class EventHandler:
         return self._recall(request, "Memory is on.")
 
     def _send_interim(self, answer: bytes = b"") -> None:
-        """Send what the host gets if this hook fails. This also ends the extra time that a hook
-        gets to read its event if it started late.
+        """Send the answer that the host gets if this hook fails later.
+
+        This also ends the extra time that a late hook has for reading its event.
         """
         if self.call.send_interim:
             self.call.send_interim(answer)

@@ -1,8 +1,8 @@
 """The context that a hook gives a model: the session block, or the memories that a prompt recalls.
 
 A session starts with the block that `identity.prompt` renders. If the scratchpad is up to date, no
-store is opened for the block. `prompt_recall` recalls what a prompt needs. Every context is short
-enough to be accepted by all hosts.
+store is opened for the block. `prompt_recall` finds the memories that a prompt needs. Every context
+is short enough to be accepted by all hosts.
 """
 
 import contextlib

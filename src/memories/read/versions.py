@@ -12,8 +12,8 @@ from memories.stores.records import Collection, Patch, Record, Ref
 
 # fields of a correction; see `write.links`
 LINK = ("corrects", "corrected_by", "corrected_at", "corrected_until")
-# field of the newer memory: the ids of memories that it must not be linked to again, because
-# somebody said so with `--not-corrects`
+# field of the newer memory: the ids of memories that it must not be linked to again; set by
+# `--not-corrects`
 NOT_CORRECTS = "not_corrected"
 _RESTORED = " (restored)"  # suffix of a restored version's `ended_by`
 _SCOPE = "\x1f"  # between project and key, neither of which can contain a control character

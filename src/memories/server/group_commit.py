@@ -67,7 +67,7 @@ class _Write(NamedTuple):
             records it.
         size: Number of characters of text.
         context: The context variables of the caller's thread.
-        future: Its result is what became of each draft.
+        future: Resolves to the outcome for each draft.
     """
 
     batch: Batch
@@ -303,7 +303,7 @@ class GroupCommit:
                 separately; nothing was written.
         """
         # One transaction of the store contains one for each `LoggedStore`, which adds its log entry
-        # when it ends. If `together`, what they append is collected in the same `BatchedStore`.
+        # when it ends. If `together`, they append to the same `BatchedStore`.
         parts: list[_Part] = []
         until = time.monotonic() + _SECONDS
         with self._store.transaction():

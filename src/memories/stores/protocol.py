@@ -38,8 +38,8 @@ class Store(Protocol):
     but have no words and no vectors; searches, statistics and changes of the embedding space leave
     them out.
 
-    Rules for every backend. `tests/stores/contract/` checks them, except what a crash or a power
-    failure may do: docs/reliability.md lists the tests of that.
+    Rules for every backend. `tests/stores/contract/` checks them; docs/reliability.md lists the
+    tests of crashes and power failures.
 
     - *Isolation.* Filters and refs name their namespaces, and nothing in any other namespace is
       read, counted, changed or revealed. No filter selects every namespace; only the method
@@ -336,8 +336,8 @@ class Listener(Protocol):
 
 @runtime_checkable
 class SharedByServers(Protocol):
-    """A store that servers on several machines share. It passes on what they must know of each
-    other.
+    """A store that servers on several machines can share: they claim requests in it, and it
+    notifies them of each other's writes.
     """
 
     def claims(self) -> "Claims":
