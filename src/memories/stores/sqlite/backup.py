@@ -1,7 +1,7 @@
-"""Backs up the store file while others write, and checks and restores such copies.
+"""Backs up the store file while other processes write, and checks and restores such copies.
 
-A copy contains a mark in `meta` that names the store and the time of the copy. If a file with this
-mark is next to a log, the log belongs to another file: see `put_back`.
+A copy contains a mark in `meta` with the store's id and the time of the copy. A log next to a file
+with this mark belongs to another file; see `put_back`.
 """
 
 import json
@@ -46,8 +46,7 @@ class Mark(NamedTuple):
 
 
 def copy_out(path: Path, target: Path, mark: Mark | None) -> int:
-    """Copy the current state of a store while others write; return the number of records in the
-    copy.
+    """Copy the current state of a store while other processes write; return the number of records.
 
     Args:
         path: The store.
@@ -136,7 +135,7 @@ def identity_of(path: Path) -> str:
 
 
 def mark_of(path: Path) -> Mark | None:
-    """Return a file's mark; None if the file isn't a copy of a store."""
+    """Return a file's mark; None if the file isn't a copy of a store or can't be read."""
     try:
         with sqlite_errors(path), open_apart(path) as db:
             if db.pragma("application_id") != engine.APPLICATION_ID:
@@ -193,7 +192,7 @@ def refuse_logs(source: Path, path: Path) -> None:
         path: The store.
 
     Raises:
-        RequestError: The restored contents would differ from those of the original store.
+        RequestError: Restoring would replay the wrong log, or lose the database's last writes.
     """
     try:
         refuse_foreign_log(source, None)
@@ -224,7 +223,7 @@ def occupied_error(path: Path) -> RequestError:
 
 
 def put_back(scratch: Path, path: Path, aside: Path | None, *, records: int, mark: Mark) -> None:
-    """Replace a store with a checked file; each step leaves either the old store or the new one.
+    """Replace a store with a checked file; if interrupted, leave either the old or the new store.
 
     Args:
         scratch: The file, in the store's folder; no other process uses it.
@@ -232,12 +231,12 @@ def put_back(scratch: Path, path: Path, aside: Path | None, *, records: int, mar
         aside: The new name of the existing store, which keeps its log; None to refuse if there is a
             store.
         records: The number of records in the file.
-        mark: The file's mark. If the old store's log can't be emptied, the log is next to the new
-            file for a moment; the mark shows that the log belongs to another file. The first commit
+        mark: The file's mark. If the old store's log can't be emptied, it is next to the new file
+            for a moment; the mark then shows that the log belongs to another file. The first commit
             removes the mark.
 
     Raises:
-        RequestError: There is a store, but no name to keep it under was given.
+        RequestError: There is a store, but `aside` is None.
         StoreBusy: Another process holds the write lock.
     """
     with sqlite_errors(scratch), open_apart(scratch, write=True) as db:

@@ -217,7 +217,7 @@ def _check_all_records(inspection: Inspection) -> Iterator[Finding]:
 
 
 def _check_some_records(db: apsw.Connection) -> Iterator[Finding]:
-    """Yield damage among the newest records and among some random others."""
+    """Yield findings about damage in the newest records and in some random others."""
     damaged = Damaged(_ALL)
     newest = int(fetch_value(db, "SELECT max(seq) FROM record"))
     oldest = int(fetch_value(db, "SELECT min(seq) FROM record"))
@@ -294,14 +294,14 @@ def _find_table_damage(
 
 
 def _find_unusable_words(inspection: Inspection, check: str | None = None) -> Iterator[Finding]:
-    """Yield the reason why the word index can't be used, if there is one."""
+    """Yield a finding if FTS5 can't use the word index."""
     damage = _find_words_damage(inspection.db, check)
     if damage is not None:
         yield derived_finding(f"the index of words is damaged: {damage}")
 
 
 def _check_rows_of_words(inspection: Inspection) -> Iterator[Finding]:
-    """Yield findings about word rows without a record or in the wrong table, and missing rows."""
+    """Yield findings about missing, orphaned and misplaced word rows, and wrong word counts."""
     for finding in _find_unusable_words(inspection, "quick_check"):
         inspection.has_bad_words = True
         yield finding

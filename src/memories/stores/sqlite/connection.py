@@ -63,7 +63,7 @@ class SQLiteFile:
         # The identities of the file's parts when they were opened; None for a part that didn't
         # exist.
         self._seen: tuple[Identity | None, ...] = (None,) * len(_PARTS)
-        self._frozen_stamp: tuple[int, int, int] | None = None  # of a file opened without locks
+        self._frozen_stamp: tuple[int, int, int] | None = None  # None if opened with locks
         self._version: int | None = None
 
     # --- reading and writing
@@ -175,8 +175,8 @@ class SQLiteFile:
     def erase_free_pages(self) -> None:
         """Checkpoint the log and overwrite free bytes, so that no byte of removed records is left.
 
-        Others may write between two attempts. A file from a version that didn't overwrite deleted
-        bytes is rewritten completely, once.
+        Other processes may write between attempts. A file from a version that didn't overwrite
+        deleted bytes is rewritten completely, once.
 
         Raises:
             StoreBusy: A reader kept using an earlier state of the file.
@@ -192,7 +192,7 @@ class SQLiteFile:
                 time.sleep(_BETWEEN_ATTEMPTS)
 
     def _try_to_erase(self, wait_seconds: float) -> bool:
-        """Erase unless a reader prevents it; return whether that succeeded."""
+        """Make one attempt to erase; return False if a reader prevents it."""
         from memories.stores.sqlite import whole_file
 
         with self._exclusive(wait_seconds):
@@ -209,7 +209,7 @@ class SQLiteFile:
             return not busy
 
     def missing_commits(self) -> int:
-        """Return how many acknowledged commits are missing: see `loss_message`."""
+        """Return how many acknowledged commits are missing; see `loss_message`."""
         # The note is read first; otherwise, a commit between the two reads would seem lost.
         _, commit_note = engine.read_side(self._lock_file)
         with self.read() as connection:
@@ -280,7 +280,9 @@ class SQLiteFile:
         return _size(self._parts[1])
 
     def snapshots(self) -> tuple[str, ...]:
-        """Return the copies that migrations, restores and repairs left, and the backups."""
+        """Return the paths of the backups, and of the copies left by migrations, restores and
+        repairs.
+        """
         patterns = [f"{self.path.name}.{kind}" for kind in COPIES]
         patterns.append(f"backups/{self.path.stem}-*.db")
         paths: list[str] = []
@@ -435,7 +437,7 @@ class SQLiteFile:
         return status.st_ino, status.st_mtime_ns, status.st_size + self.log_bytes()
 
     def _refuse_foreign_log(self) -> None:
-        """Refuse another file's log.
+        """Refuse to open the file if the log next to it belongs to another file.
 
         The log of a commit in progress may look like another file's, so this checks again under the
         lock.
@@ -522,9 +524,10 @@ class SQLiteFile:
                 self._local.exclusive = False
 
     def _next_marker(self, connection: apsw.Connection, side: int) -> Marker:
-        """Return the state after the transaction that has just begun.
+        """Return the store's state after the current transaction.
 
-        The transaction is refused if commits are missing.
+        Raises:
+            CommitsMissing: The file lacks acknowledged commits.
         """
         _, commit_note = engine.read_open_side(side)
         missing = engine.count_missing_commits(connection, commit_note)

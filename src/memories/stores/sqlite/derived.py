@@ -59,9 +59,9 @@ class Inspection:
         db: A connection inside a transaction.
         damaged: The seqs of damaged records, from which nothing can be derived.
         vectors: The store's vectors.
-        is_complete: Whether all records were read; otherwise nothing can be derived.
-        has_bad_words: Whether damage to the word index was reported. If so, the entire index is
-            rebuilt.
+        is_complete: Whether all records were read; otherwise the derived parts can't be checked.
+        has_bad_words: Whether the word index was reported as damaged, or was rebuilt. If so, its
+            words aren't checked.
     """
 
     def __init__(self, db: apsw.Connection, vectors: StoredVectors) -> None:
@@ -230,7 +230,7 @@ def _wrong_count(problem: str) -> Finding:
 
 
 def recreate_triggers(inspection: Inspection) -> None:
-    """Replace all triggers in the file with those that keep the counts, inside a transaction."""
+    """Replace all triggers with those that maintain the counts, inside a transaction."""
     db = inspection.db
     for name in _read_triggers(db):
         quoted = name.replace('"', '""')

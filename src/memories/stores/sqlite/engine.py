@@ -2,8 +2,8 @@
 
 `whole_file` creates and migrates store files.
 
-A store file in use is opened only through apsw: closing it in any other way, even as a plain file,
-would cancel this process's locks.
+A store file in use is opened only through apsw: closing a plain file handle to it would cancel this
+process's locks.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ SECURE = "INSERT INTO meta (name, value) VALUES ('secure', 1)"
 _CACHE_KIB = 16_384
 BUSY_MILLIS = 30_000
 SUFFIXES = ("", "-wal", "-shm", "-journal")
-_SIGNATURE_BYTES = 20  # length of the side file's first part, which names the lock's holder
+_SIGNATURE_BYTES = 20  # length of the side file's first part, which identifies the lock's holder
 _MAX_BYTES = 400
 _LOG_HEADER_BYTES = 32
 LOG_MAGIC = (0x377F0682, 0x377F0683)  # a SQLite log starts with one of them
@@ -45,7 +45,7 @@ Identity = tuple[int, int]  # device and inode
 # --- the side file: a store's lock, the lock's holder, and the last acknowledged commit
 #
 # The side file reveals whether a log was truncated or belongs to another file. A store works
-# without it. The side file is never flushed, so after a power failure it may name an earlier
+# without it. The side file is never flushed, so after a power failure it may note an earlier
 # commit, but never a later one.
 
 
@@ -55,7 +55,7 @@ class Marker(NamedTuple):
     The table `store` contains it as its only row.
 
     Attributes:
-        store: 16 digits for the store, 8 digits derived from the previous state, and 8 random ones.
+        store: 32 hex digits: 16 for the history, 8 derived from the previous state, and 8 random.
         commits: The number of commits in the store's history.
     """
 
@@ -64,7 +64,7 @@ class Marker(NamedTuple):
 
     @property
     def history(self) -> str:
-        """The part of `store` that all states share, until a copy of the store diverges."""
+        """The part of `store` that all states in one history share."""
         return self.store[:_HISTORY]
 
     def leads_to(self, after: Self) -> bool:
@@ -209,7 +209,7 @@ def busy_error(path: Path, lock: Path, waited: float, before: CommitNote | None)
         path: The store.
         lock: Its side file.
         waited: How many seconds the writer waited.
-        before: The note in the side file when the waiting began.
+        before: The note in the side file when the wait began.
     """
     holder, now = read_side(lock)
     commits = 0
@@ -306,7 +306,7 @@ def set_up(connection: apsw.Connection, path: Path, busy_seconds: float) -> int:
 
 
 def prepare(db: apsw.Connection) -> None:
-    """Give a new connection its page cache, and the views and functions that count words."""
+    """Set a new connection's cache size, and create its views and functions for counting words."""
     db.pragma("cache_size", -_CACHE_KIB)
     create_views(db)
 
@@ -314,7 +314,7 @@ def prepare(db: apsw.Connection) -> None:
         return row.inst_count
 
     def frequencies(row: apsw.FTS5ExtensionApi, *arguments: Any) -> bytes:
-        """Return how often each of a search's first phrases occurs in the row, one byte for each.
+        """Return how often each of a search's first phrases occurs in the row: a byte per phrase.
 
         The only argument is the number of these phrases.
         """
@@ -361,7 +361,7 @@ def use_log(connection: apsw.Connection, path: Path) -> None:
 def undo(connection: apsw.Connection, statement: str) -> None:
     """Roll back after an error.
 
-    A failure of the rollback is hidden, because the first error is being raised.
+    An error during the rollback is suppressed, because the original error is being raised.
     """
     if connection.in_transaction:
         with contextlib.suppress(apsw.Error):
@@ -380,8 +380,8 @@ def open_apart(path: Path, *, write: bool = False) -> Iterator[apsw.Connection]:
 
     Args:
         path: The file.
-        write: Open the file for writing; no other process may use it. A file opened only for
-            reading gets no new file next to it, unless it has a log.
+        write: Open the file for writing; no other process may use it. Opening it only for reading
+            creates no files next to it, unless it has a log.
     """
     if write:
         connection = connect(path)
@@ -512,7 +512,7 @@ def state(db: apsw.Connection) -> tuple[Marker, bool]:
 
 
 def set_state(db: apsw.Connection, marker: Marker) -> None:
-    """Write the state that the store has after the current transaction."""
+    """Write the state that the store will have after the current transaction."""
     db.execute("UPDATE store SET id = ?, commits = ?", (marker.store, f"{marker.commits:020d}"))
 
 

@@ -1,6 +1,6 @@
 """Translates errors from SQLite and the file system to `memories.errors`.
 
-Each message is one clear sentence.
+Each message is one sentence.
 """
 
 import contextlib
@@ -97,8 +97,7 @@ def sqlite_errors(path: Path) -> Iterator[None]:
 def read_errors(path: Path) -> Iterator[None]:
     """Translate SQLite's errors as `sqlite_errors` does, but omit "nothing was written".
 
-    The words are removed from the message, because an error raised further inside, such as that of
-    a migration, has them too.
+    The phrase is also removed from errors that were translated earlier, such as a migration's.
     """
     try:
         with sqlite_errors(path):
@@ -122,7 +121,7 @@ def _translate(path: Path, exc: apsw.Error) -> StoreError:
         problem = _find_folder_in_the_way(path)
         if problem:
             message = f"{problem}; nothing was written"
-    if isinstance(exc, apsw.IOError) and _is_full(path.parent):  # SQLite may not say so
+    if isinstance(exc, apsw.IOError) and _is_full(path.parent):  # SQLite may not report a full disk
         kind, message = StoreFull, _FULL
     if isinstance(exc, apsw.SQLError) and str(exc).startswith("no such "):  # tables are missing
         kind, message = StoreDamaged, _DAMAGED
@@ -138,7 +137,7 @@ def _extended_code(exc: Exception) -> int:
 def _is_of_words(exc: apsw.Error) -> bool:
     """Return whether FTS5 found damage; some damage only appears when a transaction ends."""
     if isinstance(exc, apsw.ConstraintError):
-        return str(exc) == "constraint failed"  # for our own tables, the message names the table
+        return str(exc) == "constraint failed"  # for our own tables, the message includes the table
     if isinstance(exc, apsw.CorruptError):
         return _extended_code(exc) == apsw.SQLITE_CORRUPT_VTAB or "fts5" in str(exc)
     return isinstance(exc, apsw.SQLError) and "fts5" in str(exc)

@@ -1,8 +1,8 @@
 """Quantized vectors: int8 or 5 bits for precise scores, sign bits for fast candidate search.
 
-A fixed rotation first spreads a vector's length evenly over its numbers. This makes int8 lose less
-precision (recall@10 of 0.995 instead of 0.9925 on 100,000 real sentences), and all sign bits about
-equally informative.
+A fixed rotation first spreads a vector's length evenly over its components. As a result, int8 loses
+less precision (recall@10 of 0.995 instead of 0.9925 on 100,000 real sentences), and all sign bits
+are about equally informative.
 """
 
 import functools
@@ -85,7 +85,7 @@ class Quantizer:
         ]
 
     def _rotate_each(self, vectors: "NDArray[np.float32]") -> "NDArray[np.float32]":
-        """Rotate each vector with exactly the result that `rotate` gives for that vector alone.
+        """Rotate each vector, with exactly the same result as `rotate` on that vector alone.
 
         A single product for all vectors would be rounded differently.
         """
@@ -186,7 +186,7 @@ class Quantizer:
         among: "NDArray[np.int64] | None",
         least: int,
     ) -> "NDArray[np.int64] | None":
-        """Return the indexes of the bit codes that may be among the best, in order.
+        """Return the indexes of the bit codes that may be among the best, in ascending order.
 
         These are the codes that differ least from the query's signs, up to a fixed share. If there
         are few codes, `among` is returned unchanged.
@@ -194,7 +194,7 @@ class Quantizer:
         Args:
             query: The rotated query, shape (dimension,).
             bits: The codes, shape (words, n).
-            among: The indexes to choose from, in order; None for all.
+            among: The indexes to choose from, in ascending order; None for all.
             least: The minimum number to return.
         """
         count = bits.shape[1]
@@ -221,11 +221,11 @@ class Quantizer:
     def coarse_scores(
         self, query: "NDArray[np.float32]", bits: "NDArray[np.uint64]", counts: "NDArray[np.uint16]"
     ) -> "NDArray[np.float32]":
-        """Return a score for each bit code, shape (n,); it orders codes nearly as the cosine does.
+        """Return a score for each bit code, shape (n,), which orders codes nearly like the cosine.
 
         The query is reduced to 8 levels, 3 bits per number. For each bit plane of the query, this
         counts the bits that are also set in a code. The counts, weighted by 1, 2 and 4, add up to
-        the dot product with the signs.
+        the sum of the query's levels where the code has a bit set.
 
         Args:
             query: The rotated query, shape (dimension,).

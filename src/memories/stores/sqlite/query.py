@@ -1,4 +1,4 @@
-"""Queries for records: filters as SQL conditions, and the records and counts that they find.
+"""Turns filters into SQL conditions, and reads and counts the matching records.
 
 Damage in one record doesn't affect others: a row that can't be decoded or doesn't match its
 checksum is left out and noted.
@@ -63,7 +63,7 @@ class ReadCache(Generic[_Name, _Value]):
 
 
 def ignore_changes(db: apsw.Connection, count: int) -> None:
-    """Keep the caches valid after changes by the connection itself that don't affect them."""
+    """Keep a connection's caches valid after changes of its own that don't affect them."""
     _ignored_changes[db] = _ignored_changes.get(db, 0) + count
 
 
@@ -154,7 +154,7 @@ def records_of(
 
 
 def ref_of(db: apsw.Connection, row: Sequence[Any]) -> Ref:
-    """Return the address at which a row's record can be found even though it is damaged."""
+    """Return the ref under which a damaged row's record can be found."""
     seq, collection, namespace, group, position = row[:5]
     kind = Collection.HISTORY if collection == Collection.HISTORY else Collection.MEMORY
     is_named = isinstance(namespace, str)
@@ -184,7 +184,7 @@ def is_group(group: Any) -> bool:
 
 
 def find_stand_in(db: apsw.Connection, where: Filter) -> Ref | None:
-    """Return the damaged record that a filter's group stands for; None if there is none.
+    """Return the ref of the damaged record that a filter's group stands for; None if there is none.
 
     A record whose namespace can't be read counts as part of every namespace.
     """
@@ -235,7 +235,7 @@ class Selection(NamedTuple):
         find: The condition for finding all matching records; it starts at a rare label if possible.
         check: The same condition for checking given records individually.
         values: The SQL values for either condition.
-        labels: The labels' ids, each with its number of live records in the namespaces, the rarest
+        labels: The labels' ids, each with its number of live records in the namespaces, rarest
             first.
         live: The number of live records in the namespaces.
         pools: The namespaces' ids.
@@ -275,7 +275,7 @@ class Selection(NamedTuple):
 
 
 def namespace_ids(db: apsw.Connection, where: Filter) -> list[int]:
-    """Return the ids of a filter's namespaces that exist."""
+    """Return the ids of a filter's existing namespaces."""
     sql = (
         "SELECT id FROM pool WHERE collection = ? "
         "AND namespace IN (SELECT value FROM json_each(?)) ORDER BY id"

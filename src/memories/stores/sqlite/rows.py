@@ -51,12 +51,12 @@ def view_of(table: str, kind: str) -> str:
 
 
 def own_tokens(pool: int, tokens: Sequence[str]) -> str:
-    """Return tokens as the word index stores them, each after its namespace's id."""
+    """Return tokens as the word index stores them, each prefixed with its namespace's id."""
     return " ".join([f"{pool}z{token}" for token in tokens])
 
 
 def code_bytes(dimension: int, *, compact: bool) -> int:
-    """Return the length of a vector's code."""
+    """Return the length of a vector's code in bytes."""
     return SCALE_BYTES + (COMPACT_BITS * -(-dimension // 8) if compact else dimension)
 
 
@@ -72,7 +72,7 @@ def fetch(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> list[Any
 
 
 def _fetch_bytes(db: apsw.Connection, sql: str, values: Sequence[Any]) -> list[Any]:
-    """Do what `fetch` does, but read each text as bytes."""
+    """Return all rows like `fetch`, but read each text as bytes first."""
     names = [f"c{number}" for number in range(_count_columns(db, sql, values))]
     parts: list[str] = []
     for name in names:
@@ -214,7 +214,7 @@ def decode_group(group: bytes | str) -> str:
 def state_crc(
     crc: int, ended_at: int | None, ended_by: str | None, fields: str | None, session: int | None
 ) -> int:
-    """Return the checksum of a record's changing columns and of `crc`, which covers the others."""
+    """Return the checksum of a record's mutable columns and of `crc`, which covers the others."""
     content = f"{crc}\0{ended_at}\0{ended_by}\0{fields}\0{session}"
     return zlib.crc32(content.encode("utf-8", "surrogateescape"))
 

@@ -140,7 +140,7 @@ def _salvage_without_sqlite(path: Path, reason: Exception) -> Iterator[Record | 
 
 
 class _Names(NamedTuple):
-    """The contents of the small tables to which the rows of records refer by id."""
+    """The contents of the small tables that record rows refer to by id."""
 
     pools: Mapping[int, Row]
     labels: Mapping[str, tuple[str, str]]

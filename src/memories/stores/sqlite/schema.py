@@ -163,8 +163,8 @@ CREATE TABLE key_pool (
 CREATE INDEX record_deleted ON record (pool, grp, position) WHERE ended_by = 'delete';
 """
 
-# The ids of a record's labels, which are stored like '3,17', as rows. Damaged ids give no rows, so
-# that the record can still be removed.
+# The ids of a record's labels, which are stored like '3,17', as rows. Damaged ids produce no rows,
+# so that the record can still be removed.
 _LABELS = (
     "json_each(iif(json_valid('[' || {row}.labels || ']'), '[' || {row}.labels || ']', '[]')) j"
 )

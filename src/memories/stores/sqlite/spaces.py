@@ -89,7 +89,7 @@ def space_in_use(db: apsw.Connection) -> StoredSpace | None:
 def form_in_use(db: apsw.Connection) -> StoredSpace | None:
     """Return the space in use, for decoding its vectors.
 
-    Unlike `space_in_use`, this doesn't require that the model's name can be read.
+    Unlike `space_in_use`, this also works if the model's name can't be read.
 
     Raises:
         StoreDamaged: The dimension can't be read.
@@ -210,7 +210,7 @@ def find_without(
     *,
     after: int = 0,
 ) -> dict[int, Record]:
-    """Return records without vectors in this space, staged or in use, keyed by seq in order.
+    """Return records without vectors in this space, staged or in use, by seq in ascending order.
 
     Args:
         db: A connection inside a transaction.

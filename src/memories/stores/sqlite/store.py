@@ -282,7 +282,7 @@ class SQLiteStore:
         with self._file.read() as db:
             while True:
                 rows: list[tuple[Any, ...]] = []
-                for namespace_id in namespace_ids(db, where):  # an index sorts one namespace
+                for namespace_id in namespace_ids(db, where):  # the index is sorted per namespace
                     selected = selection(db, where, [namespace_id])
                     condition, values = selected.in_order(wanted), selected.values
                     if after is not None:

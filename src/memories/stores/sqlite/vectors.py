@@ -32,7 +32,7 @@ _LOOK_EVERY = 64  # average number of vectors between two checks for a full bloc
 _SCRAMBLE = 2_654_435_761
 EXACT_ROWS = 4096  # up to this many rows are scored individually; for more, the blocks are used
 MIN_MATCHING = 200  # if fewer candidates than this match the filter, more are scored
-# If fewer than one in this many candidates matches, all rows of the filter are scored instead.
+# If fewer than one in this many candidates matches, all rows that match the filter are scored.
 RARE = 50
 # Scoring this many candidates and the share below finds 99.8% of the true ten best among 100,000
 # or more rows.
@@ -87,7 +87,7 @@ class _Blocks(NamedTuple):
     labelled: "dict[int, tuple[int, NDArray[np.int64]]]"
 
     def count_label_indexes(self) -> int:
-        """Return how many indexes of windows are cached, over all labels."""
+        """Return how many window indexes are cached for all labels together."""
         return sum(len(indexes) for _, indexes in self.labelled.values())
 
 
@@ -148,8 +148,8 @@ class VectorIndex:
         Args:
             db: A connection inside a transaction.
             added: How many vectors were just inserted. After only a few, the check for a
-                full block is usually skipped, so that an append costs the same whether few or many
-                vectors are waiting for a block. The larger the batch, the more likely the check.
+                full block is usually skipped, so that an append is as fast with many vectors
+                waiting for a block as with few. The larger the batch, the more likely the check.
         """
         while True:
             hi = int(fetch_value(db, f"SELECT coalesce(max(hi), 0) FROM {self._block_table}"))
@@ -157,7 +157,7 @@ class VectorIndex:
             if newest - hi < BLOCK_ROWS or not _should_look(newest, added):
                 return
             waiting = f"FROM {self.table} WHERE seq > ? ORDER BY seq LIMIT ?"
-            # Seqs of the other collection lie in between, so the rows are counted, without reading
+            # Seqs of the other collection are interleaved, so the rows are counted, without reading
             # their codes.
             sql = f"SELECT count(*) FROM (SELECT seq {waiting})"
             if fetch_value(db, sql, (hi, BLOCK_ROWS)) < BLOCK_ROWS:
@@ -294,7 +294,7 @@ class VectorIndex:
                 candidates = seqs[np.argpartition(-coarse, wanted)[:wanted]]
             new_seqs = sorted(set(candidates.tolist()) - scored)
             scores.update(self._score_selected_records(db, selected, new_seqs, query, k))
-            # If the filter left few of the candidates, continue further down the list.
+            # If few candidates match the filter, continue further down the list.
             enough = k
             if not selected.is_plain:
                 enough = min(wanted, max(MIN_MATCHING, 4 * k))
@@ -436,7 +436,7 @@ class VectorIndex:
 
         Some records of cached windows may have been removed in the meantime; callers that read the
         codes don't find these records. After its first write, a transaction neither uses nor fills
-        the cache, because its changes may be rolled back and its seqs used again.
+        the cache, because its changes may be rolled back and its seqs reused.
         """
         is_writing = has_written(db)
         epoch = fetch_value(db, "SELECT value FROM meta WHERE name = ?", (self._epoch_name,))
@@ -541,8 +541,8 @@ def _find_indexes(seqs: "NDArray[np.int64]", wanted: "NDArray[np.int64]") -> "ND
 def _should_look(newest: int, added: int) -> bool:
     """Return whether to check for a full block; one in `_LOOK_EVERY` seqs causes a check.
 
-    The high bits of the product decide, because the low bits repeat those of the seq. Memories that
-    are written one by one have only odd seqs, because log entries come in between.
+    The high bits of the scrambled seq decide, because its low bits follow those of the seq.
+    Memories that are written one by one have only odd seqs, because of the log entries in between.
     """
     if added >= _LOOK_EVERY:
         return True

@@ -1,10 +1,10 @@
 """Checks whether a log next to a store file belongs to it.
 
 SQLite replays any log into any file. Only the contents of both files prove that they belong
-together, because copying and moving files change their times and inodes. Each commit writes the row
-of the table `store`, whose id follows from the previous one. So the database file must contain one
-of the states in its log, or the state just before the first of them. The pages that the log changes
-must also be at the same positions in the database.
+together, because copying and moving files change their times and inodes. Each commit updates the
+only row of the table `store` and derives its id from the previous one. So the database file must
+contain one of the states in its log, or the state just before the first of them. The pages that the
+log changes must also be at the same positions in the database.
 """
 
 import os
@@ -47,7 +47,7 @@ class Log(NamedTuple):
     Attributes:
         page_size: The size of a page.
         page_count: The number of pages in the database after the replay.
-        markers: The states that the log leads to, each with the number of the page that holds it.
+        markers: The states that the log leads to, each with the number of the page containing it.
         pages: The first version of each page in the log, by page number.
         first_pages: All versions of page 1 in the log.
     """
@@ -158,7 +158,7 @@ def _checksum(
 
 
 def marker_in(page: bytes | None) -> Marker | None:
-    """Return the state in a page of the table `store`; None if the page is of another table."""
+    """Return the state in a page of the table `store`; None for a page of any other table."""
     if not page or page[0] != _LEAF or page[_CELLS] != b"\0\1":
         return None
     row = page[int.from_bytes(page[_FIRST_CELL], "big") :]
@@ -209,8 +209,8 @@ def refuse_foreign_log(path: Path, commit_note: CommitNote | None) -> None:
 
 
 def continues(log_path: Path, path: Path) -> bool:
-    """Return whether a log follows on from a database: it begins where the database ends, or has
-    partly been copied into it. The two may be in different folders.
+    """Return whether a log continues a database: it begins where the database ends, or has partly
+    been copied into it. The two may be in different folders.
     """
     log = read_log(log_path)
     if log is None:
@@ -235,8 +235,8 @@ def _leads_on(database: _Database, log: Log) -> bool:
 
 
 def _has_layout(database: _Database, log: Log) -> bool:
-    """Return whether a database's pages have the positions that the log expects; in a VACUUM copy
-    they don't.
+    """Return whether a database's pages are where the log expects them; in a VACUUM copy they have
+    moved.
     """
     if len(log.pages) >= log.page_count:
         return True  # the log replaces every page

@@ -1,4 +1,4 @@
-"""Work on a whole store file: creating it, migrating it, and overwriting erased bytes.
+"""Creates and migrates whole store files, and overwrites their erased bytes.
 
 Searches and writes in a file with the current schema don't need this module.
 """
@@ -157,7 +157,7 @@ def overwrite_gaps(db: apsw.Connection, path: Path) -> None:
 
 
 def _find_gap(pages: bytes, offset: int, page_size: int, *, header: int) -> tuple[int, int]:
-    """Return where a page's unused middle starts and ends; they are equal if it has none."""
+    """Return the start and end of a page's unused middle, which are equal if there is none."""
     start = offset + header
     kind = pages[start]
     if kind not in _TREE_HEADER_BYTES:

@@ -250,7 +250,7 @@ def remove(db: apsw.Connection, rows: Iterable[tuple[int, Record | None]]) -> No
 
 
 def _remove_row(db: apsw.Connection, table: str, seq: int, record: Record | None) -> list[str]:
-    """Remove a record's row from one table, if there is one; return its tokens."""
+    """Remove a record's row, if any, from one table; return its tokens."""
     sql = f"SELECT r.pool, d.sz FROM {table}_docsize d JOIN record r ON r.seq = d.id WHERE d.id = ?"
     removed: list[str] = []
     for pool, size in fetch(db, sql, (seq,)):
@@ -328,11 +328,11 @@ def _first_token(page: bytes) -> bytes:
 
 
 def read_segments(db: apsw.Connection, table: str) -> dict[int, int]:
-    """Return the first page of each segment in an index, 0 for a segment that a merge has used up.
+    """Return each segment's first page in an index, or 0 if a merge has used up the segment.
 
     The structure record, row 10 of the data table, lists the segments. After a cookie of 4 bytes
-    come variable-length numbers. The first three count the levels, segments and writes. Then each
-    level has the number of segments being merged, the number of all its segments, and for each
+    come variable-length numbers. The first three count the levels, segments and writes. Each level
+    then has the number of segments being merged, the number of all its segments, and for each
     segment its number, first page and last page.
     """
     structure = fetch_value(db, f"SELECT block FROM {table}_data WHERE id = 10")
