@@ -122,7 +122,7 @@ def record_of(link: Link, position: int) -> Record:
 
 
 def link_of(record: Record) -> Link:
-    """Return the entry that a record holds.
+    """Return the entry that a record contains.
 
     Raises:
         ValueError: The record isn't an entry.
@@ -171,7 +171,7 @@ def relink(entries: Sequence[Record], last: Sequence[Record]) -> list[Record]:
 
 
 def make_undone_entry(entry: Record) -> Record:
-    """Return an entry that says that the changes in an earlier entry failed."""
+    """Return an entry saying that the changes in an earlier entry failed."""
     link = link_of(entry)
     changes = (("undone", f"{_NAMED}{link.number}.{link.number}"),)
     return record_of(follow(link._replace(changes=changes), link), entry.ref.position + 1)
@@ -183,7 +183,7 @@ def chain_of(namespace: str) -> Filter:
 
 
 def reinforcements_of(namespaces: Sequence[str], memory_id: str) -> Filter:
-    """Return the filter for the records of a memory's reinforcements, one record for each."""
+    """Return the filter that selects the records of a memory's reinforcements."""
     return Filter(Collection.LOG, tuple(namespaces), state="any", group=memory_id)
 
 

@@ -72,15 +72,15 @@ class ChromaDriver:
     """Implements `Driver` on one server: each part is a collection, so a search needs no filter.
 
     A filter that most points match would cost the server 4 ms for every thousand points, more than
-    the search itself. The collection with the store's name keeps the store's state in its metadata,
-    and its points list the parts. Creating a collection is a single step, which succeeds for only
-    one client.
+    the search itself. The metadata of the collection with the store's name contains the store's
+    state, and its points list the parts. Creating a collection is atomic, and succeeds for only one
+    client.
 
     The words of a record are a list in a second collection, which is written before the record.
-    Keeping these lists in the records would slow reads. The server's own document search scans the
-    documents of all collections, which takes 50 ms for 100,000 documents.
+    Storing these lists in the records would slow down reads. The server's own document search scans
+    the documents of all collections, which takes 50 ms for 100,000 documents.
 
-    This driver keeps every rule of `Driver`, because the server writes a request to its log
+    This driver follows every rule of `Driver`, because the server writes a request to its log
     completely or not at all. Removed content stays in the server's SQLite file until `chroma vacuum
     --path FOLDER` is run while the server is stopped. After an interrupted write, the words and
     vectors of a record stay until the record is written again and removed.
@@ -384,7 +384,7 @@ class ChromaDriver:
 
 
 def _is_missing(answer: Answer) -> bool:
-    """Return whether the server answers that a collection doesn't exist."""
+    """Return whether the server's response is that a collection doesn't exist."""
     value = answer.value if isinstance(answer.value, dict) else {}
     return answer.status == 404 and value.get("error") == "NotFoundError"
 
@@ -430,7 +430,7 @@ def _to_points(scope: str, answer: Any) -> list[Point]:
 def _has_term(scope: str, term: "Term") -> dict[str, Any]:
     """Return the condition for points whose records may contain a term.
 
-    The words of a long record are spread over several points, and perhaps no single point contains
+    The words of a long record are spread over several points, so possibly no single point contains
     all words of the term. So the points of a long record match if they contain any of the words;
     the caller checks the records.
     """
@@ -480,7 +480,7 @@ def _word_points(point: Point) -> list[Point]:
 def _pack_vector(point: Point) -> Any:
     """Return a vector in base64, the shortest format that the server accepts.
 
-    For a point without a vector, returns a number that depends on its id.
+    For a point without a vector, return a list with one number derived from its id.
     """
     if point.vector is None:
         id_hash = hashlib.sha256(point.id.encode()).digest()
@@ -509,11 +509,12 @@ class ChromaStore(RemoteStore):
         """Initialize; no request is sent yet.
 
         Args:
-            url: `chroma://host:port`, followed by `/collection` unless the settings name the
-                collection. A key for a proxy precedes the host, `chroma://:KEY@host:port`, and is
-                sent as a bearer token. `?tls=1` or `?ssl=true` turns TLS on.
+            url: `chroma://host:port`, optionally followed by `/collection`. A key for a proxy
+                precedes the host, `chroma://:KEY@host:port`, and is sent as a bearer token.
+                `?tls=1` or `?ssl=true` turns TLS on.
             space: The space of the vectors to write and search; None in keyword-only mode.
-            collection_name: The collection to use if the URL doesn't name one.
+            collection_name: The collection to use if the URL doesn't name one; by default
+                `memories`.
 
         Raises:
             ConfigError: The URL is invalid.

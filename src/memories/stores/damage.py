@@ -65,7 +65,7 @@ class Damaged:
                 self._findings.popitem(last=False)
 
     def mark(self) -> int:
-        """Return the current point in time, as a mark to pass to `since`."""
+        """Return a mark for `since`, which then returns only findings noted later."""
         return self._count
 
     def since(self, mark: int = 0) -> tuple[Finding, ...]:
@@ -121,7 +121,7 @@ def refusal(finding: Finding) -> StoreDamaged:
 def find_problem(record: Record) -> str | None:
     """Return a record's defect, such as "has content that is not text"; None if it is sound."""
     if record.ref.collection is Collection.LOG:
-        return None  # `chain` checks log entries
+        return None  # `transfer.audit` checks log entries
     return (
         _find_group_problem(record)
         or _find_part_problem(record)

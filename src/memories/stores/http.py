@@ -50,7 +50,7 @@ def _as_list(argument: Any) -> Any:
 
 
 class HttpStore(Store):
-    """Stores records in a server's store; see `Store` for the rules.
+    """Implements `Store` on a memory server.
 
     Each thread can keep a transaction open on the server. The server undoes it after ten seconds
     without a request, for example if this process dies.
@@ -282,9 +282,9 @@ def _find_token(config: Config | None, host: str) -> str:
 
 
 def _find_error(value: Any) -> type[MemoriesError] | None:
-    """Return the class of the error that an answer names; None if it can't be raised here."""
+    """Return the error class named in a response; None if it can't be raised here."""
     kind = value.get("kind") if isinstance(value, dict) else None
     error = getattr(errors, str(kind), None)
     if not isinstance(error, type) or not issubclass(error, MemoriesError):
         return None
-    return None if error is errors.AmbiguousId else error  # this class requires ids
+    return None if error is errors.AmbiguousId else error  # it can't be created without ids

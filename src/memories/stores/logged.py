@@ -51,8 +51,8 @@ class _Note(NamedTuple):
     Attributes:
         action: The action.
         ref: The record.
-        implied_by: The action that implies this one if it is logged for the next version. An
-            implied action isn't logged. Empty if no action implies this one.
+        implied_by: An action that implies this one when it is logged for the next version. This
+            one then isn't logged. Empty if there is no such action.
     """
 
     action: str
@@ -182,7 +182,7 @@ class LoggedStore(StoreWrapper):
             with self.transaction():
                 self._note(_Note(self._action or "forget", ref) for ref in refs)
                 self._local.changes += refs
-        # Listed first: once records are erased, only `wrapped.remove` itself can still fail.
+        # Listed first, so that nothing can fail after `wrapped.remove` has erased the records.
         backups = self.backups()
         try:
             return tuple(dict.fromkeys((*self.wrapped.remove(refs), *backups)))

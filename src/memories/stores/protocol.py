@@ -76,8 +76,8 @@ class Store(Protocol):
 
         The transaction commits completely or undoes everything. Transactions nest: the outermost
         one commits, and a failed write inside undoes its own part even if the failure is caught. A
-        backend without transactions says in its docstring what it gives instead, such as
-        `documents.store.RemoteStore`.
+        backend without transactions documents its own guarantees in its class docstring, as
+        `documents.store.RemoteStore` does.
 
         Raises:
             StoreBusy: Another process kept the store locked for too long.
@@ -114,7 +114,7 @@ class Store(Protocol):
         """
 
     def used(self, where: Filter) -> list[tuple[Ref, int]]:
-        """Return the records that have been read, each with its access count, the highest first."""
+        """Return the records that have been read and their access counts, highest count first."""
 
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """Remove records so that the files contain no byte of their text, words or vectors.
@@ -207,7 +207,7 @@ class Store(Protocol):
     def days(self, where: Filter) -> Mapping[int, int]:
         """Return the number of records written on each UTC day.
 
-        The days are in order, and numbered from 1970.
+        The keys are days since 1 January 1970, in order.
         """
 
     def namespaces(self, collection: Collection) -> list[str]:
@@ -221,7 +221,7 @@ class Store(Protocol):
 
         These are the vectors in use, even if the store was opened with a different space. A store
         may keep vectors in a coarser form than it received. A cosine is still within 0.01 of the
-        exact one, even after the vectors were copied to another store and read from that store.
+        exact one, even after the vectors were copied to another store and read back from it.
         Records without a vector, and refs that don't exist, are left out.
         """
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 SPEAKER, ROLE = "speaker", "role"  # keys of a turn's labels
 ROLES = ("user", "assistant", "system", "tool")
-# the highest index that a caller may give a turn; later turns may exceed it
+# the highest index that a caller may choose for a turn; the turns after it may exceed the limit
 MAX_INDEX = 2**31 - 1
 BESIDE = 2  # `Store.matches` also returns this many turns before and after each match
 _NONE: Mapping[str, Any] = {}
@@ -184,7 +184,7 @@ class TurnQuery(NamedTuple):
         vector: Shape (dimension,), unit length; None to search by words only.
         terms: See `Store.candidates`.
         k: How many results to find by vector, and how many by words.
-        days: The time spans that the query names, each as its first and last moment.
+        days: The time spans that the query mentions, each as its first and last moment.
     """
 
     vector: "NDArray[np.float32] | None"

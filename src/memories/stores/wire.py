@@ -94,7 +94,7 @@ def _create(kind: str, members: Any) -> Any:
 
 
 def _has_valid_address(part: Any) -> bool:
-    """Return whether a value's address, which decides access rights, has the right types."""
+    """Return whether a value's address has the right types; access rights depend on it."""
     if isinstance(part, Ref):
         has_names = isinstance(part.namespace, str) and isinstance(part.group, str)
         return (

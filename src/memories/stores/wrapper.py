@@ -157,9 +157,9 @@ class StoreWrapper(Store):
         self._target().close()
 
 
-# Maximum number of collected records. Collecting records takes almost no time; adding them to the
-# store does. With a higher limit, a caller that limits the duration of a transaction would find out
-# too late how long the transaction takes.
+# Maximum number of collected records. Adding records to the store takes much longer than collecting
+# them. With a higher limit, a caller that limits the duration of a transaction would find out too
+# late how long the transaction takes.
 MOST_COLLECTED = 512
 
 
