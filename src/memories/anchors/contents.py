@@ -35,7 +35,7 @@ def defines_symbol(path: str, text: str, symbol: str, budget: Budget | None = No
     """Return whether a text defines a symbol; for `Class.method`, whether it defines both.
 
     Args:
-        path: The path of the text, whose extension names the language.
+        path: The path of the text. Its extension determines the language.
         text: The text.
         symbol: The symbol.
         budget: How long the search may take.
@@ -97,16 +97,16 @@ def contains_literal(text: str, literal: str, budget: Budget | None = None) -> b
     Args:
         text: The text.
         literal: The literal.
-        budget: The time that it may take.
+        budget: How long the search may take.
 
     Raises:
-        TimeoutError: It took too long.
+        TimeoutError: The search took too long.
     """
     words = split_words(literal)
     if not words or any(word not in text for word in words):
         return False
     pattern = re.compile(_GAP.join(map(word_pattern, words)))
-    # Looking for the first word takes a twentieth of the time that the pattern takes.
+    # Looking for the first word is twenty times as fast as matching the pattern.
     at = text.find(words[0])
     while at >= 0:
         if budget is not None:

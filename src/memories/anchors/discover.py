@@ -1,5 +1,5 @@
-"""Finds the anchors of a new text: the existing files that it names, and the symbols, literals and
-values that it names and that these files contain.
+"""Finds the anchors of a new text: the existing files that it names, and the names and values in
+the text that these files contain: symbols, literals and named values.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ class _Names(NamedTuple):
 
     Attributes:
         code: Names of code, and quoted texts.
-        words: Other words, which count only as the name of a value.
+        words: Other words, which can only be the names of values.
         values: Numbers, versions and booleans, and quoted texts.
     """
 

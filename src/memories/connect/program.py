@@ -1,7 +1,7 @@
 """Writes and recognizes the command that starts this program in a host's configuration.
 
-This module also finds what may be started instead: other programs with our names, and older
-installations of this one.
+It also finds other programs with our names, and older installations of this program, that may be
+started instead.
 """
 
 import os
@@ -60,7 +60,8 @@ def find_program(environment: Mapping[str, str]) -> Program:
         return Program((os.path.abspath(installed),), _doubt(installed))  # noqa: PTH100 - keep links: an upgrade redirects them
     if beside.exists():
         return Program((str(beside),), _doubt(str(beside)))
-    # -P: hosts start this command in a project's folder. Never import a folder `memories` there.
+    # Hosts start this command in a project's folder. -P keeps Python from importing a folder
+    # `memories` there.
     return Program((sys.executable, "-P", "-m", "memories"), _doubt(sys.executable))
 
 
@@ -167,7 +168,7 @@ def is_missing(words: Sequence[str], environment: Mapping[str, str]) -> bool:
 
 
 class Conflict(NamedTuple):
-    """A sentence that names what may be started instead of this program, and the remedy."""
+    """Another program that may be started instead of this one, as a sentence, and the remedy."""
 
     problem: str
     remedy: str

@@ -142,7 +142,7 @@ def _plugin_commands(plugin: str) -> list[list[str]]:
 
 
 def has_plugin(connector: Connector, name: str) -> bool:
-    """Return whether our plugin or extension, which brings its hooks, is enabled in a host.
+    """Return whether our plugin or extension, which has its own hooks, is enabled in a host.
 
     Raises:
         InvalidInput: A file is malformed or can't be read.
@@ -173,7 +173,7 @@ def find_connections(connector: Connector, root: Path | None) -> list[Connection
     """Return the user's connections, a project's, and those in the register.
 
     Args:
-        connector: Knows the files and the register.
+        connector: Locates the hosts' files and the register.
         root: A project's folder; None to use only the register.
     """
     hosts = load_hosts()
@@ -289,7 +289,7 @@ class Check(NamedTuple):
 
 
 def check_connections(connections: Sequence[Connection]) -> list[Connection]:
-    """Check a user's connections; return all connections, each with its problem if it has one.
+    """Check a user's connections; return all connections, with any problems found.
 
     Commands in a project's files are never started, because anyone may have written them.
     """
@@ -368,7 +368,7 @@ def _check_server(words: Sequence[str], variables: Mapping[str, str]) -> Check:
 async def _ask_server(
     words: Sequence[str], variables: Mapping[str, str], errors: IO[str]
 ) -> tuple[list[str], dict[str, Any]]:
-    """Start the server, with as few variables as hosts set for it; return its tools and status."""
+    """Start the server with only the variables that hosts set; return its tools and status."""
     import anyio
 
     from mcp import Client, StdioServerParameters, stdio_client

@@ -48,7 +48,7 @@ _HINT = (
 
 
 def open_embedder(name: str, config: "Config | None" = None) -> Embedder | None:
-    """Return the embedder with a name; its first `embed` loads the model or asks the service.
+    """Return the embedder with this name; its first `embed` loads the model or calls the service.
 
     Args:
         name: `minilm` (the default, local, English), `e5` (local, about 100 languages, in a
@@ -168,7 +168,7 @@ def name_of(model: str) -> str:
 
 
 def give_hint(text: str, embedder: Embedder | None, home: Path) -> str:
-    """Return a hint on how to get the multilingual model; once per home, and only if it would help.
+    """Return a hint on how to get the multilingual model, once per home, if it would help.
 
     Args:
         text: The stored text, or the question.

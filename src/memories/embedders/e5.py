@@ -203,7 +203,7 @@ class E5:
         return 0.0
 
     def _windows(self, prefix: str, text: str) -> "NDArray[np.float32]":
-        model = self._load()  # before numpy is imported: loading limits its BLAS library
+        model = self._load()  # before importing numpy: this limits numpy's BLAS to one thread
         from memories.languages.text import cased_form
 
         first = list(model.tokenizer.ids(prefix))

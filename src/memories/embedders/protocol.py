@@ -93,7 +93,7 @@ class Embedded(NamedTuple):
     """The vectors of many statements.
 
     Attributes:
-        vectors: The vectors of each statement; None where there are none.
+        vectors: The vectors of each statement; None for a statement without vectors.
         note: Why the embedder made no vectors, as a sentence for the user; else empty.
     """
 

@@ -18,7 +18,7 @@ from memories.guard import validate
 from memories.models import SHARED
 from memories.settings import Config
 
-FLUSH_LOCK = ".flush.lock"  # in the inbox; the process that holds it stores the waiting events
+FLUSH_LOCK = ".flush.lock"  # in the inbox; locked while a process stores the waiting events
 GIVEN_TO = "given_to"  # key in a session's line: the namespace whose memories were shown
 _WAIT_SECONDS = 60.0  # maximum time to wait for a flusher to finish
 
@@ -59,7 +59,7 @@ def change(config: Config, name: str, into: str | None, *, dry_run: bool = False
     inbox = config.home / "inbox"
     for file in sorted(config.home.glob("accesses-*")):
         _edit_lines(file, partial(_edit_accesses, name=name, into=into), dry_run=dry_run)
-    default = config.identity or SHARED  # the namespace of an event that names none
+    default = config.identity or SHARED  # for events that don't specify a namespace
 
     def edit_event(line: Any) -> Any:
         if not isinstance(line, dict) or not _is_name(line.get("namespace") or default, name):
@@ -156,6 +156,6 @@ def _forget_utterances(file: Path) -> None:
 def _lock(fd: int) -> None:
     try:
         import fcntl
-    except ImportError:  # Windows: as in `disk`
+    except ImportError:  # Windows has no fcntl
         return
     fcntl.flock(fd, fcntl.LOCK_EX)

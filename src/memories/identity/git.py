@@ -89,7 +89,7 @@ def find(folder: Path) -> Checkout | None:
 
 
 def is_trusted(checkout: Checkout) -> bool:
-    """Return whether a repository belongs to this user or, as in git, `safe.directory` names it."""
+    """Return whether a repository belongs to this user or to root, or `safe.directory` lists it."""
     if os.name != "posix":
         return True
     users = {os.geteuid(), 0}

@@ -1,11 +1,11 @@
 """The block at the start of a session's prompt: the agent's identity, memories and abilities.
 
-Memories are shown as data: they stand between marks that contain a random number, each item starts
-a line, and no item can close or escape the marks. Captured or imported memories that haven't been
-accepted are left out, since no person or agent decided to keep them. The only exceptions are the
-notes of this agent's last sessions in this project, which have their own section. A prompt may
-recall imported memories, because they fit that prompt and are marked as imported; the block is
-shown in every session. Text that seems to give orders is always left out.
+Memories are shown as data: they appear between marks that contain a random number, each item starts
+on its own line, and no item can close or escape the marks. Captured or imported memories that
+haven't been accepted are left out, since no person or agent decided to keep them and the block is
+shown in every session. The only exceptions are the notes of this agent's last sessions in this
+project, which have their own section. (Later prompts may recall an imported memory if it matches;
+it is then marked as imported.) Text that looks like instructions is always left out.
 """
 
 from collections import Counter

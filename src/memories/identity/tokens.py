@@ -152,7 +152,7 @@ def read(home: Path) -> list[Token]:
 
 
 def stamp(home: Path) -> tuple[int, int, int]:
-    """Return a value that changes when the file does, so that a running server can notice."""
+    """Return a value that changes when the file does, so that a running server can notice it."""
     try:
         status = (home / _FILE).stat()
     except FileNotFoundError:

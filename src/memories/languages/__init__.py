@@ -263,7 +263,7 @@ def _senses(code: str) -> Mapping[str, str]:
 
 @functools.lru_cache(4096)
 def sense(word: str, codes: Sequence[str]) -> str:
-    """Return the sense of a word in the first of these languages that knows it; empty if none does.
+    """Return the sense of a word in the first of these languages that has it; empty if none does.
 
     Returns:
         A number in digits, the English name of a month or a weekday, or one of these: "not" for a

@@ -60,7 +60,7 @@ class _Context(NamedTuple):
     """The day and the years that determine what the dates in a text mean.
 
     Attributes:
-        today: The day that relative dates count from.
+        today: The day from which relative dates are counted.
         years: The years that a date without a year may mean.
     """
 

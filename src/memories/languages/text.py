@@ -37,7 +37,7 @@ _QUOTED = re.compile(r'"([^"]{3,200})"')
 # A symbol between two digits does not end a token: versions, dates, addresses and large numbers.
 _TOKEN = re.compile(rf"{_LETTER}+(?:(?<=\d)(?:[^\w\s]|_)(?=\d){_LETTER}+)*")
 _HAN_NUMBER = re.compile("[〇零一二三四五六七八九十百千万億亿兆]+")
-# Spellings that the index can hold, for names with symbols: C++, C#.
+# Symbols in names, such as C++ and C#, spelled as words, because the index drops symbols.
 _SIGNS = ((re.compile(r"(?<=\w)\+\+"), "plusplus "), (re.compile(r"(?<=\w)#(?!\w)"), "sharp "))
 
 # Function words of English. They are indexed, so that phrases match, but left out of queries that
@@ -105,9 +105,9 @@ def query_terms(text: str) -> list[str]:
     """Return the terms to search for, without repetitions, at most `MAX_QUERY_TERMS`.
 
     A term of several words (an identifier, a path, a quoted phrase) must be matched as a phrase. A
-    term that ends in `*` is the beginning of a word: the index knows only English endings. A term
-    that begins with a space is another form of a word that is itself a term. Function words are
-    left out, unless there is nothing else.
+    term that ends in `*` is the beginning of a word, because the index strips only English endings.
+    A term that begins with a space is another form of a word that is itself a term. Function words
+    are left out, unless there is nothing else.
     """
     spelled = _spell_out(text[:_MAX_READ])
     codes = languages.detect(spelled)
@@ -140,7 +140,7 @@ def _drop_function_words(spelled: str, codes: Sequence[str]) -> str:
     for code in codes:
         function_words = frozenset(languages.words(code)["stop"])
         if code in languages.UNSPACED:
-            # A single character may be part of any word.
+            # A single character may be part of another word, so don't remove it.
             longer = [word for word in function_words if len(word) > 1]
             longer.sort(key=len, reverse=True)
             spelled = re.sub("|".join(map(re.escape, longer)), " ", spelled)
@@ -328,7 +328,7 @@ _ALEFS = "أإآ"
 
 
 def _spellings(word: str, codes: Sequence[str]) -> Iterator[str]:
-    """Yield other spellings of a word that the index may hold: without its marks, or with a mark
+    """Yield other spellings of a word that may be in the index: without its marks, or with a mark
     that is often omitted.
     """
     unmarked = _without_marks(word)

@@ -287,7 +287,7 @@ async def principal(request: Request) -> Principal:
 
 
 def _public_route(path: str, make_shape: Callable[[], Any]) -> Named:
-    """Return a route that answers everyone with JSON."""
+    """Return a route that answers with JSON and requires no token."""
 
     async def answer(_: Request) -> Response:
         return json_response(make_shape())

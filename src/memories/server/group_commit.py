@@ -302,8 +302,8 @@ class GroupCommit:
             _Apart: A write that was made together with others failed and can't be undone
                 separately; nothing was written.
         """
-        # One transaction of the store contains one for each `LoggedStore`, which adds its log entry
-        # when it ends. If `together`, they append to the same `BatchedStore`.
+        # The store's transaction contains a transaction of each `LoggedStore`, which ends by adding
+        # a log entry. If `together`, all of them append to the same `BatchedStore`.
         parts: list[_Part] = []
         until = time.monotonic() + _SECONDS
         with self._store.transaction():

@@ -510,8 +510,8 @@ class Warm:
 
 
 def process_wide(environment: Mapping[str, str], store: str) -> dict[str, str]:
-    """Return the variables that a library reads from its process, so that a server can't use a
-    caller's: the time zone and, for a PostgreSQL store, the variables of libpq, such as PGHOST.
+    """Return the variables that libraries read from their own process: the time zone and, for a
+    PostgreSQL store, the variables of libpq, such as PGHOST. A server can't use a caller's values.
     """
     is_postgres = store.startswith("postgres")
     return {

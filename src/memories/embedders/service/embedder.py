@@ -257,7 +257,7 @@ class Rest:
         """Choose the file, without reading it.
 
         Args:
-            home: The folder of the file; if it is missing, only this process remembers.
+            home: The folder of the file; if it is missing, other processes don't see the failure.
             service: Everything that a failure may depend on: the model, the URL, the key.
             clock: Returns seconds since 1970.
         """

@@ -16,8 +16,7 @@ from memories.stores.records import Space
 
 # about 1,000 tokens of English; a vector of more text says little about any part of it
 MAX_WINDOW_BYTES = 4_000
-# The lowest average in practice, in UTF-8: a token of English or German has 4 bytes, of code 3, of
-# Chinese 2.5.
+# The lowest average: tokens of English or German have 4 bytes of UTF-8, of code 3, of Chinese 2.5.
 BYTES_PER_TOKEN = 2.5
 
 
@@ -106,7 +105,7 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
     "slope": (0.1, 1000),
     "middle": (-1, 1),
 }
-_TREATMENT = 1  # version of how texts are split and prefixed, on which the vectors depend
+_TREATMENT = 1  # increases when texts are split or prefixed differently, which changes the vectors
 
 
 class Patience(NamedTuple):
@@ -381,7 +380,7 @@ def _space(provider: Provider, model: str, dimension: int, calibration: str | No
 
 
 def _calibration(text: str | None) -> dict[str, float]:
-    """Return the constants that a setting names, such as `slope=20.6, middle=0.213`."""
+    """Return the constants in a setting, such as `slope=20.6, middle=0.213`."""
     constants: dict[str, float] = {}
     for part in (text or "").replace(",", " ").split():
         name, _, number = part.partition("=")

@@ -342,7 +342,7 @@ _ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "ES256", "ES384", "EdDSA")
 _LEEWAY_SECONDS = 30
 # minimum seconds between requests for the issuer's keys, however many unknown tokens arrive
 _AGAIN_SECONDS = 30.0
-_SILENT_SECONDS = 5.0  # minimum seconds between requests while the issuer does not answer
+_SILENT_SECONDS = 5.0  # minimum seconds between requests until the keys have been fetched once
 _KEPT_SECONDS = 3600.0  # how long the issuer's keys are used before they are fetched again
 _SECONDS = 5.0
 _MAX_BYTES = 262_144
@@ -446,8 +446,9 @@ class Issuer:
         return Principal(f"oauth:{claims['sub']}", str(client), grants)
 
     def _key(self, kid: str | None) -> Any:
-        """Return the key with this id. An unknown id makes the server fetch the keys again, at a
-        limited rate.
+        """Return the key with this id; None if it is unknown.
+
+        For an unknown id, the keys are fetched again, at a limited rate.
         """
         age = time.monotonic() - self._looked_at
         pause = _AGAIN_SECONDS if self._keys else _SILENT_SECONDS

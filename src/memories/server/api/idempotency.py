@@ -113,7 +113,7 @@ class FileClaims:
         with sqlite_errors(self._file):
             database = apsw.Connection(str(self._file))
             database.set_busy_timeout(_BUSY_MS)
-            database.execute("PRAGMA page_size = 1024")  # small: a row is a tenth of a usual page
+            database.execute("PRAGMA page_size = 1024")  # less to write for each small row
             database.execute("PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = NORMAL")
             database.execute(_SCHEMA)
@@ -122,7 +122,7 @@ class FileClaims:
 
     @contextlib.contextmanager
     def _access(self) -> Iterator[apsw.Connection]:
-        """Lock the connection; its statements and transactions don't wait for the disk."""
+        """Lock the connection. Its statements and transactions don't wait for the disk."""
         with self._lock, sqlite_errors(self._file):
             yield self._database
 
@@ -240,7 +240,7 @@ class Keyed:
     """A write with a key, in progress.
 
     Attributes:
-        begun_at: When the write was first begun.
+        begun_at: When the write first began.
         again: Whether an earlier attempt may already have run: its server was stopped, or its
             answer can't be rebuilt.
         answer: The answer, if this process still has it.
@@ -312,7 +312,7 @@ class Once:
             yield keyed
             if keyed.new_summary is not None:
                 self._save_answer(claim, keyed.answer, keyed.size)
-        except (RequestError, Refused):  # these mean that nothing was changed
+        except (RequestError, Refused):  # nothing was changed
             keyed.failed = claim.number == 1
             raise
         finally:

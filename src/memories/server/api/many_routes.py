@@ -80,7 +80,7 @@ def move(call: Call) -> Any:
 
 
 def waiting(call: Call) -> Any:
-    """List the memories that wait for review, each with the current ones that resemble it."""
+    """List the memories that wait for review, each with the current memories that resemble it."""
     limit = call.arguments.pop("limit", call.memories.config.default_limit)
     review = call.memories.review
     page = review.page(limit=limit, **call.arguments)

@@ -86,8 +86,9 @@ def _to_method_names(arguments: dict[str, Any]) -> dict[str, Any]:
 def memory_answer(
     memory: Memory, before: Memory | None = None, remove_tags: Sequence[str] = ()
 ) -> Answer:
-    """Return a memory, with its version as the ETag, and with a hint if its state before a change
-    is given.
+    """Return a memory, with its version as the ETag.
+
+    If its state before a change is given, the answer may include a hint about the change.
     """
     shape = shapes.memory(memory)
     if before is not None:
@@ -290,7 +291,7 @@ def _allowed_versions(call: Call) -> list[int] | None:
 
 @contextlib.contextmanager
 def _if_match(call: Call) -> Iterator[None]:
-    """Check that If-Match allows the current version; block other writers until the block ends."""
+    """Check that If-Match allows the current version. Other writers wait until the context ends."""
     allowed = _allowed_versions(call)
     if allowed is None:
         yield
@@ -341,7 +342,7 @@ def _changed_meanwhile(detail: str) -> Refused:
 
 
 def _read_before(call: Call) -> Memory | None:
-    """Return a memory before it changes; None if it can't change, which the change reports."""
+    """Return a memory before it changes; None if it can't be read. The change reports the error."""
     with contextlib.suppress(RequestError):
         return call.memories.truth.peek(call.id)
     return None

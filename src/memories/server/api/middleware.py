@@ -24,7 +24,7 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
 
 
 class Gauge(NamedTuple):
-    """A number that is shown along with the counts of requests."""
+    """A number to show in addition to the counts of requests."""
 
     name: str
     kind: str
@@ -93,8 +93,8 @@ class Metrics:
 
 class _Lines:
     """Writes lines to standard error. It writes only once per iteration of the event loop, since
-    each write gives up Python's lock, which other threads may then hold for a while. At a terminal
-    it writes nothing, because the lines would push the link to the page out of sight.
+    each write releases Python's global lock, and other threads may then hold it for a while. At a
+    terminal it writes nothing, because the lines would scroll the link to the page out of sight.
     """
 
     def __init__(self) -> None:
@@ -124,7 +124,8 @@ class Logged:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        start, status = time.perf_counter(), 499  # until an answer begins: the client disconnected
+        # 499 means that the client disconnected before an answer began
+        start, status = time.perf_counter(), 499
         entries: dict[str, Any] = {}
         scope[LOG] = entries
 

@@ -1,8 +1,8 @@
 """Offers the store itself over HTTP to commands and libraries on other machines, at `POST
 /store/v1/METHOD`; see `stores.http`.
 
-Reading requires the right to read each namespace in the request. Writing requires the right
-`admin`, since a writer could forge the origins that records contain.
+Reading requires the right to read each namespace in the request. Writing requires the `admin`
+right, since a writer could forge the origins that records contain.
 """
 
 import contextlib
@@ -60,8 +60,8 @@ class _StoreRequest(NamedTuple):
 
 
 class _Rollback(Exception):
-    """Raised to roll a transaction back; its argument is the future, if any, that waits for the
-    rollback.
+    """Raised to roll a transaction back. If a client waits for the rollback, the argument is the
+    future that the client waits on.
     """
 
 
@@ -191,8 +191,8 @@ class _Inner(Exception):
 class Records:
     """The stores that remote clients use, one for each vector space, and their open transactions.
 
-    Every change updates the scratchpads in the server's home. Before records are removed, they are
-    deleted from the scratchpads.
+    Every change updates the scratchpads in the server's home. Records are deleted from the
+    scratchpads before they are removed from the store.
     """
 
     def __init__(self, server: Server) -> None:

@@ -1,4 +1,4 @@
-"""Defines what a route of the API is, and reads, authorizes and answers its requests.
+"""Defines the type of the API's routes, and reads, authorizes and answers their requests.
 
 Each route calls one verb of `Memories`. Starlette's routes, the OpenAPI document and tests are
 generated from the tables named `ROUTES` in the modules that define routes.
@@ -310,7 +310,7 @@ def write_route(
     body: Fields | None,
     scope: str = "write",
 ) -> Route:
-    """Return a route that changes memories; `body` is None if its requests have none."""
+    """Return a route that changes memories; `body` is None if its requests have no body."""
     return Route(method, path, handle, schema, body=body, scope=scope, kind="write")
 
 
@@ -339,8 +339,8 @@ async def _answer(route: Route, request: Request) -> Response:
         if can_submit and "idempotency-key" not in request.headers:
             submit = functools.partial(_submit, server, route, request, arguments)
             return json_response(*await _await_later(server, submit))
-        # If authorizing never blocks, do everything in one thread: starting a second one takes a
-        # fifth of the time of a create.
+        # If authorizing never blocks, do everything in one thread: starting a second thread takes a
+        # fifth of the time that a create takes.
         if not route.streams and server.access.is_quick and limiter.available_tokens:
 
             def authorize_and_run() -> Response:

@@ -279,9 +279,7 @@ async def _to_thread(server: Server, run: Any, *arguments: Any) -> Any:
 
 
 def position(server: Server, readable: Sequence[str]) -> str:
-    """Return the position at which a stream of these namespaces would begin now, as its first
-    event's id.
-    """
+    """Return the current position in the changes of these namespaces, as an event id."""
     return _format_position(_last_entries(server, readable))
 
 

@@ -68,8 +68,9 @@ class NotThen(NotFound):
 
 
 def end_of(day: str) -> str:
-    """Return the end of a UTC day for an address: a time, or just the day if the local day ends at
-    the same moment.
+    """Return the end of a UTC day as a parameter of an address.
+
+    This is a time, or just the day if the local day ends at the same moment.
     """
     end = f"{day}T23:59:59.999Z"
     moment = to_moment(day, datetime.now(UTC), end_of_day=True)
@@ -305,7 +306,7 @@ def short_project(name: str) -> str:
 
 
 def excerpt(text: str, start: int = 0) -> str:
-    """Return a text as a list shows it; a long text is truncated to the part around a position."""
+    """Return a text for a list; a long text is truncated to the part around a position."""
     begin = 0
     if start >= _MAX_CHARACTERS // 2 and len(text) > _MAX_CHARACTERS:
         begin = start - _MAX_CHARACTERS // 4
@@ -318,7 +319,7 @@ def excerpt(text: str, start: int = 0) -> str:
 
 
 def count_by_label(times: Sequence[str], labels: Sequence[str]) -> list[tuple[str, int]]:
-    """Count how many times are in each of the spans that `spans` returned.
+    """Count the times in each span that `spans` returned.
 
     Args:
         times: The times, ISO 8601 in UTC.
