@@ -1,1 +1,1 @@
-"""Transfers of whole stores: JSON lines, moves between stores, and changes of embedder."""
+"""Operations on whole stores: export, import, backup, repair, migration, and the audit log."""

@@ -47,7 +47,7 @@ _WRITING = ("create", "update", "restore", "confirm", "rollback", "turns", "impo
 _MAX_CONVERSATIONS = 100_000  # maximum number of conversations whose names are looked up
 _MAX_POSITIONS = 1_000_000  # maximum number of positions read from one item
 _HASH = re.compile(r"[0-9a-f]{64}")
-_ANY = -1  # stands for any position of a memory or a conversation
+_ANY = -1  # any position in a memory or a conversation
 
 
 class LogFilters(TypedDict, total=False):
@@ -72,9 +72,9 @@ class LogQuery(NamedTuple):
     """A parsed query of the audit log; see `LogFilters`.
 
     Attributes:
-        memory: The id of the memory, or its beginning.
-        is_whole_id: Whether `memory` is a complete id, which must match exactly. This is true for
-            ids that another program chose.
+        memory: The id of the memory, or the first characters of an id.
+        is_whole_id: Whether `memory` must match exactly: it isn't a UUID, so another program
+            chose it.
     """
 
     memory: str | None
@@ -110,10 +110,10 @@ def parse_query(memory_id: str | None, filters: LogFilters, now: datetime) -> Lo
     """Parse the conditions of a query.
 
     Args:
-        memory_id: The id of a memory, or its beginning. An id that another program chose must
-            match exactly.
+        memory_id: The id of a memory, or the first characters of an id. An id that another
+            program chose must match exactly.
         filters: Further conditions.
-        now: The current time, from which "7d" counts back.
+        now: The current time; "7d" means seven days before it.
 
     Raises:
         InvalidInput: A value is invalid.
@@ -149,10 +149,10 @@ def parse_query(memory_id: str | None, filters: LogFilters, now: datetime) -> Lo
 
 
 def read_entries(store: Store, namespaces: Sequence[str], query: LogQuery) -> list[LogEntry]:
-    """Return entries of the logs of some namespaces, newest first.
+    """Return the log entries of some namespaces that match a query, newest first.
 
     Raises:
-        StoreDamaged: A record isn't a log entry; `verify` says why.
+        StoreDamaged: A record isn't a log entry; `verify` reports which.
     """
     chains = [_newest_first(store, namespace, query) for namespace in namespaces]
     merged = heapq.merge(*chains, key=lambda pair: pair[1].at, reverse=True)
@@ -212,7 +212,7 @@ def _items(link: Link) -> Iterator[str]:
 
 
 def _salts(store: Store, namespace: str) -> list[str]:
-    """Return the salts of the conversation digests; merged copies of a store have several."""
+    """Return the salts of the conversation digests; a store merged from copies has several."""
     refs = [Ref(Collection.LOG, namespace, CHAIN, position) for position in (1, 2)]
     salts = [_link(record).salt for record in store.read(refs)]
     return [salt for salt in salts if salt] or [""]
@@ -283,7 +283,7 @@ def verify(store: Store, namespaces: Sequence[str], against: str | None) -> list
 
 
 class _Address(NamedTuple):
-    """A record in the collections that the log describes, and when it was written."""
+    """The address of a logged record, and the time when the record was written."""
 
     collection: Collection
     group: str
@@ -307,7 +307,7 @@ def _verify_chain(store: Store, namespace: str) -> "_ChainCheck":
 
 
 class _ChainCheck:
-    """Verifies a chain while it is read from the beginning."""
+    """Verifies the entries of one log, oldest first."""
 
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
@@ -326,7 +326,7 @@ class _ChainCheck:
         self._problem = self._problem or problem
 
     def has_hash(self, digest: str) -> bool:
-        """Return whether an entry has this hash."""
+        """Return whether any entry has this hash."""
         return any(bytes.fromhex(digest) in hashes for hashes in self._hashes.values())
 
     def add(self, record: Record) -> None:
@@ -349,8 +349,8 @@ class _ChainCheck:
         self._add_written(link)
 
     def _add_hash(self, link: Link, position: int) -> None:
-        # In merged copies of a store, two entries may have the same number, and the positions of
-        # the following entries are higher than their numbers.
+        # In a store merged from copies, two entries may have the same number, and the positions of
+        # later entries are higher than their numbers.
         predecessors = [""]
         if link.number > 1:
             predecessors = [digest.hex() for digest in self._hashes.get(link.number - 1, [])]
@@ -379,8 +379,8 @@ class _ChainCheck:
         for collection, group, position, created_at in addresses:
             if self._since is None or created_at < self._since:
                 continue
-            # If both sides of a merge used the same position for a version, the merge moved one of
-            # them. So a merged log shows that a memory was written, but not which version.
+            # If both sides of a merge used the same position for a version, the merge moved one
+            # version. So a merged log shows that a memory was written, but not which version.
             logged_position = _ANY if has_forks else position
             if collection is Collection.MEMORY:
                 hashes = [_hash_address(group, "", logged_position)]
@@ -398,7 +398,7 @@ class _ChainCheck:
         return tuple(number for number, hashes in self._hashes.items() if len(hashes) > 1)
 
     def result(self) -> LogCheck:
-        """Return the result of the verification, as a `LogCheck`."""
+        """Return the result of the verification."""
         return LogCheck(
             namespace=self._namespace,
             entries=self._entry_count,

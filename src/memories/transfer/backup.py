@@ -65,10 +65,10 @@ class Restored(NamedTuple):
     Attributes:
         records: The number of versions and turns now in the store.
         made_at: When the backup was made, in ISO 8601, if recorded.
-        kept: Where the replaced store is now, if there was one.
+        kept: The new location of the replaced store, if any.
         without_vector: The number of records without a vector, which only a word search can find.
-        unchecked: Whether the export is in the first version of the format, which has no last line,
-            so an incomplete file can't be recognized.
+        unchecked: Whether the file may be incomplete: an export in the first version of the format
+            has no last line that would prove otherwise.
     """
 
     records: int
@@ -102,10 +102,11 @@ def back_up(
             default is the folder `backups` in the home.
         keep: In a folder, remove the oldest backups of this store until this many are left.
         now: The current time.
-        progress: Called after each step.
+        progress: Called while an export is written.
 
     Raises:
-        RequestError: There is no store yet, or the target is a file that isn't one of its backups.
+        RequestError: There is no store yet, or the target is a file, but not a backup of this
+            store.
         StoreDamaged: The store or the copy is damaged.
         StoreError: The file could not be written.
     """
@@ -173,7 +174,7 @@ def _mark(url: str, now: datetime) -> "Mark":
 def _choose_file(
     config: Config, target: str | None, kind: str, now: datetime
 ) -> tuple[Path, Path | None]:
-    """Return the file to write, and its folder if this function chose the file's name."""
+    """Return the file to write, and its folder if the file's name was generated."""
     path = config.home / "backups" if target is None else Path(target).expanduser().absolute()
     if target is not None and not path.is_dir() and not target.endswith(("/", os.sep)):
         if not path.parent.is_dir():
@@ -273,7 +274,8 @@ def _remove_oldest(folder: Path, newest: Path, store: str, keep: int) -> tuple[P
 def scratch_beside(file: Path, ending: str = "new") -> Iterator[Path]:
     """Provide an empty private file next to another one, and remove it afterwards.
 
-    While in use, it is locked, which distinguishes it from the leftovers of a killed process.
+    The file is locked while in use, which distinguishes it from one that a killed process left
+    behind.
     """
     scratch = file.with_name(f".{file.name}.{os.urandom(4).hex()}.{ending}")
     with try_lock(scratch, 0):
@@ -325,9 +327,9 @@ def restore(
     now: datetime,
     progress: Progress,
 ) -> Restored:
-    """Restore the configured store from a backup, an upgrade's snapshot, or an export.
+    """Restore the configured store from a backup, a snapshot made by an upgrade, or an export.
 
-    A SQLite store is replaced in one step, after everything was read and checked, so at any
+    A SQLite store is replaced in one step, after everything has been read and checked, so at any
     moment either the old store or the new one exists. Any other store must be empty.
 
     Args:
@@ -336,7 +338,7 @@ def restore(
         embedder: Makes the vectors missing from an export.
         replace: Rename an existing SQLite store, and put the restored one in its place.
         now: The current time, which becomes part of the old store's new name.
-        progress: Called with the progress so far.
+        progress: Called while an export is read.
 
     Raises:
         RequestError: A store already exists, or the file can't be restored into this kind of store.

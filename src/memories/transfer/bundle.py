@@ -101,8 +101,8 @@ def is_bundle(folder: Path) -> bool:
 def write(folder: Path, lines: Iterable[str]) -> int:
     """Write the memories of an export into a folder; return how many.
 
-    Files of an earlier export into the same folder are replaced, and removed if their memory is
-    gone.
+    Files from an earlier export into the same folder are replaced, or removed if the export no
+    longer has their memory.
 
     Args:
         folder: A folder that is empty, missing, or written by this function.
@@ -137,7 +137,7 @@ def _owner(shape: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _refuse_loss(folder: Path, texts: Mapping[tuple[str, str], str]) -> set[Path]:
-    """Return the files of an earlier export in the folder.
+    """Check that the folder may be replaced, and return the files of its earlier export.
 
     Args:
         folder: The folder.
@@ -169,8 +169,8 @@ def _refuse_loss(folder: Path, texts: Mapping[tuple[str, str], str]) -> set[Path
 def _paths(memories: Sequence[Sequence[Mapping[str, Any]]]) -> Iterator[str]:
     """Yield a path for each memory: namespace, project, and the beginning of its first text.
 
-    An update keeps the first text of a memory, and so the path of its file. Memories that are
-    deleted or wait for review have folders of their own.
+    The path survives updates of the memory, because its first text never changes. Memories that
+    are deleted or wait for review have folders of their own.
     """
     for rows in memories:
         first, last = rows[0], rows[-1]

@@ -45,8 +45,8 @@ class Examined(NamedTuple):
     """Result of an examination.
 
     Attributes:
-        facts: The state of the store, by name.
-        findings: The problems.
+        facts: Facts about the store, by name.
+        findings: The problems found.
     """
 
     facts: dict[str, Any]
@@ -113,7 +113,7 @@ def examine(config: Config, *, deep: bool) -> Examined:
 
 
 def _write_remedy(path: Path) -> str:
-    """Return how to make a file or folder writable; empty if it is."""
+    """Return how to make a file or folder writable; empty if it already is."""
     if os.access(path, os.W_OK):
         return ""
     if is_read_only(path):
@@ -450,7 +450,7 @@ def _search_store(config: Config, redactor: Redactor, progress: Progress) -> Ite
 
 
 def _erased_unit(record: Record) -> tuple[str, int]:
-    """Return what would be erased with a record: a memory with its versions, or a single turn."""
+    """Return a key shared by records that are erased together, the versions of a memory."""
     if record.ref.collection is Collection.MEMORY:
         return record.ref.group, 0
     return record.ref.group, record.ref.position

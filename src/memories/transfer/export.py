@@ -1,6 +1,4 @@
-"""Exports a store as JSON lines; the last line has the number of records, and proves who wrote the
-export.
-"""
+"""Exports a store as JSON lines; the last line counts the records and can prove who wrote it."""
 
 import heapq
 import os
@@ -141,8 +139,8 @@ def export(  # noqa: PLR0913 - these are the properties of an export
         namespaces: The namespaces to export; None for all.
         with_vectors: Also write the store's vectors.
         backup: The description of a backup.
-        prove: Returns the key that authenticates the export's writer; called only if there is a
-            record.
+        prove: Returns the key that authenticates the export's writer; called only if a record was
+            exported.
         select: Given a collection and its records, yields those to export; None for all.
         progress: Called with the progress so far.
 
@@ -178,7 +176,7 @@ def export(  # noqa: PLR0913 - these are the properties of an export
 def _in_order(store: Store, place: Place) -> Iterator[Record]:
     """Yield records in the order of their groups' names.
 
-    Some stores return groups that are named by ids separately from the others.
+    Some stores return groups that are named by ids separately from other groups.
     """
     if place.collection is Collection.MEMORY:  # every group is named by an id
         return (record for page in pages(store, place) for record in page)

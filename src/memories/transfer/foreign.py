@@ -196,7 +196,7 @@ class Importer:
             yield self._store_drafts(drafts)
 
     def _is_repeated(self, name: str | None, reason: str) -> bool:
-        """Return whether this import has seen an item of this name; if so, count it as skipped."""
+        """Return whether this import has seen this name before; if so, count a skipped item."""
         if name is None:
             return False
         is_repeated = hash(name) in self._names
@@ -214,7 +214,7 @@ class Importer:
     # --- messages
 
     def _with_time(self, item: Message) -> Message:
-        """Return a message in a form that can be stored, with an inferred time if it has none."""
+        """Return a message ready to be stored, with an inferred time if it has none."""
         turn = item.turn
         tags: dict[str, str] = {"source": self._terms.source}
         for key, value in {**turn.tags, "project": item.project}.items():
@@ -293,7 +293,7 @@ class Importer:
             self.counts.without_vector += count
 
     def _describe(self, message: Message) -> None:
-        """Give the conversation of a message its title and tags."""
+        """Set the title and tags of a message's conversation."""
         tags: dict[str, str] = {"source": self._terms.source}
         add_tag(tags, "project", message.project)
         naming = Naming(one_line(message.title) or None, None, tags, ())
@@ -306,7 +306,7 @@ class Importer:
     # --- statements
 
     def _with_tags(self, draft: Draft) -> Draft:
-        """Return a draft in the form in which it is imported, without secrets."""
+        """Return a draft as it will be imported, without secrets."""
         content = draft.content
         kinds: tuple[str, ...] = ()
         if self._terms.redactor is not None:
@@ -371,10 +371,10 @@ class Importer:
             self._count_created(results)
 
     def _without_known(self, batch: Batch) -> Batch:
-        """Return a batch without statements that are already memories, or that another import has
-        stored in the meantime.
+        """Return a batch without the statements that have become known since it was prepared.
 
-        Statements that only resemble a memory wait for review, where a person sees both.
+        They are imported already, or equal to a memory. Statements that only resemble a memory
+        wait for review, where a person sees both.
         """
         drafts: list[Prepared] = []
         for prepared in batch.drafts:
@@ -406,7 +406,7 @@ class Importer:
     def _store_each(
         self, drafts: Sequence[Any], run: Callable[[Sequence[Any]], None], error: InvalidInput
     ) -> None:
-        """Store the drafts of a refused batch one by one; count a draft on its own as refused."""
+        """Store the drafts of a refused batch one by one; count a refused single draft."""
         if len(drafts) > 1:
             for draft in drafts:
                 run([draft])

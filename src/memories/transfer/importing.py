@@ -46,7 +46,7 @@ _ADDS = (
 
 
 class Rejected(NamedTuple):
-    """A record that was not imported, and why; nothing was overwritten."""
+    """A record that was not imported, and the reason."""
 
     line: int
     ref: Ref
@@ -64,10 +64,10 @@ class Imported:
         conflict_count: How many were not stored.
         without_vector: How many were stored without a vector, since there is no embedder.
         redacted: How many secrets of each kind were removed.
-        unchecked: Whether the export is in the first version of the format, which has no last line,
-            so an incomplete file can't be recognized.
+        unchecked: Whether the file may be incomplete: an export in the first version of the format
+            has no last line that would prove otherwise.
         pending: How many memories wait for review, by namespace.
-        proposals: How many proposals of `memory tidy` in a foreign file were left out.
+        proposals: How many proposals by `memory tidy` were left out of a foreign file.
     """
 
     imported: int = 0
@@ -123,7 +123,7 @@ def examine(lines: Iterable[bytes], terms: Terms) -> tuple[Intake, Origin | None
         terms: The terms.
 
     Returns:
-        How the records are changed, and the origin that they get; None if they keep their own.
+        The changes to make to the records, and their new origin; None if they keep their own.
 
     Raises:
         InvalidInput: A line is invalid, or the export is incomplete.
@@ -151,7 +151,7 @@ def log_import(store: Store, channel: str, writer: Origin | None, quota: str | N
     Args:
         store: The store.
         channel: The channel through which the import was requested.
-        writer: The origin that records get; None if they keep their own.
+        writer: The new origin of all records; None if they keep their own.
         quota: The setting `namespace_quota`.
     """
     return LoggedStore(
@@ -216,12 +216,12 @@ def check(
     own: bool = False,
     into: str | None = None,
 ) -> Checked:
-    """Read an export to its end, as `import_` does, and store nothing.
+    """Read an export to its end, with the same checks as `import_`, but store nothing.
 
     Args:
         lines: The lines in order, UTF-8.
         namespaces: Only these may be written; None for all.
-        key: The key for our own exports, if there is one; see `export.own_key`.
+        key: The key of the user's own exports, if any; see `export.own_key`.
         redactor: Removes secrets, as in an import.
         own: Whether the file is a backup; see `lines.read_line`.
         into: See `Intake`.
@@ -312,7 +312,7 @@ class _Importer:
         self._count(new, refused)
 
     def _check_readable(self, batch: Sequence[Line]) -> None:
-        """Raise an error if the store can't read a place that the batch belongs to.
+        """Raise an error if the store can't read a place to which the batch adds records.
 
         No transaction is begun, since that would create the store.
         """

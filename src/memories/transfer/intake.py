@@ -60,7 +60,7 @@ class Intake(NamedTuple):
 
     Attributes:
         foreign: The id of this import if nothing proves that the file is ours. In that case, the
-            origins in the file don't count, its memories wait for review, and it adds nothing to
+            origins in the file are ignored, its memories wait for review, and nothing is added to
             existing memories and conversations. If this is None, records are stored as they are,
             and a `LoggedStore` determines their origins.
         redactor: Removes secrets; None to keep them.
@@ -85,7 +85,7 @@ def read_lines(
     *,
     own: bool,
 ) -> Generator[Line, None, bool]:
-    """Yield the records of an export; `begin` is called with its header.
+    """Yield the records of an export, after calling `begin` with its header.
 
     Returns:
         Whether the export was written with the key.

@@ -1,8 +1,8 @@
 """The lines of an export: records as JSON, written and checked. Pure.
 
-The same records give the same lines. The first line is a header. The last line counts the records
-and has the SHA-256 of all previous lines; without it, a file truncated at the end of a line would
-look complete. If the export was written with the key for exports, the last line also proves who
+The same records give the same lines. The first line is a header. The last line contains the number
+of records and the SHA-256 of all previous lines; without it, a file truncated at the end of a line
+would look complete. If the export was written with the user's key, the last line also proves who
 wrote it.
 """
 
@@ -34,8 +34,8 @@ WITHOUT_LAST_LINE = 1  # the first version; an incomplete export in this version
 MAX_LINE_BYTES = 16_777_216
 _REQUIRED = ("collection", "namespace", "group", "position", "text", "created_at")
 _OPTIONAL = ("ended_at", "ended_by", "key", "session", "labels", "fields", "accesses", "vectors")
-# Besides tags, labels contain a turn's role, speaker and part, and the origin, review, import and
-# pin of any record.
+# Besides tags, labels contain the role, speaker and part of a turn, and any record's origin,
+# review state, import and pin.
 _MAX_LABELS = validate.MAX_TAGS + 12
 _MAX_KEY = 2 * validate.MAX_KEY + 1  # a stored key also contains its project or conversation
 _MAX_FIELDS = 100
@@ -251,7 +251,7 @@ def to_line(record: Record, vectors: "NDArray[np.float32] | None" = None) -> str
 
 
 def content_hash(record: Record) -> int:
-    """Return a 128-bit hash of a record, excluding its reads and suspicion marks."""
+    """Return a 128-bit hash of a record, excluding its access count and suspicion marks."""
     fields = {name: value for name, value in record.fields.items() if name != "suspicious"}
     line = to_line(record._replace(accesses=0, fields=fields))
     data = line.encode("utf-8", "surrogatepass")

@@ -1,7 +1,7 @@
 """Copies a whole store to another one, and changes the embedder of a store.
 
-The store can be used in the meantime. Both operations can be interrupted at any moment, and
-continue where they stopped when they are run again.
+The store stays usable in the meantime. Both operations can be interrupted at any moment, and
+resume when they are run again.
 """
 
 from collections.abc import Iterator, Sequence

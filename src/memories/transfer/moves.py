@@ -119,7 +119,7 @@ def _read(store: Store, where: Filter) -> list[Record]:
 
 
 def _hash_of_copy(record: Record) -> int:
-    """Return a hash that a memory shares with its copy as long as the copy is unchanged."""
+    """Return a hash that is the same for a record and an unchanged copy of it."""
     return content_hash(without_links(record)._replace(ended_at=None, ended_by=None))
 
 
@@ -132,7 +132,7 @@ def find_copies(
     """Return the records of one group that an interrupted move has copied to another namespace.
 
     Returns:
-        None if the other namespace has a different group of that name.
+        Their addresses; None if the other namespace has a different group with that name.
     """
     own = {record.ref.position: record for record in records}
     where = Filter(records[0].ref.collection, (into,), state="any", group=records[0].ref.group)
@@ -146,7 +146,7 @@ def find_copies(
 
 
 def describe_taken_keys(store: Store, records: Sequence[Record], into: str) -> Iterator[str]:
-    """Describe the keys of current memories that are already taken in the other namespace."""
+    """Describe each key of a current memory that is already taken in the other namespace."""
     for record in records:
         if record.key is None or record.ended_at is not None:
             continue

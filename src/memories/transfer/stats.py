@@ -97,7 +97,7 @@ def stats(lookup: Lookup, config: Config, since: datetime | None) -> Stats:
     Args:
         lookup: The store and the namespaces that may be read.
         config: The settings, for the folder of the events.
-        since: When the period begins; None for all that was recorded.
+        since: When the period begins; None for everything recorded.
     """
     filters = lookup.where()
     start = "" if since is None else to_iso(since.astimezone(UTC))

@@ -103,7 +103,7 @@ class Reading:
             source: The name of the source.
             paths: Its files or folders, or the URL of a server.
             include: Names from `INCLUDE`.
-            project_of: Returns the name of the project in a local folder.
+            project_of: Returns the project name for a local folder.
 
         Raises:
             InvalidInput: A name is not one of `INCLUDE`.

@@ -99,7 +99,7 @@ def open_copy(file: Path) -> Iterator[Database]:
 
     Raises:
         InvalidInput: The file is not a SQLite file, or is damaged.
-        SystemFault: The file is constantly written to, or there is no room for the copy.
+        SystemFault: The file is constantly being written to, or there is no room for the copy.
     """
     import apsw
 

@@ -16,7 +16,7 @@ from memories.guard import validate
 from memories.models import DecayPolicy, Draft
 from memories.read.turns import TurnDraft
 
-_EARLIEST = datetime(1990, 1, 1, tzinfo=UTC)  # an earlier time was really a 0 or a day count
+_EARLIEST = datetime(1990, 1, 1, tzinfo=UTC)  # an earlier time is really a 0 or a count of days
 _MICROSECONDS, _MILLISECONDS = 1e14, 1e11  # timestamps at least this large are in these units
 # Characters that no store accepts: most control characters, and surrogates.
 _UNSTORABLE = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)))
@@ -38,7 +38,7 @@ class Message(NamedTuple):
             nothing. Without `created_at`, it is dated just after the message before it.
         title: The title of the conversation.
         project: The project that the conversation is about.
-        session: The id under which hooks store the conversation, if it differs.
+        session: The id under which hooks store the conversation, if different.
     """
 
     conversation: str
@@ -72,10 +72,10 @@ def one_line(text: object, longest: int = 256) -> str:
 
 
 def moment(*values: object) -> datetime | None:
-    """Return the first value that is a time: a string in ISO 8601, or a number counted from 1970.
+    """Return the first value that is a time: an ISO 8601 string, or a Unix timestamp.
 
     The size of a number shows whether it counts seconds, milliseconds or microseconds. A time
-    without a zone is taken as UTC.
+    without a zone is assumed to be UTC.
 
     Returns:
         None if no value is a time in 1990 or later.

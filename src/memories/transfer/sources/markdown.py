@@ -169,7 +169,7 @@ def parse(text: str) -> Page:
 
     fields, body = split_frontmatter(text)
     lines = body.split("\n")
-    headings: list[str] = []  # one for each level, empty if there is none
+    headings: list[str] = []  # one for each level, possibly empty
     above: tuple[str, ...] = ()
     passages: list[Passage] = []
     introduction = previous = ""

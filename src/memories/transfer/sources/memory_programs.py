@@ -72,8 +72,8 @@ def read_graph(reader: Reader, file: Path) -> Iterator[Item]:
             reader.skip("lines that are neither entities nor relations")
 
 
-# --- mem0: its database of changes, or the result of its `get_all`, saved as JSON. The vectors next
-# to the database are pickles, which are never opened.
+# --- mem0: its database of changes, or the result of its `get_all`, saved as JSON. Its vectors are
+# pickles, which are never opened.
 
 _OWNERS = ("user_id", "agent_id", "run_id", "actor_id")
 
@@ -198,7 +198,7 @@ _DOCUMENTS = (
 
 
 def is_palace(sample: Sample) -> bool:
-    """Return whether a path is the folder of a palace, or one of its databases."""
+    """Return whether a path is the program's folder, or one of its databases."""
     folder = sample.path if sample.is_folder else sample.path.parent
     if not sample.is_folder and sample.path.name not in _PALACE:
         return False
@@ -209,7 +209,7 @@ def is_palace(sample: Sample) -> bool:
 
 
 def read_palace(reader: Reader, file: Path) -> Iterator[Item]:
-    """Yield the drawers, and those facts of the graph that still hold, as sentences."""
+    """Yield the stored texts, and the facts of the graph that still hold as sentences."""
     with open_copy(file) as database:
         if file.name == "knowledge_graph.sqlite3":
             yield from _read_facts(reader, database)

@@ -55,7 +55,7 @@ class Reader:
             path: The file or folder, or the URL of a server.
             include: See the attribute.
             progress: Receives the number of bytes read so far, and the total.
-            project_of: Returns the name of the project in a local folder.
+            project_of: Returns the project name for a local folder.
 
         Raises:
             InvalidInput: There is no such file or folder.
@@ -129,8 +129,8 @@ class Reader:
     def _is_inside(self, file: Path) -> bool:
         """Return whether a path is a regular file.
 
-        Links are not followed: a link to a file in the folder isn't needed, since that file is read
-        itself, and a link that leads out of the folder is counted as skipped.
+        Links are not followed: a link to a file in the folder isn't needed, since the file itself
+        is read, and a link that leads out of the folder is counted as skipped.
         """
         if file.is_symlink():
             if not file.resolve().is_relative_to(self.path):
@@ -208,7 +208,7 @@ class Reader:
             return None
 
     def beginning(self, file: Path, count: int) -> bytes:
-        """Return the first bytes of a side file; empty if it can't be read."""
+        """Return the first bytes of a file; empty if it can't be read."""
         try:
             with self.open(file) as stream:
                 return stream.read(count)

@@ -88,7 +88,7 @@ def _message_of(nodes: Mapping[str, Any], node_id: str) -> Mapping[str, Any]:
 
 
 def _chatgpt_branch(nodes: Mapping[str, Any], current: object) -> Sequence[str]:
-    """Return the ids of the nodes from the first to the current one, else to the newest leaf."""
+    """Return the ids of the nodes from the first to the current one, or to the newest leaf."""
     if not isinstance(current, str) or current not in nodes:
         leaves = [node_id for node_id, node in nodes.items() if not mapping(node).get("children")]
 
