@@ -81,7 +81,7 @@ class Server:
 
     Each namespace has an advisory lock, on which its writers queue, so writers of different
     namespaces don't wait for each other. Every writer also holds a shared lock on the entire store;
-    a migration and a switch of the space take that lock exclusively.
+    migrations and space switches take that lock exclusively.
     """
 
     def __init__(self, url: str) -> None:
@@ -236,12 +236,12 @@ class Server:
 
     @contextlib.contextmanager
     def _begin(self, first: str, *, to_write: bool = False) -> Iterator[Transaction]:
-        """Begin a transaction, yield it, and end it; one that only reads is rolled back.
+        """Begin a transaction, yield it, and end it.
 
         Args:
-            first: The first statements, which are sent in one step with the BEGIN. If they end with
+            first: The first statements, which are sent together with the BEGIN. If they end with
                 `READ_META`, the store's settings needn't be read later.
-            to_write: Whether to commit.
+            to_write: Whether to commit; if not, the transaction is rolled back.
         """
         import psycopg
 
@@ -271,7 +271,7 @@ class Server:
         from psycopg.pq import TransactionStatus
 
         sql = "COMMIT"
-        # Send the notification in one step with the commit, and only if the commit can succeed.
+        # Send the notification together with the commit, and only if the commit can succeed.
         if notify and connection.info.transaction_status == TransactionStatus.INTRANS:
             sql = f"{_NOTIFY.format(channel=self.channel)}COMMIT"
         warnings: list[str] = []
@@ -346,9 +346,9 @@ class Server:
     ) -> tuple["Connection", "psycopg.Cursor"]:
         """Return a connection with a begun transaction, and the cursor of its first statements.
 
-        If the server has closed an idle connection, nothing was executed on it, and a new
-        connection is opened. If the server has no room for a new one, this waits until a connection
-        is returned.
+        If the server has closed the idle connection, this opens a new one, since nothing was
+        executed. If the server has no room for a new one, this waits until a connection is
+        returned.
         """
         deadline, pause = time.monotonic() + BUSY_SECONDS, _FIRST_PAUSE
         while True:

@@ -1,4 +1,4 @@
-"""Counts of records, tokens, vectors and labels per namespace; checks and repairs these counts.
+"""Counts records, tokens, vectors and labels per namespace, and checks and repairs the counts.
 
 Every writing transaction updates the counts, so showing a status or listing the tags takes no
 longer in a larger store.
@@ -100,7 +100,7 @@ def change(
         new: Added or changed records, in their new state.
 
     Returns:
-        The changed collections and namespaces that have many live records with vectors.
+        The changed collections and namespaces in which many live records have vectors.
     """
     sums: dict[tuple[str, str, bool], list[int]] = {}
     live: Counter[tuple[str, str, str, str]] = Counter()
@@ -146,7 +146,7 @@ def forget_labels(db: Transaction, removed: Iterable[Counted]) -> bool:
 
 
 def total(db: Transaction, selected: Selection, column: str = "documents") -> int:
-    """Return the sum of a count over a filter's namespaces; the filter has no other conditions."""
+    """Return the sum of a count over the namespaces of a filter without other conditions."""
     in_namespaces, values = one_of("namespace", selected.namespaces)
     sql = (
         f"SELECT sum({column})::bigint FROM corpus "
@@ -165,7 +165,7 @@ def look_up(db: Transaction, selected: Selection, where: Filter) -> int | None:
 
 
 def labels(db: Transaction, selected: Selection, key: str | None) -> dict[str, int]:
-    """Return the number of these records with each label key or, given a key, with each value."""
+    """Count the selected records by label key or, given a key, by its value."""
     in_namespaces, values = one_of("namespace", selected.namespaces)
     values = (*values, selected.collection)
     count = " + ".join("ended" if is_ended else "live" for is_ended in selected.states)
@@ -257,7 +257,7 @@ def check(db: Transaction, *, deep: bool) -> Iterator[Finding]:
 
 
 def damaged_records(db: Transaction) -> Iterator[Finding]:
-    """Yield records that this program can't have written."""
+    """Yield a finding for each record that this program can't have written."""
     if not db.meta.schema:
         return
     damaged = Damaged(2**31)

@@ -237,7 +237,7 @@ class Selection(NamedTuple):
         values: The values of its placeholders.
         namespaces: The distinct namespaces.
         collection: Memories or turns.
-        states: Whether live records (False) and ended ones (True) may match.
+        states: The states that may match: False for live, True for ended.
         whole: Whether all records in these states match.
         broad: Whether all live records in the namespaces match.
     """
@@ -281,8 +281,8 @@ def selection(where: Filter, namespace: str | None = None) -> Selection:
 
 
 def one_of(column: str, values: Sequence[str]) -> tuple[str, tuple[Any, ...]]:
-    """Return the condition that a column contains one of these values, and its placeholder
-    values.
+    """Return the SQL condition that a column has one of these values, and the values of its
+    placeholders.
     """
     if len(values) == 1:
         return f"{column} = %s", (values[0],)
@@ -293,8 +293,8 @@ class Extent(NamedTuple):
     """The number of records in a filter's namespaces.
 
     Attributes:
-        corpora: The numbers of documents and tokens, for the live records (False) and the ended
-            ones (True), if these may match.
+        corpora: The numbers of documents and tokens in each state that may match: False for live,
+            True for ended.
         documents: The total number of documents in these corpora.
         live: The number of live records in each namespace.
         matching: How many records match, counted only up to `COUNTED`. If there are few documents,
@@ -332,7 +332,7 @@ def read_extent(db: Transaction, selected: Selection) -> Extent:
 
 
 def records_of(rows: Iterable[Sequence[Any]], damaged: Damaged) -> dict[int, Record]:
-    """Return the records in rows of `RECORDS`, by their seq and in the order of the rows.
+    """Return the records in rows of `RECORDS`, keyed by seq, in the order of the rows.
 
     Damaged records are left out and noted. The server's checksums detect damaged pages, but other
     programs may write to its tables.

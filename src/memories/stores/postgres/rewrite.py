@@ -110,7 +110,7 @@ def leaves(db: Transaction, table: str) -> list[Leaf]:
 
 
 def watch(server: Server, tables: Sequence[str]) -> None:
-    """Begin to record which rows in these tables change.
+    """Start recording which rows of these tables change.
 
     A trigger does this; it is dropped with the table when the table is replaced.
     """
@@ -152,17 +152,17 @@ def rewriting(server: Server) -> Iterator[Transaction]:
 def replace(
     server: Server, db: Transaction, copies: Sequence[Copy], also: Callable[[], None] = lambda: None
 ) -> frozenset[str]:
-    """Fill copies and replace their tables with them.
+    """Fill copies of tables, and replace the tables with them.
 
     Args:
         server: The server.
         db: The transaction of `rewriting`.
-        copies: The tables; all their leaves are watched.
+        copies: The tables and their copies; `watch` already records all changes to the tables.
         also: Called while no other process reads or writes.
 
     Returns:
-        Tables from which rows were removed after the copy. The free space in the copies still
-        contains the bytes of these rows.
+        The tables from which rows have been removed since they were copied. The free space in the
+        copies still contains the bytes of these rows.
     """
     for copy in copies:
         _create(db, copy)

@@ -78,7 +78,7 @@ def candidates(
 
 
 def indexed_tokens(record: Record) -> tuple[int, str]:
-    """Return how many tokens a record has, and the tokens as the store stores them."""
+    """Return the number of a record's tokens, and the tokens in stored form."""
     tokens: list[str] = []
     different: set[str] = set()
     size = 0

@@ -73,7 +73,7 @@ WHERE at < greatest(%(oldest)s, (SELECT at FROM {request} ORDER BY at DESC OFFSE
 class PostgresClaims:
     """Implements `Claims` on a table that all servers of a store share.
 
-    It uses one connection. When the connection ends, other servers know that this process has
+    It uses one connection. When the connection ends, other servers conclude that this process has
     ended. A thread renews the requests in progress, and reconnects if necessary.
     """
 

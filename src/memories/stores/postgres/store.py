@@ -89,11 +89,11 @@ class PostgresStore:
     PostgreSQL:
 
     - *Transactions* wait for each other only if they touch the same namespaces: each locks a
-      namespace when it first reads or writes it. Two transactions that lock namespaces in opposite
-      orders get `StoreBusy`. `namespaces` and `unstaged` lock the whole store, so a transaction
-      should begin with them.
-    - *Durability* depends on the server. `synchronous_commit` is switched on if it is off, and
-      nothing is written to a server with `fsync = off`. With `synchronous_standby_names` set,
+      namespace when it first reads or writes it. If two transactions lock namespaces in opposite
+      orders, one of them gets `StoreBusy`. `namespaces` and `unstaged` lock the whole store, so a
+      transaction should call them first.
+    - *Durability* depends on the server. `synchronous_commit` is raised to `on` if it is weaker,
+      and nothing is written to a server with `fsync = off`. With `synchronous_standby_names` set,
       acknowledged writes are on the replicas too.
     - *A lost connection*: a read is repeated once, and a write is never repeated. If the connection
       was lost during the commit, the error says that the write may or may not be stored. A server
@@ -103,7 +103,7 @@ class PostgresStore:
       contains rarer ones.
     - *Removal* replaces the partitions that contained the records with copies, which takes a while.
       Others read and write in the meantime, and wait briefly at the end. Removed data remains in
-      archives, backups and statement logs, and in the server's write-ahead log until that is
+      archives, backups and statement logs, and in the server's write-ahead log until the log is
       recycled.
     - *Partitions on other nodes* (foreign tables of postgres_fdw): such nodes commit one after the
       other. After a crash between two commits, the tables `corpus` and `label`, which provide

@@ -57,7 +57,7 @@ def insert(db: Transaction, vectors: Vectors, new: Iterable[NewVectors]) -> None
 def _rows_of(new: Iterable[NewVectors]) -> Iterator[Row]:
     for namespace, seq, collection, live, windows in new:
         for number, window in enumerate(windows.astype(">f2")):
-            # The format of half vectors for COPY: the dimension, two zero bytes, and the numbers,
+            # The COPY format of a `halfvec`: the dimension, two zero bytes, and the numbers,
             # highest byte first.
             code = len(window).to_bytes(2, "big") + b"\0\0" + window.tobytes()
             yield namespace, seq, number, collection, live, code
