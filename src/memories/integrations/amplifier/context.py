@@ -286,8 +286,8 @@ class MemoriesContext:
         await self.forget_block()
 
     async def set_system_prompt_factory(self, factory: Callable[[], Awaitable[str]]) -> None:
-        """Set a factory that rebuilds the instructions for each request, instead of those among the
-        messages.
+        """Set a factory that builds the instructions for each request. They replace those among
+        the messages.
         """
         self._factory = factory
 

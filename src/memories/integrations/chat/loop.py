@@ -213,7 +213,7 @@ class Chat:
 
 
 def _load_error(exc: Exception) -> MemoriesError:
-    """Return an error of ours that says why the chat can't start."""
+    """Return a `MemoriesError` that says why the chat can't start."""
     if isinstance(exc, MemoriesError):
         return exc
     if isinstance(exc, ImportError):

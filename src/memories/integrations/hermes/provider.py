@@ -1,8 +1,8 @@
 """`MemoriesProvider`: the memory of a Hermes agent (`memory.provider: memories` in its settings).
 
 Hermes calls a provider before each turn, to recall memories, and after it, to store what was said.
-Recall follows the same rules as the hooks of other hosts, see `hooks.prompt_recall`. A turn is
-stored as captured, so it is never shown unasked. docs/hermes.md shows how to install the plugin.
+Recall follows the same rules as the hooks of other hosts; see `hooks.prompt_recall`. Turns are
+marked as captured, so they are never shown unasked. docs/hermes.md shows how to install the plugin.
 """
 
 import hashlib
@@ -84,7 +84,7 @@ class MemoriesProvider(MemoryProvider):  # type: ignore[misc]  # Hermes has no t
 
         Args:
             session_id: The session.
-            **kwargs: What Hermes says about the session; only `hermes_home`, `platform`, `user_id`
+            **kwargs: Hermes's facts about the session; only `hermes_home`, `platform`, `user_id`
                 and `agent_context` are used.
 
         Raises:
@@ -117,7 +117,7 @@ class MemoriesProvider(MemoryProvider):  # type: ignore[misc]  # Hermes has no t
     # --- around a turn ---
 
     def system_prompt_block(self) -> str:
-        """Return what a session begins with: the agent's identity, memories and tools."""
+        """Return the start of a session's prompt: the agent's identity, memories and tools."""
         if self._memories is None:
             return ""
         return block(self._memories, project=None, budget=RECALL_TOKENS, client="mcp")
@@ -143,7 +143,7 @@ class MemoriesProvider(MemoryProvider):  # type: ignore[misc]  # Hermes has no t
     def sync_turn(
         self, user_content: str, assistant_content: str, *, session_id: str = "", **_kwargs: Any
     ) -> None:
-        """Store a turn as captured by a hook; subagents and scheduled runs store none."""
+        """Store a turn, marked as captured; subagents and scheduled runs store none."""
         if self._captured is None or not self._is_primary:
             return
         texts = (("user", user_content), ("assistant", assistant_content))
