@@ -160,7 +160,7 @@ def test_what_nothing_verifies_is_unverified_after_its_time(
         ("gone.txt", "gone.txt does not exist"),
         ("ops::grafana", "ops is not a file"),
         ("../shop/docker-compose.yml", "must stay inside"),
-        (".env::TOKEN", "may hold secrets"),
+        (".env::TOKEN", "may contain secrets"),
     ],
 )
 def test_an_anchor_that_does_not_hold_is_refused(

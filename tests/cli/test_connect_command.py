@@ -918,14 +918,14 @@ def test_connect_names_the_data_that_leaves_the_machine(memory: Command, user: P
 def test_a_dead_connection_is_reported_with_a_remedy(
     memory: Command, user: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dead = Check(problem="its MCP server ended at once: no module anyio", remedy="run: x")
+    dead = Check(problem="its MCP server failed: no module anyio", remedy="run: x")
     monkeypatch.setattr("memories.cli.connect.check_connection", lambda _: dead)
     answer = memory("connect", "gemini")
     assert answer.code == 1
     check = json.loads(answer.out)["connected"][0]["check"]
     assert (check["works"], check["remedy"]) == (False, "run: x")
     text = memory("connect", "gemini", "--format", "text").out
-    assert "Gemini CLI is configured, but does not work: its MCP server ended at once" in text
+    assert "Gemini CLI is configured, but does not work: its MCP server failed" in text
     assert "What to do: run: x\nTo undo it: memory disconnect gemini\n" in text
 
 

@@ -56,8 +56,8 @@ DOWN: dict[str, tuple[Behaviour, str]] = {
 }
 SILENT = (hang, hang_after_headers, drip)
 UNUSABLE: dict[str, tuple[Behaviour, str]] = {
-    "wrong JSON": (saying(b'{"data": "none"}'), "holds no vectors"),
-    "no JSON": (saying(b"<html>Sign in</html>", Content_Type="text/html"), "holds no vectors"),
+    "wrong JSON": (saying(b'{"data": "none"}'), "contains no vectors"),
+    "no JSON": (saying(b"<html>Sign in</html>", Content_Type="text/html"), "contains no vectors"),
     "wrong length": (
         made(lambda found: [vector[1:] for vector in found]),
         "returned a vector of 63 dimensions",

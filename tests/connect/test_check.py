@@ -85,7 +85,7 @@ def test_the_error_of_a_server_that_exits_is_reported(
     text: str, problem: str, remedy: str, tmp_path: Path
 ) -> None:
     check = check_connection(entries([write_script(tmp_path, text), "mcp"]))
-    assert check.problem == f"its MCP server ended at once: {problem}"
+    assert check.problem == f"its MCP server failed: {problem}"
     assert check.remedy.startswith(remedy)
 
 

@@ -188,7 +188,7 @@ def test_missing_weights_are_one_clear_error(
     monkeypatch.setattr(minilm, "_WEIGHTS", tmp_path)
     with pytest.raises(
         EmbedderError,
-        match=rf"cannot load all-MiniLM-L6-v2 from {tmp_path}.*reinstall memories",
+        match=rf"cannot load all-MiniLM-L6-v2 from {tmp_path}.*reinstall memoriae",
     ):
         MiniLM().embed("text")
 
@@ -205,7 +205,7 @@ def test_damaged_weights_are_one_clear_error(
         whole[damaged][:100_000] if damaged.endswith("txt") else b"nonsense"
     )
     monkeypatch.setattr(minilm, "_WEIGHTS", tmp_path)
-    with pytest.raises(EmbedderError, match="reinstall memories"):
+    with pytest.raises(EmbedderError, match="reinstall memoriae"):
         MiniLM().embed("text")
 
 

@@ -598,32 +598,35 @@ def test_a_connection_that_the_server_closed_meanwhile_is_opened_again(server: S
         (made(lambda found: ["AACAPwAAAEA=" for _ in found]), "something other than numbers"),
         (
             saying(b"<html>Sign in</html>", Content_Type="text/html"),
-            "answered with text/html that holds no vectors",
+            "answered with text/html that contains no vectors",
         ),
-        (saying(b""), "holds no vectors"),
-        (saying(b"[]"), "holds no vectors"),
-        (saying(b"null"), "holds no vectors"),
-        (saying(b'{"data": {}}'), "holds no vectors"),
-        (saying(b'{"data": [1, 2]}'), "holds no vectors"),
-        (saying(b'{"error": {"message": "no such model"}}'), r"holds no vectors \(no such model\)"),
-        (saying(b"[" * 100_000), "holds no vectors"),
+        (saying(b""), "contains no vectors"),
+        (saying(b"[]"), "contains no vectors"),
+        (saying(b"null"), "contains no vectors"),
+        (saying(b'{"data": {}}'), "contains no vectors"),
+        (saying(b'{"data": [1, 2]}'), "contains no vectors"),
+        (
+            saying(b'{"error": {"message": "no such model"}}'),
+            r"contains no vectors \(no such model\)",
+        ),
+        (saying(b"[" * 100_000), "contains no vectors"),
         (
             saying(b'{"data": [{"embedding": [1], "index": 0}, {"embedding": [1], "index": 0}]}'),
-            "holds no vectors",
+            "contains no vectors",
         ),
         (
             saying(b'{"data": [{"embedding": [1], "index": 1}, {"embedding": [1], "index": 2}]}'),
-            "holds no vectors",
+            "contains no vectors",
         ),
         (
             saying(b'{"data": [{"embedding": [1], "index": 0}, {"embedding": [1]}]}'),
-            "holds no vectors",
+            "contains no vectors",
         ),
         (
             saying(
                 b'{"data": [{"embedding": [1], "index": "0"}, {"embedding": [1], "index": "1"}]}'
             ),
-            "holds no vectors",
+            "contains no vectors",
         ),
         (
             status(301, Location="https://elsewhere.example/v1"),

@@ -145,7 +145,7 @@ def parse_path(text: str) -> str:
     if not parts or ".." in parts:
         raise InvalidInput(f"{label} must stay inside the project, without ..")
     if any(map(_is_secret, parts)):
-        raise InvalidInput(f"{label} may hold secrets, so it is never read; anchor another file")
+        raise InvalidInput(f"{label} may contain secrets, so it is never read; anchor another file")
     return "/".join(parts) + ("/" if text.endswith("/") else "")
 
 

@@ -49,7 +49,7 @@ def read(path: Path, *, inside: Path | None = None) -> bytes | None:
         size = target.stat().st_size
         if size > MAX_BYTES:
             raise InvalidInput(
-                f"{path} has {size} bytes, too many for a configuration file; nothing was changed"
+                f"{path} is {size} bytes, too large for a configuration file; nothing was changed"
             )
         return read_file(target)
     except OSError as exc:

@@ -394,7 +394,7 @@ def _server_failure(words: Sequence[str], exc: BaseException, errors: str) -> _F
         )
     reason, _, remedy = _last_error(errors).partition("; ")
     return _Failure(
-        f"its MCP server ended at once: {reason or exc}",
+        f"its MCP server failed: {reason or exc}",
         remedy or f"install the program again: {install_command()}",
     )
 

@@ -198,7 +198,7 @@ def _load_model() -> tuple[WordPiece, Any]:
         raise
     except Exception as exc:
         raise EmbedderError(
-            f"cannot load {_NAME} from {_WEIGHTS}: {exc}; reinstall memories"
+            f"cannot load {_NAME} from {_WEIGHTS}: {exc}; reinstall memoriae"
         ) from exc
     return tokenizer, session
 
@@ -285,7 +285,7 @@ def _import_runtime(name: str) -> Any:
     except (ImportError, MemoryError) as exc:
         why = str(exc) or "out of memory"
         raise EmbedderError(
-            f"cannot load onnxruntime, which runs {name}: {why}; reinstall memories"
+            f"cannot load onnxruntime, which runs {name}: {why}; reinstall memoriae"
         ) from exc
     return onnxruntime
 

@@ -68,7 +68,7 @@ def parse_grants(texts: Sequence[str]) -> dict[str, str]:
             raise InvalidInput(f'"{text}" is not a grant; write NAMESPACE:r, :rw or :admin')
         name = name if name == ALL else checked_namespace(name)
         if name in grants:
-            raise InvalidInput(f"namespace {name} is granted twice; name it once")
+            raise InvalidInput(f"namespace {name} is granted twice; grant it once")
         grants[name] = level
     if not grants:
         raise InvalidInput("a token needs a namespace; add --allow NAMESPACE:rw")

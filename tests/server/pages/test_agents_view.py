@@ -58,7 +58,7 @@ def test_the_page_shows_what_the_hooks_give(site: Site, asking: httpx.Client) ->
     assert (line["shown"], line["reason"], line["why"]) == (
         True,
         "project",
-        ["About this project."],
+        ["It is about this project."],
     )
     (line,) = (each for each in answer["prompt"]["lines"] if "Deploys" in each["content"])
     assert (line["shown"], line["reason"]) == (False, "in_context")

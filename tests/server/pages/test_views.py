@@ -293,6 +293,15 @@ def test_the_plot_of_a_search_counts_its_results(site: Site, asking: httpx.Clien
     ]  # fmt: skip
 
 
+def test_a_search_says_that_the_question_names_the_speaker(
+    site: Site, asking: httpx.Client
+) -> None:
+    for speaker in ("Ann", "Tom"):
+        site.memories.add_turns("talk", [TurnDraft(f"The kettle is {speaker}", speaker=speaker)])
+    page = asking.get("/?q=what+did+Ann+say+about+the+kettle").text
+    assert page.count("Your question names the speaker.") == 1
+
+
 def test_the_page_of_a_missing_memory_says_so_and_does_not_update(asking: httpx.Client) -> None:
     page = asking.get("/memories/01a2039c-5da3-7006-a22c-42bf2a5ea2e9").text
     assert "<h1>No such memory</h1>" in page

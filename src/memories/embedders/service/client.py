@@ -85,8 +85,8 @@ class ServiceClient:
             message = self._message(answer)
             because = f" ({message})" if message else ""
             raise EmbedderError(
-                f"{self.service.shown} answered with {shown(kind)} that holds no vectors{because}; "
-                "check EMBEDDER_URL"
+                f"{self.service.shown} answered with {shown(kind)} that contains no vectors"
+                f"{because}; check EMBEDDER_URL"
             ) from None
 
     def _try(self, body: Mapping[str, Any], seconds: float) -> Answer:

@@ -260,7 +260,7 @@ ROUTES = (
             ),
             "include_tool_turns": Field("flag", "Include turns with the roles tool and system."),
             "include_corrected": Field(
-                "flag", "Also include memories that another included memory corrects."
+                "flag", "Also include memories corrected by other included memories."
             ),
         },
         kind="search",

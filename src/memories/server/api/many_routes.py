@@ -134,7 +134,7 @@ ROUTES = (
             "remove_tags": Field("texts", "Keys of tags to remove."),
             "rename_tags": Field(
                 "tags",
-                "Old keys with their new keys, or old key=value pairs with their new pairs.",
+                "A map from old keys to new keys, or from old key=value pairs to new pairs.",
             ),
             **_MANY,
         },

@@ -33,11 +33,11 @@ _MAX_MESSAGE = 4_000  # maximum number of characters in a message, which is part
 _PROJECTS = 100  # maximum number of projects suggested in the form
 _IN_BLOCK = {
     "pinned": "Pinned: it always comes first.",
-    "preference": "A preference: these come before newer memories.",
-    "project": "About this project.",
+    "preference": "It is a preference. Preferences come before newer memories.",
+    "project": "It is about this project.",
     "everywhere": "It belongs to no project, or to every project.",
-    "other_project": "About another project; there was room left.",
-    "session": "The note of an earlier session in this project.",
+    "other_project": "It is about another project, but there was room left.",
+    "session": "It is the note of an earlier session in this project.",
 }
 _LEFT_OUT = {
     "beyond": "Other memories come first and leave no room.",
@@ -95,7 +95,7 @@ class Chosen(NamedTuple):
 def agents(memories: "Memories", request: PageRequest) -> View:
     """Show what an agent sees and, to the owner of the server, the machine's agents and hooks."""
     if request.as_of:
-        why = "What hooks gave an agent in the past is not recorded."
+        why = "The context that hooks gave an agent in the past is not recorded."
         return explain_present(request, "Agents", why)
     chosen = _read_choice(request)
     situation = _find_situation(memories, request, chosen)
@@ -130,7 +130,7 @@ def _read_choice(request: PageRequest) -> Chosen:
         raise InvalidInput(f'there is no agent "{host[:40]}"; use {", ".join(hook.HOSTS)}')
     chosen = Chosen(host, request.text("project"), request.text("message")[:_MAX_MESSAGE])
     if chosen.folder and not request.is_owner:
-        raise InvalidInput("only the owner of this server can name a folder; name a project")
+        raise InvalidInput("only the owner of this server can choose a folder; choose a project")
     if chosen.folder and not Path(chosen.folder).is_dir():
         raise InvalidInput(f'there is no folder "{chosen.folder[:200]}" on the server')
     return chosen

@@ -85,9 +85,9 @@ def _explain(hit: "Hit", candidate: "Considered | None", terms: Sequence[str]) -
         if features.get("date"):
             sentences.append("Its time fits the date in your question.")
         if features.get("named"):
-            sentences.append("It is about a name in your question.")
+            sentences.append("Your question names the speaker.")
         if (features.get("freshness") or 1.0) < 1.0:
-            sentences.append("It counts a little less because it is old.")
+            sentences.append("It ranks a little lower because it is old.")
         for name, label in _NUMBERS.items():
             value = features.get(name)
             if value and value != _NEUTRAL.get(name):
@@ -111,7 +111,7 @@ def describe_words(text: str, terms: Sequence[str]) -> str:
         if any(form.startswith(normal_form(term)) or form == normal_form(term) for form in marked)
     ]
     if not present:
-        return "It shares no word with what you asked."
+        return "It shares no words with your question."
     quoted = ", ".join(f"“{term}”" for term in present[:6])
     if len(wanted) == 1:
         return f"It has the word {quoted}."

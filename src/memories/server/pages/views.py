@@ -334,7 +334,7 @@ def namespaces(memories: "Memories", request: PageRequest) -> View:
 
 _TAG_MEANINGS = {
     "agent": "the agent that a memory is about",
-    "global": "true: it holds in every project",
+    "global": "true: it applies to every project",
     "personality": "the role that the agent played",
     "project": "what it is about",
     "recall": "off: agents get it only when they search",
