@@ -1,6 +1,6 @@
-"""Store for any server that stores documents. Chroma and Qdrant each add a `Driver`.
+"""A store on any server that stores documents. Chroma and Qdrant each add a `Driver`.
 
-Each version of a memory and each turn is a document (`schema`). `RemoteStore.append` (`store`)
-buffers the document until the transaction ends, and then writes it (`changes`). `query` reads,
-`search` searches.
+Each version of a memory and each turn is a document in the form that `schema` defines. `store`
+buffers documents until the transaction ends, and `changes` writes them. `query` reads them, and
+`search` searches them.
 """

@@ -50,7 +50,7 @@ class WriterLock:
 
     The clocks of two machines may differ by hours. So a record that another machine has begun to
     write counts as dead once it has been pending for a minute by this machine's clock. A file next
-    to the lock tells the next process when the record was first seen.
+    to the lock records for later processes when the record was first seen.
     """
 
     def __init__(self, machine: str, seen: Path) -> None:
@@ -108,7 +108,7 @@ class WriterLock:
             }
         except FileNotFoundError:
             return {}
-        except (ValueError, TypeError, AttributeError):  # the file is damaged; waiting restarts
+        except (ValueError, TypeError, AttributeError):  # a damaged file; the minute starts again
             return {}
 
 
@@ -276,7 +276,7 @@ class Flush:
         try:
             for part, refs in self._new.items():
                 self._driver.add(part, [self._point(ref, pending=pending) for ref in refs])
-            for part, refs in self._new.items():  # again, since another writer may have come first
+            for part, refs in self._new.items():  # again, since another writer may have been faster
                 self._check(part, refs)
         except Conflict:
             self._withdraw()

@@ -21,7 +21,7 @@ Value = str | int | list[str]
 
 MAX_TEXT = 4_000_000  # maximum number of characters of text in one request
 
-# The fields in a record's payload that conditions can name, and their types. All other fields are
+# The fields in a record's payload that conditions can test, and their types. All other fields are
 # only returned.
 FIELDS: Mapping[str, type] = {
     "group": str,
@@ -72,7 +72,7 @@ class Point(NamedTuple):
         payload: Its content; never empty for records, empty for vectors and labels. In addition to
             `FIELDS`, it contains strings and integers under names with a dot, which must be
             returned unchanged.
-        vector: For vectors, a window of unit length, shape (dimension,); None for other kinds.
+        vector: For vectors, the unit vector of a window, shape (dimension,); None for other kinds.
         words: For records, the tokens of the text in order (see `words.tokens_of`), for searches;
             never returned.
     """
@@ -340,7 +340,7 @@ def parse_tls(query: str, product: str) -> bool | None:
 
 
 def check_key(key: str, product: str, source: str) -> str:
-    """Return a key if it can be sent.
+    """Check that a key can be sent in a header, and return it.
 
     Args:
         key: The key, which may be empty.

@@ -143,7 +143,7 @@ def decode(
         part: The points' part.
         points: The points, as the server returned them.
         damaged: Receives damaged records.
-        pending: Return the records whose transaction has not ended, instead of all others.
+        pending: Whether to return the records of unfinished transactions instead of all others.
 
     Raises:
         StoreDamaged: A record is damaged, and `damaged` is None.

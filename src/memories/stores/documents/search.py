@@ -52,7 +52,7 @@ class Sample(NamedTuple):
     Attributes:
         total: How many records there were when the sample was taken.
         length: The average number of words in a record.
-        shares: The share of the records that contain a word, for each word in more than one record.
+        shares: For each word in more than one sampled record, the share of records that contain it.
     """
 
     total: int
@@ -317,7 +317,9 @@ class Search:
     def _nearest_in_part(
         self, part: Part, vector: "Vector", size: int, k: int
     ) -> tuple[Scores, bool]:
-        """Return the `k` nearest records among `size` windows, and whether these are all."""
+        """Return up to `k` records of the `size` nearest windows, and whether there are no more
+        windows.
+        """
         windows = part._replace(kind=Kind.VECTORS, space=self._space or "")
         hits = self._view.driver.nearest(windows, vector, k=size)
         near: list[tuple[Ref, str, float]] = []

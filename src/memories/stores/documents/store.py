@@ -119,7 +119,7 @@ class Chains:
             try:
                 Flush(self._driver, changes, lock, None).run()
             except Conflict:
-                with contextlib.suppress(Conflict):  # removes the remains of a dead writer
+                with contextlib.suppress(Conflict):  # removes entries that a crash left pending
                     check_free(self._driver, entries, Changes(), lock)
                 last = self.last(part.namespace, View(self._driver, Changes(), Damaged()))
                 entries = relink(entries, last)
@@ -497,7 +497,7 @@ class RemoteStore:
             )
 
     def check(self, *, deep: bool) -> list[Finding]:
-        """See `Store.check`; without `deep`, only whether the server answers."""
+        """See `Store.check`; without `deep`, this checks only that the server answers."""
         state = self._spaces.state()
         return list(check(self._view, state.get("space", ""))) if deep else []
 
