@@ -279,7 +279,7 @@ class Folder:
 
 @contextlib.contextmanager
 def translate_errors(path: Path) -> Iterator[None]:
-    """Translate file system errors to `StoreError`."""
+    """Translate file system errors into `StoreError`."""
     try:
         yield
     except OSError as exc:

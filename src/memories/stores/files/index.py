@@ -41,7 +41,7 @@ class FileState(NamedTuple):
         stamp: The file's stamp; None if the file didn't exist.
         size: The number of valid bytes; see `Parsed`.
         last: The time of the file's last event.
-        damage: Why the file can't be read.
+        damage: Why the file can't be read; None if it can.
     """
 
     stamp: Stamp | None = None
@@ -139,7 +139,8 @@ class Index(SQLiteStore):
                 patch = patch_for_copy(record, before[ref])
                 if patch is not None:
                     patches.append(patch)
-            # Earlier records by text; one with a new position keeps its reads and vectors.
+            # Earlier records by text; a record that got a new position keeps its read count and
+            # vectors.
             twins = {(record.ref.group, record.text): record for record in before.values()}
             copies = [(record, twins.get((record.ref.group, record.text))) for record in new]
             vectors = self.vectors([twin.ref for _, twin in copies if twin])

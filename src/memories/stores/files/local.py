@@ -52,7 +52,7 @@ class Work:
     """A running transaction: the states of files, and the lines to add when it ends."""
 
     def __init__(self, index: Index) -> None:
-        """Begin a transaction in this process."""
+        """Initialize without any lines; the transaction belongs to this process."""
         self.index, self.pid = index, os.getpid()
         self.states: dict[str, FileState] = {}
         self.lines: list[tuple[str, str]] = []
@@ -67,8 +67,8 @@ class Work:
 class LocalFiles:
     """Reads and writes the records in a folder's files, until the folder moves to a larger store.
 
-    It provides the methods of `Store` that need more than an up-to-date index; see `current` for
-    the rest.
+    It implements the methods of `Store` that need more than an up-to-date index. For the others,
+    `current` yields the index.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class LocalFiles:
 
     @contextlib.contextmanager
     def working(self) -> Iterator[Work]:
-        """Begin a transaction of the index, under the lock."""
+        """Yield a new `Work` inside a transaction of the index; the caller holds the lock."""
         work = Work(self.index)
         self._local.work = work
         try:
@@ -440,7 +440,7 @@ class LocalFiles:
         self.index.stage(space, vectors)
 
     def switch(self, space: Space) -> None:
-        """See `Store.switch`; in a transaction."""
+        """See `Store.switch`; call this in a transaction."""
         for collection in Collection:
             for namespace in self.list_namespaces(collection):
                 self.sync_readable(collection, namespace)

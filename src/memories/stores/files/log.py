@@ -1,8 +1,8 @@
 """Pure functions for the files' contents: events as lines of readable JSON, and the records that
 result from them.
 
-Each line describes an event. `op` names its kind. The other fields are those of the chat agent's
-contract, and contain the version or the turn as it is after the event. A line without `op`, from
+Each line describes an event. `op` is its kind. The other fields include those that the chat agent
+writes, and contain the version or the turn as it is after the event. A line without `op`, from
 another program or written by hand, creates its record.
 
 Events are applied by time, then by id, not in the order of the lines. So merging the lines of two
@@ -127,7 +127,7 @@ def place_of(name: str) -> tuple[Collection, str]:
 
 
 def to_json(record: Record) -> Json:
-    """Return a record as the object in its line, with the fields of the chat agent's contract."""
+    """Return the object in a record's line, including the fields that the chat agent writes."""
     ref = record.ref
     fields = {name: value for name, value in record.fields.items() if value is not None}
     labels = dict(record.labels)
@@ -208,7 +208,7 @@ def time_text(moment: datetime) -> str:
 def to_record(line: object, collection: Collection, namespace: str) -> Record:
     """Return the record in a line.
 
-    A line from another program, with only the six fields of the chat agent's contract, is the first
+    A line from another program, with only the six fields that the chat agent writes, is the first
     version of a memory. Its kind becomes the tag `type`. An id that is a UUID is converted to our
     form.
 
@@ -341,7 +341,7 @@ class Parsed(NamedTuple):
     Attributes:
         events: The events, in the order of the lines.
         size: The number of valid bytes, not counting a last line that a crash cut off.
-        damage: Why the file can't be read; if so, there are no events.
+        damage: Why the file can't be read, in which case `events` is empty; None if it can.
     """
 
     events: list[Event]
@@ -461,7 +461,7 @@ def _content(event: Event) -> tuple[str, ...]:
 
 
 class _Fold:
-    """Applies events one by one, and holds the records that result so far."""
+    """Applies events one by one, and keeps the resulting records."""
 
     def __init__(self) -> None:
         self.records: dict[Address, Record] = {}
