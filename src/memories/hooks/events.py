@@ -1,4 +1,4 @@
-"""Handling one event: check the switch, append to the inbox, recall, and start the flusher."""
+"""Handles one event: checks the switch, appends to the inbox, recalls, and starts the flusher."""
 
 import binascii
 import json
@@ -181,7 +181,7 @@ def handle(call: HookCall) -> Outcome:
 def _answer_check(call: HookCall, event: HostEvent) -> bytes:
     """Answer a test event that `memory connect` sent: recall, and report the result.
 
-    Nothing is captured or recorded, and no memory counts as read. If the settings ask for a
+    Nothing is captured or recorded, and no memory is counted as read. If the settings ask for a
     server, this starts one, so that it is running when the agent's first session begins.
     """
     from memories.errors import MemoriesError
@@ -440,7 +440,7 @@ def _answer_here(request: RecallRequest) -> HookContext:
 
 
 def store_mark() -> str:
-    """Return a hash of the store named in the environment; empty if none is named."""
+    """Return a hash of the store's URL in `MEMORY_STORE`; empty if that is not set."""
     url = os.environ.get("MEMORY_STORE")
     if not url:
         return ""

@@ -63,7 +63,7 @@ BM25_OF_A_WORD = 2.5  # approximate score of a word found in a tenth of a fairly
 _INTERCEPT, _NEED, _SIZE = -4.06, 0.6, 0.385
 _MEANING, _BEHIND, _RELATION = 0.254, 0.129, 1.78
 _WORDS, _SPELLING, _EVERYWHERE = 0.158, 2.31, -1.857
-_MAX_SIZE = 100  # maximum size, in bytes; a longer prompt counts as this long
+_MAX_SIZE = 100  # maximum size, in bytes; longer prompts get this size
 _LETTERS = 4  # length of a group of letters
 _CHARACTERS = 2  # length of a group in scripts without spaces
 _WORD = re.compile(r"\w{2,}")
@@ -94,9 +94,9 @@ class Gate:
         Args:
             text: The text.
             meaning: The log-odds of the calibrated similarity of text and prompt; None if it is
-                unknown, or if the embedder does not know their language.
+                unknown, or if the embedder does not understand their language.
             words: The BM25 score of the words that the text and the prompt share.
-            best: The meaning of the project's most similar text, if there is one.
+            best: The meaning of the project's most similar text, if any.
             relation: See `relation_rater`; 0 if it is unknown.
             is_global: Whether the text is a memory that is valid in every project.
 
@@ -119,7 +119,7 @@ class Gate:
 
 
 def passes(relevance: float, rank: int) -> bool:
-    """Return whether a prompt needs a memory of this relevance, after `rank` more relevant ones."""
+    """Return whether a prompt needs a memory with this relevance, after `rank` better ones."""
     return relevance >= THRESHOLD + _RISE * rank
 
 

@@ -284,7 +284,7 @@ def _run_with_timer(
 
 
 def _stop(*_: object) -> None:
-    """End this process and its child at once, with either nothing or the whole answer printed."""
+    """End this process and its child at once; the answer is printed completely or not at all."""
     for child in _children:
         os.kill(child, signal.SIGKILL)
     os._exit(0)

@@ -15,7 +15,7 @@ CHECK = "memory_connect_check"  # a field of the test events that `memory connec
 # Prompts from these sources were not typed by a user.
 SYSTEM_SOURCES = ("system", "loop_wakeup", "schedule_wakeup", "poll_event")
 _MAX_ID = 256  # maximum length of an id, in characters
-# Each event's name in a host, for events that don't state it; "" stands for all other hosts.
+# Each event's name in a host, for events that don't state it; "" means all other hosts.
 _EVENT_NAMES = {
     "session-start": {"gemini": "SessionStart", "": "SessionStart"},
     "user-prompt": {"gemini": "BeforeAgent", "": "UserPromptSubmit"},

@@ -42,13 +42,13 @@ MAX_TOKENS = 2_000
 
 
 class Situation(NamedTuple):
-    """What a hook's answer depends on, apart from the session and the prompt.
+    """The inputs of a hook's answer, apart from the session and the prompt.
 
     Attributes:
         config: The settings.
         project: The session's project; None if there is none.
         client: How the agent reaches its memory: see `identity.prompt.build`.
-        root: The top folder of the project's working tree, if there is one.
+        root: The top folder of the project's working tree, if any.
     """
 
     config: Config

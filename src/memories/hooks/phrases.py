@@ -42,7 +42,7 @@ _WITHOUT_LABEL = ("preference:", "important")  # labels that don't become part o
 # If one of these leads from "remember" to the fact, the fact needs no verb.
 _CLEAR_LEADS = (" that ", ":", "—", "–", " dass ", " que ", " che ", " dat ", " что ")
 _ASKS = re.compile(r"[?？؟]\W*$")
-_GREEK_ASKS = re.compile(r";\W*$")  # folding writes the Greek question mark like this
+_GREEK_ASKS = re.compile(r";\W*$")  # folding turns the Greek question mark into this
 _NAME = re.compile(r"<(\w+)>")
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 
@@ -241,7 +241,7 @@ def _find_phrase(sentence: str, role: str, message: str, rate: Rate | None) -> C
 
 
 def _weigh(text: str, sentence: str, name: str | None, rate: Rate) -> str | None:
-    """Return the kind of an English sentence if it is worth at least `_MIN_WORTH`.
+    """Return the kind of an English sentence if it is worth keeping; a phrase adds to its worth.
 
     Args:
         text: The sentence, folded and without quotations.
@@ -258,7 +258,7 @@ def _weigh(text: str, sentence: str, name: str | None, rate: Rate) -> str | None
 
 
 def _weigh_gloss(text: str, sentence: str, codes: Sequence[str], rate: Rate) -> str | None:
-    """Return the kind of a sentence in another language if its gloss is worth `_MIN_WORTH`.
+    """Return the kind of a sentence in another language if its English gloss is worth keeping.
 
     Args:
         text: The sentence, folded and without quotations.

@@ -1,7 +1,7 @@
 """What an agent sees: the context that hooks would give it, with a reason for each memory.
 
-The context comes from the functions that hooks call. No memory counts as read, and no session is
-recorded. A preview shows a new session: the session block, then the first prompt.
+The context comes from the functions that hooks call. No memory is counted as read, and no session
+is recorded. A preview shows a new session: the session block, then the first prompt.
 """
 
 import os
@@ -82,7 +82,7 @@ class Part(NamedTuple):
 
 
 class Preview(NamedTuple):
-    """What an agent sees at the start of a session, and with its first prompt if there is one."""
+    """The texts that an agent sees at the start of a session, and with its first prompt if any."""
 
     start: Part
     prompt: Part | None
@@ -91,7 +91,7 @@ class Preview(NamedTuple):
 def preview(
     situation: "Situation", folder: str, message: str, open_in_server: "OpenMemories | None" = None
 ) -> Preview:
-    """Return what an agent would see.
+    """Return a preview of what an agent would see.
 
     Args:
         situation: The settings, the project, and how the agent reaches its memory.

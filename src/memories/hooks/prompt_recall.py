@@ -138,8 +138,8 @@ def recall_for_prompt(
         memories: The open memories.
         request: The session and its prompt.
         config: The settings.
-        projects: All names of the session's project. Empty if there is no project; if so, all
-            memories count as the session's own.
+        projects: All names of the session's project. If there are none, all memories are treated
+            as the session's own.
         limits: The limits of the text.
         trace: Records the reasons for the preview.
     """
@@ -260,7 +260,7 @@ def id_of_turn(turn: "HistoryTurn") -> str:
 
 
 class _GatedBackend(EngineBackend):
-    """An engine that recalls only what passes the gate.
+    """A backend that recalls only memories and turns that pass the gate.
 
     For memories, the gate decides, not the search: even a candidate that the search would drop can
     pass, if its confidence is high enough. `_select` applies the thresholds. A turn must pass both
@@ -353,7 +353,7 @@ class _GatedBackend(EngineBackend):
         return self.memories.get(memory_id, as_of=datetime.now(UTC))
 
     def count_reads(self, memory_ids: Sequence[str]) -> None:
-        """Count the memories that are given to the model as read."""
+        """Record that the memories given to the model were read."""
         with translate_errors():
             found = [self._records[name] for name in memory_ids if name in self._records]
             self.memories.count_reads(found)

@@ -120,7 +120,7 @@ def propose(
 
 
 def _count(memories: Memories, window: str) -> int:
-    """Return the number of memories in a window, including those that await review."""
+    """Return the number of memories proposed in a time window, including those not reviewed yet."""
     count = 0
     for pending in (True, False):
         page = memories.list(tags={WINDOW: window}, pending=pending, limit=1_000).memories

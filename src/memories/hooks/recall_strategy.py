@@ -39,7 +39,7 @@ def query_of(prompt: str) -> str:
 
 
 class RecallRequest:
-    """What to recall, for which session, and by when.
+    """A request to recall memories for a session or a prompt, by a deadline.
 
     Attributes:
         home: The home folder.
@@ -227,7 +227,7 @@ def _record_shown(request: RecallRequest, context: HookContext, *, suspect_from:
     """
     facts: dict[str, object] = {session.SUSPECT_FROM: suspect_from}
     if context.error and _LATE not in context.error:
-        # The next prompt reports only a store that was too slow, so this counts as reported.
+        # The next prompt must report only a store that was too slow, so mark this as reported.
         facts[session.MISS_REPORTED] = suspect_from
     if context.shown or context.sentences:
         facts[session.SHOWN] = context.shown

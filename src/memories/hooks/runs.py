@@ -37,7 +37,7 @@ class Run:
     """
 
     def __init__(self, host: str, event: str, data: bytes) -> None:
-        """Read a hook's file; a damaged file counts as empty."""
+        """Read a hook's file; a damaged file is treated as empty."""
         self.host, self.event = host, event
         try:
             fields = json.loads(data)

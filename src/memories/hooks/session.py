@@ -142,7 +142,7 @@ def claim(home: str, name: str, action: str, *, within: float | None) -> bool:
         home: The home folder.
         name: The session.
         action: The action; it must not contain any text of the session.
-        within: For how many seconds a repetition counts as the same action; None for no limit.
+        within: For how many seconds a repetition is treated as the same action; None for no limit.
 
     Raises:
         OSError: The file can't be written.

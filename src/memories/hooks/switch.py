@@ -143,7 +143,7 @@ def _why_off(folders: "Sequence[str]") -> str:
 def _why_project_off(off: set[str], folder: str) -> str:
     """Return why a folder's project is off; empty if it is on.
 
-    A project that can't be identified counts as off, since the user may have switched it off.
+    A project that can't be identified is treated as off, since the user may have switched it off.
     """
     from pathlib import Path
 

@@ -247,7 +247,7 @@ def _read_new_lines(
     """Return the transcript's unread utterances.
 
     Text written while memory was off is left out. Such text starts with a prompt that no event
-    reported, and lies between the agent's last stop and the first prompt of the run.
+    reported, and is between the agent's last stop and the first prompt of the run.
     """
     event = run[-1]
     host, path = str(event.get("host")), str(event.get("transcript") or "")

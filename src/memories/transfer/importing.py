@@ -98,7 +98,7 @@ class Terms(NamedTuple):
 
     Attributes:
         writer: The origin of the records if nothing proves that they are the user's.
-        key: The key of the user's own exports, if it counts as proof; see `export.own_key`.
+        key: The key of the user's own exports, if accepted as proof; see `export.own_key`.
         namespaces: Only these may be written; None for all.
         into: The namespace to which all records are moved; None to leave them in their namespaces.
         redactor: Removes secrets; None to keep them.

@@ -3,8 +3,8 @@
 A session consists of LangGraph's checkpoints in a SQLite file; only the last state is kept. The
 facts about a user are appended to `{user_id}.jsonl`, one JSON object per line. A line contains only
 the fields in the chat agent's contract, so a files store can read the folder. A file that can't be
-read counts as empty until the chat ends. It is not written to, because a line after a broken one
-would be lost.
+read is treated as empty until the chat ends. It is not written to, because a line after a broken
+one would be lost.
 """
 
 import hashlib
