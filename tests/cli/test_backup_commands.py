@@ -454,7 +454,7 @@ if int(sys.argv[2]) > 3:
     assert memory("list").json["results"][0]["content"] == "An old note"
     assert memory("doctor", "--fix").json["schema_version"] == len(
         schema.MIGRATIONS
-    )  # that version had no index of words
+    )  # that version had no word index
     assert file.read_bytes() == before
 
 

@@ -68,7 +68,7 @@ def test_commands_continue_without_a_damaged_record_and_name_it(
 
 
 def test_derived_data_needs_no_backup(memory: Command, damaged: str, home: Path) -> None:
-    """With a damaged index of words, searches use vectors, and writes name a remedy that works."""
+    """With a damaged word index, searches use vectors, and writes name a remedy that works."""
     [path] = home.rglob("memories.db")
     db = apsw.Connection(str(path))
     db.execute("UPDATE words_config SET v = NULL; UPDATE words_docsize SET sz = NULL")

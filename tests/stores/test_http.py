@@ -277,7 +277,7 @@ def test_a_wrong_token_and_a_stopped_server_have_different_errors(live: Live) ->
     with pytest.raises(ConfigError, match=refused):
         client(live, "mem_wrong_wrong_wrong").count(pool())
     config = load_config(environment={"MEMORY_TOKEN": "mem_x"}, folder=Path("/nowhere"))
-    silent = r"does not answer: Connection refused; check whether memory serve runs there"
+    silent = r"does not answer: Connection refused; check that memory serve is running there"
     with pytest.raises(StoreUnreachable, match=silent):
         HttpStore("http://127.0.0.1:9", SPACE, config).count(pool())
 

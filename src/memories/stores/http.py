@@ -253,7 +253,7 @@ def _parse_address(parts: SplitResult, config: Config | None) -> Address:
         port,
         is_tls,
         headers={"Authorization": f"Bearer {_find_token(config, parts.hostname)}"},
-        hint="check whether memory serve runs there",
+        hint="check that memory serve is running there",
         proxies=True,
     )
 

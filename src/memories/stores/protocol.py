@@ -365,9 +365,9 @@ class Partitioned(Protocol):
 
 # --- erasures that failed
 
-GONE = "what was forgotten is gone, but bytes of it may still be on the disk"
-PARTLY_GONE = "only a part of it has been forgotten"
-UNSURE = "it may or may not have been forgotten"
+GONE = "the forgotten content is gone, but some of its bytes may still be on the disk"
+PARTLY_GONE = "only part of the content has been forgotten"
+UNSURE = "the content may or may not have been forgotten"
 
 
 @contextlib.contextmanager

@@ -68,7 +68,7 @@ def from_wire(shape: Any) -> Any:
     if not isinstance(shape, dict):
         return shape
     if len(shape) != 1:
-        raise InvalidInput("a value on the wire has more than one kind")
+        raise InvalidInput("an encoded value must have exactly one kind")
     [(kind, members)] = shape.items()
     try:
         return _create(kind, members)

@@ -510,7 +510,7 @@ def test_a_connection_lost_after_an_erasure_is_reported_as_unfinished(
     assert len(said) > 1
     assert all(each == "it went on" or each.endswith("; forget it again") for each in said), said
     assert not any("nothing was" in each for each in said)
-    assert any("is gone, but bytes of it may still be on the disk" in each for each in said)
+    assert any("is gone, but some of its bytes may still be on the disk" in each for each in said)
     assert not store.info(pool()).erasing
 
 

@@ -346,7 +346,7 @@ UNUSABLE = [
 
 
 @pytest.mark.parametrize("sql", UNUSABLE)
-def test_vectors_are_searched_if_the_index_of_words_is_damaged(path: Path, sql: str) -> None:
+def test_vectors_are_searched_if_the_word_index_is_damaged(path: Path, sql: str) -> None:
     run(path, sql)
     for exact in (20, 4_096):
         with pytest.MonkeyPatch.context() as patched:
@@ -362,7 +362,7 @@ def test_vectors_are_searched_if_the_index_of_words_is_damaged(path: Path, sql: 
                     True,
                     "run: memory doctor --fix",
                 )
-            with pytest.raises(StoreDamaged, match=r"index of words .* memory doctor --fix"):
+            with pytest.raises(StoreDamaged, match=r"word index .* memory doctor --fix"):
                 by_words(store, ["word7"])
             assert [finding.derived for finding in store.check(deep=False)] == [True]
             store.close()
@@ -377,7 +377,7 @@ def test_vectors_are_searched_if_the_index_of_words_is_damaged(path: Path, sql: 
         "UPDATE OR IGNORE words_idx SET segid = segid + 1",
     ],
 )
-def test_a_write_refused_by_a_damaged_index_of_words_names_the_remedy(path: Path, sql: str) -> None:
+def test_a_write_refused_by_a_damaged_word_index_names_the_remedy(path: Path, sql: str) -> None:
     run(path, sql)
     store, other = SQLiteStore(path, SPACE), SQLiteStore(path, SPACE)
     other.check(deep=False)  # it has already found the damaged index
@@ -390,9 +390,9 @@ def test_a_write_refused_by_a_damaged_index_of_words_names_the_remedy(path: Path
             )
         store.remove([M7])
 
-    with pytest.raises(StoreDamaged, match=r"index of words .* memory doctor --fix"):
+    with pytest.raises(StoreDamaged, match=r"word index .* memory doctor --fix"):
         write()
-    assert other.repair() == ["the index of words"]
+    assert other.repair() == ["the word index"]
     assert list(store.check(deep=True)) == []
     write()
     assert by_words(store, ["again"])

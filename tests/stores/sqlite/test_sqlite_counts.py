@@ -189,9 +189,9 @@ def test_counts_survive_a_change_of_the_embedder(path: Path) -> None:
     ("damage", "said"),
     [
         ("UPDATE pool SET live = live + 1", "the counts of a namespace"),
-        ("UPDATE label_pool SET live = 0 WHERE label = 1", "how many memories have a tag "),
-        ("DELETE FROM key_pool", "how many memories have a tag key"),
-        ("DROP TRIGGER record_ended", "record_ended, which keeps counts, is missing"),
+        ("UPDATE label_pool SET live = 0 WHERE label = 1", "the counts of memories by tag "),
+        ("DELETE FROM key_pool", "the counts of memories by tag key"),
+        ("DROP TRIGGER record_ended", "record_ended, which maintains counts, is missing"),
     ],
 )
 def test_wrong_counts_are_reported_and_repaired(path: Path, damage: str, said: str) -> None:

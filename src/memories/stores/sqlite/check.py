@@ -87,7 +87,7 @@ def check(db: apsw.Connection, vectors: StoredVectors, *, deep: bool) -> list[Fi
     if deep or size <= SMALL_BYTES:
         findings += _guard("the file", lambda: _check_pages(db, deep=deep))
     if not deep and not is_small:
-        findings += _guard("the index of words", lambda: _find_unusable_words(inspection))
+        findings += _guard("the word index", lambda: _find_unusable_words(inspection))
         return [*findings, *_guard("records", lambda: _check_some_records(db))]
     findings += _guard("records", lambda: _check_all_records(inspection))
     if inspection.is_complete:
@@ -276,7 +276,7 @@ def _find_table_damage(
     )
     segments = {number for (number,) in fetch(db, sql)}
     if not first_pages.keys() >= segments:
-        return f"{table} contains pages of a part that does not exist"
+        return f"{table} contains pages of a segment that does not exist"
     # FTS5's totals, which it needs when a row is removed.
     averages = fetch_value(db, f"SELECT block FROM {table}_data WHERE id = 1")
     totals = [0]
@@ -297,7 +297,7 @@ def _find_unusable_words(inspection: Inspection, check: str | None = None) -> It
     """Yield a finding if FTS5 can't use the word index."""
     damage = _find_words_damage(inspection.db, check)
     if damage is not None:
-        yield derived_finding(f"the index of words is damaged: {damage}")
+        yield derived_finding(f"the word index is damaged: {damage}")
 
 
 def _check_rows_of_words(inspection: Inspection) -> Iterator[Finding]:
@@ -324,7 +324,7 @@ def _check_rows_of_words(inspection: Inspection) -> Iterator[Finding]:
         if count:
             inspection.has_bad_words = True
             records = amount(count, "record", "records")
-            yield derived_finding(f"the index of words and the records differ in {records}")
+            yield derived_finding(f"the word index and the records differ in {records}")
         for seq in pools.keys() & sizes.keys():
             corpus = pools[seq], kind == "ended"
             documents[corpus] += 1
@@ -360,7 +360,7 @@ def _compare_words(inspection: Inspection) -> Iterator[Finding]:
     count = len(wrong - inspection.damaged)
     if count:
         records = amount(count, "record", "records")
-        yield derived_finding(f"the index of words differs from the text of {records}")
+        yield derived_finding(f"the word index differs from the text of {records}")
 
 
 def _differing(first: dict[int, Any], second: dict[int, Any]) -> set[int]:
@@ -428,7 +428,7 @@ PARTS = (
     ),
     Part("counts of reads", derived.find_orphaned_accesses, derived.drop_orphaned_accesses),
     Part(
-        "the index of words",
+        "the word index",
         _check_rows_of_words,
         _rebuild_words,
         rows=rf"{_WORDS_TABLES.pattern}|\bcorpus\b",

@@ -267,7 +267,7 @@ class SQLiteFile:
             self._opened = still_in_use
         if still_in_use:
             raise StoreError(
-                f"{self.path} is in use by another thread; close it when its calls are done"
+                f"{self.path} is in use by another thread; close it when that thread is done"
             )
         self._local = threading.local()
 

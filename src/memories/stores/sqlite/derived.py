@@ -177,12 +177,12 @@ def find_wrong_counts(inspection: Inspection) -> list[Finding]:
             "SELECT id, live, deleted, without_vector FROM pool",
         ),
         (
-            "how many memories have a tag",
+            "the counts of memories by tag",
             schema.LABEL_COUNTS,
             "SELECT label, pool, live FROM label_pool",
         ),
         (
-            "how many memories have a tag key",
+            "the counts of memories by tag key",
             schema.KEY_COUNTS,
             "SELECT key, pool, live, total FROM key_pool",
         ),
@@ -210,7 +210,7 @@ def find_wrong_triggers(inspection: Inspection) -> list[Finding]:
         elif stored[name] != expected.get(name):
             problems[name] = "damaged"
     return [
-        _wrong_count(f"{name}, which keeps counts, is {problem}")
+        _wrong_count(f"the trigger {name}, which maintains counts, is {problem}")
         for name, problem in sorted(problems.items())
     ]
 
@@ -253,7 +253,7 @@ def find_wrong_descriptions(inspection: Inspection) -> list[Finding]:
     names = ", ".join("?" * len(_COUNTS))
     sql = f"SELECT name FROM meta WHERE name IN ({names}) AND NOT ({COUNTED}) ORDER BY 1"
     findings = [
-        derived_finding(f"the number {name} is damaged") for (name,) in fetch(db, sql, _COUNTS)
+        derived_finding(f"the counter {name} is damaged") for (name,) in fetch(db, sql, _COUNTS)
     ]
     for prefix, tables in _TABLES:
         space, form = read_space(db, prefix), _detect_form(db, prefix, tables)
@@ -411,7 +411,8 @@ def find_wrong_blocks(inspection: Inspection) -> Iterator[Finding]:
                 wrong += 1
             previous = hi
         if wrong:
-            yield derived_finding(f"{wrong} blocks in {table} do not match their vectors")
+            count = amount(wrong, "block does", "blocks do")
+            yield derived_finding(f"{count} not match the vectors in {table}")
 
 
 def rebuild_blocks(inspection: Inspection) -> None:

@@ -217,9 +217,8 @@ def busy_error(path: Path, lock: Path, waited: float, before: CommitNote | None)
         commits = now.marker.commits - before.marker.commits
     if commits > 0:
         return StoreBusy(
-            f"{path} is busy: others made {amount(commits, 'commit', 'commits')} while this one "
-            f"waited {waited:.0f} s; "
-            "nothing was written; try again"
+            f"{path} is busy: other writers made {amount(commits, 'commit', 'commits')} while this "
+            f"one waited {waited:.0f} s; nothing was written; try again"
         )
     reason = f"for {waited:.0f} s"
     if holder.process:
@@ -441,7 +440,7 @@ def identity(path: str) -> Identity | None:
 def refuse_unsafe(path: Path) -> None:
     """Refuse a symbolic link, and a file or folder that other users own or may write to."""
     if path.is_symlink():
-        raise StoreError(f"{path} is a symbolic link; name the file itself")
+        raise StoreError(f"{path} is a symbolic link; use the path of the file itself")
     if path.is_dir():
         raise StoreError(f"{path} is a folder; name a file, or move the folder away")
     if os.name != "posix":

@@ -67,11 +67,11 @@ class WordsDamaged(StoreDamaged):
         has_lost_pages = is_corrupt and _extended_code(error) == apsw.SQLITE_CORRUPT
         self.why = str(error)
         self.remedy = "run memory doctor to see what to do" if has_lost_pages else FIX
-        super().__init__(f"the index of words in {path} is damaged ({error}); {self.remedy}")
+        super().__init__(f"the word index in {path} is damaged ({error}); {self.remedy}")
 
     def finding(self) -> Finding:
         """Return the finding for a search that continues without the index."""
-        what = f"records that only a word search finds: the index of words is damaged ({self.why})"
+        what = f"records that only words can find, because the word index is damaged ({self.why})"
         return Finding(what, self.remedy, derived=True)
 
 

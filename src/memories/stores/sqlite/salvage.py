@@ -89,7 +89,7 @@ def _salvage_all(path: Path) -> Iterator[Record | Lost]:
             if not saved:
                 yield from _salvage_without_sqlite(path, exc)
                 return
-            lost[-1] = Lost(0, None, f"an unknown number of further records is lost: {exc}")
+            lost[-1] = Lost(0, None, f"an unknown number of other records are lost: {exc}")
     lost = {seq: loss for seq, loss in lost.items() if seq not in saved}
     if not lost:
         return
@@ -136,7 +136,7 @@ def _salvage_without_sqlite(path: Path, reason: Exception) -> Iterator[Record | 
         count = amount(last - len(records), "record is lost or was", "records are lost or were")
         yield Lost(0, None, f"{count} removed earlier: {reason}")
     elif not last:
-        yield Lost(0, None, f"an unknown number of further records is lost: {reason}")
+        yield Lost(0, None, f"an unknown number of other records are lost: {reason}")
 
 
 class _Names(NamedTuple):

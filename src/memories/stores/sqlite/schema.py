@@ -32,10 +32,10 @@ from memories.stores.sqlite.rows import (
 from memories.stores.words import tokens
 
 _FIRST = """
--- The settings and the state of the store: model, dimension, blocks_epoch, erasing and others.
+-- The store's settings and state: model, dimension, blocks_epoch, erasing and others.
 CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 
--- A namespace of a collection. Records name it by a small number.
+-- A namespace of a collection. Records refer to it by a small number.
 CREATE TABLE pool (
   id INTEGER PRIMARY KEY,
   collection TEXT NOT NULL,
@@ -67,8 +67,8 @@ CREATE TABLE record_label (label INTEGER, seq INTEGER, PRIMARY KEY (label, seq))
 -- In a table of its own, so that counting an access does not rewrite the text.
 CREATE TABLE access (seq INTEGER PRIMARY KEY, count INTEGER NOT NULL);
 
--- The words of live records and of ended ones, from languages.text.index_text(text). Contentless, because the text is
--- in the record.
+-- The words of live and ended records, from languages.text.index_text(text). Contentless, because the record contains
+-- the text.
 CREATE VIRTUAL TABLE words USING fts5 (
   text, content = '', contentless_delete = 1,
   tokenize = "porter unicode61 remove_diacritics 2 categories 'L* N* Co So M*'"
@@ -78,10 +78,10 @@ CREATE VIRTUAL TABLE words_ended USING fts5 (
   tokenize = "porter unicode61 remove_diacritics 2 categories 'L* N* Co So M*'"
 );
 
--- The int8 codes of `quantize`, one for each window of the text.
+-- The int8 codes from `quantize`, one for each window of the text.
 CREATE TABLE vector (seq INTEGER PRIMARY KEY, codes BLOB NOT NULL);
 
--- The bit codes of the vectors up to seq `hi`, about 1,024 in a block. Derived from `vector`; can be rebuilt.
+-- The bit codes of the vectors up to seq `hi`, about 1,024 per block. They can be rebuilt from `vector`.
 CREATE TABLE block (
   hi INTEGER PRIMARY KEY,
   seqs BLOB NOT NULL,                     -- int64, one for each window; empty for an unbroken row up to hi
@@ -109,22 +109,22 @@ INSERT INTO label_pool SELECT DISTINCT m.label, r.pool FROM record_label m JOIN 
 """
 
 _STAGED = """
--- Vectors of the model that `meta` names as staged_model, until a switch replaces the vectors in use with them.
+-- Vectors from the model in the row `staged_model` of `meta`, until a switch replaces the vectors in use with them.
 CREATE TABLE staged_vector (seq INTEGER PRIMARY KEY, codes BLOB NOT NULL);
 CREATE TABLE staged_turn_vector (seq INTEGER PRIMARY KEY, codes BLOB NOT NULL);
 """
 
 _COUNTED = """
--- One row: a random id of the store, and the number of its commits in digits of a fixed width. `wal` recognizes this
--- row by its form in the pages of a log.
+-- One row: a random id of the store, and its number of commits as digits of a fixed width. `wal` recognizes this row
+-- by its form in the pages of a log.
 CREATE TABLE store (id TEXT NOT NULL, commits TEXT NOT NULL);
 INSERT INTO store VALUES (lower(hex(randomblob(16))), printf('%020d', 0));
 """
 
 _OWN_WORDS = """
--- The words of a namespace are its own. A row has the tokens of memories.stores.words, each after the id of its
--- namespace and a z: '3zapple 3zpie' (see `own_tokens`). So the results and the duration of a search depend only on
--- the namespaces that are read. The tokens are already in normal form, so FTS5 only splits them.
+-- Each namespace has its own words. A row contains the tokens from memories.stores.words, each prefixed with its
+-- namespace's id and a z: '3zapple 3zpie' (see `own_tokens`). So the results and the duration of a search depend only
+-- on the namespaces that are read. The tokens are already in normal form, so FTS5 only splits them.
 DROP TABLE words;
 DROP TABLE words_ended;
 DROP TABLE turn_words;
@@ -132,7 +132,7 @@ CREATE VIRTUAL TABLE words USING fts5 (text, content = '', contentless_delete = 
 CREATE VIRTUAL TABLE words_ended USING fts5 (text, content = '', contentless_delete = 1, tokenize = 'ascii');
 CREATE VIRTUAL TABLE turn_words USING fts5 (text, content = '', contentless_delete = 1, tokenize = 'ascii');
 
--- The numbers of records and of their tokens in those tables, for the live and the ended records of a namespace.
+-- The number of records in those tables, and of their tokens: for each namespace, live and ended records separately.
 CREATE TABLE corpus (
   pool INTEGER, ended INTEGER, documents INTEGER NOT NULL, tokens INTEGER NOT NULL, PRIMARY KEY (pool, ended)
 ) WITHOUT ROWID;
@@ -149,13 +149,13 @@ ALTER TABLE turn_block ADD COLUMN pools BLOB NOT NULL DEFAULT x'';
 # records, and of live records without a vector. All of them can be rebuilt from the records.
 
 _COLUMNS = """
--- The numbers of live records, of deleted ones, and of live ones without a vector.
+-- How many records are live, are deleted, and are live without a vector.
 ALTER TABLE pool ADD COLUMN live INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE pool ADD COLUMN deleted INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE pool ADD COLUMN without_vector INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE label_pool ADD COLUMN live INTEGER NOT NULL DEFAULT 0;
 
--- The numbers of live records, and of all records, that have a label with this key.
+-- How many live records, and how many records in total, have a label with this key.
 CREATE TABLE key_pool (
   key TEXT, pool INTEGER, live INTEGER NOT NULL, total INTEGER NOT NULL, PRIMARY KEY (key, pool)
 ) WITHOUT ROWID;
@@ -309,7 +309,7 @@ DROP TABLE IF EXISTS {table}_idx;
 DROP TABLE IF EXISTS {table}_docsize;
 DROP TABLE IF EXISTS {table}_config;
 CREATE VIRTUAL TABLE {table} USING fts5 (text, content = '', tokenize = 'ascii');
-INSERT INTO {table} ({table}, rank) VALUES ('secure-delete', 1);  -- a removed word is erased from its page at once
+INSERT INTO {table} ({table}, rank) VALUES ('secure-delete', 1);  -- removed words are erased from their pages
 """
 
 
