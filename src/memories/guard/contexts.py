@@ -25,8 +25,7 @@ from memories.guard.rules import ALNUM, END, START, WORD, Rule
 # --- pieces of patterns
 
 _QUOTE = r"""\\{0,3}["'`]"""
-# What may follow such a word in a name that still refers to the secret itself, as in
-# SECRET_KEY_BASE or password2.
+# The end of a name that still refers to the secret itself, as in SECRET_KEY_BASE or password2.
 _SUFFIX = (
     r"(?i:[_.-]?(?:access[_-]?key|key|base|value|text|string|data|prod|production|dev|staging|live"
     r"|test|old|new|backup|default|primary|secondary|admin|root|db|v?\d{1,2})){0,3}"

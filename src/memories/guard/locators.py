@@ -1,4 +1,4 @@
-"""Locators: find the secret in a rule's match; None if the match is not a secret."""
+"""Locators, which return where the secret is in a rule's match, or None if it isn't a secret."""
 
 import re
 from re import Match

@@ -1,6 +1,6 @@
 """The origin of a record: its writer, its source, and how far it is trusted.
 
-The program that stores a record sets its origin, in labels that no tag can have; no writer can
+The program that stores a record sets its origin, in labels that are reserved, so no writer can
 choose it.
 """
 
@@ -146,7 +146,7 @@ def origin(
 
 
 def stamp_labels(labels: Mapping[str, str], origin: Origin) -> Mapping[str, str]:
-    """Return a record's labels with an origin, which replaces any origin that they claim."""
+    """Return a record's labels with an origin, which replaces any origin in them."""
     notes = {key: labels[key] for key in _OWN_LABELS if key in labels}
     return {**tags_of(labels), **notes, **_origin_labels(origin)}
 
@@ -261,7 +261,7 @@ def _clean(text: str, kind: str) -> str:
 
 def program() -> str:
     """Return the version of this program."""
-    version: str = sys.modules["memories"].__version__  # loaded before its modules
+    version: str = sys.modules["memories"].__version__  # Python loads a package before its modules
     return version
 
 

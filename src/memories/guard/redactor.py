@@ -31,7 +31,7 @@ class Redacted(NamedTuple):
     """A text without its secrets.
 
     Attributes:
-        text: The text; the same object if it contains no secret.
+        text: The text; the original object if it contained no secret.
         kinds: The kind of each secret that was replaced, now or earlier, in order; at most
             `MAX_NAMED`.
     """
@@ -111,8 +111,8 @@ class Redactor(NamedTuple):
     user_rules: tuple[Rule, ...] = ()
 
     def text(self, text: str, name: str = "content") -> Redacted:
-        """Return a text as it may be stored, without secrets and private parts; values of other
-        types are unchanged.
+        """Return a text without secrets and private parts, so that it may be stored; values of
+        other types are unchanged.
 
         Args:
             text: The text.

@@ -74,7 +74,7 @@ _NAMED_PIECES = {"<hex>": HEX, "<alnum>": ALNUM, "<word>": WORD, "<uuid>": UUID,
 
 @functools.cache
 def tokens() -> tuple[Rule, ...]:
-    """Return the rules of `tokens.txt`."""
+    """Return the rules in `tokens.txt`."""
     text = Path(__file__).with_name("tokens.txt").read_text(encoding="ascii")
     for name, piece in _NAMED_PIECES.items():
         text = text.replace(name, piece)
@@ -230,10 +230,10 @@ def _count_repeat(operation: str, low: Any, high: Any, inner: Any) -> tuple[int 
 
 
 def _count_branches(branches: Any) -> tuple[int | None, int]:
-    """Return the steps of alternatives.
+    """Return how many steps alternatives take, and in how many ways they can match.
 
-    Alternatives begin differently, so they rarely match at the same place. So the result is
-    their maximum, not their sum.
+    All alternatives are tried, so their steps are added. They begin differently and rarely match at
+    the same place, so the number of ways is their maximum.
     """
     counts = [_count_sequence(branch) for branch in branches]
     ways = max((ways for _, ways in counts), default=1)

@@ -1,6 +1,6 @@
 """Finds the secrets in a text, even if disguised by escapes, base64 or splitting.
 
-A rule is compiled when one of its literals first occurs, and tried only where one occurs.
+A rule with literals is compiled when one of them first occurs, and tried only where one occurs.
 """
 
 import functools

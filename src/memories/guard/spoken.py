@@ -63,8 +63,8 @@ class _Word(NamedTuple):
         is_latin: Whether it is in Latin letters.
         is_common: Whether it is also an English word. Code contains many such words, and `contexts`
             finds the values that code assigns to them.
-        verbs: Words, such as "is", in all its languages. If one stands between the word and a
-            value, the word certainly names that value.
+        verbs: Words, such as "is", in all its languages. If one comes between the word and a value,
+            the word certainly names that value.
         links: Other words that may come between the word and a value, such as "to".
     """
 
@@ -78,9 +78,8 @@ class _Word(NamedTuple):
 def find(text: str, lower: str) -> Iterator[Secret]:
     """Yield the secrets that a text's sentences name.
 
-    For each word that names a secret, its value is searched for only up to the second such word
-    after it, and back to the second such word before it, so no part of a text is searched more than
-    a few times.
+    The search for a word's value ends at the second such word after it, and at the second such word
+    before it, so no part of a text is searched more than a few times.
 
     Args:
         text: The text.
@@ -242,7 +241,8 @@ def _trim(text: str, position: int) -> tuple[int, int]:
 def _lead(between: str, word: _Word, *, is_noted: bool) -> int:
     """Return how certainly a word names the value after it, given the folded text between them.
 
-    After a common word, a colon is certain only in a note; code has colons after such words too.
+    After a common word, a colon is a sure sign only in a note, since code has colons after such
+    words too.
     """
     if "pin" in word.kinds and between.startswith("-"):  # as in "PIN-Code"
         between = between[1:].lstrip("abcdefghijklmnopqrstuvwxyz")

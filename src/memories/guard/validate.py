@@ -140,7 +140,7 @@ def _check_tag(key: str, value: object) -> tuple[str, str]:
             f'tag "{shown(str(key))}" has a value of type {type(value).__name__}; pass a string'
         )
     text = value.strip()
-    # without this test, `shown` would cost more than all other checks
+    # without this test, `shown` would take longer than all other checks
     if not 0 < len(text) <= MAX_TAG_VALUE or not text.isprintable():
         text = _check_line(text, f'value of tag "{shown(key.strip())}"', MAX_TAG_VALUE)
     return tag_key(key), text
@@ -161,7 +161,7 @@ def parse_tag(text: str) -> tuple[str, str]:
 
 
 def is_own_name(name: str) -> bool:
-    """Return whether a file or folder of the program in the home can have this name."""
+    """Return whether a name is reserved for the program's own files and folders in the home."""
     return name in OWN_FOLDERS or _OWN_FILE.fullmatch(name) is not None
 
 
@@ -177,8 +177,8 @@ def namespace(name: str) -> str:
     """Return the name of a namespace in its canonical form: NFKC, lower case.
 
     Raises:
-        InvalidInput: The name is empty, too long, contains characters other than a-z 0-9 . _ - or
-            is the name of one of the program's own files.
+        InvalidInput: The name is empty, too long or `all`, contains characters other than
+            a-z 0-9 . _ -, or is the name of one of the program's own files.
     """
     folded = canonical_namespace(name)
     if is_own_name(folded):
@@ -190,7 +190,8 @@ def canonical_namespace(name: str) -> str:
     """Like `namespace`, but accept the names of our own files, which earlier versions allowed.
 
     Raises:
-        InvalidInput: The name is empty, too long, or contains characters other than a-z 0-9 . _ -
+        InvalidInput: The name is empty, too long or `all`, or contains characters other than
+            a-z 0-9 . _ -
     """
     folded = unicodedata.normalize("NFKC", _require_text(name, "namespace")).casefold().strip(" ")
     if not folded:

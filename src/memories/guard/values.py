@@ -143,8 +143,8 @@ def is_simple(value: str) -> bool:
 def is_noted(text: str, start: int, stop: int) -> bool:
     """Return whether a value is part of a note, such as "wifi password: tiger88", or is quoted.
 
-    A value is part of code if its line has brackets before it, or ends with a comma or a semicolon
-    after it. A quoted value, or one that is assigned as code assigns it, needs two digits, because
+    A value is part of code if a bracket precedes it in its line, or if the line ends with a comma
+    or a semicolon after it. A quoted value, or one assigned as in code, needs two digits, because
     `field2` and `width2` are names.
     """
     has_number = re.search(r"\d\d|\d.*\d", text[start:stop]) is not None

@@ -557,5 +557,5 @@ def _split(points: Sequence[dict[str, Any]], max_count: int) -> Iterator[list[di
 
 
 def _estimate_bytes(point: Mapping[str, Any]) -> int:
-    """Return a point's approximate size in a request, never too low."""
+    """Return an upper estimate of a point's size in a request."""
     return 13 * len(point["vector"]) + len(json.dumps(point["payload"]))

@@ -30,9 +30,8 @@ class QdrantStore(RemoteStore):
     limits. If two machines write the same position at the same time, the server accepts the first
     write: points are inserted with `update_mode: insert_only`, and read back.
 
-    The contract is tested in a folder, and over REST with a server that validates each request
-    against the API's models and runs it in the client's local mode. With `QDRANT_URL`, the tests
-    use a real server.
+    The tests use a folder, and over REST a server that validates each request against the API's
+    models and runs it in the client's local mode. With `QDRANT_URL`, they use a real server.
     """
 
     def __init__(self, url: str, space: Space | None, collection_name: str | None = None) -> None:
