@@ -29,7 +29,7 @@ _NO_TAGS: Mapping[str, str] = {}
 
 
 class EntryRules(NamedTuple):
-    """The settings that decide which memories get an entry. The defaults are those of the settings.
+    """The settings that decide which memories get an entry, with the defaults of `Config`.
 
     Attributes:
         size: Maximum number of entries.
@@ -82,7 +82,7 @@ class Entry(NamedTuple):
         valid_until: The time until which it holds, ISO 8601; usually empty.
         recheck: The number of days after which it should be confirmed; 0 for never.
         anchored: When its anchors were last known to hold, ISO 8601; usually empty.
-        verdict: Whether it still holds. The file doesn't contain it: see `with_verdicts`.
+        verdict: Whether the memory still holds; not stored in the file: see `with_verdicts`.
     """
 
     id: str
@@ -214,7 +214,7 @@ def _cited_by(entry: Entry, now: datetime) -> Cited:
 def has_age(entry: Entry) -> bool:
     """Return whether the time from which a memory ages is known, or not needed.
 
-    Older programs did not write this time, without which a confidence can't be computed.
+    Confidence can't be computed without this time, which older programs did not write.
     """
     return entry.decay is None or _parse_time(entry.aging_from) is not None
 

@@ -387,7 +387,7 @@ def _update(
         gone[memory_id] = int(version_text) if version_text.isdigit() else 0
     for memory_id, version in dropped.items():
         entries.pop(memory_id, None)
-        gone.pop(memory_id, None)  # so that the id becomes the last one
+        gone.pop(memory_id, None)  # moves the id to the end
         gone[memory_id] = version
     for entry in added:
         present = entries.get(entry.id)

@@ -71,7 +71,7 @@ class Pad(NamedTuple):
         size: The maximum number of entries when they were chosen.
         waiting: The number of memories that were awaiting review.
         written: When it was brought up to date with the store, ISO 8601; empty if it never was.
-        until: When a correction expires, so that the memory that it corrects must be shown, ISO
+        until: When the next correction expires, and a corrected memory must be shown again, ISO
             8601; usually empty.
         entries: The entries.
         left_out: Ids that a person has removed.
@@ -232,7 +232,7 @@ def _read_lines(text: str) -> Parts:
 def _read_value(written: str | None) -> Any:
     if not written:
         return None
-    if "\\U" in written:  # YAML has this escape, JSON does not
+    if "\\U" in written:  # an escape in YAML, but not in JSON
         written = _LONG_ESCAPE.sub(
             lambda match: chr(int(match[1], 16)) if match[1] else match[0], written
         )
@@ -244,7 +244,7 @@ def _read_yaml(text: str) -> Parts:
     import yaml  # takes longer to load than everything else here
 
     class Loader(yaml.BaseLoader):  # type: ignore[misc]  # yaml has no types
-        """Refuses a repeated key, because YAML would silently drop its first value."""
+        """Refuses a repeated key, because PyYAML would silently drop its first value."""
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             mapping = super().construct_mapping(node, deep)

@@ -40,7 +40,7 @@ _ONLY_IN_STORE = frozenset(
 class Scratchpads:
     """The hot tier of one `Memories`: the scratchpads of its own namespace and of `shared`.
 
-    The configured store has a file for each namespace. A store that an option names uses a
+    The configured store has a file for each namespace. A store given by an option uses a
     namespace's file only if the file doesn't belong to a different store. A `Store` that was passed
     in has no files, except after `Memories.at_home`.
 
@@ -94,7 +94,7 @@ class Scratchpads:
         return scratchpad.with_verdicts(self.lookup.judge, self._clock())
 
     def at_hand(self) -> "Scratchpad | None":
-        """Return the hot tier, or None if a file must be refreshed first."""
+        """Return the hot tier; None if it has no file, or a file must be refreshed first."""
         if not self.is_home:
             return None
         from memories.scratchpad.hot_tier import read_up_to_date
