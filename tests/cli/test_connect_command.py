@@ -601,6 +601,9 @@ def test_the_home_is_not_a_project(memory: Command, user: Path) -> None:
         ("connect", "gemini", "gemini"),
         ("connect", "gemini", "--scope", "world"),
         ("connect", "gemini", "-n", "a b"),
+        ("connect", "--capture"),
+        ("connect", "-n", "bob"),
+        ("connect", "gemini", "--capture", "--status"),
         ("disconnect",),
     ],
 )
@@ -767,6 +770,50 @@ def test_doctor_names_commands_that_no_longer_exist(
     )
     assert any("hooks.json" in what and "line 1" in what for what in findings)
     assert memory("connect", "--status").code == 1
+
+
+@pytest.mark.parametrize(
+    ("host", "file", "text", "why"),
+    [
+        ("codex", ".codex/config.toml", "[[[", " is malformed: line 1: invalid"),
+        ("zed", ".config/zed/settings.json", '{"a": ', ", line 1, is malformed: it ends early"),
+    ],
+)
+def test_a_host_whose_file_is_malformed_is_not_called_connected(
+    host: str, file: str, text: str, why: str, memory: Command, user: Path
+) -> None:
+    (user / file).parent.mkdir(parents=True)
+    (user / file).write_text(text)
+    problem = f"its configuration can't be read: {user / file}{why}"
+    status = memory("connect", "--status")
+    assert status.code == 1
+    [row] = [row for row in json.loads(status.out)["hosts"] if row["connected"]]
+    assert row["host"] == host
+    assert row["connected"][0]["problem"].startswith(problem)
+    assert row["next"] == "repair the file, then run: memory connect --status"
+    listed = memory("connect", host, "--status", "--format", "text").out
+    assert listed.startswith(f"{host:<15} can't be read  repair the file")
+    examined = json.loads(memory("doctor").out)
+    assert examined["connected"] == []
+    assert any(problem in finding["what"] for finding in examined["findings"])
+
+
+def test_connecting_again_names_the_options_that_it_removes(memory: Command, user: Path) -> None:
+    memory("connect", "codex", "--capture", "-n", "bob")
+    note = "Codex was connected with {}, which this command removes; to keep it, run: {}"
+    same = "memory connect codex --capture -n bob"
+    tried = memory("connect", "codex", "--dry-run").json["connected"][0]
+    assert note.format("--capture -n bob", same) in tried["notes"]
+    changed = memory("connect", "codex", "--capture").json["connected"][0]
+    assert note.format("-n bob", same) in changed["notes"]
+    again = memory("connect", "codex", "--capture").json["connected"][0]
+    assert not any("removes" in sentence for sentence in again["notes"])
+
+
+def test_a_host_that_can_not_capture_says_so(memory: Command, user: Path) -> None:
+    for _ in range(2):
+        answer = memory("connect", "zed", "--capture").json["connected"][0]
+        assert any("Zed has no hooks, so it captures nothing" in each for each in answer["notes"])
 
 
 @pytest.mark.parametrize(

@@ -265,9 +265,11 @@ def _examine_hosts(examined: "Examined") -> None:
     checks = {}
     for connection in check_connections(connected):
         place = f" in {connection.root}" if connection.root else ""
-        names.append(f"{connection.host}{place}")
+        name = f"{connection.host}{place}"
+        if connection.entries is not None:
+            names.append(name)
         if connection.summary:
-            checks[names[-1]] = connection.summary
+            checks[name] = connection.summary
         if connection.problem:
             examined.findings.append(Finding(*describe_problem(connection)))
     examined.facts["connected"] = sorted(names)

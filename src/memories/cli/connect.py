@@ -85,9 +85,13 @@ def connect(
     connector = _connector()
     _check_hosts(hosts)
     scope = _check_scope(scope)
-    if status or not hosts:
-        return _show_status(connector, hosts, everywhere=status)
     namespace = config.namespace if config.sources["namespace"] == "flag" else None
+    if status or not hosts:
+        if capture or namespace is not None:
+            raise InvalidInput(
+                "--capture and -n are only for connecting: name a HOST, and leave out --status"
+            )
+        return _show_status(connector, hosts, everywhere=status)
     program = find_program(os.environ) if scope == "user" else bare()
     environment = _environment(config, scope)
     plans = []
@@ -292,6 +296,7 @@ def _notes(
     notes = []
     if not is_changed:
         notes.append(f"{host.title} is already connected; nothing to change.")
+    notes += report.find_dropped_options(find_entries(connector, request), request)
     if not is_installed(host, connector.where):
         notes.append(f"{host.title} is not installed here; it will read these files once it is.")
     if has_plugin(connector, request.name):
@@ -416,8 +421,10 @@ def _render_status(rows: Sequence[Mapping[str, Any]]) -> str:
     lines = []
     for row in rows:
         state = "installed" if row["installed"] else "not installed"
-        if row["connected"] or row["plugin"]:
+        if row["plugin"] or any("mcp" in shape for shape in row["connected"]):
             state = "connected"
+        elif row["connected"]:
+            state = "can't be read"
         lines.append((f"{row['host']:<15} {state:<13}", safe(row["next"])))
         lines += [("", safe(_render_connection(shape))) for shape in row["connected"]]
     return table(lines)

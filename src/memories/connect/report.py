@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from memories.connect.connect import Target
-from memories.connect.status import Check
+from memories.connect.status import Check, FoundEntries, connect_command
 from memories.core.urls import local_path, without_password
 from memories.hooks.hook import SECONDS as HOOK_SECONDS
 from memories.settings import Config
@@ -58,6 +58,22 @@ def find_differences(config: Config, check: Check) -> list[str]:
         return []
     difference = f"The MCP server uses {there}, but this command uses {here}"
     return [f"{difference}; set MEMORY_HOME or MEMORY_STORE for both, and connect again."]
+
+
+def find_dropped_options(before: FoundEntries, target: Target) -> list[str]:
+    """Return a note if the host was connected with options that are missing this time."""
+    dropped = []
+    if before.capture and not target.capture:
+        dropped.append("--capture")
+    if before.namespace and not target.namespace:
+        dropped.append(f"-n {before.namespace}")
+    if not dropped:
+        return []
+    same = target._replace(
+        capture=target.capture or before.capture, namespace=target.namespace or before.namespace
+    )
+    note = f"{target.host.title} was connected with {' '.join(dropped)}, which this command removes"
+    return [f"{note}; to keep it, run: {connect_command(same)}"]
 
 
 def _place(store: str) -> str:

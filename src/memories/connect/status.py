@@ -26,6 +26,8 @@ from memories.errors import InvalidInput
 from memories.hooks.hook import SECONDS as HOOK_SECONDS
 from memories.hooks.host_events import CHECK
 
+UNREADABLE = "its configuration can't be read"
+
 
 class FoundEntries(NamedTuple):
     """Our entries in the files of a host.
@@ -63,7 +65,8 @@ class Connection(NamedTuple):
         root: The folder of the project; empty for a user.
         entries: Our entries in its files; None if they can't be read.
         problem: The problem with the connection, as a sentence; empty if there is none.
-        remedy: What to do about the problem; empty if connecting again solves it.
+        remedy: What to do about the problem; empty if connecting again solves it. Never empty for
+            files that can't be read.
         summary: How many tools the server offers and how fast it answered; empty if it was not
             started.
     """
@@ -103,10 +106,7 @@ def find_entries(connector: Connector, target: Target) -> FoundEntries:
         if path == host_files.plugin:
             hooks = _plugin_commands(text)
         elif path.suffix == ".toml":
-            try:
-                entry = toml.get(text, (*host.servers, SERVER))
-            except toml.Malformed as exc:
-                raise InvalidInput(f"{path}, {exc}; nothing was changed") from exc
+            entry = _read_table(text, (*host.servers, SERVER), path)
         else:
             document = parse(host, text, str(path))
             if path == host_files.server:
@@ -121,6 +121,18 @@ def find_entries(connector: Connector, target: Target) -> FoundEntries:
         if hooks or is_server(server):
             entries.files.append(path)
     return entries
+
+
+def _read_table(text: str, table: toml.Table, path: Path) -> Any:
+    """Return the value of a table in a TOML file; None if there is no such table.
+
+    Raises:
+        InvalidInput: The file is malformed.
+    """
+    try:
+        return toml.get(text, table)
+    except toml.Malformed as exc:
+        raise InvalidInput(f"{path} is malformed: {exc}; nothing was changed") from exc
 
 
 def _plugin_commands(plugin: str) -> list[list[str]]:
@@ -157,7 +169,7 @@ def has_plugin(connector: Connector, name: str) -> bool:
         plugins = parse(target.host, text, str(host_files.hooks)).get(("enabledPlugins",))
     if name == "codex":
         text, _ = files.decode(target.read(host_files.server), host_files.server)
-        plugins = toml.read(text).get("plugins")
+        plugins = _read_table(text, ("plugins",), host_files.server)
     if not isinstance(plugins, Mapping):
         return False
     for plugin, value in plugins.items():
@@ -193,8 +205,9 @@ def _find_connection(connector: Connector, name: str, scope: str, root: str) -> 
     except InvalidInput as exc:
         if scope != "user" and files.find_receipt(connector.folder, (name, scope, root)) is None:
             return None
-        problem = str(exc).removesuffix("; nothing was changed")
-        return Connection(name, scope, root, None, problem)
+        problem, _, remedy = str(exc).removesuffix("; nothing was changed").partition("; ")
+        remedy = remedy or "repair the file, then run: memory connect --status"
+        return Connection(name, scope, root, None, f"{UNREADABLE}: {problem}", remedy)
     if not (entries.server or entries.hooks):
         return None
     problem = _find_missing(entries, connector.where.environment)
@@ -219,19 +232,27 @@ def describe_problem(connection: Connection) -> tuple[str, str]:
 
 
 def _remedy(connection: Connection) -> str:
-    if connection.remedy:
+    if connection.remedy or connection.entries is None:
         return connection.remedy
-    if connection.entries is None:
-        return "repair the file"
+    entries = connection.entries
+    root = Path(connection.root)
+    target = Target(
+        connection.host, connection.scope, root, entries.capture, entries.namespace or None
+    )
+    return f"run: {connect_command(target)}"
+
+
+def connect_command(target: Target) -> str:
+    """Return the command that connects a host, for the user to copy."""
     # Quote values from a cloned project, which could otherwise run commands in the user's shell.
-    command = f"memory connect {connection.host}"
-    if connection.scope != "user":
-        command = f"cd {shlex.quote(connection.root)} && {command} --scope project"
-    if connection.entries.capture:
+    command = f"memory connect {target.name}"
+    if not target.is_private:
+        command = f"cd {shlex.quote(str(target.root))} && {command} --scope project"
+    if target.capture:
         command += " --capture"
-    if connection.entries.namespace:
-        command += f" -n {shlex.quote(connection.entries.namespace)}"
-    return f"run: {command}"
+    if target.namespace:
+        command += f" -n {shlex.quote(target.namespace)}"
+    return command
 
 
 # --- checking a connection ---

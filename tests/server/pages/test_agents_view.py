@@ -155,6 +155,19 @@ def test_the_owner_sees_agents_and_their_hooks(site: Site, asking: httpx.Client)
     assert ">Please water the plants</a>" in page
 
 
+def test_a_host_whose_file_is_malformed_is_not_called_connected(
+    asking: httpx.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".cursor").mkdir()
+    (tmp_path / ".cursor" / "mcp.json").write_text("{")
+    page = asking.get("/agents").text
+    assert "its configuration can&#39;t be read: " in page
+    assert "repair the file" in page
+    assert "Connect it: <code>memory connect cursor" not in page
+    assert ">connected" not in page
+
+
 def test_the_map_draws_projects_over_time_and_corrections(site: Site) -> None:
     then = datetime.now(UTC) - timedelta(days=40)
     older = site.memories.create(

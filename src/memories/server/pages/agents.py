@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from memories.config import registers
 from memories.connect.connect import Connector
 from memories.connect.hosts import Where, load_hosts
-from memories.connect.status import find_connections, is_installed
+from memories.connect.status import describe_problem, find_connections, is_installed
 from memories.core.urls import without_password
 from memories.errors import InvalidInput, MemoriesError
 from memories.hooks import gate, hook, inbox, model_context, runs, switch
@@ -290,11 +290,18 @@ def _describe_connections(connections: "list[Connection]") -> dict[str, Any]:
     """Return the state of a host in words."""
     if not connections:
         return {"state": "not connected", "is_connected": False, "problem": ""}
+    problems = [
+        f"{connection.problem}; {describe_problem(connection)[1]}"
+        for connection in connections
+        if connection.problem
+    ]
+    problem = "; ".join(problems)
+    if not any(connection.entries for connection in connections):
+        return {"state": "can't be read", "is_connected": False, "problem": problem}
     captures = any(connection.entries and connection.entries.capture for connection in connections)
     has_hooks = any(connection.entries and connection.entries.hooks for connection in connections)
     parts = ["connected"]
     parts.append("recalls" if has_hooks else "tools only")
     if captures:
         parts.append("captures")
-    problems = [connection.problem for connection in connections if connection.problem]
-    return {"state": ", ".join(parts), "is_connected": True, "problem": "; ".join(problems)}
+    return {"state": ", ".join(parts), "is_connected": True, "problem": problem}
