@@ -1,4 +1,4 @@
-"""The entry point of the `memory` command; imports nothing heavy until it knows the command."""
+"""Entry point of the `memory` command; imports nothing heavy until the command is known."""
 
 import gc
 import os
@@ -99,7 +99,7 @@ def answer(
     open_memory: "Callable[[Config, bool], Memories] | None" = None,
     create_id: str = "",
 ) -> tuple[int, str]:
-    """Run a command for a client of a server, or after the connection to a server was lost.
+    """Run a command for a server's client, or locally after the connection to a server was lost.
 
     Args:
         arguments: The arguments of the command.
@@ -141,7 +141,7 @@ def run(arguments: "Sequence[str]") -> int:
 
 
 def _run(arguments: "Sequence[str]") -> object:
-    """Run the command, and return the exit code. Any value that isn't a number means 0."""
+    """Run the command and return its exit code; a result that is not a number means 0."""
     if "_MEMORY_COMPLETE" not in os.environ:
         page = _page(arguments[0] if arguments else "help")
         if page:
@@ -245,7 +245,7 @@ def _open_missing_streams() -> None:
     """Open an empty stream for each closed standard stream, before a file can get the stream's
     descriptor.
 
-    Writing to a closed standard output still fails, so that a command reports what it has changed.
+    Writing to a closed standard output still fails, and the error reports the command's changes.
     """
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:

@@ -262,7 +262,7 @@ def _read_toml(file: Path) -> dict[str, Any]:
 
 
 def save_setting(name: str, value: str) -> Path:
-    """Write a setting to the user's `config.toml`. All other lines stay byte for byte the same.
+    """Write a setting to the user's `config.toml`. All other lines are kept byte for byte.
 
     Returns:
         The file.

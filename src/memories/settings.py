@@ -46,9 +46,9 @@ class Setting(NamedTuple):
             an error sentence.
         purpose: The purpose, in a phrase.
         secret: Whether the value is never shown. Other programs use the same variables for secrets,
-            so an empty variable counts as unset.
-        harmless: Whether the `.env` in any folder may set it. Some of the others choose where texts
-            are sent, or which files are read and written.
+            so an empty variable is treated as unset.
+        harmless: Whether the `.env` in any folder may set it. Other settings may determine where
+            texts are sent, or which files are read and written.
         trustable: Whether a `.env` that the user trusts may set it.
     """
 
@@ -263,9 +263,7 @@ def _quota(text: str) -> str | None:
 
 
 def _log_level(text: str) -> str:
-    """Return the closest of our log levels. Other programs set this variable to other names of
-    levels.
-    """
+    """Return our closest log level. Other programs may set this variable to levels that we lack."""
     level = text.upper()
     nearest = {"WARNING": "WARN", "CRITICAL": "ERROR", "FATAL": "ERROR", "TRACE": "DEBUG"}
     if level in ("DEBUG", "INFO", "WARN", "ERROR"):

@@ -1,4 +1,4 @@
-"""Runs a command in the server of its store, over a Unix socket: the client of `server.warm`.
+"""Runs a command in its store's server, over a Unix socket; the client for `server.warm`.
 Imports nothing slow.
 
 The request is one JSON line, followed by the bytes of standard input. The answer is one line of
@@ -75,7 +75,7 @@ class AnswerLost(Exception):
 
 
 class AnswerUnprinted(Exception):
-    """The answer of the server could not be printed.
+    """The server's answer could not be printed.
 
     Attributes:
         error: The error that printing raised.
@@ -141,7 +141,7 @@ def _ask(connection: "socket", arguments: "Sequence[str]") -> int | None:
 def ask_for_hook(request: bytes, version: str) -> bytes | None:
     """Ask the server of the store to answer a hook; return None if the server does not answer.
 
-    A hook has no time to wait for a server that hangs, so the server must start answering at once.
+    A hook can't wait for a server that hangs, so the server must start answering immediately.
 
     Args:
         request: The request; `hooks` reads and answers it.
@@ -269,7 +269,7 @@ def _read_input() -> bytes:
 
 
 def _new_id() -> str:
-    """Return a UUIDv7, like `memories.core.ids`, whose import costs 10 ms."""
+    """Return a UUIDv7, as `memories.core.ids` does, but without the 10 ms of importing it."""
     import time
 
     value = int.from_bytes(os.urandom(10)) & ((1 << 74) - 1)
@@ -358,8 +358,7 @@ def socket_of(store: str, environment: "os._Environ[str] | dict[str, str]") -> s
 
     Args:
         store: The URL as it was written; empty for the default store.
-        environment: The environment variables, which name MEMORY_HOME or the system's application
-            data folder.
+        environment: The environment variables, which determine the home folder.
     """
     name = f"{crc32(absolute(store).encode('utf-8', 'surrogateescape')):08x}" if store else _HOME
     home = environment.get("MEMORY_HOME", "").strip(" ")
@@ -373,7 +372,7 @@ def socket_of(store: str, environment: "os._Environ[str] | dict[str, str]") -> s
 
 
 def _is_long(folder: str) -> bool:
-    """Return whether socket paths in a folder are too long, temporary names included."""
+    """Return whether socket paths in a folder, including temporary ones, are too long."""
     if sys.platform == "win32":  # no Unix sockets, and no user ids to make a shorter name from
         return False
     return len(os.fsencode(folder)) + len("/12345678.http.4194304") > _MAX_PATH_BYTES

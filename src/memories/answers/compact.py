@@ -6,9 +6,9 @@
     2025-06-12 Ann [suspicious]:
     standup#3 We ship on Friday
 
-The first word of a line names the memory or turn. A heading above it gives the day, the writer and
-anything unusual, and applies until the next heading. The further lines of a text begin with a
-space, so that no text can pass for a heading or a name.
+The first word of a line is the id of the memory or turn. A heading shows the day, the writer and
+anything unusual, and applies to all lines until the next heading. Continuation lines of a text
+begin with a space, so that no text can pass for a heading or an id.
 """
 
 import json
@@ -229,7 +229,7 @@ def parse_fields(text: str) -> list[str]:
     """Return field names from a comma-separated list.
 
     Raises:
-        InvalidInput: A name is not the name of a field.
+        InvalidInput: There is no field with one of the names.
     """
     names = [name.strip() for name in text.split(",")]
     for name in names:
@@ -254,7 +254,7 @@ def select_fields(answer: Mapping[str, Any], names: Sequence[str]) -> dict[str, 
 
 
 def row(answer: Mapping[str, Any]) -> str:
-    r"""Return fields on one line, separated by tabs; tabs in a value are written `\t` and so on."""
+    """Return fields on one line, separated by tabs; tabs and line breaks in values are escaped."""
     return "\t".join(map(_cell, answer.values()))
 
 

@@ -138,8 +138,10 @@ def change_hint(
     remove_tags: Sequence[str] = (),
     confirm: str = "run: memory confirm {}",
 ) -> str:
-    """Return a sentence about what an update or confirmation did to the links of a memory, and
-    about tags that it should remove but did not find; empty if no hint is needed.
+    """Return a hint after an update or confirmation; empty if none is needed.
+
+    The hint reports changed links, tags to remove that the memory did not have, and a memory that
+    did not change.
 
     Args:
         before: The memory before the change.
@@ -194,13 +196,12 @@ def hint_of(created: "Created") -> str:
 
 
 def describe_others(created: "Created", record: "Memory", hint: str) -> str:
-    """Return clauses about the other memories that a new memory corrects or may replace; usually
-    empty.
+    """Return clauses about other memories that a new one also corrects or may replace; often empty.
 
     Args:
         created: The result of the create.
         record: The new memory.
-        hint: How to replace a memory as well.
+        hint: Advice on replacing another memory too.
     """
     clauses = ""
     if record.also_corrects:
@@ -231,7 +232,7 @@ def _repetition(created: "Created", memory_id: str) -> str:
 
 
 def describe_merge(created: "Created") -> list[str]:
-    """Return clauses about what an existing memory took from a draft that repeats it."""
+    """Return clauses that describe how a draft changed the existing memory that it repeats."""
     links = ("supersedes", "corrects")
     names = [name for name in created.merged if name not in links]
     clauses = [f"merged into it: {', '.join(names)}"] if names else []
@@ -279,9 +280,7 @@ def delete_result(memories: "Memories", record: "Memory") -> dict[str, Any]:
 
 
 def deletion_note(memories: "Memories", record: "Memory") -> str | None:
-    """Return a note about the memory that a deleted one had corrected or replaced; None if there is
-    no such memory, or another one corrects it now.
-    """
+    """Return a note about memories that a deleted one had corrected or replaced; else None."""
     if record.corrects is not None and record.corrected_by is None:
         return "; ".join(
             f"memory {name}, which the deleted one corrected, is current again"

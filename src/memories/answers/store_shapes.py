@@ -66,7 +66,7 @@ def status(state: "Status", problem: str | None = None) -> dict[str, Any]:
 
 
 def unreachable(store: str, error: str) -> dict[str, Any]:
-    """Return the state of a store that did not answer: the error, and what its URL shows."""
+    """Return the state of a store that did not answer: its URL, and the error."""
     store = without_password(store)
     answer = {"status": "unhealthy", "store": store, "error": error}
     if host := chroma_host(store):
@@ -212,7 +212,7 @@ def kind_counts(counts: "Counts") -> dict[str, Any]:
 
 
 def backup_result(backup: "BackedUp", store: str, queued: int) -> dict[str, Any]:
-    """Return the result of backing up the store at a URL, and how many queued turns it lacks."""
+    """Return the result of backing up the store at a URL, and the number of turns still queued."""
     return {
         "backup": str(backup.file),
         "verified": True,

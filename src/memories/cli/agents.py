@@ -463,13 +463,13 @@ def _switch(config: "Config", for_session: bool, everywhere: bool, *, on: bool) 
 
 
 def _write_switch(home: Path, entry: str, synonyms: set[str], *, on: bool) -> None:
-    """Switch hooks off or on for a place, in the file that lists where they are off.
+    """Add an entry to the file that lists where hooks are off, or remove it.
 
     Args:
         home: The home folder.
-        entry: The place.
-        synonyms: Other lines for the same place, which are removed.
-        on: Whether to remove the place instead of adding it.
+        entry: The project or folder.
+        synonyms: Equivalent entries, which are always removed.
+        on: Whether to remove the entry instead of adding it.
     """
     from memories.core.disk import locked, make_folder, replacing
     from memories.hooks import files, switch

@@ -266,7 +266,7 @@ class TagOption(Option):
             value = next(iter(names_of(value)), None)
         if self.is_flag:
             value = "true" if value else None
-        # A blank value counts as not given, so that a script may pass an unset variable.
+        # A blank value is ignored, so that a script may pass an unset variable.
         return [f"{self.name}={value}"] if value and value.strip() else []
 
 

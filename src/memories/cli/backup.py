@@ -339,7 +339,7 @@ def _folders(folder: Path) -> list[str]:
 
 
 def _folders_instead_of_files(config: "Config") -> Iterator[Finding]:
-    """Yield a finding for each folder whose path the program or the store needs for a file."""
+    """Yield a finding for each folder in the place of a file that the program or store needs."""
     from memories.config import is_own_name
 
     folders = {config.home / name for name in _folders(config.home) if is_own_name(name, config)}

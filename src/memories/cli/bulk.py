@@ -280,7 +280,7 @@ def rollback(
 
     Memories created since then are deleted, or rejected if they are waiting for review. Deleted or
     replaced memories are restored, and changed ones get a version with the old text. Nothing is
-    lost: the answer names the command that undoes the rollback. Turns are not changed. With
+    lost: the answer shows the command that undoes the rollback. Turns are not changed. With
     --where, only memories that match, now or in any version since TIME, are rolled back. Exits 1 if
     some could not be rolled back.
     """

@@ -1,6 +1,6 @@
 """Shell completion of names from the store, such as ids, keys, tags and namespaces.
 
-Completion runs while the user types, so it prints no errors, changes nothing, and asks no server.
+Completion runs while the user types: it prints no errors, changes nothing and contacts no server.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ _MAX_EXCERPT = 60  # maximum number of characters shown next to an id
 
 
 def complete(kind: str, context: click.Context, beginning: str) -> list[CompletionItem]:
-    """Return the completions of a kind: `ids`, `deleted ids`, or a kind known to `_find_names`."""
+    """Return the completions of a kind: `ids`, `deleted ids`, or a kind in `_find_names`."""
     items: list[CompletionItem] = []
     # The command itself reports problems with the store.
     with contextlib.suppress(MemoriesError, OSError), _open(context) as memories:

@@ -75,8 +75,8 @@ def connect(
 ) -> int:
     """Connect agents to the memory through an MCP server and hooks.
 
-    Starts the server and the hooks as the agent will, and reports whether they work and what the
-    agent gets.
+    Starts the server and the hooks as the agent will, checks that they work, and reports what the
+    agent sees and what is captured.
 
     HOST is claude-code, codex, gemini, opencode, cursor, vscode, claude-desktop, windsurf or zed.
     Without a HOST, shows which hosts are installed and which are connected. Other entries in the

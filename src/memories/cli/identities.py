@@ -81,7 +81,7 @@ def namespaces(
 ) -> int:
     """List the namespaces and the size of each.
 
-    The list has the names and sizes of all namespaces in the store, including other users', but
+    The list shows the names and sizes of all namespaces in the store, including other users', but
     never their contents.
 
     ACTION may be list; show NAME, with tags, writers, sizes and times; rename NAME NEW; merge NAME
@@ -258,7 +258,7 @@ def move(memories: "Memories", selection: Selection, to: str) -> None:
     """Move memories to another namespace.
 
     The memories keep their ids, versions, keys, tags and times. Give one or more IDs, or - to read
-    them from standard input. Either all memories are moved or none, and the answer names the
+    them from standard input. Either all memories are moved or none, and the answer shows the
     command that undoes the move. If a move is interrupted, run the same command again to finish it.
     """
     begin_change()
@@ -290,7 +290,7 @@ def projects(memories: "Memories", words: Sequence[str], dry_run: bool, show: st
 
     ACTION may be list; show [FOLDER], which shows the project of a folder; alias NAME PROJECT,
     which makes NAME another name for PROJECT; unalias NAME; or merge NAME PROJECT, which also
-    changes the tags of your own memories and names the command that changes them back.
+    changes the tags of your own memories and shows the command that changes them back.
     """
     actions = {"list": 0, "show": 1, "alias": 2, "unalias": 1, "merge": 2}
     action, names = _parse_action("projects", words, actions, optional="show")

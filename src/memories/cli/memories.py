@@ -129,7 +129,7 @@ def create(
     --jsonl and --lines report the result of each line; other options apply to all lines. Exits 1 if
     any line was refused, else 3 if any is a duplicate.
 
-    In a project, existing paths that the text names become anchors; see memory verify.
+    In a project, existing paths that the text mentions become anchors; see memory verify.
     """
     draft = Draft("", tags, **fields, **read_cited(cited))
     if jsonl is not None or lines is not None:
@@ -269,7 +269,7 @@ def delete(
     """Delete a memory; restore undoes this.
 
     Give one or more IDs, or - to read them from standard input. --where deletes all memories in
-    your own namespace that match the expression; the answer names the command that restores them.
+    your own namespace that match the expression; the answer shows the command that restores them.
     """
     from memories.cli.bulk import change_many, check_selection, for_each
 
@@ -326,7 +326,7 @@ def restore(memories: "Memories", names: Sequence[str], version: int | None, rep
 
 
 def _is_file(name: str) -> bool:
-    """Return whether an argument names a file; anything that can be an id counts as an id."""
+    """Return whether an argument names a file; an argument that parses as an id does not."""
     try:
         parse_id(name)
     except InvalidInput:
@@ -502,10 +502,10 @@ def _render_verification(result: "Verification") -> str:
 def confirm_(memories: "Memories", selection: Selection, cited: Mapping[str, Any]) -> int:
     """Confirm that a memory is still true; adds a version.
 
-    The text stays the same. Anchors that still hold are kept, and anchors that the text names are
-    added; --anchor replaces all of them. A --valid-until date that has passed is removed, unless
-    you give a new one. If another memory had corrected it, it now corrects the other. Give one or
-    more IDs, or - to read them from standard input.
+    The text stays the same. Anchors that still hold are kept, and anchors that the text mentions
+    are added; --anchor replaces all of them. A --valid-until date that has passed is removed,
+    unless you give a new one. If another memory corrects this one, the correction is reversed. Give
+    one or more IDs, or - to read them from standard input.
     """
     from memories.cli.bulk import restate_each
 

@@ -264,7 +264,7 @@ def note(message: str) -> None:
     notes.add(message)
     lines: list[str] = []
     for line in map(safe, message.split("\n")):
-        # An indented line is a command, which must not be folded.
+        # An indented line is a command, which must not be wrapped.
         lines += [line] if line.startswith("  ") else wrap(line, 0, sys.stderr)
     say("\n".join(lines), sys.stderr)
 
@@ -356,7 +356,7 @@ def shorten(text: str, taken: int) -> str:
 def mark_lines(text: str, indent: str = "") -> str:
     """Return content with a mark before each line, indenting all lines but the first.
 
-    Lines are folded here, since a terminal would continue a long line at the left edge, where our
+    Lines are wrapped here, since a terminal would continue a long line at the left edge, where our
     own lines begin.
     """
     taken = len(indent) + len(MARK)
@@ -450,7 +450,7 @@ def paint(code: str, text: str) -> str:
 
 
 def require_person(decision: str, *, yes: bool) -> None:
-    """Require that a person makes a decision: at a terminal, or with `--yes` in their own script.
+    """Require a person to make a decision: at a terminal, or with `--yes` in their own script.
 
     Args:
         decision: The decision, as the subject of a sentence.
@@ -518,7 +518,7 @@ def edit_text(content: str, store: Callable[[str], None], *, instead: str) -> bo
     Raises:
         InvalidInput: There is no terminal, or the saved file is empty or not text.
         ConfigError: There is no editor.
-        MemoriesError: The text could not be stored; the message names the file that keeps it.
+        MemoriesError: The text could not be stored; the message names the file that contains it.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise InvalidInput(

@@ -368,7 +368,7 @@ class _Decisions:
             say(safe(str(exc)))
 
     def _find_next(self) -> bool:
-        """Skip memories that are no longer waiting; return whether one is left."""
+        """Skip memories that are no longer waiting; return whether any memory is left."""
         while len(self._decisions) < len(self._ids):
             try:
                 if self._memories.get(self._id).pending:
@@ -498,8 +498,8 @@ def tidy(memories: "Memories", dry_run: bool) -> None:
 def _ask_second_opinion(config: "Config", withheld: "list[Suggestion]") -> "Choose | None":
     """Return a function that lets the user's command choose proposals; None if there is no command.
 
-    The function adds the suggestions that the command doesn't choose to `withheld`. If the command
-    fails, none is withheld.
+    Suggestions that the command drops are added to `withheld`. If the command fails, none is
+    dropped.
     """
     command = config.tidy_command
     if command is None:

@@ -80,7 +80,7 @@ def status(memories: "Memories") -> int:
 def _why_not_creatable(store: str) -> str:
     """Return why a local store can't be created; empty if it can be, or if it already exists.
 
-    Only an attempt shows this: root, for example, may write anywhere except in /proc.
+    Permissions don't show this, so a folder is created to find out: even root can't write to /proc.
     """
     from memories.core.urls import local_path
 

@@ -114,7 +114,7 @@ def temporary_copy(write: Callable[[IO[bytes]], object]) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def name_place(place: str, consequence: str) -> Iterator[None]:
-    """Replace a system error in the `with` block by one with the place and the consequence."""
+    """Replace a system error in the `with` block with one that contains place and consequence."""
     try:
         yield
     except (BrokenPipeError, MemoriesError):
@@ -438,7 +438,7 @@ def _render_migration(answer: Mapping[str, Any]) -> str:
 
 
 def _setting(url: str, otherwise: str) -> str:
-    """Return the command that sets a store; for a URL with a password, a sentence without it."""
+    """Return the command that selects a store; if the URL has a password, a sentence instead."""
     from memories.core.urls import without_password
 
     if without_password(url) != url:
@@ -471,7 +471,7 @@ def reembed(config: "Config", model: str | None, install: bool) -> None:
     the new embedder is used, and its name is saved in config.toml, unless an option or the
     environment names the store. For the embedder in use, only missing vectors are computed.
 
-    The model e5 reads about 100 languages; --install installs it in the same way as this program.
+    The model e5 supports about 100 languages; --install installs it the same way as this program.
     """
     from importlib.util import find_spec
 

@@ -267,7 +267,7 @@ def search_result(explanation: "Explanation", *, explain: bool) -> str:
 
 
 def _hit(place: int, hit: "Hit", words: frozenset[str], explain: bool) -> str:
-    """Return a hit, with its score if the user asks why it ranks there."""
+    """Return a hit, with its scores if `explain` is set."""
     score = f"score {hit.score:.2f}" if explain else ""
     if explain and hit.similarity is not None:
         score += f" · similarity {hit.similarity:.2f}"
@@ -312,7 +312,7 @@ def rivals(record: "Rivals") -> str:
 
 
 def _similar_line(record: "Similar", label: str) -> str:
-    """Return a memory on one line, with a label and the difference if it can be named."""
+    """Return a memory on one line, with a label and a description of the difference, if any."""
     remark = f"{label}: {record.difference}" if record.difference else label
     return _line(record.id, record.content, remark)
 

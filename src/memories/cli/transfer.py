@@ -88,14 +88,14 @@ def import_(
     program's files are not in the usual place. Without SOURCE, the command lists the programs whose
     files are on this machine, and imports nothing. Run an import again to add newer items.
 
-    Conversations become turns, which a search of the history finds. Statements wait for review
+    Conversations become turns, which memory search --in history finds. Statements wait for review
     (memory review), unless a person adds --trusted. The answer contains the id of the import and
     the command that erases it.
 
     A file that memory export wrote is first checked completely: nothing from an incomplete or
     damaged file is stored, and records that already exist are not changed. Exits 1 if some records
     conflict with existing ones. Your own exports are imported unchanged; - reads an export from
-    standard input. If an agent imports an export with --trusted, that agent counts as the writer.
+    standard input. If an agent imports an export with --trusted, that agent becomes the writer.
 
     Names of programs and formats: {sources}.
     """

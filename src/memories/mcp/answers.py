@@ -58,7 +58,7 @@ HINT_NOT_MERGED = "not_merged lists what it says differently; call update_memory
 # Fields in the answer of `create_memory`.
 CREATED = ("id", "stored", "merged", "not_merged", "reinforced")
 
-# Facts that are a memory's id, or a sentence with ids.
+# Facts whose value is a memory's id, or a sentence with ids.
 _ID_FACTS = ("id", "supersedes", "superseded_by", "corrects", "corrected_by")
 _SENTENCES = ("hint", "note")
 _USUAL_TRUST = "agent"
@@ -87,7 +87,7 @@ def short_id(memory_id: str) -> str:
 
 
 def _short_ids(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return facts with each memory's id in its short form, also in hints and notes."""
+    """Return facts with shortened memory ids, including those in hints and notes."""
     short = dict(facts)
     for name in _ID_FACTS:
         if name in short:
@@ -251,7 +251,7 @@ def _marks(record: Mapping[str, Any], own: str) -> list[str]:
     confidence = record.get("confidence", 1.0)
     if confidence < 0.995:
         add("confidence", f"{confidence:.2g}")
-    if not record.get("deleted"):  # the answer of a deletion names the links that it ended
+    if not record.get("deleted"):  # the answer to a deletion lists the links that it ended
         corrected = filter(None, (record.get("corrects"), *record.get("also_corrects", ())))
         add("corrects", " and ".join(map(short_id, corrected)))
         add("corrected by", short_id(record.get("corrected_by") or ""))
@@ -266,7 +266,7 @@ def _marks(record: Mapping[str, Any], own: str) -> list[str]:
 
 
 def hits(shapes: Sequence[Mapping[str, Any]], own: Own) -> dict[str, list[str]]:
-    """Return a search's hits as one group of rows; if kinds are mixed, each row names its kind."""
+    """Return a search's hits as one group of rows; if kinds are mixed, each row shows its kind."""
     lines = rows(shapes, own=own)
     turn_count = sum("turn_index" in shape for shape in shapes)
     if turn_count == 0:
@@ -327,7 +327,7 @@ def create_result(created: "Created", seen: Collection[str], remark: str) -> str
     """Return the answer of `create_memory`, with the memory if it differs from the given one.
 
     Args:
-        created: What the call did.
+        created: The result of the create.
         seen: The ids of memories that this session's searches returned.
         remark: The hint to give if the result needs no other hint.
     """
@@ -361,7 +361,7 @@ def create_result(created: "Created", seen: Collection[str], remark: str) -> str
 
 
 def _hint_repeated(created: "Created") -> str:
-    """Describe the changes by a repetition, without stored texts: an agent trusts our hints."""
+    """Describe how a repetition changed a memory. No stored text is quoted: agents trust hints."""
     parts = [HINT_MERGED if created.merged or created.reinforced else HINT_KNOWN]
     parts += shapes.describe_merge(created)
     if created.reinforced:

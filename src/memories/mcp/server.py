@@ -88,7 +88,7 @@ class OurTool(Tool):
     ) -> Any:
         """Run the tool; see `Tool.run`.
 
-        A null argument counts as omitted, since some models fill in every argument.
+        A null argument is treated as omitted, since some models fill in every argument.
         """
         arguments = {name: value for name, value in arguments.items() if value is not None}
         if UNREADABLE in arguments:

@@ -369,7 +369,7 @@ def _is_parsed(line: str, message: Any) -> bool:
     """Return whether the SDK parses a line correctly."""
     is_call = isinstance(message, dict) and "method" in message
     if is_call and type(message.get("id", 0)) not in (int, str):
-        return False  # the SDK would take the call for a notification
+        return False  # the SDK would mistake the call for a notification
     try:
         jsonrpc_message_adapter.validate_json(line, by_name=False)
     except ValueError:

@@ -287,7 +287,7 @@ class Tools:
         return result(self.context(query, conversation, max_tokens))
 
     def context(self, query: str, conversation: str, tokens: int) -> str:
-        """Return the context of a task as text; its first line counts the texts left out."""
+        """Return the context of a task as text; its first line says how many texts it omits."""
 
         def build(memories: Memories) -> tuple[tuple[ContextBuilder, dict[str, Any]], bool]:
             gateway = MemoryGateway(ENGINE, backend=EngineBackend(memories))
