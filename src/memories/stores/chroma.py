@@ -384,7 +384,7 @@ class ChromaDriver:
 
 
 def _is_missing(answer: Answer) -> bool:
-    """Return whether the server's response is that a collection doesn't exist."""
+    """Return whether the server responded that a collection doesn't exist."""
     value = answer.value if isinstance(answer.value, dict) else {}
     return answer.status == 404 and value.get("error") == "NotFoundError"
 

@@ -51,8 +51,8 @@ class _Note(NamedTuple):
     Attributes:
         action: The action.
         ref: The record.
-        implied_by: An action that implies this one when it is logged for the next version. This
-            one then isn't logged. Empty if there is no such action.
+        implied_by: An action on the next version that implies this one, which then isn't logged;
+            empty if none does.
     """
 
     action: str

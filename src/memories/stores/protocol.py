@@ -33,10 +33,10 @@ _DEFAULT_MODEL = "all-MiniLM-L6-v2/"  # the embedder if EMBEDDER isn't set
 
 
 class Store(Protocol):
-    """Stores records in three collections, each divided into namespaces: `memory`, `history`, and
-    `log`, the audit log (see `audit_log`). Records of the log are read and scanned like others,
-    but have no words and no vectors; searches, statistics and changes of the embedding space leave
-    them out.
+    """Stores records in three collections: `memory`, `history`, and `log`, the audit log (see
+    `audit_log`). Each is divided into namespaces. Records of the log are read and scanned like
+    others, but have no words and no vectors; searches, statistics and changes of the embedding
+    space leave them out.
 
     Rules for every backend. `tests/stores/contract/` checks them; docs/reliability.md lists the
     tests of crashes and power failures.
@@ -239,7 +239,7 @@ class Store(Protocol):
         """
 
     def stage(self, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
-        """Store vectors in a space alongside those in use; searches ignore them until `switch`.
+        """Store a space's vectors alongside those in use; searches ignore them until `switch`.
 
         Vectors in the space in use are searched immediately, as are the first vectors of a store
         that never had any. Vectors staged for a third space are dropped. Refs that don't exist are

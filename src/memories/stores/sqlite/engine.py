@@ -45,7 +45,7 @@ Identity = tuple[int, int]  # device and inode
 # --- the side file: a store's lock, the lock's holder, and the last acknowledged commit
 #
 # The side file reveals whether a log was truncated or belongs to another file. A store works
-# without it. The side file is never flushed, so after a power failure it may note an earlier
+# without it. The side file is never flushed, so after a power failure it may describe an earlier
 # commit, but never a later one.
 
 

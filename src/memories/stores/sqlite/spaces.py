@@ -210,7 +210,7 @@ def find_without(
     *,
     after: int = 0,
 ) -> dict[int, Record]:
-    """Return records without vectors in this space, staged or in use, by seq in ascending order.
+    """Return records that have no vectors in this space, staged or in use; ordered by seq.
 
     Args:
         db: A connection inside a transaction.

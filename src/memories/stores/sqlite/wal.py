@@ -1,7 +1,7 @@
 """Checks whether a log next to a store file belongs to it.
 
-SQLite replays any log into any file. Only the contents of both files prove that they belong
-together, because copying and moving files change their times and inodes. Each commit updates the
+SQLite replays any log into any file. Only the contents of both files can prove that they belong
+together, because copying or moving files changes their times and inodes. Each commit updates the
 only row of the table `store` and derives its id from the previous one. So the database file must
 contain one of the states in its log, or the state just before the first of them. The pages that the
 log changes must also be at the same positions in the database.

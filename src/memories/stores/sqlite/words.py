@@ -328,7 +328,7 @@ def _first_token(page: bytes) -> bytes:
 
 
 def read_segments(db: apsw.Connection, table: str) -> dict[int, int]:
-    """Return each segment's first page in an index, or 0 if a merge has used up the segment.
+    """Return the first page of each segment in an index; 0 if a merge has used up the segment.
 
     The structure record, row 10 of the data table, lists the segments. After a cookie of 4 bytes
     come variable-length numbers. The first three count the levels, segments and writes. Each level
@@ -608,8 +608,8 @@ def _find_newest(
     """Return up to `_RANK_AT_MOST` records: the newest that contain all terms.
 
     If these are too few, the newest with the two rarest terms are added, and after them the newest
-    with the rarest term. Each record comes with the frequencies of all terms: for each
-    term, one byte per namespace.
+    with the rarest term. Each record has the frequencies of all terms: for each term, one byte per
+    namespace.
     """
     table = corpus.table
     sql = (
