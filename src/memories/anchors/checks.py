@@ -182,7 +182,7 @@ def settle(anchor: Anchor, tree: WorkingTree) -> Anchor:
     """Check that an explicit anchor holds now; return it in its stored form.
 
     Raises:
-        InvalidInput: The anchor doesn't hold.
+        InvalidInput: The anchor doesn't hold, or can't be checked.
     """
     if anchor.kind not in CHECKED:
         return anchor
@@ -232,8 +232,8 @@ def _is_there(anchor: Anchor, look: Look) -> bool | None:
 
 
 def _when_changed(look: Look, known: int, now: int) -> int:
-    """Return when an anchor stopped holding: when its file was modified, if that was after the last
-    check, else now.
+    """Return when an anchor stopped holding: when its file was modified, if the anchor is known to
+    have held before that, else now.
     """
     if not look.stamp:
         return now

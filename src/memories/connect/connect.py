@@ -107,7 +107,7 @@ class Connector:
         """Return the files of a host.
 
         Raises:
-            InvalidInput: The host has no files in this scope.
+            InvalidInput: The host has no files in projects, or the project is the home folder.
         """
         host = target.host
         if target.is_private:

@@ -46,9 +46,9 @@ def bare() -> Program:
 
 
 def find_program(environment: Mapping[str, str]) -> Program:
-    """Return the command of this installation with its full path.
+    """Return the command of this installation, or of a permanent one if this one is temporary.
 
-    The path must be full, since desktop programs don't have the PATH of a shell.
+    The path is complete, since desktop programs don't have the PATH of a shell.
     """
     beside = find_beside(NAMES[0])
     if is_temporary(str(beside)):  # `uvx` puts its own folder first on PATH
@@ -168,7 +168,7 @@ def is_missing(words: Sequence[str], environment: Mapping[str, str]) -> bool:
 
 
 class Conflict(NamedTuple):
-    """Another program that may be started instead of this one, as a sentence, and the remedy."""
+    """A program or installation that may be started instead, as a sentence, and the remedy."""
 
     problem: str
     remedy: str
@@ -193,7 +193,7 @@ def _other_programs(environment: Mapping[str, str]) -> Iterator[Conflict]:
 
 
 def _old_distribution() -> Iterator[Conflict]:
-    """Yield the distribution in this environment that has our package's name."""
+    """Yield the distribution in this environment that has our old name."""
     from importlib import metadata
 
     try:

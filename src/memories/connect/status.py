@@ -51,7 +51,7 @@ class FoundEntries(NamedTuple):
 
     @property
     def namespace(self) -> str | None:
-        """The namespace that the commands in the entries name."""
+        """The namespace in the entries' commands; None if they don't specify one."""
         words = self.hooks[0] if self.hooks else self.server
         return words[words.index("-n") + 1] if "-n" in words[:-1] else None
 

@@ -128,7 +128,7 @@ def read_config(checkout: Checkout) -> tuple[Config, Config]:
 
 
 def user_config() -> Config:
-    """Return the user's own git configuration; unreadable files are skipped."""
+    """Return the system's and the user's git configuration; unreadable files are skipped."""
     config: Config = {}
     variable = os.environ.get("GIT_CONFIG_GLOBAL")
     if variable:
@@ -157,7 +157,10 @@ def current_branch(checkout: Checkout) -> str | None:
 
 
 def head_reference(checkout: Checkout) -> str | None:
-    """Return the reference in `HEAD`, such as `refs/heads/main`; None if `HEAD` is a commit."""
+    """Return the reference in `HEAD`, such as `refs/heads/main`.
+
+    Return None if `HEAD` is a commit or can't be read.
+    """
     try:
         text = _read_text(checkout.git / "HEAD", _MAX_POINTER_BYTES)
     except Unreadable:

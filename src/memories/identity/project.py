@@ -184,9 +184,7 @@ class _Naming:
         return None
 
     def _remote(self, checkout: Checkout, config: git.Config, clones: int) -> str | None:
-        """Return the name for the remote from which a repository was cloned; None without a
-        remote.
-        """
+        """Return the name that a repository gets from its remote; None if no remote gives one."""
         urls: dict[str, str] = {}
         for (section, remote, setting), values in config.items():
             if section == "remote" and setting == "url" and values[0]:

@@ -152,7 +152,7 @@ def read(home: Path) -> list[Token]:
 
 
 def stamp(home: Path) -> tuple[int, int, int]:
-    """Return a value that changes when the file does, so that a running server can notice it."""
+    """Return a value that changes with the file, so that a running server can notice changes."""
     try:
         status = (home / _FILE).stat()
     except FileNotFoundError:

@@ -268,9 +268,9 @@ class GroupCommit:
 
     def _commit(self, writes: Sequence[_Write]) -> None:
         """Commit writes in one transaction or, if that takes too long, in several."""
-        # Consecutive writes through the same `LoggedStore`, such as those of one HTTP user, share a
-        # log entry. No client's writes are reordered: a client waits for each write before it sends
-        # the next.
+        # Sorted, because consecutive writes through the same `LoggedStore`, such as those of one
+        # HTTP user, share a log entry. This doesn't reorder any client's writes: a client waits for
+        # each write before it sends the next.
         remaining = sorted(writes, key=lambda write: id(write.store))
         together = True
         while remaining:

@@ -100,7 +100,7 @@ class HTTPEmbedder:
         """Return the vectors of a question; see `RemoteEmbedder.embed_query`.
 
         Raises:
-            EmbedderUnavailable: The service returned no vectors within twice `EMBEDDER_TIMEOUT`.
+            EmbedderUnavailable: The service returned no vectors in time.
             EmbedderError: The service returned no usable vectors.
         """
         return self._vectors([text], question=True, units=_SEARCH)[0]

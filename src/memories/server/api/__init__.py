@@ -1,3 +1,1 @@
-"""The HTTP API: its routes, the access rights that they require, and the application that runs
-them.
-"""
+"""The HTTP API: its routes, the access rights that they require, and the state that they share."""

@@ -281,7 +281,7 @@ class Access:
                 stream.write(json.dumps(ended | {session: expires}).encode())
 
     def _read_ended_sessions(self) -> dict[str, int]:
-        """Return the sessions that users ended early, each with its original expiry time."""
+        """Return the sessions that users signed out of, each with its original expiry time."""
         try:
             sessions: dict[str, int] = json.loads(read_file(self._ended))
         except FileNotFoundError:

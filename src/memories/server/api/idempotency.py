@@ -58,8 +58,8 @@ DELETE FROM request WHERE begun_at < ? OR name IN (
 
 
 def file_of(config: Config) -> Path:
-    """Return the path of the file for a store's requests. It is next to a SQLite store, so that all
-    servers share it; for other stores, it is in the server's home.
+    """Return the path of the file that records a store's requests. It is next to a SQLite store, so
+    that all servers share it; for other stores, it is in the server's home.
     """
     path = local_path(config.store)
     if path is not None and config.store.startswith("sqlite:"):
@@ -347,7 +347,7 @@ class Once:
                 self._claims.drop(claim)
             else:
                 self._claims.settle(claim, summary)
-        except (StoreError, OSError) as exc:  # the write itself succeeded
+        except (StoreError, OSError) as exc:  # the write itself is not affected
             _logger.warning("cannot record the end of a request with a key: %s", exc)
 
     def _find_answer(self, claim: Claim) -> Any | None:

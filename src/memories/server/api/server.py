@@ -172,8 +172,7 @@ class Server:
     """The state of a server.
 
     Attributes:
-        limits: The maximum number of concurrent requests of each kind; for streams, the maximum
-            number of open streams.
+        limits: The maximum number of concurrent requests of each kind, except streams.
         group_commit: The queue for new memories; None to store each request's memories in their own
             transaction.
         preparers: The threads that prepare submitted drafts.
@@ -240,7 +239,7 @@ class Server:
         self.feed.wake()
 
     def close(self) -> None:
-        """Save the state in memory, and close the store."""
+        """Save when tokens were last used, stop the threads, and close the store."""
         self.feed.close()
         self.access.flush()
         self.once.close()

@@ -61,7 +61,7 @@ class _Timeline(NamedTuple):
 
     @classmethod
     def of(cls, dates: Sequence[date]) -> "_Timeline":
-        """Return the timeline that contains some dates."""
+        """Return a timeline that covers these dates."""
         first = min(dates)
         day_count = (max(dates) - first).days + 1
         days_of_span = math.ceil(day_count / _COLUMNS)
