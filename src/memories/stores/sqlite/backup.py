@@ -77,8 +77,8 @@ def copy_out(path: Path, target: Path, mark: Mark | None) -> int:
         return count
     if (newest or 0) < newest_before:
         raise StoreError(
-            f"the copy {target} is older than the state of the store when the copy began; the copy "
-            "was deleted"
+            f"the copy {target} lacks records that the store contained when the copy began; "
+            "the copy was deleted"
         )
     try:
         return records_in(target)
