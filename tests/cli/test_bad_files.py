@@ -85,7 +85,7 @@ def encrypted() -> bytes:
     return bytes(data)
 
 
-UNSUPPORTED = "is not an export: "
+UNSUPPORTED = "is not an export: it is "
 # Input of `memory import FILE`: the row, the data, and a part of the sentence.
 FILES: list[tuple[str, bytes | Callable[[Path], bytes], str]] = [
     (

@@ -67,7 +67,7 @@ def test_a_path_that_is_not_a_folder_is_refused(filled: Command, tmp_path: Path,
     answer = filled("export", "--markdown", str(target))
     assert answer.code == 2
     assert answer.error.endswith(
-        " is not a folder, but each memory becomes a file in one; name an empty or new folder"
+        " is not a folder; name an empty or new folder, in which each memory becomes a file"
     )
     assert target.is_symlink() or target.read_text() == "precious"
 

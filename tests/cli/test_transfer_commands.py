@@ -333,7 +333,7 @@ def test_a_dry_run_reports_the_result_of_an_import(memory: Command, folder: Path
         ("hello\n", "line 1 is not JSON"),
         ('{"content": "x"}\n', "line 1 is not the header of an export"),
         ('{"format":"memories","version":1}\n{"text": "x"}\n', 'line 2 has no "collection"'),
-        (b"\xff\xfeh\0i\0", "line 1 is not an export: a text that looks like UTF-16"),
+        (b"\xff\xfeh\0i\0", "line 1 is not an export: it is text that looks like UTF-16"),
     ],
 )
 def test_other_files_are_refused_in_one_sentence(

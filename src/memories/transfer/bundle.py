@@ -148,8 +148,8 @@ def _refuse_loss(folder: Path, texts: Mapping[tuple[str, str], str]) -> set[Path
     """
     if os.path.lexists(folder) and not folder.is_dir():
         raise InvalidInput(
-            f"{shown(str(folder))} is not a folder, but each memory becomes a file in one; name an "
-            "empty or new folder"
+            f"{shown(str(folder))} is not a folder; name an empty or new folder, in which each "
+            "memory becomes a file"
         )
     if not folder.exists() or not any(folder.iterdir()):
         return set()

@@ -118,7 +118,7 @@ def _write_remedy(path: Path) -> str:
         return ""
     if is_read_only(path):
         return "mount its file system for writing, or set MEMORY_HOME to a folder on another one"
-    return "check who owns it and its permissions"
+    return "check its owner and permissions"
 
 
 def _examine_store(config: Config, examined: Examined, *, deep: bool) -> None:
@@ -402,13 +402,13 @@ def _salvage_store(config: Config, lost: list[tuple[str, Ref | None]]) -> Iterat
 # --- secrets
 
 MAX_FINDINGS = 1_000  # maximum number of findings listed; all are counted
-_ERASE = "store what is worth keeping again, without the secret, then erase the original: "
+_ERASE = "store it again without the secret if you need it, then erase the original: "
 
 
 def find_secrets(
     config: Config, waiting: Iterable[tuple[Path, int, str]], progress: Progress
 ) -> list[Finding]:
-    """Find secrets in all versions of memories, in turns, and in the queues of captured turns.
+    """Find secrets in all versions of memories, in turns, and in the queues of unstored turns.
 
     Args:
         config: The settings. The setting `redact` determines what counts as a secret; if it is
@@ -426,7 +426,7 @@ def find_secrets(
     others = sum(1 for _ in findings)
     if others:
         problem = f"{others} more memories and turns contain a secret"
-        named.append(Finding(problem, "deal with the ones listed first"))
+        named.append(Finding(problem, "erase the listed ones, then run this again"))
     return named
 
 
@@ -502,6 +502,6 @@ def _search_queues(
         if kinds:
             yield Finding(
                 f"line {number} of {file} contains {', '.join(sorted(set(kinds)))}",
-                "the line is removed when an agent continues and the turn is stored; if the turn "
+                "the line is removed when its agent runs again and stores the turn; if the turn "
                 "was refused, read the line, then remove it",
             )

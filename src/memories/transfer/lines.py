@@ -54,8 +54,8 @@ _OTHER_FILES = (
     *((bytes((0x80, version)), "a Python pickle") for version in range(2, 6)),
     (b"%YAML", "a YAML document"),
     (b"%PDF", "a PDF document"),
-    (b"\xff\xfe", "a text that looks like UTF-16; save it as UTF-8"),
-    (b"\xfe\xff", "a text that looks like UTF-16; save it as UTF-8"),
+    (b"\xff\xfe", "text that looks like UTF-16; save it as UTF-8"),
+    (b"\xfe\xff", "text that looks like UTF-16; save it as UTF-8"),
 )
 
 
@@ -89,10 +89,7 @@ def refuse_other_files(start: bytes) -> None:
         if start.startswith(sign):
             description = other
     if description:
-        kind, separator, remedy = description.partition("; ")
-        raise InvalidInput(
-            f"is not an export: {kind} is an unsupported file type{separator}{remedy}"
-        )
+        raise InvalidInput(f"is not an export: it is {description}")
 
 
 class Header(NamedTuple):

@@ -230,10 +230,10 @@ class _Migration:
             if Contents(count, digest % 2**128) != original:
                 found = amount(count, "record", "records")
                 counts = f"{found}, not {original.records}"
-                difference = "other contents" if count == original.records else counts
+                difference = "different contents" if count == original.records else counts
                 raise StoreError(
-                    f"the copy differs from the original: in it, {place.collection} of "
-                    f"{place.namespace} has {difference}; keep using the original, which was not "
+                    f"the copy differs from the original in namespace {place.namespace}: "
+                    f"{place.collection} has {difference}; keep using the original, which was not "
                     "changed, and run this again"
                 )
 

@@ -42,7 +42,7 @@ SOURCES = {
     "lines": "plain_files",
 }
 _UNKNOWN = (
-    " in an unknown format; if you know which program wrote it, name it: memory import SOURCE PATH"
+    "in an unknown format; if you know which program wrote it, run: memory import SOURCE PATH"
 )
 INCLUDE = ("branches", "subagents", "attachments")
 
@@ -66,10 +66,10 @@ def recognize(path: Path) -> str | None:
         if load(name).recognize(sample):
             return name
     if sample.is_folder:
-        raise InvalidInput(f"cannot read {shown(path.name)}: Is a directory{_UNKNOWN}")
+        raise InvalidInput(f"cannot read {shown(path.name)}: Is a directory {_UNKNOWN}")
     if sample.is_archive:
-        problem = _UNKNOWN if sample.names else " that is truncated or empty; use another copy"
-        raise InvalidInput(f"{shown(path.name)} is not an export: a ZIP archive{problem}")
+        problem = _UNKNOWN if sample.names else "that is truncated or empty; use another copy"
+        raise InvalidInput(f"{shown(path.name)} is not an export: it is a ZIP archive {problem}")
     return None
 
 

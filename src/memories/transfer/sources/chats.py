@@ -85,7 +85,7 @@ def _read_chat(reader: Reader, database: Database, chat: Mapping[str, Any]) -> I
             bubbles[str(bubble["bubbleId"])] = bubble
     order = [header.get("bubbleId") for header in dicts(chat.get("fullConversationHeadersOnly"))]
     listed = [str(bubble_id) for bubble_id in order if str(bubble_id) in bubbles] or list(bubbles)
-    reader.skip("messages that were edited away", len(bubbles) - len(listed))
+    reader.skip("messages removed by edits", len(bubbles) - len(listed))
     title = one_line(chat.get("name"))
     started_at = moment(chat.get("createdAt"))
     for bubble_id in listed:

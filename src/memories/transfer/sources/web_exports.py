@@ -64,7 +64,7 @@ def read_chatgpt(reader: Reader) -> Iterator[Item]:
 
 def _read_chatgpt_conversation(reader: Reader, conversation: Mapping[str, Any]) -> Iterator[Item]:
     if conversation.get("is_do_not_remember"):
-        reader.skip("conversations that are not to be remembered")
+        reader.skip("conversations marked as not to be remembered")
         return
     title = one_line(conversation.get("title"))
     their_id = one_line(conversation.get("conversation_id")) or one_line(conversation.get("id"))
