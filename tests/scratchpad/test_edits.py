@@ -200,7 +200,7 @@ def test_windows_line_endings_and_a_byte_order_mark_are_accepted(bob: Memories) 
         ("memories:\n", "memories: none\nmine:\n", "memories isn't a list"),
         ("scratchpad: 1", "scratchpad: 2", "is not a scratchpad of this program"),
         pytest.param(
-            "memories:\n", f"deep: {'[' * 1000}{']' * 1000}\nmemories:\n", "too many levels",
+            "memories:\n", f"deep: {'[' * 1000}{']' * 1000}\nmemories:\n", "nested too deeply",
             marks=pytest.mark.thorough,
         ),
         ("memories:\n", "memories:\n- note: no content\n", "without content"),

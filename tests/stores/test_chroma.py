@@ -275,7 +275,7 @@ class Impostor(http.server.BaseHTTPRequestHandler):
         (503, "starting", False, "not ready|did not finish"),
         (429, '{"error": "RateLimited"}', False, "not ready"),
         (502, "bad gateway", False, "not ready|did not finish"),
-        (200, "", True, "broke off"),
+        (200, "", True, "was lost"),
     ],
 )
 def test_a_server_that_is_not_chroma_is_a_one_line_error(

@@ -771,7 +771,7 @@ def test_a_damaged_index_is_reported_and_can_be_removed(
             lambda: open_store(SPACE).append([record("n")]),
         ):
             with pytest.raises(
-                StoreDamaged, match=r"remove .*\.memories, which loses no memory.*memory reembed"
+                StoreDamaged, match=r"remove .*\.memories \(no memory is lost\).*memory reembed"
             ):
                 use()
     shutil.rmtree(folder / ".memories")

@@ -243,8 +243,8 @@ def refuse_agent(decision: str) -> None:
     """
     if variable := agent_variable():
         raise InvalidInput(
-            f"{decision} is for a person to decide, but {variable} is set, so an agent runs this; "
-            "a person can run it in a terminal without that variable"
+            f"{decision} is for a person to decide, but {variable} is set, so an agent is running "
+            "this; a person can run it in a terminal without that variable"
         )
 
 

@@ -257,7 +257,7 @@ def _read_yaml(text: str) -> Parts:
     try:
         root = yaml.load(text, Loader)  # noqa: S506 - builds only strings, lists and mappings
     except RecursionError:
-        raise ValueError("it has too many levels") from None
+        raise ValueError("it is nested too deeply") from None
     except yaml.YAMLError as exc:
         mark = getattr(exc, "problem_mark", None)
         place = "" if mark is None else f" at line {mark.line + 1}"

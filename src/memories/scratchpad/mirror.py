@@ -167,8 +167,8 @@ class Mirror:
                 return
             reason = getattr(exc, "strerror", None) or exc
             raise StoreError(
-                f"{place.file} still shows a memory that is deleted, changed or to be forgotten, "
-                f"but can't be written ({reason}); remove that file"
+                f"{place.file} still shows a memory that was deleted or changed, or is to be "
+                f"forgotten, but can't be written ({reason}); remove that file"
             ) from exc
 
 

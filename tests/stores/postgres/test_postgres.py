@@ -127,7 +127,7 @@ def test_a_wrong_password_is_refused_and_never_shown(
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"host": "no-such-host.invalid"}, "host is not known"),
+        ({"host": "no-such-host.invalid"}, "host is unknown"),
         ({"port": 0}, "nothing listens"),
         ({"database": "missing"}, "does not have this database"),
         ({"user": "nobody-known"}, "does not have this user"),

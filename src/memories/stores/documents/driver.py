@@ -314,7 +314,7 @@ class StoreClient:
                 f"{self.address} {exc}; {(_UNSURE if writes else 'check whether it is overloaded')}"
             )
         advice = _UNSURE if writes else "check whether it is running, and try again"
-        return f"the connection to {self.address} broke off ({exc}); {advice}"
+        return f"the connection to {self.address} was lost ({exc}); {advice}"
 
 
 def parse_tls(query: str, product: str) -> bool | None:

@@ -74,8 +74,8 @@ class Index(SQLiteStore):
             if str(path) not in str(exc):
                 raise
             raise StoreDamaged(
-                f"{path} is damaged; remove {path.parent}, which loses no memory, "
-                "and run: memory reembed"
+                f"{path} is damaged; remove {path.parent} (no memory is lost) and run: "
+                "memory reembed"
             ) from exc
 
     def read_states(self, names: Iterable[str]) -> dict[str, FileState]:

@@ -101,7 +101,7 @@ class LocalFiles:
         if work is not None and work.pid != os.getpid():
             raise StoreError(
                 f"{self.folder.path} was being written to when this process was forked; use the "
-                "start method spawn for processes"
+                'start method "spawn"'
             )
         return work
 

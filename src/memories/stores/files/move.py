@@ -111,7 +111,7 @@ class Mover:
         if self._target is not None:
             if self._target.startswith("files:"):
                 raise ConfigError(
-                    "file_migrate_to is itself a files store; name a larger one, such as "
+                    "file_migrate_to is itself a files store; set it to a larger store, such as "
                     "sqlite:///path"
                 )
             if not _LARGER_STORE.match(self._target):  # a driver checks the URL on first use

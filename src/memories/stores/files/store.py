@@ -307,7 +307,7 @@ def check_files(files: LocalFiles, *, deep: bool) -> list[Finding]:
             findings += _check_file(files, collection, namespace, deep=deep)
     if files.has_index():
         reported = {finding.ref for finding in findings} - {None}
-        remedy = f"remove {files.folder.inner}, which loses no memory, and run: memory reembed"
+        remedy = f"remove {files.folder.inner} (no memory is lost) and run: memory reembed"
         for finding in files.index.check(deep=deep):
             if finding.ref not in reported:
                 findings.append(finding._replace(remedy=remedy, ref=None))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _REFUSED = (
     (
         ("could not translate host name", "name or service not known", "failed to resolve host"),
-        "its host is not known; check the name",
+        "its host is unknown; check the name",
     ),
     (
         ("password authentication failed",),
@@ -66,10 +66,10 @@ _UNREACHABLE = (  # trying again may help
         ("connection refused", "no such file or directory"),
         "nothing listens at that address; start the server, or check host and port",
     ),
-    (("starting up",), "it is just starting; try again"),
+    (("starting up",), "it is still starting; try again"),
     (("recovery mode",), "it is recovering from a crash; try again"),
     # "not yet accepting connections", "not accepting commands"
-    (("accepting connections", "accepting commands"), "it is just starting; try again"),
+    (("accepting connections", "accepting commands"), "it is still starting; try again"),
     (("shutting down",), "it is shutting down; try again when it is back"),
     (("timeout expired", "timed out"), "it does not answer; check host, port and firewall"),
     (("timeout",), "it does not answer in time; try again"),
@@ -167,7 +167,7 @@ _TRANSLATIONS: tuple[tuple[str, type[StoreError], str], ...] = (
         StoreError,
         (
             "{masked_url} is a read-only replica; "
-            "name the primary, or add target_session_attrs=read-write"
+            "connect to the primary, or add target_session_attrs=read-write"
         ),
     ),
     (
@@ -175,8 +175,8 @@ _TRANSLATIONS: tuple[tuple[str, type[StoreError], str], ...] = (
         StoreError,
         "{masked_url}: the user may not do this ({detail}); ask the database's owner to allow it",
     ),
-    ("DiskFull", StoreFull, "{masked_url}: the disk of the server is full ({detail})"),
-    ("OutOfMemory", StoreError, "{masked_url}: the server has no space left ({detail})"),
+    ("DiskFull", StoreFull, "{masked_url}: the server's disk is full ({detail})"),
+    ("OutOfMemory", StoreError, "{masked_url}: the server is out of memory ({detail})"),
     (
         "DataCorrupted IndexCorrupted",
         StoreDamaged,
@@ -200,8 +200,8 @@ def translation(exc: "psycopg.Error", masked_url: str) -> StoreError | Conflict:
     if isinstance(exc, errors.UniqueViolation):
         is_key = (exc.diag.constraint_name or "").endswith("_key")
         return Conflict(
-            f"another writer has already used the {('key' if is_key else 'position')} of a record; "
-            "read it again"
+            "another writer has already stored a record with the same "
+            f"{('key' if is_key else 'position')}; read it again"
         )
     for names, kind, message in _TRANSLATIONS:
         if isinstance(exc, tuple(getattr(errors, name) for name in names.split())):

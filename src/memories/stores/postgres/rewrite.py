@@ -413,7 +413,7 @@ def erase(server: Server) -> tuple[str, ...]:
             elif not leaf.owned:
                 raise StoreError(
                     "the records are removed, but their bytes are not yet erased: only the owner "
-                    f"of {table} may replace it; forget again as that user"
+                    f"of {table} may replace it; forget the records again as that user"
                 )
         if table not in elsewhere:
             _erase(server, table, parts)

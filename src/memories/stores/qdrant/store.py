@@ -181,7 +181,7 @@ class RestTransport:
 
     def _not_qdrant(self) -> StoreError:
         return StoreError(
-            f"the server that answers as {self._client.address} is not Qdrant; check the address"
+            f"the server at {self._client.address.url} is not Qdrant; check the address"
         )
 
     def _reason(self, answer: Answer) -> str:
