@@ -159,7 +159,7 @@ class HttpStore(Store):
         try:
             yield
         except BaseException:
-            # If this fails, the server undoes the transaction by itself; the first error is raised.
+            # If this fails, the server undoes the transaction on its own. Raise the first error.
             with contextlib.suppress(MemoriesError):
                 self._ask(step_after_error)
             raise

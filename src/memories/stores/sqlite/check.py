@@ -414,7 +414,7 @@ def _rebuild_words(inspection: Inspection) -> None:
 # --- the parts
 
 PARTS = (
-    # The counters come first, because the repairs below fire their triggers.
+    # The counting triggers come first, because the repairs below fire them.
     Part("triggers that count", derived.find_wrong_triggers, derived.recreate_triggers),
     Part("the number of the last record", derived.find_wrong_last_seq, derived.rebuild_last_seq),
     Part(
