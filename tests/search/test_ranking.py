@@ -69,14 +69,14 @@ def rules(**changes: Any) -> RankingRules:
 
 
 def order(*candidates: Features, **changes: Any) -> list[int]:
-    """Rank candidates; return the places of those that are not dropped."""
-    return [place.row for place in rank(candidates, rules(**changes)) if not place.dropped]
+    """Rank candidates; return the rows of those that are not dropped."""
+    return [ranked.row for ranked in rank(candidates, rules(**changes)) if not ranked.dropped]
 
 
 def only(candidate: Features, **changes: Any) -> Ranked:
     """Rank one candidate alone."""
-    [place] = rank([candidate], rules(**changes))
-    return place
+    [ranked] = rank([candidate], rules(**changes))
+    return ranked
 
 
 def test_no_candidates_give_no_ranking() -> None:
@@ -369,10 +369,10 @@ def test_scores_are_clipped_but_the_order_is_not() -> None:
         [said(**full, window_similarity=1.0, session_similarity=1.0, **each) for each in signs],
         rules(),
     )
-    assert [(place.row, place.score) for place in high] == [(1, 1.0), (2, 1.0), (0, 1.0)]
+    assert [(ranked.row, ranked.score) for ranked in high] == [(1, 1.0), (2, 1.0), (0, 1.0)]
     signs = ({"aside": 1.0}, {"aside": 1.0, "brevity": 1.0}, {"brevity": 1.0})
     low = rank([said(window_words=0.01, **each) for each in signs], rules())
-    assert [(place.row, place.score) for place in low] == [(2, 0.0), (0, 0.0), (1, 0.0)]
+    assert [(ranked.row, ranked.score) for ranked in low] == [(2, 0.0), (0, 0.0), (1, 0.0)]
 
 
 def test_turns_and_memories_share_one_order() -> None:
@@ -442,8 +442,8 @@ def test_a_candidate_without_a_common_word_must_be_near_the_best() -> None:
 )
 def test_words_beside_a_turn_keep_it(evidence: dict[str, float], kept: bool) -> None:
     dropped = {
-        place.row: place.dropped
-        for place in rank([found(0.8), said(similarity=0.1, **evidence)], rules())
+        ranked.row: ranked.dropped
+        for ranked in rank([found(0.8), said(similarity=0.1, **evidence)], rules())
     }
     assert (not dropped[1]) is kept
     assert kept or "shares no word with the query, and its similarity is below 0.40" in dropped[1]
@@ -487,11 +487,11 @@ def test_a_query_in_doubt_has_bounds_and_a_familiar_one_some_margin() -> None:
 
 
 def test_the_limit_counts_only_hits() -> None:
-    places = rank(
+    ranking = rank(
         [found(0.9, confidence=0.0), found(0.8), found(0.7), found(0.6)],
         rules(limit=2, min_confidence=0.1),
     )
-    assert [(place.row, place.dropped) for place in places] == [
+    assert [(ranked.row, ranked.dropped) for ranked in ranking] == [
         (0, "confidence 0.00 is below 0.10"), (1, ""), (2, ""), (3, "beyond the limit")
     ]  # fmt: skip
 
@@ -504,9 +504,9 @@ def test_the_noise_floor_grows_with_what_is_searched() -> None:
 
 
 def test_a_doubtful_query_finds_only_candidates_near_the_best() -> None:
-    places = rank([found(0.25, 2.0), found(0.21), found(0.15, 2.0)], rules(near_best=0.06))
-    assert [place.row for place in places if not place.dropped] == [0, 1]
-    assert ["may be noise" in place.dropped for place in places if place.row == 2] == [True]
+    ranking = rank([found(0.25, 2.0), found(0.21), found(0.15, 2.0)], rules(near_best=0.06))
+    assert [ranked.row for ranked in ranking if not ranked.dropped] == [0, 1]
+    assert ["may be noise" in ranked.dropped for ranked in ranking if ranked.row == 2] == [True]
 
 
 # --- thresholds
@@ -546,7 +546,7 @@ def test_verbatim_candidates_are_first() -> None:
     verbatim = Features(Evidence.standalone(5.0, 0.95, 0.0), verbatim=True)
     assert order(better, verbatim, better) == [1, 0, 2]
     assert order(better, verbatim._replace(verbatim=False), better) == [0, 2, 1]
-    scores = [place.score for place in rank([better, verbatim], rules())]
+    scores = [ranked.score for ranked in rank([better, verbatim], rules())]
     assert scores == sorted(scores, reverse=True)
 
 

@@ -379,7 +379,7 @@ class _GatedBackend(EngineBackend):
                 return []
             rater = _Rater([result])
             hits: list[Hit] = []
-            for ranked in result.ranked:
+            for ranked in result.ranking:
                 entry = rater.rate(result, ranked, ranked.features.evidence.words)
                 if ranked.dropped or entry.relevance < gate.THRESHOLD:
                     continue
@@ -431,7 +431,7 @@ class _Rater:
             need = gate.rate_need(model, vector)
             self._relate = gate.relation_rater(model, vector)
         self._gate = gate.Gate(query.text, need)
-        meanings = [_meaning(own, ranked.features) for ranked in own.ranked]
+        meanings = [_meaning(own, ranked.features) for ranked in own.ranking]
         self._best = max((meaning for meaning in meanings if meaning is not None), default=None)
 
     def rate(self, result: SearchResult, ranked: Ranked, words: float) -> Rated:
@@ -462,7 +462,7 @@ class _Rater:
 
         The gate replaces the search's own thresholds, which are meant for questions.
         """
-        for ranked in result.ranked:
+        for ranked in result.ranking:
             features = ranked.features
             if features.confidence < min_confidence:
                 continue

@@ -1,25 +1,32 @@
 """Ranking: the score and the order of candidates, and why some are not hits. Pure.
 
-Words and similarity are each a weighted mean over three scales: the text itself, a window around
-it, and its session (`surroundings`). A memory has no surroundings. If only memories are searched, a
-memory is *standalone*: its own words and similarity count on all scales. If turns are searched too
-(scope `all`), a memory's window and session words are the share of the query's words that it
-contains, as for turns. Signs for and against a turn are added; a memory has one of them, its date:
+`rank` scores each candidate, drops some with a reason, moves corrections, and applies the limit.
+The score is made in two steps. `fuse` compares the text with the query:
 
-    words      = mean of own, best of session, window, session      own = BM25 / max(best BM25, 4)
-    similarity = mean of own, window, session
-    fused      = (words + weight × similarity + Σ signs / unit) / (1 + weight)
-                 unit = sum of the word weights; the weight of similarity is twice as
-                 large for a standalone memory
-    score      = baseline + (fused - baseline) × the factor for age and use of a memory
-                 baseline = what an unrelated text gets; see `_score`
+    words      = weighted mean of own words, the session's best, window words and session words
+                 own words = BM25 / max(best BM25 of all candidates, 4)
+    similarity = weighted mean of the cosines of the text, its window and its session
+    signs      = weighted sum of signs for and against a text / sum of the word weights
+    fused      = (words + weight × similarity + signs) / (1 + weight)
 
-A memory that consists of the query's words gets the best score. Candidates that are noise, share
-neither words nor meaning with the query, or are too faded are dropped, each with a reason.
+`_score` then applies the age and the use of a memory, but only to the part above the baseline,
+which is the score of an unrelated text:
 
-Afterwards a correction moves before the hit that it corrects (`_corrections_first`), a newer memory
-before an older one that it may replace (`search.put_newer_first`), and memories whose anchors
-changed or that have expired move to the end (`results.with_verdicts`).
+    score      = baseline + (fused - baseline) × factor for age and use
+
+The window and the session are those around a turn (`surroundings`). A memory has neither:
+
+- If only memories are searched, it is *standalone*. Its own words and similarity count for its
+  window and session too, and the weight of similarity is doubled.
+- If turns are searched too (scope `all`), its window and session words are the share of the query's
+  words that it contains, as for turns.
+
+Only turns have signs, except that a memory has its date. A memory that consists of the query's
+words gets the best score.
+
+After `rank`, a newer memory moves before an older one that it may replace
+(`search.put_newer_first`), and memories whose anchors changed or that have expired move to the end
+(`results.with_verdicts`).
 
 `Weights` holds the weights of the means and of the signs, and says where the numbers come from. The
 weight of similarity is a constant of the embedder (`Space.weight`).
@@ -248,21 +255,21 @@ def fuse(evidence: Evidence, best_words: float, weight: float) -> Any:
         weight: The weight of similarity relative to words. Without a similarity, only words and
             signs count, and signs count no more than they would with a similarity.
     """
-    full = max(best_words, FULL_WORDS)
+    full_words = max(best_words, FULL_WORDS)
     if evidence.similarity is None:
         # Words alone decide, so even a match on a few common words gets its full weight.
-        full = max(best_words, 1e-9)
-    own = evidence.words / full  # for a standalone memory, the entire word score
-    window, session = evidence.window_words, evidence.session_words
-    if window is None:
-        window = own
-    if session is None:
-        session = own
+        full_words = max(best_words, 1e-9)
+    own_words = evidence.words / full_words  # for a standalone memory, the entire word score
+    window_words, session_words = evidence.window_words, evidence.session_words
+    if window_words is None:
+        window_words = own_words
+    if session_words is None:
+        session_words = own_words
     words = (
-        WEIGHTS.own_words * own
-        + WEIGHTS.session_best * (evidence.session_best / full)
-        + WEIGHTS.window_words * window
-        + WEIGHTS.session_words * session
+        WEIGHTS.own_words * own_words
+        + WEIGHTS.session_best * (evidence.session_best / full_words)
+        + WEIGHTS.window_words * window_words
+        + WEIGHTS.session_words * session_words
     ) / _WORD_UNIT
     signs = _sum_signs(evidence) / _WORD_UNIT
     if evidence.similarity is None:
@@ -291,79 +298,91 @@ def _sum_signs(evidence: Evidence) -> Any:
     )
 
 
-def rank(candidates: Sequence[Features], rules: RankingRules) -> list[Ranked]:
-    """Return all candidates by score, best first; each dropped one has a reason."""
-    evidence = [candidate.evidence for candidate in candidates]
+def rank(all_features: Sequence[Features], rules: RankingRules) -> list[Ranked]:
+    """Return all candidates by score, best first; each dropped one has a reason.
+
+    A correction precedes the hit that it corrects, even if its score was lower.
+    """
+    evidence = [features.evidence for features in all_features]
     best_words = max([part.words for part in evidence], default=0.0)
     similarities = [part.similarity for part in evidence if part.similarity is not None]
-    best = max(similarities, default=0.0)
+    best_similarity = max(similarities, default=0.0)
     noise = ""
-    if best < rules.floor:
+    if best_similarity < rules.floor:
         noise = (
             f"the query looks like noise: no text has a similarity of {rules.floor:.2f} or "
             "contains half of the query's words"
         )
-    weakest = WORDLESS_SHARE * best
-    min_if_noise = best - rules.near_best
-    judged: list[Ranked] = []
-    for place in _score_all(candidates, best_words, rules):
-        reason = noise or _reason_to_drop(place.features, rules, weakest, min_if_noise)
-        judged.append(place._replace(dropped=reason) if reason else place)
-    judged = _apply_thresholds(judged, best_words, rules)
-    ordered: list[Ranked] = []
+    min_wordless = WORDLESS_SHARE * best_similarity
+    min_if_noise = best_similarity - rules.near_best
+    ranking: list[Ranked] = []
+    for ranked in _score_all(all_features, best_words, rules):
+        reason = noise or _reason_to_drop(ranked.features, rules, min_wordless, min_if_noise)
+        ranking.append(ranked._replace(dropped=reason) if reason else ranked)
+    ranking = _apply_thresholds(ranking, best_words, rules)
+    ranking = _corrections_first(ranking, include_corrected=rules.include_corrected)
+    return _apply_limit(ranking, rules.limit)
+
+
+def _apply_limit(ranking: Sequence[Ranked], limit: int) -> list[Ranked]:
+    """Drop the hits beyond the limit, and all but the best part of a long message. Scores become 0
+    to 1.
+    """
+    limited: list[Ranked] = []
     hits = 0
     messages: set[str] = set()
-    for place in _corrections_first(judged, include_corrected=rules.include_corrected):
-        message = place.features.message
-        reason = place.dropped
+    for ranked in ranking:
+        message = ranked.features.message
+        reason = ranked.dropped
         if not reason and message in messages:
             reason = "another part of the same message is a hit"
-        elif not reason and hits >= rules.limit:
+        elif not reason and hits >= limit:
             reason = BEYOND_LIMIT
         if not reason:
             hits += 1
             if message:
                 messages.add(message)
-        ordered.append(place._replace(score=min(1.0, max(0.0, place.score)), dropped=reason))
-    return ordered
+        score = min(1.0, max(0.0, ranked.score))
+        limited.append(ranked._replace(score=score, dropped=reason))
+    return limited
 
 
 def _score_all(
-    candidates: Sequence[Features], best_words: float, rules: RankingRules
+    all_features: Sequence[Features], best_words: float, rules: RankingRules
 ) -> list[Ranked]:
     """Return all candidates by score, best first.
 
     A candidate that consists of the query's words gets the best score, unless the formula decides.
     """
-    scored = [_score(row, candidate, best_words, rules) for row, candidate in enumerate(candidates)]
+    scored = [_score(row, features, best_words, rules) for row, features in enumerate(all_features)]
     if rules.relevance is None or not rules.relevance.by_formula:
-        best_score = max([place.score for place in scored], default=0.0)
-        for place in scored:
-            if place.features.verbatim:
-                scored[place.row] = place._replace(score=best_score)
+        best_score = max([ranked.score for ranked in scored], default=0.0)
+        for ranked in scored:
+            if ranked.features.verbatim:
+                scored[ranked.row] = ranked._replace(score=best_score)
 
-    def sort_key(place: Ranked) -> tuple[float, bool, float]:
+    def sort_key(ranked: Ranked) -> tuple[float, bool, float]:
         # On a tie the newer memory comes first; turns have no age here and keep their order.
-        return -place.score, not place.features.verbatim, place.features.age_days
+        return -ranked.score, not ranked.features.verbatim, ranked.features.age_days
 
     return sorted(scored, key=sort_key)
 
 
-def _corrections_first(ranked: Sequence[Ranked], *, include_corrected: bool) -> Sequence[Ranked]:
+def _corrections_first(ranking: Sequence[Ranked], *, include_corrected: bool) -> list[Ranked]:
     """Move each correction to just before the hit that it corrects, and give it at least that hit's
     score. A correction that isn't a hit itself is not moved.
 
     Args:
-        ranked: All candidates, best first.
+        ranking: All candidates, best first.
         include_corrected: Keep corrected hits; otherwise they are dropped.
     """
-    named = [place for place in ranked if not place.dropped and place.features.name]
-    hits = {place.features.name: place for place in named}
-    if not any(place.features.corrected_by in hits for place in named):
-        return ranked
+    memories = [ranked for ranked in ranking if not ranked.dropped and ranked.features.name]
+    hits = {ranked.features.name: ranked for ranked in memories}
+    if not any(ranked.features.corrected_by in hits for ranked in memories):
+        return list(ranking)
     placed: dict[int, Ranked] = {}
-    for place in ranked:
-        chain = [place]
+    for ranked in ranking:
+        chain = [ranked]  # from the oldest statement to its latest correction
         while chain[-1].row not in placed and not chain[-1].dropped:
             newer = hits.get(chain[-1].features.corrected_by)
             if newer is None or newer in chain:
@@ -373,135 +392,148 @@ def _corrections_first(ranked: Sequence[Ranked], *, include_corrected: bool) -> 
             reason = link.dropped
             if not reason and not include_corrected and link.features.corrected_by in hits:
                 reason = "another hit corrects it"
-            placed.setdefault(
-                link.row, link._replace(score=max(place.score, link.score), dropped=reason)
-            )
+            score = max(ranked.score, link.score)
+            placed.setdefault(link.row, link._replace(score=score, dropped=reason))
     return list(placed.values())
 
 
-def _score(row: int, candidate: Features, best_words: float, rules: RankingRules) -> Ranked:
-    score = float(fuse(candidate.evidence, best_words, rules.weight))
+def _score(row: int, features: Features, best_words: float, rules: RankingRules) -> Ranked:
+    """Return a candidate with its score: the fused score, changed by its age and use if it is a
+    memory.
+    """
+    fused = float(fuse(features.evidence, best_words, rules.weight))
     relevance = rules.relevance
-    if relevance is None or not candidate.name:
-        return Ranked(row, candidate, score)
+    if relevance is None or not features.name:
+        return Ranked(row, features, fused)
     if relevance.by_formula:
-        return _score_by_formula(row, candidate, score, relevance)
-    policy = DecayPolicy.STABLE if candidate.pinned else candidate.decay_policy
-    fresh = freshness(candidate.age_days, relevance.decay_rate, policy)
+        return _score_by_formula(row, features, fused, relevance)
+    policy = DecayPolicy.STABLE if features.pinned else features.decay_policy
+    fresh = freshness(features.age_days, relevance.decay_rate, policy)
     max_boost = relevance.most_boost
     use = max_boost
-    if not candidate.pinned:
-        use = boost(candidate.accesses, relevance.boost_rate, max_boost)
-    threshold = relevance.thresholds[_staleness(candidate, relevance)]
+    if not features.pinned:
+        use = boost(features.accesses, relevance.boost_rate, max_boost)
+    threshold = relevance.thresholds[_staleness(features, relevance)]
     # Age and use scale only the part of a score above that of an unrelated text. Some models rate
     # all texts as similar, so 2 % of a whole score may be much of the difference between two texts.
     weight = rules.weight
-    if candidate.evidence.is_standalone:
+    if features.evidence.is_standalone:
         weight *= STANDALONE
     baseline = 0.0
-    if candidate.evidence.similarity is not None:
+    if features.evidence.similarity is not None:
         baseline = rules.noise_mean * weight / (1 + weight)
-    baseline = min(baseline, score)
-    score = baseline + (score - baseline) * factor(fresh, use, relevance.least_freshness)
-    return Ranked(row, candidate, score, fresh, use, threshold)
+    baseline = min(baseline, fused)
+    score = baseline + (fused - baseline) * factor(fresh, use, relevance.least_freshness)
+    return Ranked(row, features, score, fresh, use, threshold)
 
 
-def _score_by_formula(row: int, candidate: Features, fused: float, relevance: Relevance) -> Ranked:
+def _score_by_formula(row: int, features: Features, fused: float, relevance: Relevance) -> Ranked:
     """Score by the formula in docs/relevance.md ("Decision 5"): a product without bounds.
 
     A candidate without a similarity uses its fused score instead, which depends on words alone.
     """
-    similarity = candidate.evidence.similarity
+    similarity = features.evidence.similarity
     fresh = 1.0
-    if not candidate.pinned:
-        fresh = fade(candidate.age_days, relevance.decay_rate)
-    use = boost(candidate.accesses, relevance.boost_rate, math.inf)
+    if not features.pinned:
+        fresh = fade(features.age_days, relevance.decay_rate)
+    use = boost(features.accesses, relevance.boost_rate, math.inf)
     score = (fused if similarity is None else similarity) * fresh * use
-    threshold = relevance.thresholds[_staleness(candidate, relevance)]
-    return Ranked(row, candidate, score, fresh, use, threshold)
+    threshold = relevance.thresholds[_staleness(features, relevance)]
+    return Ranked(row, features, score, fresh, use, threshold)
 
 
-def _staleness(candidate: Features, relevance: Relevance) -> int:
+def _staleness(features: Features, relevance: Relevance) -> int:
     """Return `FRESH`, `NORMAL` or `STALE`. A stable memory is never stale, even if the formula ages
     it.
     """
-    fresh = freshness(candidate.age_days, relevance.decay_rate, candidate.decay_policy)
-    if candidate.pinned:
+    fresh = freshness(features.age_days, relevance.decay_rate, features.decay_policy)
+    if features.pinned:
         return FRESH
-    return staleness(fresh, candidate.accesses, relevance)
+    return staleness(fresh, features.accesses, relevance)
 
 
 def _reason_to_drop(
-    candidate: Features, rules: RankingRules, weakest: float, min_if_noise: float
+    features: Features, rules: RankingRules, min_wordless: float, min_if_noise: float
 ) -> str:
     """Return why a candidate does not answer; empty if it may.
 
-    `weakest` is the minimum similarity of a candidate without a shared word. `min_if_noise` is the
-    minimum similarity of any candidate if the query may be noise.
+    `min_wordless` is the minimum similarity of a candidate without a shared word. `min_if_noise` is
+    the minimum similarity of any candidate if the query may be noise.
     """
-    evidence = candidate.evidence
+    evidence = features.evidence
     similarity = evidence.similarity
-    if evidence.words <= 0 and (evidence.window_words or 0.0) <= 0 and not candidate.on_date:
-        reason = _reason_without_words(similarity, weakest, readable=candidate.readable)
+    if evidence.words <= 0 and (evidence.window_words or 0.0) <= 0 and not features.on_date:
+        reason = _reason_without_words(similarity, min_wordless, readable=features.readable)
         if reason:
             return reason
     if similarity is not None and similarity < min_if_noise:
         return f"the query may be noise, and its similarity is below {min_if_noise:.2f}"
     if rules.min_similarity > 0 and (similarity is None or similarity < rules.min_similarity):
         return f"similarity is below {rules.min_similarity:.2f}"
-    if candidate.confidence < rules.min_confidence:
-        return f"{LOW_CONFIDENCE} {candidate.confidence:.2f} is below {rules.min_confidence:.2f}"
+    if features.confidence < rules.min_confidence:
+        return f"{LOW_CONFIDENCE} {features.confidence:.2f} is below {rules.min_confidence:.2f}"
     return ""
 
 
-def _reason_without_words(similarity: float | None, weakest: float, *, readable: bool) -> str:
+def _reason_without_words(similarity: float | None, min_wordless: float, *, readable: bool) -> str:
     """Return why a candidate without a shared word does not answer; empty if it may answer."""
     if similarity is None:
         return "shares no word with the query"
-    if similarity < weakest:
-        return f"shares no word with the query, and its similarity is below {weakest:.2f}"
+    if similarity < min_wordless:
+        return f"shares no word with the query, and its similarity is below {min_wordless:.2f}"
     if not readable:
         return "shares no word with the query, and the model does not know its language"
     return ""
 
 
 def _apply_thresholds(
-    ranked: Sequence[Ranked], best_words: float, rules: RankingRules
+    ranking: Sequence[Ranked], best_words: float, rules: RankingRules
 ) -> list[Ranked]:
-    """Drop memories with too few shared words and too little similarity for their age and use.
+    """Drop memories whose similarity is too low for their age and use.
 
-    Fresh and normal memories are dropped only if a clear answer is clearly more similar: otherwise
-    the most similar one may be the answer. A stale memory must be a clear answer itself.
+    A memory is *clear* if its similarity reaches its threshold, or is unknown. Clear memories are
+    kept, and so are those that speak for themselves (`_speaks_for_itself`). Of the others:
+
+    - A stale memory is dropped.
+    - A fresh or normal one is dropped if a clear memory is more similar by `NEAR_CLEAR`. Without
+      such a memory, the one that is below its threshold may be the answer.
+
+    Thresholds are calibrated similarities. They are converted to cosines for the comparison.
     """
     if rules.curve is None or rules.relevance is None:
-        return list(ranked)
-    relevance = rules.relevance
-    thresholds = {place.threshold for place in ranked}
-    cosines = {threshold: to_cosine(threshold, *rules.curve) for threshold in thresholds}
-
-    def is_clear(place: Ranked) -> bool:
-        similarity = place.features.evidence.similarity
-        return similarity is None or similarity >= cosines[place.threshold]
-
-    open_places = [place for place in ranked if place.threshold and not place.dropped]
-    clear_similarities = [
-        place.features.evidence.similarity or 0.0 for place in open_places if is_clear(place)
-    ]
+        return list(ranking)
+    thresholds = {ranked.threshold for ranked in ranking}
+    min_cosines = {threshold: to_cosine(threshold, *rules.curve) for threshold in thresholds}
+    clear_similarities: list[float] = []
+    unclear: dict[int, Ranked] = {}  # by index in `ranking`
+    for at, ranked in enumerate(ranking):
+        if ranked.dropped or not ranked.threshold:
+            continue  # turns have no threshold
+        similarity = ranked.features.evidence.similarity
+        if similarity is not None and similarity < min_cosines[ranked.threshold]:
+            unclear[at] = ranked
+        else:
+            clear_similarities.append(similarity or 0.0)
     slope, _ = rules.curve
-    near = max(clear_similarities, default=0.0) - NEAR_CLEAR / slope
-    dropped: set[int] = set()
-    for place in open_places:
-        candidate = place.features
-        is_stale = _staleness(candidate, relevance) == STALE
-        enough_words = STALE_WORDS_SHARE * max(best_words, FULL_WORDS) if is_stale else 0.0
-        speaks_for_itself = (
-            candidate.on_date or candidate.verbatim or candidate.evidence.words > enough_words
-        )
-        is_further = bool(clear_similarities) and (candidate.evidence.similarity or 0.0) < near
-        if not speaks_for_itself and not is_clear(place) and (is_stale or is_further):
-            dropped.add(place.row)
-    reason = "calibrated similarity is below its threshold of {:.2f}"
-    return [
-        place._replace(dropped=reason.format(place.threshold)) if place.row in dropped else place
-        for place in ranked
-    ]
+    best_clear = max(clear_similarities, default=-math.inf)
+    near_best_clear = best_clear - NEAR_CLEAR / slope
+    judged = list(ranking)
+    for at, ranked in unclear.items():
+        features = ranked.features
+        is_stale = _staleness(features, rules.relevance) == STALE
+        if not is_stale and features.evidence.similarity >= near_best_clear:
+            continue
+        if not _speaks_for_itself(features, best_words, is_stale=is_stale):
+            reason = f"calibrated similarity is below its threshold of {ranked.threshold:.2f}"
+            judged[at] = ranked._replace(dropped=reason)
+    return judged
+
+
+def _speaks_for_itself(features: Features, best_words: float, *, is_stale: bool) -> bool:
+    """Return whether a memory needs no similarity: it is from a day in the query, consists of its
+    words, or shares enough words with it. One word is enough unless the memory is stale.
+    """
+    enough_words = 0.0
+    if is_stale:
+        enough_words = STALE_WORDS_SHARE * max(best_words, FULL_WORDS)
+    return features.on_date or features.verbatim or features.evidence.words > enough_words

@@ -155,7 +155,7 @@ class _Considering(Sequence[Considered]):
 
     @functools.cached_property
     def _entries(self) -> tuple[Considered, ...]:
-        return tuple(map(self._result.describe, self._result.ranked))
+        return tuple(map(self._result.describe, self._result.ranking))
 
     @overload
     def __getitem__(self, at: int) -> Considered: ...
@@ -185,7 +185,7 @@ class SearchResult(NamedTuple):
     store: Store
     query: Query
     candidates: Sequence[Candidate]
-    ranked: Sequence[Ranked]
+    ranking: Sequence[Ranked]
     note: str = ""
 
     def vectors(self) -> "dict[Ref, NDArray[np.float32]]":
@@ -194,32 +194,34 @@ class SearchResult(NamedTuple):
 
     def memories(self) -> list[Record]:
         """Return the records of the hits that are memories."""
-        records = [self.candidates[place.row].record for place in self.ranked if not place.dropped]
+        records = [
+            self.candidates[ranked.row].record for ranked in self.ranking if not ranked.dropped
+        ]
         return [record for record in records if record.ref.collection is Collection.MEMORY]
 
     def hits(self) -> tuple[Hit, ...]:
         """Return the hits, best first."""
-        return tuple(self.to_hit(place) for place in self.ranked if not place.dropped)
+        return tuple(self.to_hit(ranked) for ranked in self.ranking if not ranked.dropped)
 
     def explanation(self) -> Explanation:
         """Return the hits, and all candidates with the numbers behind their scores."""
         return Explanation(self.hits(), _Considering(self), tuple(self.query.terms), self.note)
 
-    def describe(self, place: Ranked) -> Considered:
+    def describe(self, ranked: Ranked) -> Considered:
         """Return a candidate with the numbers behind its score."""
-        record, features = self.candidates[place.row].record, place.features
+        record, features = self.candidates[ranked.row].record, ranked.features
         is_turn = record.ref.collection is Collection.HISTORY
         numbers = _round_evidence(features.evidence, is_turn=is_turn)
         numbers["confidence"] = features.confidence
-        numbers["freshness"] = round(place.freshness, 4)
-        numbers["boost"] = round(place.boost, 4)
-        numbers["threshold"] = place.threshold or None
+        numbers["freshness"] = round(ranked.freshness, 4)
+        numbers["boost"] = round(ranked.boost, 4)
+        numbers["threshold"] = ranked.threshold or None
         entry_id = self._read(record).id if is_turn else record.ref.group
-        return Considered(entry_id, record.text, round(place.score, 4), numbers, place.dropped)
+        return Considered(entry_id, record.text, round(ranked.score, 4), numbers, ranked.dropped)
 
-    def to_hit(self, place: Ranked) -> Hit:
+    def to_hit(self, ranked: Ranked) -> Hit:
         """Return a candidate as a hit, whether or not it was dropped."""
-        candidate = self.candidates[place.row]
+        candidate = self.candidates[ranked.row]
         similarity = calibrated = None
         if candidate.similarity is not None:
             similarity = round(min(1.0, max(0.0, candidate.similarity)), 4)
@@ -228,7 +230,7 @@ class SearchResult(NamedTuple):
                 calibrated = round(calibrate(similarity, *calibration), 4)
         return Hit(
             found=self._read(candidate.record),
-            score=round(place.score, 4),
+            score=round(ranked.score, 4),
             similarity=similarity,
             calibrated=calibrated,
         )

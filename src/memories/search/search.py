@@ -260,13 +260,13 @@ def collections_of(scope: str) -> tuple[Collection, ...]:
 def run(store: Store, search: Search) -> SearchResult:
     """Return ranked candidates; if none is a hit, search once more, for the function words."""
     query = search.query
-    gathered, ranked = _gather_and_rank(store, search)
+    gathered, ranking = _gather_and_rank(store, search)
     if search.relevance is not None and not search.relevance.by_formula:
-        ranked = put_newer_first(store, query, gathered, ranked, search.limit)
-    function_words = [] if _count_hits(ranked) else stop_terms(query.text)
+        ranking = put_newer_first(store, query, gathered, ranking, search.limit)
+    function_words = [] if _count_hits(ranking) else stop_terms(query.text)
     if function_words and query.terms != function_words:
         return run(store, search._replace(query=query._replace(terms=function_words)))
-    return SearchResult(store, query, gathered.candidates, ranked)
+    return SearchResult(store, query, gathered.candidates, ranking)
 
 
 def _gather_and_rank(store: Store, search: Search) -> tuple[Gathered, list[Ranked]]:
@@ -277,23 +277,23 @@ def _gather_and_rank(store: Store, search: Search) -> tuple[Gathered, list[Ranke
         memories = _gather_memories(store, search, memory_limit)
         gathered, all_match = _apply_predicates(search, memories, turns)
         floor, near_best = noise.find_bounds(store, search.filters, search.query, gathered)
-        ranked = rank(gathered.features, _rules(search, floor, near_best))
-        if _count_hits(ranked) >= search.limit:
-            return gathered, ranked
+        ranking = rank(gathered.features, _rules(search, floor, near_best))
+        if _count_hits(ranking) >= search.limit:
+            return gathered, ranking
         # If candidates were too faded or did not match a predicate, others may take their place.
-        lacks_confidence = any(place.dropped.startswith(LOW_CONFIDENCE) for place in ranked)
+        lacks_confidence = any(ranked.dropped.startswith(LOW_CONFIDENCE) for ranked in ranking)
         more_memories_help = memories.has_more and (lacks_confidence or not all_match)
         more_turns_help = turns.has_more and not all_match
         if not more_memories_help and not more_turns_help:
-            return gathered, ranked
+            return gathered, ranking
         memory_limit *= 4
         if more_turns_help:
             turn_limit *= 4
             turns = _gather_turns(store, search, turn_limit)
 
 
-def _count_hits(ranked: Sequence[Ranked]) -> int:
-    return sum(not place.dropped for place in ranked)
+def _count_hits(ranking: Sequence[Ranked]) -> int:
+    return sum(not ranked.dropped for ranked in ranking)
 
 
 def _gather_turns(store: Store, search: Search, limit: int) -> Gathered:
@@ -370,7 +370,7 @@ def _rules(search: Search, floor: float, near_best: float) -> RankingRules:
 
 
 def put_newer_first(
-    store: Store, query: Query, gathered: Gathered, ranked: Sequence[Ranked], limit: int
+    store: Store, query: Query, gathered: Gathered, ranking: Sequence[Ranked], limit: int
 ) -> list[Ranked]:
     """Return ranked candidates in which each hit comes after the newer hits that may replace it.
 
@@ -380,15 +380,15 @@ def put_newer_first(
         store: The store, for the vectors of the best hits.
         query: The question.
         gathered: The candidates.
-        ranked: The candidates by score, best first.
+        ranking: The candidates by score, best first.
         limit: The maximum number of hits.
     """
-    best = list(islice((place for place in ranked if _is_examined(place, gathered)), EXAMINED))
+    best = list(islice((ranked for ranked in ranking if _is_examined(ranked, gathered)), EXAMINED))
     if len(best) < 2:
-        return list(ranked)
-    records = [gathered.candidates[place.row].record for place in best]
-    ages = [place.features.age_days for place in best]
-    ordered = list(ranked)
+        return list(ranking)
+    records = [gathered.candidates[ranked.row].record for ranked in best]
+    ages = [ranked.features.age_days for ranked in best]
+    ordered = list(ranking)
     for old, new in permutations(range(len(best)), 2):
         is_below = ordered.index(best[new]) > ordered.index(best[old])
         is_strong = best[new].score >= NEWER_SHARE * best[old].score
@@ -397,22 +397,22 @@ def put_newer_first(
         if _may_replace(store, query, records[new], records[old]):
             ordered.remove(best[new])
             ordered.insert(ordered.index(best[old]), best[new])
-    if ordered != list(ranked):
+    if ordered != list(ranking):
         return _limit_hits(ordered, limit)
     return ordered
 
 
-def _is_examined(place: Ranked, gathered: Gathered) -> bool:
+def _is_examined(ranked: Ranked, gathered: Gathered) -> bool:
     """Return whether a candidate's place may change: it is a memory that is a hit, or would be with
     a higher limit.
 
     Memories that are pinned, consist of the question's words, or are from a day in the question
     keep their places.
     """
-    features = place.features
-    is_memory = gathered.candidates[place.row].record.ref.collection is Collection.MEMORY
+    features = ranked.features
+    is_memory = gathered.candidates[ranked.row].record.ref.collection is Collection.MEMORY
     is_fixed = features.pinned or features.verbatim or features.on_date
-    return is_memory and not is_fixed and place.dropped in ("", BEYOND_LIMIT)
+    return is_memory and not is_fixed and ranked.dropped in ("", BEYOND_LIMIT)
 
 
 def _may_replace(store: Store, query: Query, newer: Record, older: Record) -> bool:
@@ -437,9 +437,9 @@ def _limit_hits(ordered: Sequence[Ranked], limit: int) -> list[Ranked]:
     """Return reordered candidates, of which only the first `limit` are hits."""
     limited: list[Ranked] = []
     hits = 0
-    for place in ordered:
-        if place.dropped in ("", BEYOND_LIMIT):
+    for ranked in ordered:
+        if ranked.dropped in ("", BEYOND_LIMIT):
             hits += 1
-            place = place._replace(dropped="" if hits <= limit else BEYOND_LIMIT)  # noqa: PLW2901
-        limited.append(place)
+            ranked = ranked._replace(dropped="" if hits <= limit else BEYOND_LIMIT)  # noqa: PLW2901
+        limited.append(ranked)
     return limited
