@@ -23,7 +23,7 @@ from memories.languages import gloss
 
 PREFERENCE, FACT, DECISION = "preference", "fact", "decision"
 MAX_CHARACTERS = 600  # maximum length of a sentence
-_MAX_SENTENCES = 500  # maximum number read in a message; a longer message was pasted, not typed
+_MAX_SENTENCES = 500  # maximum number of sentences read in a message; a longer one was pasted
 # The minimum length of a sentence in Latin letters. After "remember", a sentence may be shorter.
 _MIN_CHARACTERS, _MIN_WORDS = 12, 3
 _MIN_REMEMBER_CHARACTERS, _MIN_REMEMBER_WORDS = 6, 2

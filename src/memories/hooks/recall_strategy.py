@@ -49,7 +49,7 @@ class RecallRequest:
         prompt: The user's prompt; None at the start of a session.
         deadline: When the store must have answered, in `time.monotonic` seconds; None to leave the
             store alone and answer from the scratchpad.
-        counts: Whether the memories that the model is given count as read.
+        counts: Whether the memories given to the model are counted as read.
         started_at: When the hook's process started, in `time.monotonic` seconds.
     """
 

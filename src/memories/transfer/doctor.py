@@ -408,7 +408,7 @@ _ERASE = "store it again without the secret if you need it, then erase the origi
 def find_secrets(
     config: Config, waiting: Iterable[tuple[Path, int, str]], progress: Progress
 ) -> list[Finding]:
-    """Find secrets in all versions of memories, in turns, and in the queues of unstored turns.
+    """Find secrets in all versions of memories, in stored turns, and in queued turns.
 
     Args:
         config: The settings. The setting `redact` determines what counts as a secret; if it is
@@ -450,7 +450,7 @@ def _search_store(config: Config, redactor: Redactor, progress: Progress) -> Ite
 
 
 def _erased_unit(record: Record) -> tuple[str, int]:
-    """Return a key shared by records that are erased together, the versions of a memory."""
+    """Return a key shared by all versions of a memory, which are erased together."""
     if record.ref.collection is Collection.MEMORY:
         return record.ref.group, 0
     return record.ref.group, record.ref.position

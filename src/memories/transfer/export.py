@@ -128,7 +128,7 @@ def export(  # noqa: PLR0913 - these are the properties of an export
     select: Select | None = None,
     progress: Progress,
 ) -> int:
-    """Write every record as a JSON line, ordered by collection, namespace, group and position.
+    """Write records as JSON lines, ordered by collection, namespace, group and position.
 
     The export is a consistent snapshot: other writers wait until it is done, so `write` should not
     block. Damaged records are left out; the store's `damaged` names them.
@@ -142,7 +142,7 @@ def export(  # noqa: PLR0913 - these are the properties of an export
         prove: Returns the key that authenticates the export's writer; called only if a record was
             exported.
         select: Given a collection and its records, yields those to export; None for all.
-        progress: Called with the progress so far.
+        progress: Called after each page of records.
 
     Returns:
         The number of records.

@@ -371,10 +371,9 @@ class Importer:
             self._count_created(results)
 
     def _without_known(self, batch: Batch) -> Batch:
-        """Return a batch without the statements that have become known since it was prepared.
+        """Return a batch without statements that are already imported or equal to a memory.
 
-        They are imported already, or equal to a memory. Statements that only resemble a memory
-        wait for review, where a person sees both.
+        Statements that only resemble a memory wait for review, where a person sees both.
         """
         drafts: list[Prepared] = []
         for prepared in batch.drafts:
@@ -406,7 +405,7 @@ class Importer:
     def _store_each(
         self, drafts: Sequence[Any], run: Callable[[Sequence[Any]], None], error: InvalidInput
     ) -> None:
-        """Store the drafts of a refused batch one by one; count a refused single draft."""
+        """Store the drafts of a refused batch one by one; skip and count a single draft."""
         if len(drafts) > 1:
             for draft in drafts:
                 run([draft])

@@ -20,7 +20,7 @@ Message = Mapping[str, Any]
 # share of the budget that a compaction leaves in use, so that the next one is not needed soon
 TARGET = 0.7
 RECENT_RESULTS = 5  # number of the newest tool results whose text is kept as long as possible
-SHORTENED = 250  # characters of a shortened tool result that are kept
+SHORTENED = 250  # number of characters kept of a shortened tool result
 NOTICE = {
     "role": "system",
     "content": "To save room, earlier messages in this conversation have been left out, or old "
@@ -286,8 +286,8 @@ class MemoriesContext:
         await self.forget_block()
 
     async def set_system_prompt_factory(self, factory: Callable[[], Awaitable[str]]) -> None:
-        """Set a factory that builds the instructions for each request. They replace those among
-        the messages.
+        """Set a factory that builds the instructions for each request. Its instructions replace
+        those among the messages.
         """
         self._factory = factory
 

@@ -72,8 +72,8 @@ def read_graph(reader: Reader, file: Path) -> Iterator[Item]:
             reader.skip("lines that are neither entities nor relations")
 
 
-# --- mem0: its database of changes, or the result of its `get_all`, saved as JSON. Its vectors are
-# pickles, which are never opened.
+# --- mem0: its database of changes, or the result of its `get_all`, saved as JSON.
+# The vectors are pickles, which are never opened.
 
 _OWNERS = ("user_id", "agent_id", "run_id", "actor_id")
 
@@ -209,7 +209,7 @@ def is_palace(sample: Sample) -> bool:
 
 
 def read_palace(reader: Reader, file: Path) -> Iterator[Item]:
-    """Yield the stored texts, and the facts of the graph that still hold as sentences."""
+    """Yield the stored texts, and a sentence for each fact of the graph that is still valid."""
     with open_copy(file) as database:
         if file.name == "knowledge_graph.sqlite3":
             yield from _read_facts(reader, database)
