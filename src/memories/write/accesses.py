@@ -33,13 +33,13 @@ except ImportError:  # Windows, where an open file can't be renamed
 # once the file is larger than this (after a few hundred searches), a read tries to flush it too
 FLUSH_BYTES = 65_536
 MAX_BYTES = 1_048_576  # file size above which further reads are not recorded
-_HEAD = 128  # the number of bytes at the beginning of a file by which it is recognized
+_HEAD = 128  # number of leading bytes that, with the inode, identify a file
 _LOCK = "accesses.lock"  # one lock for all stores; no flush while another process holds it
 _ATTEMPTS = 3  # maximum attempts to append while other processes rename the file
 
 
 class _CountedFile(NamedTuple):
-    """The reads counted in a file up to an offset. The file's inode and beginning identify it."""
+    """Read counts of a file up to an offset. Its inode and first bytes identify the file."""
 
     inode: int
     head: bytes
@@ -75,7 +75,7 @@ class Accesses:
             return False
 
     def of(self, refs: Sequence[Ref]) -> list[int]:
-        """Return the number of uncounted reads of each memory, from the files that can be read."""
+        """Return the number of uncounted reads of each memory; unreadable files are ignored."""
         counts = []
         for path in (self._taken, self._waiting):
             with contextlib.suppress(OSError):
@@ -83,7 +83,7 @@ class Accesses:
         return [sum(count[ref.namespace, ref.group] for count in counts) for ref in refs]
 
     def include_waiting(self, records: Sequence[Record]) -> list[Record]:
-        """Return records with their uncounted reads added, except for the read just made."""
+        """Return records with their uncounted reads added, excluding the read just made."""
         waiting = self.of([record.ref for record in records])
         return [
             record._replace(accesses=max(0, record.accesses + count - 1))
@@ -170,7 +170,7 @@ def _is_at(path: Path, status: os.stat_result) -> bool:
 
 
 def _parse_line(line: bytes) -> list[Ref]:
-    """Return the records that a line names; an empty list if the line is half-written."""
+    """Return the records listed in a line; an empty list if the line is incomplete."""
     try:
         return [
             Ref(Collection.MEMORY, str(namespace), str(group), int(position))

@@ -1,4 +1,4 @@
-"""Sets the anchors of memories: those that the writer gave, otherwise those found in the text."""
+"""Sets the anchors of memories: those given by the writer, otherwise those found in the text."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,8 +28,8 @@ class Anchoring(NamedTuple):
     """Finds and checks the anchors of drafts and new versions.
 
     Attributes:
-        judge: Checks anchors; None where there can't be a working tree.
-        redactor: Removes secrets from given anchors; None to keep them.
+        judge: Checks anchors; None if there can't be a working tree.
+        redactor: Removes secrets from given anchors; None to leave the anchors unchanged.
         now: The time of writing.
     """
 
@@ -80,7 +80,7 @@ class Anchoring(NamedTuple):
         return replace(draft, anchors=anchors, anchored_at=self.now if is_checked else None)
 
     def of_new(self, draft: Draft, found: Sequence[str]) -> Draft:
-        """Return a draft of a new memory with the anchors found in it."""
+        """Return a draft of a new memory with the anchors found in its text."""
         return self._anchored(draft, found) if found else draft
 
     def of_version(self, latest: "Record", draft: Draft, found: Sequence[str]) -> Draft:
@@ -140,8 +140,8 @@ class Anchoring(NamedTuple):
         return held
 
     def confirm(self, latest: "Record") -> tuple[str, ...]:
-        """Return the anchors for a memory that is confirmed: the stored ones that still hold, and
-        those found in the text.
+        """Return a confirmed memory's anchors: the stored ones that still hold, and those found in
+        the text.
         """
         old = versions.split_anchors(latest.fields.get("anchors"))
         if self.judge is None:
@@ -165,7 +165,7 @@ def _write(anchors: "Iterable[Anchor]") -> tuple[str, ...]:
 
 
 def parse_valid_until(moment: Moment | None, now: datetime) -> Moment | None:
-    """Return the time until which a memory holds, or "" if there is no such time.
+    """Return the time until which a memory is valid, or "" to remove that time.
 
     A date means the end of that day, and a span such as `12h` or `90d` counts from now.
 

@@ -141,7 +141,9 @@ def _refuse_other_version(latest: Record, version: int | None) -> None:
 def _settle_anchors(
     lookup: Lookup, memory_id: str, change: Update, anchoring: Anchoring
 ) -> tuple[Draft, tuple[str, ...]]:
-    """Return a draft with the checked anchors of an update, and the kinds of secrets in them."""
+    """Return a draft with an update's checked anchors, and the kinds of secrets removed from
+    them.
+    """
     draft = Draft(
         "", anchors=change.anchors, valid_until=change.valid_until, recheck=change.recheck
     )
@@ -159,7 +161,7 @@ def append_confirmation(
     now: datetime,
 ) -> Record:
     """Confirm that a memory is still true by appending a version with the same text and new fields;
-    return that version. If the memory had been corrected, it now corrects its last correction.
+    return that version. If newer memories corrected it, the new version corrects the last of them.
     """
     vectors = _embed(embedder, lookup.find_current(memory_id).text)
     with lookup.store.transaction():
@@ -234,8 +236,8 @@ def reset_decay(store: Store, records: Sequence[Record], now: datetime) -> None:
 
 
 def _reinforcement_records(store: Store, live: Record, now: datetime) -> list[Record]:
-    """Return the records to add when a memory is reinforced: one for this reinforcement, and one
-    for the previous reinforcement if there was one and none is recorded yet.
+    """Return the log records to add when a memory is reinforced: one for this reinforcement, and
+    one for the previous reinforcement if the log has none yet.
     """
     where = reinforcements_of((live.ref.namespace,), live.ref.group)
     recorded = find_first(store, where, newest_first=True)
@@ -252,7 +254,7 @@ def _reinforcement_records(store: Store, live: Record, now: datetime) -> list[Re
 
 
 def delete(lookup: Lookup, memory_id: str, now: datetime) -> Record:
-    """Soft-delete a memory; return its latest version, without the time at which it ended.
+    """Soft-delete a memory; return its latest version, with `ended_at` unchanged.
 
     Deleting a memory that awaits review rejects the memory.
     """

@@ -3,16 +3,17 @@ key, merges it into the memory with the same text, or refuses it as a duplicate.
 
 A draft passes through these steps:
 
-1. `prepare` redacts and checks all drafts, then embeds one batch of them at a time. That takes
-   time, so it happens outside transactions. The result is batches of `Prepared`.
+1. `prepare` redacts and checks all drafts, then embeds them in batches. Embedding is slow, so it
+   happens outside transactions. The result is batches of `Prepared`.
 2. `Batch.write` opens one transaction for a batch and takes each draft through the next steps.
-3. A retried draft is recognized, and the memory that it supersedes is looked up.
-4. `Writer.compare` finds the stored memories that resemble it: a `Comparison`.
-5. One of `_store_new`, `_store_version`, `_store_pending` and `_merge` writes it with its origin,
-   or it is refused. `_store_new` also links the memory to one that it corrects
+3. `_find_retry` recognizes a retried draft. `_look_up_superseded` finds the memory that the draft
+   supersedes.
+4. `Writer.compare` finds the stored memories that resemble the draft. The result is a `Comparison`.
+5. One of `_store_new`, `_store_version`, `_store_pending` and `_merge` writes the draft with its
+   origin, or the draft is refused. `_store_new` also links the memory to one that it corrects
    (`link_correction`). The result is a `Created`.
-6. The collected versions are added to the store at once (`stores.logged.batched_transaction`),
-   then the entry of the audit log, and the store commits.
+6. The collected versions are added to the store together (`stores.logged.batched_transaction`),
+   followed by the audit log entry, and the store commits.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from memories.write.repetitions import MergeResult
 
 BATCH = 500  # maximum number of drafts in one transaction, which needs one disk flush
-BATCH_COMPARED = 25  # maximum if drafts are compared, during which other writers wait
+BATCH_COMPARED = 25  # maximum if drafts are compared, since other writers wait meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +51,20 @@ class Created:
         stored: Whether the draft became a new memory, or a new version of the memory with its key.
         memory: The stored or updated memory; None if the draft was refused.
         duplicates: The memories that say the same thing, if the draft was refused as a duplicate.
-        similar_to: At most three current memories that are closest in subject. If the new memory
+        similar_to: The current memories on the closest subjects, at most three. If the new memory
             replaces one of them, create it again with `supersedes`.
         corrects: The id of the memory that the new one corrects. A search that finds both shows the
             corrected one after the new one. See `write.compare.corrections`.
         redacted: The kinds of the secrets that were replaced in the draft, in order.
-        note: Why the draft was stored without a vector although there is an embedder, that it has
-            already expired, why it was not merged, or why it was refused without being a duplicate
-            (its id is taken). Usually empty.
-        merged: If a memory with the same text existed, the names of what a new version of it took
-            from this draft: `tags`, `decay`, `confidence`, `source`, `anchors`, `valid_until` or
-            `recheck`; `supersedes` if the draft replaces another memory; `trust` if this writer is
-            more trusted than the memory's writer; `corrects` if the memory had been corrected and
-            is now true again.
-        not_merged: The fields that were not merged, under the same names, because they contradict
-            that memory, or because this writer may not change it. The memory keeps its own values.
+        note: A remark, usually empty. It says why the draft has no vector although there is an
+            embedder, why it was not merged, that it has already expired, or that its id is taken.
+        merged: If a memory with the same text existed, the names of the fields that a new version
+            took from this draft: `tags`, `decay`, `confidence`, `source`, `anchors`, `valid_until`
+            or `recheck`; `supersedes` if the draft replaces another memory; `trust` if this writer
+            is more trusted than the memory's writer; `corrects` if the memory had been corrected
+            and is now true again.
+        not_merged: The draft's fields, under the same names, that were not merged because they
+            contradict that memory or because this writer may not change it.
         reinforced: Whether the decay of that memory was reset.
     """
 
@@ -212,7 +212,7 @@ class Batch(NamedTuple):
     def write(self) -> list[Created]:
         """Store the drafts in a transaction, which may be part of another one."""
         writer = self.writer
-        if self.vectors_note and writer.embedder is not None:  # not checked while embedding
+        if self.vectors_note and writer.embedder is not None:  # nothing was embedded to check
             where = Filter(Collection.MEMORY, (writer.lookup.namespace,))
             refuse_other_model(writer.store, writer.embedder.space, where)
         results: list[Created] = []
@@ -266,8 +266,8 @@ def _store_draft(writer: Writer, prepared: Prepared) -> Created:
 
 
 def _find_retry(writer: Writer, draft: Draft) -> Created | None:
-    """Return the memory that a retried draft became, or a refusal if its id belongs to another
-    text.
+    """Return the earlier result for a retried draft, or a refusal if its id belongs to another
+    text; None if its id is new.
     """
     if draft.id is None or draft.fresh:
         return None

@@ -177,7 +177,7 @@ def forget_with_turns(
     that are left.
 
     Raises:
-        NotFound: There are neither turns nor memories.
+        NotFound: There are no such turns or memories.
     """
     tally, store = Tally(), lookup.store
     records = _find_made_from(store, lookup.namespace, turns.name)

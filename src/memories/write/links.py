@@ -4,8 +4,7 @@ A link is made in four ways: `create` links a new memory to one that `compare.co
 corrects; an accepted memory is linked in the same way (`write.review`); a person accepts a proposal
 of `memory tidy`; or a memory that had been corrected is stated again (`link_restated`), by storing
 its text again, by confirming it (`restate_links`), or by an update with another value
-(`update_links`).
-`restore_links` makes former links again.
+(`update_links`). `restore_links` restores former links.
 
 A link ends when a person removes it (`remove_link`), when an update of either memory no longer
 contradicts the other (`update_links`), or when either memory ends. Then the memories before and
@@ -42,7 +41,7 @@ def link_correction(
     at: datetime | None = None,
 ) -> Record:
     """Link a memory that is about to become current to the newest memory that it corrects, and to
-    those that say the same as that one.
+    older memories that say the same thing as the newest.
 
     For example, "port 9090" corrects two memories that both say "port 8080".
 
@@ -82,10 +81,10 @@ def leave_chains(store: Store, records: Iterable[Record], now: datetime | None =
     Args:
         store: The store of the memories, in a transaction.
         records: Any one version of each memory.
-        now: The present; None to count corrections that have expired as well.
+        now: The present; None to include expired corrections.
 
     Returns:
-        The ids of memories that nothing corrects any more.
+        The ids of memories that are no longer corrected.
     """
     seen: set[str] = set()
     uncorrected: set[str] = set()
@@ -135,7 +134,7 @@ def restore_links(store: Store, record: Record, former: Record) -> Record:
     """
     if not _has_link(former):
         return record
-    # Another memory of the same change may have restored its links to this one.
+    # Another memory in the same change may have restored its links to this one.
     record = _find_live(store, record, record.ref.group) or record
     corrected, linked_newer = _find_corrected(store, record), _find_correction(store, record)
     added = _find_formerly_corrected(
@@ -164,8 +163,8 @@ def restore_links(store: Store, record: Record, former: Record) -> Record:
 def _find_formerly_corrected(
     store: Store, record: Record, former: Record, linked_ids: set[str]
 ) -> list[Record]:
-    """Return the memories that a former version corrected and that its memory still contradicts,
-    without those that are linked to it. They may have ended.
+    """Return the memories, current or ended, that `former` corrected and `record` still
+    contradicts, except those that are already linked.
     """
     corrected: list[Record] = []
     for memory_id in former.names("corrects"):
@@ -178,8 +177,8 @@ def _find_formerly_corrected(
 
 
 def _find_former_correction(store: Store, record: Record, former: Record) -> Record | None:
-    """Return the memory that corrected a former version, if it still contradicts the memory. It may
-    have ended.
+    """Return the memory, current or ended, that corrected `former` and still contradicts `record`;
+    None if there is no such memory.
     """
     newer = _find_latest(store, record, former.fields.get("corrected_by"))
     if newer is None:
@@ -190,8 +189,8 @@ def _find_former_correction(store: Store, record: Record, former: Record) -> Rec
 
 
 def _find_at_end(store: Store, neighbour: Record, former: Record) -> Record:
-    """Return the version that a neighbour had when `former` ended; the current version if `former`
-    has not ended.
+    """Return a neighbour's latest version at the time when `former` ended; its current version if
+    `former` has not ended.
     """
     if former.ended_at is None:
         return neighbour
@@ -220,8 +219,8 @@ def remove_link(store: Store, record: Record, older_id: str) -> Record | None:
 
 
 def restate_links(store: Store, latest: Record, new: Record) -> Record:
-    """Return the next version of a memory whose text was stated again, with its links. If the
-    memory had been corrected, it now corrects its last correction.
+    """Return the next version of a memory whose text was stated again, with its links. If newer
+    memories corrected it, the new version corrects the last of them.
 
     Args:
         store: The store of the memories, in a transaction.
@@ -259,7 +258,7 @@ def update_links(store: Store, latest: Record, new: Record) -> Record:
         elif _contradicts(new, correction) or _contradicts(new, latest):
             return link_restated(store, latest, new, correction)
     if holds_older and holds_newer:
-        _pass_on_end(store, new)  # it may be valid for another time than before
+        _pass_on_end(store, new)  # its validity period may have changed
         return new
     leave_chains(store, [latest])
     return without_links(new)
@@ -289,8 +288,8 @@ def _corrections_of(store: Store, record: Record) -> list[Record]:
 
 
 def link_restated(store: Store, latest: Record, new: Record, correction: Record) -> Record:
-    """Return the next version of a memory that was stated again, linked as a correction of the
-    memory that had corrected it.
+    """Return the next version of a memory that was stated again, linked as a correction of
+    `correction`.
 
     Args:
         store: The store of the memories, in a transaction.
@@ -392,7 +391,7 @@ def _join_ids(records: Iterable[Record]) -> str:
 def _mark_corrected(
     store: Store, older: Record, newer: Record, at: datetime | None = None
 ) -> Record:
-    """Store in a memory that another one corrects it; return the memory as it is then."""
+    """Mark a memory as corrected by another; return the changed memory."""
     marked = _change(
         store,
         older,
@@ -405,14 +404,14 @@ def _mark_corrected(
 
 
 def _unmark_corrected(store: Store, older: Record) -> None:
-    """Store in a memory that nothing corrects it."""
+    """Remove the mark that a memory is corrected."""
     unmarked = _change(store, older, corrected_by=None, corrected_at=None, corrected_until=None)
     _pass_on_end(store, unmarked)
 
 
 def _pass_on_end(store: Store, newer: Record) -> None:
-    """Store in the memories that a memory corrects, directly or through others, until when they are
-    corrected.
+    """Pass on the time until which a memory corrects others, to those that it corrects directly or
+    through others.
     """
     changed = [newer]
     while changed:
@@ -426,13 +425,13 @@ def _pass_on_end(store: Store, newer: Record) -> None:
 
 
 def _change(store: Store, record: Record, **fields: str | int | None) -> Record:
-    """Store fields of a memory; return the memory as it is then."""
+    """Change stored fields of a memory; return the changed memory."""
     store.patch([Patch(record.ref, record.ended_at, record.ended_by, fields)])
     return _with(record, **fields)
 
 
 def _with(record: Record, **fields: str | int | None) -> Record:
-    """Return a record with other fields; None removes a field."""
+    """Return a record with changed fields; None removes a field."""
     merged = {**record.fields, **fields}
     present = {name: value for name, value in merged.items() if value is not None}
     return record._replace(fields=present)

@@ -63,8 +63,8 @@ class Affected(NamedTuple):
             None if the change can't be undone, or if there was nothing to do.
         undo_where: The expression that limits that rollback to this change.
         also_in: Files that may still contain forgotten content.
-        current_again: The ids of the first 1,000 memories that are current again, since only
-            deleted or erased memories corrected them.
+        current_again: The ids of the first 1,000 memories that are current again because the
+            memories that corrected them were deleted or erased.
         current_again_count: The number of all such memories.
     """
 
@@ -109,7 +109,7 @@ class Tally:
         self._counts[action] = self._counts.get(action, 0) + number
 
     def note_ended(self, records: Iterable[Record], uncorrected: set[str]) -> None:
-        """Note memories that end, and the ids of those that nothing corrects any more."""
+        """Note memories that end, and the ids of those that are no longer corrected."""
         self._ended.update(record.ref.group for record in records)
         self._uncorrected |= uncorrected
 
@@ -140,7 +140,7 @@ class Tally:
 
 def moment_after(store: Store, namespace: str, now: datetime) -> datetime:
     """Return a moment that identifies a change: `now`, or a later moment if the namespace's last
-    change is dated at `now` or up to a minute later.
+    change is dated `now` or up to a minute later.
     """
     entry = find_first(store, chain_of(namespace), newest_first=True)
     if entry is None:
@@ -159,7 +159,7 @@ def refuse_states(selector: Selector, action: str) -> None:
         action: The participle for the message, such as "deleted".
 
     Raises:
-        InvalidInput: The expression names such memories.
+        InvalidInput: The expression selects such memories.
     """
     if selector.states:
         names = " and ".join(sorted(selector.states))
@@ -170,10 +170,10 @@ def refuse_states(selector: Selector, action: str) -> None:
 
 
 def delete(lookup: Lookup, selector: Selector, *, dry_run: bool) -> Affected:
-    """Delete the selected current memories; all get the same time. See `Memories.delete_where`.
+    """Delete the selected current memories, all at the same time. See `Memories.delete_where`.
 
     Raises:
-        InvalidInput: The expression names memories that are not current.
+        InvalidInput: The expression selects memories that are not current.
     """
     refuse_states(selector, "deleted")
     tally, store = Tally(), lookup.store
@@ -262,7 +262,7 @@ def retag(
         dry_run: Only return what would change.
 
     Raises:
-        InvalidInput: A tag is invalid, or the expression names memories that are not current.
+        InvalidInput: A tag is invalid, or the expression selects memories that are not current.
     """
     refuse_states(selector, "tagged")
     tagging, tally, store = tagging.check(), Tally(), lookup.store

@@ -27,7 +27,8 @@ from memories.write.suspicion import mark_suspicious
 from memories.write.writer import Comparison, Similar, Writer
 
 _WORD = re.compile(r"\w+")
-# Programs write through these channels, and may not decide, since they would accept anything.
+# Programs write through these channels. They may not review memories, since they would accept
+# anything.
 _PROGRAMS = ("mcp", "hook", "import", "chat")
 # On these channels, the caller checks who decides, since a server's environment isn't the user's.
 _SERVED = ("http", "page")
@@ -90,7 +91,7 @@ class Rivals(NamedTuple):
     Attributes:
         import_id: The import that added the memory; None if it was not imported.
         duplicates: Memories that say the same thing.
-        similar_to: Memories that are similar but differ, so that one of the two may be wrong.
+        similar_to: Memories that are similar but differ, so either memory may be wrong.
     """
 
     import_id: str | None

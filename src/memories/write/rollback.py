@@ -37,7 +37,7 @@ from memories.write.many import (
 if TYPE_CHECKING:
     from memories.embedders import Embedder
 
-_MOST_VERSIONS = 1_000_000  # more than any memory has
+_MOST_VERSIONS = 1_000_000  # maximum number of versions read, more than any memory has
 _RESTORED = " (restored)"
 # Actions that may write versions dated before the action. A rollback is not one of them.
 _WRITING = ("create", "update", "restore", "confirm", "import", "move")
@@ -89,7 +89,7 @@ class Rollback(NamedTuple):
         to: The time to roll back to.
         at: The time of the rollback, which is after every change that it undoes.
         selector: Selects the memories; None for all.
-        late: When versions were actually written, if their date may be earlier, keyed by their
+        late: The times at which versions with possibly earlier dates were actually written, by
             hash; see `_find_written_after`.
     """
 
@@ -104,7 +104,7 @@ class Rollback(NamedTuple):
         """Prepare a rollback by reading the audit log.
 
         Raises:
-            InvalidInput: The time can't be read, or is in the future.
+            InvalidInput: The time is invalid, or is in the future.
         """
         to = to_stored_time(to_moment(to, now), "to")
         if to > now:
@@ -287,8 +287,8 @@ class Rollback(NamedTuple):
             tally.add(change.action, change.latest, change.reason)
 
     def _restore_links(self, changes: Mapping[str, Change], new: Mapping[str, Record]) -> None:
-        """Restore the links that the memories had at the time to roll back to; where they had none,
-        keep those made since.
+        """Restore the links that the memories had at the time to roll back to. If a memory had
+        none, keep its newer links.
         """
         pairs: list[tuple[Record, Record]] = []
         for group, change in changes.items():

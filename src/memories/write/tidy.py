@@ -5,8 +5,8 @@ A proposal is a memory that awaits review; its field `tidy` says what accepting 
 are imported only from the user's own export. The same proposal always has the same text, so one
 that was rejected is not made again.
 
-`consult` runs a command that the user configured, which decides which suggestions to leave out.
-Only `memory tidy` calls it.
+`consult` runs a user-configured command that decides which suggestions to keep. Only `memory tidy`
+calls it.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import subprocess
 
 FIELD = "tidy"
-OUTDATED = "outdated"  # field of an accepted proposal that no longer fitted its memories
+OUTDATED = "outdated"  # field of an accepted proposal whose memories had changed
 TYPE = "tidy"  # the tag `type` of proposals to change a memory
 MAX_PROPOSALS = 20
 _MAX_CONSULTED = 60  # maximum number of suggestions given for a second opinion
@@ -262,7 +262,7 @@ def _current(writer: Writer) -> list[Record]:
 
 
 def _find_doubtful(writer: Writer, records: Sequence[Record]) -> Iterator[Suggestion]:
-    """Yield suggestions about memories whose anchors changed, or whose time has passed."""
+    """Yield suggestions about memories that have expired or whose anchors changed."""
     judge = writer.lookup.judge
     if judge is None:
         return

@@ -57,7 +57,7 @@ class Truth:
             project: Only memories of this project, under any of its names.
 
         Raises:
-            InvalidInput: This caller gets no verdicts; see `place` of `Memories`.
+            InvalidInput: This caller can't check anchors; see `place` of `Memories`.
         """
         writer, judge = self._writer, self._writer.lookup.judge
         if judge is None:
@@ -104,7 +104,7 @@ class Truth:
         return propose(self._writer, dry_run=dry_run, choose=choose)
 
     def peek(self, memory_id: str) -> Memory:
-        """Return a memory that can be changed; unlike `Memories.get`, this counts no read.
+        """Return a current memory. Unlike `Memories.get`, this doesn't count as a read.
 
         Raises:
             NotFound: There is no such memory, or it was deleted.
@@ -121,13 +121,13 @@ class Truth:
     ) -> Memory:
         """Confirm that a memory is still true, by adding a version with the same content.
 
-        If another memory corrected this one, this one now corrects the other.
+        If newer memories corrected this one, it now corrects the last of them.
 
         Args:
             memory_id: The id, or an unambiguous prefix of 8 or more characters.
             anchors: The memory's new anchors. None keeps the anchors that still
-                hold, and adds those that its content names.
-            valid_until: A new time until which the memory holds. None removes a time that has
+                hold, and adds those found in its content.
+            valid_until: A new time until which the memory is valid. None removes a time that has
                 passed.
 
         Raises:

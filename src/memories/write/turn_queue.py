@@ -35,7 +35,7 @@ from memories.stores.records import ROLE, SPEAKER, Collection, Filter
 MAX_BYTES = 256 * 1_048_576
 MAX_FAILED = 3  # if this many groups fail, the likely cause is the store, so draining stops
 DRAIN_SECONDS = 1.0  # seconds spent on other groups by a caller that only adds an entry
-GROUP_SECONDS = 5.0  # seconds that this caller spends on earlier entries in its own group
+GROUP_SECONDS = 5.0  # seconds that such a caller spends on earlier entries in its own group
 _log = logging.getLogger(__name__)
 _CHANNEL = "channel"
 _TEXTS = ("conversation_id", "role", "text", "ts")

@@ -363,7 +363,8 @@ def split(text: str) -> list[str]:
 
 
 def _end_of_part(text: str, start: int, visible: int) -> int:
-    """Return where a part ends: in its second half, at the last of the best places to split.
+    """Return where a part ends: at the last place of the best kind in `_BORDERS` that leaves the
+    part long enough.
 
     Args:
         text: The complete text.

@@ -47,7 +47,7 @@ class Similar:
         namespace: The namespace that contains it.
         origin: Who wrote it; None if it was stored before origins were recorded.
         suspicious: Why it may contain instructions to a model; see `Memory`.
-        corrected_by: The memory that corrects it, if there is one.
+        corrected_by: The memory that corrects it, if any.
     """
 
     id: str
@@ -82,7 +82,7 @@ class Comparison(NamedTuple):
         duplicates: Memories that say the same thing.
         similar: Memories that are similar but differ.
         corrected: Memories that give a different value for the same subject. `link_correction`
-            links the draft to one of them.
+            links the draft to the newest of them.
         rivals: All memories that the draft was compared with, most similar first.
     """
 
@@ -104,8 +104,8 @@ class Writer(NamedTuple):
             repeats such a memory only if the draft's own confidence is no higher.
         force: Whether to store drafts without comparing them.
         redactor: Removes secrets; None to keep drafts unchanged.
-        within: Keys of tags that distinguish memories, as `project` does: a draft does not repeat
-            a memory that has a different value.
+        within: Keys of tags that, like `project`, distinguish memories: a draft does not repeat a
+            memory that has a different value for one of them.
     """
 
     lookup: Lookup
@@ -232,9 +232,9 @@ class Writer(NamedTuple):
     def find_replaceable(self, draft: Draft, comparison: Comparison) -> tuple[Similar, ...]:
         """Return the memories closest to the draft's subject. The draft may replace one of them.
 
-        Memories that differ in a value come first, then those that `read.subjects` rates highest,
-        then the closest one if it stands out. If the draft corrects a memory, the first ones are
-        followed only by those that contain the old value too.
+        Memories that differ in a value come first, followed by those that `read.subjects` rates
+        highest. If the draft corrects a memory, only those that also contain the old value follow;
+        otherwise, the closest memory comes last if it stands out.
         """
         if draft.supersedes is not None:
             return comparison.similar
@@ -316,14 +316,14 @@ class Writer(NamedTuple):
             return False
         if is_session_note(record.labels, versions.plain_key(record.key)):
             return False  # a note only quotes the conversation, so no draft repeats it
-        # Would a search show the record, or is its confidence at least as high as the draft's?
+        # Keep a record that a search would show, or whose confidence is at least the draft's.
         declared = 1.0 if draft.confidence is None else draft.confidence
         confidence = versions.confidence(record, self.now, self.config.decay_half_life_hours)
         return confidence >= min(self.config.min_confidence, declared)
 
     def _may_correct(self, draft: Draft, record: Record) -> bool:
-        """Return whether a draft may correct a record: no memory corrects the record, except the
-        one that the draft supersedes, and the two don't both have keys.
+        """Return whether a draft may correct a record. It may not if both have keys, or if the
+        record is corrected by a memory that the draft doesn't supersede.
         """
         have_keys = draft.key is not None and record.key is not None
         correction = versions.corrected_by(record, self.now)

@@ -6,25 +6,25 @@ A correction gives a different value for the same subject in the same place: "th
 ("likes tea", "likes coffee"). In doubtful cases nothing is linked, and the old fact is shown
 without a mark.
 
-`corrects` decides by one of these rules, after quick checks. `write.writer` compares only memories
-of one project, and no two that both have keys (`_may_correct`); `write.links` chooses among
-several.
+`corrects` applies these rules after quick checks. `write.writer` compares only memories of one
+project, and never two that both have keys (`_may_correct`). `write.links` chooses among several
+corrected memories.
 
 - `_announces_change`: "Ann lives in Oslo", "Ann moved from Oslo to Bergen".
 - `_differs_by_denial`: "gates open", "gates never open".
 - `_replaces_value`, for texts that differ in only one place:
-  - `_is_role`, before "is": "Ann is the lead", "Bob is the lead".
-  - Nothing, for events that may repeat (`_is_event`), variants such as dev.yaml and prod.yaml
-    (`_are_variants`), and times of a habit (`_is_habit`).
+  - `_is_role`, if they differ before "is": "Ann is the lead", "Bob is the lead".
+  - `_is_event`, `_are_variants` and `_is_habit` rule out events that may repeat, variants such as
+    dev.yaml and prod.yaml, and times of a habit.
   - `_has_opposites`: "the gate is open", "the gate is closed".
-  - `_is_other_value`, after a subject that can have only one such value:
-    - `_is_one_value`, numbers or dates: "the limit is 5", "the limit is 6". A value that is a
+  - `_is_other_value`, if the subject can have only one such value:
+    - `_is_one_value`, for numbers and dates: "the limit is 5", "the limit is 6". A value that is a
       label, as in "allows port 443", needs a verb with one object.
-    - `_has_one_object`, after a verb, for values of one kind (`_changes_kind`: not "runs on node
-      22", "runs on Linux"): "Ann lives in Rome", "Ann lives in Bonn".
-      - `_is_one_predicate`, after "is": "the editor is vim", "the editor is emacs". By
-        `_is_one_thing`, "Ann's friend is Bob" and "Ann's friend is Eva" may both be true.
-- `_replaces_signs` instead, for scripts without spaces.
+    - `_has_one_object`, for other values after a verb: "Ann lives in Rome", "Ann lives in Bonn".
+      `_changes_kind` rules out values of different kinds: "runs on node 22", "runs on Linux".
+      - `_is_one_predicate`, after "is": "the editor is vim", "the editor is emacs". `_is_one_thing`
+        rules out "Ann's friend is Bob" and "Ann's friend is Eva", which may both be true.
+- `_replaces_signs` replaces all these rules for scripts without spaces.
 """
 
 import re
@@ -87,7 +87,7 @@ _TOWARDS = frozenset(
 )
 _PLACES = (SOFT | _TOWARDS) - {"with"}  # "works with" can have many objects
 _QUANTITIES = frozenset("always only most some few many all every half".split())
-# Verbs that give something's only time; not `open`, since a museum may open on several days.
+# Verbs whose subject has only one time; not `open`, since a museum may open on several days.
 _TIMED = (SINGLE | {"is", "happen", "occur", "meet", "fall"}) - {"open"}
 _TIME_OF_DAY = re.compile(r"(\d{1,2}):\d\d")
 _HALF_DAY_HOURS = 6
@@ -101,9 +101,9 @@ _TIME = "点|點|時|时|月|日|号|號|시|월|일"
 _DENIAL = 8  # maximum number of characters that differ if one text negates the other
 # Marks of a subject or an object. A text that contains one is a clause, not a value.
 _CASE = {"zh": "(?!)", "ja": "は|が|を", "ko": r"(?:은|는|이|가|을|를)\s", "th": "(?!)"}
-# One thing of possibly several, which a time, port or path distinguishes from the others: "there is
-# a meeting on Monday", "a worker listens on port 7001". "A build takes 40 minutes" is about all
-# builds. Matched against the texts, because `reduce_to_frame` drops their articles.
+# Statements about one of possibly several things, identified by a time, port or path: "there is a
+# meeting on Monday", "a worker listens on port 7001". "A build takes 40 minutes" is about all
+# builds. The pattern is matched against the texts because `reduce_to_frame` drops articles.
 _ONE_OF_SEVERAL = re.compile(
     r"there(?:'s| is| was) (?:also )?an? "
     r"|an? (?:[\w-]+ ){1,4}(?:at \d|on port \d|to [/~]|on \w+days?\b)",
@@ -326,8 +326,8 @@ def _changes_kind(change: Change) -> bool:
 
 
 def _find_aspect(words: Sequence[Word]) -> str:
-    """Return what words after "is" give of a subject: its name, its place or a measure; empty for
-    anything else.
+    """Return what the words after "is" state about a subject: `name`, `place` or `measure`; empty
+    for anything else.
     """
     if words[0].key == "named":
         return "name"
@@ -345,8 +345,8 @@ def _find_kinds(words: Sequence[Word]) -> set[str]:
 
 
 def _find_shape(words: Sequence[Word]) -> str:
-    """Return what words are: a `value` such as a date, a `numbered` thing, a `name` or a `noun`;
-    empty if they are a mixture of these.
+    """Classify words as a `value` such as a date, a `numbered` thing, a `name` or a `noun`. Return
+    an empty string for a mixture.
     """
     weighty = [word for word in words if not is_soft(word)]
     values = [word for word in weighty if is_value(word) or word.key.removesuffix("s") in DATES]
@@ -376,7 +376,7 @@ def _is_event(change: Change) -> bool:
     """Return whether a text reports an event that can happen more than once."""
     words = (*change.head, *change.tail)
     for word, following in pairwise(words):
-        if word.key == "has" and following.form == "past":  # Ann has worked at Acme
+        if word.key == "has" and following.form == "past":  # "Ann has worked at Acme"
             return not has_verb(change.head, ONCE | SWITCHING)
     if any(word.sense in {"today", "yesterday", "was"} for word in words):
         return True
@@ -412,7 +412,7 @@ def _is_habit(change: Change) -> bool:
     times = [word for word in (*change.removed, *change.added) if not is_soft(word)]
     days = {word.key.removesuffix("s") for word in times}
     if len(days) == 1 and days <= WEEKDAYS:
-        return True  # closed on Sunday, closed on Sundays
+        return True  # "closed on Sunday", "closed on Sundays"
     verb = find_verb(change.head)
     if _is_departure(change, verb):
         return True
@@ -426,7 +426,7 @@ def _is_habit(change: Change) -> bool:
 
 
 def _is_departure(change: Change, verb: int | None) -> bool:
-    """Return whether the values are times at which a train or bus leaves, as several do a day."""
+    """Return whether the values are departure times, since several trains or buses leave daily."""
     head, removed, added, _ = change
     if verb is None or verb_of(head[verb]) not in _DEPARTING:
         return False
@@ -453,8 +453,8 @@ def _is_one_value(change: Change, verb: int | None) -> bool:
 
 
 def _is_label(behind: Sequence[Word]) -> bool:
-    """Return whether the words between a verb and a number say that the number is one of possibly
-    several names, as in "allows port 443", and not a measure.
+    """Return whether the words between a verb and a number make the number a label, as in "allows
+    port 443", rather than a measure. Several labels may apply at the same time.
     """
     if not behind or is_soft(behind[-1]) or is_value(behind[-1]):
         return False
@@ -470,7 +470,7 @@ def _follows_with(words: Sequence[Word]) -> bool:
 
 
 def _is_object(words: Sequence[Word]) -> bool:
-    """Return whether the last word is the object of a verb, as "room" in "the house has a room"."""
+    """Return whether the last word is a verb's object, such as "room" in "the house has a room"."""
     verb = find_verb(words)
     return verb is not None and words[verb].key != "is"
 
@@ -520,7 +520,7 @@ def _is_single(head: Sequence[Word], verb: int) -> bool:
 
 
 def _has_several_receivers(word: Word) -> bool:
-    """Return whether a verb before "to" may have several receivers: "alerts are sent to Ann", "we
+    """Return whether a verb before "to" may have several recipients: "alerts are sent to Ann", "we
     ship to Norway".
     """
     base = verb_of(word)
@@ -528,7 +528,7 @@ def _has_several_receivers(word: Word) -> bool:
 
 
 def _has_one_use(change: Change, base: str, behind: Sequence[Word]) -> bool:
-    """Return whether a subject uses one thing for a purpose: "use … for baking"."""
+    """Return whether a subject uses only one thing for a purpose: "use … for baking"."""
     if not BOUNDARIES.isdisjoint(keys_of(behind[:1])):
         return False  # the subject may run before several things
     if not MANY.isdisjoint(keys_of(change.tail[:1])):

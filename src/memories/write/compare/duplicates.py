@@ -184,8 +184,8 @@ def _spell(words: Sequence[Word]) -> list[str]:
 
 
 def _describe_case(new: Sequence[Word], old: Sequence[Word]) -> str:
-    """Return the first word whose case differs. Case is ignored in a sentence's first word, in stop
-    words, and in all-caps text.
+    """Describe the first word whose case differs. Case is ignored for the first letter of a
+    sentence, for stop words, and if only one text is all caps.
     """
     if is_shouted(new) != is_shouted(old):
         return ""
@@ -249,8 +249,9 @@ def _describe_spacing(new: str, old: str) -> str:
 
 
 def _share_script_pairs(new: str, old: str) -> bool:
-    """Return whether two texts, in scripts that an English model can't read, have at least a third
-    of their bigrams in common.
+    """Return whether two texts are mostly ASCII, or share at least a third of their bigrams.
+
+    An English model can't measure the similarity of texts in other scripts.
     """
     new, old = bare(new), bare(old)
     if sum(character.isascii() for character in new + old) * 2 > len(new + old):
@@ -266,10 +267,10 @@ class _Weighed(NamedTuple):
     """The words of a text, regardless of their order, for a quick comparison.
 
     Attributes:
-        counts: For the key of each significant word, how often the word occurs.
-        meanings: For the key of each word, what the word may mean.
-        keys: For each meaning, the keys of the words that may have it.
-        compounds: The known compounds among the words, which the other text may write as two words.
+        counts: The key of each significant word, with the number of its occurrences.
+        meanings: The possible meanings of each word, by key.
+        keys: The keys of the words that may have a meaning, by meaning.
+        compounds: The known compounds, which the other text may write as two words.
         acronyms: The words that may be initials, in lower case.
         initials: The first letters of all words, in order.
     """
@@ -374,8 +375,8 @@ def align_texts(new: str, old: str) -> tuple[Sequence[Word], Sequence[Word]]:
 
 
 def align_words(new: Sequence[Word], old: Sequence[Word]) -> tuple[list[Word], list[Word]]:
-    """Return the words of two texts so that inflections, synonyms and known compounds have the same
-    key in both.
+    """Return the words of two texts, with the same keys for inflections, synonyms, known compounds
+    and acronyms.
     """
     new, old = _join_compounds(new, old), _join_compounds(old, new)
     new, old = _shorten_names(new, old), _shorten_names(old, new)
@@ -468,7 +469,7 @@ def _describe_words(removed: Sequence[Word], added: Sequence[Word]) -> str:
 
 
 def _kinds_of(word: Word) -> set[str]:
-    """Return those of the `_KINDS` that a word may belong to."""
+    """Return the `_KINDS` that a word may belong to."""
     key, kinds = word.key, set()
     if key in NEGATIONS or word.sense == "not":
         kinds.add("negation")

@@ -23,7 +23,7 @@ _VERB_SENSES = frozenset("live is use prefer has like".split())
 _PERSONS = frozenset("i you they he she".split())  # frames don't contain "we"
 _POSSESSING = frozenset("own keep sell buy get".split())
 _AUXILIARIES = frozenset("is @there do".split())
-# Words that a verb can follow, but no noun.
+# Words that can precede a verb but not a noun.
 _BEFORE_VERBS = _PERSONS | frozenset(
     "to not and or who that which when if because it always never only also can could will would "
     "shall should must may might let help".split()
@@ -83,12 +83,12 @@ def find_change(new: Sequence[Word], old: Sequence[Word]) -> Change | None:
         for part in (old[old_start:old_end], new[start_in_new:end_in_new])
     ]
     if len(replaced) > 2 and all(map(_is_named, replaced)):
-        return None  # not only the value differs, but also its place or purpose
+        return None  # the place or purpose differs as well as the value
     return _with_verb_first(Change(old[:start], old[start:end], new[new_start:new_end], old[end:]))
 
 
 def _is_named(words: Sequence[Word]) -> bool:
-    """Return whether words name something, and are not only values or prepositions."""
+    """Return whether words name something and aren't just values or prepositions."""
     return any(word.shown.isalpha() and not is_soft(word) and not is_value(word) for word in words)
 
 
@@ -125,7 +125,7 @@ def is_soft(word: Word) -> bool:
 
 def find_verb(words: Sequence[Word]) -> int | None:
     """Return the position of the last verb. After a verb such as "use", a word may be a noun that
-    is spelled like a verb, as "paint" in "use blue paint" and "meeting" in "have a meeting".
+    is spelled like a verb, such as "paint" in "use blue paint" or "meeting" in "have a meeting".
     """
     for at in range(len(words) - 1, -1, -1):
         base = verb_of(words[at])
@@ -142,7 +142,7 @@ def find_verb(words: Sequence[Word]) -> int | None:
 
 
 def _is_surely_verb(words: Sequence[Word], at: int) -> bool:
-    """Return whether a word is a verb, and not a noun that is spelled like one."""
+    """Return whether a word is a verb rather than a noun that is spelled like one."""
     word, base = words[at], verb_of(words[at])
     if word.key == "@has":
         return True

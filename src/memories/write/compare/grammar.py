@@ -157,8 +157,8 @@ def describe_number(new: Sequence[Word], old: Sequence[Word]) -> str:
     """Describe a word that is plural in one text and singular in the other, unless that makes no
     difference.
 
-    It makes no difference if the word is a subject without a determiner and the verb changes too
-    (requests are, a request is; a user needs, users need), or after "all" and "every".
+    It makes no difference after "all" and "every", or if the word is a subject without a determiner
+    and the verb changes too (requests are, a request is; a user needs, users need).
     """
     new_written, old_written = _by_key(new), _by_key(old)
     for key, new_places in new_written.items():

@@ -9,8 +9,7 @@ from memories.languages.text import is_latin, is_unspaced
 
 STRAIGHT = str.maketrans("‘’“”„।۔؟،؛", '\'\'"""..?,;')
 _ENDING = re.compile(r"(?<=[\w)\]}\"'»”」』+#%`])[.!。…]+$")
-# If one text contains an abbreviation, texts that say the same thing may be less similar than the
-# threshold requires.
+# An abbreviation may lower the similarity of two texts that say the same thing below the threshold.
 _SURELY_DIFFERENT = 0.75  # fraction of the threshold
 # fraction of the duplicate threshold; texts less similar than this are about different things
 _MIN_SIMILARITY = 0.4

@@ -150,11 +150,11 @@ class Word(NamedTuple):
     Attributes:
         key: The form used in comparisons.
         shown: The word as it was written.
-        exact: Whether the word matches only itself, and not its inflections and synonyms.
-        opens: Whether it opens a sentence, so that the case of its first letter makes no
-            difference.
+        exact: Whether the word doesn't match its inflections.
+        opens: Whether it begins a sentence, where the case of its first letter makes no difference.
         definite: Whether it follows "the", "my" or a similar word; see `frames`.
-        literal: Whether it is part of code, a command or a value, so that it matches only itself.
+        literal: Whether it is part of code, a command or a value, and so doesn't match its
+            inflections or synonyms.
         form: `past`, `passive`, `adjective` for other participles, `plain`, or `FREE`.
         sense: Its meaning in English, if it is a known word of another language; see
             `languages.sense`.
@@ -170,7 +170,7 @@ class Word(NamedTuple):
     sense: str = ""
 
 
-FREE = "free"  # the `form` of words in a rewritten construction, where forms mean nothing
+FREE = "free"  # the `form` of words in a rewritten construction, where forms don't matter
 
 
 def keys_of(words: Sequence[Word]) -> list[str]:
