@@ -48,7 +48,7 @@ def test_off_and_on_for_all_projects(memory: Command) -> None:
 
 
 def test_off_and_on_for_a_session(memory: Command, home: Path, folder: Path) -> None:
-    assert "no agent session is known" in memory("off", "--session").error
+    assert "found no agent session in" in memory("off", "--session").error
     session.note(str(home), "codex.s1", folder=str(folder))
     assert memory("off", "--session").json["for"] == "session codex.s1"
     assert (is_on("codex.s1"), is_on("codex.s2"), is_on()) == (False, True, True)

@@ -172,7 +172,7 @@ def test_a_proposal_of_tidy_is_imported_only_from_an_own_file(
     assert (done["imported"], done["pending"], done["proposals_left_out"]) == (2, 2, 1)
     assert ids(memory("review", *other)) == {older, newer}
     again = memory("import", "-", *other, "--format", "text", stdin=foreign).out
-    assert again.endswith("Left out: 1 proposal of memory tidy, which makes them again.\n")
+    assert again.endswith("Left out: 1 proposal from memory tidy, which can make them again.\n")
     memory("review", "accept", "--all", "--yes", *other)
     assert ids(memory("list", *other)) <= {older, newer}
 

@@ -213,7 +213,7 @@ def test_an_export_of_an_older_program_is_read_with_a_note(memory: Command, fold
     )
     answer = memory("import", "-", "--store", url(folder, "other"), stdin=older)
     assert answer.json["imported"] == 4
-    note = "version 1 of the format, which has no last line that marks the end, so it may be"
+    note = "may be incomplete, since version 1 of the format has no line that marks the end"
     assert note in answer.json["note"]
     assert note in answer.err
 
@@ -610,7 +610,7 @@ def test_pipes_and_devices_are_refused_at_once(memory: Command, folder: Path, ma
     assert answer.code == 2
     assert (
         answer.error
-        == f"cannot read {name}: it is a pipe or a device; name a file, or pipe it to: memory import -"
+        == f"cannot read {name}: it is a pipe or a device; give a file, or pipe it to: memory import -"
     )
 
 

@@ -296,7 +296,10 @@ def test_a_wrong_link_is_undone_as_the_answer_says(modern: Agent, memories: Memo
     assert undo in newer["hint"]
     link = {"id": short_id(newer["id"]), "not_corrects": short_id(older)}
     undone = modern.call("update_memory", **link)
-    assert (undone["version"], undone["hint"]) == (1, "the link was removed; both memories count")
+    assert (undone["version"], undone["hint"]) == (
+        1,
+        "the link was removed; both memories are current",
+    )
     assert memories.get(newer["id"]).corrects is None
     assert memories.get(older).corrected_by is None
     assert "Memory does not correct" in modern.error_of("update_memory", **link)

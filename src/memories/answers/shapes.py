@@ -41,7 +41,7 @@ HINT_DUPLICATE = (
     "CONTENT; to store this one as well, add --force"
 )
 HINT_RETURNED = (
-    "nothing was stored: a very similar memory exists, which {newer} corrects; if your text "
+    "nothing was stored: a very similar memory exists, but {newer} corrects it; if your text "
     "is true again, run: memory confirm {id}; to store this one as well, add --force"
 )
 HINT_CORRECTS = (
@@ -60,12 +60,12 @@ HINT_LEFT = (
     "otherwise, run: memory review reject {id}"
 )
 HINT_SUSPICIOUS = (
-    "left waiting: the memory is marked as suspicious; to accept it, name its id: memory review "
+    "left waiting: the memory is marked as suspicious; to accept it, give its id: memory review "
     "accept {id}"
 )
 HINT_OUTDATED = (
-    "nothing was done: a memory that the proposal is about has changed since; to look again, run: "
-    "memory tidy"
+    "nothing was done: a memory in the proposal has changed since; for new proposals, run: memory "
+    "tidy"
 )
 HINT_PENDING = "stored, but hidden until you review it: memory review"
 HINT_WAITS = (

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from memories.transfer.stats import Stats
 
 HINT_UNCHECKED = (
-    "the export is in version 1 of the format, which has no last line that marks the end, so it "
-    "may be incomplete"
+    "the export may be incomplete, since version 1 of the format has no line that marks the end"
 )
 MAX_LOST = 1_000  # maximum number of lost records listed in an answer; the count covers all of them
 _MAX_NAMED = 5  # maximum number of damaged records listed in a sentence

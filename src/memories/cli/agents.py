@@ -458,7 +458,7 @@ def _switch(config: "Config", for_session: bool, everywhere: bool, *, on: bool) 
     if not on:
         sentence += "; agents' tools keep working"
     elif not state.on:
-        sentence += f"; here they are still off: {state.why}"
+        sentence += f"; they are still off here: {state.why}"
     emit(answer, f"{sentence}.")
 
 
@@ -486,7 +486,7 @@ def _write_switch(home: Path, entry: str, synonyms: set[str], *, on: bool) -> No
                 stream.write(lines.encode("utf-8", "surrogateescape"))
     except OSError as exc:
         raise SystemFault(
-            f"cannot write {file}: {exc.strerror or exc}; nothing was switched"
+            f"cannot write {file}: {exc.strerror or exc}; nothing was changed"
         ) from exc
 
 
@@ -516,8 +516,7 @@ def _current_session(home: str, folder: str) -> str:
     name = session.find_latest(home, folder)
     if name is None:
         raise InvalidInput(
-            f"no agent session is known in {folder}; run this in the folder where the agent was "
-            "started"
+            f"found no agent session in {folder}; run this in the folder where the agent started"
         )
     return name
 

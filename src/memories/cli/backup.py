@@ -69,7 +69,7 @@ def backup(config: "Config", target: str | None, keep: int | None) -> None:
     emit(answer, "\n".join(map(safe, lines)))
     if queued:
         turns = amount(queued, "turn in the retry queue is", "turns in the retry queue are")
-        note(f"{turns} not in the backup; the next run of an agent stores what is waiting.")
+        note(f"{turns} not in the backup; waiting turns are stored when an agent next runs.")
 
 
 def restore_store(config: "Config", file: str, *, replace: bool) -> None:
@@ -203,7 +203,7 @@ def _describe_program(program: Mapping[str, Any]) -> str:
     elif first:
         found = f"{first} starts a different program or installation"
     else:
-        found = "the shell finds no memory command"
+        found = "the shell can't find the memory command"
     return f"installed with {program['installed_with']}; {found}; Python is {program['python']}"
 
 

@@ -334,7 +334,7 @@ def create_lines(memories: "Memories", file: str, plan: Plan) -> int:
     weight: Callable[[_Line], int] = attrgetter("size")
     counts = {"lines": 0, "stored": 0, "known": 0, "duplicates": 0, "refused": 0}
     limit = BATCH if plan.force else BATCH_COMPARED
-    again = "them twice, since --force compares nothing" if plan.force else "nothing twice"
+    again = "them twice, since --force skips the comparison" if plan.force else "nothing twice"
     reported = "no line has been reported yet"
     with _open(file) as stream, ProgressBar() as bar:
         total, size = size_of(stream), 0

@@ -169,7 +169,7 @@ def _check_hosts(hosts: Sequence[str]) -> None:
         if host not in load_hosts():
             names = list(load_hosts())
             near = difflib.get_close_matches(host.lower(), names, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"name one of {', '.join(names)}"
+            hint = f"did you mean {near[0]}?" if near else f"use one of {', '.join(names)}"
             raise InvalidInput(f'there is no host "{safe(host)}"; {hint}')
     if len(set(hosts)) < len(hosts):
         raise InvalidInput("a host is named twice; name each host once")

@@ -181,7 +181,7 @@ def _move_namespace(
         return 0
     left = amount(moved.left, "record was", "records were")
     note(
-        f"{left} written to {moved.name} in the meantime; to move what was left, run: memory "
+        f"{left} written to {moved.name} in the meantime; to move the rest, run: memory "
         f"namespaces merge {moved.name} {moved.into}"
     )
     return 1

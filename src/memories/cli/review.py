@@ -524,7 +524,7 @@ def _render_proposals(answer: Mapping[str, Any]) -> str:
     lines = [f"{row['certainty']:.2f} {row['kind']}: {safe(row['content'])}" for row in rows]
     if answer.get("withheld"):
         withheld = amount(answer["withheld"], "proposal", "proposals")
-        lines.append(f"The second opinion withheld {withheld}.")
+        lines.append(f"TIDY_COMMAND withheld {withheld}.")
     lines.append("To decide: memory review" if rows else "Nothing to tidy.")
     return "\n".join(lines)
 

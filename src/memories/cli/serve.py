@@ -99,7 +99,7 @@ class StartChat(NamedTuple):
     help="Remove the file that --install wrote in an earlier version.",
 )  # fmt: skip
 @option("--install", "action", flag_value="install", hidden=True, help="Explain the replacement.")
-@option("--dry-run", is_flag=True, hidden=True, help="Does the same, for old scripts.")
+@option("--dry-run", is_flag=True, hidden=True, help="Like --install, for old scripts.")
 @with_settings(store_option, format_option)
 def serve(
     config: Config,

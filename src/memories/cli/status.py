@@ -121,7 +121,7 @@ def _render_status(state: "Status", problem: str) -> str:
         rows["size"] = f"{state.size_bytes / 1e6:.1f} MB{', compact' if state.compact else ''}"
     if log := store_shapes.large_log(state):
         rows["log"] = (
-            f"{log / 1e6:.1f} MB; grows while a process keeps a read open; stop that process"
+            f"{log / 1e6:.1f} MB; grows while a process keeps a transaction open; stop that process"
         )
     if state.read_only:
         rows["access"] = "read only"

@@ -221,7 +221,7 @@ def _write_markdown(write: Callable[[IO[bytes]], int], folder: Path) -> None:
     begin_change()
     with (
         temporary_copy(write) as copy,
-        name_place(str(folder), "some files may be missing; solve this, and try again"),
+        name_place(str(folder), "some files may be missing; fix this and try again"),
     ):
         count = bundle.write(folder, (line.decode() for line in copy))
     done = f"{amount(count, 'memory was', 'memories were')} exported to {folder}"
@@ -254,7 +254,7 @@ def _own_key() -> bytes | None:
         raise
     except OSError as exc:
         note(
-            "Note: nothing in this export proves that it is yours, since the key of your exports "
+            "Note: nothing in this export proves that it is yours, since the key for your exports "
             f"can't be stored in {folder} ({exc.strerror or exc}); import the file with "
             "--trusted, or its memories will wait for review."
         )

@@ -55,7 +55,7 @@ _COUNTED_BYTES = 33_554_432  # maximum size of a source whose items are counted 
 @option(
     "--include", metavar="WHAT", multiple=True, values=INCLUDE,
     help=(
-        f"Include what is otherwise left out: {', '.join(INCLUDE)}; may be repeated. "
+        f"Include items that are left out by default: {', '.join(INCLUDE)}; may be repeated. "
         "[default: none]"
     ),
 )  # fmt: skip
@@ -312,7 +312,7 @@ def _describe_source(name: str, path: Path, bar: ProgressBar) -> dict[str, Any] 
 
 def _render_sources(rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
-        return "Found nothing in the usual places; name a file or folder: memory import PATH"
+        return "Found nothing in the usual places; give a file or folder: memory import PATH"
     lines = []
     for row in rows:
         if "error" in row:
@@ -429,7 +429,7 @@ def _render_import(imported: "Imported", answer: Mapping[str, Any]) -> str:
         )
     if imported.proposals:
         count = amount(imported.proposals, "proposal", "proposals")
-        lines.append(f"Left out: {count} of memory tidy, which makes them again.")
+        lines.append(f"Left out: {count} from memory tidy, which can make them again.")
     if "hint" in answer:
         lines.append(f"To decide: {answer['hint'].partition(': ')[2]}")
     if imported.without_vector:
@@ -483,7 +483,7 @@ def _open_file(file: str) -> IO[bytes]:
         raise InvalidInput(f"cannot read {shown(file)}: {reason}") from exc
     kind = "Is a directory" if stat.S_ISDIR(mode) else "it is a pipe or a device"
     raise InvalidInput(
-        f"cannot read {shown(file)}: {kind}; name a file, or pipe it to: memory import -"
+        f"cannot read {shown(file)}: {kind}; give a file, or pipe it to: memory import -"
     )
 
 

@@ -322,7 +322,7 @@ def list_(
 @option("--title", metavar="TEXT", group="changes", help="The title; empty to remove it.")
 @option(
     "--user", metavar="NAME", group="changes",
-    help="The user in the conversation; empty to remove it.",
+    help="The conversation's user; empty for none.",
 )  # fmt: skip
 @_tags_option(section="Tags", help="A tag; may be repeated.")
 @remove_tag_option
@@ -416,7 +416,7 @@ def forget(
 )  # fmt: skip
 @option(
     "--include-suspicious", is_flag=True, group="include",
-    help="Include texts that look like instructions to a model, with a mark.",
+    help="Include texts that look like instructions to a model, and mark them.",
 )  # fmt: skip
 @option(
     "--include-corrected", is_flag=True, group="include",

@@ -29,7 +29,7 @@ from memories.search.filters import FILTERS, Parameter
 if TYPE_CHECKING:
     from memories.search.results import Explanation
 
-HINT_UNLINKED = "the link was removed; both memories count"
+HINT_UNLINKED = "the link was removed; both memories are current"
 CONFIRM = "call update_memory for {} with confirm=true"
 HINT_DELETED = "restore_memory brings it back"
 NOTHING_TO_UPDATE = (
@@ -243,8 +243,8 @@ class Tools:
         self,
         id: Annotated[str, Field(description="of a memory, or conversation#index of a turn")],  # noqa: A002
     ) -> CallToolResult:
-        """Read one memory in full, with its versions, oldest first, even if it was deleted; or one
-        turn in full.
+        """Read one memory in full, even a deleted one, with its versions, oldest first; or read one
+        turn.
         """
         conversation, separator, index = id.rpartition("#")
         if separator and index.isascii() and index.isdigit() and len(index) <= 10:
@@ -428,7 +428,7 @@ class Tools:
     def add_turns(
         self, conversation: str, turns: list[Message], *, caller: Caller
     ) -> CallToolResult:
-        """Append messages to a conversation, in order, so that they are found later."""
+        """Append messages to a conversation, in order, so they can be found later."""
         if len(turns) > MAX_TURNS:
             raise InvalidInput(
                 f"turns contains {len(turns)} messages; send at most {MAX_TURNS} at a time"
