@@ -1,4 +1,4 @@
-"""Locators, which return where the secret is in a rule's match, or None if it isn't a secret."""
+"""Locators: functions that find the secret in a rule's match, or return None if there is none."""
 
 import re
 from re import Match

@@ -1,7 +1,6 @@
 """The origin of a record: its writer, its source, and how far it is trusted.
 
-The program that stores a record sets its origin, in labels that are reserved, so no writer can
-choose it.
+The program that stores a record sets its origin in reserved labels, so no writer can choose it.
 """
 
 import functools
@@ -86,7 +85,7 @@ class Place(NamedTuple):
     """The place where a program works.
 
     Attributes:
-        project: The project, for the tag with that name.
+        project: The project's name, the value of the tag `project`.
         branch: The checked-out git branch, if any.
         root: The top folder of the working tree; None if no anchors are checked there.
         aliases: Other names of the project.

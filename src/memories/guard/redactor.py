@@ -111,8 +111,8 @@ class Redactor(NamedTuple):
     user_rules: tuple[Rule, ...] = ()
 
     def text(self, text: str, name: str = "content") -> Redacted:
-        """Return a text without secrets and private parts, so that it may be stored; values of
-        other types are unchanged.
+        """Remove secrets and private parts from a text before it is stored; values of other types
+        are unchanged.
 
         Args:
             text: The text.

@@ -233,7 +233,7 @@ def _count_branches(branches: Any) -> tuple[int | None, int]:
     """Return how many steps alternatives take, and in how many ways they can match.
 
     All alternatives are tried, so their steps are added. They begin differently and rarely match at
-    the same place, so the number of ways is their maximum.
+    the same place, so only the highest number of ways is returned.
     """
     counts = [_count_sequence(branch) for branch in branches]
     ways = max((ways for _, ways in counts), default=1)

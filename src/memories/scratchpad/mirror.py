@@ -1,4 +1,4 @@
-"""Applies this process's writes to the scratchpads, by adding new memories and dropping others."""
+"""Applies this process's writes to the scratchpads: adds new memories and drops removed ones."""
 
 import contextlib
 import threading
@@ -18,7 +18,7 @@ from memories.scratchpad.file import Place
 from memories.stores.logged import Change, ref_of
 from memories.stores.records import SEARCHED, Collection, Record, Ref
 
-_PAUSE_SECONDS = 0.25  # minimum time between two writes of a file, unless memories have ended
+_PAUSE_SECONDS = 0.25  # minimum time between two writes of a file, unless a memory has ended
 # If more new memories than this are waiting in a namespace, those that won't get a slot are
 # dropped.
 _MAX_WAITING = 200

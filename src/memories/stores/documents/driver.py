@@ -152,7 +152,7 @@ class Driver(Protocol):
         """Create the store, set the values that are not set yet, and return the resulting state.
 
         If two clients do this at the same time, one wins, and both get the resulting state, as far
-        as the server allows it.
+        as the server can guarantee that.
         """
 
     def set_state(self, values: Mapping[str, str]) -> None:

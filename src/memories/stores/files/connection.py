@@ -155,7 +155,8 @@ class Folder:
         Args:
             name: The file; created if it doesn't exist.
             lines: Complete lines.
-            size: The size of the file without the remains of a crash, which are removed.
+            size: The size of the file's valid part. Anything after it is left over from a crash,
+                and is removed.
         """
         with translate_errors(self.path):
             flags = os.O_CREAT | os.O_APPEND | os.O_RDWR | _OPEN_FLAGS

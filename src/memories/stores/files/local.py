@@ -198,7 +198,7 @@ class LocalFiles:
             logs = [name for name in added if place_of(name)[0] is Collection.LOG]
             sizes = {name: work.states[name].size for name in added}
             self.folder.commit(added, sizes, first=logs)
-            # The lines are stored. If their states can't be saved, the next read reads the files.
+            # The lines are stored. If the states can't be saved, the next read parses these files.
             with contextlib.suppress(StoreError):
                 self._save_states(work, added)
 

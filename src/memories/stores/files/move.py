@@ -346,7 +346,7 @@ class Mover:
         return count, digest
 
     def _copy(self, store: str, records: Sequence[Record], target: Store) -> None:
-        """Copy records, after recording which copies an interruption may leave behind."""
+        """Copy records, after saving a list of the copies that an interruption may leave behind."""
         refs = [record.ref for record in records]
         self._folder.replace(
             f"folder{_UNFINISHED}",

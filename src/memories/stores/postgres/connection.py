@@ -456,7 +456,7 @@ class Server:
         connection.access = " READ WRITE" if is_read_only else ""
 
     def _analyze_grown(self) -> None:
-        """Analyze tables that have grown. A failure is only logged, because the records are
+        """Analyze tables that have grown. A failure is only logged, because the records are already
         stored.
         """
         try:

@@ -107,7 +107,7 @@ class Transaction:
         self.connection.execute(sql, values or None)
 
     def copy(self, into: str, types: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """Add rows to a table quickly; `into` is its name with its columns."""
+        """Add rows to a table quickly; `into` is the table's name followed by its columns."""
         with (
             self.connection.cursor() as cursor,
             cursor.copy(f"COPY {into} FROM STDIN (FORMAT BINARY)") as copy,

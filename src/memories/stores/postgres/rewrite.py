@@ -157,7 +157,7 @@ def replace(
     Args:
         server: The server.
         db: The transaction of `rewriting`.
-        copies: The tables and their copies; `watch` already records all changes to the tables.
+        copies: The tables and their copies; `watch` must have been called for the tables.
         also: Called while no other process reads or writes.
 
     Returns:

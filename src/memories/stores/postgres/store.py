@@ -451,7 +451,7 @@ class PostgresStore:
 
     def _make_indexes(self) -> None:
         """Create the missing vector indexes. A failure is only logged, because the vectors are
-        stored.
+        already stored.
         """
         try:
             with self._server.read() as db:
