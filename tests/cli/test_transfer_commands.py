@@ -626,7 +626,7 @@ def test_a_line_with_a_repeated_key_is_refused(memory: Command, folder: Path) ->
     answer = memory("import", "-", stdin=f'{{"format":"memories","version":1}}\n{stated}\n')
     assert (answer.code, answer.error) == (
         2,
-        'line 2 contains the key "text" twice; keep one of them; no record of its batch was stored',
+        'line 2 contains the key "text" twice; keep one of them; no record in this batch was stored',
     )  # fmt: skip
     answer = memory(
         "turns", "add", "trip", "-", stdin='{"content":"a"}\n{"content":"b","content":"c"}\n'

@@ -606,7 +606,7 @@ def test_an_invalid_line_is_named_and_nothing_of_its_batch_is_stored(opened: Ope
         except InvalidInput as exc:
             message = str(exc)
         ends = message.startswith("line 3 ") and message.endswith(
-            "; no record of its batch was stored"
+            "; no record in this batch was stored"
         )
         if not ends or complaint not in message or len(message) >= 300:
             failures.append(f"{name}: {message!r}, not {complaint!r}")

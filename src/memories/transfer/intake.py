@@ -133,7 +133,7 @@ def read_lines(
 def _consequence(number: int, error: InvalidInput) -> str:
     if number == 1 and str(error).startswith("is not JSON"):
         return "this is not an export; for plain text run: memory create --lines FILE"
-    return "no record of its batch was stored"
+    return "no record in this batch was stored"
 
 
 def _decode(line: bytes, *, is_first: bool) -> str:
