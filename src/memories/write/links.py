@@ -1,4 +1,4 @@
-"""Links between memories and the memories that they correct, kept up to date when either changes.
+"""Links memories to those that they correct, and updates the links when either memory changes.
 
 A link is made in four ways: `create` links a new memory to one that `compare.corrections` says it
 corrects; an accepted memory is linked in the same way (`write.review`); a person accepts a proposal

@@ -225,7 +225,7 @@ class Rollback(NamedTuple):
         """Return whether a version existed at the time to roll back to.
 
         A version that was written later with an earlier date did not exist, unless the difference
-        is so small that two clocks explain it.
+        is small enough to come from two machines' clocks.
         """
         if record.created_at > self.to:
             return False
@@ -397,8 +397,8 @@ def _find_written_after(
     and the time of its entry in the log.
 
     For versions older than the log, the dates in their records are trusted. A first version is left
-    out if its id shows that the memory was created at about that time or later. There may be a
-    million such versions.
+    out if its id shows that the memory was created at about that time or later, since there may be
+    a million of them.
     """
     where = audit_log.chain_of(namespace)._replace(since=to)
     for page in scan_pages(store, where):

@@ -168,7 +168,7 @@ class RetryQueue:
                 accepted; such an entry is moved to a file next to the queue, with `.refused` added
                 to its name. It raises `SystemFault` for an entry that can't be processed now; the
                 entry's group then waits while others continue. Any other exception, such as
-                `ConnectionError`, stops the processing and is passed on.
+                `ConnectionError`, stops the processing and propagates.
             before: A group that is processed before the others, which then get only a short time.
                 None to process all entries.
         """

@@ -49,7 +49,7 @@ from memories.write.compare.word_order import (
 
 
 class Relation(StrEnum):
-    """How a new text is related to an old one."""
+    """The relation of a new text to an old one."""
 
     SAME = "same"
     DUPLICATE = "duplicate"
@@ -105,7 +105,7 @@ def compare_words(
 ) -> TextComparison:
     """Compare texts of any length word by word; see `compare_texts`. Long texts take seconds."""
     if not may_repeat(new, old, similarity, threshold=threshold):
-        # This is the usual case, and parsing the words would take a hundred times as long.
+        # Most pairs of texts end here; parsing their words would take a hundred times as long.
         return TextComparison(Relation.DIFFERENT)
     are_alike = bare(new) == bare(old)
     codes = tongues(new, old)
@@ -168,8 +168,8 @@ def same_lines(new: str, old: str) -> bool:
 
 
 def is_value(word: Word) -> bool:
-    """Return whether a word is a number, date, version, path or identifier. So is any preposition,
-    because a value may begin with one: "on Monday".
+    """Return whether a word is a number, date, version, path or identifier, or a preposition, since
+    a value may begin with one: "on Monday".
     """
     if word.key in SOFT or any(map(str.isdigit, word.key)):
         return True

@@ -93,7 +93,7 @@ def _is_named(words: Sequence[Word]) -> bool:
 
 
 def _with_verb_first(change: Change) -> Change:
-    """Move a verb from the end of its sentence, as in Turkish, to before the replaced words."""
+    """Move a verb at the end of its sentence, as in Turkish, in front of the replaced words."""
     head, removed, added, tail = change
     if not head or not tail or tail[-1].sense not in _VERB_SENSES:
         return change
@@ -114,7 +114,7 @@ def verb_of(word: Word) -> str:
 
 
 def has_verb(words: Iterable[Word], verbs: Set[str]) -> bool:
-    """Return whether any of these words is one of these verbs."""
+    """Return whether any of the words is one of the verbs."""
     return any(verb_of(word) in verbs for word in words)
 
 

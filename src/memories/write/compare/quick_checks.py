@@ -53,7 +53,7 @@ def may_correct(new: str, old: str, similarity: float | None, *, threshold: floa
 
 @functools.lru_cache(maxsize=2_048)  # many new texts are compared with the same old ones
 def bare(text: str) -> str:
-    """Return the normalized form of a text, which is used to test texts for equality.
+    """Return the normalized form of a text, for testing texts for equality.
 
     The text is not case-folded, since that would turn "ß" into "ss".
     """
