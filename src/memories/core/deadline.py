@@ -57,7 +57,7 @@ WAIT: "ContextVar[Wait | None]" = ContextVar("wait", default=None)
 
 
 class MemoryTimeout(ConnectionError):
-    """The memory did not answer in time; whether a write arrived is unknown."""
+    """The memory did not answer in time; a write may or may not have arrived."""
 
 
 class _Call:
@@ -90,7 +90,7 @@ class Deadline:
     """Runs calls, and stops waiting for late ones.
 
     A late call continues in its thread, but its result is dropped. While it runs, all other calls
-    fail immediately, since the store would make them hang too. Several threads may use one
+    fail immediately, since they would hang too. Several threads may use one
     deadline. A thread that runs a call is reused for later calls, since stores keep a connection
     per thread.
     """
@@ -197,7 +197,7 @@ DEADLINE: ContextVar[Callable[[float | None], Deadline] | None] = ContextVar(
 
 
 def run_within(seconds: float | None, function: Callable[[], Value]) -> Value:
-    """Call a function under the shared deadline if there is one, else under a new one.
+    """Call a function under the shared deadline, if any, or else under a new one.
 
     Args:
         seconds: Maximum time of the call; None for no limit.

@@ -1,7 +1,7 @@
 """Files that threads and processes share: durable writes, atomic replacement, locks and
 permissions. Also detects forks.
 
-This module knows no store's format.
+This module doesn't know the format of any store.
 """
 
 import contextlib
@@ -64,7 +64,7 @@ def open_file(path: Path) -> IO[bytes]:
 
 
 def flush_folder(folder: Path) -> None:
-    """Make new and renamed files in a folder survive a power failure, if the system can."""
+    """Make new and renamed files in a folder survive a power failure, if the system allows it."""
     if os.name != "posix":
         return
     fd = os.open(folder, os.O_RDONLY)
@@ -94,7 +94,7 @@ def replacing(
     """Open a new file that replaces another one in one step, unless an error occurs.
 
     Args:
-        path: The file that is replaced, or made.
+        path: The file to replace or create.
         scratch: The temporary path of the new file, in the same folder; by default a unique name.
         agreed: Called when the new file is on the disk; if it raises, the old file is kept.
     """
@@ -120,7 +120,7 @@ def locked(path: Path) -> Iterator[None]:
     The lock isn't reentrant.
 
     Args:
-        path: The lock's file; made, with its folder, if it is missing.
+        path: The lock file; created, with its folder, if missing.
     """
     with try_lock(path, None):
         yield
@@ -133,7 +133,7 @@ def try_lock(path: Path, seconds: float | None) -> Iterator[bool]:
     Threads and processes get the lock in the order in which they requested it.
 
     Args:
-        path: The lock's file; made, with its folder, if it is missing.
+        path: The lock file; created, with its folder, if missing.
         seconds: Maximum time to wait; None for no limit.
 
     Yields:
@@ -174,8 +174,8 @@ def _lock(fd: int, path: Path, seconds: float | None) -> bool:
 def _lock_in_turn(fd: int, until: float) -> bool:
     """Wait for the lock behind earlier waiters.
 
-    Each waiter locks one byte of the file, whose offset is the waiter's time of arrival; the kernel
-    frees the byte when the process dies. Only the first waiter polls the lock itself, so that a
+    Each waiter locks one byte of the file, at an offset derived from the time of its arrival. The
+    kernel frees the byte when the process dies. Only the first waiter polls the lock itself, so a
     process that has just freed the lock can't take it again before the others.
     """
     ticket = _draw_ticket(fd)
@@ -244,7 +244,7 @@ class ForkGuard:
 
     @property
     def forked(self) -> bool:
-        """Whether this process is a child of the one that made the guard."""
+        """Whether this process was forked from the one that created the guard."""
         return self._process != os.getpid()
 
 

@@ -1,8 +1,8 @@
 """Events: one JSON line per operation in `HOME/events.jsonl`, for statistics.
 
-A line contains figures, and by default no content: no id of a memory, conversation or turn, and no
-word of a query. So an erased memory leaves no trace in this file. An operation never fails because
-its event can't be written; `memory doctor` calls `problem` to find out why.
+A line contains figures, and by default no content: neither the words of a query nor the ids of
+memories, conversations or turns. So an erased memory leaves no trace in this file. An operation
+never fails because its event can't be written; `memory doctor` calls `problem` to find out why.
 """
 
 import contextlib
@@ -65,7 +65,7 @@ def note(home: Path, operation: str, *, setting: str = ON, **figures: Figure) ->
     the name of an error.
 
     Args:
-        home: The folder of the settings; it is made if it is missing.
+        home: The settings folder; created if missing.
         operation: The operation, such as `search`.
         setting: The setting `events`: `off`, `on` or `content`. Only `content` records the field
             `content`.
@@ -104,7 +104,7 @@ def noting(config: "Config", operation: str, **figures: Figure) -> Iterator[dict
 
 
 def _debug(config: "Config", operation: str, figures: Mapping[str, Figure]) -> None:
-    """Log the figures of an operation and its store and embedder, but no content."""
+    """Log an operation's figures, its store and its embedder, but no content."""
     import logging
 
     from memories.core import logs
@@ -123,7 +123,7 @@ def note_finished(memories: Any, operation: str, start: float, argument: Any, re
     """Record an operation that one thread began and another finished; see `note_calls`.
 
     Args:
-        memories: The `Memories` whose method it is.
+        memories: The `Memories` that performed the operation.
         operation: The name of the operation.
         start: When the operation began, by `time.perf_counter`.
         argument: The first argument.
@@ -359,7 +359,7 @@ def _line(operation: str, figures: dict[str, Figure]) -> bytes:
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
-    """Return the event of a line.
+    """Return the event in a line.
 
     If the disk was full, an incomplete event and the next one may share a line; the second event is
     returned.

@@ -49,7 +49,7 @@ class Address(NamedTuple):
         tls: Whether the server uses TLS.
         headers: Headers for each request, such as a key; never shown.
         hint: A sentence about what to check if the server can't be reached.
-        proxies: Whether to use the proxies that the environment names.
+        proxies: Whether to use the proxies configured in the environment.
     """
 
     product: str
@@ -96,7 +96,7 @@ class Answer(NamedTuple):
     """The response of a server.
 
     Attributes:
-        status: The HTTP status, whether success or not.
+        status: The HTTP status code, which may be an error.
         value: The JSON of the body, or its text if it isn't JSON.
         headers: The headers, by name in lower case.
     """
@@ -298,7 +298,7 @@ def _connect_in_time(connection: _Connection | _TlsConnection, connect: Callable
 
 
 def _make_pool(address: Address) -> urllib3.PoolManager:
-    """Return a pool of connections to a server, or to the proxy that the environment names."""
+    """Return a pool of connections to a server, or to the proxy configured in the environment."""
     options: dict[str, Any] = {"num_pools": 1, "maxsize": _POOL_SIZE}
     if address.tls:
         options["ssl_context"] = ssl.create_default_context()

@@ -135,7 +135,7 @@ def short_form(memory_id: str) -> str:
 
 
 def with_short_ids(sentence: str) -> str:
-    """Return one of our own sentences with each memory's id in its short form."""
+    """Return one of our messages with the short form of each memory id."""
     return _UUID7.sub(lambda match: short_form(match[0]), sentence)
 
 

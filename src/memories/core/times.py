@@ -153,8 +153,8 @@ def _not_a_time(text: str) -> InvalidInput:
 
 
 def mixes_zones(one: str, other: str) -> bool:
-    """Return whether one text has a time zone and the other is a time without a zone. A date counts
-    as neither.
+    """Return whether one text has a time zone and the other is a time without one. A date is
+    neither.
     """
     texts = (one.strip(), other.strip())
     has_zone = any(zone_of(text) is not None for text in texts)
@@ -172,7 +172,7 @@ def _is_time_without_zone(text: str) -> bool:
 
 def parse_time_in_zone(text: str, now: datetime) -> datetime:
     """Read a time as `parse_time` does; return it in the text's time zone, or in UTC if the text
-    names none.
+    has none.
     """
     return parse_time(text, now).astimezone(zone_of(text) or UTC)
 
@@ -201,7 +201,7 @@ def describe_age(moment: datetime, now: datetime) -> str:
 
 
 def query_time(moment: Moment | None, now: datetime) -> datetime:
-    """Return the time at which a query is asked, in its own time zone, else in local time.
+    """Return the time of a query, in the time zone that the caller gave, else in local time.
 
     Args:
         moment: The time that the caller gave; None for now.

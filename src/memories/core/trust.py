@@ -3,8 +3,8 @@
 For the permissions of files and folders see `disk`.
 
 A folder's `.env` may choose only harmless settings, unless the user has approved it. An approval
-covers one path with one exact content. Approvals are stored next to the user's `config.toml`, where
-no folder's files can change them.
+applies to one path and its exact content. Approvals are stored next to the user's `config.toml`, so
+that no `.env` can approve itself.
 """
 
 import json
@@ -66,7 +66,7 @@ def approve(file: Path, registers: Path) -> str:
 
     Raises:
         ConfigError: The file can't be read, or is too large.
-        InvalidInput: An agent runs this command.
+        InvalidInput: An agent is running this command.
     """
     refuse_agent("whether to trust a .env file")
     data = _content(file)
