@@ -11,7 +11,7 @@ from memories import Draft, Memories
 from memories.core import events
 from memories.core.times import parse_time, to_millis
 from memories.read import versions
-from memories.read.lookup import with_conditions
+from memories.read.lookup import apply_filters
 from memories.stores.records import Collection, Filter, Record
 
 T = datetime(2026, 6, 1, 12, tzinfo=UTC)
@@ -65,7 +65,7 @@ def test_a_time_limit_holds_to_the_millisecond(name: str) -> None:
 
 
 def test_since_and_until_may_be_the_same_time(tmp_path: Path) -> None:
-    where = with_conditions(WHERE, {"since": T, "until": T}, T)
+    where = apply_filters(WHERE, {"since": T, "until": T}, T)
     assert (where.since, where.until) == (T, T)
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none", clock=lambda: T) as memories:
         memories.create("The gate is green")

@@ -22,7 +22,7 @@ from memories.guard import validate
 from memories.guard.origin import Place, origin
 from memories.models import Draft, Forgotten, History, Memory, Moment, Page, is_session_note
 from memories.read import versions
-from memories.read.lookup import Lookup, check_namespace, readable_namespaces, with_conditions
+from memories.read.lookup import Lookup, apply_filters, check_namespace, readable_namespaces
 from memories.scratchpad.scratchpads import Scratchpads
 from memories.settings import Config
 from memories.stores import Store, open_store
@@ -740,9 +740,9 @@ class Memories:
         """
         from memories.read.turns import tail
 
-        where, limit = self._turns_of(conversation_id, filters), self._limit(limit)
-        stored = tail(self._raw_store, where, limit)
-        return [*stored, *self._waiting_in(where, conversation_id)][-limit:]
+        turn_filter, limit = self._turns_of(conversation_id, filters), self._limit(limit)
+        stored = tail(self._raw_store, turn_filter, limit)
+        return [*stored, *self._waiting_in(turn_filter, conversation_id)][-limit:]
 
     def turns(
         self,
@@ -765,12 +765,12 @@ class Memories:
         """
         from memories.read.turns import page
 
-        where = self._turns_of(conversation_id, filters)
+        turn_filter = self._turns_of(conversation_id, filters)
         start, limit = validate.index(start), self._limit(limit)
-        stored = page(self._raw_store, where, start, limit)
+        stored = page(self._raw_store, turn_filter, start, limit)
         if len(stored) == limit:
             return stored
-        waiting = self._waiting_in(where, conversation_id)
+        waiting = self._waiting_in(turn_filter, conversation_id)
         return [*stored, *(turn for turn in waiting if turn.index >= start)][:limit]
 
     def waiting_turns(self, conversation_id: str | None = None) -> "list[Turn]":
@@ -1308,9 +1308,9 @@ class Memories:
         from memories.read.listing import count_tags
 
         key = None if key is None else validate.tag_key(key)
-        conditions = {"written_by": written_by, "trust": trust, "as_of": as_of}
-        where = with_conditions(self._raw_lookup.where(), conditions, self._now())
-        return count_tags(self._raw_lookup, where, key)
+        filters = {"written_by": written_by, "trust": trust, "as_of": as_of}
+        memory_filter = apply_filters(self._raw_lookup.where(), filters, self._now())
+        return count_tags(self._raw_lookup, memory_filter, key)
 
     def stats(self, *, since: Moment | None = None) -> "Stats":
         """Return usage statistics on operations, their times, and the memories read; see `Stats`.
@@ -1432,7 +1432,7 @@ class Memories:
 
     def _selector(
         self,
-        where: str | None,
+        expression: str | None,
         collection: Collection = Collection.MEMORY,
         *,
         any_state: bool = False,
@@ -1444,15 +1444,15 @@ class Memories:
         """
         from memories.read import selector
 
-        self._flush_before(where)
+        self._flush_before(expression)
         instant = selector.Instant(
             now or self._now(),
             self.config.decay_half_life_hours,
             self._raw_lookup.judge if verdicts else None,
         )
-        if where is None:
+        if expression is None:
             return selector.select_all(collection, instant)
-        return selector.parse(where, collection, instant, any_state=any_state)
+        return selector.parse(expression, collection, instant, any_state=any_state)
 
     def _memory(self, record: Record, now: datetime | None = None) -> Memory:
         return versions.to_memory(record, now or self._now(), self.config.decay_half_life_hours)
@@ -1473,9 +1473,9 @@ class Memories:
         if self.config.count_accesses and not self._open_transactions:
             self._accesses.flush(self._raw_store)
 
-    def _flush_before(self, where: str | None) -> None:
+    def _flush_before(self, expression: str | None) -> None:
         """Count the pending reads if an expression uses access counts."""
-        if where is not None and "access_count" in where:
+        if expression is not None and "access_count" in expression:
             self.flush_accesses()
 
     def _count_access(self, records: Sequence[Record]) -> None:
@@ -1503,13 +1503,13 @@ class Memories:
         from memories.read.conversations import narrow_turns
         from memories.read.turns import in_conversation
 
-        where = in_conversation(self._raw_store, self._raw_lookup.readable, conversation_id)
-        return narrow_turns(where, filters, self._now())
+        all_turns = in_conversation(self._raw_store, self._raw_lookup.readable, conversation_id)
+        return narrow_turns(all_turns, filters, self._now())
 
-    def _waiting_in(self, where: Filter, conversation_id: str) -> "Sequence[Turn]":
+    def _waiting_in(self, turn_filter: Filter, conversation_id: str) -> "Sequence[Turn]":
         """Return a conversation's queued turns that match a filter. Their numbers follow those of
         the stored turns.
         """
         from memories.write.turn_queue import number_turns
 
-        return number_turns(self._raw_store, self.waiting_turns(conversation_id), where)
+        return number_turns(self._raw_store, self.waiting_turns(conversation_id), turn_filter)

@@ -15,7 +15,7 @@ from memories.core.times import to_iso, to_millis
 from memories.errors import InvalidInput, NotFound, RequestError
 from memories.guard import validate
 from memories.models import Moment
-from memories.read.lookup import count_turns, with_conditions
+from memories.read.lookup import apply_filters, count_turns
 from memories.read.turns import said_at
 from memories.stores.protocol import Store, find_first
 from memories.stores.records import ROLE, Collection, Filter, Patch, Record, Ref
@@ -169,7 +169,7 @@ def page(
     filters = {**filters, "tags": validate.tags(filters.get("tags") or {})}
     # Tags of a conversation are different from tags of its turns.
     of_turns = {name: value for name, value in filters.items() if name != "tags"}
-    where = with_conditions(Filter(Collection.HISTORY, tuple(namespaces)), of_turns, now)
+    where = apply_filters(Filter(Collection.HISTORY, tuple(namespaces)), of_turns, now)
     end = where.as_of
     where = _limit_to_past(where)
     after = None if cursor is None else _parse_cursor(cursor)
@@ -190,13 +190,13 @@ def page(
 
 
 def narrow_turns(where: Filter, filters: TurnFilters, now: datetime) -> Filter:
-    """Add a caller's conditions to the filter for a conversation's turns.
+    """Narrow the filter for a conversation's turns by the filters that a caller gave.
 
     Raises:
         InvalidInput: A condition is invalid, or two contradict each other.
     """
     _refuse_unknown(filters, TurnFilters.__annotations__, "turns")
-    return _limit_to_past(with_conditions(where, filters, now))
+    return _limit_to_past(apply_filters(where, filters, now))
 
 
 def _limit_to_past(where: Filter) -> Filter:

@@ -18,10 +18,10 @@ from memories.models import PENDING, NamespaceCounts, Status
 from memories.read import versions
 from memories.read.lookup import (
     Lookup,
+    apply_filters,
     count_turns,
     only_pending,
     select_accepted,
-    with_conditions,
     with_global,
     with_past_reinforcement,
 )
@@ -73,7 +73,7 @@ class Listing(NamedTuple):
         Raises:
             InvalidInput: A value is invalid.
         """
-        where = with_conditions(lookup.where(), self.filters, now)
+        where = apply_filters(lookup.where(), self.filters, now)
         if self.deleted:
             where = where._replace(state="ended", ended_by="delete")
         if self.pending:
@@ -88,8 +88,8 @@ class Listing(NamedTuple):
             from memories.read.selector import plan_listing
 
             where, selects = plan_listing(self.selector, where)
-        filters = with_global(where, lookup.names_of_project(self.project))
-        records, next_cursor = read_page(lookup, filters, limit, cursor, selects, order)
+        alternatives = with_global(where, lookup.names_of_project(self.project))
+        records, next_cursor = read_page(lookup, alternatives, limit, cursor, selects, order)
         if where.as_of is not None:
             records = with_past_reinforcement(lookup.store, records, where.as_of)
         return records, next_cursor
@@ -177,12 +177,12 @@ def read_page(
         selects: A further condition. Records are read until enough of them meet it.
         order: The order. To sort by a value, every matching record is read.
     """
-    filters = (where,) if isinstance(where, Filter) else tuple(where)
+    alternatives = (where,) if isinstance(where, Filter) else tuple(where)
     after = None if cursor is None else _parse_cursor(lookup, cursor)
     if order.value is not None:
-        records = _read_sorted(lookup, filters, limit + 1, after, selects, order)
+        records = _read_sorted(lookup, alternatives, limit + 1, after, selects, order)
     else:
-        records = _read_in_order_of_creation(lookup, filters, limit + 1, after, selects, order)
+        records = _read_in_order_of_creation(lookup, alternatives, limit + 1, after, selects, order)
     if len(records) <= limit:
         return records, None
     return records[:limit], _format_cursor(lookup, records[limit - 1])
@@ -190,7 +190,7 @@ def read_page(
 
 def _read_in_order_of_creation(
     lookup: Lookup,
-    filters: Sequence[Filter],
+    alternatives: Sequence[Filter],
     count: int,
     after: Position | None,
     selects: Selects | None,
@@ -200,8 +200,8 @@ def _read_in_order_of_creation(
     selected: list[Record] = []
     batch_size = count
     while len(selected) < count:
-        records = _scan(lookup, filters, batch_size, after, newest_first=order.descending)
-        accepted = select_accepted(records, filters[0].as_of)
+        records = _scan(lookup, alternatives, batch_size, after, newest_first=order.descending)
+        accepted = select_accepted(records, alternatives[0].as_of)
         selected += accepted if selects is None else filter(selects, accepted)
         if len(records) < batch_size:
             break
@@ -212,7 +212,7 @@ def _read_in_order_of_creation(
 
 def _read_sorted(
     lookup: Lookup,
-    filters: Sequence[Filter],
+    alternatives: Sequence[Filter],
     count: int,
     after: Position | None,
     selects: Selects | None,
@@ -226,13 +226,13 @@ def _read_sorted(
     select_first = heapq.nlargest if order.descending else heapq.nsmallest
     is_following: Selects | None = None
     if after is not None:
-        bound = order.key(_read_at(lookup, filters, after))
+        bound = order.key(_read_at(lookup, alternatives, after))
         is_following = functools.partial(order.puts_after, bound)
     first: list[Record] = []
     position: Position | None = None
-    while records := _scan(lookup, filters, PAGE_SIZE, position, newest_first=True):
+    while records := _scan(lookup, alternatives, PAGE_SIZE, position, newest_first=True):
         position = _position(records[-1])
-        selected = select_accepted(records, filters[0].as_of)
+        selected = select_accepted(records, alternatives[0].as_of)
         if selects is not None:
             selected = list(filter(selects, selected))
         if is_following is not None:
@@ -241,9 +241,9 @@ def _read_sorted(
     return first
 
 
-def _read_at(lookup: Lookup, filters: Sequence[Filter], position: Position) -> Record:
+def _read_at(lookup: Lookup, alternatives: Sequence[Filter], position: Position) -> Record:
     group, version, namespace = position
-    records = lookup.store.read([Ref(filters[0].collection, namespace, group, version)])
+    records = lookup.store.read([Ref(alternatives[0].collection, namespace, group, version)])
     if not records:
         raise InvalidInput(
             "the last item of the previous page no longer exists; begin again without the cursor"
@@ -253,7 +253,7 @@ def _read_at(lookup: Lookup, filters: Sequence[Filter], position: Position) -> R
 
 def _scan(
     lookup: Lookup,
-    filters: Sequence[Filter],
+    alternatives: Sequence[Filter],
     limit: int,
     after: Position | None,
     *,
@@ -262,7 +262,7 @@ def _scan(
     """Return the records that match any of several filters, in the order of creation."""
     start = None if after is None else after[:2]
     by_ref: dict[Ref, Record] = {}
-    for where in filters:
+    for where in alternatives:
         page = lookup.store.scan(where, limit=limit, after=start, newest_first=newest_first)
         if len(where.namespaces) > 1:
             page += _read_copies(lookup, where, start, page)

@@ -587,22 +587,22 @@ def _with_past_reinforcement(store: Store, record: Record, moment: datetime) -> 
     return record._replace(fields=fields)
 
 
-# --- a caller's conditions ---
+# --- a caller's filters ---
 
 
-def with_conditions(where: Filter, conditions: Mapping[str, Any], now: datetime) -> Filter:
-    """Return a filter with a caller's conditions added.
+def apply_filters(where: Filter, filters: Mapping[str, Any], now: datetime) -> Filter:
+    """Return a store's filter, narrowed by the filters that a caller gave.
 
     Args:
-        where: The filter to narrow.
-        conditions: `tags`, `written_by`, `trust`, `since`, `until` and `as_of` as `Memories.list`
+        where: The store's filter.
+        filters: `tags`, `written_by`, `trust`, `since`, `until` and `as_of` as `Memories.list`
             takes them, and for turns `role` and `speaker`. All are optional.
         now: The time from which "7d" counts back.
 
     Raises:
-        InvalidInput: A condition is invalid, or two contradict each other.
+        InvalidInput: A filter is invalid, or two contradict each other.
     """
-    since, until = conditions.get("since"), conditions.get("until")
+    since, until = filters.get("since"), filters.get("until")
     start, end = to_moment(since, now), to_moment(until, now, end_of_day=True)
     if isinstance(since, str) and isinstance(until, str) and mixes_zones(since, until):
         raise InvalidInput(
@@ -610,14 +610,14 @@ def with_conditions(where: Filter, conditions: Mapping[str, Any], now: datetime)
         )
     if start is not None and end is not None and start > end:
         raise InvalidInput("since is later than until; swap them")
-    as_of = to_moment(conditions.get("as_of"), now, end_of_day=True)
-    narrowed = _narrow_speaker(_narrow_labels(where, conditions), conditions)
+    as_of = to_moment(filters.get("as_of"), now, end_of_day=True)
+    narrowed = _narrow_speaker(_narrow_labels(where, filters), filters)
     return narrowed._replace(since=start, until=end, as_of=as_of)
 
 
-def _narrow_labels(where: Filter, conditions: Mapping[str, Any]) -> Filter:
-    """Return a filter with the conditions `tags`, `written_by` and `trust`."""
-    written_by, trust = conditions.get("written_by"), conditions.get("trust")
+def _narrow_labels(where: Filter, filters: Mapping[str, Any]) -> Filter:
+    """Return a filter with `tags`, `written_by` and `trust`."""
+    written_by, trust = filters.get("written_by"), filters.get("trust")
     if trust not in (None, *TRUSTS):
         raise InvalidInput(
             f"trust must be {', '.join(TRUSTS[:-1])} or {TRUSTS[-1]}, "
@@ -625,13 +625,13 @@ def _narrow_labels(where: Filter, conditions: Mapping[str, Any]) -> Filter:
         )
     if written_by is not None:
         written_by = validate.one_line(written_by, "written_by")
-    tags = validate.tags(conditions.get("tags") or {})
+    tags = validate.tags(filters.get("tags") or {})
     return where._replace(labels={**tags, **labels_for(written_by, trust)})
 
 
-def _narrow_speaker(where: Filter, conditions: Mapping[str, Any]) -> Filter:
-    """Return a filter for turns with the conditions `role` and `speaker`."""
-    role, speaker = conditions.get("role"), conditions.get("speaker")
+def _narrow_speaker(where: Filter, filters: Mapping[str, Any]) -> Filter:
+    """Return a filter for turns with `role` and `speaker`."""
+    role, speaker = filters.get("role"), filters.get("speaker")
     labels: dict[str, str] = {}
     if role is not None:
         if role not in ROLES:

@@ -12,7 +12,7 @@ from memories.core.urls import local_path
 from memories.errors import InvalidInput, StoreError
 from memories.guard import validate
 from memories.models import OFTEN, SHARED
-from memories.read.lookup import Lookup, complete_project, with_conditions, with_global
+from memories.read.lookup import Lookup, apply_filters, complete_project, with_global
 from memories.read.versions import corrected_by
 from memories.settings import Config
 from memories.stores import Store
@@ -332,28 +332,28 @@ class Scratchpads:
         self, filters: "SearchFilters", entries: "Sequence[Entry]"
     ) -> "Callable[[Record], bool]":
         """Return a function that tests whether a record meets the filters of a search."""
-        namespaces = with_conditions(self.lookup.where(), filters, self._clock())
+        where = apply_filters(self.lookup.where(), filters, self._clock())
         projects = {entry.tags["project"] for entry in entries if "project" in entry.tags}
         project = complete_project(filters.get("project"), projects)
-        alternatives = with_global(namespaces, project)
-        where = filters.get("where")
-        selector = None if where is None else self._selector(where, filters)
+        alternatives = with_global(where, project)
+        expression = filters.get("where")
+        selector = None if expression is None else self._parse_expression(expression, filters)
 
         def matches(record: "Record") -> bool:
-            if not any(alternative.fits(record) for alternative in alternatives):
+            if not any(where.fits(record) for where in alternatives):
                 return False
             return selector is None or selector.fits(record)
 
         return matches
 
-    def _selector(self, where: str, filters: "SearchFilters") -> "Selector":
+    def _parse_expression(self, expression: str, filters: "SearchFilters") -> "Selector":
         from memories.read import selector
         from memories.read.where import conditions
 
-        if "access_count" in where:
+        if "access_count" in expression:
             self.flush_accesses()
         moment = selector.Instant(self._clock(), self.config.decay_half_life_hours)
-        parsed = selector.parse(where, Collection.MEMORY, moment)
+        parsed = selector.parse(expression, Collection.MEMORY, moment)
         names = {condition.name for condition in conditions(parsed.node)}
         if filters.get("tier") != "auto":  # with `auto`, the store is asked next
             _refuse([f"where: {name}" for name in sorted(names & _ONLY_IN_STORE)])

@@ -102,14 +102,14 @@ class DateScore(NamedTuple):
     precision: float
 
 
-def gather_standalone(store: Store, filters: Filter, query: Query, limit: int) -> Gathered:
+def gather_standalone(store: Store, where: Filter, query: Query, limit: int) -> Gathered:
     """Return memories that may answer the query: up to `limit` by words and as many by vector."""
     candidates = store.candidates(
-        filters, vector=query.vector(query.text), terms=query.terms, k=limit
+        where, vector=query.vector(query.text), terms=query.terms, k=limit
     )
     has_more = len(candidates) >= limit
-    if filters.as_of is not None:
-        candidates = as_they_were(store, candidates, filters.as_of)
+    if where.as_of is not None:
+        candidates = as_they_were(store, candidates, where.as_of)
     features = [
         memory_features(
             query,

@@ -2,8 +2,8 @@
 
 To add a filter, add a key to `SearchFilters` and a row to `_ROWS` here; CONTRIBUTING.md shows an
 example with its tests. A filter that compares a whole label of records is applied by the store, as
-a part of its `Filter`: `read.lookup.with_conditions`. Any other, such as one that compares a part
-of the label `VIA` (`guard.origin`), needs a predicate, which `search.search` applies to the
+a part of its `Filter`: see `_narrow_labels` in `read.lookup`. Any other, such as one that compares
+a part of the label `VIA` (`guard.origin`), needs a predicate, which `search.search` applies to the
 candidates that the store has found. The web page has its own form, with only a few filters.
 """
 

@@ -81,13 +81,13 @@ def noise_bounds(
 
 
 def find_bounds(
-    store: Store, filters: Sequence[Filter], query: Query, gathered: Gathered
+    store: Store, alternatives: Sequence[Filter], query: Query, gathered: Gathered
 ) -> tuple[float, float]:
     """Return `floor` and `near_best` of `RankingRules`; only a doubtful query is limited by them.
 
     Args:
         store: The searched store.
-        filters: The search's filters.
+        alternatives: Filters for the searched records.
         query: The query.
         gathered: The query's candidates, with their features.
     """
@@ -103,7 +103,7 @@ def find_bounds(
     if familiar and not space.familiar_noise:
         return _NO_BOUNDS
     # Counting takes time in a large store, so only doubtful queries come this far.
-    count = sum(store.count(where, at_most=_MAX_COUNT) for where in filters)
+    count = sum(store.count(where, at_most=_MAX_COUNT) for where in alternatives)
     floor = noise_floor(space.noise_mean, space.noise_spread, count)
     return noise_bounds(sense.similarity, floor, space.calibration[0], familiar=familiar)
 

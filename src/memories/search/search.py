@@ -17,7 +17,7 @@ from memories.core.times import query_time
 from memories.errors import EmbedderError, InvalidInput
 from memories.guard import validate
 from memories.languages.text import query_terms, stop_terms
-from memories.read.lookup import Lookup, only_pending, with_conditions, with_global
+from memories.read.lookup import Lookup, apply_filters, only_pending, with_global
 from memories.read.subjects import REPLACES, has_words_of, score_replacement
 from memories.read.versions import corrected_by, has_expired
 from memories.search import noise
@@ -56,24 +56,24 @@ NEWER_SHARE = 0.35
 Predicate = Callable[[Record], bool]
 
 
-class Search(NamedTuple):
-    """A validated search; see `SearchFilters`.
+class SearchRequest(NamedTuple):
+    """A validated search: the question, and the filters and bounds from `SearchFilters`.
 
     Attributes:
         query: The question.
-        filters: Filters for the records to search; a record must match at least one of them.
-            Filters for memories come first.
+        alternatives: The store's filters; a record must match at least one of them. Those for
+            memories come first.
         limit: The maximum number of hits.
         min_confidence: The lowest confidence of a hit.
         min_similarity: The lowest similarity of a hit, on the calibrated scale.
         include_corrected: Whether to show hits that other hits correct.
         predicates: For each collection, a function that returns whether a candidate matches; for
-            what `filters` can't express, such as `where`. Empty if there is no such condition.
+            what a store's filter can't express, such as `or`. Empty if there is no such condition.
         relevance: The influence of age and use; None for no influence.
     """
 
     query: Query
-    filters: Sequence[Filter]
+    alternatives: Sequence[Filter]
     limit: int
     min_confidence: float
     min_similarity: float
@@ -86,7 +86,7 @@ def search(
     lookup: Lookup,
     embedder: "Embedder | None",
     text: str,
-    options: SearchFilters,
+    filters: SearchFilters,
     config: Config,
     now: datetime,
 ) -> SearchResult:
@@ -98,8 +98,8 @@ def search(
         lookup: The store, and the namespaces to read.
         embedder: Computes the query's vector; None to search by words only.
         text: The question.
-        options: The search's filters and bounds; see `Memories.search`.
-        config: The settings, which provide defaults for `options`.
+        filters: The search's filters and bounds; see `Memories.search`.
+        config: The settings, which provide defaults for `filters`.
         now: The present.
 
     Raises:
@@ -107,12 +107,12 @@ def search(
         EmbedderMismatch: The store's vectors come from another model.
         EmbedderError: The question could not be embedded, and the settings require a vector.
     """
-    request = parse(lookup, embedder, text, options, config, now)
+    request = parse(lookup, embedder, text, filters, config, now)
     try:
         return run(lookup.store, request)
     except EmbedderError as exc:
         if embedder is not None:
-            refuse_other_model(lookup.store, embedder.space, request.filters[0])
+            refuse_other_model(lookup.store, embedder.space, request.alternatives[0])
         words_instead = config.embedder_fallback == "local" or getattr(exc, "words_instead", False)
         if not words_instead or request.min_similarity:
             raise
@@ -127,69 +127,69 @@ def parse(
     lookup: Lookup,
     embedder: "Embedder | None",
     text: str,
-    options: SearchFilters,
+    filters: SearchFilters,
     config: Config,
     now: datetime,
-) -> Search:
+) -> SearchRequest:
     """Return a caller's arguments as a validated search."""
-    for name in options:
+    for name in filters:
         if name not in FILTERS:
             raise InvalidInput(f'there is no filter "{name}"; use {", ".join(FILTERS)}')
     text = validate.query(text)
-    any_collection = _parse_filter(lookup, options, now)
+    any_collection = _parse_filter(lookup, filters, now)
     judged_at = any_collection.as_of or now
     judge = lookup.judge if any_collection.as_of is None else None
     instant = (judged_at, config.decay_half_life_hours, judge)
-    projects = lookup.names_of_project(options.get("project"))
-    filters, predicates = _divide_by_collection(any_collection, options, projects, instant)
-    limit, min_confidence = options.get("limit"), options.get("min_confidence")
+    projects = lookup.names_of_project(filters.get("project"))
+    alternatives, predicates = _divide_by_collection(any_collection, filters, projects, instant)
+    limit, min_confidence = filters.get("limit"), filters.get("min_confidence")
     limit = config.default_limit if limit is None else validate.limit(limit)
     if min_confidence is None:
         min_confidence = config.min_confidence
-    min_similarity = validate.unit(options.get("min_similarity") or 0.0, "min-similarity")
+    min_similarity = validate.unit(filters.get("min_similarity") or 0.0, "min-similarity")
     if min_similarity and embedder is None:
         raise InvalidInput("min-similarity needs an embedder, but EMBEDDER is none")
-    return Search(
+    return SearchRequest(
         query=Query(
             text=text,
             terms=query_terms(text),
-            now=query_time(options.get("now"), now),
+            now=query_time(filters.get("now"), now),
             judged_at=judged_at,
             half_life_hours=config.decay_half_life_hours,
             embedder=embedder,
             vectors={},
         ),
-        filters=filters,
+        alternatives=alternatives,
         limit=limit,
         min_confidence=validate.unit(min_confidence, "min-confidence"),
         min_similarity=min_similarity,
-        include_corrected=options.get("include_corrected", True),
+        include_corrected=filters.get("include_corrected", True),
         predicates=predicates,
-        relevance=_parse_relevance(options.get("rank") or config.rank, config),
+        relevance=_parse_relevance(filters.get("rank") or config.rank, config),
     )
 
 
 def _divide_by_collection(
     any_collection: Filter,
-    options: SearchFilters,
+    filters: SearchFilters,
     projects: Sequence[str] | None,
     instant: "tuple[datetime, float, Judge | None]",
 ) -> tuple[list[Filter], dict[Collection, Predicate]]:
-    """Return `Search.filters` and `Search.predicates`."""
-    filters: list[Filter] = []
+    """Return `alternatives` and `predicates` of the request."""
+    alternatives: list[Filter] = []
     predicates: dict[Collection, Predicate] = {}
-    expression = options.get("where")
-    for collection in collections_of(options.get("scope", "memories")):
+    expression = filters.get("where")
+    for collection in collections_of(filters.get("scope", "memories")):
         of_collection = any_collection._replace(collection=collection)
         if expression is not None:
             of_collection, predicates[collection] = _parse_expression(
                 expression, of_collection, instant
             )
-        alternatives = with_global(of_collection, projects)
-        if collection is Collection.HISTORY and len(alternatives) > 1:
-            alternatives = alternatives[:-1]  # turns are never global
-        filters += alternatives
-    return filters, predicates
+        of_project = with_global(of_collection, projects)
+        if collection is Collection.HISTORY and len(of_project) > 1:
+            of_project = of_project[:-1]  # turns are never global
+        alternatives += of_project
+    return alternatives, predicates
 
 
 def _parse_relevance(rank: str, config: Config) -> Relevance | None:
@@ -201,44 +201,44 @@ def _parse_relevance(rank: str, config: Config) -> Relevance | None:
     return Relevance.of(config)._replace(by_formula=rank == "formula")
 
 
-def _parse_filter(lookup: Lookup, options: SearchFilters, now: datetime) -> Filter:
+def _parse_filter(lookup: Lookup, filters: SearchFilters, now: datetime) -> Filter:
     """Return the filter for the records to search, for any collection."""
-    filters = with_conditions(lookup.where(), options, now)
-    collections = collections_of(options.get("scope", "memories"))
-    if options.get("pending"):
-        if filters.as_of is not None or collections != COLLECTIONS["memories"]:
+    where = apply_filters(lookup.where(), filters, now)
+    collections = collections_of(filters.get("scope", "memories"))
+    if filters.get("pending"):
+        if where.as_of is not None or collections != COLLECTIONS["memories"]:
             raise InvalidInput(
                 "pending finds memories that await review now; don't combine it with as_of, "
                 "history or all"
             )
-        filters = only_pending(filters)
+        where = only_pending(where)
     for name in ("conversation", "role", "speaker"):
-        if options.get(name) is not None and collections != (Collection.HISTORY,):
+        if filters.get(name) is not None and collections != (Collection.HISTORY,):
             raise InvalidInput(f"{name} narrows a search of the history; add scope history")
-    conversation = options.get("conversation")
+    conversation = filters.get("conversation")
     if conversation is None:
-        return filters
+        return where
     from memories.read.turns import in_conversation  # not needed to search memories
 
-    of_conversation = in_conversation(lookup.store, filters.namespaces, conversation)
-    return filters._replace(namespaces=of_conversation.namespaces, group=of_conversation.group)
+    of_conversation = in_conversation(lookup.store, where.namespaces, conversation)
+    return where._replace(namespaces=of_conversation.namespaces, group=of_conversation.group)
 
 
 def _parse_expression(
-    expression: str, filters: Filter, instant: "tuple[datetime, float, Judge | None]"
+    expression: str, where: Filter, instant: "tuple[datetime, float, Judge | None]"
 ) -> tuple[Filter, Predicate]:
     """Return a filter with the part of an expression that a store can apply, and a predicate for
     the complete expression.
     """
     from memories.read import selector  # most searches have no expression
 
-    parsed = selector.parse(expression, filters.collection, selector.Instant(*instant))
+    parsed = selector.parse(expression, where.collection, selector.Instant(*instant))
     if parsed.states:
         names = " and ".join(sorted(parsed.states))
         raise InvalidInput(
             f"a search finds only current memories; leave {names} out of where, or use memory list"
         )
-    return parsed.narrow(filters), parsed.fits
+    return parsed.narrow(where), parsed.fits
 
 
 def collections_of(scope: str) -> tuple[Collection, ...]:
@@ -257,28 +257,28 @@ def collections_of(scope: str) -> tuple[Collection, ...]:
 # --- searching ---
 
 
-def run(store: Store, search: Search) -> SearchResult:
+def run(store: Store, request: SearchRequest) -> SearchResult:
     """Return ranked candidates; if none is a hit, search once more, for the function words."""
-    query = search.query
-    gathered, ranking = _gather_and_rank(store, search)
-    if search.relevance is not None and not search.relevance.by_formula:
-        ranking = put_newer_first(store, query, gathered, ranking, search.limit)
+    query = request.query
+    gathered, ranking = _gather_and_rank(store, request)
+    if request.relevance is not None and not request.relevance.by_formula:
+        ranking = put_newer_first(store, query, gathered, ranking, request.limit)
     function_words = [] if _count_hits(ranking) else stop_terms(query.text)
     if function_words and query.terms != function_words:
-        return run(store, search._replace(query=query._replace(terms=function_words)))
+        return run(store, request._replace(query=query._replace(terms=function_words)))
     return SearchResult(store, query, gathered.candidates, ranking)
 
 
-def _gather_and_rank(store: Store, search: Search) -> tuple[Gathered, list[Ranked]]:
+def _gather_and_rank(store: Store, request: SearchRequest) -> tuple[Gathered, list[Ranked]]:
     """Gather and rank more and more candidates, until enough are hits or more can't help."""
-    memory_limit, turn_limit = max(MIN_CANDIDATES, 2 * search.limit), search.limit
-    turns = _gather_turns(store, search, turn_limit)
+    memory_limit, turn_limit = max(MIN_CANDIDATES, 2 * request.limit), request.limit
+    turns = _gather_turns(store, request, turn_limit)
     while True:
-        memories = _gather_memories(store, search, memory_limit)
-        gathered, all_match = _apply_predicates(search, memories, turns)
-        floor, near_best = noise.find_bounds(store, search.filters, search.query, gathered)
-        ranking = rank(gathered.features, _rules(search, floor, near_best))
-        if _count_hits(ranking) >= search.limit:
+        memories = _gather_memories(store, request, memory_limit)
+        gathered, all_match = _apply_predicates(request, memories, turns)
+        floor, near_best = noise.find_bounds(store, request.alternatives, request.query, gathered)
+        ranking = rank(gathered.features, _rules(request, floor, near_best))
+        if _count_hits(ranking) >= request.limit:
             return gathered, ranking
         # If candidates were too faded or did not match a predicate, others may take their place.
         lacks_confidence = any(ranked.dropped.startswith(LOW_CONFIDENCE) for ranked in ranking)
@@ -289,36 +289,36 @@ def _gather_and_rank(store: Store, search: Search) -> tuple[Gathered, list[Ranke
         memory_limit *= 4
         if more_turns_help:
             turn_limit *= 4
-            turns = _gather_turns(store, search, turn_limit)
+            turns = _gather_turns(store, request, turn_limit)
 
 
 def _count_hits(ranking: Sequence[Ranked]) -> int:
     return sum(not ranked.dropped for ranked in ranking)
 
 
-def _gather_turns(store: Store, search: Search, limit: int) -> Gathered:
-    for filters in search.filters:
-        if filters.collection is Collection.HISTORY:
+def _gather_turns(store: Store, request: SearchRequest, limit: int) -> Gathered:
+    for where in request.alternatives:
+        if where.collection is Collection.HISTORY:
             from memories.search.surroundings import gather_surrounded  # not needed for memories
 
-            return gather_surrounded(store, filters, search.query, limit)
+            return gather_surrounded(store, where, request.query, limit)
     return Gathered([], [], has_more=False)
 
 
-def _gather_memories(store: Store, search: Search, limit: int) -> Gathered:
+def _gather_memories(store: Store, request: SearchRequest, limit: int) -> Gathered:
     by_ref: dict[Ref, tuple[Candidate, Features]] = {}
     has_more = False
-    for filters in search.filters:
-        if filters.collection is not Collection.MEMORY:
+    for where in request.alternatives:
+        if where.collection is not Collection.MEMORY:
             continue
-        if search.filters[-1].collection is Collection.HISTORY:
+        if request.alternatives[-1].collection is Collection.HISTORY:
             from memories.search.surroundings import gather_surrounded
 
             # When turns are searched too, memories are searched in the same way, so that both can
             # be ranked together.
-            gathered = gather_surrounded(store, filters, search.query, limit // 2)
+            gathered = gather_surrounded(store, where, request.query, limit // 2)
         else:
-            gathered = gather_standalone(store, filters, search.query, limit)
+            gathered = gather_standalone(store, where, request.query, limit)
         for candidate, features in zip(gathered.candidates, gathered.features, strict=True):
             by_ref[candidate.record.ref] = candidate, features
         has_more = has_more or gathered.has_more
@@ -326,38 +326,40 @@ def _gather_memories(store: Store, search: Search, limit: int) -> Gathered:
     return Gathered(candidates, [features for _, features in by_ref.values()], has_more)
 
 
-def _apply_predicates(search: Search, memories: Gathered, turns: Gathered) -> tuple[Gathered, bool]:
+def _apply_predicates(
+    request: SearchRequest, memories: Gathered, turns: Gathered
+) -> tuple[Gathered, bool]:
     """Return the candidates that match the predicates, and whether every candidate does."""
     candidates = memories.candidates + turns.candidates
     features = memories.features + turns.features
-    if not search.predicates:
+    if not request.predicates:
         return Gathered(candidates, features, has_more=False), True
     selected = Gathered([], [], has_more=False)
     for candidate, candidate_features in zip(candidates, features, strict=True):
-        matches = search.predicates[candidate.record.ref.collection]
+        matches = request.predicates[candidate.record.ref.collection]
         if matches(candidate.record):
             selected.candidates.append(candidate)
             selected.features.append(candidate_features)
     return selected, len(selected.candidates) == len(candidates)
 
 
-def _rules(search: Search, floor: float, near_best: float) -> RankingRules:
-    embedder = search.query.embedder
+def _rules(request: SearchRequest, floor: float, near_best: float) -> RankingRules:
+    embedder = request.query.embedder
     rules = RankingRules(
-        weight=search.query.weight,
+        weight=request.query.weight,
         floor=floor,
         near_best=near_best,
         min_similarity=0.0,
-        min_confidence=search.min_confidence,
-        limit=search.limit,
-        include_corrected=search.include_corrected,
-        relevance=search.relevance,
+        min_confidence=request.min_confidence,
+        limit=request.limit,
+        include_corrected=request.include_corrected,
+        relevance=request.relevance,
     )
     if embedder is None:
         return rules
     curve = embedder.space.calibration
     return rules._replace(
-        min_similarity=to_cosine(search.min_similarity, *curve) if search.min_similarity else 0.0,
+        min_similarity=to_cosine(request.min_similarity, *curve) if request.min_similarity else 0.0,
         noise_mean=embedder.space.noise_mean,
         curve=curve,
     )

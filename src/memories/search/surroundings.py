@@ -76,16 +76,14 @@ class _Columns(NamedTuple):
         return evidence._replace(similarity=None) if self.has_no_vector[row] else evidence
 
 
-def gather_surrounded(store: Store, filters: Filter, query: Query, limit: int) -> Gathered:
+def gather_surrounded(store: Store, where: Filter, query: Query, limit: int) -> Gathered:
     """Return candidates, turns or memories, with the evidence from their surroundings."""
-    speakers = find_speakers(
-        query.text, store.values(filters.collection, filters.namespaces, SPEAKER)
-    )
+    speakers = find_speakers(query.text, store.values(where.collection, where.namespaces, SPEAKER))
     vector = query.vector(remove_speakers(query.text, speakers))
     match_limit, read_limit = max(MATCHES, 2 * limit), max(MIN_READ, 2 * limit)
     turn_query = TurnQuery(vector, query.terms, match_limit, _search_periods(query))
-    matches = store.matches(filters, turn_query)
-    if filters.collection is Collection.MEMORY:
+    matches = store.matches(where, turn_query)
+    if where.collection is Collection.MEMORY:
         # A memory's tags name neither a speaker nor the role of a turn.
         matches = matches._replace(labels=[{}] * len(matches.labels))
     if not len(matches.group):
@@ -95,12 +93,12 @@ def gather_surrounded(store: Store, filters: Filter, query: Query, limit: int) -
     rows: dict[Ref, int] = {}
     for row in best_rows:
         namespace, group = matches.groups[matches.group[row]]
-        ref = Ref(filters.collection, namespace, group, int(matches.position[row]))
+        ref = Ref(where.collection, namespace, group, int(matches.position[row]))
         rows[ref] = row
     records = store.read(list(rows))
-    if filters.as_of is not None and filters.collection is Collection.MEMORY:
-        accepted = select_accepted(records, filters.as_of)
-        records = with_past_reinforcement(store, accepted, filters.as_of)
+    if where.as_of is not None and where.collection is Collection.MEMORY:
+        accepted = select_accepted(records, where.as_of)
+        records = with_past_reinforcement(store, accepted, where.as_of)
     by_ref = {record.ref: record for record in records}
     has_more = len(best_rows) == read_limit or len(matches.group) >= match_limit
     gathered = Gathered([], [], has_more)

@@ -89,11 +89,11 @@ def check_target(file: Path) -> None:
         raise InvalidInput(f"{file} is a backup; name a different file")
 
 
-def matching(where: str, scope: str, half_life_hours: float) -> Select:
+def matching(expression: str, scope: str, half_life_hours: float) -> Select:
     """Return a function that selects the records that match an expression, for `export`.
 
     Args:
-        where: The expression.
+        expression: The expression.
         scope: `memories`, `history` or `all`.
         half_life_hours: The half-life of confidence.
 
@@ -105,7 +105,7 @@ def matching(where: str, scope: str, half_life_hours: float) -> Select:
 
     instant = Instant(datetime.now(UTC), half_life_hours)
     selectors = {
-        kind: parse(where, kind, instant, any_state=kind is Collection.MEMORY)
+        kind: parse(expression, kind, instant, any_state=kind is Collection.MEMORY)
         for kind in collections_of(scope)
     }
 

@@ -16,7 +16,7 @@ from memories.languages.text import index_text
 from memories.models import PENDING, Draft, Memory, Moment, Page
 from memories.read import versions
 from memories.read.listing import read_page
-from memories.read.lookup import Lookup, with_conditions
+from memories.read.lookup import Lookup, apply_filters
 from memories.stores.logged import append_as_stamped, stamp_record
 from memories.stores.protocol import PAGE_SIZE, find_first, scan_pages
 from memories.stores.records import Collection, Filter, Patch, Record, Ref
@@ -298,7 +298,7 @@ class Review:
                 raise InvalidInput(
                     f'there is no filter "{name}"; use {", ".join(Waiting.__annotations__)}'
                 )
-        where = with_conditions(self._lookup.where_pending(), which, self._writer.now)
+        where = apply_filters(self._lookup.where_pending(), which, self._writer.now)
         labels = {HELD: "1", **where.labels}
         if which.get("import_id") is not None:
             labels[IMPORT] = validate.one_line(str(which["import_id"]), "import id")
