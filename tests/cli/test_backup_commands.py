@@ -622,7 +622,7 @@ def test_doctor_reports_another_program_of_the_same_name(memory: Command, folder
 def test_doctor_reports_an_unreachable_server(memory: Command) -> None:
     answer = memory("doctor", "--store", "postgresql://127.0.0.1:1/x")
     assert answer.code == 1
-    assert "nothing listens" in answer.out
+    assert "nothing is listening" in answer.out
 
 
 # --- salvage

@@ -128,7 +128,7 @@ def test_a_wrong_password_is_refused_and_never_shown(
     ("change", "expected"),
     [
         ({"host": "no-such-host.invalid"}, "host is unknown"),
-        ({"port": 0}, "nothing listens"),
+        ({"port": 0}, "nothing is listening"),
         ({"database": "missing"}, "does not have this database"),
         ({"user": "nobody-known"}, "does not have this user"),
         ({"user": "nobody-known:secret"}, "does not have this user"),

@@ -64,7 +64,7 @@ _FULL = (  # waiting may help: a connection may become free
 _UNREACHABLE = (  # trying again may help
     (
         ("connection refused", "no such file or directory"),
-        "nothing listens at that address; start the server, or check host and port",
+        "nothing is listening at that address; start the server, or check host and port",
     ),
     (("starting up",), "it is still starting; try again"),
     (("recovery mode",), "it is recovering from a crash; try again"),
@@ -72,7 +72,7 @@ _UNREACHABLE = (  # trying again may help
     (("accepting connections", "accepting commands"), "it is still starting; try again"),
     (("shutting down",), "it is shutting down; try again when it is back"),
     (("timeout expired", "timed out"), "it does not answer; check host, port and firewall"),
-    (("timeout",), "it does not answer in time; try again"),
+    (("timeout",), "it did not answer in time; try again"),
     (("unreachable", "no route to host"), "there is no route to it; check host and network"),
     (
         (
@@ -160,7 +160,7 @@ _TRANSLATIONS: tuple[tuple[str, type[StoreError], str], ...] = (
     (
         "QueryCanceled",
         StoreBusy,
-        "{masked_url}: the server stopped a statement ({detail}); try again",
+        "{masked_url}: the server canceled a statement ({detail}); try again",
     ),
     (
         "ReadOnlySqlTransaction",

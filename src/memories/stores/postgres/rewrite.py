@@ -412,8 +412,9 @@ def erase(server: Server) -> tuple[str, ...]:
                 elsewhere[table] = None
             elif not leaf.owned:
                 raise StoreError(
-                    "the records are removed, but their bytes are not yet erased: only the owner "
-                    f"of {table} may replace it; forget the records again as that user"
+                    "the records are removed, but their bytes are not yet erased, because only the "
+                    f"owner of {table} may replace that table; forget the records again as that "
+                    "user"
                 )
         if table not in elsewhere:
             _erase(server, table, parts)
