@@ -51,7 +51,7 @@ class Terms(NamedTuple):
         origin: The origin of all imported records, which contains the id of the import.
         trusted: Whether the user vouches for the statements, so that none waits for review.
         redactor: Removes secrets; None to keep them.
-        now: The current time, used for statements without a time. Times in the future are ignored.
+        now: The current time, used for items without a time. Times in the future are ignored.
         dry_run: Store nothing; only count the new items.
     """
 
