@@ -258,7 +258,7 @@ class ChromaMcpBackend:
     repeated. This is harmless, since a document's id is a hash of its content. Threads may share a
     backend.
 
-    Chroma has no transactions. Without them, the backend guarantees the following:
+    Chroma has no transactions. The backend nevertheless guarantees the following:
 
     - Only one turn is stored for each `message_id` in a conversation, even if several programs
       store it.

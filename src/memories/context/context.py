@@ -235,7 +235,7 @@ class ContextBuilder:
             gathered.history, gathered.memories, message, metadata, gathered.recalled
         )
         context = self._truncate_to_budget({**vars(package), "query": query})
-        if self._config is not None and self._config.home.exists():  # reading creates no folder
+        if self._config is not None and self._config.home.exists():  # don't create the home
             self._note(self._config, context, time.perf_counter() - start)
         return context
 

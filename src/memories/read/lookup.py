@@ -34,7 +34,7 @@ MAX_NEIGHBOURS = 1_000  # maximum number of ids compared per minute
 # Ids younger than this get a longer prefix, since more ids may be created in the same minute.
 RECENT = timedelta(minutes=5)
 _TIME_AND_RANDOM = 18  # length of an id's first part: the time and 12 random bits
-_MILLISECOND = 13  # number of characters that hold the time in an id, to the millisecond
+_MILLISECOND = 13  # number of characters in an id that encode its time, to the millisecond
 
 
 def check_namespace(namespace: str, store: Store, config: Config) -> str:

@@ -42,7 +42,7 @@ def score_replacement(new: str, old: str, similarity: float | None, space: "Spac
     Args:
         new: The newer text.
         old: The older text.
-        similarity: The cosine of their vectors; None if either has none.
+        similarity: The cosine of their vectors; None if either text has no vector.
         space: The space of the vectors, whose constants make cosines of all models comparable.
     """
     if max(len(new), len(old)) > MAX_CHARACTERS:

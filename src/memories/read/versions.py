@@ -157,7 +157,7 @@ def end_version(record: Record, at: datetime, by: str, **fields: Any) -> Patch:
 
 
 def undo_end(record: Record) -> Patch:
-    """Return the patch after which an ended version no longer counts as deleted or replaced."""
+    """Return the patch that marks the deletion or replacement of an ended version as undone."""
     successor = {"superseded_by": None, "replaced_by": record.fields.get("superseded_by")}
     return Patch(record.ref, record.ended_at, f"{record.ended_by}{_RESTORED}", successor)
 
@@ -287,7 +287,7 @@ def corrects_until(record: Record) -> int | None:
     """Return the time until which a version corrects others, in milliseconds since 1970; None for
     no end.
 
-    It does so as long as it is valid itself, or corrected by a memory that is.
+    A version corrects others as long as it, or a memory that corrects it, is valid.
     """
     valid_until: int | None = record.fields.get("valid_until")
     if valid_until is None or "corrected_by" not in record.fields:
