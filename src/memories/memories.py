@@ -113,7 +113,7 @@ class Memories:
 
         Raises:
             ConfigError: A setting is invalid.
-            InvalidInput: The namespace is invalid, or the store or embedder is of a wrong type.
+            InvalidInput: The namespace is invalid, or the store or embedder is of the wrong type.
             StoreError: The namespace has the name of one of our own files, and the store can't
                 check whether the namespace is in use.
         """
@@ -705,7 +705,7 @@ class Memories:
         Args:
             conversation_id: A conversation in your own namespace.
             index: Erase only this turn; the others keep their indexes.
-            with_memories: Also erase your memories with a version made from these turns; see
+            with_memories: Also erase your memories that have a version made from these turns; see
                 `create`.
             dry_run: Erase nothing; only return how much would be erased.
 
@@ -1196,7 +1196,7 @@ class Memories:
         return self._scratchpads.offline()
 
     def missing(self) -> str | None:
-        """Return a sentence if the store's file is missing although its scratchpad isn't empty.
+        """Return a warning if the store's file is missing although its scratchpad isn't empty.
         Return None otherwise.
         """
         return self._scratchpads.missing()
@@ -1209,7 +1209,8 @@ class Memories:
     def ask_store(
         self, ask: "Callable[[], Answer]", fallback: "Callable[[], Answer | None]"
     ) -> "tuple[Answer, str | None]":
-        """Return the store's answer and None, or a fallback and why the store can't be reached.
+        """Return the store's answer and None, or a fallback and the reason that the store can't be
+        reached.
 
         If there is a scratchpad, the store must answer within the setting `memory_timeout_seconds`.
 
@@ -1248,7 +1249,7 @@ class Memories:
         self._owns_store = self._scratchpads.is_home = self._scratchpads.owns_store = False
 
     def at_home(self) -> Self:
-        """Enable scratchpads for a store that was passed in but is the one in the settings."""
+        """Enable scratchpads for a passed-in store that is also the store in the settings."""
         self._scratchpads.is_home = True
         return self
 
@@ -1439,8 +1440,8 @@ class Memories:
         now: datetime | None = None,
         verdicts: bool = False,
     ) -> "Selector":
-        """Return the selector for an expression. Only with `verdicts` may the expression use the
-        name `verdict`, since a verdict must not decide what is deleted or forgotten.
+        """Return the selector for an expression. The expression may use the name `verdict` only
+        with `verdicts`, since a verdict must not decide what is deleted or forgotten.
         """
         from memories.read import selector
 

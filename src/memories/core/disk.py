@@ -39,7 +39,7 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 def read_file(path: Path) -> bytes:
-    """Return the content of a file; a pipe or a device in its place does not block.
+    """Return the content of a file, without blocking on a pipe or a device in its place.
 
     Raises:
         OSError: The file can't be read, or isn't a regular file.
@@ -283,7 +283,7 @@ def home_in_doubt(home: Path) -> str:
 
 
 def open_to_everybody(path: Path, status: os.stat_result) -> str:
-    """Return why every user can replace a file, as part of a sentence; empty if not all can.
+    """Return why any user can replace a file, as part of a sentence; empty if only some can.
 
     In a sticky folder, users can't replace the files of other users.
     """

@@ -35,7 +35,7 @@ class JsonLines(logging.Formatter):
 
 
 def _redact(value: object) -> object:
-    """Return a value without secrets, because an error may quote a user's text."""
+    """Return a value without secrets; an error may quote a user's text."""
     from memories.guard.redactor import redact
 
     if isinstance(value, list | tuple):
