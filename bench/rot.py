@@ -69,10 +69,10 @@ _SENTENCES = {
 # Does the work of `memory hook user-prompt` in a separate process, and prints the processor time.
 _ANSWER = """
 import json, sys, time
-from memories.hooks.model_context import build_context
+from memories.hooks.model_context import build_hook_context
 from memories.hooks.recall_strategy import RecallRequest
 place, prompt = json.loads(sys.argv[1])
-context = build_context(RecallRequest(tuple(place), prompt, time.monotonic() + 30))
+context = build_hook_context(RecallRequest(tuple(place), prompt, time.monotonic() + 30))
 print(json.dumps([time.process_time(), context.text]))
 """
 

@@ -73,7 +73,7 @@ def test_no_missed_recall_is_reported_if_the_store_answers(hook: Hook, home: Pat
 HANGING = """
 import signal, sys
 from memories.hooks import hook, model_context
-model_context.build_context = lambda request: signal.pause()
+model_context.build_hook_context = lambda request: signal.pause()
 hook.main(sys.argv[1:])
 """
 
@@ -110,7 +110,7 @@ def test_a_late_hook_gets_extra_time_only_until_it_has_read_its_event(
         counts.append(len(interim))
         return HookContext("", "shared")
 
-    monkeypatch.setattr("memories.hooks.model_context.build_context", build)
+    monkeypatch.setattr("memories.hooks.model_context.build_hook_context", build)
     EventHandler(call, event, str(home), state).reply()
     assert (interim, counts) == ([b""], [1])
 

@@ -532,7 +532,7 @@ def test_a_memory_counts_as_read_once_although_the_context_is_built_twice(
         memories.create(long)
     place = str(home), str(folder), "claude-code.s1", None
     request = RecallRequest(place, "when do deploys happen?", time.monotonic() + 60)
-    context = model_context.build_context(request)
+    context = model_context.build_hook_context(request)
     assert (DEPLOY in context.text, long in context.text) == (True, False)
     assert read_counts() == {DEPLOY: 1, long: 0}
 

@@ -52,9 +52,9 @@ def recall_once(
     """Recall for one hook event; return the text, and a function that does the remaining work."""
     where = str(home), str(home.parent), f"codex.{name}", None
     request = RecallRequest(where, prompt, time.monotonic() + 60)
-    found = recall_strategy.recall_in_time(request, store, model_context.build_context)
+    found = recall_strategy.recall_in_time(request, store, model_context.build_hook_context)
     probe = functools.partial(
-        recall_strategy.probe, request, store, model_context.build_context, 60
+        recall_strategy.probe, request, store, model_context.build_hook_context, 60
     )
     return found.context.text, probe if found.probe_store else lambda: None
 
@@ -67,7 +67,7 @@ def kill_hook(home: Path, store: Store) -> None:
         recall_strategy.recall_in_time(
             RecallRequest(where, "deploys", time.monotonic() - 1),
             store,
-            model_context.build_context,
+            model_context.build_hook_context,
         )
     time.sleep(0.1)  # until its deadline, which is as short as possible, has passed
     store.fails = None
@@ -164,7 +164,7 @@ def test_a_prompt_that_cannot_be_searched_is_no_store_error(
 ) -> None:
     where = str(home), str(home.parent), "codex.s1", None
     for asked in (prompt, query_of(prompt)):
-        given = model_context.build_context(RecallRequest(where, asked, time.monotonic() + 60))
+        given = model_context.build_hook_context(RecallRequest(where, asked, time.monotonic() + 60))
         assert given.error == ""
     assert (DEPLOY in given.text) == found
 
@@ -185,7 +185,7 @@ def test_nothing_is_searched_in_a_store_that_does_not_answer(
     monkeypatch.setattr(Memories, "ids", fail)
     monkeypatch.setattr(Memories, "search", lambda _, query, **__: searched.append(query))
     where = str(home), str(home.parent), "codex.s1", None
-    found = model_context.build_context(
+    found = model_context.build_hook_context(
         RecallRequest(where, "when do deploys happen?", time.monotonic() + 60)
     )
     assert DEPLOY in found.text

@@ -132,7 +132,7 @@ def _follow_up(
     """
     ms = round((time.monotonic() - call.started_at) * 1000, 2)
 
-    def run() -> None:
+    def follow_up() -> None:
         context = reply.context
         if context is None or not context.is_noted:
             figures = dict(context.figures) if context else {}
@@ -145,7 +145,7 @@ def _follow_up(
         if reply.probe:
             probe(reply.probe, call.ask_server, _answer_here, reply.probe_seconds)
 
-    return run
+    return follow_up
 
 
 def handle(call: HookCall) -> Outcome:
@@ -318,10 +318,7 @@ class EventHandler:
         return self._recall(request, "Memory is on.")
 
     def _send_interim(self, answer: bytes = b"") -> None:
-        """Send the answer that the host gets if this hook fails later.
-
-        This also ends the extra time that a late hook has for reading its event.
-        """
+        """Send the answer that the host gets if this hook fails later; see `hooks.hook`."""
         if self.call.send_interim:
             self.call.send_interim(answer)
 
@@ -336,8 +333,8 @@ class EventHandler:
             self.event.session_name,
             namespace or self.call.namespace,
         )
-        deadline = self.call.deadline - _RESERVED_SECONDS
-        return RecallRequest(place, prompt, deadline, started_at=self.call.started_at)
+        store_deadline = self.call.deadline - _RESERVED_SECONDS
+        return RecallRequest(place, prompt, store_deadline, started_at=self.call.started_at)
 
     def _recall(
         self,
@@ -434,9 +431,9 @@ class EventHandler:
 
 
 def _answer_here(request: RecallRequest) -> HookContext:
-    from memories.hooks.model_context import build_context
+    from memories.hooks.model_context import build_hook_context
 
-    return build_context(request)
+    return build_hook_context(request)
 
 
 def store_mark() -> str:

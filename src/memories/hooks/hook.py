@@ -3,6 +3,17 @@
 The work runs in a child process. If the child crashes, waits for a lock, fills a disk or hangs in a
 library, the hook still exits with code 0 in time, prints the complete answer or nothing, and logs
 the reason in `hooks.log`. The parent does not touch the disk. This module imports almost nothing.
+
+The life of an answer:
+
+1. The parent starts the child, and reads from a pipe until the deadline. A hook whose process
+   started late gets extra time, but only for reading the event.
+2. The child reads the event. Before it recalls anything, it sends an interim answer, which is empty
+   or reports that an earlier recall was too slow. This ends the extra time.
+3. The child sends the answer and closes the pipe. The parent prints the answer.
+4. If the child fails or is late, the parent prints the last interim answer instead, and a second
+   child logs the reason.
+5. While the host already has the answer, the first child does the follow-up work.
 """
 
 import os
@@ -18,9 +29,7 @@ if TYPE_CHECKING:
     from memories.hooks.events import HookCall, Outcome
     from memories.hooks.recall_strategy import AskServer
 
-    # The last argument of `Work` is a function that sends an interim answer. The host gets that
-    # answer if no later one arrives in time.
-    Work = Callable[..., Outcome]
+    Work = Callable[..., Outcome]  # its last argument is a function that sends an interim answer
 
 EVENTS = ("session-start", "user-prompt", "answer", "stop", "pre-compact", "session-end")
 HOSTS = ("claude-code", "codex", "gemini", "opencode", "openclaw", "cursor")
@@ -32,10 +41,11 @@ _QUIET_START = 0.1  # seconds that a process takes to start on an idle machine
 _MIN_SECONDS = 0.05
 _REPORT_SECONDS = 0.05  # how long the agent waits while a failure is logged
 _MAX_REPORT_SECONDS = 5.0  # how long logging a failure may take
-_MAX_EXTRA_SECONDS = 1.0  # maximum extra time to read the event, for a hook that started late
+_MAX_READING_SECONDS = 1.0  # maximum extra time to read the event, for a hook that started late
 # The last byte that a child sends: it succeeded, or it failed and has recorded the reason.
 _SUCCEEDED, _FAILED = b"\1", b"\2"
-_INTERIM = b"\0"  # ends an interim answer; answers are JSON, so they never contain this byte
+# Ends an interim answer. Answers are JSON, so they never contain this byte.
+_INTERIM_END = b"\0"
 _OPTIONS = {"--host": "host", "-n": "namespace", "--namespace": "namespace", "--seconds": "seconds"}
 _children: "list[int]" = []
 
@@ -58,7 +68,7 @@ def main(
     """
     try:
         _fill_streams()
-        _run(arguments, ask_server, start_server)
+        _answer_event(arguments, ask_server, start_server)
     except BaseException:  # noqa: BLE001, S110 - memory must never break an agent
         pass
     finally:
@@ -94,7 +104,7 @@ def parse_arguments(arguments: "Sequence[str]") -> "HookCall":
     return call
 
 
-def _run(
+def _answer_event(
     arguments: "Sequence[str]",
     ask_server: "AskServer | None",
     start_server: "Callable[[str], None] | None",
@@ -115,8 +125,8 @@ def _run(
         return
     call.started_at, call.deadline = started_at, started_at + seconds
     call.ask_server, call.start_server = ask_server, start_server
-    extra_seconds = min(age, _MAX_EXTRA_SECONDS)
-    answer, error = _run_in_child(_handle, (call,), _seconds_left(call), extra_seconds)
+    reading_seconds = min(age, _MAX_READING_SECONDS)
+    answer, error = _run_in_child(_handle, (call,), _seconds_left(call), reading_seconds)
     if error:
         _run_in_child(_record_failure, (call, error), _REPORT_SECONDS, kill_overdue=False)
     if answer:
@@ -182,20 +192,20 @@ def _run_in_child(
     work: "Work",
     arguments: "tuple[Any, ...]",
     seconds: float,
-    extra_seconds: float = 0.0,
+    reading_seconds: float = 0.0,
     *,
     kill_overdue: bool = True,
 ) -> tuple[bytes, str]:
-    """Do some work in a child process; return its answer and any error to record.
+    """Do some work in a child process; return the answer, and any error to record.
 
-    The child sends the answer before it does the follow-up work, so the host does not wait for that
-    work. If there is no answer, the last interim answer is returned instead.
+    If the work fails or takes too long, the last interim answer is returned instead.
 
     Args:
         work: The work.
         arguments: The arguments for the work, except the last.
         seconds: How long to wait for the answer.
-        extra_seconds: How much longer to wait until the first interim answer arrives.
+        reading_seconds: Extra time for reading the event; it ends when the first interim answer
+            arrives.
         kill_overdue: Whether to kill a child that takes longer. If not, the child may continue for
             up to `_MAX_REPORT_SECONDS`.
     """
@@ -205,38 +215,38 @@ def _run_in_child(
     source, target = os.pipe()
     child = os.fork()
     if not child:
-        limit = seconds + extra_seconds if kill_overdue else seconds + _MAX_REPORT_SECONDS
+        limit = seconds + reading_seconds if kill_overdue else seconds + _MAX_REPORT_SECONDS
         _work_as_child(work, arguments, target, limit)
     _children.append(child)
     os.close(target)
-    interim, message = b"", b""
-    deadline += extra_seconds
-    while select.select([source], [], [], max(0.0, deadline - time.monotonic()))[0]:
+    interim_answer, received = b"", b""
+    wait_until = deadline + reading_seconds
+    while select.select([source], [], [], max(0.0, wait_until - time.monotonic()))[0]:
         part = os.read(source, 65_536)
-        message += part
-        if _INTERIM in part:
-            *_, interim, message = message.split(_INTERIM)
-            deadline -= extra_seconds  # the event has been read; what follows gets no extra time
-            extra_seconds = 0.0
+        received += part
+        if _INTERIM_END in part:
+            *_, interim_answer, received = received.split(_INTERIM_END)
+            wait_until = deadline  # the event has been read
         if part:
             continue
+        # The child has closed the pipe.
         _children.remove(child)  # the follow-up work may outlive this process
-        if message.endswith(_SUCCEEDED):
-            return message[:-1], ""
-        if message.endswith(_FAILED):
-            return interim, ""
+        if received.endswith(_SUCCEEDED):
+            return received[:-1], ""
+        if received.endswith(_FAILED):
+            return interim_answer, ""
         exit_code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        return interim, f"the hook ended with exit code {exit_code}"
+        return interim_answer, f"the hook ended with exit code {exit_code}"
     if kill_overdue:
         os.kill(child, signal.SIGKILL)
-    return interim, "the hook did not finish in time"
+    return interim_answer, "the hook did not finish in time"
 
 
 def _work_as_child(work: "Work", arguments: "tuple[Any, ...]", target: int, seconds: float) -> None:
     """Do the work in this child process, send the answer, follow up, and exit."""
 
     def send_interim(answer: bytes) -> None:
-        _write_all(target, answer + _INTERIM)
+        _write_all(target, answer + _INTERIM_END)
 
     code = 1
     try:
@@ -264,14 +274,14 @@ def _run_with_timer(
     """Do the work in this process, on systems without `fork`; a timer ends the process in time."""
     import threading
 
-    interim = b""
+    interim_answer = b""
 
     def send_interim(answer: bytes) -> None:
-        nonlocal interim
-        interim = answer
+        nonlocal interim_answer
+        interim_answer = answer
 
     def end() -> None:
-        _write_all(1, interim)
+        _write_all(1, interim_answer)
         os._exit(0)
 
     timer = threading.Timer(seconds, end)

@@ -61,7 +61,7 @@ class Situation(NamedTuple):
         return self.root if project in names_of(self.project) else None
 
 
-def build_context(
+def build_hook_context(
     request: RecallRequest, open_in_server: "OpenMemories | None" = None
 ) -> HookContext:
     """Return the context for a model.
@@ -93,7 +93,7 @@ def answer_as_server(data: bytes, open_in_server: "OpenMemories | None") -> str:
     code to do so.
     """
     request = RecallRequest.decode(data)
-    context = build_context(request, open_in_server)
+    context = build_hook_context(request, open_in_server)
     if request.counts:
         event = "session-start" if request.prompt is None else "user-prompt"
         host = request.session.partition(".")[0]

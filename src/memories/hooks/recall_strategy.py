@@ -1,10 +1,10 @@
 """Recall strategy of a hook: ask the server, else search in this process, else use the scratchpad.
 
 A session waits for an unresponsive store only once. Before a hook asks the store, it records in the
-session's file that the store is suspect from the request's deadline on. Once the store has
-answered, the hook clears that entry; a hook that is killed while waiting leaves the entry behind.
-While the store is suspect, the session's hooks answer from the scratchpad, and probe the store
-after the host has received their answer.
+session's file that the store is suspect from its deadline on. Once the store has answered, the hook
+clears that entry; a hook that is killed while waiting leaves the entry behind. While the store is
+suspect, the session's hooks answer from the scratchpad, and probe the store after the host has
+received their answer.
 
 Requests and contexts travel to the server and back as JSON.
 """
@@ -27,8 +27,8 @@ PROBE_PAUSE_MS = 3_000
 # After this time, the store is asked again even if no probe has succeeded.
 SUSPECT_FOR_MS = 600_000
 _MIN_SECONDS = 0.05
-# Part of the errors that report a slow store. A server sends errors as text, so they have no type.
-_LATE = "did not answer"
+# Part of each error that reports a slow store. A server sends errors as text, so they have no type.
+_TOO_SLOW = "did not answer"
 # The value of `MAX_QUERY_CHARACTERS` in `memories.guard.validate`, which is slow to import.
 _MAX_QUERY = 4_096
 
@@ -47,8 +47,8 @@ class RecallRequest:
         session: The session, in the form that `files.session_name` returns.
         namespace: The namespace to use; None for the configured one.
         prompt: The user's prompt; None at the start of a session.
-        deadline: When the store must have answered, in `time.monotonic` seconds; None to leave the
-            store alone and answer from the scratchpad.
+        store_deadline: When the store must have answered, in `time.monotonic` seconds; None to
+            leave the store alone and answer from the scratchpad.
         counts: Whether the memories given to the model are counted as read.
         started_at: When the hook's process started, in `time.monotonic` seconds.
     """
@@ -57,14 +57,14 @@ class RecallRequest:
         self,
         place: tuple[str, str, str, str | None],
         prompt: str | None,
-        deadline: float | None,
+        store_deadline: float | None,
         *,
         counts: bool = True,
         started_at: float | None = None,
     ) -> None:
         """Create a request; `place` contains its home, folder, session and namespace."""
         self.home, self.folder, self.session, self.namespace = place
-        self.prompt, self.deadline, self.counts = prompt, deadline, counts
+        self.prompt, self.store_deadline, self.counts = prompt, store_deadline, counts
         self.started_at = time.monotonic() if started_at is None else started_at
 
     @property
@@ -75,13 +75,13 @@ class RecallRequest:
     @property
     def asks_store(self) -> bool:
         """Whether the store may be asked."""
-        return self.deadline is not None
+        return self.store_deadline is not None
 
     def seconds(self) -> float:
         """Return how long the store may still take; 0 if it must not be asked."""
-        if self.deadline is None:
+        if self.store_deadline is None:
             return 0.0
-        return max(_MIN_SECONDS, self.deadline - time.monotonic())
+        return max(_MIN_SECONDS, self.store_deadline - time.monotonic())
 
     def encode(self) -> bytes:
         """Return the request as JSON, with times relative to now."""
@@ -93,8 +93,8 @@ class RecallRequest:
         """Read the output of `encode`."""
         place, prompt, seconds, counts, age = json.loads(data)
         now = time.monotonic()
-        deadline = now + seconds if seconds else None
-        return cls(tuple(place), prompt, deadline, counts=counts, started_at=now - age)
+        store_deadline = now + seconds if seconds else None
+        return cls(tuple(place), prompt, store_deadline, counts=counts, started_at=now - age)
 
 
 class HookContext:
@@ -163,13 +163,13 @@ def recall_in_time(
     """
     state = session.read(request.home, request.session)
     now = _now_ms()
-    is_marked = is_suspect(state, now)
-    if not is_marked:  # takes effect only if this hook is killed before it clears the mark
+    was_suspect = is_suspect(state, now)
+    if not was_suspect:  # takes effect only if this hook is killed before it clears the mark
         suspect_from = now + int(request.seconds() * 1000)
         session.try_note(request.home, request.session, **{session.SUSPECT_FROM: suspect_from})
     if announce:
         announce()
-    if is_marked:
+    if was_suspect:
         context = answer_here(RecallRequest(request.place, request.prompt, None))
         _record_shown(request, context, suspect_from=state.suspect_from)
         return Recall(context, probe_store=is_probe_due(request, state, now))
@@ -226,7 +226,7 @@ def _record_shown(request: RecallRequest, context: HookContext, *, suspect_from:
     given anyway, with the reason in its `error`.
     """
     facts: dict[str, object] = {session.SUSPECT_FROM: suspect_from}
-    if context.error and _LATE not in context.error:
+    if context.error and _TOO_SLOW not in context.error:
         # The next prompt must report only a store that was too slow, so mark this as reported.
         facts[session.MISS_REPORTED] = suspect_from
     if context.shown or context.sentences:
