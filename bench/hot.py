@@ -11,7 +11,7 @@ from pathlib import Path
 from bench import report
 from bench.cold import _cpu_milliseconds, _loads_heavy
 from memories import Draft, Memories, load_config
-from memories.identity.prompt import build
+from memories.identity.session_block import build_session_block
 from memories.scratchpad.file import load
 
 MEMORIES = 1_000
@@ -90,7 +90,7 @@ def _print_cold(rounds: int, home: Path, environment: dict[str, str]) -> None:
 def _print_warm(memories: Memories, home: Path) -> None:
     calls = {
         "reading a scratchpad": lambda: load(home, "bob"),
-        "the session block": lambda: build(memories, project=None, budget=1500),
+        "the session block": lambda: build_session_block(memories, project=None, budget=1500),
         "a search of the scratchpad": lambda: memories.search_scratchpad("the part 49 of the shop"),
         "bringing it up to date": lambda: memories.scratchpad(refresh=True),
         "rebuilding it": lambda: memories.scratchpad(rebuild=True),

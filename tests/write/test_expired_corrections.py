@@ -10,7 +10,7 @@ import pytest
 
 from clock import Clock
 from memories import Memories
-from memories.identity import prompt
+from memories.identity.session_block import build_session_block
 from memories.stores import open_store
 from memories.transfer.migrate import migrate
 
@@ -186,13 +186,13 @@ def test_the_session_block_shows_a_memory_that_is_current_again(
     with Memories(embedder="none", clock=clock) as memories:
         older, newer = chain(memories, clock, 1)
         memories.pin(older)
-        block = prompt.build(memories, project=None, budget=2_000)
+        block = build_session_block(memories, project=None, budget=2_000)
         assert (NEW in block.text, OLD in block.text) == (True, False)
         memories.scratchpad()
         clock.now = memories.get(newer).valid_until or clock.now
         assert memories.scratchpad_at_hand() is not None
         clock.move(timedelta(seconds=1))
-        block = prompt.build(memories, project=None, budget=2_000)
+        block = build_session_block(memories, project=None, budget=2_000)
         assert OLD in block.text
         assert [entry.id for entry in memories.scratchpad().entries] == [older, newer]
 

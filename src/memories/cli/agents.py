@@ -41,7 +41,7 @@ from memories.models import SHARED
 
 if TYPE_CHECKING:
     from memories.hooks.flush import Flushed
-    from memories.identity.prompt import Block, BlockRequest
+    from memories.identity.session_block import BlockRequest, SessionBlock
     from memories.memories import Memories
     from memories.scratchpad.entries import Entry
     from memories.scratchpad.hot_tier import Scratchpad
@@ -230,7 +230,7 @@ def prompt(
     memories that have not been accepted are left out, as are texts that look like instructions to a
     model. If the store can't be reached, the scratchpad file is used, and the exit code is 4.
     """
-    from memories.identity.prompt import BlockRequest, shape
+    from memories.identity.session_block import BlockRequest, shape
 
     if budget is not None and not 100 <= budget <= 100_000:
         raise InvalidInput(f'{_BUDGET}, not "{budget}"')
@@ -238,7 +238,9 @@ def prompt(
     budget = budget or config.prompt_tokens
     with noting(config, "prompt", channel="cli", agent=config.identity, project=name) as figures:
         wanted = BlockRequest.of(config, name, budget, client or "shell")
-        block = _build_prompt(config, wanted._replace(is_partial=is_partial), shared=not no_shared)
+        block = _build_session_block(
+            config, wanted._replace(is_partial=is_partial), shared=not no_shared
+        )
         figures["tokens"] = block.tokens
         figures["results"] = len(block.entries) + len(block.sessions)
     for sentence in block.notes:
@@ -249,13 +251,15 @@ def prompt(
     return DAMAGED if block.degraded else 0
 
 
-def _build_prompt(config: "Config", wanted: "BlockRequest", *, shared: bool) -> "Block":
+def _build_session_block(
+    config: "Config", wanted: "BlockRequest", *, shared: bool
+) -> "SessionBlock":
     """Build the block; open the store only if the scratchpad is out of date."""
     from datetime import UTC, datetime
 
     from memories.anchors.judge import Judge, cache_of
     from memories.identity.place import here
-    from memories.identity.prompt import answer, render
+    from memories.identity.session_block import build_requested, render
     from memories.scratchpad.hot_tier import read_up_to_date
 
     namespaces = [config.namespace]
@@ -273,7 +277,7 @@ def _build_prompt(config: "Config", wanted: "BlockRequest", *, shared: bool) -> 
         judge = Judge(root_of, cache_of(config.home, config.namespace))
         return render(wanted, content.with_verdicts(judge, now))
     with open_memory(config, shared=shared) as memories:
-        return answer(memories, wanted)
+        return build_requested(memories, wanted)
 
 
 def _name_project(config: "Config", name: str | None) -> tuple[str | None, bool]:

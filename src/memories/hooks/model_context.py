@@ -1,8 +1,8 @@
 """The context that a hook gives a model: the session block, or the memories that a prompt recalls.
 
-A session starts with the block that `identity.prompt` renders. If the scratchpad is up to date, no
-store is opened for the block. `prompt_recall` finds the memories that a prompt needs. Every context
-is short enough to be accepted by all hosts.
+A session starts with the block that `identity.session_block` renders. If the scratchpad is up to
+date, no store is opened for the block. `prompt_recall` finds the memories that a prompt needs.
+Every context is short enough to be accepted by all hosts.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from memories.errors import ConfigError, StoreUnreachable
 from memories.hooks import runs
 from memories.hooks.recall_strategy import NOT_ASKED, HookContext, RecallRequest
 from memories.hooks.sentences import hash_sentences
-from memories.identity import prompt as blocks
+from memories.identity import session_block
 from memories.identity.place import names_of
 from memories.identity.project import Project, identify
 from memories.models import SHARED
@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     OpenMemories = Callable[[Config, bool], Memories]
 
 CONNECTED = "connected.json"  # the receipts of `memory connect`, as in `memories.connect.files`
-MAX_CHARACTERS = blocks.MAX_CHARACTERS  # 8,000: Claude Code truncates contexts at 10,000 characters
+MAX_CHARACTERS = (
+    session_block.MAX_CHARACTERS
+)  # 8,000: Claude Code truncates contexts at 10,000 characters
 # Codex truncates contexts at about 2,500 tokens. The setting `prompt_tokens` limits what `memory
 # prompt` and HTTP give.
 MAX_TOKENS = 2_000
@@ -47,7 +49,7 @@ class Situation(NamedTuple):
     Attributes:
         config: The settings.
         project: The session's project; None if there is none.
-        client: How the agent reaches its memory: see `identity.prompt.build`.
+        client: How the agent reaches its memory: see `session_block.build_session_block`.
         root: The top folder of the project's working tree, if any.
     """
 
@@ -183,14 +185,14 @@ def open_and_recall(
 
 def build_block(
     request: RecallRequest, situation: Situation, open_in_server: "OpenMemories | None"
-) -> blocks.Block:
+) -> session_block.SessionBlock:
     """Return the block for the start of a session.
 
     Raises:
         StoreError: The store can't be reached, and there is no scratchpad.
     """
     config = situation.config
-    wanted = blocks.BlockRequest.of(config, situation.project, MAX_TOKENS, situation.client)
+    wanted = session_block.BlockRequest.of(config, situation.project, MAX_TOKENS, situation.client)
     scratchpad = None
     if open_in_server is None:
         names = tuple(dict.fromkeys((config.namespace, SHARED)))
@@ -199,10 +201,10 @@ def build_block(
         return _block_with_memories(request, situation, wanted, open_in_server)
     cache = cache_of(config.home, config.namespace)
     judge = Judge(situation.root_of, cache, HOOK_SECONDS)
-    return blocks.render(wanted, scratchpad.with_verdicts(judge, datetime.now(UTC)))
+    return session_block.render(wanted, scratchpad.with_verdicts(judge, datetime.now(UTC)))
 
 
-def context_of(block: blocks.Block, namespace: str) -> HookContext:
+def context_of(block: session_block.SessionBlock, namespace: str) -> HookContext:
     """Return a block as the context of a session; empty if the block is too long for hosts."""
     text = block.text if len(block.text) <= MAX_CHARACTERS else ""
     context = HookContext(text, namespace)
@@ -217,22 +219,22 @@ def context_of(block: blocks.Block, namespace: str) -> HookContext:
 def _block_with_memories(
     request: RecallRequest,
     situation: Situation,
-    wanted: blocks.BlockRequest,
+    wanted: session_block.BlockRequest,
     open_in_server: "OpenMemories | None",
-) -> blocks.Block:
+) -> session_block.SessionBlock:
     """Return the block from a scratchpad, brought up to date first if the store may be asked."""
     with open_memories(situation.config, situation, open_in_server) as memories:
         if request.asks_store:
-            return blocks.build(
+            return session_block.build_session_block(
                 memories, project=wanted.project, budget=wanted.budget, client=wanted.client
             )
         scratchpad = memories.scratchpad_at_hand()
         if scratchpad is not None:
-            return blocks.render(wanted, scratchpad)
+            return session_block.render(wanted, scratchpad)
         scratchpad = memories.offline()
         if scratchpad is None:
             raise StoreUnreachable(NOT_ASKED)
-        return blocks.render(wanted, scratchpad, NOT_ASKED)
+        return session_block.render(wanted, scratchpad, NOT_ASKED)
 
 
 def is_served(session: str, folder: str) -> bool:

@@ -13,7 +13,7 @@ from memories.hooks import gate, host_events, model_context, switch
 from memories.hooks.prompt_recall import Rated, RecallTrace, id_of_turn, is_own
 from memories.hooks.recall_strategy import HookContext, RecallRequest, query_of
 from memories.hooks.session import mark
-from memories.identity import prompt as blocks
+from memories.identity import session_block
 from memories.identity.place import names_of
 from memories.models import is_recall_off
 
@@ -35,7 +35,7 @@ class Line(NamedTuple):
     Attributes:
         memory: The memory, or its entry in the scratchpad.
         is_shown: Whether the agent sees it.
-        reason: The reason. In the session block: a group of `identity.prompt.group_of` or a key of
+        reason: The reason. In the session block: a group of `session_block.group_of` or a key of
             `Block.omitted`, or `beyond`. For a prompt: `needed`, `correction`, `in_context`,
             `recall_off`, `expired`, `corrected`, `below`, `other_project`, `beyond`, `no_room`, or
             a reason of `context.admission`.
@@ -157,10 +157,10 @@ def _elapsed_ms(start: float) -> float:
 
 
 def _block_lines(
-    block: blocks.Block, projects: set[str | None], *, is_shown: bool
+    block: session_block.SessionBlock, projects: set[str | None], *, is_shown: bool
 ) -> Iterator[Line]:
     for entry in (*block.entries, *block.sessions):
-        yield Line(entry, is_shown, blocks.group_of(entry, projects))
+        yield Line(entry, is_shown, session_block.group_of(entry, projects))
     for reason, entries in block.omitted.items():
         for entry in entries:
             yield Line(entry, False, reason)

@@ -133,10 +133,12 @@ def _releasing(mounted: "Mounted", undo: Cleanup) -> Cleanup:
 def _prompt_block(memories: "Memories", folder: Path, budget: int) -> tuple[str, dict[str, str]]:
     """Return the session block for the session's project, and the texts of its memories by id."""
     from memories.identity import project as projects
-    from memories.identity import prompt
+    from memories.identity.session_block import build_session_block
 
     project = projects.identify(folder)
-    block = prompt.build(memories, project=project and project.name, budget=budget, client="tool")
+    block = build_session_block(
+        memories, project=project and project.name, budget=budget, client="tool"
+    )
     return block.text, {entry.id: entry.content for entry in (*block.entries, *block.sessions)}
 
 

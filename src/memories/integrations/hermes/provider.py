@@ -19,7 +19,7 @@ from memories.answers import shapes
 from memories.hooks import files, session
 from memories.hooks.prompt_recall import Limits, recall_for_prompt
 from memories.hooks.recall_strategy import RecallRequest, query_of
-from memories.identity.prompt import block
+from memories.identity.session_block import block
 from memories.mcp.answers import Own, brief_rows, fence_groups, rows
 
 if TYPE_CHECKING:

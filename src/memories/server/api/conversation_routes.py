@@ -14,8 +14,8 @@ from memories.core.events import noting
 from memories.core.times import parse_time_in_zone
 from memories.errors import InvalidInput
 from memories.identity.place import name_project
-from memories.identity.prompt import CLIENTS, build
-from memories.identity.prompt import shape as prompt_shape
+from memories.identity.session_block import CLIENTS, build_session_block
+from memories.identity.session_block import shape as block_shape
 from memories.read.turns import TurnDraft
 from memories.search.filters import ROLES
 from memories.server.api.memory_routes import AS_OF, CURSOR, FILTERED, LIMIT
@@ -168,7 +168,7 @@ def prompt(call: Call) -> Any:
         raise InvalidInput("budget must be a whole number of tokens from 100 to 100000")
     project, is_partial = name_project(arguments.get("project") or "")
     with noting(config, "prompt", **call.memories.event_figures()) as figures:
-        block = build(
+        block = build_session_block(
             call.memories,
             project=project,
             budget=budget,
@@ -179,7 +179,7 @@ def prompt(call: Call) -> Any:
             block.tokens,
             len(block.entries) + len(block.sessions),
         )
-    shape = prompt_shape(block)
+    shape = block_shape(block)
     return call.without_place(shape)
 
 
