@@ -69,7 +69,7 @@ def run_by_server_or_here(arguments: list[str]) -> int:
         code = warm.ask(arguments, __version__)
     except warm.AnswerLost as lost:
         if lost.create_id:  # with this id, the memory can't be stored twice
-            return answer(arguments, None, lost.create_id)[0]
+            return run_for_client(arguments, None, lost.create_id)[0]
         from memories.cli import output
 
         return output.print_error(warm.LOST, 1)
@@ -94,7 +94,7 @@ def _start_server(store: str) -> None:
     start(store)
 
 
-def answer(
+def run_for_client(
     arguments: "Sequence[str]",
     open_memory: "Callable[[Config, bool], Memories] | None" = None,
     create_id: str = "",
@@ -129,7 +129,7 @@ def run(arguments: "Sequence[str]") -> int:
 
     output.begin_run()
     try:
-        code = _run(arguments)
+        code = _dispatch(arguments)
         sys.stdout.flush()  # flushed here so that a closed pipe is noticed
     except (MemoriesError, OSError, MemoryError) as exc:
         return output.report_error(exc)
@@ -140,7 +140,7 @@ def run(arguments: "Sequence[str]") -> int:
     return code if isinstance(code, int) else 0
 
 
-def _run(arguments: "Sequence[str]") -> object:
+def _dispatch(arguments: "Sequence[str]") -> object:
     """Run the command and return its exit code; a result that is not a number means 0."""
     if "_MEMORY_COMPLETE" not in os.environ:
         page = _page(arguments[0] if arguments else "help")
@@ -208,7 +208,7 @@ def _serve(config: "Config", options: "Mapping[str, Any]") -> int:
         )
     request = import_module("memories.server.sockets").ServeOptions(**options)
     serve: Callable[..., int] = import_module("memories.server.serve").serve
-    return serve(config, request, answer, load_commands)
+    return serve(config, request, run_for_client, load_commands)
 
 
 def _serve_mcp(config: "Config", shared: bool, read_only: bool) -> None:

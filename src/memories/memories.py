@@ -311,7 +311,7 @@ class Memories:
 
         Each `Batch.write` runs one transaction.
         """
-        from memories.write.create import prepare
+        from memories.write.create import prepare_batches
 
         if self._channel == "hook":  # captured memories await review
             drafts = [
@@ -320,7 +320,7 @@ class Memories:
             ]
         placed = [self._lookup.with_project(draft, self._place()) for draft in drafts]
         writer = self._writer(force=force, redact=redact)._replace(within=tuple(within))
-        return prepare(writer, placed)
+        return prepare_batches(writer, placed)
 
     @property
     def review(self) -> "Review":

@@ -214,13 +214,13 @@ def _is_unchanged(entry: Entry, latest: Record, writer: "Writer") -> bool:
 def _create(entry: Entry, writer: "Writer") -> str:
     """Store a line added by a person, even if a very similar memory exists."""
     from memories.write import change
-    from memories.write.create import prepare
+    from memories.write.create import prepare_batches
 
     draft = Draft(entry.content, dict(entry.tags), key=entry.key)
-    [batch] = prepare(writer, [draft])
+    [batch] = prepare_batches(writer, [draft])
     [created] = batch.write()
     if created.memory is None:
-        [batch] = prepare(writer._replace(force=True), [draft])
+        [batch] = prepare_batches(writer._replace(force=True), [draft])
         [created] = batch.write()
     assert created.memory is not None  # only a duplicate is refused, and `force` accepts it
     if entry.pinned:

@@ -1,9 +1,9 @@
 """The path of a search, from a caller's arguments to ranked candidates. Begin here.
 
-`Memories.search` or `explain` → `_search_store` → `search` → `parse` → `run` → gather
-       (`candidates`, `surroundings`) → `noise` (does the query mean anything here?) → `ranking`
-       (orders candidates, and drops some with a reason) → `put_newer_first` → `results` (hits;
-       those that changed or expired come last)
+`Memories.search` or `explain` → `_search_store` → `search` → `parse_request` → `run_request`
+       → gather (`candidates`, `surroundings`) → `noise` (does the query mean anything here?)
+       → `ranking` (orders candidates, and drops some with a reason) → `put_newer_first`
+       → `results` (hits; those that changed or expired come last)
 
 The scratchpad has its own search by words: `scratchpad.matching`.
 """
@@ -107,9 +107,9 @@ def search(
         EmbedderMismatch: The store's vectors come from another model.
         EmbedderError: The question could not be embedded, and the settings require a vector.
     """
-    request = parse(lookup, embedder, text, filters, config, now)
+    request = parse_request(lookup, embedder, text, filters, config, now)
     try:
-        return run(lookup.store, request)
+        return run_request(lookup.store, request)
     except EmbedderError as exc:
         if embedder is not None:
             refuse_other_model(lookup.store, embedder.space, request.alternatives[0])
@@ -117,13 +117,13 @@ def search(
         if not words_instead or request.min_similarity:
             raise
         by_words = request._replace(query=request.query._replace(embedder=None))
-        return run(lookup.store, by_words)._replace(note=f"found by words only: {exc}")
+        return run_request(lookup.store, by_words)._replace(note=f"found by words only: {exc}")
 
 
 # --- parsing ---
 
 
-def parse(
+def parse_request(
     lookup: Lookup,
     embedder: "Embedder | None",
     text: str,
@@ -257,7 +257,7 @@ def collections_of(scope: str) -> tuple[Collection, ...]:
 # --- searching ---
 
 
-def run(store: Store, request: SearchRequest) -> SearchResult:
+def run_request(store: Store, request: SearchRequest) -> SearchResult:
     """Return ranked candidates; if none is a hit, search once more, for the function words."""
     query = request.query
     gathered, ranking = _gather_and_rank(store, request)
@@ -265,7 +265,7 @@ def run(store: Store, request: SearchRequest) -> SearchResult:
         ranking = put_newer_first(store, query, gathered, ranking, request.limit)
     function_words = [] if _count_hits(ranking) else stop_terms(query.text)
     if function_words and query.terms != function_words:
-        return run(store, request._replace(query=query._replace(terms=function_words)))
+        return run_request(store, request._replace(query=query._replace(terms=function_words)))
     return SearchResult(store, query, gathered.candidates, ranking)
 
 

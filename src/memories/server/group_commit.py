@@ -125,7 +125,7 @@ class _Part(NamedTuple):
         return [(write, error or failure or result) for write, result, error in self.outcomes]
 
 
-def _answer(results: Sequence[tuple[_Write, Any]]) -> None:
+def _resolve(results: Sequence[tuple[_Write, Any]]) -> None:
     """Record the events of submitted writes, then resolve each write's future."""
     with events.together():
         for write, result in results:
@@ -236,7 +236,7 @@ class GroupCommit:
         if self._thread.is_alive():
             with contextlib.suppress(queue.Empty):
                 while (write := self._waiting.get_nowait()) is not None:
-                    _answer([(write, Ending())])
+                    _resolve([(write, Ending())])
                 self._waiting.put(None)
         return not self._thread.is_alive()
 
@@ -276,7 +276,7 @@ class GroupCommit:
         while remaining:
             try:
                 self._refuse_broken()
-                parts = self._make(remaining, together=together)
+                parts = self._run_transaction(remaining, together=together)
             except _Apart:
                 together = False
                 continue
@@ -288,9 +288,9 @@ class GroupCommit:
             self.commits += 1
             self.writes += count
             flushed: set[Path] = set()
-            _answer([result for part in parts for result in part.report(flushed)])
+            _resolve([result for part in parts for result in part.report(flushed)])
 
-    def _make(self, writes: Sequence[_Write], *, together: bool) -> "list[_Part]":
+    def _run_transaction(self, writes: Sequence[_Write], *, together: bool) -> "list[_Part]":
         """Commit as many writes as time allows in one transaction; return them grouped by store.
 
         Args:
@@ -302,8 +302,9 @@ class GroupCommit:
             _Apart: A write that was made together with others failed and can't be undone
                 separately; nothing was written.
         """
-        # The store's transaction contains a transaction of each `LoggedStore`, which ends by adding
-        # a log entry. If `together`, all of them append to the same `BatchedStore`.
+        # Transactions are nested three deep: only the outermost one commits, the one of each
+        # `LoggedStore` ends by adding its log entry, and the one of each write is a savepoint or,
+        # in a `BatchedStore`, nothing of its own.
         parts: list[_Part] = []
         until = time.monotonic() + _SECONDS
         with self._store.transaction():
@@ -311,19 +312,19 @@ class GroupCommit:
                 appends = BatchedStore(self._store)
                 for store, group in itertools.groupby(writes, key=lambda write: write.store):
                     outcomes: list[_Outcome] = []
-                    through = store
+                    logged = store
                     if together:
                         if not isinstance(store, LoggedStore) or store.wrapped is not self._store:
                             raise _Apart
-                        through = store.with_batch(appends)
-                    with collect_reports() as reports, through.transaction():
+                        logged = store.appending_to(appends)
+                    with collect_reports() as reports, logged.transaction():
                         for write in group:
                             if (parts or outcomes) and time.monotonic() >= until:
                                 break
                             outcomes.append(
-                                self._run_together(write, appends, through)
+                                self._write_together(write, appends, logged)
                                 if together
-                                else self._run_apart(write)
+                                else self._write_apart(write)
                             )
                     parts.append(_Part(outcomes, reports))
                     if time.monotonic() >= until:
@@ -335,17 +336,17 @@ class GroupCommit:
                 raise
         return parts
 
-    def _run_together(self, write: _Write, appends: BatchedStore, through: Store) -> "_Outcome":
+    def _write_together(self, write: _Write, appends: BatchedStore, logged: Store) -> "_Outcome":
         """Run a write whose records are collected; drop the records of a refused write."""
         before = appends.mark()
         try:
-            return _Outcome(write, write.context.run(write.batch.through(through).write), None)
+            return _Outcome(write, write.context.run(write.batch.through(logged).write), None)
         except Exception as exc:
             if isinstance(exc, StoreError) or not appends.take_back(before):
                 raise
             return _Outcome(write, None, exc)
 
-    def _run_apart(self, write: _Write) -> "_Outcome":
+    def _write_apart(self, write: _Write) -> "_Outcome":
         """Run one write in its own savepoint; a refused write rolls back only its savepoint.
 
         Raises:
@@ -374,4 +375,4 @@ class GroupCommit:
         """Fail writes with an error. If the error reports a damaged file, all writing stops."""
         if isinstance(error, StoreDamaged) and self._broken is None:
             self._broken = error
-        _answer([(write, error) for write in writes if not write.future.done()])
+        _resolve([(write, error) for write in writes if not write.future.done()])

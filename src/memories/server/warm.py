@@ -253,8 +253,8 @@ _READ_SECONDS = 10.0
 _DOT_SECONDS = 1.0
 _MAX_INPUT = 64 << 20
 
-# Runs a command: `__main__.answer`. It takes the command's arguments, a function that opens the
-# memory, and the id for a new memory. It returns the exit code and the changes.
+# Runs a command: `__main__.run_for_client`. It takes the command's arguments, a function that opens
+# the memory, and the id for a new memory. It returns the exit code and the changes.
 Run = Callable[[Sequence[str], Callable[[Config, bool], Memories], str], tuple[int, str]]
 
 
@@ -365,7 +365,7 @@ class Warm:
             try:
                 connection.settimeout(_READ_SECONDS)
                 connection.sendall(self._greeting)
-                self._pool.submit(self._answer, connection)
+                self._pool.submit(self._serve, connection)
             # the client has disconnected, or the server is stopping
             except (OSError, RuntimeError):
                 self._drop(connection)
@@ -385,7 +385,8 @@ class Warm:
             self._working.discard(connection)
         connection.close()
 
-    def _answer(self, connection: socket.socket) -> None:
+    def _serve(self, connection: socket.socket) -> None:
+        """Read one request from a connection, run its command, and send the answer."""
         try:
             message = self._read(connection)
             if message is None:

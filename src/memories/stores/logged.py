@@ -225,11 +225,12 @@ class LoggedStore(StoreWrapper):
         twin._origin, twin._action = None, action
         return twin
 
-    def with_batch(self, batch: "BatchedStore") -> "LoggedStore":
-        """Return a copy of this store that appends through a batch of the wrapped store.
+    def appending_to(self, batch: "BatchedStore") -> "LoggedStore":
+        """Return a copy of this store that writes through a batch of the wrapped store.
 
-        The copy shares the notes of this store's transaction. The batch belongs to a transaction of
-        the wrapped store; several stores may share the batch.
+        A transaction of the copy adds the log entries, but commits nothing: that is done by the
+        transaction of the wrapped store in which the batch was made. Several stores may share the
+        batch. If this store is in a transaction, the copy is in it too.
         """
         twin = copy.copy(self)
         twin.wrapped = twin._batch = batch
@@ -368,7 +369,7 @@ def batched_transaction(store: "Store") -> "Iterator[Store]":
             yield store  # the store has no log, or already uses a batch
             return
         batch = BatchedStore(store.wrapped)
-        yield store.with_batch(batch)
+        yield store.appending_to(batch)  # in the transaction of `store`
         batch.flush()  # before the transaction adds the entry of the audit log
 
 

@@ -24,7 +24,7 @@ from memories.stores.logged import LoggedStore
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter
 from memories.transfer.sources.items import Item, Message, add_tag, one_line
-from memories.write.create import Batch, Created, Prepared, prepare
+from memories.write.create import Batch, Created, Prepared, prepare_batches
 from memories.write.turns import Naming, append
 from memories.write.writer import Writer
 
@@ -361,7 +361,7 @@ class Importer:
     def _create(self, drafts: Sequence[Draft]) -> None:
         """Store drafts in batches or, if one of them is refused, one by one."""
         try:
-            batches = list(prepare(self._writer, drafts))
+            batches = list(prepare_batches(self._writer, drafts))
         except InvalidInput as exc:
             self._store_each(drafts, self._create, exc)
             return

@@ -3,8 +3,8 @@ key, merges it into the memory with the same text, or refuses it as a duplicate.
 
 A draft passes through these steps:
 
-1. `prepare` redacts and checks all drafts, then embeds them in batches. Embedding is slow, so it
-   happens outside transactions. The result is batches of `Prepared`.
+1. `prepare_batches` redacts and checks all drafts, then embeds them in batches. Embedding is slow,
+   so it happens outside transactions. The result is batches of `Prepared`.
 2. `Batch.write` opens one transaction for a batch and takes each draft through the next steps.
 3. `_find_retry` recognizes a retried draft. `_look_up_superseded` finds the memory that the draft
    supersedes.
@@ -116,7 +116,7 @@ class Prepared(NamedTuple):
 # --- before the transaction
 
 
-def prepare(writer: Writer, drafts: Sequence[Draft]) -> "Iterator[Batch]":
+def prepare_batches(writer: Writer, drafts: Sequence[Draft]) -> "Iterator[Batch]":
     """Redact, check and embed drafts; yield them in batches, one for each transaction."""
     checked = [_redact_and_check(writer, draft) for draft in drafts]
     size = BATCH if writer.force else BATCH_COMPARED
