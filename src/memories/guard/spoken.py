@@ -224,7 +224,7 @@ def _find_before(text: str, first: int, end: int, word: _Word) -> Secret | None:
 
 
 def _trim(text: str, position: int) -> tuple[int, int]:
-    """Return the place of the value in a run of characters, without quotes and similar marks
+    """Return the position of the value in a run of characters, without quotes and similar marks
     around it.
     """
     run = _compile(_RUN).match(text, position)[0]  # type: ignore[index]

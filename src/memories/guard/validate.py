@@ -112,7 +112,7 @@ def tags(tags: Mapping[str, str]) -> dict[str, str]:
 
 
 def tag_key(key: str) -> str:
-    """Return a valid key of a tag, without surrounding spaces.
+    """Return a valid tag key, without surrounding spaces.
 
     Raises:
         InvalidInput: The key is invalid.
@@ -126,7 +126,7 @@ def tag_key(key: str) -> str:
 
 
 def tag_keys(keys: Sequence[str]) -> list[str]:
-    """Return valid keys of tags; a single key may be given as text.
+    """Return valid tag keys; a single key may be passed as a string.
 
     Raises:
         InvalidInput: A key is invalid.
@@ -211,7 +211,7 @@ def canonical_namespace(name: str) -> str:
 
 
 def key(text: str) -> str:
-    """Return a valid key of a memory, such as `user/editor`.
+    """Return a valid memory key, such as `user/editor`.
 
     Raises:
         InvalidInput: The key is empty, too long, or has several lines.

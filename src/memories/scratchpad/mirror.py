@@ -248,7 +248,7 @@ class _Waiting(NamedTuple):
 def is_shown(record: Record, now: datetime) -> bool:
     """Return whether the latest version of a memory may be in a scratchpad.
 
-    It may not if the memory was deleted, replaced or corrected, or is waiting for review.
+    A memory that was deleted, replaced or corrected, or that is waiting for review, may not.
     """
     return record.ended_at is None and versions.corrected_by(record, now) is None
 

@@ -380,7 +380,7 @@ class Search:
         return {ref for turn, ref in beside if sessions.get(ref) == turn.session}
 
     def _turns_of_days(self, query: TurnQuery) -> set[Ref]:
-        """Return some turns from each day that the query names."""
+        """Return some turns from each day that the query mentions."""
         turns_of_days: set[Ref] = set()
         for first, last in query.days:
             span = [

@@ -66,8 +66,8 @@ class Event(NamedTuple):
 def file_name(collection: Collection, namespace: str) -> str:
     """Return the name of the file for a namespace's records: `ann.jsonl`, `ann.turns.jsonl`.
 
-    Lower-case letters, digits and `._-` are kept; any other byte is written as `%` and two digits,
-    so that no two namespaces share a file on a system that ignores case.
+    Lower-case letters, digits and `._-` are kept; any other byte is written as `%` and two hex
+    digits, so that no two namespaces share a file on a system that ignores case.
     """
     return f"{stem(namespace)}{_SUFFIXES[collection]}.jsonl"
 

@@ -364,7 +364,7 @@ class Mover:
         return work.index
 
     def finish(self) -> None:
-        """Rename the files of a folder that has moved, and remove the traces of the move."""
+        """Rename the files of a folder that has moved, and remove the move's temporary files."""
         for name in self._read_marker(MARKER).originals:
             self._put_aside(name)
         self._files.clear_index()

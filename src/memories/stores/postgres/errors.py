@@ -215,8 +215,8 @@ def translation(exc: "psycopg.Error", masked_url: str) -> StoreError | Conflict:
 
 
 # Error codes of lost connections; a broken socket has no code. They mean that the server crashed,
-# is starting or stopping, or an administrator ended the session (57P); that the session was idle
-# for too long (25P); that connecting failed, or a pooler lost the connection (08); or that no
+# is starting or is stopping, or that an administrator ended the session (57P); that the session was
+# idle for too long (25P); that connecting failed, or a pooler lost the connection (08); or that no
 # connection is free (53300).
 _LOST = ("57P", "25P03", "25P04", "08", "53300")
 
