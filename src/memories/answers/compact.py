@@ -229,7 +229,7 @@ def parse_fields(text: str) -> list[str]:
     """Return field names from a comma-separated list.
 
     Raises:
-        InvalidInput: There is no field with one of the names.
+        InvalidInput: A name in the list does not match any field.
     """
     names = [name.strip() for name in text.split(",")]
     for name in names:

@@ -26,7 +26,7 @@ class Part(NamedTuple):
 
 
 def compare_versions(contents: Sequence[str]) -> list[list[Part]]:
-    """Return each text's differences from the previous one; the first text is one kept part."""
+    """Return each text's differences from the previous one; all of the first is kept."""
     if not contents:
         return []
     first = [Part("kept", contents[0])]

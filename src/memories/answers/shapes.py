@@ -140,8 +140,8 @@ def change_hint(
 ) -> str:
     """Return a hint after an update or confirmation; empty if none is needed.
 
-    The hint reports changed links, tags to remove that the memory did not have, and a memory that
-    did not change.
+    The hint mentions changed links and tags that could not be removed, or says that nothing
+    changed.
 
     Args:
         before: The memory before the change.
@@ -280,7 +280,7 @@ def delete_result(memories: "Memories", record: "Memory") -> dict[str, Any]:
 
 
 def deletion_note(memories: "Memories", record: "Memory") -> str | None:
-    """Return a note about memories that a deleted one had corrected or replaced; else None."""
+    """Return a note about memories that a deleted one had corrected or replaced, if any."""
     if record.corrects is not None and record.corrected_by is None:
         return "; ".join(
             f"memory {name}, which the deleted one corrected, is current again"

@@ -50,9 +50,9 @@ _MODEL_PACKAGES = {"minilm": "memoriae", "e5": "memoriae-e5"}
 def backup(config: "Config", target: str | None, keep: int | None) -> None:
     """Copy the entire store to a file, and verify the copy.
 
-    Others may write to the store during the backup. In DIR, the file is named after the store and
-    the time; the default DIR is the folder backups in MEMORY_HOME. A SQLite store is copied to a
-    SQLite file; any other store is exported with its vectors.
+    Other programs may write to the store during the backup. In DIR, the file is named after the
+    store and the time; by default, DIR is the folder backups in MEMORY_HOME. A SQLite store is
+    copied to a SQLite file; any other store is exported with its vectors.
     """
     from memories.transfer.backup import back_up
     from memories.write.turn_queue import count_waiting

@@ -80,7 +80,7 @@ def status(memories: "Memories") -> int:
 def _why_not_creatable(store: str) -> str:
     """Return why a local store can't be created; empty if it can be, or if it already exists.
 
-    Permissions don't show this, so a folder is created to find out: even root can't write to /proc.
+    A folder is created to find out, since permissions aren't enough: root can't write to /proc.
     """
     from memories.core.urls import local_path
 
