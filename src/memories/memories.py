@@ -69,7 +69,7 @@ Answer = TypeVar("Answer")
 _utc_now = functools.partial(datetime.now, UTC)
 
 
-@note_methods  # each verb records a usage event
+@note_methods  # each call records a usage event
 class Memories:
     """Stores memories, finds them by meaning and by word, and keeps every version.
 
@@ -229,7 +229,7 @@ class Memories:
         Args:
             content: The text, at most 1 MiB.
             tags: Arbitrary key-value pairs; `agent`, `personality`, `project`, `type` and `global`
-                have a meaning.
+                have special meanings.
             decay: `stable` (the default), `contextual` or `reinforceable`.
             key: A stable key such as `user/editor`, unique within a project. If a memory already
                 has the key, it gets a new version, which keeps any tags, decay and confidence that
@@ -354,8 +354,8 @@ class Memories:
 
         Args:
             memory_id: The id, or an unambiguous prefix of 8 or more characters.
-            content: The new text; None keeps the old one. If another memory had corrected this one
-                and the new text gives another value, this memory now corrects that one.
+            content: The new text; None keeps the old one. If newer memories had corrected this one
+                and the new text gives a different value, it now corrects the last of them.
             tags: Tags to add or change.
             remove_tags: Keys of tags to remove; unknown keys are ignored.
             redact: Remove secrets from the arguments; see `create`.
@@ -522,9 +522,10 @@ class Memories:
     def delete_where(self, where: str, *, dry_run: bool = False) -> "Affected":
         """Delete all memories in your own namespace that match an expression.
 
-        All memories get the same time of deletion, so the rollback that the result names restores
-        exactly these. Up to 10,000 memories are deleted in one transaction. If a larger run is
-        interrupted, only some are deleted; run it again to delete the rest.
+        All memories get the same time of deletion, so the rollback that `undo_to` and `undo_where`
+        in the result describe restores exactly these. Up to 10,000 memories are deleted in one
+        transaction. If a larger run is interrupted, only some are deleted; run it again to delete
+        the rest.
 
         Args:
             where: The expression, such as "by = claude-code and updated > 7d". Only current
@@ -599,9 +600,10 @@ class Memories:
         deletions.
 
         Memories created later are deleted, changed memories get a version with the old content, and
-        deleted or replaced memories are restored. Turns never change, so they are kept. The result
-        names the rollback that undoes this one. Up to 10,000 memories change in one transaction. If
-        a larger run is interrupted, only some are rolled back; run it again for the rest.
+        deleted or replaced memories are restored. Turns never change, so they are kept. To undo
+        the rollback, roll back to `undo_to` in the result. Up to 10,000 memories change in one
+        transaction. If a larger run is interrupted, only some are rolled back; run it again for
+        the rest.
 
         Args:
             to: The time, not in the future; a date means the beginning of that day.
@@ -706,7 +708,7 @@ class Memories:
             conversation_id: A conversation in your own namespace.
             index: Erase only this turn; the others keep their indexes.
             with_memories: Also erase your memories that have a version made from these turns; see
-                `create`.
+                `source` of `create`.
             dry_run: Erase nothing; only return how much would be erased.
 
         Raises:
@@ -1381,8 +1383,8 @@ class Memories:
 
     @property
     def embedder(self) -> "Embedder | None":
-        """The embedder that was passed in or that a setting names; else the embedder with which the
-        store's vectors were made.
+        """The embedder that was passed in or configured; else the one that created the store's
+        vectors.
 
         Raises:
             ConfigError: The package that contains this embedder's model is missing.

@@ -107,7 +107,7 @@ class Memory:
         namespace: The namespace that it belongs to.
         content: The text.
         tags: Arbitrary key-value pairs; `agent`, `personality`, `project`, `type` and `global` have
-            a meaning.
+            special meanings.
         decay_policy: How its confidence decays.
         confidence: How current it is, 0 to 1, at the time of the call.
         base_confidence: The writer's confidence, 0 to 1.
@@ -141,9 +141,9 @@ class Memory:
             `anchors.grammar`.
         valid_until: When it stops being true, if known.
         recheck_days: The number of days after which it should be confirmed.
-        anchored_at: When a writer that could check its anchors last found that they hold.
+        anchored_at: When its anchors were last checked by a writer and found to hold.
         verdict: Whether it still holds; None if it has nothing to check, or if its project's
-            working tree isn't at hand.
+            working tree isn't available.
     """
 
     id: str
@@ -192,7 +192,7 @@ def is_doubtful(memory: Memory) -> bool:
 
 
 def is_expired(verdict: Verdict | None) -> bool:
-    """Return whether a memory's verdict says that its time has passed."""
+    """Return whether a memory's verdict says that the memory has expired."""
     return verdict is not None and verdict.word == EXPIRED
 
 
@@ -285,11 +285,11 @@ class Draft:
         fresh: Whether the id is known to be new, so that it need not be looked up.
         imported_as: The hash by which a later import of the same statement recognizes it.
         seen: Ids of memories that the writer has just read. `Created.similar_to` is more likely to
-            name these memories if they are about the same subject.
+            include these memories if they are about the same subject.
         anchors: The evidence that it is true; None to find anchors in the content, empty for none.
         valid_until: When it stops being true, if known.
-        recheck: The time span after which it should be confirmed, such as "90d", or as a number of
-            days.
+        recheck: The time span after which it should be confirmed: text such as "90d", or a number
+            of days.
         anchored_at: When its anchors were found to hold; the program that stores it sets this.
     """
 
@@ -348,8 +348,8 @@ class Forgotten(NamedTuple):
         versions: The number of its versions or turns; 0 if only their bytes were left to erase.
         also_in: Files that may still contain it: backups, and snapshots taken before an upgrade.
         memories: The number of memories that were erased because they were made from these turns.
-        current_again: The id of the memory that is current again, since only the erased memory
-            corrected it.
+        current_again: The id of the memory that is current again because the memory that corrected
+            it was erased.
     """
 
     id: str

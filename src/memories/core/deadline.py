@@ -90,9 +90,8 @@ class Deadline:
     """Runs calls, and stops waiting for late ones.
 
     A late call continues in its thread, but its result is dropped. While it runs, all other calls
-    fail immediately, since they would hang too. Several threads may use one
-    deadline. A thread that runs a call is reused for later calls, since stores keep a connection
-    per thread.
+    fail immediately, since they would hang too. Several threads may use one deadline. A thread that
+    runs a call is reused for later calls, since stores keep a connection per thread.
     """
 
     def __init__(self, seconds: float | None, *, whole: bool = False) -> None:

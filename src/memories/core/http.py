@@ -96,7 +96,7 @@ class Answer(NamedTuple):
     """The response of a server.
 
     Attributes:
-        status: The HTTP status code, which may be an error.
+        status: The HTTP status code, which the caller must check.
         value: The JSON of the body, or its text if it isn't JSON.
         headers: The headers, by name in lower case.
     """

@@ -86,7 +86,7 @@ class Anchoring(NamedTuple):
     def of_version(self, latest: "Record", draft: Draft, found: Sequence[str]) -> Draft:
         """Return a draft of a memory's next version, with the anchors that the memory keeps.
 
-        Anchors that the new text no longer names, or that no longer hold, are dropped.
+        Anchors that the new text no longer mentions, or that no longer hold, are dropped.
         """
         old = versions.split_anchors(latest.fields.get("anchors"))
         if draft.anchors is not None:

@@ -237,7 +237,7 @@ def reset_decay(store: Store, records: Sequence[Record], now: datetime) -> None:
 
 def _reinforcement_records(store: Store, live: Record, now: datetime) -> list[Record]:
     """Return the log records to add when a memory is reinforced: one for this reinforcement, and
-    one for the previous reinforcement if the log has none yet.
+    one for the previous reinforcement if the log lacks it.
     """
     where = reinforcements_of((live.ref.namespace,), live.ref.group)
     recorded = find_first(store, where, newest_first=True)
@@ -267,7 +267,7 @@ def delete(lookup: Lookup, memory_id: str, now: datetime) -> Record:
 
 
 def is_pinned(record: Record) -> bool:
-    """Return whether a memory stays in its namespace's scratchpad."""
+    """Return whether a memory is pinned to its namespace's scratchpad."""
     return PINNED in record.labels
 
 

@@ -103,7 +103,7 @@ class Prepared(NamedTuple):
         redacted: The kinds of the secrets that were removed.
         vectors: The vectors of its content; None without a model.
         superseded: The memory that the draft replaces, looked up in the transaction.
-        anchors: The anchors that the draft's text names.
+        anchors: The anchors found in the draft's text.
     """
 
     draft: Draft
@@ -212,7 +212,7 @@ class Batch(NamedTuple):
     def write(self) -> list[Created]:
         """Store the drafts in a transaction, which may be part of another one."""
         writer = self.writer
-        if self.vectors_note and writer.embedder is not None:  # nothing was embedded to check
+        if self.vectors_note and writer.embedder is not None:  # there are no vectors to check
             where = Filter(Collection.MEMORY, (writer.lookup.namespace,))
             refuse_other_model(writer.store, writer.embedder.space, where)
         results: list[Created] = []
@@ -234,7 +234,7 @@ class Batch(NamedTuple):
 
 
 def _describe_expiry(memory: Memory, now: datetime) -> str:
-    """Return a sentence about a memory that is already out of date; else an empty string."""
+    """Return a note if a memory has already expired; else an empty string."""
     if memory.valid_until is None or memory.valid_until >= now:
         return ""
     day = memory.valid_until.astimezone().date().isoformat()

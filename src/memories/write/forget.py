@@ -196,7 +196,7 @@ def forget_with_turns(
 
 
 def _find_made_from(store: Store, namespace: str, source: str) -> Iterator[Record]:
-    """Yield the last version of each memory that was made from a conversation or a turn."""
+    """Yield, for each memory, its last version that was made from a conversation or a turn."""
     last: Record | None = None
     for page in scan_pages(store, Filter(Collection.MEMORY, (namespace,), state="any")):
         for record in page:  # versions of a memory are consecutive

@@ -332,7 +332,7 @@ def _still_corrects(
     made.
 
     Changing a text ends only a link that can be derived from the words. A link between texts in
-    different words was accepted by a person, and remains.
+    different words was accepted by a person, and stays.
     """
     if newer.labels.get("project") != older.labels.get("project"):
         return False
@@ -404,15 +404,13 @@ def _mark_corrected(
 
 
 def _unmark_corrected(store: Store, older: Record) -> None:
-    """Remove the mark that a memory is corrected."""
+    """Mark a memory as no longer corrected."""
     unmarked = _change(store, older, corrected_by=None, corrected_at=None, corrected_until=None)
     _pass_on_end(store, unmarked)
 
 
 def _pass_on_end(store: Store, newer: Record) -> None:
-    """Pass on the time until which a memory corrects others, to those that it corrects directly or
-    through others.
-    """
+    """Update `corrected_until` in the memories that a memory corrects, directly or indirectly."""
     changed = [newer]
     while changed:
         newer = changed.pop()

@@ -89,8 +89,8 @@ class Rollback(NamedTuple):
         to: The time to roll back to.
         at: The time of the rollback, which is after every change that it undoes.
         selector: Selects the memories; None for all.
-        late: The times at which versions with possibly earlier dates were actually written, by
-            hash; see `_find_written_after`.
+        late: The actual writing times of versions that may be backdated, by hash; see
+            `_find_written_after`.
     """
 
     lookup: Lookup

@@ -334,7 +334,7 @@ def split(text: str) -> list[str]:
     """Split a long message into searchable parts, at the ends of paragraphs, sentences or words.
 
     Returns:
-        The parts, each with visible characters. Joined, they give the original text.
+        The parts, each with visible characters. Joined, they form the original text.
 
     Raises:
         InvalidInput: The message contains so many consecutive invisible characters that they would
@@ -363,8 +363,8 @@ def split(text: str) -> list[str]:
 
 
 def _end_of_part(text: str, start: int, visible: int) -> int:
-    """Return where a part ends: at the last place of the best kind in `_BORDERS` that leaves the
-    part long enough.
+    """Return where a part ends: at the last border of the best kind that makes the part neither too
+    short nor too long.
 
     Args:
         text: The complete text.

@@ -24,7 +24,8 @@ corrected memories.
       `_changes_kind` rules out values of different kinds: "runs on node 22", "runs on Linux".
       - `_is_one_predicate`, after "is": "the editor is vim", "the editor is emacs". `_is_one_thing`
         rules out "Ann's friend is Bob" and "Ann's friend is Eva", which may both be true.
-- `_replaces_signs` replaces all these rules for scripts without spaces.
+
+For scripts without spaces, only `_replaces_signs` applies.
 """
 
 import re
@@ -426,7 +427,7 @@ def _is_habit(change: Change) -> bool:
 
 
 def _is_departure(change: Change, verb: int | None) -> bool:
-    """Return whether the values are departure times, since several trains or buses leave daily."""
+    """Return whether the values are departure times, since trains and buses have many a day."""
     head, removed, added, _ = change
     if verb is None or verb_of(head[verb]) not in _DEPARTING:
         return False

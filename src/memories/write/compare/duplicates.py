@@ -268,8 +268,8 @@ class _Weighed(NamedTuple):
 
     Attributes:
         counts: The key of each significant word, with the number of its occurrences.
-        meanings: The possible meanings of each word, by key.
-        keys: The keys of the words that may have a meaning, by meaning.
+        meanings: The possible meanings of each word, by the word's key.
+        keys: The keys of the words that may have each meaning, by meaning.
         compounds: The known compounds, which the other text may write as two words.
         acronyms: The words that may be initials, in lower case.
         initials: The first letters of all words, in order.

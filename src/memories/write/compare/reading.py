@@ -447,8 +447,8 @@ def _mark_names(words: list[Word]) -> list[Word]:
 
 
 def _is_bare_verb(words: Sequence[Word], i: int) -> bool:
-    """Return whether the base form of a verb is in a place where a sentence can't have one, so that
-    it must be a command or a name.
+    """Return whether a verb's base form is where a sentence can't have one, so it must be a command
+    or a name.
     """
     word = words[i]
     if word.key not in VERBS_ALIKE:
