@@ -179,7 +179,7 @@ def _crowded_out(
 
 
 def _find_reason(document: Document, rules: Admission) -> str:
-    """Return why a marked memory may not be shown, or an empty string if it may be."""
+    """Return why a memory may not be shown, or an empty string if it may be."""
     if document["suspicious"] and not rules.suspicious:
         return SUSPICIOUS
     return CAPTURED if _is_captured(document) else ""

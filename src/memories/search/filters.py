@@ -99,7 +99,7 @@ class Parameter(NamedTuple):
         choices: The allowed values, if there are only a few.
         metavar: The placeholder of its value, if different from its kind's; see `placeholder`.
         default: The default value; empty if it doesn't narrow the search.
-        in_lists: Whether lists of memories support it too: `Memories.list` must then take it.
+        in_lists: Whether lists of memories support it too; `Memories.list` must then accept it.
         in_scratchpad: Whether the scratchpad supports it.
         hint: Additional information for a model; usually empty, since every session pays for its
             tokens.

@@ -16,13 +16,13 @@ which is the score of an unrelated text:
 
 The window and the session are those around a turn (`surroundings`). A memory has neither:
 
-- If only memories are searched, it is *standalone*. Its own words and similarity count for its
-  window and session too, and the weight of similarity is doubled.
+- If only memories are searched, the memory is *standalone*. Its own words and similarity count for
+  its window and session too, and the weight of similarity is doubled.
 - If turns are searched too (scope `all`), its window and session words are the share of the query's
   words that it contains, as for turns.
 
-Only turns have signs, except that a memory has its date. A memory that consists of the query's
-words gets the best score.
+Only turns have signs, except for the date, which memories have too. A memory that consists of the
+query's words gets the best score.
 
 After `rank`, a newer memory moves before an older one that it may replace
 (`search.put_newer_first`), and memories whose anchors changed or that have expired move to the end
@@ -55,8 +55,8 @@ class Weights(NamedTuple):
 
     They were fitted by maximum likelihood, with a softmax over the turns in a conversation, to the
     questions in LoCoMo-dev and BEAM-100K-dev; a BEAM question counts twice. docs/benchmarks.md
-    shows how stable the weights are, and that other models need only a different `Space.weight`, no
-    weights of their own.
+    shows how stable the weights are, and that other models need only a different `Space.weight`,
+    not weights of their own.
     """
 
     own_words: float = 1.25
@@ -175,8 +175,8 @@ class Features(NamedTuple):
         verbatim: Whether it consists of the query's words; by default, only a correction ranks
             higher.
         name: The id of the memory; empty for a turn.
-        corrected_by: The id of the memory that corrects it and ranks before it; or empty.
-        message: The long message that it is a part of; or empty. Only one part can be a hit.
+        corrected_by: The id of the memory that corrects it and ranks before it; empty for none.
+        message: The long message that it is a part of; empty for none. Only one part can be a hit.
     """
 
     evidence: Evidence
@@ -325,8 +325,8 @@ def rank(all_features: Sequence[Features], rules: RankingRules) -> list[Ranked]:
 
 
 def _apply_limit(ranking: Sequence[Ranked], limit: int) -> list[Ranked]:
-    """Drop the hits beyond the limit, and all but the best part of a long message. Scores become 0
-    to 1.
+    """Drop the hits beyond the limit, and all but the best part of a long message. Clamp scores to
+    the range 0 to 1.
     """
     limited: list[Ranked] = []
     hits = 0
@@ -455,7 +455,7 @@ def _staleness(features: Features, relevance: Relevance) -> int:
 def _reason_to_drop(
     features: Features, rules: RankingRules, min_wordless: float, min_if_noise: float
 ) -> str:
-    """Return why a candidate does not answer; empty if it may.
+    """Return why a candidate does not answer; empty if it may answer.
 
     `min_wordless` is the minimum similarity of a candidate without a shared word. `min_if_noise` is
     the minimum similarity of any candidate if the query may be noise.

@@ -68,7 +68,8 @@ class SearchRequest(NamedTuple):
         min_similarity: The lowest similarity of a hit, on the calibrated scale.
         include_corrected: Whether to show hits that other hits correct.
         predicates: For each collection, a function that returns whether a candidate matches; for
-            what a store's filter can't express, such as `or`. Empty if there is no such condition.
+            conditions that a store's filter can't express, such as `or`. Empty if there is no such
+            condition.
         relevance: The influence of age and use; None for no influence.
     """
 
