@@ -333,7 +333,7 @@ TABLE = [
         "update",
         ("update", UNKNOWN),
         lambda found: found.update(UNKNOWN),
-        "nothing to update was given",
+        "no changes were given",
     ),
     refused(
         "store",

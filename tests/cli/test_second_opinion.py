@@ -100,7 +100,7 @@ def test_a_command_that_never_answers_is_killed(
     judge("import subprocess\nsubprocess.run(['sleep', '1000'])")
     answer = untidy("tidy")
     assert answer.json["count"] == 3
-    assert "no answer in 0.3 seconds" in " ".join(answer.err.split())
+    assert "did not answer within 0.3 seconds" in " ".join(answer.err.split())
 
 
 def test_a_missing_command_withholds_nothing(untidy: Command) -> None:

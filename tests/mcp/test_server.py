@@ -913,7 +913,7 @@ def test_an_error_is_one_sentence(agent: Agent, memories: Memories) -> None:
     stable = agent.call("create_memory", content="it stays")["id"]
     agent.call("create_memory", content="it fades", decay="contextual")
     assert agent.error_of("update_memory", id=stable) == (
-        "nothing to update was given; pass content, tags, remove_tags, confirm or not_corrects"
+        "no changes were given; pass content, tags, remove_tags, confirm or not_corrects"
     )
     merged = agent.call("create_memory", content="it fades", decay="reinforceable")
     assert merged["merged"] == ["decay"]

@@ -33,7 +33,7 @@ HINT_UNLINKED = "the link was removed; both memories are current"
 CONFIRM = "call update_memory for {} with confirm=true"
 HINT_DELETED = "restore_memory brings it back"
 NOTHING_TO_UPDATE = (
-    "nothing to update was given; pass content, tags, remove_tags, confirm or not_corrects"
+    "no changes were given; pass content, tags, remove_tags, confirm or not_corrects"
 )
 CONTEXT_TOKENS = (200, 20_000)
 FACTS_TOKENS = 60  # tokens of a context reserved for the counts of omitted texts

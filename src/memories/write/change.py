@@ -86,7 +86,7 @@ def update(
     is_empty = not (change.content is not None or change.tags or change.remove_tags or declared)
     if is_empty and change.not_corrects is None:
         raise InvalidInput(
-            "nothing to update was given; give new content, a tag, decay, confidence or an anchor"
+            "no changes were given; specify content, a tag, decay, confidence or an anchor"
         )
     change, kinds = change.redact()
     content = None if change.content is None else validate.content(change.content)

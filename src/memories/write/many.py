@@ -214,9 +214,7 @@ class Tagging(NamedTuple):
             InvalidInput: A tag is invalid, or nothing would change.
         """
         if not self.tags and not self.remove and not self.rename:
-            raise InvalidInput(
-                "no change to tags was given; name tags to set, to remove or to rename"
-            )
+            raise InvalidInput("no tag changes were given; specify tags to set, remove or rename")
         for old, new in self.rename.items():
             if ("=" in old) is not ("=" in new):
                 pair = f'"{validate.shown(old)}" and "{validate.shown(new)}"'

@@ -223,7 +223,7 @@ def _run(command: str, text: bytes) -> bytes:
                 if os.fstat(output.fileno()).st_size > _MAX_OPINION_BYTES:
                     break
                 if time.monotonic() > deadline:
-                    raise SystemFault(f"it gave no answer in {_OPINION_SECONDS:g} seconds")
+                    raise SystemFault(f"it did not answer within {_OPINION_SECONDS:g} seconds")
                 time.sleep(_POLL_SECONDS)
         finally:
             if process.poll() is None:

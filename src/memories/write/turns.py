@@ -411,9 +411,7 @@ class Naming(NamedTuple):
             InvalidInput: A value is invalid, or nothing would change.
         """
         if self.title is None and self.user is None and not self.tags and not self.remove_tags:
-            raise InvalidInput(
-                "no change to the conversation was given; give a title, a user, or tags"
-            )
+            raise InvalidInput("no changes were given; specify a title, a user or tags")
         title = _check_name(self.title, TITLE, redactor)
         user = _check_name(self.user, USER, redactor)
         tags = self.tags
