@@ -295,8 +295,8 @@ class Memories:
             raise InvalidInput(
                 "create_many takes a list of drafts or texts; for one text use create"
             )
-        checked = [draft if isinstance(draft, Draft) else Draft(draft) for draft in drafts]
-        batches = self.prepare(checked, force=force, redact=redact, within=within)
+        all_drafts = [draft if isinstance(draft, Draft) else Draft(draft) for draft in drafts]
+        batches = self.prepare(all_drafts, force=force, redact=redact, within=within)
         return [created for batch in batches for created in batch.write()]
 
     def prepare(
@@ -1371,7 +1371,7 @@ class Memories:
 
         quota = self.config.namespace_quota
         store = LoggedStore(self._raw_store, self._channel, self._clock, self._origin, quota=quota)
-        store.on_change, store.backups = self._scratchpads.tell, self._backups
+        store.on_change, store.backups = self._scratchpads.apply_changes, self._backups
         # Threads whose first writes coincide share one store.
         shared: LoggedStore = vars(self).setdefault("_store", store)
         return shared

@@ -85,7 +85,7 @@ def with_settings(*options: Decorator) -> Decorator:
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
-        def run(
+        def run_with_settings(
             output: str | None = None,
             namespace: str | None = None,
             store: str | None = None,
@@ -99,7 +99,7 @@ def with_settings(*options: Decorator) -> Decorator:
             with noting(config, name.rstrip("_"), channel="cli", agent=config.identity):
                 return report_damage(command(config, **arguments))
 
-        return together(*options)(run)  # type: ignore[no-any-return]
+        return together(*options)(run_with_settings)  # type: ignore[no-any-return]
 
     return decorate
 
@@ -118,7 +118,7 @@ def with_memories(*, reads: bool, selects: bool = False) -> Decorator:
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @with_settings(*options)
         @functools.wraps(command)
-        def run(config: "Config", no_shared: bool = False, **arguments: Any) -> Any:
+        def run_with_memories(config: "Config", no_shared: bool = False, **arguments: Any) -> Any:
             is_named = reads and config.sources["store"] != "default"
             path = local_path(config.store) if is_named else None
             was_missing = path is not None and not os.path.lexists(path)
@@ -132,7 +132,7 @@ def with_memories(*, reads: bool, selects: bool = False) -> Decorator:
                 note(f"Note: there is no store at {path} yet; the first memory creates it.")
             return code
 
-        return run  # type: ignore[no-any-return]
+        return run_with_memories  # type: ignore[no-any-return]
 
     return decorate
 

@@ -171,7 +171,7 @@ class Scratchpads:
         home = self.config.home
         return any(os.path.lexists(path_of(home, name)) for name in self.lookup.readable)
 
-    def tell(self, changes: "Sequence[Change]") -> None:
+    def apply_changes(self, changes: "Sequence[Change]") -> None:
         """Apply changes in the store to the files. If the files don't mirror this store, new
         memories are skipped.
         """

@@ -377,15 +377,15 @@ def _store_pending(writer: Writer, prepared: Prepared) -> Created:
     draft = prepared.draft
     if writer.force:
         return _store_new(writer, prepared, Comparison())
-    pending = writer.lookup.where_pending()
+    current, pending = writer.lookup.own.where(), writer.lookup.where_pending()
     rejected = pending._replace(ended_by="delete")
-    for where in (None, pending, rejected):
+    for where in (current, pending, rejected):
         comparison = writer.compare(draft, prepared.vectors, where)
         same = comparison.same
         if same is not None and draft.key in (None, versions.plain_key(same.key)):
             repetition = writer.repetition(same, draft, prepared.vectors)
             is_known = versions.is_unaccepted(same)
-            if where is None:
+            if where is current:
                 is_known = not repetition.was_corrected()
             if is_known:
                 return _report_merged(writer, repetition.leave_out())

@@ -56,22 +56,22 @@ def link_correction(
         The memory with its links, which the caller stores.
     """
     newer = without_links(newer)
-    free: dict[str, Record] = {}
+    ends_of_chains: dict[str, Record] = {}
     for record in corrected:
         live = _find_live(store, record, record.ref.group)
         if live is None or corrected_by(live, now) is not None:
             continue
         # A memory whose correction has expired is still linked, so its chain continues.
-        last = [live, *_corrections_of(store, live)][-1]
-        if stated_at(last) <= stated_at(newer):  # leaves out memories that were updated later
-            free[last.ref.group] = last
-    if not free:
+        end = [live, *_corrections_of(store, live)][-1]
+        if stated_at(end) <= stated_at(newer):  # leaves out memories that were updated later
+            ends_of_chains[end.ref.group] = end
+    if not ends_of_chains:
         return newer
-    newest, *others = sorted(free.values(), key=stated_at, reverse=True)
-    same = [newest, *(record for record in others if not _contradicts(newest, record))]
-    for record in same:
+    newest, *others = sorted(ends_of_chains.values(), key=stated_at, reverse=True)
+    agreeing = [record for record in others if not _contradicts(newest, record)]
+    for record in (newest, *agreeing):
         _mark_corrected(store, record, newer, at)
-    return _with(newer, corrects=_join_ids(same))
+    return _with(newer, corrects=_join_ids([newest, *agreeing]))
 
 
 def leave_chains(store: Store, records: Iterable[Record], now: datetime | None = None) -> set[str]:
@@ -366,6 +366,7 @@ def _contradicts(newer: Record, older: Record) -> bool:
 
 
 def _find_live(store: Store, beside: Record, group: str | None) -> Record | None:
+    """Return the current version of a memory in the namespace of another record."""
     if group is None:
         return None
     where = Filter(Collection.MEMORY, (beside.ref.namespace,), group=group)

@@ -238,11 +238,11 @@ class Writer(NamedTuple):
         """
         if draft.supersedes is not None:
             return comparison.similar
-        found = {similar.id: similar for similar in comparison.similar}
+        replaceable = {similar.id: similar for similar in comparison.similar}
         scored = [
             (score, candidate)
             for score, candidate in self.score_rivals(draft, comparison.rivals)
-            if candidate.record.ref.group not in found
+            if candidate.record.ref.group not in replaceable
         ]
         closest = [candidate for score, candidate in scored if score >= scored[0][0] - _NEAR_BEST]
         current = [
@@ -257,8 +257,8 @@ class Writer(NamedTuple):
         elif self.embedder and stands_out(draft.content, similarities, self.embedder.space):
             closest.append(current[0])
         for candidate in closest:
-            found.setdefault(candidate.record.ref.group, self._to_similar(candidate, ""))
-        return tuple(found.values())[:MAX_SIMILAR]
+            replaceable.setdefault(candidate.record.ref.group, self._to_similar(candidate, ""))
+        return tuple(replaceable.values())[:MAX_SIMILAR]
 
     def score_rivals(
         self, draft: Draft, rivals: Sequence[Candidate]

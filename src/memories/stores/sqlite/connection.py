@@ -303,7 +303,7 @@ class SQLiteFile:
                 from memories.stores.sqlite import schema  # only new and outdated files need it
 
                 self._local.empty = schema.empty()
-                engine.prepare(self._local.empty)
+                engine.prepare_connection(self._local.empty)
             empty: apsw.Connection = self._local.empty
             return empty
         self._refuse_changed_parts()

@@ -297,14 +297,14 @@ def set_up(connection: apsw.Connection, path: Path, busy_seconds: float) -> int:
                 "file"
             )
         version = refuse_newer(connection, path)
-        prepare(connection)
+        prepare_connection(connection)
     except BaseException:
         close_without_checkpoint(connection)
         raise
     return version
 
 
-def prepare(db: apsw.Connection) -> None:
+def prepare_connection(db: apsw.Connection) -> None:
     """Set a new connection's cache size, and create its views and functions for counting words."""
     db.pragma("cache_size", -_CACHE_KIB)
     create_views(db)
