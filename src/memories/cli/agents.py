@@ -259,7 +259,7 @@ def _build_session_block(
 
     from memories.anchors.judge import Judge, cache_of
     from memories.identity.place import here
-    from memories.identity.session_block import build_requested, render
+    from memories.identity.session_block import build_for_request, render
     from memories.scratchpad.hot_tier import read_up_to_date
 
     namespaces = [config.namespace]
@@ -277,7 +277,7 @@ def _build_session_block(
         judge = Judge(root_of, cache_of(config.home, config.namespace))
         return render(wanted, content.with_verdicts(judge, now))
     with open_memory(config, shared=shared) as memories:
-        return build_requested(memories, wanted)
+        return build_for_request(memories, wanted)
 
 
 def _name_project(config: "Config", name: str | None) -> tuple[str | None, bool]:

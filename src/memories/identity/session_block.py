@@ -129,12 +129,12 @@ def build_session_block(
         ConfigError: The user's project aliases can't be read.
     """
     request = BlockRequest.of(memories.config, project, budget, client)
-    return build_requested(
+    return build_for_request(
         memories, request._replace(namespace=memories.namespace, is_partial=is_partial)
     )
 
 
-def build_requested(memories: "Memories", request: BlockRequest) -> SessionBlock:
+def build_for_request(memories: "Memories", request: BlockRequest) -> SessionBlock:
     """Return the block that a request asks for; see `build_session_block`."""
     current = memories.scratchpad_at_hand()
     if current is not None:

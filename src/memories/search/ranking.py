@@ -533,7 +533,9 @@ def _speaks_for_itself(features: Features, best_words: float, *, is_stale: bool)
     """Return whether a memory needs no similarity: it is from a day in the query, consists of its
     words, or shares enough words with it. One word is enough unless the memory is stale.
     """
+    if features.on_date or features.verbatim:
+        return True
     enough_words = 0.0
     if is_stale:
         enough_words = STALE_WORDS_SHARE * max(best_words, FULL_WORDS)
-    return features.on_date or features.verbatim or features.evidence.words > enough_words
+    return bool(features.evidence.words > enough_words)
