@@ -107,12 +107,12 @@ class LogQuery(NamedTuple):
 
 
 def parse_query(memory_id: str | None, filters: LogFilters, now: datetime) -> LogQuery:
-    """Parse the conditions of a query.
+    """Parse the id and the filters of a query.
 
     Args:
         memory_id: The id of a memory, or the first characters of an id. An id that another
             program chose must match exactly.
-        filters: Further conditions.
+        filters: Further filters.
         now: The current time; "7d" means seven days before it.
 
     Raises:

@@ -99,15 +99,15 @@ def stats(lookup: Lookup, config: Config, since: datetime | None) -> Stats:
         config: The settings, for the folder of the events.
         since: When the period begins; None for everything recorded.
     """
-    filters = lookup.where()
+    where = lookup.where()
     start = "" if since is None else to_iso(since.astimezone(UTC))
     own_events = [
         event
         for event in events.read(config.home, start)
         if event.get("namespace") in lookup.readable
     ]
-    groups = lookup.store.groups(filters, limit=_NO_LIMIT)
-    used = [(ref.namespace, ref.group) for ref, _ in lookup.store.used(filters)]
+    groups = lookup.store.groups(where, limit=_NO_LIMIT)
+    used = [(ref.namespace, ref.group) for ref, _ in lookup.store.used(where)]
     used_groups = set(used)
     never_used = [group for group in groups if group not in used_groups]
     return Stats(
@@ -121,8 +121,8 @@ def stats(lookup: Lookup, config: Config, since: datetime | None) -> Stats:
         per_day=_count_per_day((memory_id for _, memory_id in groups), since),
         memory_count=len(groups),
         never_used_count=len(never_used),
-        most_used=tuple(_read_memories(lookup, filters, used[:SHOWN])),
-        never_used=tuple(_read_memories(lookup, filters, never_used[:SHOWN])),
+        most_used=tuple(_read_memories(lookup, where, used[:SHOWN])),
+        never_used=tuple(_read_memories(lookup, where, never_used[:SHOWN])),
     )
 
 
@@ -189,9 +189,9 @@ def _count_per_day(memory_ids: Iterable[str], since: datetime | None) -> dict[st
 
 
 def _read_memories(
-    lookup: Lookup, filters: Filter, groups: Sequence[tuple[str, str]]
+    lookup: Lookup, where: Filter, groups: Sequence[tuple[str, str]]
 ) -> Iterator[Used]:
     for namespace, memory_id in groups:
-        own = filters._replace(namespaces=(namespace,), group=memory_id)
+        own = where._replace(namespaces=(namespace,), group=memory_id)
         for record in lookup.store.scan(own, limit=1):
             yield Used(memory_id, record.text, record.accesses)

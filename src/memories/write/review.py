@@ -121,21 +121,21 @@ class Review:
         self._lookup: Lookup = writer.lookup
 
     def page(
-        self, *, limit: int = 100, cursor: str | None = None, **which: Unpack[Waiting]
+        self, *, limit: int = 100, cursor: str | None = None, **filters: Unpack[Waiting]
     ) -> Page:
         """Return a page of the memories that await review, newest first.
 
         Args:
             limit: The maximum number of memories, up to 1,000.
             cursor: `next_cursor` of the previous page.
-            **which: See `Waiting`.
+            **filters: See `Waiting`.
         """
         limit = validate.limit(limit)
-        where = self._where(which)
+        where = self._where(filters)
         records: list[Record] = []
         while len(records) < limit:
             page, cursor = read_page(self._lookup, where, limit - len(records), cursor)
-            records += [record for record in page if _fits(record, which)]
+            records += [record for record in page if _fits(record, filters)]
             if cursor is None:
                 break
         return Page(tuple(map(self._writer.to_memory, records)), cursor)
@@ -171,12 +171,12 @@ class Review:
             rivals.append(Rivals(import_id, duplicates, comparison.similar))
         return rivals
 
-    def select(self, **which: Unpack[Waiting]) -> list[str]:
+    def select(self, **filters: Unpack[Waiting]) -> list[str]:
         """Return the ids of matching memories that await review, oldest first; see `Waiting`."""
-        where = self._where(which)
+        where = self._where(filters)
         groups: dict[str, None] = {}
         for page in scan_pages(self._lookup.store, where):
-            groups |= dict.fromkeys(record.ref.group for record in page if _fits(record, which))
+            groups |= dict.fromkeys(record.ref.group for record in page if _fits(record, filters))
         return list(groups)
 
     def accept(
@@ -292,16 +292,16 @@ class Review:
         if self._origin.channel not in _SERVED and not dry_run:
             refuse_agent("whether to accept or reject a memory")
 
-    def _where(self, which: Mapping[str, Any]) -> Filter:
-        for name in which:
+    def _where(self, filters: Mapping[str, Any]) -> Filter:
+        for name in filters:
             if name not in Waiting.__annotations__:
                 raise InvalidInput(
                     f'there is no filter "{name}"; use {", ".join(Waiting.__annotations__)}'
                 )
-        where = apply_filters(self._lookup.where_pending(), which, self._writer.now)
+        where = apply_filters(self._lookup.where_pending(), filters, self._writer.now)
         labels = {HELD: "1", **where.labels}
-        if which.get("import_id") is not None:
-            labels[IMPORT] = validate.one_line(str(which["import_id"]), "import id")
+        if filters.get("import_id") is not None:
+            labels[IMPORT] = validate.one_line(str(filters["import_id"]), "import id")
         return where._replace(labels=labels)
 
     def _find(self, ids: Sequence[str]) -> list[Record]:
@@ -479,12 +479,12 @@ def _draft_of(record: Record, content: str | None) -> Draft:
     )
 
 
-def _fits(record: Record, which: Mapping[str, Any]) -> bool:
+def _fits(record: Record, filters: Mapping[str, Any]) -> bool:
     """Return whether a record matches the filters `match` and `suspicious`."""
-    match = which.get("match")
+    match = filters.get("match")
     if match and not _words(match) <= _words(record.text):
         return False
-    return which.get("suspicious") in (None, _is_suspicious(record))
+    return filters.get("suspicious") in (None, _is_suspicious(record))
 
 
 def _is_suspicious(record: Record) -> bool:
