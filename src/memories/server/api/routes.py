@@ -317,16 +317,17 @@ def write_route(
 def endpoint(route: Route) -> Named:
     """Convert a route of this API to a Starlette route."""
 
-    async def answer(request: Request) -> Response:
+    async def respond(request: Request) -> Response:
         try:
-            return await _answer(route, request)
+            return await _process_request(route, request)
         except Exception as exc:  # noqa: BLE001 - every error becomes an answer; unexpected ones are also logged
             return error_response(exc)
 
-    return Named(route.path, answer, methods=[route.method], name=f"{route.method} {route.path}")
+    return Named(route.path, respond, methods=[route.method], name=f"{route.method} {route.path}")
 
 
-async def _answer(route: Route, request: Request) -> Response:
+async def _process_request(route: Route, request: Request) -> Response:
+    """Parse a request here, then authorize and handle it in a thread, which may wait."""
     server: Server = request.app.state.server
     fields = route.query if route.scope in ("signed", "store") else route.query | SPACE
     arguments = from_query(query_pairs(request), fields) | path_values(request)
@@ -343,17 +344,17 @@ async def _answer(route: Route, request: Request) -> Response:
         # fifth of the time that a create takes.
         if not route.streams and server.access.is_quick and limiter.available_tokens:
 
-            def authorize_and_run() -> Response:
-                return _run(route, _authorize(server, route, request, arguments))
+            def authorize_and_handle() -> Response:
+                return _make_response(route, _authorize(server, route, request, arguments))
 
-            return await anyio.to_thread.run_sync(authorize_and_run, limiter=limiter)
+            return await anyio.to_thread.run_sync(authorize_and_handle, limiter=limiter)
         call = await anyio.to_thread.run_sync(
             _authorize, server, route, request, arguments, limiter=server.limits["sign"]
         )
         if route.streams:
             response: Awaitable[Response] = route.handle(call)
             return await response
-        return await anyio.to_thread.run_sync(_run, route, call, limiter=limiter)
+        return await anyio.to_thread.run_sync(_make_response, route, call, limiter=limiter)
 
 
 async def _await_later(server: Server, submit: Callable[[], Later]) -> Answer:
@@ -365,7 +366,7 @@ async def _await_later(server: Server, submit: Callable[[], Later]) -> Answer:
         if not ended.done():  # else the client has disconnected
             ended.set_result(later)
 
-    def run() -> None:
+    def submit_in_thread() -> None:
         try:
             later = submit()
         except Exception as exc:  # noqa: BLE001 - the answer raises it
@@ -379,7 +380,7 @@ async def _await_later(server: Server, submit: Callable[[], Later]) -> Answer:
 
         later.future.add_done_callback(wake_soon)
 
-    server.preparers.submit(run)
+    server.preparers.submit(submit_in_thread)
     later = await ended
     return later.answer(later.future.result())
 
@@ -449,7 +450,8 @@ def _authorize(server: Server, route: Route, request: Request, arguments: dict[s
     return Call(server, who, memories, arguments, request, shared)
 
 
-def _run(route: Route, call: Call) -> Response:
+def _make_response(route: Route, call: Call) -> Response:
+    """Handle a request, or repeat the answer to its idempotency key."""
     key = call.request.headers.get("idempotency-key")
     if key is None or not route.repeatable:
         return json_response(*_handle(route, call))
