@@ -11,9 +11,9 @@ The life of an answer:
 2. The child reads the event. Before it recalls anything, it sends an interim answer, which is empty
    or reports that an earlier recall was too slow. This ends the extra time.
 3. The child sends the answer and closes the pipe. The parent prints the answer.
-4. If the child fails or is late, the parent prints the last interim answer instead, and a second
-   child logs the reason.
-5. While the host already has the answer, the first child does the follow-up work.
+4. If the child fails or is late, the parent prints the last interim answer instead. A child that
+   crashed or is late can't log the reason, so a second one does.
+5. The first child does the follow-up work after its answer, so the host doesn't wait for it.
 """
 
 import os
