@@ -345,7 +345,7 @@ def test_the_text_of_a_review_counts_its_decisions(memory: Command, captured: li
     mark(captured[1])
     dry = memory("review", "accept", "--all", "--dry-run", "--format", "text").out
     assert "Would accept 2, 1 left waiting." in dry
-    assert f"name its id: memory review accept {captured[1][:18]}" in dry
+    assert f"give its id: memory review accept {captured[1][:18]}" in dry
     assert "Rejected 1;" in memory("review", "reject", "--yes", captured[0], "--format", "text").out
     memory("review", "reject", "--yes", *captured[1:])
     assert memory("review", "--format", "text").out == "Nothing is waiting for review.\n"
