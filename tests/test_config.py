@@ -234,6 +234,7 @@ def test_an_empty_key_counts_as_not_set(variable: str, tmp_path: Path) -> None:
         ("EMBEDDER_FALLBACK", "minilm", "must be none or local"),
         ("EMBEDDER_PLAIN_HTTP", "perhaps", "must be true or false"),
         ("EMBEDDER_CACHE_MB", "-1", "must be a whole number from 0 to 100000"),
+        ("CHROMADB_HOST", "a b", "must be the name or the IP address of a host"),
     ],
 )
 def test_settings_of_services_are_checked(

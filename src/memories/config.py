@@ -116,6 +116,8 @@ def _find_value(setting: Setting, layers: Sequence[Layer]) -> tuple[Any, str]:
             place = "" if source == "flag" else f"{name}: "
             raise ConfigError(f"{place}{exc}") from None
         except ValueError as exc:
+            if setting.is_common and source == "environment":
+                continue
             raise ConfigError(f'{name} {exc}, not "{validate.shown(text)}"') from None
     return setting.default, "default"
 

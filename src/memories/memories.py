@@ -19,7 +19,7 @@ from memories.core.ids import parse_id
 from memories.core.times import from_millis, to_millis, to_moment
 from memories.errors import InvalidInput, NotFound, RequestError, StoreError, StoreUnreachable
 from memories.guard import validate
-from memories.guard.origin import Place, origin
+from memories.guard.origin import Place, origin, roots
 from memories.models import Draft, Forgotten, History, Memory, Moment, Page, is_session_note
 from memories.read import versions
 from memories.read.lookup import Lookup, apply_filters, check_namespace, readable_namespaces
@@ -31,7 +31,6 @@ from memories.stores.records import Collection, Filter, Record
 
 if TYPE_CHECKING:
     from datetime import date
-    from pathlib import Path
 
     from memories.anchors.grammar import RootOf
     from memories.embedders import Embedder
@@ -145,7 +144,7 @@ class Memories:
             self.config, store, self._raw_lookup, channel, clock, home=self._owns_store
         )
         if place is not None:
-            self.judge_in(self._root_of)
+            self.judge_in(roots(self._find_place))
         self._write_as(client)
 
     def _write_as(self, client: tuple[str, str] | None) -> None:
@@ -184,10 +183,6 @@ class Memories:
     def place(self) -> "Place | None":
         """The project in which the program works, if any."""
         return self._find_place()
-
-    def _root_of(self, project: str) -> "Path | None":
-        place = self._find_place()
-        return None if place is None else place.root_of(project)
 
     def without_shared(self) -> Self:
         """Return a copy of this object that reads only its own namespace."""
@@ -992,7 +987,7 @@ class Memories:
             "until": until,
             "as_of": as_of,
         }
-        listing = Listing(filters, deleted, pending, selector, project, sort or "created", reverse)
+        listing = Listing(filters, deleted, pending, selector, project, sort, reverse)
         half_life_hours = self.config.decay_half_life_hours
         records, next_cursor = listing.page(self._raw_lookup, limit, cursor, now, half_life_hours)
         memories = [self._memory(record, judged_at) for record in records]
@@ -1192,8 +1187,8 @@ class Memories:
         """Return the contents of the scratchpads' files, whichever store they mirror. Return None
         if there are no files.
 
-        If an older program wrote a file, its decaying memories are left out, since the fields from
-        which confidence is computed are missing.
+        If an earlier version of Memories wrote a file, its decaying memories are left out: the file
+        lacks the fields from which confidence is computed.
         """
         return self._scratchpads.offline()
 

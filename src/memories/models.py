@@ -348,15 +348,15 @@ class Forgotten(NamedTuple):
         versions: The number of its versions or turns; 0 if only their bytes were left to erase.
         also_in: Files that may still contain it: backups, and snapshots taken before an upgrade.
         memories: The number of memories that were erased because they were made from these turns.
-        current_again: The id of the memory that is current again because the memory that corrected
-            it was erased.
+        current_again: The ids of the memories that are current again because the memory that
+            corrected them was erased.
     """
 
     id: str
     versions: int
     also_in: tuple[str, ...]
     memories: int = 0
-    current_again: str | None = None
+    current_again: tuple[str, ...] = ()
 
 
 class Actor(NamedTuple):

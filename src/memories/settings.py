@@ -50,6 +50,8 @@ class Setting(NamedTuple):
         harmless: Whether the `.env` in any folder may set it. Other settings may determine where
             texts are sent, or which files are read and written.
         trustable: Whether a `.env` that the user trusts may set it.
+        is_common: Whether other programs use the same variable with other values. If so, an
+            invalid value in the environment is ignored.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Setting(NamedTuple):
     secret: bool = False
     harmless: bool = False
     trustable: bool = True
+    is_common: bool = False
 
 
 class Secret:
@@ -263,12 +266,14 @@ def _quota(text: str) -> str | None:
 
 
 def _log_level(text: str) -> str:
-    """Return our closest log level. Other programs may set this variable to levels that we lack."""
+    """Return a log level; it may have a name that other programs use."""
     level = text.upper()
     nearest = {"WARNING": "WARN", "CRITICAL": "ERROR", "FATAL": "ERROR", "TRACE": "DEBUG"}
     if level in ("DEBUG", "INFO", "WARN", "ERROR"):
         return level
-    return nearest.get(level, "INFO")
+    if level not in nearest:
+        raise ValueError("must be DEBUG, INFO, WARN or ERROR")
+    return nearest[level]
 
 
 def namespace(text: str) -> str:
@@ -293,6 +298,12 @@ def _name(text: str) -> str:
     """Return a name that this program can't check completely, such as a host name."""
     if any(unicodedata.category(character) in ("Cc", "Cs") for character in text):
         raise ValueError("must be Unicode text without control characters")
+    return text
+
+
+def _host(text: str) -> str:
+    if any(character in " /?#@\\" or not character.isprintable() for character in text):
+        raise ValueError("must be the name or the IP address of a host")
     return text
 
 
@@ -376,7 +387,7 @@ SETTINGS = (
             "true: being found resets a memory's decay"),
     Setting("count_accesses", "COUNT_ACCESSES", True, _yes_or_no,
             "count how often each memory is read"),
-    Setting("chromadb_host", "CHROMADB_HOST", "localhost", str,
+    Setting("chromadb_host", "CHROMADB_HOST", "localhost", _host,
             "host of a Chroma server; setting it selects Chroma"),
     Setting("chromadb_port", "CHROMADB_PORT", 8000, _whole_number(1, 65535),
             "port of a Chroma server; setting it also selects Chroma"),
@@ -417,7 +428,8 @@ SETTINGS = (
     Setting("context_shares", "CONTEXT_SHARES", "20,55,25", _shares,
             "how a budget is divided: last turns, recalled turns, memories", harmless=True),
     Setting("log_level", "LOG_LEVEL", "INFO", _log_level,
-            "what agents log: DEBUG (commands too), INFO, WARN or ERROR", harmless=True),
+            "what agents log: DEBUG (commands too), INFO, WARN or ERROR", harmless=True,
+            is_common=True),
     Setting("mcp_endpoint", "MCP_ENDPOINT", "memories", _name,
             "where agents keep turns and memories; the value memories means the store above"),
     Setting("redact", "REDACT", "secrets", _choice("secrets", "pii", "off"),

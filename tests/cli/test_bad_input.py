@@ -435,6 +435,33 @@ def test_a_bad_namespace_is_quoted_with_the_rule(memory: Command, name: str) -> 
     )
 
 
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (("search", "x", "--rank", ""), '"" is not a rank; use relevance, similarity, formula'),
+        (("search", "x", "--tier", ""), 'tier must be deep, hot or auto, not ""'),
+        (("list", "--sort", ""), '"" is not an order; use created'),
+        (("reembed", "--model", ""), 'there is no embedder ""; set EMBEDDER to minilm'),
+        (("prompt", "--for", ""), 'client must be shell, mcp or tool, not ""'),
+        (("prompt", "--for", "loud"), 'client must be shell, mcp or tool, not "loud"'),
+        (("review", "list", "--trust", ""), "trust must be user, agent, captured or imported"),
+        (("review", "reject", "--import", "", "--trust", "agent"), "import id is empty"),
+        (("review", "list", "--match", ""), "match is empty"),
+        (("serve", "--host", ""), "--host is empty; give it a value"),
+        (("serve", "--host-name", " "), "--host-name is empty; give it a value"),
+        (("serve", "--public-url", ""), "--public-url is empty; give it a value"),
+        (("list", "--store", "chroma://a b:8000"), 'the host "a b" in the URL of ChromaDB'),
+        (("list", "--store", "qdrant://a b:6333"), 'the host "a b" in the URL of Qdrant'),
+    ],
+)
+def test_an_empty_or_unknown_value_is_refused(
+    memory: Command, arguments: tuple[str, ...], part: str
+) -> None:
+    answer = memory(*arguments, "--yes") if "reject" in arguments else memory(*arguments)
+    assert (answer.code, answer.out) == (2, "")
+    assert part in answer.error
+
+
 @pytest.mark.parametrize("scheme", ["sqlite", "files"])
 def test_only_a_store_with_partitions_is_repartitioned(
     memory: Command, tmp_path: Path, scheme: str
@@ -471,6 +498,7 @@ def test_bad_settings_get_one_sentence(memory: Command, home: Path) -> None:
         ('store = "sqlite:///x"\n\ncolour = 1', 'config.toml:3: there is no setting "colour"'),
         ("default_limit = 0", "default_limit"),
         ("default_limit = [1]", "default_limit"),
+        ('log_level = "loud"', 'must be DEBUG, INFO, WARN or ERROR, not "loud"'),
         ('namespace = "a\\u0000b"', "namespace"),
         ('store = "sqlite:///a\\u0000b"', "store"),
         ('namespace = ""', "is set but empty"),

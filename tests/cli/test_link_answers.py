@@ -111,6 +111,25 @@ def test_forgetting_a_correction_names_the_memory_that_is_current_again(
     assert "note" not in memory("forget", older, "--yes").json
 
 
+@pytest.mark.parametrize(("command", "verb"), [("delete", "deleted"), ("forget", "erased")])
+def test_a_memory_that_ends_with_its_correction_is_not_called_current_again(
+    memory: Command, chain: tuple[str, str], command: str, verb: str
+) -> None:
+    older, newer = chain
+    yes = ["--yes"] if command == "forget" else []
+    both = memory(command, newer, older, *yes).json["results"]
+    assert [result["id"] for result in both] == [newer, older]
+    assert not any("note" in result for result in both)
+    first = memory("create", PORT.format(7379)).json["id"]
+    second = memory("create", PORT.format(7379).lower(), "--force").json["id"]
+    newest = memory("create", PORT.format(7380)).json["id"]
+    note = memory(command, newest, *yes).json["note"]
+    assert all(
+        f"memory {name}, which the {verb} one corrected, is current again" in note
+        for name in (first, second)
+    )
+
+
 def test_deleting_a_replacement_says_that_the_replaced_memory_stays_hidden(memory: Command) -> None:
     older = memory("create", "Bert leads the payments team").json["id"]
     newer = memory("create", "Ann took over payments", "--supersedes", older).json["id"]
@@ -209,6 +228,9 @@ def test_a_correction_names_all_memories_that_it_corrects(memory: Command) -> No
     assert (created["corrects"], created["also_corrects"]) == (second, [first])
     assert created["hint"].endswith(f"; it also corrects {first}")
     newer = created["id"]
+    assert memory("history", newer).json["also_corrects"] == [first]
+    assert f"\nalso corrects {first}" in memory("history", newer, "--format", "text").out
+    assert f"also corrects  {first}" in memory("get", newer, "--format", "text").out
     note = memory("delete", newer).json["note"]
     assert all(f"memory {name}, which the deleted one" in note for name in (first, second))
     memory("restore", newer)

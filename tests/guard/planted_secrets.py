@@ -1,8 +1,8 @@
 # ruff: noqa: RUF100, E501, ISC004 - one line of a text stays on one line
 """Secrets that are built here, from a published prefix and seeded random text: the repository contains none.
 
-`PLANTED` are 30 kinds in 4 surroundings each. `HELD_OUT` are other formats, and the same formats in
-other surroundings: no rule was adjusted to them. `benign` are lines without a secret.
+`planted` yields 30 kinds in 4 surroundings each. `held_out` yields other formats, and the same formats in
+other surroundings. `benign_lines.py` has lines without a secret.
 """
 
 import base64
@@ -241,7 +241,7 @@ HELD_PLACED: dict[str, tuple[Make, tuple[str, ...]]] = {
 
 
 def held_out(seed: int = 23) -> Iterator[tuple[str, str, str]]:
-    """Yield a kind, a secret and a text to which no rule was adjusted."""
+    """Yield a kind, a secret and a text that `planted` does not yield."""
     rng = random.Random(seed)
     for kind, make in (HELD_TOKENS | TOKENS).items():
         for around in HELD_AROUND:

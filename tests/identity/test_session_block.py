@@ -52,7 +52,7 @@ def test_a_block_names_the_identity_and_its_memories(bob: Memories) -> None:
     assert "memory search" in text
     assert "-n bob" in text
     assert "search_memories" in block(bob, project=None, budget=1500, client="mcp")
-    with pytest.raises(InvalidInput, match="client must be shell, mcp or tool"):
+    with pytest.raises(InvalidInput, match=r'client must be shell, mcp or tool, not "'):
         block(bob, project=None, budget=1500, client="telepathy")
 
 

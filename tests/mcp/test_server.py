@@ -424,6 +424,14 @@ def test_a_correction_of_several_memories_names_them(modern: Agent, memories: Me
     assert f"as a correction of {second};" in created["hint"]
     assert created["hint"].endswith(f"; it also corrects {first}")
     assert f"(corrects {second} and {first}" in modern.text_of("list_memories", limit=1)
+    history = modern.call("get_history", id=created["id"])
+    assert (history["corrects"], history["also_corrects"]) == (second, [first])
+    uri = f"memory://item/{created['id']}"
+    [content] = modern.run(lambda client: client.read_resource(uri)).contents
+    assert f'"also_corrects":["{first}"]' in str(content.text)
+    uri = f"memory://item/{first}"
+    [content] = modern.run(lambda client: client.read_resource(uri)).contents
+    assert "also_corrects" not in str(content.text)
 
 
 @pytest.mark.parametrize("decay", ["stable", "contextual"])

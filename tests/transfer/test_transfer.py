@@ -620,7 +620,7 @@ def test_an_invalid_line_is_named_and_nothing_of_its_batch_is_stored(opened: Ope
         (line_of(), "line 1 is not the header of an export"),
         (
             '{"format":"memories","version":3}',
-            'line 1 has version "3", but this program reads only versions 1 and 2; upgrade memories',
+            'line 1 has version "3", but this program reads only versions 1 and 2; upgrade memoriae',
         ),
         ("hello", "line 1 is not JSON"),
         ('{"format":"memories","version":1,"model":5}', "line 1 has a model that is not text"),

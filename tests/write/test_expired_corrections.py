@@ -253,5 +253,5 @@ def test_erasing_an_expired_correction_makes_nothing_current_again(
 ) -> None:
     older, newer = chain(memories, clock, 1)
     clock.move(2 * DAY)
-    assert memories.forget(newer).current_again is None
+    assert memories.forget(newer).current_again == ()
     assert older in links(memories)

@@ -159,7 +159,7 @@ MEMORY = (
     Field("supersedes", "text", "The id of the memory that it replaced.", None, "supersedes"),
     Field("superseded_by", "text", "The id of the memory that replaced it.", None, "replaced by"),
     Field("corrects", "text?", "The id of the memory that it corrects.", None, "corrects"),
-    Field("also_corrects", "texts", "The ids of the other memories that it corrects.", []),
+    Field("also_corrects", "texts", "The ids of others that it corrects.", [], "also corrects"),
     Field("corrected_by", "text", "The id of the memory that corrects it.", None, "corrected by"),
     Field("source", "text", "The conversation or turn that it comes from.", None),
     Field("deleted", "flag", "Whether it was deleted.", False),

@@ -4,7 +4,7 @@ Answers about conversations are in `conversation_shapes`, and those about stores
 """
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from memories.answers.fields import (
@@ -282,10 +282,7 @@ def delete_result(memories: "Memories", record: "Memory") -> dict[str, Any]:
 def deletion_note(memories: "Memories", record: "Memory") -> str | None:
     """Return a note about memories that a deleted one had corrected or replaced, if any."""
     if record.corrects is not None and record.corrected_by is None:
-        return "; ".join(
-            f"memory {name}, which the deleted one corrected, is current again"
-            for name in corrected_ids(record)
-        )
+        return _current_again_note(memories, corrected_ids(record), "deleted")
     if record.supersedes is not None:
         with contextlib.suppress(NotFound):  # the replaced memory may have been erased
             if memories.history(record.supersedes).superseded_by == record.id:
@@ -318,22 +315,33 @@ def move_result(moved: "MovedMemories") -> dict[str, Any]:
     return {**moved._asdict(), "ids": list(moved.ids), "count": len(moved.ids)}
 
 
-def forget_result(forgotten: "Forgotten") -> dict[str, Any]:
+def _current_again_note(memories: "Memories", memory_ids: Iterable[str], verb: str) -> str | None:
+    """Return a note about memories that are current again, except those that have ended since."""
+    current = []
+    for memory_id in memory_ids:
+        with contextlib.suppress(NotFound):
+            if memories.history(memory_id).versions[-1].ended_at is None:
+                current.append(memory_id)
+    clauses = [
+        f"memory {name}, which the {verb} one corrected, is current again" for name in current
+    ]
+    return "; ".join(clauses) or None
+
+
+def forget_result(memories: "Memories", forgotten: "Forgotten") -> dict[str, Any]:
     """Return the result of erasing a memory."""
     return {
         "id": forgotten.id,
         "forgotten": True,
         "versions": forgotten.versions,
         "also_in": list(forgotten.also_in),
-        **without_none({"note": forgotten_note(forgotten)}),
+        **without_none({"note": forgotten_note(memories, forgotten)}),
     }
 
 
-def forgotten_note(forgotten: "Forgotten") -> str | None:
+def forgotten_note(memories: "Memories", forgotten: "Forgotten") -> str | None:
     """Return a note if a memory is current again because its correction was erased; else None."""
-    if forgotten.current_again is None:
-        return None
-    return f"memory {forgotten.current_again}, which the erased one corrected, is current again"
+    return _current_again_note(memories, forgotten.current_again, "erased")
 
 
 def bulk_result(affected: "Affected", undo: str | None, limit: int) -> dict[str, Any]:
@@ -378,7 +386,10 @@ def history(record: "History") -> dict[str, Any]:
         origin = origin_of(version.origin, record.namespace)
         versions.append(shape(version, VERSION) | without_none({"origin": origin}))
     links = fields(record, "supersedes", "superseded_by", "corrects", "corrected_by")
-    links["pending"] = record.pending or None
+    links |= {
+        "also_corrects": list(record.also_corrects) or None,
+        "pending": record.pending or None,
+    }
     return {
         "id": record.id,
         "versions": versions,

@@ -237,7 +237,7 @@ def prompt(
     name, is_partial = _name_project(config, project)
     budget = budget or config.prompt_tokens
     with noting(config, "prompt", channel="cli", agent=config.identity, project=name) as figures:
-        wanted = BlockRequest.of(config, name, budget, client or "shell")
+        wanted = BlockRequest.of(config, name, budget, "shell" if client is None else client)
         block = _build_session_block(
             config, wanted._replace(is_partial=is_partial), shared=not no_shared
         )
@@ -258,6 +258,7 @@ def _build_session_block(
     from datetime import UTC, datetime
 
     from memories.anchors.judge import Judge, cache_of
+    from memories.guard.origin import roots
     from memories.identity.place import here
     from memories.identity.session_block import build_for_request, render
     from memories.scratchpad.hot_tier import read_up_to_date
@@ -268,13 +269,7 @@ def _build_session_block(
     now = datetime.now(UTC)
     content = read_up_to_date(config, tuple(namespaces), now)
     if content is not None:
-        find_place = here(config)
-
-        def root_of(project: str) -> Path | None:
-            place = find_place()
-            return None if place is None else place.root_of(project)
-
-        judge = Judge(root_of, cache_of(config.home, config.namespace))
+        judge = Judge(roots(here(config)), cache_of(config.home, config.namespace))
         return render(wanted, content.with_verdicts(judge, now))
     with open_memory(config, shared=shared) as memories:
         return build_for_request(memories, wanted)

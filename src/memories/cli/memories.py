@@ -390,14 +390,15 @@ def forget(
         copies.update(dict.fromkeys(forgotten.also_in))
         return forgotten
 
-    code = for_each(selection, run, shapes.forget_result, _erasure, "permanently forgotten")
+    shape, show_text = partial(shapes.forget_result, memories), partial(_erasure, memories)
+    code = for_each(selection, run, shape, show_text, "permanently forgotten")
     note_copies(list(copies))
     return code
 
 
-def _erasure(forgotten: "Forgotten") -> str:
+def _erasure(memories: "Memories", forgotten: "Forgotten") -> str:
     lines = [f"Permanently forgotten: {forgotten.id}"]
-    if note := shapes.forgotten_note(forgotten):
+    if note := shapes.forgotten_note(memories, forgotten):
         lines.append(safe(as_sentence(note)))
     return "\n".join(lines)
 

@@ -271,7 +271,7 @@ def _require_person(*, yes: bool, dry_run: bool) -> None:
 
 
 def _nonempty(filters: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in filters.items() if value}
+    return {name: value for name, value in filters.items() if value not in (None, {})}
 
 
 def _select(

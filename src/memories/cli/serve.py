@@ -118,6 +118,7 @@ def serve(
     http://127.0.0.1:8765; see docs/server.md and docs/http.md. Stop the server with Ctrl-C or
     memory serve --stop.
     """
+    _refuse_empty(http)
     if (tls_cert is None) != (tls_key is None):
         raise InvalidInput("--tls-cert and --tls-key require each other; give both")
     if no_http and (tls_cert or any(http.values())):
@@ -140,6 +141,15 @@ def serve(
     if idle is not None:
         options["idle_seconds"] = idle * 60.0
     return StartServer(config, options)
+
+
+def _refuse_empty(options: Mapping[str, Any]) -> None:
+    """Refuse empty values: an empty address, for example, would mean all addresses."""
+    for name, value in options.items():
+        flag = "host-name" if name == "names" else name.replace("_", "-")
+        for text in value if isinstance(value, tuple) else (value,):
+            if isinstance(text, str) and not text.strip():
+                raise InvalidInput(f"--{flag} is empty; give it a value, or leave it out")
 
 
 @command(epilog="memory mcp --namespace bob\nclaude mcp add memories -- memoriae mcp")

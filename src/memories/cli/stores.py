@@ -478,7 +478,7 @@ def reembed(config: "Config", model: str | None, install: bool) -> None:
     from memories.embedders import name_of, open_embedder, own_embedder
     from memories.transfer.migrate import reembed as run
 
-    name = model or config.embedder
+    name = config.embedder if model is None else model
     embedder = open_embedder(name, config)
     if embedder is None:
         raise InvalidInput(

@@ -58,7 +58,7 @@ CREATED_ID = 13  # length of an id's prefix that contains the time
 SHORT_ID = 18  # length of an id's prefix that contains the time and 12 random bits
 WAITS = "waiting for review"
 NOTHING = "Nothing here."
-_LINKS = ("supersedes", "superseded_by", "corrects", "corrected_by")  # shown after a history
+_LINKS = "supersedes superseded_by corrects also_corrects corrected_by".split()  # of a history
 _NEEDS_QUOTES = re.compile(r'[·│"=]|  ')
 
 
@@ -212,9 +212,9 @@ def history(record: History) -> str:
     """Return every version of a memory."""
     blocks = [paint(DIM, safe(record.id)), *map(_version, record.versions)]
     for field in MEMORY:
-        memory_id = getattr(record, field.name) if field.name in _LINKS else None
-        if memory_id:
-            blocks.append(f"{field.label} {safe(memory_id)}")
+        names = _cell(getattr(record, field.name)) if field.name in _LINKS else ""
+        if names:
+            blocks.append(f"{field.label} {names}")
     return "\n\n".join(blocks)
 
 

@@ -192,8 +192,8 @@ def _is_captured(document: Document) -> bool:
 
 
 def _mark(document: Document) -> Document:
-    """Return a document with its suspicion marks, which are computed if an older program stored
-    the document without them.
+    """Return a document with its suspicion marks. They are computed for a document that an earlier
+    version of Memories stored without marks.
     """
     if not isinstance(document.get("text"), str):
         return {**document, "suspicious": ()}  # malformed, so it is left out later in any case

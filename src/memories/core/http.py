@@ -22,6 +22,7 @@ import urllib3
 from memories.core.deadline import MemoryTimeout, run_once
 from memories.core.disk import ForkGuard
 from memories.core.urls import is_loopback
+from memories.errors import ConfigError
 from memories.languages import is_unseen
 
 CONNECT_SECONDS = 10.0
@@ -153,7 +154,17 @@ class JsonClient:
         Args:
             address: The server.
             max_bytes: The maximum size of an answer.
+
+        Raises:
+            ConfigError: The name of the host is invalid.
         """
+        try:
+            urllib3.util.parse_url(address.url)
+        except urllib3.exceptions.LocationParseError as exc:
+            raise ConfigError(
+                f'the host "{address.host}" in the URL of {address.product} is invalid; give the '
+                "name or the IP address of a host"
+            ) from exc
         self.address = address
         self._max_bytes = max_bytes
         self._lock = threading.Lock()

@@ -6,7 +6,7 @@ The program that stores a record sets its origin in reserved labels, so no write
 import functools
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -112,6 +112,21 @@ class Place(NamedTuple):
         if str(tags.get("global")).lower() == "true":
             return tags
         return {**tags, "project": self.project}
+
+
+def roots(find_place: Callable[[], Place | None]) -> Callable[[str], Path | None]:
+    """Return a function that returns the top folder of a project's working tree, if the program
+    runs in it.
+
+    Args:
+        find_place: Returns the place where the program works now.
+    """
+
+    def root_of(project: str) -> Path | None:
+        place = find_place()
+        return None if place is None else place.root_of(project)
+
+    return root_of
 
 
 def origin(

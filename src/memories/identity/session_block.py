@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from memories.context import fence
 from memories.errors import InvalidInput
 from memories.guard.origin import CAPTURED, IMPORTED
+from memories.guard.validate import shown
 from memories.models import EXPIRED, SHARED, is_expired, is_recall_off, is_session_note
 from memories.scratchpad.entries import SESSIONS, Entry, parse_time
 from memories.write.suspicion import find_marks
@@ -95,7 +96,9 @@ class BlockRequest(NamedTuple):
             InvalidInput: The client is unknown.
         """
         if client not in CLIENTS:
-            raise InvalidInput(f"client must be {', '.join(CLIENTS[:-1])} or {CLIENTS[-1]}")
+            raise InvalidInput(
+                f'client must be {", ".join(CLIENTS[:-1])} or {CLIENTS[-1]}, not "{shown(client)}"'
+            )
         return cls(config.namespace, project, budget, client, config.context_max_per_writer)
 
 

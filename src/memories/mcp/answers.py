@@ -71,8 +71,8 @@ _USUAL = {
 }
 _BRIEF = tuple(
     """kind id content tags namespace conversation_id key decay_policy confidence version
-    superseded_by corrects corrected_by deleted pending role speaker suspicious anchors
-    valid_until verdict verdict_reason""".split()
+    superseded_by corrects also_corrects corrected_by deleted pending role speaker suspicious
+    anchors valid_until verdict verdict_reason""".split()
 )
 _WORD = re.compile(r"\w[\w.@/+:#-]*")  # an id that needs no quotes
 _WORDS = re.compile(rf"{_WORD.pattern}(?: [\w.@/+:#-]+)*")  # a name that needs no quotes
@@ -92,6 +92,8 @@ def _short_ids(facts: Mapping[str, Any]) -> dict[str, Any]:
     for name in _ID_FACTS:
         if name in short:
             short[name] = short_form(short[name])
+    if "also_corrects" in short:
+        short["also_corrects"] = [short_form(name) for name in short["also_corrects"]]
     for name in _SENTENCES:
         if name in short:
             short[name] = with_short_ids(short[name])

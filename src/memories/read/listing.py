@@ -46,7 +46,7 @@ class Listing(NamedTuple):
         pending: List memories that await review instead.
         selector: An expression that each memory must also meet.
         project: List only global memories and memories of this project.
-        sort: The name of the order.
+        sort: The name of the order; None for `created`.
         reverse: Reverse the order.
     """
 
@@ -55,7 +55,7 @@ class Listing(NamedTuple):
     pending: bool
     selector: "Selector | None"
     project: str | Sequence[str] | None
-    sort: str
+    sort: str | None
     reverse: bool
 
     def page(
@@ -122,12 +122,12 @@ NEWEST_FIRST = Order(None, descending=True)
 
 
 def parse_order(
-    sort: str, confidence: Callable[[Record], float], *, reverse: bool, is_past: bool
+    sort: str | None, confidence: Callable[[Record], float], *, reverse: bool, is_past: bool
 ) -> Order:
     """Return the order with this name; see `Memories.list`.
 
     Args:
-        sort: The name.
+        sort: The name; None for `created`.
         confidence: Returns the confidence of a record.
         reverse: Reverse the order.
         is_past: The listing shows a past state.
@@ -144,6 +144,8 @@ def parse_order(
         "version": attrgetter("ref.position"),
         "key": lambda record: versions.plain_key(record.key) or "",
     }
+    if sort is None:
+        sort = "created"
     if sort not in values:
         raise InvalidInput(
             f'"{validate.shown(str(sort))}" is not an order; use {", ".join(values)}'

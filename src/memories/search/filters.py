@@ -253,7 +253,9 @@ def tier_of(filters: SearchFilters) -> Tier:
     Raises:
         InvalidInput: There is no such tier.
     """
-    tier = filters.get("tier") or "deep"
+    tier = filters.get("tier")
+    if tier is None:
+        return "deep"
     if tier not in TIERS:
         raise InvalidInput(f'tier must be deep, hot or auto, not "{shown(str(tier))}"')
     return tier

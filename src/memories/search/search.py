@@ -166,7 +166,7 @@ def parse_request(
         min_similarity=min_similarity,
         include_corrected=filters.get("include_corrected", True),
         predicates=predicates,
-        relevance=_parse_relevance(filters.get("rank") or config.rank, config),
+        relevance=_parse_relevance(filters.get("rank"), config),
     )
 
 
@@ -193,8 +193,10 @@ def _divide_by_collection(
     return alternatives, predicates
 
 
-def _parse_relevance(rank: str, config: Config) -> Relevance | None:
+def _parse_relevance(rank: str | None, config: Config) -> Relevance | None:
     """Return how age and use influence the ranking; None for `similarity`, which ignores both."""
+    if rank is None:
+        rank = config.rank
     if rank not in RANKS:
         raise InvalidInput(f'"{validate.shown(str(rank))}" is not a rank; use {", ".join(RANKS)}')
     if rank == "similarity":

@@ -200,7 +200,7 @@ def read_header(line: str) -> Header:
     if version not in (WITHOUT_LAST_LINE, VERSION):
         raise InvalidInput(
             f'has version "{shown(str(version))}", but this program reads only versions '
-            f"{WITHOUT_LAST_LINE} and {VERSION}; upgrade memories"
+            f"{WITHOUT_LAST_LINE} and {VERSION}; upgrade memoriae"
         )
     model = None if shape.get("model") is None else _text(shape["model"], "model", validate.MAX_KEY)
     backup = None if "backup" not in shape else _mapping(shape["backup"], "backup", _MAX_FIELDS)

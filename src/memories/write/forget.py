@@ -43,7 +43,7 @@ def memory(lookup: Lookup, group: str, now: datetime) -> Forgotten:
         return sum(ref.collection in SEARCHED for ref in refs)
 
     forgotten = _remove(store, group, find, count_versions)
-    return forgotten._replace(current_again=next(iter(uncorrected), None))
+    return forgotten._replace(current_again=tuple(sorted(uncorrected)))
 
 
 def finish(store: Store, name: str, where: Filter) -> Forgotten | None:

@@ -302,6 +302,8 @@ class Review:
         labels = {HELD: "1", **where.labels}
         if filters.get("import_id") is not None:
             labels[IMPORT] = validate.one_line(str(filters["import_id"]), "import id")
+        if filters.get("match") is not None:
+            validate.one_line(filters["match"], "match")
         return where._replace(labels=labels)
 
     def _find(self, ids: Sequence[str]) -> list[Record]:
@@ -482,7 +484,7 @@ def _draft_of(record: Record, content: str | None) -> Draft:
 def _fits(record: Record, filters: Mapping[str, Any]) -> bool:
     """Return whether a record matches the filters `match` and `suspicious`."""
     match = filters.get("match")
-    if match and not _words(match) <= _words(record.text):
+    if match is not None and not _words(match) <= _words(record.text):
         return False
     return filters.get("suspicious") in (None, _is_suspicious(record))
 

@@ -190,6 +190,19 @@ def test_the_map_draws_projects_over_time_and_corrections(site: Site) -> None:
     assert view.data["corrections"][0]["from"] == older.id
 
 
+def test_the_map_draws_every_memory_that_a_correction_corrects(site: Site) -> None:
+    then = datetime.now(UTC) - timedelta(days=40)
+    older = [
+        site.memories.create(text, created_at=then, force=True).id
+        for text in ("Deploys happen on Mondays", "deploys happen on mondays")
+    ]
+    newer = site.memories.create("Deploys happen on Tuesdays").id
+    view = picture(site.memories, PageRequest(()))
+    assert len(view.more["arrows"]) == 2
+    links = {(pair["from"], pair["to"]) for pair in view.data["corrections"]}
+    assert links == {(name, newer) for name in older}
+
+
 def test_a_correction_on_the_same_day_is_drawn_as_a_ring(site: Site) -> None:
     for day in ("Mondays", "Tuesdays"):
         site.memories.create(f"Deploys happen on {day}", tags={"project": "shop"})

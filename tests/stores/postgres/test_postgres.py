@@ -1002,7 +1002,7 @@ def test_a_newer_schema_is_refused_and_not_changed(
         )
         open_store(SPACE).append([record("n")])
     for old in (early, open_store(SPACE)):
-        with pytest.raises(SchemaTooNew, match="upgrade memories"):
+        with pytest.raises(SchemaTooNew, match="upgrade memoriae"):
             old.count(pool())
         with pytest.raises(SchemaTooNew):
             old.append([record("o")])

@@ -352,7 +352,7 @@ def test_a_newer_schema_is_refused_and_left_alone(path: Path, run_python: RunPyt
         store = SQLiteStore(path, SPACE)
         with pytest.raises(
             SchemaTooNew,
-            match=f"has schema 9, but this program supports only schemas up to {KNOWN}; upgrade memories",
+            match=f"has schema 9, but this program supports only schemas up to {KNOWN}; upgrade memoriae",
         ):
             all_uses(store)[number]()
         store.close()

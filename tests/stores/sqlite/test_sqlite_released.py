@@ -111,7 +111,7 @@ def test_an_older_program_refuses_a_newer_store_and_changes_no_byte(
         memories = Memories(f"sqlite:///{path}", embedder="fake")
         with pytest.raises(
             SchemaTooNew,
-            match=f"has schema {version}, but this program supports only schemas up to {known}; upgrade memories",
+            match=f"has schema {version}, but this program supports only schemas up to {known}; upgrade memoriae",
         ):
             use(memories)
         memories.close()

@@ -426,7 +426,7 @@ def forget(call: Call) -> Any:
         if change is None or change.id is None:
             raise
         forgotten = Forgotten(change.id, change.last - change.first + 1, ())
-    return shapes.forget_result(forgotten)
+    return shapes.forget_result(call.memories, forgotten)
 
 
 def get_history(call: Call) -> Any:

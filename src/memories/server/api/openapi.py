@@ -87,7 +87,7 @@ SCHEMAS: dict[str, Schema] = {
     "Changed": _object("", "hint:text", base="Memory"),
     "Deleted": _object("id:text deleted:flag", "note:text"),
     "Reinforced": _object("id:text confidence:number last_reinforced_at:text"),
-    "Forgotten": _object("id:text forgotten:flag versions:whole also_in:texts"),
+    "Forgotten": _object("id:text forgotten:flag versions:whole also_in:texts", "note:text"),
     "ForgottenTurns": _object(
         "conversation_id:text forgotten:flag turns:whole also_in:texts",
         "memories:whole dry_run:flag",
@@ -95,7 +95,8 @@ SCHEMAS: dict[str, Schema] = {
     "Version": _shape(*VERSION, sometimes="origin:object diff:[object]"),
     "History": _object(
         "id:text versions:[object] count:whole",
-        "supersedes:text superseded_by:text corrects:text corrected_by:text pending:flag",
+        "supersedes:text superseded_by:text corrects:text corrected_by:text "
+        "also_corrects:texts pending:flag",
     ),
     "Duplicates": _object("results:[object] count:whole"),
     "Ids": _object("results:texts count:whole"),

@@ -7,6 +7,7 @@ from datetime import date, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
 from memories.core.times import to_iso
+from memories.models import corrected_ids
 from memories.server.pages.request import PageRequest, View, short_project
 
 if TYPE_CHECKING:
@@ -89,9 +90,9 @@ def picture(memories: "Memories", request: PageRequest) -> View:
         "count": len(shown),
         "projects": dict(Counter(_project_of(memory) for memory in shown).most_common()),
         "corrections": [
-            {"from": memory.corrects, "to": memory.id, "at": to_iso(memory.created_at)}
+            {"from": older, "to": memory.id, "at": to_iso(memory.created_at)}
             for memory in shown
-            if memory.corrects
+            for older in corrected_ids(memory)
         ],
     }
     if not shown:
@@ -194,9 +195,8 @@ def _pairs(shown: "Sequence[Memory]") -> "list[tuple[Memory, Memory]]":
     by_id = {memory.id: memory for memory in shown}
     pairs = []
     for memory in shown:
-        older = by_id.get(memory.corrects or "")
-        if older is not None:
-            pairs.append((older, memory))
+        corrected = [by_id[older] for older in corrected_ids(memory) if older in by_id]
+        pairs += [(older, memory) for older in corrected]
     return pairs[:_MAX_ARROWS]
 
 

@@ -67,7 +67,7 @@ class Spaces:
         if not schema.isdecimal() or int(schema) > SCHEMA:
             raise SchemaTooNew(
                 f"{self._driver.url} was written by a newer program (schema {schema}); upgrade "
-                "memories"
+                "memoriae"
             )
         return state
 

@@ -507,7 +507,7 @@ class Server:
         if meta.schema > newest:
             raise SchemaTooNew(
                 f"{self.masked_url} has schema {meta.schema}, but this program supports only "
-                f"schemas up to {newest}; upgrade memories; nothing was changed"
+                f"schemas up to {newest}; upgrade memoriae; nothing was changed"
             )
         if 0 < meta.schema < schema.FIRST_RELEASED:
             raise StoreError(

@@ -346,7 +346,7 @@ def _refuse_foreign(db: apsw.Connection, path: Path) -> None:
     if not 1 <= version <= newest:
         raise SchemaTooNew(
             f"{path} has schema {version}, but this program supports only schemas up to {newest}; "
-            "upgrade memories"
+            "upgrade memoriae"
         )
     ours = set(_read_objects(schema.empty()))
     for kind, name in _read_objects(db):

@@ -344,7 +344,7 @@ def refuse_newer(connection: apsw.Connection, path: Path) -> int:
     if version > SCHEMA_VERSION:
         raise SchemaTooNew(
             f"{path} has schema {version}, but this program supports only schemas up to "
-            f"{SCHEMA_VERSION}; upgrade memories; the file was not touched"
+            f"{SCHEMA_VERSION}; upgrade memoriae; the file was not touched"
         )
     return version
 
