@@ -810,6 +810,17 @@ def test_connecting_again_names_the_options_that_it_removes(memory: Command, use
     assert not any("removes" in sentence for sentence in again["notes"])
 
 
+def test_the_next_step_of_a_projects_connection_works_in_any_folder(
+    memory: Command, user: Path, folder: Path
+) -> None:
+    with_program = {"PATH": f"{PROGRAM.parent}:{os.environ['PATH']}"}
+    memory("connect", "gemini", "--scope", "project")
+    os.chdir(user)
+    [row] = memory("connect", "gemini", "--status", env=with_program).json["hosts"]
+    undo = f"cd {folder} && memory disconnect gemini --scope project"
+    assert row["next"] == f"to disconnect it: {undo}"
+
+
 def test_a_host_that_can_not_capture_says_so(memory: Command, user: Path) -> None:
     for _ in range(2):
         answer = memory("connect", "zed", "--capture").json["connected"][0]

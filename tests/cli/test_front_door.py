@@ -146,4 +146,7 @@ def test_a_pipe_that_closes_during_help_is_not_an_error(process: Command) -> Non
 
 def test_errors_of_the_operating_system_are_one_sentence(process: Command) -> None:
     answer = process("--version", shell=">/dev/full")
-    assert (answer.code, answer.error) == (1, "operating system error: No space left on device")
+    assert (answer.code, answer.error) == (
+        1,
+        "the answer could not be printed: No space left on device",
+    )

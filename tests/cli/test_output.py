@@ -5,6 +5,7 @@ control characters.
 import json
 import logging
 import re
+import shlex
 from collections.abc import Callable
 from copy import copy
 from pathlib import Path
@@ -184,7 +185,7 @@ def test_answers_and_errors_use_different_streams(process: Command) -> None:
     [
         (["create", "-"], "<&-", 2, "content is empty"),
         (["list"], ">&-", 0, ""),
-        (["list"], ">/dev/full", 1, "No space left"),
+        (["list"], ">/dev/full", 1, "the answer could not be printed: No space left"),
         (["get", ID], "2>&-", 1, ""),
         (["list"], "| true", 0, ""),
     ],
@@ -386,3 +387,39 @@ def test_a_hook_on_a_terminal_reports_wrong_arguments(terminal: Command) -> None
         0,
         "error: memory hook does not take the argument 'dance'\n",
     )
+
+
+def test_advised_commands_name_the_store_and_the_namespace(
+    memory: Command, folder: Path, tmp_path: Path
+) -> None:
+    """Without the options, they would look at another store."""
+    store = f"sqlite:///{tmp_path}/other.db"
+    place = ("--store", store, "-n", "bob")
+    options = f"-n bob --store {store}"
+
+    def follow(command: str) -> Any:
+        """Run an advised command as it was printed."""
+        name, *arguments = shlex.split(command)
+        assert name == "memory"
+        yes = ["--yes"] if arguments[0] == "forget" else []
+        return memory(*arguments, *yes)
+
+    older = memory("create", "The kettle is blue", *place).json["id"]
+    text = memory("create", "The kettle is red", *place, "--format", "text").out
+    assert f"--not-corrects {older[:13]} {options}" in text
+    text = memory("delete", older, *place, "--format", "text").out
+    assert text.endswith(f"To bring it back: memory restore {older} {options}\n")
+    assert follow(text.rpartition(": ")[2]).code == 0
+    assert follow(memory("delete", "--where", f"id = {older}", *place).json["undo"]).code == 0
+    moved = memory("move", older, *place, "--to", "eve").json["undo"]
+    assert moved.endswith(f"-n eve --store {store} --to bob")
+    assert follow(moved).code == 0
+    (folder / "notes.md").write_text("# Notes\n\n- The shop opens at nine\n")
+    imported = memory("import", "notes.md", *place)
+    listed = follow(imported.json["hint"])
+    assert [row["content"] for row in listed.json["results"]] == ["Notes: The shop opens at nine"]
+    text = memory("review", *place, "--format", "text").out
+    assert f"memory review accept ID… {options}, or edit ID" in text
+    assert follow(imported.json["undo"]).json["counts"] == {"forget": 1}
+    (tmp_path / "other.db").write_bytes(b"no database")
+    assert f"on this store, add: --store {store}" in memory("doctor", "--store", store).err

@@ -261,7 +261,7 @@ def test_no_other_namespace_is_changed(memory: Command) -> None:
         memory("create", "Deploys happen on Tuesdays", "--type", "fact", "-n", name)
     done = memory("delete", "--where", "type = fact", "-n", "ann").json
     assert done["count"] == 1
-    assert "--namespace ann" in done["undo"]
+    assert "-n ann" in done["undo"]
     memory(
         "forget", "--where", "type = fact or not type = fact", "--in", "all", "--yes", "-n", "ann"
     )

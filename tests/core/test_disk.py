@@ -177,3 +177,13 @@ def test_a_home_of_another_user_or_open_to_others_is_in_doubt(
     tmp_path.chmod(0o702)
     assert f"{tmp_path} is writable by everyone" in disk.home_in_doubt(home)
     tmp_path.chmod(0o700)
+
+
+def test_a_failed_write_names_the_file(tmp_path: Path) -> None:
+    """The system reports a full disk without the file's name."""
+    file = tmp_path / "tokens.json"
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(OSError, match=r"tokens\.json") as caught, disk.replacing(file):
+        raise full
+    assert caught.value.filename == str(file)
+    assert list(tmp_path.iterdir()) == []

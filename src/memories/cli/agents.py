@@ -30,6 +30,7 @@ from memories.cli.output import (
     edit_text,
     emit,
     note,
+    options_for,
     record_change,
     safe,
 )
@@ -173,7 +174,7 @@ def _render_scratchpad(content: "Scratchpad", namespace: str) -> str:
     if not rows:
         rows.append("The scratchpad is empty.")
     if content.waiting:
-        rows.append(f"{content.waiting} waiting for review: memory review")
+        rows.append(f"{content.waiting} waiting for review: memory review{options_for(namespace)}")
     if content.file:
         rows.append(f"file: {safe(content.file)}")
     return "\n".join(rows)

@@ -34,6 +34,7 @@ from memories.cli.output import (
     emit_lines,
     is_terminal,
     note,
+    options_for,
     paint,
     record_change,
     safe,
@@ -250,13 +251,12 @@ def _undo(memories: "Memories", affected: "Affected") -> str | None:
     from shlex import quote
 
     from memories.core.times import to_iso
-    from memories.models import SHARED
 
     if affected.undo_to is None:
         return None
-    namespace = "" if memories.namespace == SHARED else f" --namespace {memories.namespace}"
     time = to_iso(affected.undo_to)
-    return f"memory rollback{namespace} --to {time} --where {quote(affected.undo_where)}"
+    options = options_for(memories.namespace)
+    return f"memory rollback{options} --to {time} --where {quote(affected.undo_where)}"
 
 
 @command(

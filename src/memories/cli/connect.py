@@ -3,6 +3,7 @@
 import contextlib
 import difflib
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -395,8 +396,10 @@ def _next_step(row: Mapping[str, Any], own: Sequence[Connection]) -> str:
         if connection.problem:
             return describe_problem(connection)[1]
     if own:
-        where = "" if own[0].scope == "user" else " --scope project"
-        return f"to disconnect it: memory disconnect {row['host']}{where}"
+        undo = f"memory disconnect {row['host']}"
+        if own[0].scope != "user":
+            undo = f"cd {shlex.quote(own[0].root)} && {undo} --scope project"
+        return f"to disconnect it: {undo}"
     command = f"memory connect {row['host']}"
     if row["plugin"]:
         return "nothing to do: its plugin connects it"

@@ -23,7 +23,15 @@ from memories.cli.options import (
     with_memories,
     with_settings,
 )
-from memories.cli.output import ask_person, begin_change, emit, note, record_change, safe
+from memories.cli.output import (
+    ask_person,
+    begin_change,
+    emit,
+    note,
+    options_for,
+    record_change,
+    safe,
+)
 from memories.config import registers
 from memories.core.times import parse_time, to_iso
 from memories.errors import InvalidInput, NotFound
@@ -264,7 +272,8 @@ def move(memories: "Memories", selection: Selection, to: str) -> None:
     begin_change()
     moved = memories.move(selection.ids, to)
     record_change(f"{len(moved.ids)} were moved to {moved.into}")
-    undo = f"memory move {' '.join(moved.ids)} -n {moved.into} --to {moved.namespace}"
+    where = options_for(moved.into)
+    undo = f"memory move {' '.join(moved.ids)}{where} --to {moved.namespace}"
     count = amount(len(moved.ids), "memory is", "memories are")
     emit(
         {**shapes.move_result(moved), "undo": undo},

@@ -39,15 +39,16 @@ from memories.cli.options import (
     with_memories,
 )
 from memories.cli.output import (
-    as_sentence,
     begin_change,
     confirm,
     edit_text,
     emit,
     note,
+    options_for,
     record_change,
     safe,
     shorten,
+    with_note,
 )
 from memories.core.ids import parse_id
 from memories.errors import InvalidInput, NotFound, RequestError, StoreDamaged
@@ -282,10 +283,10 @@ def delete(
 
 
 def _deletion(memories: "Memories", memory: "Memory") -> str:
-    lines = [f"Deleted: {shorten(memory.content, 9)}"]
-    if note := shapes.deletion_note(memories, memory):
-        lines.append(safe(as_sentence(note)))
-    return "\n".join([*lines, f"To bring it back: memory restore {safe(memory.id)}"])
+    undo = f"memory restore {safe(memory.id)}{options_for(memory.namespace)}"
+    head = f"Deleted: {shorten(memory.content, 9)}"
+    head = with_note(head, shapes.deletion_note(memories, memory))
+    return f"{head}\nTo bring it back: {undo}"
 
 
 @command(
@@ -397,10 +398,8 @@ def forget(
 
 
 def _erasure(memories: "Memories", forgotten: "Forgotten") -> str:
-    lines = [f"Permanently forgotten: {forgotten.id}"]
-    if note := shapes.forgotten_note(memories, forgotten):
-        lines.append(safe(as_sentence(note)))
-    return "\n".join(lines)
+    head = f"Permanently forgotten: {forgotten.id}"
+    return with_note(head, shapes.forgotten_note(memories, forgotten))
 
 
 def _question(memories: "Memories", ids: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Self
 import click
 
 from memories.cli.app import TagOption, completing, option, parse_project
-from memories.cli.output import FORMATS, note, report_damage, set_format, unwatch, watch
+from memories.cli.output import FORMATS, configure, note, report_damage, set_format, unwatch, watch
 from memories.core.events import noting
 from memories.core.urls import local_path
 from memories.errors import InvalidInput, NotFound
@@ -142,7 +142,7 @@ def load_settings(output: str | None, namespace: str | None, store: str | None) 
     from memories.config import load_config  # costs 4 ms, which `--help` avoids
 
     config = load_config({"format": output, "namespace": namespace, "store": store}, tell=note)
-    set_format(config.format)
+    configure(config)
     # In a server, a command must not change the log level of other commands.
     if config.log_level == "DEBUG" and OPEN_MEMORY.get() is None:
         from memories.core import logs

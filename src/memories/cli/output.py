@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
+    from memories.settings import Config
     from memories.stores.damage import Damaged
     from memories.stores.records import Finding
 
@@ -54,6 +56,7 @@ class _Run:
         watched: The damage registers of the opened stores, each with its position when it was
             opened.
         notes: The printed notes.
+        store_option: The option `--store` as it was given, after a blank; empty if it wasn't.
     """
 
     def __init__(self) -> None:
@@ -61,6 +64,7 @@ class _Run:
         self.change: str | None = None
         self.watched: list[tuple[Damaged, int]] = []
         self.notes: set[str] = set()
+        self.store_option = ""
 
 
 _run: ContextVar[_Run] = ContextVar("run", default=_Run())  # noqa: B039 - `begin_run` replaces it
@@ -75,6 +79,23 @@ def set_format(name: str) -> str:
     """Choose the format: one of `FORMATS`, or `auto` for text on a terminal and JSON elsewhere."""
     _run.get().format = _format_for(sys.stdout) if name == "auto" else name
     return name
+
+
+def configure(config: "Config") -> None:
+    """Use the format that the settings name, and remember which store an option named."""
+    from memories.core.urls import without_password  # a help page doesn't need it
+
+    set_format(config.format)
+    if config.sources["store"] == "flag":
+        _run.get().store_option = f" --store {shlex.quote(without_password(config.store))}"
+
+
+def options_for(namespace: str) -> str:
+    """Return the options that an advised command needs for a namespace of this run's store."""
+    from memories.models import SHARED
+
+    option = "" if namespace == SHARED else f" -n {shlex.quote(namespace)}"
+    return f"{option}{_run.get().store_option}"
 
 
 def shows_text() -> bool:
@@ -151,6 +172,8 @@ def _report_os_error(error: OSError) -> int:
         message = "too many open files; close some programs or raise the limit (ulimit -n)"
     elif isinstance(error.filename, str):
         message = f"cannot use {error.filename}: {reason}"
+    elif error.errno == errno.ENOSPC:
+        message = f"the answer could not be printed: {reason}"
     else:
         message = f"operating system error: {reason}"
     return print_error(message, 1)
@@ -254,6 +277,11 @@ def emit_lines(
     is_text = _run.get().format in ("text", "compact")
     render = text if is_text else partial(_to_json, indented=False)
     say("\n".join(map(render, answers)))
+
+
+def with_note(head: str, note: str | None) -> str:
+    """Return a line, and after it a note, if there is one."""
+    return head if note is None else f"{head}\n{safe(as_sentence(note))}"
 
 
 def note(message: str) -> None:

@@ -32,6 +32,7 @@ from memories.cli.output import (
     edit_text,
     emit,
     note,
+    options_for,
     record_change,
     require_person,
     safe,
@@ -147,7 +148,8 @@ def _render_page(page: Page, rivals: "Sequence[Rivals]") -> str:
         blocks += members
     if page.next_cursor:
         blocks.append(f"Next page: --cursor {page.next_cursor}")
-    blocks.append("To decide: memory review accept ID…, edit ID, or reject ID…")
+    where = options_for(page.memories[0].namespace)
+    blocks.append(f"To decide: memory review accept ID…{where}, or edit ID, or reject ID…")
     return "\n\n".join(blocks)
 
 

@@ -30,6 +30,7 @@ from memories.cli.output import (
     format_time,
     is_terminal,
     mark_lines,
+    options_for,
     paint,
     safe,
     shorten,
@@ -111,8 +112,9 @@ def create_result(created: "Created") -> str:
     mark, sign = (GREEN, "✓") if created.stored else (YELLOW, "=")
     lines[0] = f"{paint(mark, sign)} {lines[0]}"
     if created.corrects and created.stored:
-        names = created.memory.id[:CREATED_ID], created.corrects[:CREATED_ID]
-        lines.append(paint(DIM, "  both true? memory update {} --not-corrects {}".format(*names)))
+        newer, older = created.memory.id[:CREATED_ID], created.corrects[:CREATED_ID]
+        options = f"--not-corrects {older}{options_for(created.memory.namespace)}"
+        lines.append(paint(DIM, f"  both true? memory update {newer} {options}"))
     if others := created.replaceable:
         lines.append(paint(YELLOW, "To replace one of these, add --supersedes ID:"))
         lines += [
@@ -211,10 +213,8 @@ def page(result: Page) -> str:
 def history(record: History) -> str:
     """Return every version of a memory."""
     blocks = [paint(DIM, safe(record.id)), *map(_version, record.versions)]
-    for field in MEMORY:
-        names = _cell(getattr(record, field.name)) if field.name in _LINKS else ""
-        if names:
-            blocks.append(f"{field.label} {names}")
+    links = {field.label: getattr(record, field.name) for field in MEMORY if field.name in _LINKS}
+    blocks += [f"{label} {_cell(names)}" for label, names in links.items() if names]
     return "\n\n".join(blocks)
 
 

@@ -17,7 +17,7 @@ import click
 from memories.answers import store_shapes
 from memories.cli.app import check_path, command, option
 from memories.cli.options import ProgressBar, no_redact_option
-from memories.cli.output import begin_change, emit, note, record_change, safe
+from memories.cli.output import begin_change, emit, note, options_for, record_change, safe
 from memories.cli.stores import (
     CHUNK_BYTES,
     apply_edits,
@@ -29,7 +29,6 @@ from memories.cli.stores import (
 )
 from memories.errors import InvalidInput, MemoriesError
 from memories.guard.validate import amount, namespace, shown
-from memories.models import SHARED
 from memories.transfer.bundle import is_bundle
 from memories.transfer.sources import INCLUDE, SOURCES, Reading
 
@@ -203,7 +202,7 @@ def _import_source(
         if not dry_run:  # read everything first, so that nothing from a damaged file is stored
             survey(reading.items(partial(bar, "checking")), now)
         where = shlex.quote(f"import = {import_id}")
-        undo = f"memory forget{_namespace(config.namespace)} --where {where} --in all"
+        undo = f"memory forget{options_for(config.namespace)} --where {where} --in all"
 
         def begin() -> None:
             begin_change()
@@ -223,15 +222,11 @@ def _import_source(
         mark_all_stale(config.home)
         answer |= {"import": import_id, "undo": undo}
         if counts.pending:
-            answer["hint"] = f"memory review{_namespace(config.namespace)} --import {import_id}"
+            answer["hint"] = f"memory review{options_for(config.namespace)} --import {import_id}"
     if not any((counts.turns, counts.memories, counts.known, counts.skipped)):
         note("No messages or statements were found; a newer version may understand this source.")
     emit(answer, partial(_render_result, answer))
     return 0
-
-
-def _namespace(name: str) -> str:
-    return "" if name == SHARED else f" -n {name}"
 
 
 def _render_result(answer: Mapping[str, Any]) -> str:

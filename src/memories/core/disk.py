@@ -107,8 +107,10 @@ def replacing(
             os.fsync(fd)
         agreed()
         put_in_place(scratch, path)
-    except BaseException:
+    except BaseException as exc:
         scratch.unlink(missing_ok=True)
+        if isinstance(exc, OSError) and exc.filename is None:
+            exc.filename = str(path)  # a failed write doesn't name its file
         raise
 
 
