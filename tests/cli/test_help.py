@@ -346,6 +346,7 @@ def test_the_version_is_printed(memory: Command) -> None:
             "No such option '-5'; if it is text, put -- before it; see memory search --help",
         ),
         (("create", "--a flag of the compiler"), "if it is text, put -- before it"),
+        (("list", "--json"), "No such option '--json'; use --format json; see memory list --help"),
         (("list", "--limt", "3"), "Did you mean '--limit'?; see memory list --help"),
         (("seach", "x"), "No such command 'seach'. Did you mean 'search'?; see memory --help"),
         (

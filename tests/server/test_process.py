@@ -9,6 +9,7 @@ import os
 import pty
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.parse
@@ -240,6 +241,14 @@ def test_the_callers_folder_sets_project_and_branch(
 def test_a_public_address_without_tokens_is_refused(memory: Callable[..., Any]) -> None:
     refused = memory("serve", "--host", "0.0.0.0", code=2)
     assert "memory tokens create NAME --allow NAMESPACE:rw" in refused.stderr
+
+
+def test_a_port_in_use_is_refused_in_one_sentence(memory: Callable[..., Any]) -> None:
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = taken.getsockname()[1]
+        refused = memory("serve", "--port", str(port), code=2)
+    problem = f"cannot listen on 127.0.0.1 port {port}: Address already in use"
+    assert json.loads(refused.stderr)["error"] == f"{problem}; choose another with --port"
 
 
 @pytest.mark.thorough

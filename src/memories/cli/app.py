@@ -85,8 +85,11 @@ def _describe(error: click.ClickException, arguments: Sequence[str]) -> str:
             )
     elif arguments and arguments[0] in COMMANDS:  # errors from a command's parser have no context
         path = f"memory {arguments[0]}"
-    if isinstance(error, click.NoSuchOption) and not error.possibilities:
-        message += "; if it is text, put -- before it"
+    if isinstance(error, click.NoSuchOption):
+        if error.option_name == "--json":
+            message = "No such option '--json'; use --format json"
+        elif not error.possibilities:
+            message += "; if it is text, put -- before it"
     return f"{message}; see {path} --help"
 
 

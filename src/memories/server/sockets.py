@@ -152,9 +152,10 @@ def bind_address(options: ServeOptions) -> socket.socket:
     try:
         return socket.create_server((options.host, options.port), family=family, backlog=128)
     except OSError as exc:
+        reason, _, _ = (exc.strerror or str(exc)).partition(" (while attempting to bind")
         raise ConfigError(
-            f"cannot listen on {options.host} port {options.port}: {exc.strerror or exc}; "
-            "choose another with --port"
+            f"cannot listen on {options.host} port {options.port}: {reason}; choose another with "
+            "--port"
         ) from exc
 
 
