@@ -923,6 +923,24 @@ def test_a_change_that_fails_halfway_is_undone(
     } == before
 
 
+def test_a_register_that_can_not_be_written_undoes_the_connection(
+    memory: Command, user: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from memories.connect import files
+
+    def fail(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files, "keep_receipt", fail)
+    (user / ".codex").mkdir()
+    (user / ".codex" / "config.toml").write_text('model = "m"\n')
+    answer = memory("connect", "codex")
+    assert answer.code == 1
+    assert "connected.json: No space left on device; nothing was changed" in answer.error
+    assert (user / ".codex" / "config.toml").read_text() == 'model = "m"\n'
+    assert not (user / ".codex" / "hooks.json").exists()
+
+
 def test_concurrent_writes_of_a_host_are_not_lost(
     memory: Command, user: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -191,7 +191,15 @@ class Connector:
             records = self._written_files(target)
             written = self._apply(target, changes, records, keep_copies=True)
             records.update((file.path, file) for file in written)
-            files.keep_receipt(self.folder, target.place, list(records.values()))
+            try:
+                files.keep_receipt(self.folder, target.place, list(records.values()))
+            except OSError as exc:
+                applied = [
+                    (change, list(file.folders))
+                    for change, file in zip(changes, written, strict=True)
+                ]
+                _put_back(applied, private=target.is_private)
+                raise files.write_error(self.folder / files.REGISTER, exc) from exc
         return written
 
     def disconnect(self, target: Target, changes: Sequence[Change]) -> None:

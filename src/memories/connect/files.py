@@ -23,7 +23,7 @@ MAX_BYTES = 33_554_432
 MAX_COPIES = 3
 _COPY = ".before-memories-"
 _BYTE_ORDER_MARK = "\ufeff"
-_REGISTER = "connected.json"
+REGISTER = "connected.json"
 
 
 def read(path: Path, *, inside: Path | None = None) -> bytes | None:
@@ -227,7 +227,7 @@ def load_receipts(folder: Path) -> list[Receipt]:
     Raises:
         InvalidInput: The register can't be read.
     """
-    file = folder / _REGISTER
+    file = folder / REGISTER
     try:
         rows = json.loads(read_file(file))["connected"]
         return [_receipt(row) for row in rows]
@@ -266,5 +266,5 @@ def keep_receipt(folder: Path, place: tuple[str, str, str], written: Sequence[Wr
         row["files"] = [file._asdict() for file in receipt.files]
         rows.append(row)
     make_folder(folder)
-    with replacing(folder / _REGISTER) as stream:
+    with replacing(folder / REGISTER) as stream:
         stream.write(json.dumps({"connected": rows}, indent=1).encode() + b"\n")
