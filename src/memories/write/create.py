@@ -267,7 +267,7 @@ def _store_draft(writer: Writer, prepared: Prepared) -> Created:
 
 def _find_retry(writer: Writer, draft: Draft) -> Created | None:
     """Return the earlier result for a retried draft, or a refusal if its id belongs to another
-    text; None if its id is new.
+    text; None if it has no id or a new one.
     """
     if draft.id is None or draft.fresh:
         return None

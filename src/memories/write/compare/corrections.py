@@ -427,7 +427,7 @@ def _is_habit(change: Change) -> bool:
 
 
 def _is_departure(change: Change, verb: int | None) -> bool:
-    """Return whether the values are departure times, since trains and buses have many a day."""
+    """Return whether the values are departure times; trains and buses leave several times a day."""
     head, removed, added, _ = change
     if verb is None or verb_of(head[verb]) not in _DEPARTING:
         return False
