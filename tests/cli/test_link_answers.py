@@ -135,9 +135,18 @@ def test_deleting_a_replacement_says_that_the_replaced_memory_stays_hidden(memor
     newer = memory("create", "Ann took over payments", "--supersedes", older).json["id"]
     note = f"memory {older}, which the deleted one replaced, stays hidden until it is restored"
     assert memory("delete", newer).json["note"] == note
+    memory("restore", newer)
+    reason = f"memory {older}, which it replaced, stays hidden until it is restored"
+    [step] = memory("delete", "--where", f"id = {newer}").json["steps"]
+    assert step["reason"] == reason
+    memory("restore", newer)
+    shown = memory("delete", "--where", f"id = {newer}", "--format", "text").out
+    assert f"({reason})" in shown
     memory("restore", older)
     memory("restore", newer)
     assert "note" not in memory("delete", newer).json
+    memory("restore", newer)
+    assert "reason" not in memory("delete", "--where", f"id = {newer}").json["steps"][0]
     newest = memory("create", "Carl is in charge of payments", "--supersedes", older).json["id"]
     memory("forget", older, "--yes")
     assert "note" not in memory("delete", newest).json

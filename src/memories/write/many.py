@@ -43,7 +43,8 @@ class Step(NamedTuple):
         action: `delete`, `forget` or `tag`; in a rollback `delete`, `restore`, `update`, `pend` or
             `reject`; in either case, `left` if nothing was done.
         content: The beginning of the content before the action.
-        reason: Why the memory or turn was left unchanged.
+        reason: Why the memory or turn was left unchanged; for a delete, a clause about the memory
+            that the deleted one replaced, if that memory stays hidden.
     """
 
     id: str
@@ -186,8 +187,21 @@ def delete(lookup: Lookup, selector: Selector, *, dry_run: bool) -> Affected:
             for records in _read_again(store, selector, batch):
                 tally.note_ended(records, leave_chains(store, records, at))
                 store.patch([versions.end_version(record, at, "delete") for record in records])
-                tally.add_all("delete", records)
+                for record in records:
+                    tally.add("delete", record, _describe_replaced(store, record))
     return tally.result(dry_run=dry_run, at=at)
+
+
+def _describe_replaced(store: Store, record: Record) -> str:
+    """Return a clause about the memory that a memory replaced; empty if it isn't hidden by it."""
+    replaced = record.fields.get("supersedes")
+    if replaced is None:
+        return ""
+    where = Filter(Collection.MEMORY, (record.ref.namespace,), state="any", group=replaced)
+    latest = find_first(store, where, newest_first=True)
+    if latest is None or latest.fields.get("superseded_by") != record.ref.group:
+        return ""
+    return f"memory {replaced}, which it replaced, stays hidden until it is restored"
 
 
 # --- tagging
