@@ -923,6 +923,26 @@ def test_a_change_that_fails_halfway_is_undone(
     } == before
 
 
+def test_an_error_names_the_hosts_that_were_connected_before_it(
+    memory: Command, user: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from memories.connect import files
+
+    write = files.write
+
+    def fail_for_codex(path: Path, data: bytes, **more: Any) -> list[str]:
+        if path.name == "config.toml":
+            raise OSError(28, "No space left on device")
+        return write(path, data, **more)
+
+    monkeypatch.setattr(files, "write", fail_for_codex)
+    answer = memory("connect", "gemini", "zed", "codex")
+    assert answer.code == 1
+    reason = "config.toml: No space left on device; connected before that: Gemini CLI, Zed"
+    assert answer.error.endswith(reason)
+    assert memory("connect", "codex").error.endswith("on device; nothing was changed")
+
+
 def test_a_register_that_can_not_be_written_undoes_the_connection(
     memory: Command, user: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

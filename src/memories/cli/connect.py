@@ -101,10 +101,17 @@ def connect(
         plans.append(
             (request, connector.plan_connect(request, make_entries(request, program, environment)))
         )
-    answers = []
+    answers: list[dict[str, Any]] = []
     is_alive = True
     for request, changes in plans:
-        answer = _connect(connector, request, changes, program, dry_run=dry_run)
+        try:
+            answer = _connect(connector, request, changes, program, dry_run=dry_run)
+        except SystemFault as exc:
+            if not answers:
+                raise
+            problem = str(exc).removesuffix("; nothing was changed")
+            done = ", ".join(connected["title"] for connected in answers)
+            raise SystemFault(f"{problem}; connected before that: {done}") from exc
         own = [name for name in environment if name.startswith("MEMORY_")]
         if own and _has_hooks(request.name):
             answer["notes"].append(_note_on_environment(request.host.title, own))
