@@ -25,7 +25,7 @@ def main() -> None:
     if arguments[:1] == ["hook"] and not is_help:  # an agent is waiting for the hook
         from memories.hooks.hook import main as run_hook
 
-        run_hook(arguments[1:], _ask_server, _start_server)
+        run_hook(arguments[1:], _ask_server_for_hook, _start_server)
     gc.set_threshold(_GC_THRESHOLD)
     try:
         _open_missing_streams()
@@ -50,7 +50,7 @@ def main() -> None:
     os._exit(code)
 
 
-def _ask_server(request: bytes) -> bytes | None:
+def _ask_server_for_hook(request: bytes) -> bytes | None:
     """Ask the store's server to answer a hook. Return None if the hook must answer by itself."""
     from memories import __version__, warm
 

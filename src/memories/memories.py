@@ -693,7 +693,7 @@ class Memories:
         with_memories: bool = False,
         dry_run: bool = False,
     ) -> Forgotten:
-        """Erase a conversation or one of its turns, so that no byte of it stays in the store.
+        """Erase a conversation or one of its turns; none of its bytes stay in the store.
 
         This can't be undone.
 

@@ -131,7 +131,7 @@ class Memory:
         redacted: The kinds of secrets that were removed from its latest version.
         suspicious: The rules that mark its text as a possible instruction to a model; see
             `write.suspicion`. Usually empty.
-        corrects: The id of the memory that it corrects, which stays unchanged.
+        corrects: The id of the memory that it corrects, whose text stays unchanged.
         also_corrects: The ids of other memories with the same old value, which it corrects too.
         corrected_by: The id of the memory that corrects it, which a search shows first.
         data: A JSON object that a program stores with it, as text. The object is removed if the

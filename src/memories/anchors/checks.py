@@ -265,7 +265,7 @@ def decide(cited: Cited, checks: Sequence[Check], now: datetime) -> Verdict | No
     Args:
         cited: The evidence that the memory cites.
         checks: The checks of its anchors, if its project is at hand.
-        now: The present.
+        now: The current time.
     """
     if cited.valid_until is not None and now > cited.valid_until:
         day = cited.valid_until.astimezone().date().isoformat()

@@ -35,7 +35,8 @@ _TYPES = ("preference", "fact", "observation", "project", "decision")
 _MAX_ID_BYTES = 4_194_304
 _COMPLETED = {"conversation": "conversations"}  # kind of names offered as values of a filter
 
-# `__main__` sets both: the function that opens a run's memory, and the id for the memory that
+# `__main__` sets both if it runs a command for a client, and the id also if a server's answer was
+# lost: the function that opens a run's memory, and the id for the memory that
 # `create` stores. Because of this id, a command that is sent twice stores only one memory.
 OPEN_MEMORY: "ContextVar[Callable[[Config, bool], Memories] | None]" = ContextVar(
     "open_memory", default=None

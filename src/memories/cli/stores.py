@@ -282,7 +282,7 @@ def apply_edits(
         yes: Whether the changes are already confirmed; otherwise, ask the user.
 
     Returns:
-        The lines of an export with all other memories in the folder, and the number of edits; None
+        The export lines of the folder's memories that weren't edited, and the number of edits; None
         if the user said no.
 
     Raises:

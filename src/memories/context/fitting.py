@@ -49,7 +49,7 @@ class Parts(NamedTuple):
 
 
 def parts_of(context: Mapping[str, Any]) -> Parts:
-    """Return the parts of a context; without the key `recalled`, there are no recalled turns."""
+    """Return the parts of a context. If the key `recalled` is missing, no turns were recalled."""
     return Parts(
         list(context["history"]), list(context.get("recalled", ())), list(context["memories"])
     )

@@ -180,7 +180,7 @@ def locate_unknown_token(match: Match[str]) -> Span | None:
 
 
 def locate_card(match: Match[str]) -> Span | None:
-    """Locate the number of a payment card."""
+    """Locate a payment card number."""
     if values.is_card(match["s"]):
         return match.span("s")
     return None

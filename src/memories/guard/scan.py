@@ -63,7 +63,7 @@ _KEY_TRAILER = (
 
 
 class _Group(NamedTuple):
-    """A character, and literals that contain it, each with the rules to try where it occurs."""
+    """A character, and the literals that contain it, with the rules to try where each occurs."""
 
     character: str
     literals: tuple[tuple[str, tuple[Rule, ...]], ...]

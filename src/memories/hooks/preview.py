@@ -36,7 +36,7 @@ class Line(NamedTuple):
         memory: The memory, or its entry in the scratchpad.
         is_shown: Whether the agent sees it.
         reason: The reason. In the session block: a group of `session_block.group_of` or a key of
-            `Block.omitted`, or `beyond`. For a prompt: `needed`, `correction`, `in_context`,
+            `SessionBlock.omitted`, or `beyond`. For a prompt: `needed`, `correction`, `in_context`,
             `recall_off`, `expired`, `corrected`, `below`, `other_project`, `beyond`, `no_room`, or
             a reason of `context.admission`.
         relevance: The log-odds that the prompt needs the memory; None in the session block.

@@ -222,9 +222,9 @@ def _build(
     while True:
         builder = ContextBuilder.from_config(gateway, config, budget)
         # The builder reads through `context.gathering` and `context.gateway`, which call
-        # `_GatedBackend.recall` and `_GatedBackend.recall_turns`, or `select_offline` without a
-        # store. `context.gathering` reads twice as many memories as wanted; the admission keeps
-        # `top_k`.
+        # `_GatedBackend.recall` and `_GatedBackend.recall_turns`. Without a store, `recall` raises
+        # `StoreUnreachable`, and `context.gathering` then calls `recall_offline` of the gateway. It
+        # reads twice as many memories as wanted; the admission keeps `top_k`.
         context = _leave_out(builder.build_recall(prompt), in_context)
         text = ""
         if context["memories"] or context["recalled"]:
@@ -296,7 +296,8 @@ class _GatedBackend(EngineBackend):
     ) -> list[Any]:
         """Return the documents of the memories that pass the gate, most relevant first.
 
-        A memory that was corrected is replaced with its correction. An expired memory is left out.
+        A memory that was corrected is replaced with its correction, and a newer memory may precede
+        an older one. An expired memory is left out.
         """
         if self._why_offline:
             raise StoreUnreachable(self._why_offline)
@@ -366,7 +367,7 @@ class _GatedBackend(EngineBackend):
     ) -> list[Any]:
         """Return the documents of the turns that pass the gate, in the order of the search.
 
-        Without a store, `context.gathering` does not call this.
+        If `recall` could not reach the store, `context.gathering` does not call this.
         """
         memories = self.memories.without_shared() if own else self.memories
         query = query_text[:MAX_QUERY_CHARACTERS]

@@ -256,7 +256,7 @@ def move(
 
 
 def delete(store: Store, config: Config, name: str, *, dry_run: bool = False) -> Deleted:
-    """Erase a namespace, so that no byte of it stays in the store or next to it.
+    """Erase a namespace; none of its bytes stay in the store or in files next to the store.
 
     This can't be undone.
 

@@ -66,7 +66,7 @@ class MemoriesSession:
         return await asyncio.to_thread(self._pop)
 
     async def clear_session(self) -> None:
-        """Erase the entire conversation, so that no byte of it stays in the store."""
+        """Erase the entire conversation; none of its bytes stay in the store."""
         await asyncio.to_thread(self._forget, None)
 
     def _turns(self, limit: int | None) -> list[Turn]:

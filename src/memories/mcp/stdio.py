@@ -88,7 +88,7 @@ class ServerSession(NamedTuple):
 
     Attributes:
         home: The home with the session files.
-        folder: The server's working folder, without links.
+        folder: The server's working folder, with symbolic links resolved.
         environment: The server's environment variables.
         since: When the server started, minus `EARLIER_SECONDS`, in seconds since 1970.
     """

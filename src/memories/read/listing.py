@@ -44,7 +44,7 @@ class Listing(NamedTuple):
         filters: `tags`, `written_by`, `trust`, `since`, `until` and `as_of`.
         deleted: List deleted memories instead of current ones.
         pending: List memories that await review instead.
-        selector: An expression that each memory must also meet.
+        selector: An expression that each memory must also match.
         project: List only global memories and memories of this project.
         sort: The name of the order; None for `created`.
         reverse: Reverse the order.
@@ -198,7 +198,7 @@ def _read_in_order_of_creation(
     selects: Selects | None,
     order: Order,
 ) -> list[Record]:
-    """Return at least `count` records in the order of creation, or all if there are fewer."""
+    """Return at least `count` records in order of creation, or all if there are fewer."""
     selected: list[Record] = []
     batch_size = count
     while len(selected) < count:
@@ -261,7 +261,7 @@ def _scan(
     *,
     newest_first: bool,
 ) -> list[Record]:
-    """Return the records that match any of several filters, in the order of creation."""
+    """Return the records that match any of several filters, in order of creation."""
     start = None if after is None else after[:2]
     by_ref: dict[Ref, Record] = {}
     for where in alternatives:
@@ -292,7 +292,7 @@ def _read_copies(
 
 
 def _position(record: Record) -> Position:
-    """Return a record's position in a listing. Ids are in the order of creation."""
+    """Return a record's position in a listing. Ids are in order of creation."""
     return record.ref.group, record.ref.position, record.ref.namespace
 
 

@@ -407,7 +407,7 @@ def compute_confidence(
     Args:
         policy: `stable` never decays.
         reference_at: The time from which age is counted; see `reference_time`.
-        now: The present, or another time of interest.
+        now: The current time, or another time of interest.
         half_life_hours: Hours until confidence is 0.0; greater than 0. A `HalfLife` may have a
             different value for this policy.
 

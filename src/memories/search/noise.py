@@ -101,6 +101,7 @@ def find_bounds(
     has_content = any(term not in STOP_WORDS for term in query.terms)
     familiar = has_content and embedder.familiarity(query.text) > MIN_FAMILIARITY
     if familiar and not space.familiar_noise:
+        # The words may be about a text in another language, which the model can't relate to them.
         return _NO_BOUNDS
     # Counting takes time in a large store, so only doubtful queries come this far.
     count = sum(store.count(where, at_most=_MAX_COUNT) for where in alternatives)

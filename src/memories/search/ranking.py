@@ -4,7 +4,8 @@
 The score is made in two steps. `fuse` compares the text with the query:
 
     words      = weighted mean of own words, the session's best, window words and session words
-                 own words = BM25 / max(best BM25 of all candidates, 4)
+                 own words = BM25 / max(best BM25 of all candidates, 4); without an
+                 embedder: BM25 / best BM25
     similarity = weighted mean of the cosines of the text, its window and its session
     signs      = weighted sum of signs for and against a text / sum of the word weights
     fused      = (words + weight × similarity + signs) / (1 + weight)
@@ -252,8 +253,8 @@ def fuse(evidence: Evidence, best_words: float, weight: float) -> Any:
     Args:
         evidence: Evidence for one candidate, or arrays for many.
         best_words: The best BM25 of all candidates.
-        weight: The weight of similarity relative to words. Without a similarity, only words and
-            signs count, and signs count no more than they would with a similarity.
+        weight: The weight of similarity relative to words. 0 without an embedder. For evidence
+            without a similarity, only words and signs count, and signs count less than words.
     """
     full_words = max(best_words, FULL_WORDS)
     if evidence.similarity is None:
@@ -362,7 +363,7 @@ def _score_all(
                 scored[ranked.row] = ranked._replace(score=best_score)
 
     def sort_key(ranked: Ranked) -> tuple[float, bool, float]:
-        # On a tie the newer memory comes first; turns have no age here and keep their order.
+        # On a tie the newer memory comes first. The age of a turn is 0, so turns keep their order.
         return -ranked.score, not ranked.features.verbatim, ranked.features.age_days
 
     return sorted(scored, key=sort_key)

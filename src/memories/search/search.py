@@ -1,9 +1,10 @@
 """The path of a search, from a caller's arguments to ranked candidates. Begin here.
 
-`Memories.search` or `explain` → `_search_store` → `search` → `parse_request` → `run_request`
+`Memories.search` or `explain` → `_search_tier` → `_search_store`
+       → `search` → `parse_request` → `run_request`
        → gather (`candidates`, `surroundings`) → `noise` (does the query mean anything here?)
        → `ranking` (orders candidates, and drops some with a reason) → `put_newer_first`
-       → `results` (hits; those that changed or expired come last)
+       → back in `Memories`: `results` (hits; those that changed or expired come last)
 
 The scratchpad has its own search by words: `scratchpad.matching`.
 """
@@ -101,7 +102,7 @@ def search(
         text: The question.
         filters: The search's filters and bounds; see `Memories.search`.
         config: The settings, which provide defaults for `filters`.
-        now: The present.
+        now: The current time.
 
     Raises:
         InvalidInput: A value is invalid.

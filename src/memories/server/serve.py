@@ -198,8 +198,8 @@ class Process:
         )
 
     def _say_how_to_sign_in(self, address: str) -> None:
-        """Print a link to the page at a terminal. Elsewhere, omit the token, which must not get
-        into a log.
+        """Print a link to the page. On a terminal it includes the token; elsewhere it does not,
+        since the token must not get into a log.
         """
         own = tokens.own(self.config.home)
         if sys.stdin.isatty() and sys.stderr.isatty():

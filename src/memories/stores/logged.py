@@ -228,9 +228,10 @@ class LoggedStore(StoreWrapper):
     def appending_to(self, batch: "BatchedStore") -> "LoggedStore":
         """Return a copy of this store that writes through a batch of the wrapped store.
 
-        A transaction of the copy adds the log entries, but commits nothing: that is done by the
-        transaction of the wrapped store in which the batch was made. Several stores may share the
-        batch. If this store is in a transaction, the copy is in it too.
+        If this store is in a transaction, the copy shares it, and that transaction adds the log
+        entries. Otherwise, a transaction of the copy adds them, but commits nothing: that is done
+        by the transaction of the wrapped store in which the batch was made. Several stores may
+        share the batch.
         """
         twin = copy.copy(self)
         twin.wrapped = twin._batch = batch
@@ -370,7 +371,7 @@ def batched_transaction(store: "Store") -> "Iterator[Store]":
             return
         batch = BatchedStore(store.wrapped)
         yield store.appending_to(batch)  # in the transaction of `store`
-        batch.flush()  # before the transaction adds the entry of the audit log
+        batch.flush()  # before the transaction adds its audit log entry
 
 
 _collected = threading.local()

@@ -341,7 +341,7 @@ class SharedByServers(Protocol):
     """
 
     def claims(self) -> "Claims":
-        """Return the table of requests with an idempotency key, which all servers share."""
+        """Return the table of requests with an idempotency key; all servers share the table."""
 
     def listen(self, callback: Callable[[], None]) -> Listener:
         """Call a function after each write to the log by any process, and whenever `hearing`

@@ -184,7 +184,8 @@ class TurnQuery(NamedTuple):
         vector: Shape (dimension,), unit length; None to search by words only.
         terms: See `Store.candidates`.
         k: How many results to find by vector, and how many by words.
-        days: The time spans that the query mentions, each as its first and last moment.
+        days: The time spans that the query mentions, widened by a few days for what is told later;
+            each as its first and last moment.
     """
 
     vector: "NDArray[np.float32] | None"
@@ -298,13 +299,13 @@ class Space(NamedTuple):
             compared.
         dimension: The length of a vector.
         noise_mean: With `noise_spread`, describes how similar the best of many memories is to a
-            meaningless query: see `ranking.noise_floor`. It depends on how far apart a model places
+            meaningless query: see `noise.noise_floor`. It depends on how far apart a model places
             unrelated texts.
         noise_spread: See `noise_mean`.
         weight: The weight of similarity relative to words in a score; it compensates for a model
             whose similarities span a narrow range.
         calibration: Slope and midpoint of the curve that maps a cosine to a similarity with the
-            same meaning for every embedder: see `ranking.calibrated`.
+            same meaning for every embedder: see `relevance.calibrate`.
         duplicate: The similarity above which two statements may say the same thing, as
             measured for the model.
         familiar_noise: Whether a query may count as noise even if the model knows its words. False

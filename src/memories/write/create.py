@@ -314,6 +314,7 @@ def _store_new(writer: Writer, prepared: Prepared, comparison: Comparison) -> Cr
         draft, memory_id, writer.lookup.namespace, created_at, prepared.redacted
     )
     record = stamp_record(writer.store, mark_suspicious(record))
+    # Retire first: this unlinks memories that the superseded one corrects.
     writer.retire(superseded, memory_id, created_at)
     if comparison.corrected:
         from memories.write.links import link_correction  # few memories correct another

@@ -49,7 +49,7 @@ def link_correction(
         store: The store in which the older memories are marked as corrected.
         newer: The memory that is about to become current.
         corrected: Memories that `newer` contradicts.
-        now: The present.
+        now: The current time.
         at: When `newer` becomes current; by default, when it was written.
 
     Returns:
@@ -81,7 +81,7 @@ def leave_chains(store: Store, records: Iterable[Record], now: datetime | None =
     Args:
         store: The store of the memories, in a transaction.
         records: Any one version of each memory.
-        now: The present; None to include expired corrections.
+        now: The current time; None to include expired corrections.
 
     Returns:
         The ids of memories that are no longer corrected.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from memories.write.repetitions import Repetition
 
 MAX_SIMILAR = 3
-# maximum number of corrected memories found, most similar first; a draft is linked to the newest
+# maximum number of corrected memories found, most similar first; see `link_correction`
 _MAX_CORRECTED = 3
 _NEAR_BEST = 0.25  # a memory is shown if its score is at most this far below the best one
 _EXAMINED = 12  # maximum number of rivals examined, the most similar first
@@ -82,7 +82,7 @@ class Comparison(NamedTuple):
         duplicates: Memories that say the same thing.
         similar: Memories that are similar but differ.
         corrected: Memories that give a different value for the same subject. `link_correction`
-            links the draft to the newest of them.
+            links the draft to the newest of them and to those that agree with it.
         rivals: All memories that the draft was compared with, most similar first.
     """
 

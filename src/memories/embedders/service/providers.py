@@ -313,8 +313,9 @@ def _url(text: str, provider: Provider, config: Config) -> SplitResult:
 def _key(provider: Provider, url: SplitResult, config: Config) -> tuple[Secret | None, str]:
     """Return the key to send, or None, and the setting that contains it or should contain it.
 
-    A maker's key is sent only to the maker's host. EMBEDDER_API_KEY is sent wherever EMBEDDER_URL
-    points, unless the URL comes from a `.env` in the working folder and the key does not.
+    A provider's key is sent only to that provider's host. EMBEDDER_API_KEY is sent wherever
+    EMBEDDER_URL points, unless the URL comes from a `.env` in the working folder and the key does
+    not.
 
     Raises:
         ConfigError: The key may not be sent there, or is invalid.

@@ -114,7 +114,7 @@ def accept(call: Call) -> Any:
 
 
 def reject(call: Call) -> Any:
-    """Delete memories that wait for review."""
+    """Delete memories that are waiting for review."""
     named, selected = _select(call)
     dry_run = call.arguments.get("dry_run", False)
     return shapes.reject_result(

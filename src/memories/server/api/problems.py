@@ -1,4 +1,4 @@
-"""Turns errors into HTTP answers: problem details (RFC 9457) with the command's messages, and a
+"""Turns errors into HTTP responses: problem details (RFC 9457) with the command's messages, and a
 status for each kind of error.
 """
 

@@ -451,7 +451,7 @@ def _authorize(server: Server, route: Route, request: Request, arguments: dict[s
 
 
 def _make_response(route: Route, call: Call) -> Response:
-    """Handle a request, or repeat the answer to its idempotency key."""
+    """Handle a request, or repeat the earlier answer for its idempotency key."""
     key = call.request.headers.get("idempotency-key")
     if key is None or not route.repeatable:
         return json_response(*_handle(route, call))

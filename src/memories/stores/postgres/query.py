@@ -236,7 +236,7 @@ class Selection(NamedTuple):
         sql: The condition.
         values: The values of its placeholders.
         namespaces: The distinct namespaces.
-        collection: Memories or turns.
+        collection: Memories, turns or the log.
         states: The states that may match: False for live, True for ended.
         whole: Whether all records in these states match.
         broad: Whether all live records in the namespaces match.

@@ -185,7 +185,7 @@ class RestTransport:
         )
 
     def _reason(self, answer: Answer) -> str:
-        """Return the reason for a refusal; empty if it isn't in Qdrant's format."""
+        """Return the reason that an error response gives; empty if it isn't in Qdrant's format."""
         try:
             reason = answer.value["status"]["error"]
         except (LookupError, TypeError):

@@ -98,9 +98,9 @@ class SQLiteFile:
     ) -> Iterator[apsw.Connection]:
         """Yield a connection in a transaction that excludes other writers; commit at the end.
 
-        The lock on the side file is taken before SQLite's own lock, and lets writers queue in a
-        fair order. Inside another `write`, this is a savepoint: an error undoes only the savepoint,
-        even if it is caught.
+        The lock on the side file (`.lock`) is taken before SQLite's own lock, and lets writers
+        queue in a fair order. Inside another `write`, this is a savepoint: an error undoes only the
+        savepoint, even if it is caught.
 
         Args:
             wait_seconds: How long to wait for other writers; by default `BUSY_SECONDS`.

@@ -88,7 +88,7 @@ _TOWARDS = frozenset(
 )
 _PLACES = (SOFT | _TOWARDS) - {"with"}  # "works with" can have many objects
 _QUANTITIES = frozenset("always only most some few many all every half".split())
-# Verbs whose subject has only one time; not `open`, since a museum may open on several days.
+# Verbs of events that happen at only one time; not `open`, since a museum may open on several days.
 _TIMED = (SINGLE | {"is", "happen", "occur", "meet", "fall"}) - {"open"}
 _TIME_OF_DAY = re.compile(r"(\d{1,2}):\d\d")
 _HALF_DAY_HOURS = 6

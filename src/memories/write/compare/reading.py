@@ -175,7 +175,7 @@ def _spell_out(text: str, codes: Sequence[str]) -> str:
 
 
 def _dial(number: re.Match[str]) -> str:
-    """Return a telephone or other long number with hyphens, or with a country code and a plus."""
+    """Return a long number, such as a telephone number, with hyphens or a country code."""
     if number[1]:
         digits = re.sub(r"\D", "", number[0])
         return f"+{digits.lstrip('0')}"
