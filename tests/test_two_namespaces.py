@@ -422,7 +422,7 @@ def test_a_blocked_erasure_is_finished_even_if_another_namespace_has_the_id(
         ):  # carl never had it, so he has no erasure to finish
             carl.forget(shared_store.ids.main)
         assert bob.status().erasing
-        assert bob.forget(shared_store.ids.main) == (shared_store.ids.main, 0, (), 0, None)
+        assert bob.forget(shared_store.ids.main) == (shared_store.ids.main, 0, (), 0, ())
         assert not bob.status().erasing
         assert contents(bob, "shared") == shared
 

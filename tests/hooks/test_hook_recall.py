@@ -190,7 +190,7 @@ def test_a_damaged_receipt_stops_no_session(hook: Hook, damage: str) -> None:
 
 
 def test_recall_reads_the_register_that_connect_writes() -> None:
-    assert model_context.CONNECTED == files._REGISTER
+    assert model_context.CONNECTED == files.REGISTER
 
 
 def test_a_prompt_switches_the_identity(hook: Hook, home: Path) -> None:
