@@ -83,10 +83,10 @@ def set_format(name: str) -> str:
 
 def configure(config: "Config") -> None:
     """Use the format that the settings name, and remember which store an option named."""
-    from memories.core.urls import without_password  # a help page doesn't need it
-
     set_format(config.format)
     if config.sources["store"] == "flag":
+        from memories.core.urls import without_password  # few commands name a store
+
         _run.get().store_option = f" --store {shlex.quote(without_password(config.store))}"
 
 

@@ -4,8 +4,8 @@
 The score is made in two steps. `fuse` compares the text with the query:
 
     words      = weighted mean of own words, the session's best, window words and session words
-                 own words = BM25 / max(best BM25 of all candidates, 4); without an
-                 embedder: BM25 / best BM25
+                 own words = BM25 / max(best BM25 of all candidates, 4); without a
+                 similarity: BM25 / best BM25
     similarity = weighted mean of the cosines of the text, its window and its session
     signs      = weighted sum of signs for and against a text / sum of the word weights
     fused      = (words + weight × similarity + signs) / (1 + weight)

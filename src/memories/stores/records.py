@@ -184,8 +184,8 @@ class TurnQuery(NamedTuple):
         vector: Shape (dimension,), unit length; None to search by words only.
         terms: See `Store.candidates`.
         k: How many results to find by vector, and how many by words.
-        days: The time spans that the query mentions, widened by a few days for what is told later;
-            each as its first and last moment.
+        days: The time spans that the query mentions, widened by a few days, since people
+            may mention an event before or after it; each as its first and last moment.
     """
 
     vector: "NDArray[np.float32] | None"

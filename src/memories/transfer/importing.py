@@ -65,7 +65,7 @@ class Imported:
         without_vector: How many were stored without a vector, since there is no embedder.
         redacted: How many secrets of each kind were removed.
         unchecked: Whether the file may be incomplete: an export in the first version of the format
-            has no last line that would prove otherwise.
+            lacks the last line, which marks the end.
         pending: How many memories wait for review, by namespace.
         proposals: How many proposals by `memory tidy` were left out of a foreign file.
     """
