@@ -1,8 +1,9 @@
 """Connecting and disconnecting a host: plans the changes, then writes all of them or none."""
 
+import contextlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -187,18 +188,13 @@ class Connector:
             InvalidInput: A file has changed in the meantime.
             SystemFault: A file can't be written.
         """
-        with locked(self.folder / "connect.lock"):
+        with locked(self.folder / "connect.lock"), _all_or_none(target) as applied:
             records = self._written_files(target)
-            written = self._apply(target, changes, records, keep_copies=True)
+            written = self._apply(target, changes, records, applied, keep_copies=True)
             records.update((file.path, file) for file in written)
             try:
                 files.keep_receipt(self.folder, target.place, list(records.values()))
             except OSError as exc:
-                applied = [
-                    (change, list(file.folders))
-                    for change, file in zip(changes, written, strict=True)
-                ]
-                _put_back(applied, private=target.is_private)
                 raise files.write_error(self.folder / files.REGISTER, exc) from exc
         return written
 
@@ -211,7 +207,8 @@ class Connector:
         """
         with locked(self.folder / "connect.lock"):
             records = self._written_files(target)
-            self._apply(target, changes, records, keep_copies=False)
+            with _all_or_none(target) as applied:
+                self._apply(target, changes, records, applied, keep_copies=False)
             folders: list[str] = []
             for written in records.values():
                 folders += written.folders
@@ -230,11 +227,15 @@ class Connector:
         target: Target,
         changes: Sequence[Change],
         records: dict[str, WrittenFile],
+        applied: list[tuple[Change, list[str]]],
         *,
         keep_copies: bool,
     ) -> list[WrittenFile]:
-        """Write all changes; if one of them can't be written, restore all files."""
-        applied: list[tuple[Change, list[str]]] = []
+        """Write all changes, and add each written one to `applied` with the folders created for it.
+
+        Returns:
+            A record of each file that was written and not removed.
+        """
         written = []
         for change in changes:
             check = partial(target.refuse_changed, change)
@@ -251,11 +252,8 @@ class Connector:
                     )
                     written.append(_record(change, change.after, copy, folders, record))
                 applied.append((change, folders))
-            except BaseException as exc:
-                _put_back(applied, private=target.is_private)
-                if isinstance(exc, OSError):
-                    raise files.write_error(change.path, exc) from exc
-                raise
+            except OSError as exc:
+                raise files.write_error(change.path, exc) from exc
         return written
 
     def _copy(self, target: Target, change: Change, record: WrittenFile | None) -> Path | None:
@@ -356,13 +354,20 @@ def _record(
     )
 
 
-def _put_back(applied: Sequence[tuple[Change, list[str]]], *, private: bool) -> None:
-    for change, folders in reversed(applied):
-        if change.before is None:
-            files.remove(change.path)
-            files.remove_empty(folders)
-        else:
-            files.write(change.path, change.before, private=private)
+@contextlib.contextmanager
+def _all_or_none(target: Target) -> Iterator[list[tuple[Change, list[str]]]]:
+    """Yield a list for the applied changes; if the context fails, restore their files."""
+    applied: list[tuple[Change, list[str]]] = []
+    try:
+        yield applied
+    except BaseException:
+        for change, folders in reversed(applied):
+            if change.before is None:
+                files.remove(change.path)
+                files.remove_empty(folders)
+            else:
+                files.write(change.path, change.before, private=target.is_private)
+        raise
 
 
 def make_entries(target: Target, program: Program, environment: dict[str, str]) -> Entries:
