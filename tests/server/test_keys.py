@@ -4,6 +4,7 @@ import contextlib
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -291,6 +292,20 @@ def test_processes_share_the_table_and_its_size_is_bounded(
     assert count_rows(file) <= 5 + 5
     for table in (one, other):
         table.close()
+
+
+def test_two_servers_may_create_the_table_at_once(tmp_path: Path) -> None:
+    together = threading.Barrier(2)
+
+    def open_table(file: Path) -> FileClaims:
+        together.wait(WAIT)
+        return FileClaims(file)
+
+    with ThreadPoolExecutor(2) as servers:
+        for number in range(100):
+            file = tmp_path / str(number) / "m.db-requests"
+            for table in servers.map(open_table, [file, file]):
+                table.close()
 
 
 def count_rows(file: Path) -> int:

@@ -69,6 +69,23 @@ def file_of(config: Config) -> Path:
     return config.home / f"requests-{crc32(where.encode('utf-8', 'surrogateescape')):08x}"
 
 
+def _use_log(database: apsw.Connection) -> None:
+    """Switch a file to a write-ahead log.
+
+    SQLite doesn't wait if two connections switch a new file at once, so this tries again.
+    """
+    deadline = time.monotonic() + _BUSY_MS / 1000
+    is_switched = False
+    while not is_switched:
+        try:
+            database.execute("PRAGMA journal_mode = WAL")
+            is_switched = True
+        except apsw.BusyError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
 class FileClaims:
     """Implements `Claims` in a SQLite file.
 
@@ -114,7 +131,7 @@ class FileClaims:
             database = apsw.Connection(str(self._file))
             database.set_busy_timeout(_BUSY_MS)
             database.execute("PRAGMA page_size = 1024")  # less to write for each small row
-            database.execute("PRAGMA journal_mode = WAL")
+            _use_log(database)
             database.execute("PRAGMA synchronous = NORMAL")
             database.execute(_SCHEMA)
             database.execute("PRAGMA user_version = 1")  # this write creates the write-ahead log
