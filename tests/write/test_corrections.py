@@ -21,7 +21,7 @@ from memories.transfer.export import export
 from memories.transfer.importing import import_
 from memories.transfer.intake import Intake
 from memories.transfer.migrate import migrate
-from memories.write.compare.corrections import corrects
+from memories.write.compare.corrections import is_correction
 from memories.write.compare.duplicates import Relation, compare_texts
 from tables import failures_of
 from verdicts import changed
@@ -78,7 +78,7 @@ def test_an_additional_purpose_corrects_nothing() -> None:
         ("We use the staging database for demos.", "We use the staging database for tests."),
         ("Alice uses Docker Compose for testing.", "Alice uses Docker Compose for demos."),
     ]
-    assert [pair for pair in pairs if corrects(*reversed(pair), 0.9, threshold=0.5)] == []
+    assert [pair for pair in pairs if is_correction(*reversed(pair), 0.9, threshold=0.5)] == []
 
 
 def test_the_end_of_a_chain_is_corrected(memories: Memories) -> None:
@@ -114,8 +114,8 @@ def test_a_shorter_text_corrects_nothing() -> None:
         "The color is blue",
     ):
         less = old.rpartition(" ")[0].removesuffix(" at").removesuffix(" in")
-        assert not corrects(less, old, None, threshold=0.8)
-        assert not corrects(old, less, None, threshold=0.8)
+        assert not is_correction(less, old, None, threshold=0.8)
+        assert not is_correction(old, less, None, threshold=0.8)
 
 
 @pytest.mark.parametrize("side", ["corrects", "corrected_by"])
@@ -190,7 +190,7 @@ def test_a_reworded_correction_stays_linked(memories: Memories) -> None:
 def test_one_thing_of_several_is_not_corrected_by_another(
     older: str, newer: str, is_link: bool
 ) -> None:
-    assert corrects(newer, older, None, threshold=1.0) is is_link
+    assert is_correction(newer, older, None, threshold=1.0) is is_link
 
 
 def test_not_corrects_requires_an_existing_link(memories: Memories) -> None:
@@ -287,7 +287,9 @@ def rows(name: str) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("name", ["correction_pairs.jsonl", "correction_pairs_unseen.jsonl"])
 def test_corrections_are_linked_and_facts_of_other_subjects_are_not(name: str) -> None:
-    judged = [(row, corrects(row["new"], row["old"], None, threshold=0.8)) for row in rows(name)]
+    judged = [
+        (row, is_correction(row["new"], row["old"], None, threshold=0.8)) for row in rows(name)
+    ]
     right = [linked for row, linked in judged if row["kind"] == "correction"]
     wrong = [linked for row, linked in judged if row["kind"] != "correction"]
     assert sum(right) / len(right) >= 0.95
@@ -456,13 +458,15 @@ def test_links_in_a_foreign_file_are_ignored(memories: Memories, tmp_path: Path)
     ],
 )
 def test_two_verbs_or_two_changed_values_still_make_a_correction(one: str, other: str) -> None:
-    assert corrects(other, one, None, threshold=0.8)
+    assert is_correction(other, one, None, threshold=0.8)
 
 
 @pytest.mark.parametrize("threshold", [0.8, 1.0])
 def test_sentences_under_one_heading_are_not_linked(threshold: float) -> None:
-    assert not corrects("Bees: Bob fears them", "Bees: Ann keeps them", None, threshold=threshold)
-    assert corrects("Editor: vim", "Editor: emacs", None, threshold=threshold)
+    assert not is_correction(
+        "Bees: Bob fears them", "Bees: Ann keeps them", None, threshold=threshold
+    )
+    assert is_correction("Editor: vim", "Editor: emacs", None, threshold=threshold)
 
 
 def _linked(name: str) -> list[tuple[str, str, bool]]:
@@ -471,7 +475,7 @@ def _linked(name: str) -> list[tuple[str, str, bool]]:
     """
     rows = [json.loads(line) for line in (DATA / name).read_text(encoding="utf-8").splitlines()]
     return [
-        (row["kind"].split("-")[0], row["language"], corrects(new, old, None, threshold=0.8))
+        (row["kind"].split("-")[0], row["language"], is_correction(new, old, None, threshold=0.8))
         for row in rows
         for new, old in ((row["new"], row["old"]), (row["old"], row["new"]))
     ]
@@ -500,7 +504,7 @@ def test_pairs_that_were_written_before_the_rules_are_judged_as_recorded() -> No
         for new, old in ((row["new"], row["old"]), (row["old"], row["new"])):
             relation = compare_texts(new, old, 0.9, threshold=0.7).relation
             is_refused = relation in {Relation.SAME, Relation.DUPLICATE}
-            is_linked = not is_refused and corrects(new, old, 0.9, threshold=0.7)
+            is_linked = not is_refused and is_correction(new, old, 0.9, threshold=0.7)
             judged.append(((row["kind"], new, old), (is_refused, is_linked)))
     assert changed("fresh pairs", judged) == []
     counts = Counter((kind, *verdict) for (kind, *_), verdict in judged)
@@ -589,8 +593,8 @@ def test_pairs_that_were_written_before_the_rules_are_judged_as_recorded() -> No
     ],
 )
 def test_compatible_facts_are_not_linked(one: str, other: str) -> None:
-    assert not corrects(one, other, None, threshold=0.8)
-    assert not corrects(other, one, None, threshold=0.8)
+    assert not is_correction(one, other, None, threshold=0.8)
+    assert not is_correction(other, one, None, threshold=0.8)
 
 
 ANNOUNCED = [
@@ -640,4 +644,4 @@ ANNOUNCED = [
 
 def test_announced_changes_and_handed_over_roles_are_corrections() -> None:
     rows = [(new, old, None, expected) for new, old, expected in ANNOUNCED]
-    assert failures_of(rows, functools.partial(corrects, threshold=0.8)) == []
+    assert failures_of(rows, functools.partial(is_correction, threshold=0.8)) == []

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from memories import Draft, Memories
 from memories.embedders.minilm import MiniLM
 from memories.write.compare import duplicates, grammar
-from memories.write.compare.corrections import corrects
+from memories.write.compare.corrections import is_correction
 from memories.write.compare.duplicates import (
     Relation,
     TextComparison,
@@ -266,7 +266,7 @@ def test_the_verdicts_on_edited_texts_are_unchanged() -> None:
         for old in (row["new"], row["old"])[number % 2 :]:
             verdict = (
                 *map(str, compare_as_near(edited, old)),
-                corrects(edited, old, None, threshold=0.8),
+                is_correction(edited, old, None, threshold=0.8),
             )
             judged.append(((edited, old), verdict))
     assert changed("edited texts", judged) == []

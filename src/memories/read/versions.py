@@ -188,7 +188,7 @@ def to_memory(latest: Record, now: datetime, half_life_hours: float) -> Memory:
     """Return the memory whose latest version is the given record, as of `now`."""
     fields = latest.fields
     has_ended = latest.ended_at is not None and latest.ended_at <= now
-    corrected = () if has_ended else corrects(latest, now)
+    corrected = () if has_ended else read_corrected_ids(latest, now)
     return Memory(
         id=latest.ref.group,
         namespace=latest.ref.namespace,
@@ -215,7 +215,7 @@ def to_memory(latest: Record, now: datetime, half_life_hours: float) -> Memory:
         data=fields.get("data"),
         corrects=next(iter(corrected), None),
         also_corrects=corrected[1:],
-        corrected_by=None if has_ended else corrected_by(latest, now),
+        corrected_by=None if has_ended else read_correction_id(latest, now),
         pinned=PINNED in latest.labels,
         anchors=split_anchors(fields.get("anchors")),
         valid_until=time_of(fields, "valid_until"),
@@ -278,12 +278,12 @@ def _acceptance(fields: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def corrects(record: Record, now: datetime) -> tuple[str, ...]:
+def read_corrected_ids(record: Record, now: datetime) -> tuple[str, ...]:
     """Return the ids of the memories that a version corrects at a given time."""
-    return record.names("corrects") if _is_ahead(corrects_until(record), now) else ()
+    return record.names("corrects") if _is_ahead(compute_correction_end(record), now) else ()
 
 
-def corrects_until(record: Record) -> int | None:
+def compute_correction_end(record: Record) -> int | None:
     """Return the time until which a version corrects others, in milliseconds since 1970; None for
     no end.
 
@@ -296,15 +296,21 @@ def corrects_until(record: Record) -> int | None:
     return None if corrected_until is None else max(valid_until, corrected_until)
 
 
-def corrected_by(record: Record, now: datetime) -> str | None:
+def is_corrected(record: Record, now: datetime) -> bool:
+    """Return whether another memory corrects a version at a given time."""
+    return read_correction_id(record, now) is not None
+
+
+def read_correction_id(record: Record, now: datetime) -> str | None:
     """Return the id of the memory that corrects a version at a given time, if any. A correction
     that has expired doesn't count.
     """
-    is_corrected = _is_ahead(record.fields.get("corrected_until"), now)
-    return linked_correction(record, now) if is_corrected else None
+    if not _is_ahead(record.fields.get("corrected_until"), now):
+        return None
+    return read_linked_correction_id(record, now)
 
 
-def linked_correction(record: Record, now: datetime) -> str | None:
+def read_linked_correction_id(record: Record, now: datetime) -> str | None:
     """Return the id of the memory that had been linked to a version as its correction by `now`, if
     any, even if it has expired.
     """
@@ -321,6 +327,7 @@ def has_expired(record: Record, now: datetime) -> bool:
 
 
 def _is_ahead(millis: int | None, now: datetime) -> bool:
+    """Return whether a time in milliseconds since 1970 has not passed yet; None never passes."""
     return millis is None or now <= from_millis(millis)
 
 

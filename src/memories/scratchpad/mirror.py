@@ -250,7 +250,7 @@ def is_shown(record: Record, now: datetime) -> bool:
 
     A memory that was deleted, replaced or corrected, or that is waiting for review, may not.
     """
-    return record.ended_at is None and versions.corrected_by(record, now) is None
+    return record.ended_at is None and not versions.is_corrected(record, now)
 
 
 def entry_of(record: Record, now: datetime) -> Entry | None:

@@ -323,7 +323,7 @@ def select_from_all(store: Store, namespace: str, rules: EntryRules, now: dateti
 
 def _find_end(records: Iterable[Record], now: datetime) -> str:
     """Return when the first correction of a memory will expire, ISO 8601; empty if none will."""
-    corrected = [record for record in records if versions.corrected_by(record, now) is not None]
+    corrected = [record for record in records if versions.is_corrected(record, now)]
     ends = [versions.time_of(record.fields, "corrected_until") for record in corrected]
     return min([to_iso(end) for end in ends if end is not None], default="")
 

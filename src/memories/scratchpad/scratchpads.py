@@ -13,7 +13,7 @@ from memories.errors import InvalidInput, StoreError
 from memories.guard import validate
 from memories.models import OFTEN, SHARED
 from memories.read.lookup import Lookup, apply_filters, complete_project, with_global
-from memories.read.versions import corrected_by
+from memories.read.versions import is_corrected
 from memories.settings import Config
 from memories.stores import Store
 from memories.stores.records import SEARCHED, Collection, Filter
@@ -188,7 +188,7 @@ class Scratchpads:
         now = self._clock()
         frequent: dict[str, list[Record]] = {}
         for record in records:
-            if record.accesses + 1 >= OFTEN and corrected_by(record, now) is None:
+            if record.accesses + 1 >= OFTEN and not is_corrected(record, now):
                 frequent.setdefault(record.ref.namespace, []).append(record)
         for namespace, candidates in frequent.items():
             unplaced = self._select_unplaced(namespace, candidates)

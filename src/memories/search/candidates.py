@@ -196,5 +196,5 @@ def memory_features(
         on_date=on_date,
         verbatim=is_verbatim,
         name=name,
-        corrected_by=versions.corrected_by(record, query.judged_at) or "",
+        corrected_by=versions.read_correction_id(record, query.judged_at) or "",
     )

@@ -20,7 +20,7 @@ from memories.guard import validate
 from memories.languages.text import query_terms, stop_terms
 from memories.read.lookup import Lookup, apply_filters, only_pending, with_global
 from memories.read.subjects import REPLACES, has_words_of, score_replacement
-from memories.read.versions import corrected_by, has_expired
+from memories.read.versions import has_expired, is_corrected
 from memories.search import noise
 from memories.search.candidates import Gathered, Query, gather_standalone
 from memories.search.filters import FILTERS, SearchFilters
@@ -424,7 +424,7 @@ def _is_examined(ranked: Ranked, gathered: Gathered) -> bool:
 def _may_replace(store: Store, query: Query, newer: Record, older: Record) -> bool:
     if newer.ref.namespace != older.ref.namespace or has_expired(newer, query.judged_at):
         return False
-    if corrected_by(newer, query.judged_at) is not None:
+    if is_corrected(newer, query.judged_at):
         return False
     if newer.labels.get("project") != older.labels.get("project"):
         return False

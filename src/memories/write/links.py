@@ -22,8 +22,8 @@ from memories.core.times import to_millis
 from memories.read.versions import (
     LINK,
     NOT_CORRECTS,
-    corrected_by,
-    corrects_until,
+    compute_correction_end,
+    is_corrected,
     stated_at,
 )
 from memories.stores.protocol import Store, find_first
@@ -59,7 +59,7 @@ def link_correction(
     ends_of_chains: dict[str, Record] = {}
     for record in corrected:
         live = _find_live(store, record, record.ref.group)
-        if live is None or corrected_by(live, now) is not None:
+        if live is None or is_corrected(live, now):
             continue
         # A memory whose correction has expired is still linked, so its chain continues.
         end = [live, *_corrections_of(store, live)][-1]
@@ -107,7 +107,7 @@ def leave_chains(store: Store, records: Iterable[Record], now: datetime | None =
                 _mark_corrected(store, older, newer)
                 continue
             _unmark_corrected(store, older)
-            if now is None or corrected_by(older, now) is not None:
+            if now is None or is_corrected(older, now):
                 uncorrected.add(older.ref.group)
     return uncorrected
 
@@ -268,7 +268,7 @@ def find_last_correction(store: Store, record: Record, at: datetime) -> Record |
     """Return the last memory in the chain of corrections that begins with `record`; None if
     `record` had not been corrected by the time `at`, or if its correction is no longer current.
     """
-    if corrected_by(record, at) is None:
+    if not is_corrected(record, at):
         return None
     corrections = _corrections_of(store, record)
     return corrections[-1] if corrections else None
@@ -360,9 +360,9 @@ def _repeats(record: Record, other: Record) -> bool:
 
 def _contradicts(newer: Record, older: Record) -> bool:
     """Return whether a text gives a different value from an older one, judged by their words."""
-    from memories.write.compare.corrections import corrects  # slow: it reads word lists
+    from memories.write.compare.corrections import is_correction  # slow: it reads word lists
 
-    return corrects(newer.text, older.text, None, threshold=_BY_WORDS)
+    return is_correction(newer.text, older.text, None, threshold=_BY_WORDS)
 
 
 def _find_live(store: Store, beside: Record, group: str | None) -> Record | None:
@@ -398,7 +398,7 @@ def _mark_corrected(
         older,
         corrected_by=newer.ref.group,
         corrected_at=to_millis(at or newer.created_at),
-        corrected_until=corrects_until(newer),
+        corrected_until=compute_correction_end(newer),
     )
     _pass_on_end(store, marked)
     return marked
@@ -415,7 +415,7 @@ def _pass_on_end(store: Store, newer: Record) -> None:
     changed = [newer]
     while changed:
         newer = changed.pop()
-        until = corrects_until(newer)
+        until = compute_correction_end(newer)
         changed += [
             _change(store, older, corrected_until=until)
             for older in _find_corrected(store, newer)

@@ -162,7 +162,7 @@ class Repetition(NamedTuple):
 
     def was_corrected(self) -> bool:
         """Return whether the memory had been corrected before this repetition."""
-        return versions.corrected_by(self.record, self.at) is not None
+        return versions.is_corrected(self.record, self.at)
 
     def count_conflicts(self) -> int:
         """Return how many of the draft's tags and fields conflict with the memory's."""

@@ -195,8 +195,9 @@ class Rollback(NamedTuple):
         if not is_live:
             return Change("restore", latest, then)
         # A memory that was stated again may have new links.
-        correction = versions.linked_correction(then, self.to)
-        is_restated = then.ref != latest.ref and correction != latest.fields.get("corrected_by")
+        correction_id = versions.read_linked_correction_id(then, self.to)
+        has_other_correction = correction_id != latest.fields.get("corrected_by")
+        is_restated = then.ref != latest.ref and has_other_correction
         if self._content_of(latest) == self._content_of(then) and not is_restated:
             return None
         return Change("update", latest, then)
@@ -294,7 +295,7 @@ class Rollback(NamedTuple):
         for group, change in changes.items():
             then = change.then
             if then is not None and change.action in ("restore", "update"):
-                if versions.linked_correction(then, self.to) is None:
+                if versions.read_linked_correction_id(then, self.to) is None:
                     then = then._replace(fields={**then.fields, "corrected_by": None})
                 pairs.append((new[group], then))
         pairs += [(record, changes[record.ref.group].latest) for record, _ in pairs]

@@ -309,7 +309,7 @@ def _find_alike(writer: Writer, records: Sequence[Record]) -> Iterator[Suggestio
                         for older in corrected
                         if _is_older(older, record)
                         and older.ref.group not in refused
-                        and versions.corrected_by(older, writer.now) is None
+                        and not versions.is_corrected(older, writer.now)
                     ],
                 )
 

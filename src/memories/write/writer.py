@@ -176,7 +176,7 @@ class Writer(NamedTuple):
     ) -> Comparison:
         """Compare a draft, word by word, with memories that it may repeat or correct."""
         # These modules read word lists, which most drafts don't need.
-        from memories.write.compare.corrections import corrects
+        from memories.write.compare.corrections import is_correction
         from memories.write.compare.duplicates import Relation, compare_texts
 
         same: list[Record] = []
@@ -200,15 +200,17 @@ class Writer(NamedTuple):
                 else:
                     duplicates.append(self._to_similar(candidate, difference))
                 continue
-            is_corrected = False
+            corrects_record = False
             if len(corrected) < _MAX_CORRECTED and self._may_correct(draft, record):
                 text = record.text
-                is_corrected = corrects(draft.content, text, similarity, threshold=threshold)
-            if is_corrected:
+                corrects_record = is_correction(
+                    draft.content, text, similarity, threshold=threshold
+                )
+            if corrects_record:
                 corrected.append(record)
                 if not difference:  # too dissimilar for the first comparison
                     difference = compare_texts(draft.content, text, 1.0, threshold=1.0).difference
-            if is_corrected or relation is Relation.DIFFERS:
+            if corrects_record or relation is Relation.DIFFERS:
                 similar.append(self._to_similar(candidate, difference))
         return Comparison(
             self._choose_repeated(same, draft, vectors),
@@ -248,7 +250,7 @@ class Writer(NamedTuple):
         current = [
             rival
             for rival in comparison.rivals
-            if versions.corrected_by(rival.record, self.now) is None
+            if not versions.is_corrected(rival.record, self.now)
         ]
         similarities = [rival.similarity for rival in current]
         if comparison.corrected:
@@ -273,7 +275,7 @@ class Writer(NamedTuple):
         scored: list[tuple[float, Candidate]] = []
         for candidate in rivals[:_EXAMINED]:
             record = candidate.record
-            if versions.corrected_by(record, self.now) is not None:
+            if versions.is_corrected(record, self.now):
                 continue
             score = score_replacement(draft.content, record.text, candidate.similarity, space)
             if record.ref.group in draft.seen:
@@ -326,8 +328,8 @@ class Writer(NamedTuple):
         record is corrected by a memory that the draft doesn't supersede.
         """
         have_keys = draft.key is not None and record.key is not None
-        correction = versions.corrected_by(record, self.now)
-        return not have_keys and correction in (None, draft.supersedes)
+        correction_id = versions.read_correction_id(record, self.now)
+        return not have_keys and correction_id in (None, draft.supersedes)
 
     def _choose_repeated(self, same: Sequence[Record], draft: Draft, vectors: Any) -> Record | None:
         """Return the memory that a draft repeats. If there are several, return the one that it
@@ -360,7 +362,7 @@ class Writer(NamedTuple):
             namespace=record.ref.namespace,
             origin=origin_of(record.labels),
             suspicious=record.names("suspicious"),
-            corrected_by=versions.corrected_by(record, self.now),
+            corrected_by=versions.read_correction_id(record, self.now),
         )
 
 

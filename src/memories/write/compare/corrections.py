@@ -6,7 +6,7 @@ A correction gives a different value for the same subject in the same place: "th
 ("likes tea", "likes coffee"). In doubtful cases nothing is linked, and the old fact is shown
 without a mark.
 
-`corrects` applies these rules after quick checks. `write.writer` compares only memories of one
+`is_correction` applies these rules after quick checks. `write.writer` compares only memories of one
 project, and never two that both have keys (`_may_correct`). `write.links` chooses among several
 corrected memories.
 
@@ -112,7 +112,7 @@ _ONE_OF_SEVERAL = re.compile(
 )
 
 
-def corrects(new: str, old: str, similarity: float | None, *, threshold: float) -> bool:
+def is_correction(new: str, old: str, similarity: float | None, *, threshold: float) -> bool:
     """Return whether a new text corrects an old one that it doesn't repeat.
 
     Args:
