@@ -450,6 +450,9 @@ def test_a_bad_namespace_is_quoted_with_the_rule(memory: Command, name: str) -> 
         (("serve", "--host", ""), "--host is empty; give it a value"),
         (("serve", "--host-name", " "), "--host-name is empty; give it a value"),
         (("serve", "--public-url", ""), "--public-url is empty; give it a value"),
+        (("turns", "list", "--title", ""), "title is empty"),
+        (("turns", "list", "--title", " "), "title is empty"),
+        (("turns", "list", "--user", ""), "user is empty"),
         (("list", "--store", "chroma://a b:8000"), 'the host "a b" in the URL of ChromaDB'),
         (("list", "--store", "qdrant://a b:6333"), 'the host "a b" in the URL of Qdrant'),
     ],
@@ -460,6 +463,30 @@ def test_an_empty_or_unknown_value_is_refused(
     answer = memory(*arguments, "--yes") if "reject" in arguments else memory(*arguments)
     assert (answer.code, answer.out) == (2, "")
     assert part in answer.error
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "bogus",
+        "memory.example.org",
+        "ftp://a",
+        "https://",
+        "https://:80",
+        "https://[x",
+        "http://a:b",
+    ],
+)
+def test_serve_refuses_a_public_url_without_a_scheme_and_a_host(
+    memory: Command, home: Path, url: str
+) -> None:
+    answer = memory("serve", "--public-url", url)
+    assert answer.code == 2
+    assert answer.error == (
+        "--public-url must be an http:// or https:// URL with a host, such as "
+        f'https://memory.example.org, not "{url}"'
+    )
+    assert not home.exists() or not any(home.iterdir())
 
 
 @pytest.mark.parametrize("scheme", ["sqlite", "files"])

@@ -33,6 +33,7 @@ from memories.scratchpad.entries import (
     sort_entries,
 )
 from memories.scratchpad.text import is_edited
+from memories.search.filters import Tier
 from memories.search.relevance import Relevance, factor, freshness
 from memories.stores import open_store
 from scratchpad.conftest import contents, edit, file_of, store
@@ -543,6 +544,15 @@ def test_an_offline_search_uses_the_file_and_a_search_does_not(
             fresh.explain(
                 "tabs", offline=True, as_of="2024-05-01"
             )  # only the store can answer this
+
+
+@pytest.mark.parametrize("tier", ["deep", "hot", "auto"])
+@pytest.mark.parametrize("state", ["deleted", "pending", "superseded"])
+def test_a_search_refuses_a_state_in_every_tier(bob: Memories, tier: Tier, state: str) -> None:
+    store(bob, "The user prefers tabs")
+    bob.scratchpad()
+    with pytest.raises(InvalidInput, match=f"finds only current memories; leave {state} out"):
+        bob.search("tabs", tier=tier, where=f"not {state}")
 
 
 @pytest.mark.parametrize("name", ["channel", "client", "conversation", "host", "source", "user"])

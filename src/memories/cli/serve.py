@@ -24,6 +24,7 @@ from memories.cli.options import (
 )
 from memories.cli.output import emit, note, safe, table
 from memories.errors import InvalidInput, SystemFault
+from memories.guard.validate import shown
 from memories.settings import Config
 from memories.warm import GREETING, is_ours, socket_of
 
@@ -119,6 +120,7 @@ def serve(
     memory serve --stop.
     """
     _refuse_empty(http)
+    _refuse_bad_url(http.get("public_url"))
     if (tls_cert is None) != (tls_key is None):
         raise InvalidInput("--tls-cert and --tls-key require each other; give both")
     if no_http and (tls_cert or any(http.values())):
@@ -150,6 +152,24 @@ def _refuse_empty(options: Mapping[str, Any]) -> None:
         for text in value if isinstance(value, tuple) else (value,):
             if isinstance(text, str) and not text.strip():
                 raise InvalidInput(f"--{flag} is empty; give it a value, or leave it out")
+
+
+def _refuse_bad_url(public_url: str | None) -> None:
+    """Refuse a public URL from which no client could reach the server."""
+    from urllib.parse import urlsplit  # only `serve` needs it
+
+    if public_url is None:
+        return
+    try:
+        parts = urlsplit(public_url)
+        has_host = bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets or the port
+        has_host = False
+    if not has_host or parts.scheme not in ("http", "https"):
+        raise InvalidInput(
+            "--public-url must be an http:// or https:// URL with a host, such as "
+            f'https://memory.example.org, not "{shown(public_url)}"'
+        )
 
 
 @command(epilog="memory mcp --namespace bob\nclaude mcp add memories -- memoriae mcp")

@@ -167,6 +167,11 @@ def page(
     """
     _refuse_unknown(filters, ConversationFilters.__annotations__, "conversations")
     filters = {**filters, "tags": validate.tags(filters.get("tags") or {})}
+    title, user = filters.get("title"), filters.get("user")
+    if title is not None:
+        filters["title"] = validate.one_line(title, "title")
+    if user is not None:
+        filters["user"] = validate.one_line(user, "user")
     # Tags of a conversation are different from tags of its turns.
     of_turns = {name: value for name, value in filters.items() if name != "tags"}
     where = apply_filters(Filter(Collection.HISTORY, tuple(namespaces)), of_turns, now)

@@ -159,6 +159,21 @@ def parse(
     return Selector(text, node, states, collection, instant, test)
 
 
+def parse_live(text: str, collection: Collection, instant: Instant) -> Selector:
+    """Return the selector for an expression of a search, which finds only current records.
+
+    Raises:
+        InvalidInput: The expression names a state, is malformed, or has an invalid value.
+    """
+    selector = parse(text, collection, instant)
+    if selector.states:
+        names = " and ".join(sorted(selector.states))
+        raise InvalidInput(
+            f"a search finds only current memories; leave {names} out of where, or use memory list"
+        )
+    return selector
+
+
 def select_all(collection: Collection, instant: Instant) -> Selector:
     """Return the selector for all current records."""
 

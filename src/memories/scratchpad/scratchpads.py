@@ -353,7 +353,7 @@ class Scratchpads:
         if "access_count" in expression:
             self.flush_accesses()
         moment = selector.Instant(self._clock(), self.config.decay_half_life_hours)
-        parsed = selector.parse(expression, Collection.MEMORY, moment)
+        parsed = selector.parse_live(expression, Collection.MEMORY, moment)
         names = {condition.name for condition in conditions(parsed.node)}
         if filters.get("tier") != "auto":  # with `auto`, the store is asked next
             _refuse([f"where: {name}" for name in sorted(names & _ONLY_IN_STORE)])

@@ -236,12 +236,7 @@ def _parse_expression(
     """
     from memories.read import selector  # most searches have no expression
 
-    parsed = selector.parse(expression, where.collection, selector.Instant(*instant))
-    if parsed.states:
-        names = " and ".join(sorted(parsed.states))
-        raise InvalidInput(
-            f"a search finds only current memories; leave {names} out of where, or use memory list"
-        )
+    parsed = selector.parse_live(expression, where.collection, selector.Instant(*instant))
     return parsed.narrow(where), parsed.fits
 
 

@@ -369,8 +369,8 @@ class Issuer:
         """
         parts = urlsplit(url)
         is_local = parts.scheme == "http" and is_loopback(parts.hostname or "")
-        if parts.scheme != "https" and not is_local:
-            raise ConfigError("the issuer must be an https:// URL")
+        if not (is_local or (parts.scheme == "https" and parts.hostname)):
+            raise ConfigError("the issuer must be an https:// URL with a host")
         self.url, self.resource, self._namespace = url.rstrip("/"), resource, namespace
         self._named = url
         self._lock = threading.Lock()
