@@ -21,9 +21,9 @@ from memories.write.anchoring import Anchoring, fields_of
 from memories.write.links import (
     leave_chains,
     remove_link,
-    restate_links,
     restore_links,
-    update_links,
+    update_links_after_change,
+    update_links_after_restating,
     without_links,
 )
 from memories.write.suspicion import mark_suspicious
@@ -119,7 +119,7 @@ def update(
             fields={"redacted": " ".join(all_kinds) or None, **declared},
         )
         _refuse_taken_key(lookup, latest, new)
-        new = update_links(lookup.store, latest, new)
+        new = update_links_after_change(lookup.store, latest, new)
         if text != expected:
             vectors = _embed(embedder, text)
         return _append(lookup.store, latest, new, vectors)
@@ -167,7 +167,7 @@ def append_confirmation(
     with lookup.store.transaction():
         latest = lookup.find_current(memory_id)
         new = versions.next_version(latest, "confirm", now, fresh=True, fields=dict(fields))
-        new = restate_links(lookup.store, latest, new)
+        new = update_links_after_restating(lookup.store, latest, new)
         return _append(lookup.store, latest, new, vectors)
 
 
@@ -368,7 +368,7 @@ def restore_version(
             fields=fields,
         )
         _refuse_taken_key(lookup, latest, new)
-        new = update_links(lookup.store, latest, new)
+        new = update_links_after_change(lookup.store, latest, new)
         return _append(lookup.store, latest, new, vectors)
 
 

@@ -329,7 +329,7 @@ def _store_version(writer: Writer, prepared: Prepared, latest: Record) -> Create
     """Store a draft as the next version of the memory with its key. Fields that the draft doesn't
     set keep their values.
     """
-    from memories.write.links import restate_links, update_links
+    from memories.write.links import update_links_after_change, update_links_after_restating
 
     superseded = prepared.superseded
     draft = writer.anchoring.of_version(latest, prepared.draft, prepared.anchors)
@@ -354,7 +354,7 @@ def _store_version(writer: Writer, prepared: Prepared, latest: Record) -> Create
         latest, "update", written_at, fresh=True, text=draft.content, labels=labels, fields=fields
     )
     record = stamp_record(writer.store, mark_suspicious(record))
-    link = restate_links if record.text == latest.text else update_links
+    link = update_links_after_restating if record.text == latest.text else update_links_after_change
     record = link(writer.store, latest, record)
     writer.store.patch([versions.end_version(latest, record.created_at, "update")])
     append_as_stamped(writer.store, [record._replace(vectors=prepared.vectors)])

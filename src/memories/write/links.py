@@ -1,14 +1,25 @@
 """Links memories to those that they correct, and updates the links when either memory changes.
 
-A link is made in four ways: `create` links a new memory to one that `compare.corrections` says it
-corrects; an accepted memory is linked in the same way (`write.review`); a person accepts a proposal
-of `memory tidy`; or a memory that had been corrected is stated again (`link_restated`), by storing
-its text again, by confirming it (`restate_links`), or by an update with another value
-(`update_links`). `restore_links` restores former links.
+Links form chains, from the oldest statement to the one that is true now. The newer neighbour of a
+memory corrects it; a memory has at most one. The older neighbours are those that it corrects; it
+has several if they gave the same value.
+
+A link is made when
+
+- a new memory (`write.create`) or an accepted one (`write.review`) corrects others, or a person
+  accepts a proposal of `memory tidy` to link two memories (`link_correction`);
+- a corrected memory is stated again, by storing its text again or by confirming it
+  (`update_links_after_restating`), or by an update to another value (`update_links_after_change`);
+  it moves to the end of its chain (`move_to_end_of_chain`);
+- a memory leaves the middle of a chain: its neighbours are linked to each other (`leave_chains`);
+- a memory is restored, rolled back, moved to another namespace, or tagged by a bulk command: its
+  former links that still hold are made again (`restore_links`).
+
+An import doesn't use this module: exported records contain their links.
 
 A link ends when a person removes it (`remove_link`), when an update of either memory no longer
-contradicts the other (`update_links`), or when either memory ends. Then the memories before and
-after it in the chain are linked to each other (`leave_chains`).
+contradicts the other or moves it to another project (`update_links_after_change`), or when either
+memory ends (`leave_chains`).
 
 Both sides store the link: the newer memory in `corrects`, each older one in `corrected_by`,
 `corrected_at` and, if it is corrected only for a time, `corrected_until`. Only current memories are
@@ -58,11 +69,11 @@ def link_correction(
     newer = without_links(newer)
     ends_of_chains: dict[str, Record] = {}
     for record in corrected:
-        live = _find_live(store, record, record.ref.group)
-        if live is None or is_corrected(live, now):
+        current = _find_current_version(store, record.ref.namespace, record.ref.group)
+        if current is None or is_corrected(current, now):
             continue
         # A memory whose correction has expired is still linked, so its chain continues.
-        end = [live, *_corrections_of(store, live)][-1]
+        end = [current, *_find_rest_of_chain(store, current)][-1]
         if stated_at(end) <= stated_at(newer):  # leaves out memories that were updated later
             ends_of_chains[end.ref.group] = end
     if not ends_of_chains:
@@ -71,7 +82,7 @@ def link_correction(
     agreeing = [record for record in others if not _contradicts(newest, record)]
     for record in (newest, *agreeing):
         _mark_corrected(store, record, newer, at)
-    return _with(newer, corrects=_join_ids([newest, *agreeing]))
+    return _with_fields(newer, corrects=_join_ids([newest, *agreeing]))
 
 
 def leave_chains(store: Store, records: Iterable[Record], now: datetime | None = None) -> set[str]:
@@ -94,15 +105,16 @@ def leave_chains(store: Store, records: Iterable[Record], now: datetime | None =
             continue
         seen.add(record.ref.group)
         # Read the memory again: if its neighbour has just left the chain, its links have changed.
-        live = _find_live(store, record, record.ref.group)
-        if live is None:
+        current = _find_current_version(store, record.ref.namespace, record.ref.group)
+        if current is None:
             continue
-        corrected, newer = _find_corrected(store, live), _find_correction(store, live)
+        older_neighbours = _find_older_neighbours(store, current)
+        newer = _find_newer_neighbour(store, current)
         if newer is not None:
-            ids = [name for name in newer.names("corrects") if name != live.ref.group]
-            ids += [older.ref.group for older in corrected]
-            newer = _change(store, newer, corrects=" ".join(ids) or None)
-        for older in corrected:
+            ids = [name for name in newer.names("corrects") if name != current.ref.group]
+            ids += [older.ref.group for older in older_neighbours]
+            newer = _patch_fields(store, newer, corrects=" ".join(ids) or None)
+        for older in older_neighbours:
             if newer is not None:
                 _mark_corrected(store, older, newer)
                 continue
@@ -114,7 +126,7 @@ def leave_chains(store: Store, records: Iterable[Record], now: datetime | None =
 
 def without_links(record: Record) -> Record:
     """Return a record without its links; nothing is stored."""
-    return _with(record, **dict.fromkeys(LINK)) if _has_link(record) else record
+    return _with_fields(record, **dict.fromkeys(LINK)) if _has_link(record) else record
 
 
 def restore_links(store: Store, record: Record, former: Record) -> Record:
@@ -135,60 +147,69 @@ def restore_links(store: Store, record: Record, former: Record) -> Record:
     if not _has_link(former):
         return record
     # Another memory in the same change may have restored its links to this one.
-    record = _find_live(store, record, record.ref.group) or record
-    corrected, linked_newer = _find_corrected(store, record), _find_correction(store, record)
-    added = _find_formerly_corrected(
-        store, record, former, {older.ref.group for older in corrected}
+    record = _find_current_version(store, record.ref.namespace, record.ref.group) or record
+    linked_older = _find_older_neighbours(store, record)
+    linked_newer = _find_newer_neighbour(store, record)
+    added = _find_former_older_neighbours(
+        store, record, former, {older.ref.group for older in linked_older}
     )
-    newer = linked_newer or _find_former_correction(store, record, former)
+    newer = linked_newer or _find_former_newer_neighbour(store, record, former)
     if newer is not None:
-        later = {newer.ref.group, *(last.ref.group for last in _corrections_of(store, newer))}
-        if any(older.ref.group in later for older in (*corrected, *added)):
+        newer_ids = {last.ref.group for last in (newer, *_find_rest_of_chain(store, newer))}
+        if any(older.ref.group in newer_ids for older in (*linked_older, *added)):
             added, newer = [], linked_newer  # an older memory now comes after `newer`
     newer_id = None if newer is None else newer.ref.group
     added = [older for older in added if older.fields.get("corrected_by") in (None, newer_id)]
 
     if newer is not None:
-        between = {older.ref.group for older in added}
-        ids = [name for name in newer.names("corrects") if name not in between]
-        newer = _change(store, newer, corrects=" ".join(dict.fromkeys((*ids, record.ref.group))))
+        # `newer` corrects `record` instead of the memories that `record` corrects again.
+        added_ids = {older.ref.group for older in added}
+        ids = [name for name in newer.names("corrects") if name not in added_ids]
+        corrects = " ".join(dict.fromkeys((*ids, record.ref.group)))
+        newer = _patch_fields(store, newer, corrects=corrects)
         if newer.ended_at is None and linked_newer is None:
             record = _mark_corrected(store, record, newer)
     for older in added:
         _mark_corrected(store, older, record)
-    corrected += [older for older in added if older.ended_at is None]
-    return _change(store, record, corrects=_join_ids(corrected)) if corrected else record
+    linked_older += [older for older in added if older.ended_at is None]
+    if not linked_older:
+        return record
+    return _patch_fields(store, record, corrects=_join_ids(linked_older))
 
 
-def _find_formerly_corrected(
+def _find_former_older_neighbours(
     store: Store, record: Record, former: Record, linked_ids: set[str]
 ) -> list[Record]:
     """Return the memories, current or ended, that `former` corrected and `record` still
     contradicts, except those that are already linked.
     """
-    corrected: list[Record] = []
+    older_neighbours: list[Record] = []
     for memory_id in former.names("corrects"):
-        older = None if memory_id in linked_ids else _find_latest(store, record, memory_id)
+        if memory_id in linked_ids:
+            continue
+        older = _find_latest_version(store, record.ref.namespace, memory_id)
         if older is None:
             continue
-        if _still_corrects(record, older, former, _find_at_end(store, older, former)):
-            corrected.append(older)
-    return corrected
+        older_before = _find_version_at_end_of(store, older, former)
+        if _still_corrects(record, older, former, older_before):
+            older_neighbours.append(older)
+    return older_neighbours
 
 
-def _find_former_correction(store: Store, record: Record, former: Record) -> Record | None:
+def _find_former_newer_neighbour(store: Store, record: Record, former: Record) -> Record | None:
     """Return the memory, current or ended, that corrected `former` and still contradicts `record`;
     None if there is no such memory.
     """
-    newer = _find_latest(store, record, former.fields.get("corrected_by"))
+    newer = _find_latest_version(store, record.ref.namespace, former.fields.get("corrected_by"))
     if newer is None:
         return None
-    if _still_corrects(newer, record, _find_at_end(store, newer, former), former):
+    newer_before = _find_version_at_end_of(store, newer, former)
+    if _still_corrects(newer, record, newer_before, former):
         return newer
     return None
 
 
-def _find_at_end(store: Store, neighbour: Record, former: Record) -> Record:
+def _find_version_at_end_of(store: Store, neighbour: Record, former: Record) -> Record:
     """Return a neighbour's latest version at the time when `former` ended; its current version if
     `former` has not ended.
     """
@@ -210,35 +231,36 @@ def remove_link(store: Store, record: Record, older_id: str) -> Record | None:
     ids = record.names("corrects")
     if older_id not in ids:
         return None
-    for older in _find_corrected(store, record):
+    for older in _find_older_neighbours(store, record):
         if older.ref.group == older_id:
             _unmark_corrected(store, older)
     corrected = " ".join(name for name in ids if name != older_id) or None
     not_corrected = " ".join((*record.names(NOT_CORRECTS), older_id))
-    return _change(store, record, corrects=corrected, **{NOT_CORRECTS: not_corrected})
+    return _patch_fields(store, record, corrects=corrected, **{NOT_CORRECTS: not_corrected})
 
 
-def restate_links(store: Store, latest: Record, new: Record) -> Record:
+def update_links_after_restating(store: Store, latest: Record, new: Record) -> Record:
     """Return the next version of a memory whose text was stated again, with its links. If newer
-    memories corrected it, the new version corrects the last of them.
+    memories corrected it, it moves to the end of their chain.
 
     Args:
         store: The store of the memories, in a transaction.
         latest: The latest version of the memory.
         new: Its next version, with the same text.
     """
-    correction = find_last_correction(store, latest, new.created_at)
-    if correction is None:
-        return update_links(store, latest, new)
-    return link_restated(store, latest, new, correction)
+    end_of_chain = find_end_of_chain(store, latest, new.created_at)
+    if end_of_chain is None:
+        return update_links_after_change(store, latest, new)
+    return move_to_end_of_chain(store, latest, new, end_of_chain)
 
 
-def update_links(store: Store, latest: Record, new: Record) -> Record:
+def update_links_after_change(store: Store, latest: Record, new: Record) -> Record:
     """Return the next version of a memory with the links that hold for its new text or project.
 
-    A new text is a new statement. If it contradicts the correction of the old text, it corrects
-    that correction, as if it had been stored as a new memory. A text that is only reworded keeps
-    its links.
+    A new text is a new statement. If the old text was corrected, and the new one contradicts it or
+    the end of its chain, the memory moves to the end of the chain, as a new memory would. Otherwise
+    it keeps its links if all of them still hold, as they do if the text is only reworded, and
+    leaves its chain if one doesn't.
 
     Args:
         store: The store of the memories, in a transaction.
@@ -247,79 +269,83 @@ def update_links(store: Store, latest: Record, new: Record) -> Record:
     """
     if not _has_link(new):
         return new
-    corrected, newer = _find_corrected(store, new), _find_correction(store, new)
-    holds_older = all(_still_corrects(new, older, latest, older) for older in corrected)
+    older_neighbours = _find_older_neighbours(store, new)
+    newer = _find_newer_neighbour(store, new)
+    holds_older = all(_still_corrects(new, older, latest, older) for older in older_neighbours)
     holds_newer = newer is None or _still_corrects(newer, new, newer, latest)
-    correction = find_last_correction(store, latest, new.created_at)
-    if correction is not None and not _repeats(new, latest):
-        is_elsewhere = new.labels.get("project") != correction.labels.get("project")
-        if is_elsewhere or _repeats(new, correction):
+    end_of_chain = find_end_of_chain(store, latest, new.created_at)
+    if end_of_chain is not None and not _repeats(new, latest):
+        is_elsewhere = new.labels.get("project") != end_of_chain.labels.get("project")
+        if is_elsewhere or _repeats(new, end_of_chain):
             holds_newer = False
-        elif _contradicts(new, correction) or _contradicts(new, latest):
-            return link_restated(store, latest, new, correction)
+        elif _contradicts(new, end_of_chain) or _contradicts(new, latest):
+            return move_to_end_of_chain(store, latest, new, end_of_chain)
     if holds_older and holds_newer:
-        _pass_on_end(store, new)  # its validity period may have changed
+        _pass_on_correction_end(store, new)  # its validity period may have changed
         return new
     leave_chains(store, [latest])
     return without_links(new)
 
 
-def find_last_correction(store: Store, record: Record, at: datetime) -> Record | None:
-    """Return the last memory in the chain of corrections that begins with `record`; None if
-    `record` had not been corrected by the time `at`, or if its correction is no longer current.
+def find_end_of_chain(store: Store, record: Record, at: datetime) -> Record | None:
+    """Return the newest memory in the chain of a corrected memory; None if `record` had not been
+    corrected by the time `at`, or if its correction is no longer current.
     """
     if not is_corrected(record, at):
         return None
-    corrections = _corrections_of(store, record)
-    return corrections[-1] if corrections else None
+    newer = _find_rest_of_chain(store, record)
+    return newer[-1] if newer else None
 
 
-def _corrections_of(store: Store, record: Record) -> list[Record]:
-    """Return a memory's chain of corrections: its correction, the correction's own, and so on."""
-    corrections: list[Record] = []
-    last, seen = _find_live(store, record, record.ref.group), {record.ref.group}
+def _find_rest_of_chain(store: Store, record: Record) -> list[Record]:
+    """Return the memories after a memory in its chain: its newer neighbour, the neighbour's own,
+    and so on.
+    """
+    newer: list[Record] = []
+    seen = {record.ref.group}
+    last = _find_current_version(store, record.ref.namespace, record.ref.group)
     while last is not None:
-        last = _find_correction(store, last)
+        last = _find_newer_neighbour(store, last)
         if last is None or last.ref.group in seen:
             break
         seen.add(last.ref.group)
-        corrections.append(last)
-    return corrections
+        newer.append(last)
+    return newer
 
 
-def link_restated(store: Store, latest: Record, new: Record, correction: Record) -> Record:
-    """Return the next version of a memory that was stated again, linked as a correction of
-    `correction`.
+def move_to_end_of_chain(store: Store, latest: Record, new: Record, end: Record) -> Record:
+    """Return the next version of a memory that was stated again, linked as the correction of the
+    memory at the end of its chain. If that link was removed for good, the version has no links.
 
     Args:
         store: The store of the memories, in a transaction.
         latest: The latest version of the memory.
         new: Its next version.
-        correction: The last memory of the chain that corrects it.
+        end: The memory at the end of its chain.
     """
     leave_chains(store, [latest])
     new = without_links(new)
-    if correction.ref.group in new.names(NOT_CORRECTS):
+    if end.ref.group in new.names(NOT_CORRECTS):
         return new
-    # Read the correction again, since `latest` has left its chain.
-    correction = _find_live(store, correction, correction.ref.group) or correction
-    _mark_corrected(store, correction, new)
-    return _with(new, corrects=correction.ref.group)
+    # Read the memory again: if it corrected `latest`, its links have changed.
+    end = _find_current_version(store, end.ref.namespace, end.ref.group) or end
+    _mark_corrected(store, end, new)
+    return _with_fields(new, corrects=end.ref.group)
 
 
-def _find_corrected(store: Store, record: Record) -> list[Record]:
+def _find_older_neighbours(store: Store, record: Record) -> list[Record]:
     """Return the memories that a memory corrects, except those that don't link back."""
-    corrected: list[Record] = []
+    older_neighbours: list[Record] = []
     for memory_id in record.names("corrects"):
-        older = _find_live(store, record, memory_id)
+        older = _find_current_version(store, record.ref.namespace, memory_id)
         if older is not None and older.fields.get("corrected_by") == record.ref.group:
-            corrected.append(older)
-    return corrected
+            older_neighbours.append(older)
+    return older_neighbours
 
 
-def _find_correction(store: Store, record: Record) -> Record | None:
+def _find_newer_neighbour(store: Store, record: Record) -> Record | None:
     """Return the memory that corrects a memory; None if it doesn't link back."""
-    newer = _find_live(store, record, record.fields.get("corrected_by"))
+    newer = _find_current_version(store, record.ref.namespace, record.fields.get("corrected_by"))
     if newer is None or record.ref.group not in newer.names("corrects"):
         return None
     return newer
@@ -365,19 +391,19 @@ def _contradicts(newer: Record, older: Record) -> bool:
     return is_correction(newer.text, older.text, None, threshold=_BY_WORDS)
 
 
-def _find_live(store: Store, beside: Record, group: str | None) -> Record | None:
-    """Return the current version of a memory in the namespace of another record."""
-    if group is None:
+def _find_current_version(store: Store, namespace: str, memory_id: str | None) -> Record | None:
+    """Return the current version of a memory; None if it has ended, or without an id."""
+    if memory_id is None:
         return None
-    where = Filter(Collection.MEMORY, (beside.ref.namespace,), group=group)
+    where = Filter(Collection.MEMORY, (namespace,), group=memory_id)
     return find_first(store, where)
 
 
-def _find_latest(store: Store, beside: Record, group: str | None) -> Record | None:
-    """Return the latest version of a memory, which may have ended."""
-    if group is None:
+def _find_latest_version(store: Store, namespace: str, memory_id: str | None) -> Record | None:
+    """Return the latest version of a memory, which may have ended; None without an id."""
+    if memory_id is None:
         return None
-    where = Filter(Collection.MEMORY, (beside.ref.namespace,), state="any", group=group)
+    where = Filter(Collection.MEMORY, (namespace,), state="any", group=memory_id)
     return find_first(store, where, newest_first=True)
 
 
@@ -393,43 +419,45 @@ def _mark_corrected(
     store: Store, older: Record, newer: Record, at: datetime | None = None
 ) -> Record:
     """Mark a memory as corrected by another; return the changed memory."""
-    marked = _change(
+    marked = _patch_fields(
         store,
         older,
         corrected_by=newer.ref.group,
         corrected_at=to_millis(at or newer.created_at),
         corrected_until=compute_correction_end(newer),
     )
-    _pass_on_end(store, marked)
+    _pass_on_correction_end(store, marked)
     return marked
 
 
 def _unmark_corrected(store: Store, older: Record) -> None:
     """Mark a memory as no longer corrected."""
-    unmarked = _change(store, older, corrected_by=None, corrected_at=None, corrected_until=None)
-    _pass_on_end(store, unmarked)
+    unmarked = _patch_fields(
+        store, older, corrected_by=None, corrected_at=None, corrected_until=None
+    )
+    _pass_on_correction_end(store, unmarked)
 
 
-def _pass_on_end(store: Store, newer: Record) -> None:
+def _pass_on_correction_end(store: Store, newer: Record) -> None:
     """Update `corrected_until` in the memories that a memory corrects, directly or indirectly."""
     changed = [newer]
     while changed:
         newer = changed.pop()
         until = compute_correction_end(newer)
         changed += [
-            _change(store, older, corrected_until=until)
-            for older in _find_corrected(store, newer)
+            _patch_fields(store, older, corrected_until=until)
+            for older in _find_older_neighbours(store, newer)
             if older.fields.get("corrected_until") != until
         ]
 
 
-def _change(store: Store, record: Record, **fields: str | int | None) -> Record:
-    """Change stored fields of a memory; return the changed memory."""
+def _patch_fields(store: Store, record: Record, **fields: str | int | None) -> Record:
+    """Change fields of a stored record, in the store and in the record that is returned."""
     store.patch([Patch(record.ref, record.ended_at, record.ended_by, fields)])
-    return _with(record, **fields)
+    return _with_fields(record, **fields)
 
 
-def _with(record: Record, **fields: str | int | None) -> Record:
+def _with_fields(record: Record, **fields: str | int | None) -> Record:
     """Return a record with changed fields; None removes a field."""
     merged = {**record.fields, **fields}
     present = {name: value for name, value in merged.items() if value is not None}

@@ -18,7 +18,7 @@ from memories.stores.logged import append_as_stamped, stamp_record
 from memories.stores.protocol import Store
 from memories.stores.records import Record
 from memories.write.change import reset_decay
-from memories.write.links import find_last_correction, link_restated, update_links
+from memories.write.links import find_end_of_chain, move_to_end_of_chain, update_links_after_change
 from memories.write.suspicion import mark_suspicious
 
 if TYPE_CHECKING:
@@ -195,10 +195,10 @@ class Repetition(NamedTuple):
         merged = additions.names() + superseding
         if self._writer_rank() > _trust_rank(self.record):
             merged += ("trust",)
-        correction = find_last_correction(self.store, self.record, self.at)
-        if correction is not None:
+        end_of_chain = find_end_of_chain(self.store, self.record, self.at)
+        if end_of_chain is not None:
             merged += ("corrects",)
-        record = self._add_version(additions, correction) if merged else self.record
+        record = self._add_version(additions, end_of_chain) if merged else self.record
         not_merged = additions.contradictions()
         return self._reinforce(MergeResult(record, merged, not_merged, note=note))
 
@@ -208,9 +208,10 @@ class Repetition(NamedTuple):
     def _merge_tags(self, additions: Additions) -> dict[str, str]:
         return {**tags_of(self.record.labels), **additions.tags}
 
-    def _add_version(self, additions: Additions, correction: Record | None) -> Record:
+    def _add_version(self, additions: Additions, end_of_chain: Record | None) -> Record:
         """Add a version with the same text. If the writer is more trusted than the memory's, the
-        version has the draft's wording.
+        version has the draft's wording. If the memory was corrected, it moves to the end of its
+        chain of corrections.
         """
         existing, draft = self.record, self.draft
         is_more_trusted = self._writer_rank() > _trust_rank(existing)
@@ -241,10 +242,10 @@ class Repetition(NamedTuple):
             fields=fields,
         )
         new = mark_suspicious(new)
-        if correction is None:
-            new = update_links(self.store, existing, new)
+        if end_of_chain is None:
+            new = update_links_after_change(self.store, existing, new)
         else:
-            new = link_restated(self.store, existing, new, correction)
+            new = move_to_end_of_chain(self.store, existing, new, end_of_chain)
         new = stamp_record(self.store, new)
         vectors = self.vectors
         if vectors is not None and new.text != draft.content:

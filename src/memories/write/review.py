@@ -22,7 +22,7 @@ from memories.stores.protocol import PAGE_SIZE, find_first, scan_pages
 from memories.stores.records import Collection, Filter, Patch, Record, Ref
 from memories.write import tidy
 from memories.write.create import BATCH_COMPARED
-from memories.write.links import link_correction, update_links
+from memories.write.links import link_correction, update_links_after_change
 from memories.write.suspicion import mark_suspicious
 from memories.write.writer import Comparison, Similar, Writer
 
@@ -424,7 +424,7 @@ class Review:
         new = versions.next_version(
             latest, "update", now, fresh=True, text=draft.content, labels=labels, fields=fields
         )
-        new = update_links(store, latest, new)
+        new = update_links_after_change(store, latest, new)
         store.patch([versions.end_version(latest, new.created_at, "update")])
         if draft.content == record.text:
             tags = tags_of(record.labels)
