@@ -4,7 +4,7 @@ A disk flush takes as long for one write as for a hundred, so writes that arrive
 share the next transaction. Each write is acknowledged after its commit. A refused write fails
 without affecting the others.
 
-New records are collected in a `BatchedStore`, and added to the store before the next read and at
+New records wait in a `BufferedStore`, and are added to the store before the next read and at
 the end of the transaction. If one of them can't be added, the transaction is rolled back and run
 again with each write in its own savepoint.
 """
@@ -26,7 +26,7 @@ from memories.memories import Memories
 from memories.models import Draft
 from memories.stores import Store
 from memories.stores.logged import LoggedStore, collect_reports
-from memories.stores.wrapper import BatchedStore
+from memories.stores.wrapper import BufferedStore
 from memories.write.create import Batch, Created
 
 MOST_WAITING = 2_000  # maximum number of writes in the queue
@@ -304,45 +304,45 @@ class GroupCommit:
         """
         # Transactions are nested three deep: only the outermost one commits, the one of each
         # `LoggedStore` ends by adding its log entry, and the one of each write is a savepoint or,
-        # in a `BatchedStore`, nothing of its own.
+        # in a `BufferedStore`, nothing of its own.
         parts: list[_Part] = []
         until = time.monotonic() + _SECONDS
         with self._store.transaction():
             try:
-                appends = BatchedStore(self._store)
+                buffer = BufferedStore(self._store)
                 for store, group in itertools.groupby(writes, key=lambda write: write.store):
                     outcomes: list[_Outcome] = []
                     logged = store
                     if together:
                         if not isinstance(store, LoggedStore) or store.wrapped is not self._store:
                             raise _Apart
-                        logged = store.appending_to(appends)
+                        logged = store.with_buffer(buffer)
                     with collect_reports() as reports, logged.transaction():
                         for write in group:
                             if (parts or outcomes) and time.monotonic() >= until:
                                 break
                             outcomes.append(
-                                self._write_together(write, appends, logged)
+                                self._write_together(write, buffer, logged)
                                 if together
                                 else self._write_apart(write)
                             )
                     parts.append(_Part(outcomes, reports))
                     if time.monotonic() >= until:
                         break
-                appends.flush()
+                buffer.flush()
             except Exception as exc:  # the commit, whose outcome may be unknown, comes later
                 if together:
                     raise _Apart from exc
                 raise
         return parts
 
-    def _write_together(self, write: _Write, appends: BatchedStore, logged: Store) -> "_Outcome":
-        """Run a write whose records are collected; drop the records of a refused write."""
-        before = appends.mark()
+    def _write_together(self, write: _Write, buffer: BufferedStore, logged: Store) -> "_Outcome":
+        """Run a write whose records are buffered; drop the records of a refused write."""
+        before = buffer.mark()
         try:
             return _Outcome(write, write.context.run(write.batch.through(logged).write), None)
         except Exception as exc:
-            if isinstance(exc, StoreError) or not appends.take_back(before):
+            if isinstance(exc, StoreError) or not buffer.take_back(before):
                 raise
             return _Outcome(write, None, exc)
 

@@ -26,7 +26,7 @@ from memories.stores.wrapper import StoreWrapper
 if TYPE_CHECKING:
     from memories.stores.audit_log import Link
     from memories.stores.protocol import Store
-    from memories.stores.wrapper import BatchedStore
+    from memories.stores.wrapper import BufferedStore
 
 Change = Record | Patch | Ref  # an added, patched or removed record
 
@@ -104,7 +104,7 @@ class LoggedStore(StoreWrapper):
         self._salts: dict[str, str] = {}
         # The last entry that was read or written in each namespace.
         self._heads: dict[str, tuple[Record, Link]] = {}
-        self._batch: BatchedStore | None = None
+        self._buffer: BufferedStore | None = None
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
@@ -225,16 +225,16 @@ class LoggedStore(StoreWrapper):
         twin._origin, twin._action = None, action
         return twin
 
-    def appending_to(self, batch: "BatchedStore") -> "LoggedStore":
-        """Return a copy of this store that writes through a batch of the wrapped store.
+    def with_buffer(self, buffer: "BufferedStore") -> "LoggedStore":
+        """Return a copy of this store that writes through a buffer of the wrapped store.
 
         If this store is in a transaction, the copy shares it, and that transaction adds the log
         entries. Otherwise, a transaction of the copy adds them, but commits nothing: that is done
-        by the transaction of the wrapped store in which the batch was made. Several stores may
-        share the batch.
+        by the transaction of the wrapped store in which the buffer was made. Several stores may
+        share the buffer.
         """
         twin = copy.copy(self)
-        twin.wrapped = twin._batch = batch
+        twin.wrapped = twin._buffer = buffer
         return twin
 
     # --- entries of the log
@@ -280,16 +280,16 @@ class LoggedStore(StoreWrapper):
             entry = audit_log.record_of(head, position)
             entries.append(entry)
             self._heads[namespace] = entry, head
-        if self._batch is not None and head is not None:
-            self._batch.heads[namespace] = position, head
+        if self._buffer is not None and head is not None:
+            self._buffer.heads[namespace] = position, head
         return entries
 
     def _head(self, namespace: str) -> "tuple[int, Link | None]":
         """Return the position and link of a chain's last entry; 0 and None for an empty chain."""
         from memories.stores import audit_log
 
-        if self._batch is not None and namespace in self._batch.heads:
-            return self._batch.heads[namespace]
+        if self._buffer is not None and namespace in self._buffer.heads:
+            return self._buffer.heads[namespace]
         where, mark = audit_log.chain_of(namespace), self.wrapped.damaged.mark()
         with contextlib.suppress(StoreDamaged, ValueError):
             # Looking up two addresses is three times as fast as searching for the end.
@@ -358,20 +358,20 @@ def append_as_stamped(store: "Store", records: Sequence[Record]) -> None:
 
 
 @contextlib.contextmanager
-def batched_transaction(store: "Store") -> "Iterator[Store]":
+def buffered_transaction(store: "Store") -> "Iterator[Store]":
     """Run a transaction of a store; yield the store to use inside it.
 
-    That store collects appended records, and adds them all at once: at the end or before a read.
+    That store buffers appended records, and adds them all at once: at the end or before a read.
     """
-    from memories.stores.wrapper import BatchedStore
+    from memories.stores.wrapper import BufferedStore
 
     with store.transaction():
-        if not isinstance(store, LoggedStore) or isinstance(store.wrapped, BatchedStore):
-            yield store  # the store has no log, or already uses a batch
+        if not isinstance(store, LoggedStore) or isinstance(store.wrapped, BufferedStore):
+            yield store  # the store has no log, or already has a buffer
             return
-        batch = BatchedStore(store.wrapped)
-        yield store.appending_to(batch)  # in the transaction of `store`
-        batch.flush()  # before the transaction adds its audit log entry
+        buffer = BufferedStore(store.wrapped)
+        yield store.with_buffer(buffer)  # in the transaction of `store`
+        buffer.flush()  # before the transaction adds its audit log entry
 
 
 _collected = threading.local()

@@ -1,4 +1,4 @@
-"""Stores that wrap another store: one forwards every method, the other batches appends."""
+"""Stores that wrap another store: one forwards every method, the other buffers added records."""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -157,41 +157,41 @@ class StoreWrapper(Store):
         self._target().close()
 
 
-# Maximum number of collected records. Adding records to the store takes much longer than collecting
+# Maximum number of buffered records. Adding records to the store takes much longer than buffering
 # them. With a higher limit, a caller that limits the duration of a transaction would find out too
 # late how long the transaction takes.
-MOST_COLLECTED = 512
+MAX_BUFFERED = 512
 
 
 class Mark(NamedTuple):
-    """A point in a batch: the numbers of records appended and of other changes made so far."""
+    """A point to go back to: the numbers of records appended and of other changes made so far."""
 
     appended: int
     changes: int
 
 
-class BatchedStore(StoreWrapper):
-    """Collects records appended in a transaction, and adds them all at once.
+class BufferedStore(StoreWrapper):
+    """Buffers the records that a transaction appends, and adds them to the store all at once.
 
-    Any other method first adds the collected records, so it sees them. A nested transaction can't
+    Any other method first adds the buffered records, so it sees them. A nested transaction can't
     be rolled back separately, but `take_back` can drop records that weren't added yet.
 
     Attributes:
-        heads: The position and the content of the last log entry that was added through this batch,
-            for each namespace. No other writer adds entries during the transaction.
+        heads: The position and the content of the last log entry that was added through this
+            buffer, for each namespace. No other writer adds entries during the transaction.
     """
 
     def __init__(self, store: "Store") -> None:
-        """Begin an empty batch; the store must be in a transaction."""
+        """Begin with an empty buffer; the store must be in a transaction."""
         super().__init__(store)
         self.heads: dict[str, tuple[int, Link]] = {}
-        self._waiting: list[Record] = []
+        self._buffered: list[Record] = []
         self._added = 0  # number of records passed on to the store
         self._changes = 0
         self._has_failed = False
 
     def _target(self) -> "Store":
-        """Return the store, after adding the waiting records to it."""
+        """Return the store, after adding the buffered records to it."""
         self.flush()
         return self.wrapped
 
@@ -201,9 +201,9 @@ class BatchedStore(StoreWrapper):
         yield
 
     def append(self, records: "Sequence[Record]") -> None:
-        """Collect records to add later; `flush` raises the errors of `Store.append`."""
-        self._waiting += records
-        if len(self._waiting) > MOST_COLLECTED:
+        """Buffer records to add later; `flush` raises the errors of `Store.append`."""
+        self._buffered += records
+        if len(self._buffered) > MAX_BUFFERED:
             self.flush()
 
     def patch(self, patches: "Sequence[Patch]") -> None:
@@ -237,15 +237,15 @@ class BatchedStore(StoreWrapper):
         return super().repair()
 
     def flush(self) -> None:
-        """Add the waiting records to the store.
+        """Add the buffered records to the store.
 
         Raises:
-            Conflict: The position or the key of a waiting record is taken; the entire transaction
+            Conflict: The position or the key of a buffered record is taken; the entire transaction
                 must be rolled back.
         """
-        if not self._waiting:
+        if not self._buffered:
             return
-        records, self._waiting = self._waiting, []
+        records, self._buffered = self._buffered, []
         self._added += len(records)
         try:
             self.wrapped.append(records)
@@ -255,7 +255,7 @@ class BatchedStore(StoreWrapper):
 
     def mark(self) -> Mark:
         """Return a mark for `take_back`."""
-        return Mark(self._added + len(self._waiting), self._changes)
+        return Mark(self._added + len(self._buffered), self._changes)
 
     def take_back(self, mark: Mark) -> bool:
         """Drop the records appended since a mark; return whether that undid all changes since then.
@@ -264,5 +264,5 @@ class BatchedStore(StoreWrapper):
         """
         if self._has_failed or self._added > mark.appended or self._changes != mark.changes:
             return False
-        del self._waiting[mark.appended - self._added :]
+        del self._buffered[mark.appended - self._added :]
         return True

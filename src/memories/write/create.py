@@ -12,7 +12,7 @@ A draft passes through these steps:
 5. One of `_store_new`, `_store_version`, `_store_pending` and `_merge` writes the draft with its
    origin, or the draft is refused. `_store_new` also links the memory to one that it corrects
    (`link_correction`). The result is a `Created`.
-6. The collected versions are added to the store together (`stores.logged.batched_transaction`),
+6. The buffered versions are added to the store together (`stores.logged.buffered_transaction`),
    followed by the audit log entry, and the store commits.
 """
 
@@ -29,7 +29,7 @@ from memories.guard import validate
 from memories.guard.origin import tags_of
 from memories.models import DecayPolicy, Draft, Memory, corrected_ids
 from memories.read import versions
-from memories.stores.logged import append_as_stamped, batched_transaction, stamp_record
+from memories.stores.logged import append_as_stamped, buffered_transaction, stamp_record
 from memories.stores.protocol import Store, refuse_other_model
 from memories.stores.records import Collection, Filter, Record
 from memories.write.suspicion import mark_suspicious
@@ -216,7 +216,7 @@ class Batch(NamedTuple):
             where = Filter(Collection.MEMORY, (writer.lookup.namespace,))
             refuse_other_model(writer.store, writer.embedder.space, where)
         results: list[Created] = []
-        with batched_transaction(writer.store) as store:
+        with buffered_transaction(writer.store) as store:
             batch_writer = self.through(store).writer
             for prepared in self.drafts:
                 created = _store_draft(batch_writer, prepared)

@@ -575,8 +575,8 @@ def test_a_change_whose_report_fails_is_stored_and_its_writer_gets_the_error(
 def test_many_small_drafts_are_added_in_batches(
     memories: Memories, group_commit: GroupCommit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Deferred records are added in batches, so that the time limit is noticed."""
-    monkeypatch.setattr("memories.stores.wrapper.MOST_COLLECTED", 20)
+    """Buffered records are added in batches, so that the time limit is noticed."""
+    monkeypatch.setattr("memories.stores.wrapper.MAX_BUFFERED", 20)
     found = added(memories._raw_store, monkeypatch)
     few = [Draft(f"fact {n}") for n in range(15)]
     together(group_commit, [create(group_commit, memories, *few, force=True) for _ in range(4)])
