@@ -134,7 +134,7 @@ def test_the_replica_of_a_killed_primary_has_every_acknowledged_write(
         assert all("connect" in error for _, error in answers)
         store.append([record("later", text="banana bread")])
         assert search(store, "apple pie")["first"].similarity == pytest.approx(1.0, abs=0.01)
-        assert search(store, "banana bread")["later"].words > 0
+        assert search(store, "banana bread")["later"].word_score > 0
         assert reader.count(pool()) == store.count(pool())
     finally:
         for writer in writers:

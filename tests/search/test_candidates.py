@@ -59,12 +59,12 @@ def contents(hits: tuple[Hit, ...]) -> list[str]:
 
 
 def gathered(
-    store: Store, embedder: Embedder | None, text: str, limit: int = 10, **where: object
+    store: Store, embedder: Embedder | None, text: str, count: int = 20, **where: object
 ) -> Gathered:
     """Gather the candidates of a query."""
     history = Filter(Collection.HISTORY, ("shared",), **where)  # type: ignore[arg-type]
     return gather_surrounded(
-        store, history, Query(text, query_terms(text), NOW, NOW, 720.0, embedder, {}), limit
+        store, history, Query(text, query_terms(text), NOW, NOW, 720.0, embedder, {}), count
     )
 
 
@@ -144,12 +144,16 @@ def test_a_turn_knows_its_surroundings(
     talk.add_turns("a", ["I have a red bike", "Really?", "Yes", "Good night", "bye"])
     around = evidence(gathered(store, embedder, "red bike"))
     assert [
-        around[text].window_words for text in ("I have a red bike", "Really?", "Yes", "Good night")
+        around[text].window_coverage
+        for text in ("I have a red bike", "Really?", "Yes", "Good night")
     ] == [1, 1, 1, 0]
-    assert {each.session_words for each in around.values()} == {1.0}
+    assert {each.session_coverage for each in around.values()} == {1.0}
     assert len({each.session_best for each in around.values()}) == 1
     assert (
-        around["bye"].words == 0 < around["bye"].session_best == around["I have a red bike"].words
+        around["bye"].word_score
+        == 0
+        < around["bye"].session_best
+        == around["I have a red bike"].word_score
     )
 
 
@@ -158,7 +162,7 @@ def test_the_same_words_in_another_conversation_are_no_surroundings(
 ) -> None:
     talk.add_turns("a", ["I have a red bike"])
     talk.add_turns("b", ["Really?"])
-    assert evidence(gathered(store, embedder, "red bike"))["Really?"].window_words == 0
+    assert evidence(gathered(store, embedder, "red bike"))["Really?"].window_coverage == 0
 
 
 def test_a_turn_has_signs_of_its_form(
@@ -409,7 +413,7 @@ def test_days_are_in_the_askers_time_zone(
         talk.add_turns(text, [at(datetime(2026, 2, 17, hour, tzinfo=UTC), f"garden {text}")])
     asked, now = f"the garden on 2026-02-{day}", NOW.astimezone(timezone(timedelta(hours=hours)))
     query = Query(asked, query_terms(asked), now, now, 720.0, None, {})
-    found = evidence(gather_surrounded(store, Filter(Collection.HISTORY, ("shared",)), query, 10))
+    found = evidence(gather_surrounded(store, Filter(Collection.HISTORY, ("shared",)), query, 20))
     assert {text.removeprefix("garden ") for text, each in found.items() if each.date == 1} == said
 
 
@@ -449,10 +453,10 @@ def test_the_most_promising_rows_are_read(
     store: Store, embedder: Embedder | None, talk: Memories
 ) -> None:
     talk.add_turns("a", [*(f"word {number}" for number in range(3 * MIN_READ)), "a red bike"])
-    found = gathered(store, embedder, "red bike", limit=1)
+    found = gathered(store, embedder, "red bike", count=2)
     assert len(found.candidates) == len(found.features) == MIN_READ
     assert found.candidates[0].record.text == "a red bike"
-    assert len(gathered(store, embedder, "red bike", limit=20).candidates) == 40
+    assert len(gathered(store, embedder, "red bike", count=40).candidates) == 40
 
 
 def test_a_turn_that_stands_for_a_name_and_a_day_alone_is_read(
@@ -465,7 +469,7 @@ def test_a_turn_that_stands_for_a_name_and_a_day_alone_is_read(
         "a", [at(NOW - 90 * DAY, f"a red bike, {number}", "Bob") for number in range(3 * MIN_READ)]
     )
     talk.add_turns("b", [at(NOW - DAY, "It was lovely", "Ann")])
-    found = gathered(store, embedder, "What did Ann say of her red bike yesterday?", limit=1)
+    found = gathered(store, embedder, "What did Ann say of her red bike yesterday?", count=2)
     assert found.candidates[0].record.text == "It was lovely"
 
 
@@ -487,7 +491,7 @@ def test_a_memory_stands_alone(store: Store, embedder: Embedder | None, talk: Me
     query = Query("red bike, today", query_terms("red bike, today"), NOW, NOW, 720.0, embedder, {})
     [found] = gather_standalone(store, where, query, 10).features
     assert found.evidence == Evidence.standalone(
-        found.evidence.words, found.evidence.similarity, 1.0
+        found.evidence.word_score, found.evidence.similarity, 1.0
     )
     assert (found.evidence.similarity is None) is (embedder is None)
     assert (found.age_days, found.accesses, found.confidence) == (0, 0, 1)

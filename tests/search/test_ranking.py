@@ -10,19 +10,22 @@ from hypothesis import strategies as st
 from memories.models import DecayPolicy
 from memories.search.noise import (
     FAMILIAR_MARGIN,
-    NEAR_BEST,
+    MAX_GAP,
     Sense,
     makes_sense,
     noise_bounds,
     noise_floor,
 )
 from memories.search.ranking import (
-    FULL_WORDS,
+    FULL_WORD_SCORE,
+    SIMILARITY_WEIGHTS,
     STANDALONE,
     WEIGHTS,
+    WORD_WEIGHTS,
     WORDS_ONLY_SIGNS,
     Evidence,
     Features,
+    NoiseBounds,
     Ranked,
     RankingRules,
     Weights,
@@ -40,7 +43,9 @@ def found(
     similarity: float | None = 0.5, words: float = 1.0, *, date: float = 0.0, **changes: Any
 ) -> Features:
     """A memory."""
-    return Features(Evidence.standalone(words, similarity, date), **({"name": "memory"} | changes))
+    return Features(
+        Evidence.standalone(words, similarity, date), **({"memory_id": "memory"} | changes)
+    )
 
 
 def said(**changes: Any) -> Features:
@@ -50,7 +55,7 @@ def said(**changes: Any) -> Features:
 
 def turn(**changes: Any) -> Evidence:
     """Return the evidence of a turn, 0 except for these values."""
-    scales = ("words", "session_best", "window_words", "session_words")
+    scales = ("word_score", "session_best", "window_coverage", "session_coverage")
     similarities = ("similarity", "window_similarity", "session_similarity")
     return Evidence(**(dict.fromkeys((*scales, *similarities), 0.0) | changes))
 
@@ -59,8 +64,6 @@ def rules(**changes: Any) -> RankingRules:
     """Return the usual rules with these changes."""
     usual = {
         "weight": 3.0,
-        "floor": 0.0,
-        "near_best": 1.0,
         "min_similarity": 0.0,
         "min_confidence": 0.0,
         "limit": 10,
@@ -143,8 +146,8 @@ def test_without_relevance_age_and_use_do_not_count() -> None:
         found(0.5, accesses=1_000),
     )
     assert order(used, old) == [0, 1]
-    assert order(used, old, relevance=None) == [1, 0]
-    [first, _] = rank([old, used], rules(relevance=None))
+    assert order(used, old, rank_by="similarity") == [1, 0]
+    [first, _] = rank([old, used], rules(rank_by="similarity"))
     assert (first.freshness, first.boost, first.threshold) == (1.0, 1.0, 0.0)
 
 
@@ -175,11 +178,13 @@ def test_age_and_use_decide_how_similar_a_memory_must_be(
     shared word, only they decide.
     """
     enough, clear = to_cosine(threshold, *SCALE), found(0.7, 0.0)
-    [_, above] = rank([clear, found(enough + 0.001, 0.0, **candidate)], rules(curve=SCALE))
-    [_, below] = rank([clear, found(enough - 0.001, 0.0, **candidate)], rules(curve=SCALE))
+    [_, above] = rank([clear, found(enough + 0.001, 0.0, **candidate)], rules(calibration=SCALE))
+    [_, below] = rank([clear, found(enough - 0.001, 0.0, **candidate)], rules(calibration=SCALE))
     assert (above.dropped, below.threshold) == ("", threshold)
     assert below.dropped == f"calibrated similarity is below its threshold of {threshold:.2f}"
-    assert order(clear, found(enough - 0.001, 0.0, **candidate), curve=SCALE, relevance=None) == [
+    assert order(
+        clear, found(enough - 0.001, 0.0, **candidate), calibration=SCALE, rank_by="similarity"
+    ) == [
         0,
         1,
     ]
@@ -188,28 +193,34 @@ def test_age_and_use_decide_how_similar_a_memory_must_be(
 def test_without_a_clear_answer_only_stale_memories_are_dropped() -> None:
     unclear = to_cosine(0.6, *SCALE)
     stale = {"decay_policy": DecayPolicy.CONTEXTUAL, "age_days": 400}
-    assert order(found(unclear, 0.0), found(unclear, 0.0, accesses=1), curve=SCALE) == [1, 0]
-    assert order(found(unclear, 0.0, **stale), curve=SCALE) == []
-    assert order(found(unclear, 0.0, **stale, accesses=1), curve=SCALE) == [0]
-    assert order(found(unclear, 0.0, **stale, pinned=True), curve=SCALE) == [0]
+    assert order(found(unclear, 0.0), found(unclear, 0.0, accesses=1), calibration=SCALE) == [1, 0]
+    assert order(found(unclear, 0.0, **stale), calibration=SCALE) == []
+    assert order(found(unclear, 0.0, **stale, accesses=1), calibration=SCALE) == [0]
+    assert order(found(unclear, 0.0, **stale, pinned=True), calibration=SCALE) == [0]
 
 
 def test_a_memory_about_as_similar_as_a_clear_answer_is_kept() -> None:
     """If a model finds all texts similar, as e5 does, the threshold would separate near equals."""
     clear = to_cosine(0.75, *SCALE)
     beside = [found(clear + 0.001, 0.0), found(clear - 0.01, 0.0), found(clear - 0.07, 0.0)]
-    assert order(*beside, curve=SCALE) == [0, 1]
+    assert order(*beside, calibration=SCALE) == [0, 1]
     stale = {"decay_policy": DecayPolicy.CONTEXTUAL, "age_days": 400}
-    assert order(beside[0], found(clear - 0.01, 0.0, **stale), curve=SCALE) == [0]
+    assert order(beside[0], found(clear - 0.01, 0.0, **stale), calibration=SCALE) == [0]
 
 
 def test_words_keep_a_memory_below_its_threshold_but_few_words_do_not_keep_a_stale_one() -> None:
     stale = {"decay_policy": DecayPolicy.CONTEXTUAL, "age_days": 400}
-    assert order(found(0.3, 1.0), found(0.6, 8.0), curve=SCALE) == [1, 0]
-    assert order(found(0.3, 3.9, **stale), found(0.6, 8.0), curve=SCALE) == [1]
-    assert order(found(0.3, 4.1, **stale), found(0.6, 8.0), curve=SCALE) == [1, 0]
-    assert order(found(0.3, 1.0, **stale, on_date=True), found(0.6, 8.0), curve=SCALE) == [1, 0]
-    assert order(found(0.3, 1.0, **stale, verbatim=True), found(0.6, 8.0), curve=SCALE) == [0, 1]
+    assert order(found(0.3, 1.0), found(0.6, 8.0), calibration=SCALE) == [1, 0]
+    assert order(found(0.3, 3.9, **stale), found(0.6, 8.0), calibration=SCALE) == [1]
+    assert order(found(0.3, 4.1, **stale), found(0.6, 8.0), calibration=SCALE) == [1, 0]
+    assert order(found(0.3, 1.0, **stale, on_date=True), found(0.6, 8.0), calibration=SCALE) == [
+        1,
+        0,
+    ]
+    assert order(found(0.3, 1.0, **stale, verbatim=True), found(0.6, 8.0), calibration=SCALE) == [
+        0,
+        1,
+    ]
 
 
 def test_scores_are_at_most_1() -> None:
@@ -233,7 +244,7 @@ def test_without_similarities_the_best_words_count_in_full() -> None:
 def test_a_memory_of_the_meant_day_comes_first() -> None:
     [first, second] = rank([found(), found(date=1.0)], rules(weight=3 / STANDALONE))
     assert (first.row, second.row) == (1, 0)
-    assert first.score - second.score == pytest.approx(WEIGHTS.date / WEIGHTS.words / 4)
+    assert first.score - second.score == pytest.approx(WEIGHTS.date / WORD_WEIGHTS / 4)
 
 
 @given(st.floats(0, 20), st.floats(-1, 1), st.floats(0, 20), st.floats(0, 4))
@@ -254,10 +265,10 @@ def test_a_memory_counts_the_same_on_every_scale(
 
 def test_the_scales_of_a_turn_have_their_weights() -> None:
     evidence = Evidence(
-        words=3.0,
+        word_score=3.0,
         session_best=6.0,
-        window_words=0.5,
-        session_words=0.75,
+        window_coverage=0.5,
+        session_coverage=0.75,
         similarity=0.4,
         window_similarity=0.6,
         session_similarity=0.8,
@@ -275,18 +286,18 @@ def test_the_scales_of_a_turn_have_their_weights() -> None:
 @pytest.mark.parametrize(
     ("field", "counts"),
     [
-        ("words", WEIGHTS.own_words / FULL_WORDS / WEIGHTS.words),
-        ("session_best", WEIGHTS.session_best / FULL_WORDS / WEIGHTS.words),
-        ("window_words", WEIGHTS.window_words / WEIGHTS.words),
-        ("session_words", WEIGHTS.session_words / WEIGHTS.words),
-        ("similarity", 3 * WEIGHTS.own_similarity / WEIGHTS.similarity),
-        ("window_similarity", 3 * WEIGHTS.window_similarity / WEIGHTS.similarity),
-        ("session_similarity", 3 * WEIGHTS.session_similarity / WEIGHTS.similarity),
-        *((sign, getattr(WEIGHTS, sign) / WEIGHTS.words) for sign in SIGNS),
+        ("word_score", WEIGHTS.word_score / FULL_WORD_SCORE / WORD_WEIGHTS),
+        ("session_best", WEIGHTS.session_best / FULL_WORD_SCORE / WORD_WEIGHTS),
+        ("window_coverage", WEIGHTS.window_coverage / WORD_WEIGHTS),
+        ("session_coverage", WEIGHTS.session_coverage / WORD_WEIGHTS),
+        ("similarity", 3 * WEIGHTS.similarity / SIMILARITY_WEIGHTS),
+        ("window_similarity", 3 * WEIGHTS.window_similarity / SIMILARITY_WEIGHTS),
+        ("session_similarity", 3 * WEIGHTS.session_similarity / SIMILARITY_WEIGHTS),
+        *((sign, getattr(WEIGHTS, sign) / WORD_WEIGHTS) for sign in SIGNS),
     ],
 )
 def test_each_part_counts_by_its_weight_and_evenly(field: str, counts: float) -> None:
-    """Similarity has a weight of 3; the best BM25 is low, so BM25 is relative to `FULL_WORDS`."""
+    """Similarity has a weight of 3; the best BM25 is low, so BM25 is relative to `FULL_WORD_SCORE`."""
     assert fuse(turn(**{field: 1.0}), 1.0, 3.0) == pytest.approx(counts / 4)
     assert fuse(turn(**{field: 0.5}), 1.0, 3.0) == pytest.approx(counts / 8)
 
@@ -294,7 +305,12 @@ def test_each_part_counts_by_its_weight_and_evenly(field: str, counts: float) ->
 @pytest.mark.parametrize("sign", SIGNS)
 @pytest.mark.parametrize("similarity", [0.4, None])
 def test_a_sign_moves_a_score_as_its_weight_says(sign: str, similarity: float | None) -> None:
-    usual = {"words": 4.0, "session_best": 4.0, "window_words": 0.5, "similarity": similarity}
+    usual = {
+        "word_score": 4.0,
+        "session_best": 4.0,
+        "window_coverage": 0.5,
+        "similarity": similarity,
+    }
     plain, marked = fuse(turn(**usual), 4.0, 3.0), fuse(turn(**usual, **{sign: 1.0}), 4.0, 3.0)
     assert (marked > plain) is (getattr(WEIGHTS, sign) > 0)
     assert (marked < plain) is (getattr(WEIGHTS, sign) < 0)
@@ -305,47 +321,42 @@ def test_speaker_days_and_times_count_for_a_turn() -> None:
 
 
 def test_every_part_of_the_evidence_has_a_weight() -> None:
-    named_otherwise = {"own_words": "words", "own_similarity": "similarity"}
-    assert [named_otherwise.get(name, name) for name in Weights._fields] == [
-        *("words", "session_best", "window_words", "session_words"),
-        *("similarity", "window_similarity", "session_similarity", *SIGNS),
-    ]
-    assert Weights._fields[7:] == Evidence._fields[7:] == SIGNS
+    assert Weights._fields == Evidence._fields
+    assert Weights._fields[7:] == SIGNS
 
 
 def test_signs_add_up() -> None:
-    evidence = turn(similarity=None, window_words=0.9, **dict.fromkeys(SIGNS, 1.0))
-    words, signs = WEIGHTS.window_words * 0.9, sum(getattr(WEIGHTS, sign) for sign in SIGNS)
+    evidence = turn(similarity=None, window_coverage=0.9, **dict.fromkeys(SIGNS, 1.0))
+    words, signs = WEIGHTS.window_coverage * 0.9, sum(getattr(WEIGHTS, sign) for sign in SIGNS)
     assert fuse(evidence, 0.0, 0.0) == pytest.approx(
-        (words + WORDS_ONLY_SIGNS * signs) / WEIGHTS.words
+        (words + WORDS_ONLY_SIGNS * signs) / WORD_WEIGHTS
     )
-    assert fuse(evidence, 0.0, 1.5) == pytest.approx((words + signs / 2.5) / WEIGHTS.words)
+    assert fuse(evidence, 0.0, 1.5) == pytest.approx((words + signs / 2.5) / WORD_WEIGHTS)
 
 
 def test_without_a_similarity_its_scales_do_not_count() -> None:
-    evidence = turn(words=2.0, similarity=None, window_similarity=0.9, session_similarity=0.9)
-    assert fuse(evidence, 4.0, 3.0) == pytest.approx(WEIGHTS.own_words * 0.5 / WEIGHTS.words)
+    evidence = turn(word_score=2.0, similarity=None, window_similarity=0.9, session_similarity=0.9)
+    assert fuse(evidence, 4.0, 3.0) == pytest.approx(WEIGHTS.word_score * 0.5 / WORD_WEIGHTS)
 
 
 def test_the_weights_of_a_scale_are_its_unit() -> None:
-    assert (WEIGHTS.words, WEIGHTS.similarity) == pytest.approx(
-        (sum(WEIGHTS[:4]), sum(WEIGHTS[4:7]))
-    )
+    assert pytest.approx(sum(WEIGHTS[:4])) == WORD_WEIGHTS
+    assert pytest.approx(sum(WEIGHTS[4:7])) == SIMILARITY_WEIGHTS
     assert fuse(
-        turn(words=8, session_best=8, window_words=1, session_words=1), 8.0, 0.0
+        turn(word_score=8, session_best=8, window_coverage=1, session_coverage=1), 8.0, 0.0
     ) == pytest.approx(1)
     everywhere = turn(similarity=1, window_similarity=1, session_similarity=1)
     assert fuse(everywhere, 0.0, 3.0) == pytest.approx(0.75)
 
 
 @pytest.mark.parametrize("weight", [0.0, 1.75, 3.0])
-@pytest.mark.parametrize("left_out", [(), ("similarity",), ("window_words", "session_words")])
+@pytest.mark.parametrize("left_out", [(), ("similarity",), ("window_coverage", "session_coverage")])
 def test_arrays_give_what_single_values_give(weight: float, left_out: tuple[str, ...]) -> None:
     draw = np.random.default_rng(0)
     columns = {
         field: None
         if field in left_out
-        else draw.random(20) * (9 if field in {"words", "session_best"} else 1)
+        else draw.random(20) * (9 if field in {"word_score", "session_best"} else 1)
         for field in Evidence._fields
     }
     together = fuse(Evidence(**columns), 7.0, weight)
@@ -358,10 +369,10 @@ def test_arrays_give_what_single_values_give(weight: float, left_out: tuple[str,
 
 def test_scores_are_clipped_but_the_order_is_not() -> None:
     full = {
-        "words": 9.0,
+        "word_score": 9.0,
         "session_best": 9.0,
-        "window_words": 1.0,
-        "session_words": 1.0,
+        "window_coverage": 1.0,
+        "session_coverage": 1.0,
         "similarity": 1.0,
     }
     signs = ({"named": 0.5}, {"named": 1.0, "date": 1.0}, {"named": 1.0})
@@ -371,20 +382,20 @@ def test_scores_are_clipped_but_the_order_is_not() -> None:
     )
     assert [(ranked.row, ranked.score) for ranked in high] == [(1, 1.0), (2, 1.0), (0, 1.0)]
     signs = ({"aside": 1.0}, {"aside": 1.0, "brevity": 1.0}, {"brevity": 1.0})
-    low = rank([said(window_words=0.01, **each) for each in signs], rules())
+    low = rank([said(window_coverage=0.01, **each) for each in signs], rules())
     assert [(ranked.row, ranked.score) for ranked in low] == [(2, 0.0), (0, 0.0), (1, 0.0)]
 
 
 def test_turns_and_memories_share_one_order() -> None:
     assert order(
-        found(0.5, 4.0), said(words=4.0, session_best=4.0, similarity=0.5), found(0.6, 4.0)
+        found(0.5, 4.0), said(word_score=4.0, session_best=4.0, similarity=0.5), found(0.6, 4.0)
     ) == [2, 0, 1]
 
 
 def test_the_best_words_of_all_are_the_measure() -> None:
     [strong, weak] = rank([found(0.0, 2.0), found(0.0, 8.0)], rules(weight=1 / STANDALONE))
     assert (strong.score, weak.score) == pytest.approx((0.5, 0.125))
-    assert only(found(0.0, FULL_WORDS / 2), weight=1 / STANDALONE).score == pytest.approx(0.25)
+    assert only(found(0.0, FULL_WORD_SCORE / 2), weight=1 / STANDALONE).score == pytest.approx(0.25)
 
 
 # --- candidates that don't answer
@@ -401,17 +412,21 @@ def test_the_best_words_of_all_are_the_measure() -> None:
         (found(0.4), {"min_similarity": 0.5}, "similarity is below 0.50"),
         (found(None), {"min_similarity": 0.5}, "similarity is below 0.50"),
         (found(None, 0.0), {}, "shares no word with the query"),
-        (found(0.3, 0.0), {"floor": 0.4}, "looks like noise"),
-        (found(0.3, 1.0), {"floor": 0.4}, "looks like noise"),
+        (found(0.3, 0.0), {"noise_bounds": NoiseBounds(0.4)}, "looks like noise"),
+        (found(0.3, 1.0), {"noise_bounds": NoiseBounds(0.4)}, "looks like noise"),
         (found(0.9, 0.0, readable=False), {}, "does not know its language"),
         (said(similarity=None), {}, "shares no word with the query"),
         (
-            said(similarity=None, session_best=9.0, session_words=1.0, named=1.0),
+            said(similarity=None, session_best=9.0, session_coverage=1.0, named=1.0),
             {},
             "shares no word with the query",
         ),
         (said(similarity=0.3, date=1.0), {"min_similarity": 0.5}, "similarity is below 0.50"),
-        (said(similarity=0.3, window_words=1.0), {"floor": 0.4}, "looks like noise"),
+        (
+            said(similarity=0.3, window_coverage=1.0),
+            {"noise_bounds": NoiseBounds(0.4)},
+            "looks like noise",
+        ),
     ],
 )
 def test_dropped_candidates_have_a_reason(
@@ -421,9 +436,12 @@ def test_dropped_candidates_have_a_reason(
 
 
 def test_thresholds_are_inclusive() -> None:
-    assert order(found(0.5, confidence=0.3), min_similarity=0.5, min_confidence=0.3, floor=0.5) == [
-        0
-    ]
+    assert order(
+        found(0.5, confidence=0.3),
+        min_similarity=0.5,
+        min_confidence=0.3,
+        noise_bounds=NoiseBounds(0.5),
+    ) == [0]
 
 
 def test_a_candidate_without_a_common_word_must_be_near_the_best() -> None:
@@ -433,9 +451,9 @@ def test_a_candidate_without_a_common_word_must_be_near_the_best() -> None:
 @pytest.mark.parametrize(
     ("evidence", "kept"),
     [
-        ({"window_words": 0.1}, True),
-        ({"words": 0.1}, True),
-        ({"session_words": 1.0, "session_best": 9.0}, False),
+        ({"window_coverage": 0.1}, True),
+        ({"word_score": 0.1}, True),
+        ({"session_coverage": 1.0, "session_best": 9.0}, False),
         ({"date": 1.0}, False),
         ({"named": 1.0, "tells_when": 1.0}, False),
     ],
@@ -461,13 +479,13 @@ CURVE = (20.0, 0.2)
 @pytest.mark.parametrize(
     ("sense", "sure"),
     [
-        (Sense(0.1, 0.0, pointed=False), False),
-        (Sense(0.1, 0.49, pointed=False), False),
-        (Sense(0.1, 0.5, pointed=False), True),
-        (Sense(0.1, 0.0, pointed=True), True),
-        (Sense(0.45, 0.0, pointed=False), False),
-        (Sense(0.5, 0.0, pointed=False), True),
-        (Sense(None, 0.0, pointed=False), True),
+        (Sense(0.1, 0.0, names_speaker_or_day=False), False),
+        (Sense(0.1, 0.49, names_speaker_or_day=False), False),
+        (Sense(0.1, 0.5, names_speaker_or_day=False), True),
+        (Sense(0.1, 0.0, names_speaker_or_day=True), True),
+        (Sense(0.45, 0.0, names_speaker_or_day=False), False),
+        (Sense(0.5, 0.0, names_speaker_or_day=False), True),
+        (Sense(None, 0.0, names_speaker_or_day=False), True),
     ],
 )
 def test_what_makes_sense(sense: Sense, sure: bool) -> None:
@@ -475,14 +493,14 @@ def test_what_makes_sense(sense: Sense, sure: bool) -> None:
 
 
 def test_a_steeper_curve_makes_sense_nearer_to_its_middle() -> None:
-    assert makes_sense(Sense(0.4, 0.0, pointed=False), (40.0, 0.2))
+    assert makes_sense(Sense(0.4, 0.0, names_speaker_or_day=False), (40.0, 0.2))
 
 
 def test_a_query_in_doubt_has_bounds_and_a_familiar_one_some_margin() -> None:
-    assert noise_bounds(0.3, 0.3, 20.0, familiar=False) == (0.0, 1.0)
-    assert noise_bounds(0.29, 0.3, 20.0, familiar=False) == (0.3, 1.0)
+    assert noise_bounds(0.3, 0.3, 20.0, familiar=False) == NoiseBounds()
+    assert noise_bounds(0.29, 0.3, 20.0, familiar=False) == NoiseBounds(0.3)
     assert noise_bounds(0.29, 0.3, 20.0, familiar=True) == pytest.approx(
-        (0.3 - FAMILIAR_MARGIN / 20, NEAR_BEST / 20)
+        (0.3 - FAMILIAR_MARGIN / 20, MAX_GAP / 20)
     )
 
 
@@ -504,7 +522,10 @@ def test_the_noise_floor_grows_with_what_is_searched() -> None:
 
 
 def test_a_doubtful_query_finds_only_candidates_near_the_best() -> None:
-    ranking = rank([found(0.25, 2.0), found(0.21), found(0.15, 2.0)], rules(near_best=0.06))
+    ranking = rank(
+        [found(0.25, 2.0), found(0.21), found(0.15, 2.0)],
+        rules(noise_bounds=NoiseBounds(max_gap=0.06)),
+    )
     assert [ranked.row for ranked in ranking if not ranked.dropped] == [0, 1]
     assert ["may be noise" in ranked.dropped for ranked in ranking if ranked.row == 2] == [True]
 
@@ -550,28 +571,32 @@ def test_verbatim_candidates_are_first() -> None:
     assert scores == sorted(scores, reverse=True)
 
 
+BEST = 0.6  # so half of it, and it less the gap, are 0.3
+NEAR = {"noise_bounds": NoiseBounds(max_gap=0.3)}
+
+
 @pytest.mark.parametrize(
-    ("candidate", "changes", "weakest", "noisy", "reason"),
+    ("candidate", "changes", "reason"),
     [
-        (found(0.3), {}, 0.0, 0.3, ""),
-        (found(0.299), {}, 0.0, 0.3, "the query may be noise, and its similarity is below 0.30"),
-        (found(0.3), {"min_similarity": 0.3}, 0.0, 0.0, ""),
-        (found(0.299), {"min_similarity": 0.3}, 0.0, 0.0, "similarity is below 0.30"),
-        (found(None), {"min_similarity": 0.3}, 0.0, 0.0, "similarity is below 0.30"),
-        (found(None), {}, 0.0, 0.3, ""),
-        (found(confidence=0.5), {"min_confidence": 0.5}, 0.0, 0.0, ""),
-        (found(confidence=0.4), {"min_confidence": 0.5}, 0.0, 0.0, "confidence 0.40 is below 0.50"),
-        (found(0.3, 0.0), {}, 0.3, 0.0, ""),
-        (found(0.299, 0.0), {}, 0.3, 0.0, "shares no word with the query, and its similarity is below 0.30"),
-        (found(0.299, 0.1), {}, 0.3, 0.0, ""),
-        (found(None, 0.0), {}, 0.3, 0.0, "shares no word with the query"),
-        (found(None, 0.0, on_date=True), {}, 0.3, 0.0, ""),
-        (said(similarity=None, window_words=0.1), {}, 0.3, 0.0, ""),
-        (said(similarity=None, window_words=0.0), {}, 0.3, 0.0, "shares no word with the query"),
-        (found(0.3, 0.0, readable=False), {}, 0.3, 0.0, "shares no word with the query, and the model does not know its language"),
+        (found(0.3), NEAR, ""),
+        (found(0.299), NEAR, "the query may be noise, and its similarity is below 0.30"),
+        (found(0.3), {"min_similarity": 0.3}, ""),
+        (found(0.299), {"min_similarity": 0.3}, "similarity is below 0.30"),
+        (found(None), {"min_similarity": 0.3}, "similarity is below 0.30"),
+        (found(None), NEAR, ""),
+        (found(confidence=0.5), {"min_confidence": 0.5}, ""),
+        (found(confidence=0.4), {"min_confidence": 0.5}, "confidence 0.40 is below 0.50"),
+        (found(0.3, 0.0), {}, ""),
+        (found(0.299, 0.0), {}, "shares no word with the query, and its similarity is below 0.30"),
+        (found(0.299, 0.1), {}, ""),
+        (found(None, 0.0), {}, "shares no word with the query"),
+        (found(None, 0.0, on_date=True), {}, ""),
+        (said(similarity=None, window_coverage=0.1), {}, ""),
+        (said(similarity=None, window_coverage=0.0), {}, "shares no word with the query"),
+        (found(0.3, 0.0, readable=False), {}, "shares no word with the query, and the model does not know its language"),
     ],
 )  # fmt: skip
 def test_a_candidate_is_dropped_below_a_bound_and_not_at_it(
-    candidate: Features, changes: dict[str, Any], weakest: float, noisy: float, reason: str
+    candidate: Features, changes: dict[str, Any], reason: str
 ) -> None:
-    assert _reason_to_drop(candidate, rules(**changes), weakest, noisy) == reason
+    assert _reason_to_drop(candidate, BEST, rules(**changes)) == reason

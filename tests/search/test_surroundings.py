@@ -45,7 +45,7 @@ def matches(
         created_at=np.zeros(len(rows), dtype=np.int64),
         labels=labels,
         label=np.array([labels.index(dict(row.labels)) for row in rows], dtype=np.int64),
-        words=np.array([row.words for row in rows], dtype=np.float64),
+        word_score=np.array([row.words for row in rows], dtype=np.float64),
         similarity=np.array([row.similarity for row in rows], dtype=np.float64),
         terms=terms,
         holds=np.array(holds, dtype=np.bool_).reshape(len(terms), len(rows)),
@@ -77,8 +77,8 @@ ASSISTANT = {"role": "assistant"}
 def test_the_words_of_two_turns_before_and_one_after_are_a_turns_own() -> None:
     assert (BEFORE, AFTER) == (2, 1)
     around = measured(*(Row(at, "red" if at == 3 else "") for at in range(7)), terms=["red"])
-    assert around.window_words.tolist() == [0, 0, 1, 1, 1, 1, 0]
-    assert around.session_words.tolist() == [1] * 7
+    assert around.window_coverage.tolist() == [0, 0, 1, 1, 1, 1, 0]
+    assert around.session_coverage.tolist() == [1] * 7
 
 
 def test_similarity_reaches_two_turns_to_both_sides() -> None:
@@ -99,7 +99,7 @@ def test_the_best_similarity_beside_a_turn_is_not_its_own() -> None:
 
 def test_words_of_a_window_add_up() -> None:
     around = measured(Row(0, "red"), Row(1), Row(2, "bike"), Row(3), Row(4))
-    assert around.window_words.tolist() == close_to(0.5, 1, 1, 0.5, 0.5)
+    assert around.window_coverage.tolist() == close_to(0.5, 1, 1, 0.5, 0.5)
 
 
 def test_rows_come_in_any_order() -> None:
@@ -112,7 +112,7 @@ def test_rows_come_in_any_order() -> None:
 
 def test_missing_positions_still_count_as_distance() -> None:
     around = measured(Row(0, "red", similarity=0.9), Row(2), Row(3), Row(1_000_000), terms=["red"])
-    assert around.window_words.tolist() == [1, 1, 0, 0]
+    assert around.window_coverage.tolist() == [1, 1, 0, 0]
     assert around.window_similarity.tolist() == [0, 0.9, 0, 0]
 
 
@@ -130,8 +130,8 @@ BEYOND = {
 def test_evidence_never_crosses_sessions(beyond: Row) -> None:
     around = measured(Row(0, "red", 5.0, 0.9), beyond, Row(2, words=1.0), terms=["red"])
     assert around.session_best.tolist() == [5, 0, 5]
-    assert around.window_words.tolist() == [1, 0, 1]
-    assert around.session_words.tolist() == [1, 0, 1]
+    assert around.window_coverage.tolist() == [1, 0, 1]
+    assert around.session_coverage.tolist() == [1, 0, 1]
     assert around.window_similarity.tolist() == [0, 0, 0.9]
     assert around.session_similarity.tolist() == [0.9, 0, 0.9]
 
@@ -143,16 +143,16 @@ def test_sessions_that_follow_each_other_are_apart() -> None:
         Row(11, "bike", session=10),
         Row(12, session=12),
     )
-    assert around.window_words.tolist() == close_to(0.5, 0.5, 0.5, 0)
-    assert around.session_words.tolist() == close_to(0.5, 0.5, 0.5, 0)
+    assert around.window_coverage.tolist() == close_to(0.5, 0.5, 0.5, 0)
+    assert around.session_coverage.tolist() == close_to(0.5, 0.5, 0.5, 0)
 
 
 def test_a_row_without_a_session_is_its_own() -> None:
     around = measured(
         *(Row(at, "red" * (at == 1), at, 0.5, session=-1) for at in range(4)), terms=["red"]
     )
-    assert around.window_words.tolist() == around.session_words.tolist() == [0, 1, 0, 0]
-    assert around.session_best.tolist() == around.words.tolist() == [0, 1, 2, 3]
+    assert around.window_coverage.tolist() == around.session_coverage.tolist() == [0, 1, 0, 0]
+    assert around.session_best.tolist() == around.word_score.tolist() == [0, 1, 2, 3]
     assert around.window_similarity.tolist() == [0] * 4
 
 
@@ -161,8 +161,8 @@ def _by_hand(rows: Sequence[Row]) -> dict[str, list[float]]:
     sees: dict[str, list[float]] = {
         name: []
         for name in (
-            "window_words",
-            "session_words",
+            "window_coverage",
+            "session_coverage",
             "window_similarity",
             "session_similarity",
             "session_best",
@@ -176,8 +176,8 @@ def _by_hand(rows: Sequence[Row]) -> dict[str, list[float]]:
         ]
         beside = [mate for mate in mates if 0 < abs(mate.position - row.position) <= BESIDE]
         window = [mate for mate in mates if -BEFORE <= mate.position - row.position <= AFTER]
-        sees["window_words"].append(float(any(mate.has for mate in window)))
-        sees["session_words"].append(float(any(mate.has for mate in mates)))
+        sees["window_coverage"].append(float(any(mate.has for mate in window)))
+        sees["session_coverage"].append(float(any(mate.has for mate in mates)))
         sees["window_similarity"].append(max([0.0, *(mate.similarity for mate in beside)]))
         sees["session_similarity"].append(max([0.0, *(mate.similarity for mate in mates)]))
         sees["session_best"].append(max(mate.words for mate in mates))
@@ -216,7 +216,7 @@ def test_rare_words_weigh_more() -> None:
     around = measured(Row(0, "red"), Row(10, "red"), Row(20, "bike"), searched=100)
     red, bike = rarity(2, 100), rarity(1, 100)
     assert bike > red
-    assert around.window_words.tolist() == close_to(
+    assert around.window_coverage.tolist() == close_to(
         red / (red + bike), red / (red + bike), bike / (red + bike)
     )
 
@@ -226,12 +226,16 @@ def test_phrases_do_not_count_beside_their_words() -> None:
         Row(0, "red"), Row(10, "red,bike,red bike"), terms=["red bike", "red", "bike"]
     )
     red, bike = rarity(2, 2), rarity(1, 2)
-    assert around.window_words.tolist() == close_to(red / (red + bike), 1)
+    assert around.window_coverage.tolist() == close_to(red / (red + bike), 1)
 
 
 def test_phrases_alone_cover_nothing() -> None:
     around = measured(Row(0, "red bike", 3.0), terms=["red bike"])
-    assert (around.window_words.tolist(), around.session_words.tolist(), around.words.tolist()) == (
+    assert (
+        around.window_coverage.tolist(),
+        around.session_coverage.tolist(),
+        around.word_score.tolist(),
+    ) == (
         [0],
         [0],
         [3],
@@ -240,8 +244,8 @@ def test_phrases_alone_cover_nothing() -> None:
 
 def test_a_word_that_all_have_counts_little_but_not_nothing() -> None:
     around = measured(Row(0, "red"), Row(10, "red,bike"))
-    assert 0 < around.window_words[0] < 0.25
-    assert around.window_words[1] == pytest.approx(1)
+    assert 0 < around.window_coverage[0] < 0.25
+    assert around.window_coverage[1] == pytest.approx(1)
 
 
 # --- who speaks
@@ -260,10 +264,10 @@ def test_words_said_aside_count_less() -> None:
         Row(0, "red,bike", 10.0, 0.8, labels=ASSISTANT), Row(1, words=2.0), Row(10, words=1.0)
     )
     assert ASIDE_WORDS == 0.3
-    assert around.words.tolist() == close_to(3, 2, 1)
+    assert around.word_score.tolist() == close_to(3, 2, 1)
     assert around.session_best.tolist() == close_to(3, 3, 3)
-    assert around.window_words.tolist() == close_to(0.3, 0.3, 0)
-    assert around.session_words.tolist() == close_to(0.3, 0.3, 0.3)
+    assert around.window_coverage.tolist() == close_to(0.3, 0.3, 0)
+    assert around.session_coverage.tolist() == close_to(0.3, 0.3, 0.3)
     assert around.similarity.tolist() == [0.8, 0, 0]  # its similarity stays
     assert around.aside.tolist() == [1, 0, 0]
 
@@ -272,7 +276,7 @@ def test_a_person_who_says_the_same_beside_it_counts_in_full() -> None:
     around = measured(
         Row(0, "red", labels=ASSISTANT), Row(1, "red", labels={"role": "user"}), terms=["red"]
     )
-    assert around.window_words.tolist() == close_to(1, 1)
+    assert around.window_coverage.tolist() == close_to(1, 1)
 
 
 def test_labels_belong_to_their_rows() -> None:
@@ -299,7 +303,7 @@ def test_no_rows_give_no_evidence() -> None:
 
 def test_no_terms_cover_nothing() -> None:
     around = measured(Row(0, similarity=0.5), Row(1, similarity=0.7), terms=())
-    assert around.window_words.tolist() == around.session_words.tolist() == [0, 0]
+    assert around.window_coverage.tolist() == around.session_coverage.tolist() == [0, 0]
     assert around.window_similarity.tolist() == [0.7, 0.5]
 
 
@@ -313,7 +317,7 @@ def test_a_single_row_is_its_own_session() -> None:
 def test_measuring_changes_nothing() -> None:
     given_ = matches([Row(0, "red", 2.0, math.nan, labels=ASSISTANT), Row(1, "bike", 1.0, -0.5)])
     measure(given_)
-    assert given_.words.tolist() == [2, 1]
+    assert given_.word_score.tolist() == [2, 1]
     assert np.isnan(given_.similarity[0])
     assert given_.similarity[1] == -0.5
     assert given_.holds.dtype == np.bool_

@@ -420,7 +420,7 @@ def test_a_killed_and_restarted_server_loses_nothing(own_server: ChromaServer) -
             assert live[0] >= version
         name = random.choice(list(acknowledged))
         hit = search(store, found[name, acknowledged[name]].text, k=200)
-        assert hit[name].words > 0
+        assert hit[name].word_score > 0
         assert hit[name].similarity is not None
     store.close()
 

@@ -702,7 +702,7 @@ def test_a_line_edited_by_hand_has_no_vector_until_one_is_staged(
     )
     assert store.info(pool()).without_vector_count == 1
     found = search(store, "green apple")["m"]
-    assert (found.similarity, found.words > 0) == (None, True)
+    assert (found.similarity, found.word_score > 0) == (None, True)
     [entry] = store.unstaged(SPACE, MEMORY, limit=9)
     store.stage(SPACE, {entry.ref: np.eye(1, SPACE.dimension, dtype=np.float32)})
     assert store.info(pool()).without_vector_count == 0

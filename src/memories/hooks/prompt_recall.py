@@ -381,7 +381,7 @@ class _GatedBackend(EngineBackend):
             rater = _Rater([result])
             hits: list[Hit] = []
             for ranked in result.ranking:
-                entry = rater.rate(result, ranked, ranked.features.evidence.words)
+                entry = rater.rate(result, ranked, ranked.features.evidence.word_score)
                 if ranked.dropped or entry.relevance < gate.THRESHOLD:
                     continue
                 hits.append(entry.hit)
@@ -467,7 +467,7 @@ class _Rater:
             features = ranked.features
             if features.confidence < min_confidence:
                 continue
-            words = features.evidence.words
+            words = features.evidence.word_score
             if is_small:
                 text = result.candidates[ranked.row].record.text
                 words = max(words, gate.count_words(text, result.query.terms))

@@ -102,19 +102,19 @@ class DateScore(NamedTuple):
     precision: float
 
 
-def gather_standalone(store: Store, where: Filter, query: Query, limit: int) -> Gathered:
-    """Return memories that may answer the query: up to `limit` by words and as many by vector."""
+def gather_standalone(store: Store, where: Filter, query: Query, count: int) -> Gathered:
+    """Return memories that may answer the query: up to `count` by words and as many by vector."""
     candidates = store.candidates(
-        where, vector=query.vector(query.text), terms=query.terms, k=limit
+        where, vector=query.vector(query.text), terms=query.terms, k=count
     )
-    has_more = len(candidates) >= limit
+    has_more = len(candidates) >= count
     if where.as_of is not None:
         candidates = as_they_were(store, candidates, where.as_of)
     features = [
         memory_features(
             query,
             candidate.record,
-            Evidence.standalone(candidate.words, candidate.similarity, date_score.closeness),
+            Evidence.standalone(candidate.word_score, candidate.similarity, date_score.closeness),
             date_score.precision,
         )
         for candidate, date_score in zip(candidates, score_dates(query, candidates), strict=True)
@@ -171,7 +171,7 @@ def memory_features(
     age_days = (
         query.judged_at - versions.aging_from(record, query.judged_at)
     ).total_seconds() / 86_400
-    is_pinned, name = PINNED in record.labels, record.ref.group
+    is_pinned, memory_id = PINNED in record.labels, record.ref.group
     if not record.fields:  # the usual case, where positional arguments save time
         return Features(
             evidence,
@@ -183,7 +183,7 @@ def memory_features(
             is_readable,
             on_date,
             is_verbatim,
-            name,
+            memory_id,
         )
     return Features(
         evidence,
@@ -195,6 +195,6 @@ def memory_features(
         readable=is_readable,
         on_date=on_date,
         verbatim=is_verbatim,
-        name=name,
+        memory_id=memory_id,
         corrected_by=versions.read_correction_id(record, query.judged_at) or "",
     )

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from memories.languages.text import STOP_WORDS, coverage
 from memories.search.candidates import Gathered, Query
+from memories.search.ranking import NoiseBounds
 from memories.search.relevance import to_cosine
 from memories.stores.protocol import Store
 from memories.stores.records import Candidate, Filter
@@ -20,35 +21,35 @@ MIN_COVERAGE = 0.5
 # The next two are in units of calibration (a cosine times the slope of its curve), so they
 # are the same for every embedder.
 FAMILIAR_MARGIN = 1.65  # how far below the floor a query of familiar words may be
-NEAR_BEST = 1.25  # for such a query, the largest distance between a hit and the best similarity
+MAX_GAP = 1.25  # for such a query, the largest gap between a hit and the best similarity
 MAX_EXAMINED = 10  # number of candidates whose texts are examined
 # Number of characters examined at the beginning of each text. In the rest, only the surroundings of
 # the query's words are examined.
 _EXAMINED = 20_000
 _AROUND = 100  # characters examined before and after each of the query's words
-_NO_BOUNDS = (0.0, 1.0)  # `floor` and `near_best` for a meaningful query
 _MAX_COUNT = 20_000  # maximum number of records to count; more would hardly raise the floor
 
 
 class Sense(NamedTuple):
-    """Signs that a query means something in a store.
+    """Reasons to believe that a query means something in a store.
 
     Attributes:
         similarity: The best cosine; None without vectors.
         coverage: The largest share of the query's words found in one place, 0 to 1. Texts are
-            examined only until the share is sufficient, and not at all if the query is pointed or
-            the similarity is beyond doubt.
-        pointed: Whether the query names a speaker, or a day on which something was said.
+            examined only until the share is sufficient, and not at all if one of the other two
+            reasons is sufficient.
+        names_speaker_or_day: Whether the query names a speaker, or a day on which something was
+            said.
     """
 
     similarity: float | None
     coverage: float
-    pointed: bool
+    names_speaker_or_day: bool
 
 
 def makes_sense(sense: Sense, calibration: tuple[float, float]) -> bool:
     """Return whether a query is clearly meaningful, so that the noise floor does not apply."""
-    if sense.pointed or sense.coverage >= MIN_COVERAGE:
+    if sense.names_speaker_or_day or sense.coverage >= MIN_COVERAGE:
         return True
     return sense.similarity is None or sense.similarity >= to_cosine(SURE, *calibration)
 
@@ -62,10 +63,8 @@ def noise_floor(mean: float, spread: float, count: int) -> float:
     return mean + spread * math.sqrt(2 * math.log(max(2, count)))
 
 
-def noise_bounds(
-    similarity: float, floor: float, slope: float, *, familiar: bool
-) -> tuple[float, float]:
-    """Return `floor` and `near_best` of `RankingRules` for a doubtful query.
+def noise_bounds(similarity: float, floor: float, slope: float, *, familiar: bool) -> NoiseBounds:
+    """Return the bounds for a doubtful query.
 
     Args:
         similarity: The best cosine.
@@ -74,16 +73,16 @@ def noise_bounds(
         familiar: Whether the model knows most of the query's words.
     """
     if similarity >= floor:
-        return _NO_BOUNDS
+        return NoiseBounds()
     if not familiar:
-        return floor, 1.0
-    return floor - FAMILIAR_MARGIN / slope, NEAR_BEST / slope
+        return NoiseBounds(floor)
+    return NoiseBounds(floor - FAMILIAR_MARGIN / slope, MAX_GAP / slope)
 
 
 def find_bounds(
     store: Store, alternatives: Sequence[Filter], query: Query, gathered: Gathered
-) -> tuple[float, float]:
-    """Return `floor` and `near_best` of `RankingRules`; only a doubtful query is limited by them.
+) -> NoiseBounds:
+    """Return the similarities that a query needs; only a doubtful query needs any.
 
     Args:
         store: The searched store.
@@ -93,16 +92,16 @@ def find_bounds(
     """
     embedder = query.embedder
     if embedder is None:
-        return _NO_BOUNDS
+        return NoiseBounds()
     space = embedder.space
     sense = _find_sense(gathered, query.terms, space.calibration)
     if sense.similarity is None or makes_sense(sense, space.calibration):
-        return _NO_BOUNDS
+        return NoiseBounds()
     has_content = any(term not in STOP_WORDS for term in query.terms)
     familiar = has_content and embedder.familiarity(query.text) > MIN_FAMILIARITY
     if familiar and not space.familiar_noise:
         # The words may be about a text in another language, which the model can't relate to them.
-        return _NO_BOUNDS
+        return NoiseBounds()
     # Counting takes time in a large store, so only doubtful queries come this far.
     count = sum(store.count(where, at_most=_MAX_COUNT) for where in alternatives)
     floor = noise_floor(space.noise_mean, space.noise_spread, count)
@@ -112,17 +111,18 @@ def find_bounds(
 def _find_sense(
     gathered: Gathered, terms: Sequence[str], calibration: tuple[float, float]
 ) -> Sense:
-    """Look among the candidates for signs that a query means something."""
-    pointed = False
+    """Look among the candidates for reasons to believe that a query means something."""
+    names_speaker_or_day = False
     coverage = 0.0
     for features in gathered.features:
-        pointed = pointed or bool(features.evidence.named) or features.on_date
-        coverage = max(coverage, features.evidence.window_words or 0.0)
+        if features.evidence.named or features.on_date:
+            names_speaker_or_day = True
+        coverage = max(coverage, features.evidence.window_coverage or 0.0)
     candidates = gathered.candidates
     similarities = [
         candidate.similarity for candidate in candidates if candidate.similarity is not None
     ]
-    sense = Sense(similarity=max(similarities, default=None), coverage=coverage, pointed=pointed)
+    sense = Sense(max(similarities, default=None), coverage, names_speaker_or_day)
     if makes_sense(sense, calibration):
         return sense
     # An assistant's words count less in the windows of turns, so examine the texts too.
@@ -131,13 +131,14 @@ def _find_sense(
 
 def _largest_coverage(candidates: Sequence[Candidate], terms: Sequence[str]) -> float:
     """Return the largest share of the query's words in a candidate, or the first sufficient one."""
-    words = [term for term in terms if " " not in term and term not in STOP_WORDS]
-    by_words = sorted(candidates, key=lambda candidate: -candidate.words)
+    content_words = [term for term in terms if " " not in term and term not in STOP_WORDS]
+    best_first = sorted(candidates, key=lambda candidate: -candidate.word_score)
     largest = 0.0
-    for candidate in by_words[:MAX_EXAMINED]:
-        if candidate.words <= 0:
+    for candidate in best_first[:MAX_EXAMINED]:
+        if candidate.word_score <= 0:
             break
-        largest = max(largest, coverage(_excerpt(candidate.record.text, words), words))
+        excerpt = _excerpt(candidate.record.text, content_words)
+        largest = max(largest, coverage(excerpt, content_words))
         if largest >= MIN_COVERAGE:
             break
     return largest

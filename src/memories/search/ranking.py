@@ -1,26 +1,28 @@
 """Ranking: the score and the order of candidates, and why some are not hits. Pure.
 
-`rank` scores each candidate, drops some with a reason, moves corrections, and applies the limit.
-The score is made in two steps. `fuse` compares the text with the query:
+`rank` scores each candidate, drops some with a reason, puts corrections first, and applies the
+limit. The score is made in two steps. `fuse` compares the text with the query:
 
-    words      = weighted mean of own words, the session's best, window words and session words
-                 own words = BM25 / max(best BM25 of all candidates, 4); without a
-                 similarity: BM25 / best BM25
-    similarity = weighted mean of the cosines of the text, its window and its session
-    signs      = weighted sum of signs for and against a text / sum of the word weights
-    fused      = (words + weight × similarity + signs) / (1 + weight)
+    word_mean       = weighted mean of the word score, the best word score in the session, and the
+                      coverage of the window and of the session
+                      word score = BM25 / max(best BM25 of all candidates, 4); without a
+                      similarity: BM25 / best BM25
+                      coverage = share of the query's words that a text contains
+    similarity_mean = weighted mean of the cosines of the text, its window and its session
+    signs           = weighted sum of signs for and against a text / sum of the word weights
+    fused           = (word_mean + weight × similarity_mean + signs) / (1 + weight)
 
 `_score` then applies the age and the use of a memory, but only to the part above the baseline,
 which is the score of an unrelated text:
 
-    score      = baseline + (fused - baseline) × factor for age and use
+    score           = baseline + (fused - baseline) × factor for age and use
 
 The window and the session are those around a turn (`surroundings`). A memory has neither:
 
-- If only memories are searched, the memory is *standalone*. Its own words and similarity count for
-  its window and session too, and the weight of similarity is doubled.
-- If turns are searched too (scope `all`), its window and session words are the share of the query's
-  words that it contains, as for turns.
+- If only memories are searched, the memory is *standalone*. Its own word score and similarity count
+  for its window and session too, and the weight of similarity is doubled.
+- If turns are searched too (scope `all`), the coverage of its window and session is its own, as for
+  a turn without neighbours.
 
 Only turns have signs, except for the date, which memories have too. A memory that consists of the
 query's words gets the best score.
@@ -34,7 +36,7 @@ weight of similarity is a constant of the embedder (`Space.weight`).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from memories.models import DecayPolicy
@@ -52,19 +54,19 @@ from memories.search.relevance import (
 
 
 class Weights(NamedTuple):
-    """The weights of the features; the sum of the word weights is the unit.
+    """The weight of each part of the `Evidence`; the sum of the word weights is the unit.
 
-    They were fitted by maximum likelihood, with a softmax over the turns in a conversation, to the
-    questions in LoCoMo-dev and BEAM-100K-dev; a BEAM question counts twice. docs/benchmarks.md
-    shows how stable the weights are, and that other models need only a different `Space.weight`,
-    not weights of their own.
+    The weights were fitted by maximum likelihood, with a softmax over the turns in a conversation,
+    to the questions in LoCoMo-dev and BEAM-100K-dev; a BEAM question counts twice.
+    docs/benchmarks.md shows how stable the weights are, and that other models need only a different
+    `Space.weight`, not weights of their own.
     """
 
-    own_words: float = 1.25
+    word_score: float = 1.25
     session_best: float = 1.30
-    window_words: float = 3.34
-    session_words: float = 0.86
-    own_similarity: float = 5.23
+    window_coverage: float = 3.34
+    session_coverage: float = 0.86
+    similarity: float = 5.23
     window_similarity: float = 3.18
     session_similarity: float = 2.74
     named: float = 2.85
@@ -75,26 +77,19 @@ class Weights(NamedTuple):
     question: float = -0.67
     brevity: float = -1.12
 
-    @property
-    def words(self) -> float:
-        """The sum of the word weights: the unit of the formula."""
-        return self.own_words + self.session_best + self.window_words + self.session_words
-
-    @property
-    def similarity(self) -> float:
-        """The sum of the similarity weights."""
-        return self.own_similarity + self.window_similarity + self.session_similarity
-
 
 BEYOND_LIMIT = "beyond the limit"  # the reason to drop a candidate if enough better ones precede it
 LOW_CONFIDENCE = "confidence"  # first word of the reason to drop a decayed candidate
 WEIGHTS = Weights()
-_WORD_UNIT, _SIMILARITY_UNIT = WEIGHTS.words, WEIGHTS.similarity  # computed once
+WORD_WEIGHTS = (
+    WEIGHTS.word_score + WEIGHTS.session_best + WEIGHTS.window_coverage + WEIGHTS.session_coverage
+)
+SIMILARITY_WEIGHTS = WEIGHTS.similarity + WEIGHTS.window_similarity + WEIGHTS.session_similarity
 # A word score above this share of the best one makes a stale memory a hit without similarity.
-STALE_WORDS_SHARE = 0.5
-# The best word score counts fully only if its BM25 is at least this; otherwise a single common word
-# in a small store would count fully.
-FULL_WORDS = 4.0
+STALE_SCORE_SHARE = 0.5
+# The best word score counts fully only if it is at least this; otherwise a single common word in a
+# small store would count fully.
+FULL_WORD_SCORE = 4.0
 # Factor for the weight of similarity of a standalone memory, which has no neighbours whose words
 # could confirm the match.
 STANDALONE = 2.0
@@ -113,12 +108,12 @@ class Evidence(NamedTuple):
     """Evidence for a candidate, or, as arrays of one shape, for many candidates.
 
     Attributes:
-        words: BM25 of the query's words, 0.0 if no word matches. `surroundings` scales it, so that
-            memories and turns are comparable.
-        session_best: The best BM25 in its session.
-        window_words: The share of the query's words in its window, 0 to 1; None to use its own
-            words.
-        session_words: The same for its session; None to use its own words.
+        word_score: BM25 of the query's words, 0.0 if no word matches. `surroundings` scales it, so
+            that memories and turns are comparable.
+        session_best: The best word score in its session.
+        window_coverage: The share of the query's words in its window, 0 to 1; None to use its own
+            word score.
+        session_coverage: The same for its session; None to use its own word score.
         similarity: Cosine with the query; None if it has no vector, or the query has none.
         window_similarity: The best cosine among its neighbours.
         session_similarity: The best cosine in its session.
@@ -132,10 +127,10 @@ class Evidence(NamedTuple):
         brevity: 0 to 1; 0 for 20 words or more.
     """
 
-    words: Any
+    word_score: Any
     session_best: Any
-    window_words: Any
-    session_words: Any
+    window_coverage: Any
+    session_coverage: Any
     similarity: Any
     window_similarity: Any
     session_similarity: Any
@@ -150,13 +145,17 @@ class Evidence(NamedTuple):
     @property
     def is_standalone(self) -> bool:
         """Whether this is a memory that was searched without surroundings."""
-        return self.window_words is None
+        return self.window_coverage is None
 
     @classmethod
-    def standalone(cls, words: float, similarity: float | None, date: float = 0.0) -> "Evidence":
+    def standalone(
+        cls, word_score: float, similarity: float | None, date: float = 0.0
+    ) -> "Evidence":
         """Return the evidence for a memory without surroundings, which is its own session."""
         similarity = None if similarity is None else max(0.0, similarity)
-        return cls(words, words, None, None, similarity, similarity, similarity, date=date)
+        return cls(
+            word_score, word_score, None, None, similarity, similarity, similarity, date=date
+        )
 
 
 class Features(NamedTuple):
@@ -175,7 +174,7 @@ class Features(NamedTuple):
             word.
         verbatim: Whether it consists of the query's words; by default, only a correction ranks
             higher.
-        name: The id of the memory; empty for a turn.
+        memory_id: The id of the memory; empty for a turn.
         corrected_by: The id of the memory that corrects it and ranks before it; empty for none.
         message: The long message that it is a part of; empty for none. Only one part can be a hit.
     """
@@ -189,9 +188,26 @@ class Features(NamedTuple):
     readable: bool = True
     on_date: bool = False
     verbatim: bool = False
-    name: str = ""
+    memory_id: str = ""
     corrected_by: str = ""
     message: str = ""
+
+    @property
+    def is_turn(self) -> bool:
+        """Whether this is a turn, not a memory."""
+        return not self.memory_id
+
+
+class NoiseBounds(NamedTuple):
+    """The similarities that a query needs, because it may be noise; by default, it is not noise.
+
+    Attributes:
+        floor: If no candidate is this similar, the query is noise and has no hits.
+        max_gap: How much less similar than the best candidate a hit may be.
+    """
+
+    floor: float = 0.0
+    max_gap: float = 1.0
 
 
 class RankingRules(NamedTuple):
@@ -199,29 +215,29 @@ class RankingRules(NamedTuple):
 
     Attributes:
         weight: The weight of similarity relative to words; a constant of the embedder.
-        floor: A query whose best candidate is less similar than this is noise; 0 if the query
-            certainly isn't noise.
-        near_best: How far a hit's similarity may be below the best one if the query may be noise.
         min_similarity: The lowest similarity of a hit, as a cosine.
         min_confidence: The lowest confidence of a hit.
         limit: The maximum number of hits.
         include_corrected: Keep hits that other hits correct.
+        noise_bounds: The similarities that a query needs, because it may be noise.
         noise_mean: The similarity of two unrelated texts; a constant of the embedder.
-        relevance: The influence of age and use; None for no influence.
-        curve: The embedder's calibration, for the thresholds of `relevance`; None without
+        rank_by: One of `RANKS`: `relevance` considers age and use within bounds, `similarity`
+            ignores them, and `formula` multiplies them with the similarity.
+        relevance: The influence of age and use, and the thresholds.
+        calibration: The curve of the embedder, which converts the thresholds; None without
             similarities.
     """
 
     weight: float
-    floor: float
-    near_best: float
     min_similarity: float
     min_confidence: float
     limit: int
     include_corrected: bool = True
+    noise_bounds: NoiseBounds = NoiseBounds()
     noise_mean: float = 0.0
-    relevance: Relevance | None = Relevance()
-    curve: tuple[float, float] | None = None
+    rank_by: str = "relevance"
+    relevance: Relevance = Relevance()
+    calibration: tuple[float, float] | None = None
 
 
 class Ranked(NamedTuple):
@@ -235,6 +251,7 @@ class Ranked(NamedTuple):
         boost: Its factor for reads.
         threshold: The calibrated similarity that it needs if its words don't make it a hit; 0 for a
             turn.
+        is_stale: Whether it was never read and has faded.
         dropped: Why it is not a hit; empty for a hit.
     """
 
@@ -244,47 +261,114 @@ class Ranked(NamedTuple):
     freshness: float = 1.0
     boost: float = 1.0
     threshold: float = 0.0
+    is_stale: bool = False
     dropped: str = ""
 
 
-def fuse(evidence: Evidence, best_words: float, weight: float) -> Any:
+def rank(all_features: Sequence[Features], rules: RankingRules) -> list[Ranked]:
+    """Return all candidates by score, best first; each dropped one has a reason.
+
+    A correction precedes the hit that it corrects, even if its score was lower.
+    """
+    evidence = [features.evidence for features in all_features]
+    best_word_score = max([part.word_score for part in evidence], default=0.0)
+    similarities = [part.similarity for part in evidence if part.similarity is not None]
+    best_similarity = max(similarities, default=0.0)
+    ranking: list[Ranked] = []
+    for ranked in _score_all(all_features, best_word_score, rules):
+        reason = _reason_to_drop(ranked.features, best_similarity, rules)
+        ranking.append(ranked._replace(dropped=reason) if reason else ranked)
+    ranking = _drop_below_thresholds(ranking, best_word_score, rules)
+    ranking = _put_corrections_first(ranking)
+    if not rules.include_corrected:
+        ranking = _drop_corrected(ranking)
+    ranking = _apply_limit(ranking, rules.limit)
+    return [ranked._replace(score=min(1.0, max(0.0, ranked.score))) for ranked in ranking]
+
+
+# --- the score
+
+
+def _score_all(
+    all_features: Sequence[Features], best_word_score: float, rules: RankingRules
+) -> list[Ranked]:
+    """Return all candidates by score, best first.
+
+    A candidate that consists of the query's words gets the best score, unless the formula decides.
+    """
+    scored = [
+        _score(row, features, best_word_score, rules) for row, features in enumerate(all_features)
+    ]
+    if rules.rank_by != "formula":
+        best_score = max([ranked.score for ranked in scored], default=0.0)
+        for ranked in scored:
+            if ranked.features.verbatim:
+                scored[ranked.row] = ranked._replace(score=best_score)
+
+    def sort_key(ranked: Ranked) -> tuple[float, bool, float]:
+        # On a tie the newer memory comes first. The age of a turn is 0, so turns keep their order.
+        return -ranked.score, not ranked.features.verbatim, ranked.features.age_days
+
+    return sorted(scored, key=sort_key)
+
+
+def _score(row: int, features: Features, best_word_score: float, rules: RankingRules) -> Ranked:
+    """Return a candidate with its score: the fused score, changed by its age and use if it is a
+    memory.
+    """
+    ranked = Ranked(row, features, float(fuse(features.evidence, best_word_score, rules.weight)))
+    if features.is_turn or rules.rank_by == "similarity":
+        return ranked
+    relevance = rules.relevance
+    state = FRESH
+    if not features.pinned:
+        # By its own policy: a stable memory is never stale, even if the formula ages it.
+        fresh = freshness(features.age_days, relevance.decay_rate, features.decay_policy)
+        state = staleness(fresh, features.accesses, relevance)
+    ranked = ranked._replace(threshold=relevance.thresholds[state], is_stale=state == STALE)
+    if rules.rank_by == "formula":
+        return _apply_formula(ranked, relevance)
+    return _apply_age_and_use(ranked, rules)
+
+
+def fuse(evidence: Evidence, best_word_score: float, weight: float) -> Any:
     """Return the fused score, without the factor for age and use; an array for arrays.
 
     Args:
         evidence: Evidence for one candidate, or arrays for many.
-        best_words: The best BM25 of all candidates.
+        best_word_score: The best word score of all candidates.
         weight: The weight of similarity relative to words. 0 without an embedder. For evidence
             without a similarity, only words and signs count, and signs count less than words.
     """
-    full_words = max(best_words, FULL_WORDS)
+    full_score = max(best_word_score, FULL_WORD_SCORE)
     if evidence.similarity is None:
         # Words alone decide, so even a match on a few common words gets its full weight.
-        full_words = max(best_words, 1e-9)
-    own_words = evidence.words / full_words  # for a standalone memory, the entire word score
-    window_words, session_words = evidence.window_words, evidence.session_words
-    if window_words is None:
-        window_words = own_words
-    if session_words is None:
-        session_words = own_words
-    words = (
-        WEIGHTS.own_words * own_words
-        + WEIGHTS.session_best * (evidence.session_best / full_words)
-        + WEIGHTS.window_words * window_words
-        + WEIGHTS.session_words * session_words
-    ) / _WORD_UNIT
-    signs = _sum_signs(evidence) / _WORD_UNIT
+        full_score = max(best_word_score, 1e-9)
+    word_score = evidence.word_score / full_score
+    window_coverage, session_coverage = evidence.window_coverage, evidence.session_coverage
+    if window_coverage is None:
+        window_coverage = word_score
+    if session_coverage is None:
+        session_coverage = word_score
+    word_mean = (
+        WEIGHTS.word_score * word_score
+        + WEIGHTS.session_best * (evidence.session_best / full_score)
+        + WEIGHTS.window_coverage * window_coverage
+        + WEIGHTS.session_coverage * session_coverage
+    ) / WORD_WEIGHTS
+    signs = _sum_signs(evidence) / WORD_WEIGHTS
     if evidence.similarity is None:
         if weight:
-            return words + signs / (1 + weight)
-        return words + WORDS_ONLY_SIGNS * signs
+            return word_mean + signs / (1 + weight)
+        return word_mean + WORDS_ONLY_SIGNS * signs
     if evidence.is_standalone:
         weight *= STANDALONE
-    similarity = (
-        WEIGHTS.own_similarity * evidence.similarity
+    similarity_mean = (
+        WEIGHTS.similarity * evidence.similarity
         + WEIGHTS.window_similarity * evidence.window_similarity
         + WEIGHTS.session_similarity * evidence.session_similarity
-    ) / _SIMILARITY_UNIT
-    return (words + signs + weight * similarity) / (1 + weight)
+    ) / SIMILARITY_WEIGHTS
+    return (word_mean + signs + weight * similarity_mean) / (1 + weight)
 
 
 def _sum_signs(evidence: Evidence) -> Any:
@@ -299,36 +383,196 @@ def _sum_signs(evidence: Evidence) -> Any:
     )
 
 
-def rank(all_features: Sequence[Features], rules: RankingRules) -> list[Ranked]:
-    """Return all candidates by score, best first; each dropped one has a reason.
+def _apply_age_and_use(ranked: Ranked, rules: RankingRules) -> Ranked:
+    """Scale the part of a memory's fused score above the baseline, the score of an unrelated text.
 
-    A correction precedes the hit that it corrects, even if its score was lower.
+    Some models rate all texts as similar, so 2 % of a whole score may be much of the difference
+    between two texts.
     """
-    evidence = [features.evidence for features in all_features]
-    best_words = max([part.words for part in evidence], default=0.0)
-    similarities = [part.similarity for part in evidence if part.similarity is not None]
-    best_similarity = max(similarities, default=0.0)
-    noise = ""
-    if best_similarity < rules.floor:
-        noise = (
-            f"the query looks like noise: no text has a similarity of {rules.floor:.2f} or "
-            "contains half of the query's words"
+    features, fused, relevance = ranked.features, ranked.score, rules.relevance
+    fresh, use = 1.0, relevance.most_boost
+    if not features.pinned:
+        fresh = freshness(features.age_days, relevance.decay_rate, features.decay_policy)
+        use = boost(features.accesses, relevance.boost_rate, relevance.most_boost)
+    weight = rules.weight
+    if features.evidence.is_standalone:
+        weight *= STANDALONE
+    baseline = 0.0
+    if features.evidence.similarity is not None:
+        baseline = rules.noise_mean * weight / (1 + weight)
+    baseline = min(baseline, fused)
+    score = baseline + (fused - baseline) * factor(fresh, use, relevance.least_freshness)
+    return ranked._replace(score=score, freshness=fresh, boost=use)
+
+
+def _apply_formula(ranked: Ranked, relevance: Relevance) -> Ranked:
+    """Score by the formula in docs/relevance.md ("Decision 5"): a product without bounds.
+
+    A memory without a similarity uses its fused score instead, which depends on words alone.
+    """
+    features, similarity = ranked.features, ranked.features.evidence.similarity
+    if similarity is None:
+        similarity = ranked.score
+    fresh = 1.0
+    if not features.pinned:
+        fresh = fade(features.age_days, relevance.decay_rate)
+    use = boost(features.accesses, relevance.boost_rate, math.inf)
+    return ranked._replace(score=similarity * fresh * use, freshness=fresh, boost=use)
+
+
+# --- candidates that are not hits
+
+
+def _reason_to_drop(features: Features, best_similarity: float, rules: RankingRules) -> str:
+    """Return why a candidate does not answer; empty if it may answer.
+
+    `best_similarity` is the best similarity of all candidates.
+    """
+    floor, max_gap = rules.noise_bounds
+    if best_similarity < floor:
+        return (
+            f"the query looks like noise: no text has a similarity of {floor:.2f} or contains half "
+            "of the query's words"
         )
-    min_wordless = WORDLESS_SHARE * best_similarity
-    min_if_noise = best_similarity - rules.near_best
-    ranking: list[Ranked] = []
-    for ranked in _score_all(all_features, best_words, rules):
-        reason = noise or _reason_to_drop(ranked.features, rules, min_wordless, min_if_noise)
-        ranking.append(ranked._replace(dropped=reason) if reason else ranked)
-    ranking = _apply_thresholds(ranking, best_words, rules)
-    ranking = _corrections_first(ranking, include_corrected=rules.include_corrected)
-    return _apply_limit(ranking, rules.limit)
+    evidence = features.evidence
+    has_words = evidence.word_score > 0 or (evidence.window_coverage or 0.0) > 0
+    if not has_words and not features.on_date:
+        reason = _reason_without_words(features, WORDLESS_SHARE * best_similarity)
+        if reason:
+            return reason
+    similarity, near_best = evidence.similarity, best_similarity - max_gap
+    if similarity is not None and similarity < near_best:
+        return f"the query may be noise, and its similarity is below {near_best:.2f}"
+    if rules.min_similarity > 0 and (similarity is None or similarity < rules.min_similarity):
+        return f"similarity is below {rules.min_similarity:.2f}"
+    if features.confidence < rules.min_confidence:
+        return f"{LOW_CONFIDENCE} {features.confidence:.2f} is below {rules.min_confidence:.2f}"
+    return ""
+
+
+def _reason_without_words(features: Features, min_similarity: float) -> str:
+    """Return why a candidate without a shared word does not answer; empty if it may answer."""
+    similarity = features.evidence.similarity
+    if similarity is None:
+        return "shares no word with the query"
+    if similarity < min_similarity:
+        return f"shares no word with the query, and its similarity is below {min_similarity:.2f}"
+    if not features.readable:
+        return "shares no word with the query, and the model does not know its language"
+    return ""
+
+
+def _drop_below_thresholds(
+    ranking: Sequence[Ranked], best_word_score: float, rules: RankingRules
+) -> list[Ranked]:
+    """Drop memories whose similarity is too low for their age and use.
+
+    A memory is *clear* if its similarity reaches its threshold, or is unknown. Any other is
+    dropped, unless `_may_answer` is true. Turns have no threshold.
+    """
+    calibration = rules.calibration
+    if calibration is None or rules.rank_by == "similarity":
+        return list(ranking)
+    clear_similarities = [
+        ranked.features.evidence.similarity or 0.0
+        for ranked in ranking
+        if not ranked.dropped and ranked.threshold and _is_clear(ranked, calibration)
+    ]
+    slope, _ = calibration
+    near_clear = max(clear_similarities, default=-math.inf) - NEAR_CLEAR / slope
+    checked: list[Ranked] = []
+    for ranked in ranking:
+        is_kept = _is_clear(ranked, calibration) or _may_answer(ranked, near_clear, best_word_score)
+        if not ranked.dropped and not is_kept:
+            reason = f"calibrated similarity is below its threshold of {ranked.threshold:.2f}"
+            checked.append(ranked._replace(dropped=reason))
+        else:
+            checked.append(ranked)
+    return checked
+
+
+def _is_clear(ranked: Ranked, calibration: tuple[float, float]) -> bool:
+    """Return whether a candidate's similarity reaches its threshold, or is unknown."""
+    similarity = ranked.features.evidence.similarity
+    return similarity is None or similarity >= to_cosine(ranked.threshold, *calibration)
+
+
+def _may_answer(ranked: Ranked, near_clear: float, best_word_score: float) -> bool:
+    """Return whether a memory below its threshold may be the answer.
+
+    It may if it is from a day in the query or consists of the query's words. A stale memory also
+    may if it shares enough words with the query. Any other may if it shares a word, or if no clear
+    memory is much more similar.
+
+    Args:
+        ranked: The memory.
+        near_clear: The similarity from which on no clear memory is much more similar; minus
+            infinity if there is no clear memory.
+        best_word_score: The best word score of all candidates.
+    """
+    features, evidence = ranked.features, ranked.features.evidence
+    if features.on_date or features.verbatim:
+        return True
+    if ranked.is_stale:
+        enough = STALE_SCORE_SHARE * max(best_word_score, FULL_WORD_SCORE)
+        return bool(evidence.word_score > enough)
+    return bool(evidence.word_score > 0 or evidence.similarity >= near_clear)
+
+
+# --- corrections
+
+
+def _put_corrections_first(ranking: Sequence[Ranked]) -> list[Ranked]:
+    """Move each hit to just before the first hit that it corrects, and give it at least that hit's
+    score.
+    """
+    hits = _memory_hits(ranking)
+    moved: dict[int, Ranked] = {}  # by row, in the new order
+    for ranked in ranking:
+        for correction in reversed(_follow_corrections(ranked, hits)):
+            score = max(ranked.score, correction.score)
+            moved.setdefault(correction.row, correction._replace(score=score))
+    return list(moved.values())
+
+
+def _follow_corrections(ranked: Ranked, hits: Mapping[str, Ranked]) -> list[Ranked]:
+    """Return a candidate, the hit that corrects it, the hit that corrects that one, and so on."""
+    chain = [ranked]
+    rows = {ranked.row}
+    newer = None if ranked.dropped else hits.get(ranked.features.corrected_by)
+    while newer is not None and newer.row not in rows:
+        chain.append(newer)
+        rows.add(newer.row)
+        newer = hits.get(newer.features.corrected_by)
+    return chain
+
+
+def _drop_corrected(ranking: Sequence[Ranked]) -> list[Ranked]:
+    """Drop the hits that other hits correct."""
+    hits = _memory_hits(ranking)
+    checked: list[Ranked] = []
+    for ranked in ranking:
+        if not ranked.dropped and ranked.features.corrected_by in hits:
+            checked.append(ranked._replace(dropped="another hit corrects it"))
+        else:
+            checked.append(ranked)
+    return checked
+
+
+def _memory_hits(ranking: Sequence[Ranked]) -> dict[str, Ranked]:
+    """Return the hits that are memories, by id."""
+    return {
+        ranked.features.memory_id: ranked
+        for ranked in ranking
+        if not ranked.dropped and not ranked.features.is_turn
+    }
+
+
+# --- the limit
 
 
 def _apply_limit(ranking: Sequence[Ranked], limit: int) -> list[Ranked]:
-    """Drop the hits beyond the limit, and all but the best part of a long message. Clamp scores to
-    the range 0 to 1.
-    """
+    """Drop the hits beyond the limit, and all but the best part of a long message."""
     limited: list[Ranked] = []
     hits = 0
     messages: set[str] = set()
@@ -343,200 +587,5 @@ def _apply_limit(ranking: Sequence[Ranked], limit: int) -> list[Ranked]:
             hits += 1
             if message:
                 messages.add(message)
-        score = min(1.0, max(0.0, ranked.score))
-        limited.append(ranked._replace(score=score, dropped=reason))
+        limited.append(ranked._replace(dropped=reason))
     return limited
-
-
-def _score_all(
-    all_features: Sequence[Features], best_words: float, rules: RankingRules
-) -> list[Ranked]:
-    """Return all candidates by score, best first.
-
-    A candidate that consists of the query's words gets the best score, unless the formula decides.
-    """
-    scored = [_score(row, features, best_words, rules) for row, features in enumerate(all_features)]
-    if rules.relevance is None or not rules.relevance.by_formula:
-        best_score = max([ranked.score for ranked in scored], default=0.0)
-        for ranked in scored:
-            if ranked.features.verbatim:
-                scored[ranked.row] = ranked._replace(score=best_score)
-
-    def sort_key(ranked: Ranked) -> tuple[float, bool, float]:
-        # On a tie the newer memory comes first. The age of a turn is 0, so turns keep their order.
-        return -ranked.score, not ranked.features.verbatim, ranked.features.age_days
-
-    return sorted(scored, key=sort_key)
-
-
-def _corrections_first(ranking: Sequence[Ranked], *, include_corrected: bool) -> list[Ranked]:
-    """Move each correction to just before the hit that it corrects, and give it at least that hit's
-    score. A correction that isn't a hit itself is not moved.
-
-    Args:
-        ranking: All candidates, best first.
-        include_corrected: Keep corrected hits; otherwise they are dropped.
-    """
-    memories = [ranked for ranked in ranking if not ranked.dropped and ranked.features.name]
-    hits = {ranked.features.name: ranked for ranked in memories}
-    if not any(ranked.features.corrected_by in hits for ranked in memories):
-        return list(ranking)
-    placed: dict[int, Ranked] = {}
-    for ranked in ranking:
-        chain = [ranked]  # from the oldest statement to its latest correction
-        while chain[-1].row not in placed and not chain[-1].dropped:
-            newer = hits.get(chain[-1].features.corrected_by)
-            if newer is None or newer in chain:
-                break
-            chain.append(newer)
-        for link in reversed(chain):
-            reason = link.dropped
-            if not reason and not include_corrected and link.features.corrected_by in hits:
-                reason = "another hit corrects it"
-            score = max(ranked.score, link.score)
-            placed.setdefault(link.row, link._replace(score=score, dropped=reason))
-    return list(placed.values())
-
-
-def _score(row: int, features: Features, best_words: float, rules: RankingRules) -> Ranked:
-    """Return a candidate with its score: the fused score, changed by its age and use if it is a
-    memory.
-    """
-    fused = float(fuse(features.evidence, best_words, rules.weight))
-    relevance = rules.relevance
-    if relevance is None or not features.name:
-        return Ranked(row, features, fused)
-    if relevance.by_formula:
-        return _score_by_formula(row, features, fused, relevance)
-    policy = DecayPolicy.STABLE if features.pinned else features.decay_policy
-    fresh = freshness(features.age_days, relevance.decay_rate, policy)
-    max_boost = relevance.most_boost
-    use = max_boost
-    if not features.pinned:
-        use = boost(features.accesses, relevance.boost_rate, max_boost)
-    threshold = relevance.thresholds[_staleness(features, relevance)]
-    # Age and use scale only the part of a score above that of an unrelated text. Some models rate
-    # all texts as similar, so 2 % of a whole score may be much of the difference between two texts.
-    weight = rules.weight
-    if features.evidence.is_standalone:
-        weight *= STANDALONE
-    baseline = 0.0
-    if features.evidence.similarity is not None:
-        baseline = rules.noise_mean * weight / (1 + weight)
-    baseline = min(baseline, fused)
-    score = baseline + (fused - baseline) * factor(fresh, use, relevance.least_freshness)
-    return Ranked(row, features, score, fresh, use, threshold)
-
-
-def _score_by_formula(row: int, features: Features, fused: float, relevance: Relevance) -> Ranked:
-    """Score by the formula in docs/relevance.md ("Decision 5"): a product without bounds.
-
-    A candidate without a similarity uses its fused score instead, which depends on words alone.
-    """
-    similarity = features.evidence.similarity
-    fresh = 1.0
-    if not features.pinned:
-        fresh = fade(features.age_days, relevance.decay_rate)
-    use = boost(features.accesses, relevance.boost_rate, math.inf)
-    score = (fused if similarity is None else similarity) * fresh * use
-    threshold = relevance.thresholds[_staleness(features, relevance)]
-    return Ranked(row, features, score, fresh, use, threshold)
-
-
-def _staleness(features: Features, relevance: Relevance) -> int:
-    """Return `FRESH`, `NORMAL` or `STALE`. A stable memory is never stale, even if the formula ages
-    it.
-    """
-    fresh = freshness(features.age_days, relevance.decay_rate, features.decay_policy)
-    if features.pinned:
-        return FRESH
-    return staleness(fresh, features.accesses, relevance)
-
-
-def _reason_to_drop(
-    features: Features, rules: RankingRules, min_wordless: float, min_if_noise: float
-) -> str:
-    """Return why a candidate does not answer; empty if it may answer.
-
-    `min_wordless` is the minimum similarity of a candidate without a shared word. `min_if_noise` is
-    the minimum similarity of any candidate if the query may be noise.
-    """
-    evidence = features.evidence
-    similarity = evidence.similarity
-    if evidence.words <= 0 and (evidence.window_words or 0.0) <= 0 and not features.on_date:
-        reason = _reason_without_words(similarity, min_wordless, readable=features.readable)
-        if reason:
-            return reason
-    if similarity is not None and similarity < min_if_noise:
-        return f"the query may be noise, and its similarity is below {min_if_noise:.2f}"
-    if rules.min_similarity > 0 and (similarity is None or similarity < rules.min_similarity):
-        return f"similarity is below {rules.min_similarity:.2f}"
-    if features.confidence < rules.min_confidence:
-        return f"{LOW_CONFIDENCE} {features.confidence:.2f} is below {rules.min_confidence:.2f}"
-    return ""
-
-
-def _reason_without_words(similarity: float | None, min_wordless: float, *, readable: bool) -> str:
-    """Return why a candidate without a shared word does not answer; empty if it may answer."""
-    if similarity is None:
-        return "shares no word with the query"
-    if similarity < min_wordless:
-        return f"shares no word with the query, and its similarity is below {min_wordless:.2f}"
-    if not readable:
-        return "shares no word with the query, and the model does not know its language"
-    return ""
-
-
-def _apply_thresholds(
-    ranking: Sequence[Ranked], best_words: float, rules: RankingRules
-) -> list[Ranked]:
-    """Drop memories whose similarity is too low for their age and use.
-
-    A memory is *clear* if its similarity reaches its threshold, or is unknown. Clear memories are
-    kept, and so are those that speak for themselves (`_speaks_for_itself`). Of the others:
-
-    - A stale memory is dropped.
-    - A fresh or normal one is dropped if a clear memory is more similar by `NEAR_CLEAR`. Without
-      such a memory, the one that is below its threshold may be the answer.
-
-    Thresholds are calibrated similarities. They are converted to cosines for the comparison.
-    """
-    if rules.curve is None or rules.relevance is None:
-        return list(ranking)
-    thresholds = {ranked.threshold for ranked in ranking}
-    min_cosines = {threshold: to_cosine(threshold, *rules.curve) for threshold in thresholds}
-    clear_similarities: list[float] = []
-    unclear: dict[int, Ranked] = {}  # by index in `ranking`
-    for at, ranked in enumerate(ranking):
-        if ranked.dropped or not ranked.threshold:
-            continue  # turns have no threshold
-        similarity = ranked.features.evidence.similarity
-        if similarity is not None and similarity < min_cosines[ranked.threshold]:
-            unclear[at] = ranked
-        else:
-            clear_similarities.append(similarity or 0.0)
-    slope, _ = rules.curve
-    best_clear = max(clear_similarities, default=-math.inf)
-    near_best_clear = best_clear - NEAR_CLEAR / slope
-    judged = list(ranking)
-    for at, ranked in unclear.items():
-        features = ranked.features
-        is_stale = _staleness(features, rules.relevance) == STALE
-        if not is_stale and features.evidence.similarity >= near_best_clear:
-            continue
-        if not _speaks_for_itself(features, best_words, is_stale=is_stale):
-            reason = f"calibrated similarity is below its threshold of {ranked.threshold:.2f}"
-            judged[at] = ranked._replace(dropped=reason)
-    return judged
-
-
-def _speaks_for_itself(features: Features, best_words: float, *, is_stale: bool) -> bool:
-    """Return whether a memory needs no similarity: it is from a day in the query, consists of its
-    words, or shares enough words with it. One word is enough unless the memory is stale.
-    """
-    if features.on_date or features.verbatim:
-        return True
-    enough_words = 0.0
-    if is_stale:
-        enough_words = STALE_WORDS_SHARE * max(best_words, FULL_WORDS)
-    return bool(features.evidence.words > enough_words)

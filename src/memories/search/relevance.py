@@ -34,8 +34,6 @@ class Relevance(NamedTuple):
             threshold.
         thresholds: The lowest similarity of a fresh, a normal and a stale memory, on the calibrated
             scale.
-        by_formula: Order by the specification's formula: the product of similarity, freshness and
-            boost. The bounds of the factors don't apply, and only pinned memories don't age.
     """
 
     decay_rate: float = 0.02
@@ -45,7 +43,6 @@ class Relevance(NamedTuple):
     fresh: float = 0.8
     stale: float = 0.5
     thresholds: tuple[float, float, float] = (0.70, 0.75, 0.85)
-    by_formula: bool = False
 
     @classmethod
     def of(cls, config: "Config") -> Self:

@@ -21,15 +21,25 @@ if TYPE_CHECKING:
     from memories.read.turns import Turn
 
 
-# The evidence in an explanation, in order; the second tuple is for turns only.
-_EVIDENCE_OF_TURNS = (
-    "session_best", "window_similarity", "session_similarity",
-    "named", "told_date", "tells_when", "aside", "question", "brevity",
-)  # fmt: skip
-_EVIDENCE = (
-    "similarity", "words", "window_words", "session_words", *_EVIDENCE_OF_TURNS[:3], "date",
-    *_EVIDENCE_OF_TURNS[3:],
-)  # fmt: skip
+# The evidence in an explanation, in order: its name there, and its name in `Evidence`.
+_EVIDENCE = {
+    "similarity": "similarity",
+    "words": "word_score",
+    "window_words": "window_coverage",
+    "session_words": "session_coverage",
+    "session_best": "session_best",
+    "window_similarity": "window_similarity",
+    "session_similarity": "session_similarity",
+    "date": "date",
+    "named": "named",
+    "told_date": "told_date",
+    "tells_when": "tells_when",
+    "aside": "aside",
+    "question": "question",
+    "brevity": "brevity",
+}
+# A memory's explanation has only these; the others are about turns.
+_EVIDENCE_OF_MEMORIES = ("similarity", "words", "window_words", "session_words", "date")
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,8 +274,8 @@ def with_verdicts(
 def _round_evidence(evidence: Evidence, *, is_turn: bool) -> dict[str, float | int | None]:
     """Return the rounded evidence by name; None for properties that only turns have."""
     numbers: dict[str, float | int | None] = dict.fromkeys(_EVIDENCE)
-    for name in _EVIDENCE:
-        value = getattr(evidence, name)
-        if value is not None and (is_turn or name not in _EVIDENCE_OF_TURNS):
+    for name, field in _EVIDENCE.items():
+        value = getattr(evidence, field)
+        if value is not None and (is_turn or name in _EVIDENCE_OF_MEMORIES):
             numbers[name] = round(value, 4)
     return numbers

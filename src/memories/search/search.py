@@ -28,6 +28,7 @@ from memories.search.ranking import (
     BEYOND_LIMIT,
     LOW_CONFIDENCE,
     Features,
+    NoiseBounds,
     Ranked,
     RankingRules,
     rank,
@@ -71,7 +72,8 @@ class SearchRequest(NamedTuple):
         predicates: For each collection, a function that returns whether a candidate matches; for
             conditions that a store's filter can't express, such as `or`. Empty if there is no such
             condition.
-        relevance: The influence of age and use; None for no influence.
+        rank_by: One of `RANKS`; see `RankingRules`.
+        relevance: How much age and use influence the ranking, and the thresholds.
     """
 
     query: Query
@@ -81,7 +83,8 @@ class SearchRequest(NamedTuple):
     min_similarity: float
     include_corrected: bool
     predicates: Mapping[Collection, Predicate]
-    relevance: Relevance | None
+    rank_by: str
+    relevance: Relevance
 
 
 def search(
@@ -167,7 +170,8 @@ def parse_request(
         min_similarity=min_similarity,
         include_corrected=filters.get("include_corrected", True),
         predicates=predicates,
-        relevance=_parse_relevance(filters.get("rank"), config),
+        rank_by=_parse_rank(filters.get("rank"), config),
+        relevance=Relevance.of(config),
     )
 
 
@@ -194,15 +198,13 @@ def _divide_by_collection(
     return alternatives, predicates
 
 
-def _parse_relevance(rank: str | None, config: Config) -> Relevance | None:
-    """Return how age and use influence the ranking; None for `similarity`, which ignores both."""
+def _parse_rank(rank: str | None, config: Config) -> str:
+    """Return one of `RANKS`; the setting's if the search names none."""
     if rank is None:
         rank = config.rank
     if rank not in RANKS:
         raise InvalidInput(f'"{validate.shown(str(rank))}" is not a rank; use {", ".join(RANKS)}')
-    if rank == "similarity":
-        return None
-    return Relevance.of(config)._replace(by_formula=rank == "formula")
+    return rank
 
 
 def _parse_filter(lookup: Lookup, filters: SearchFilters, now: datetime) -> Filter:
@@ -260,7 +262,7 @@ def run_request(store: Store, request: SearchRequest) -> SearchResult:
     """Return ranked candidates; if none is a hit, search once more, for the function words."""
     query = request.query
     gathered, ranking = _gather_and_rank(store, request)
-    if request.relevance is not None and not request.relevance.by_formula:
+    if request.rank_by == "relevance":
         ranking = put_newer_first(store, query, gathered, ranking, request.limit)
     function_words = [] if _count_hits(ranking) else stop_terms(query.text)
     if function_words and query.terms != function_words:
@@ -270,13 +272,14 @@ def run_request(store: Store, request: SearchRequest) -> SearchResult:
 
 def _gather_and_rank(store: Store, request: SearchRequest) -> tuple[Gathered, list[Ranked]]:
     """Gather and rank more and more candidates, until enough are hits or more can't help."""
-    memory_limit, turn_limit = max(MIN_CANDIDATES, 2 * request.limit), request.limit
-    turns = _gather_turns(store, request, turn_limit)
+    turn_count = 2 * request.limit
+    memory_count = max(MIN_CANDIDATES, turn_count)
+    turns = _gather_turns(store, request, turn_count)
     while True:
-        memories = _gather_memories(store, request, memory_limit)
+        memories = _gather_memories(store, request, memory_count)
         gathered, all_match = _apply_predicates(request, memories, turns)
-        floor, near_best = noise.find_bounds(store, request.alternatives, request.query, gathered)
-        ranking = rank(gathered.features, _rules(request, floor, near_best))
+        bounds = noise.find_bounds(store, request.alternatives, request.query, gathered)
+        ranking = rank(gathered.features, _rules(request, bounds))
         if _count_hits(ranking) >= request.limit:
             return gathered, ranking
         # If candidates were too faded or did not match a predicate, others may take their place.
@@ -285,26 +288,26 @@ def _gather_and_rank(store: Store, request: SearchRequest) -> tuple[Gathered, li
         more_turns_help = turns.has_more and not all_match
         if not more_memories_help and not more_turns_help:
             return gathered, ranking
-        memory_limit *= 4
+        memory_count *= 4
         if more_turns_help:
-            turn_limit *= 4
-            turns = _gather_turns(store, request, turn_limit)
+            turn_count *= 4
+            turns = _gather_turns(store, request, turn_count)
 
 
 def _count_hits(ranking: Sequence[Ranked]) -> int:
     return sum(not ranked.dropped for ranked in ranking)
 
 
-def _gather_turns(store: Store, request: SearchRequest, limit: int) -> Gathered:
+def _gather_turns(store: Store, request: SearchRequest, count: int) -> Gathered:
     for where in request.alternatives:
         if where.collection is Collection.HISTORY:
             from memories.search.surroundings import gather_surrounded  # not needed for memories
 
-            return gather_surrounded(store, where, request.query, limit)
+            return gather_surrounded(store, where, request.query, count)
     return Gathered([], [], has_more=False)
 
 
-def _gather_memories(store: Store, request: SearchRequest, limit: int) -> Gathered:
+def _gather_memories(store: Store, request: SearchRequest, count: int) -> Gathered:
     by_ref: dict[Ref, tuple[Candidate, Features]] = {}
     has_more = False
     for where in request.alternatives:
@@ -315,9 +318,9 @@ def _gather_memories(store: Store, request: SearchRequest, limit: int) -> Gather
 
             # When turns are searched too, memories are searched in the same way, so that both can
             # be ranked together.
-            gathered = gather_surrounded(store, where, request.query, limit // 2)
+            gathered = gather_surrounded(store, where, request.query, count)
         else:
-            gathered = gather_standalone(store, where, request.query, limit)
+            gathered = gather_standalone(store, where, request.query, count)
         for candidate, features in zip(gathered.candidates, gathered.features, strict=True):
             by_ref[candidate.record.ref] = candidate, features
         has_more = has_more or gathered.has_more
@@ -342,26 +345,25 @@ def _apply_predicates(
     return selected, len(selected.candidates) == len(candidates)
 
 
-def _rules(request: SearchRequest, floor: float, near_best: float) -> RankingRules:
+def _rules(request: SearchRequest, bounds: NoiseBounds) -> RankingRules:
     embedder = request.query.embedder
     rules = RankingRules(
         weight=request.query.weight,
-        floor=floor,
-        near_best=near_best,
         min_similarity=0.0,
         min_confidence=request.min_confidence,
         limit=request.limit,
         include_corrected=request.include_corrected,
+        noise_bounds=bounds,
+        rank_by=request.rank_by,
         relevance=request.relevance,
     )
     if embedder is None:
         return rules
-    curve = embedder.space.calibration
-    return rules._replace(
-        min_similarity=to_cosine(request.min_similarity, *curve) if request.min_similarity else 0.0,
-        noise_mean=embedder.space.noise_mean,
-        curve=curve,
-    )
+    calibration = embedder.space.calibration
+    if request.min_similarity:
+        cosine = to_cosine(request.min_similarity, *calibration)
+        rules = rules._replace(min_similarity=cosine)
+    return rules._replace(noise_mean=embedder.space.noise_mean, calibration=calibration)
 
 
 # --- the newer of two hits about one subject comes first

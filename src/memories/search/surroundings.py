@@ -20,7 +20,7 @@ from memories.languages.text import STOP_WORDS, cased_form, is_unspaced, normal_
 from memories.read.lookup import select_accepted, with_past_reinforcement
 from memories.read.turns import PARTS, start_of
 from memories.search.candidates import Gathered, Query, memory_features, precise_spans
-from memories.search.ranking import FULL_LENGTH, FULL_WORDS, ON_DATE, Evidence, Features, fuse
+from memories.search.ranking import FULL_LENGTH, FULL_WORD_SCORE, ON_DATE, Evidence, Features, fuse
 from memories.stores.protocol import Store
 from memories.stores.records import (
     BESIDE,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MATCHES = 100  # minimum number of turns to find by words, and again by vector
-MIN_READ = 24  # how many of the best records are read; with a large limit, twice the limit
+MIN_READ = 24  # minimum number of the best records to read
 YEARS_BACK = 4  # how many past years are tried for a date without a year
 # The words of this many neighbours count as a turn's own, because an answer follows its question.
 BEFORE, AFTER = 2, 1
@@ -76,12 +76,12 @@ class _Columns(NamedTuple):
         return evidence._replace(similarity=None) if self.has_no_vector[row] else evidence
 
 
-def gather_surrounded(store: Store, where: Filter, query: Query, limit: int) -> Gathered:
-    """Return candidates, turns or memories, with the evidence from their surroundings."""
+def gather_surrounded(store: Store, where: Filter, query: Query, count: int) -> Gathered:
+    """Return about `count` candidates, turns or memories, with evidence from their surroundings."""
     speakers = find_speakers(query.text, store.values(where.collection, where.namespaces, SPEAKER))
     vector = query.vector(remove_speakers(query.text, speakers))
-    match_limit, read_limit = max(MATCHES, 2 * limit), max(MIN_READ, 2 * limit)
-    turn_query = TurnQuery(vector, query.terms, match_limit, _search_periods(query))
+    match_count, read_count = max(MATCHES, count), max(MIN_READ, count)
+    turn_query = TurnQuery(vector, query.terms, match_count, _search_periods(query))
     matches = store.matches(where, turn_query)
     if where.collection is Collection.MEMORY:
         # A memory's tags name neither a speaker nor the role of a turn.
@@ -89,7 +89,7 @@ def gather_surrounded(store: Store, where: Filter, query: Query, limit: int) -> 
     if not len(matches.group):
         return Gathered([], [], has_more=False)
     columns = _describe(matches, query, speakers)
-    best_rows = _first_rows(matches, _order_rows(columns, query), read_limit)
+    best_rows = _first_rows(matches, _order_rows(columns, query), read_count)
     rows: dict[Ref, int] = {}
     for row in best_rows:
         namespace, group = matches.groups[matches.group[row]]
@@ -100,7 +100,7 @@ def gather_surrounded(store: Store, where: Filter, query: Query, limit: int) -> 
         accepted = select_accepted(records, where.as_of)
         records = with_past_reinforcement(store, accepted, where.as_of)
     by_ref = {record.ref: record for record in records}
-    has_more = len(best_rows) == read_limit or len(matches.group) >= match_limit
+    has_more = len(best_rows) == read_count or len(matches.group) >= match_count
     gathered = Gathered([], [], has_more)
     for ref, row in rows.items():
         record = by_ref.get(ref)
@@ -109,7 +109,7 @@ def gather_surrounded(store: Store, where: Filter, query: Query, limit: int) -> 
         similarity = None
         if not columns.has_no_vector[row]:
             similarity = float(matches.similarity[row])
-        candidate = Candidate(record, similarity, float(columns.evidence.words[row]))
+        candidate = Candidate(record, similarity, float(columns.evidence.word_score[row]))
         gathered.candidates.append(candidate)
         gathered.features.append(_features(query, record, columns, row))
     return gathered
@@ -152,8 +152,9 @@ def _date_overlap(query: Query, record: Record, spans: Sequence[dates.Span]) -> 
 
 def _brevity(text: str) -> float:
     """Return how brief a text is on a log scale: 1 for one word, 0 for `FULL_LENGTH` or more."""
-    words = max(1, len(text.split()), len(text) // _WORD_LENGTH)  # not every script separates words
-    return 1 - math.log(min(words, FULL_LENGTH)) / math.log(FULL_LENGTH)
+    # Not every script separates words.
+    word_count = max(1, len(text.split()), len(text) // _WORD_LENGTH)
+    return 1 - math.log(min(word_count, FULL_LENGTH)) / math.log(FULL_LENGTH)
 
 
 def _search_periods(query: Query) -> list[tuple[datetime, datetime]]:
@@ -184,9 +185,9 @@ def _describe(matches: Matches, query: Query, speakers: Sequence[str]) -> _Colum
     evidence = measure(matches)
     # In each index, the best match by words counts fully, so that memories and turns can be ranked
     # together.
-    scale = FULL_WORDS / max(FULL_WORDS, float(evidence.words.max()))
+    scale = FULL_WORD_SCORE / max(FULL_WORD_SCORE, float(evidence.word_score.max()))
     evidence = evidence._replace(
-        words=evidence.words * scale,
+        word_score=evidence.word_score * scale,
         session_best=evidence.session_best * scale,
         named=np.array(is_named, dtype=np.float64)[matches.label],
         date=dates.closeness(days, spans),
@@ -203,14 +204,14 @@ def _describe(matches: Matches, query: Query, speakers: Sequence[str]) -> _Colum
 def _order_rows(columns: _Columns, query: Query) -> "NDArray[np.int64]":
     """Return all rows, best first, ranked without reading their texts."""
     evidence = columns.evidence
-    best_words = float(evidence.words.max())
+    best_word_score = float(evidence.word_score.max())
     by_words = evidence._replace(similarity=None)
     if query.embedder is None:
-        scores = fuse(by_words, best_words, query.weight)
+        scores = fuse(by_words, best_word_score, query.weight)
     else:
-        scores = fuse(evidence, best_words, query.weight)
+        scores = fuse(evidence, best_word_score, query.weight)
         if columns.has_no_vector.any():
-            scores_by_words = fuse(by_words, best_words, query.weight)
+            scores_by_words = fuse(by_words, best_word_score, query.weight)
             scores = np.where(columns.has_no_vector, scores_by_words, scores)
     return np.argsort(-scores, kind="stable")
 
@@ -237,13 +238,12 @@ def _first_rows(matches: Matches, order: "NDArray[np.int64]", count: int) -> lis
 def measure(matches: Matches) -> Evidence:
     """Return the evidence for each match on the three scales, as arrays of shape (n,).
 
-    `words` and `session_best` are BM25 scores, `window_words` and `session_words` are shares of the
-    words weighted by rarity, and similarities are at least 0.
+    A coverage is a share of the query's words weighted by rarity, and similarities are at least 0.
     """
     is_aside = [labels.get(ROLE) in ASIDE for labels in matches.labels]
     aside = np.array(is_aside, dtype=np.float64)[matches.label]
     weight = np.where(aside > 0, ASIDE_WORDS, 1.0)
-    words = matches.words * weight
+    word_score = matches.word_score * weight
     similarity = np.maximum(np.nan_to_num(matches.similarity, nan=0.0), 0.0)
     session = _sessions(matches)
     rarity = _rarity(matches)
@@ -259,10 +259,10 @@ def measure(matches: Matches) -> Evidence:
     if len(held):
         in_session = np.stack([_best_of(session, row) for row in held])
     evidence = Evidence(
-        words=words,
-        session_best=_best_of(session, words),
-        window_words=rarity @ in_window / total,
-        session_words=rarity @ in_session / total,
+        word_score=word_score,
+        session_best=_best_of(session, word_score),
+        window_coverage=rarity @ in_window / total,
+        session_coverage=rarity @ in_session / total,
         similarity=similarity,
         window_similarity=near,
         session_similarity=_best_of(session, similarity),

@@ -124,7 +124,7 @@ def _make_matches(
 ) -> Matches:
     return Matches(
         *places[1:],
-        words=words.scores,
+        word_score=words.scores,
         similarity=similarity,
         terms=words.terms,
         holds=words.holds,

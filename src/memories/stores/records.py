@@ -168,13 +168,13 @@ class Candidate(NamedTuple):
         record: The record, without its vectors.
         similarity: The cosine between the query and the record's best window, -1 to 1; None if the
             query or the record has no vector.
-        words: The record's BM25 score, larger is better; 0.0 if no term matches or, in some stores,
-            if the record isn't among the best by words.
+        word_score: The record's BM25 score, larger is better; 0.0 if no term matches or, in some
+            stores, if the record isn't among the best by words.
     """
 
     record: Record
     similarity: float | None
-    words: float
+    word_score: float
 
 
 class TurnQuery(NamedTuple):
@@ -205,7 +205,7 @@ class Matches(NamedTuple):
         created_at: When the record was written, in milliseconds since 1970.
         labels: The distinct sets of labels.
         label: The index of the record's label set in `labels`.
-        words: BM25 of all terms, larger is better; 0.0 if none matches.
+        word_score: BM25 of all terms, larger is better; 0.0 if none matches.
         similarity: The cosine between the query and the record's best window, -1 to 1; NaN if it
             has no vector.
         terms: The terms of the search; a store may leave out very common ones.
@@ -220,7 +220,7 @@ class Matches(NamedTuple):
     created_at: "NDArray[np.int64]"
     labels: Sequence[Mapping[str, str]]
     label: "NDArray[np.int64]"
-    words: "NDArray[np.float64]"
+    word_score: "NDArray[np.float64]"
     similarity: "NDArray[np.float64]"
     terms: Sequence[str]
     holds: "NDArray[np.bool_]"

@@ -243,7 +243,7 @@ class Isolation(Opened):
 
     def test_memories_do_not_change_how_rare_the_words_of_turns_are(self, store: Store) -> None:
         store.append([turn(number, text=f"weekly report {number}") for number in range(20)])
-        before = matching(store, "weekly report").words.tolist()
+        before = matching(store, "weekly report").word_score.tolist()
         store.append([record(f"m{number}", text="the weekly report") for number in range(50)])
         store.patch(
             [
@@ -251,7 +251,7 @@ class Isolation(Opened):
                 for number in range(25)
             ]
         )
-        assert matching(store, "weekly report").words.tolist() == before
+        assert matching(store, "weekly report").word_score.tolist() == before
 
     def test_a_search_of_one_collection_finds_nothing_in_the_other(self, store: Store) -> None:
         """Nor do better matches in the other collection crowd out its own."""

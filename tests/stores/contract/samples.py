@@ -107,7 +107,7 @@ def by_words(
 ) -> dict[str, float]:
     """Return the word scores of the candidates for terms, without a vector."""
     candidates = store.candidates(where or pool(), vector=None, terms=terms, k=k)
-    return {candidate.record.ref.group: candidate.words for candidate in candidates}
+    return {candidate.record.ref.group: candidate.word_score for candidate in candidates}
 
 
 def by_other(

@@ -225,7 +225,7 @@ class Search(Opened):
             assert candidate.similarity == pytest.approx(
                 exact[int(candidate.record.ref.group[1:])], abs=0.01
             )
-            assert candidate.words == 0.0
+            assert candidate.word_score == 0.0
 
     def test_the_best_of_several_windows_counts(self, store: Store) -> None:
         near, far, other = unit_vectors(3)
@@ -295,7 +295,7 @@ class Search(Opened):
         for column in (matches.position, matches.session, matches.created_at, matches.label):
             assert column.shape == (rows,)
             assert column.dtype == np.int64
-        for scores in (matches.words, matches.similarity):
+        for scores in (matches.word_score, matches.similarity):
             assert scores.shape == (rows,)
             assert scores.dtype == np.float64
         assert matches.holds.shape == (len(matches.terms), rows)
@@ -323,7 +323,7 @@ class Search(Opened):
             where = pool(collection=collection, **conditions)
             query = 'apple fig "cherry date" hazel'
             matches = matching(talks, query, where)
-            scores = zip(matches.words.tolist(), matches.similarity.tolist(), strict=True)
+            scores = zip(matches.word_score.tolist(), matches.similarity.tolist(), strict=True)
             rows = dict(zip(refs_of(matches, collection), scores, strict=True))
             candidates = talks.candidates(
                 where, vector=embed(query)[0], terms=query_terms(query), k=60
@@ -332,7 +332,7 @@ class Search(Opened):
             assert rows.keys() >= {candidate.record.ref for candidate in candidates}
             for candidate in candidates:
                 words, similarity = rows[candidate.record.ref]
-                assert words == pytest.approx(candidate.words, abs=0.01)
+                assert words == pytest.approx(candidate.word_score, abs=0.01)
                 if candidate.similarity is None:
                     assert np.isnan(similarity)
                 else:
@@ -373,7 +373,7 @@ class Search(Opened):
         matches = store.matches(turns(), TurnQuery(None, list(expected), 50))
         assert set(matches.terms) == set(expected)
         assert {term: holders(matches, term) for term in matches.terms} == expected
-        assert set(matches.position[matches.words > 0].tolist()) == {0, 1, 2, 3, 4}
+        assert set(matches.position[matches.word_score > 0].tolist()) == {0, 1, 2, 3, 4}
 
     def test_holds_covers_live_and_ended_records(self, store: Store) -> None:
         ended: dict[str, Any] = {"ended_at": at(9), "ended_by": "delete"}
@@ -430,7 +430,7 @@ class Search(Opened):
     def test_without_a_query_vector_matches_have_no_similarity(self, talks: Store) -> None:
         matches = talks.matches(turns(), TurnQuery(None, ["apple"], 50))
         assert np.isnan(matches.similarity).all()
-        assert (matches.words > 0).any()
+        assert (matches.word_score > 0).any()
 
     def test_a_turn_without_a_vector_matches_by_words_only(self, store: Store) -> None:
         store.append([turn(1, text="apple", vectors=None), turn(2, text="apple")])
@@ -442,7 +442,7 @@ class Search(Opened):
 
     def test_matches_of_a_query_without_vector_and_terms_score_zero(self, talks: Store) -> None:
         matches = talks.matches(turns(), TurnQuery(None, [], 5))
-        assert (list(matches.terms), float(matches.words.sum())) == ([], 0.0)
+        assert (list(matches.terms), float(matches.word_score.sum())) == ([], 0.0)
 
     def test_a_turns_words_include_its_speaker_and_a_memorys_do_not(self, store: Store) -> None:
         labels = {SPEAKER: "Zanzibar Lee"}

@@ -114,14 +114,14 @@ def _mixtures(
 def _candidates(store: Store, where: Filter, vector: Any, terms: list[str]) -> list[Any]:
     """Return the result of `candidates` by address."""
     candidates = store.candidates(where, vector=vector, terms=terms, k=20)
-    return sorted((one.record.ref, one.words, one.similarity) for one in candidates)
+    return sorted((one.record.ref, one.word_score, one.similarity) for one in candidates)
 
 
 def _matches(store: Store, where: Filter, vector: Any, terms: list[str]) -> list[Any]:
     """Return the rows of `matches` by address."""
     matches = store.matches(where, TurnQuery(vector, terms, 20))
     columns = (
-        matches.words.tolist(),
+        matches.word_score.tolist(),
         np.nan_to_num(matches.similarity, nan=9.0).tolist(),
         matches.holds.T.tolist(),
     )
@@ -187,7 +187,7 @@ class Words(Opened):
         candidates = store.candidates(pool(), vector=near, terms=["zanzibar"], k=1)
         scores = {candidate.record.ref.group: candidate for candidate in candidates}
         assert set(scores) == {"by-vector", "by-words"}
-        assert scores["by-words"].words > 0.0 == scores["by-vector"].words
+        assert scores["by-words"].word_score > 0.0 == scores["by-vector"].word_score
         assert scores["by-words"].similarity == pytest.approx(float(near @ far), abs=0.01)
 
     def test_without_a_query_vector_there_is_no_similarity(self, store: Store) -> None:
@@ -354,11 +354,11 @@ class Words(Opened):
                     if candidates
                 }
                 candidates = store.candidates(where, vector=None, terms=terms, k=200)
-                assert {one.record.ref: one.words for one in candidates} == pytest.approx(
+                assert {one.record.ref: one.word_score for one in candidates} == pytest.approx(
                     expected, abs=1e-6
                 )
                 matches = store.matches(where, TurnQuery(None, terms, 200))
-                rows = zip(refs_of(matches, collection), matches.words.tolist(), strict=True)
+                rows = zip(refs_of(matches, collection), matches.word_score.tolist(), strict=True)
                 assert {ref: words for ref, words in rows if words} == pytest.approx(
                     expected, abs=1e-6
                 )

@@ -1128,7 +1128,7 @@ def test_a_hit_by_vector_has_its_word_score(
     }
     assert len(found) == 2
     assert found["far"].similarity is not None
-    assert found["far"].words == pytest.approx(expected["far"])
+    assert found["far"].word_score == pytest.approx(expected["far"])
     assert expected["far"] > 0
 
 

@@ -673,7 +673,7 @@ def answers(store: SQLiteStore) -> list[Callable[[], Any]]:
         lambda: store.values(HISTORY, ["ann"], "speaker"),
         lambda: sorted(by_words(store, ["word7", "every"], k=100).items()),
         lambda: sorted(
-            (entry.record.ref, entry.similarity, entry.words) for entry in candidates(store)
+            (entry.record.ref, entry.similarity, entry.word_score) for entry in candidates(store)
         ),
         lambda: list(matching(store, "said20 of every turn").similarity),
         lambda: sorted(

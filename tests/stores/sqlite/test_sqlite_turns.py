@@ -69,14 +69,14 @@ def test_a_long_conversation_gives_the_same_best_turns_as_a_short_one(
         assert len(every.group) == 600 > len(best.group) >= 20
         at = {position: row for row, position in enumerate(every.position.tolist())}
         rows = [at[position] for position in best.position.tolist()]
-        assert best.words == pytest.approx(every.words[rows])
+        assert best.word_score == pytest.approx(every.word_score[rows])
         assert best.similarity == pytest.approx(every.similarity[rows])
         assert {term: holders(best, term) for term in best.terms} == {
             term: holders(every, term) for term in every.terms
         }
         tenth = np.sort(every.similarity)[-10]
         assert set(every.position[every.similarity > tenth].tolist()) <= set(best.position.tolist())
-        assert set(every.position[every.words > 0].tolist()) <= set(best.position.tolist())
+        assert set(every.position[every.word_score > 0].tolist()) <= set(best.position.tolist())
 
     queries = ["apple banana", "cherry date elder", "quince", "olive pear nut mango"]
     assert failed_cases(check, [(query,) for query in queries]) == []
@@ -177,7 +177,7 @@ def _all_matches(store: SQLiteStore) -> Any:
         matches.position.tolist(),
         matches.session.tolist(),
         matches.label.tolist(),
-        matches.words.round(6).tolist(),
+        matches.word_score.round(6).tolist(),
         matches.similarity.round(6).tolist(),
         matches.holds.T.tolist(),
         strict=True,

@@ -193,11 +193,11 @@ def test_words_are_scored_by_the_formula_through_all_changes(
             expected = _expected(store, where)
             assert len(expected) > 5
             candidates = store.candidates(where, vector=None, terms=TERMS, k=500)
-            assert {one.record.ref: one.words for one in candidates} == pytest.approx(
+            assert {one.record.ref: one.word_score for one in candidates} == pytest.approx(
                 expected, abs=1e-9
             )
             matches = store.matches(where, TurnQuery(None, TERMS, 500))
-            rows = zip(refs_of(matches, where.collection), matches.words.tolist(), strict=True)
+            rows = zip(refs_of(matches, where.collection), matches.word_score.tolist(), strict=True)
             assert {ref: words for ref, words in rows if words} == pytest.approx(expected, abs=1e-9)
         entries = [entry for where in filters[::3] for entry in everything(store, where)]
         some = drawn.sample(entries, 20)
@@ -251,7 +251,7 @@ def _results_of_bob(store: SQLiteStore) -> str:
             matches = store.matches(where, TurnQuery(None, terms, 10))
             told += [
                 refs_of(matches, where.collection),
-                matches.words.tolist(),
+                matches.word_score.tolist(),
                 matches.holds.tolist(),
                 matches.searched,
             ]
