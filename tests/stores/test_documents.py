@@ -116,8 +116,8 @@ class MemoryDriver:
         self._asked("state")
         return dict(self._server.state)
 
-    def claim(self, values: Mapping[str, str]) -> Mapping[str, str]:
-        self._asked("claim")
+    def set_missing_state(self, values: Mapping[str, str]) -> Mapping[str, str]:
+        self._asked("set_missing_state")
         with self._server.lock:
             self._server.state = dict(values) | self._server.state
             return dict(self._server.state)

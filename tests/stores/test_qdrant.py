@@ -456,7 +456,7 @@ def test_an_existing_point_is_never_overwritten(driver: QdrantDriver) -> None:
 def test_one_of_many_concurrent_writers_of_a_position_wins(server: ApiServer) -> None:
     stores = [QdrantStore(f"{server.url}/team", SPACE) for _ in range(6)]
     drivers = [store._driver for store in stores]
-    drivers[0].claim({"schema": "1"})
+    drivers[0].set_missing_state({"schema": "1"})
     begin = threading.Barrier(len(drivers))
 
     def write(number: int) -> None:
@@ -587,10 +587,14 @@ def test_a_removed_record_leaves_no_byte_in_a_folder(folder: Path) -> None:
     store.close()
 
 
-def test_the_first_claim_of_a_value_wins(driver: QdrantDriver) -> None:
+def test_the_first_client_to_set_a_value_wins(driver: QdrantDriver) -> None:
     assert driver.state() == {}
-    assert driver.claim({"schema": "1", "space": "a"}) == {"schema": "1", "space": "a"}
-    assert driver.claim({"space": "b", "model": "m"}) == {"schema": "1", "space": "a", "model": "m"}
+    assert driver.set_missing_state({"schema": "1", "space": "a"}) == {"schema": "1", "space": "a"}
+    assert driver.set_missing_state({"space": "b", "model": "m"}) == {
+        "schema": "1",
+        "space": "a",
+        "model": "m",
+    }
     driver.set_state({"schema": "2"})
     assert driver.state() == {"schema": "2"}
     assert driver.parts() == []

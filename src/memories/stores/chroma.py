@@ -119,8 +119,8 @@ class ChromaDriver:
             )
         return {name: value for name, value in metadata.items() if name != _MARK}
 
-    def claim(self, values: Mapping[str, str]) -> Mapping[str, str]:
-        """See `Driver.claim`."""
+    def set_missing_state(self, values: Mapping[str, str]) -> Mapping[str, str]:
+        """See `Driver.set_missing_state`."""
         answer = self._client.ask("POST", _COLLECTIONS, self._base(values), writes=True)
         if answer.status == 409:
             state = self.state()
@@ -134,7 +134,7 @@ class ChromaDriver:
         """See `Driver.set_state`."""
         collection = self._describe(self.collection)
         if collection is None:
-            self.claim(values)
+            self.set_missing_state(values)
             return
         body = {"new_metadata": self._base(values)["metadata"]}
         answer = self._client.ask("PUT", f"{_COLLECTIONS}/{collection['id']}", body, writes=True)

@@ -148,7 +148,7 @@ class Driver(Protocol):
             StoreError: Something with that name exists that is not one of our stores.
         """
 
-    def claim(self, values: Mapping[str, str]) -> Mapping[str, str]:
+    def set_missing_state(self, values: Mapping[str, str]) -> Mapping[str, str]:
         """Create the store, set the values that are not set yet, and return the resulting state.
 
         If two clients do this at the same time, one wins, and both get the resulting state, as far

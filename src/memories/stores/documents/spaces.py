@@ -88,18 +88,18 @@ class Spaces:
     def begin(self) -> None:
         """Create the store if it doesn't exist yet."""
         if not self.state():
-            self._driver.claim({"schema": str(SCHEMA)})
+            self._driver.set_missing_state({"schema": str(SCHEMA)})
 
-    def claim(self) -> str:
+    def ensure_space(self) -> str:
         """Return the id of the space in use, which the first vectors determine."""
-        return self._checked_id(self._claim(require_space(self._space)))
+        return self._checked_id(self._select_space(require_space(self._space)))
 
-    def _claim(self, space: Space) -> Mapping[str, str]:
+    def _select_space(self, space: Space) -> Mapping[str, str]:
         """Return the state, after selecting a space if none was in use."""
         state = self.state()
         if "space" in state:
             return state
-        return self._driver.claim(_describe(space, _USED) | {"schema": str(SCHEMA)})
+        return self._driver.set_missing_state(_describe(space, _USED) | {"schema": str(SCHEMA)})
 
     def _checked_id(self, state: Mapping[str, str]) -> str:
         space = require_space(self._space)
@@ -134,7 +134,7 @@ class Spaces:
         records = self._view.read(vectors)
         if not records:
             return
-        state = self._claim(space)
+        state = self._select_space(space)
         space_id = _find_id(state, space, _USED, _STAGED)
         if not space_id:
             state = dict(state) | _describe(space, _STAGED)

@@ -221,7 +221,7 @@ class RemoteStore:
             return
         space_id = None
         if any(record.vectors is not None for record in changes.new.values()):
-            space_id = self._spaces.claim()
+            space_id = self._spaces.ensure_space()
         elif changes.new:
             self._spaces.begin()
         Flush(self._driver, changes, self._local.lock, space_id).run()

@@ -143,7 +143,7 @@ class PostgresStore:
         with self._server.write({record.ref.namespace for record in records}) as db:
             used = None
             if any(record.vectors is not None for record in records):
-                used = vector_tables.claim(db, require_space(self._space))
+                used = vector_tables.ensure_space(db, require_space(self._space))
             large = _append(db, records, used)
             self._index_later(db, large, loading=len(records) >= MANY)
 

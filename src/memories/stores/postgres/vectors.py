@@ -232,7 +232,7 @@ SELECT count(*) FROM pg_class WHERE relnamespace = current_schema()::regnamespac
 """
 
 
-def claim(db: Transaction, space: Space) -> Vectors:
+def ensure_space(db: Transaction, space: Space) -> Vectors:
     """Return the table for vectors of the space in use; the store's first vectors determine it.
 
     Raises:
@@ -283,7 +283,7 @@ def stage(db: Transaction, space: Space, vectors: "Mapping[Ref, NDArray[np.float
     seqs = seqs_of(db, vectors)
     if not seqs:
         return
-    target = claim(db, space) if db.meta.used is None else _find(db, space)
+    target = ensure_space(db, space) if db.meta.used is None else _find(db, space)
     if target is None:
         target = _make_staged(db, space)
     among = "namespace = ANY(%s::text[]) AND seq = ANY(%s)"

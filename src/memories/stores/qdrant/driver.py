@@ -156,8 +156,8 @@ class QdrantDriver:
         """See `Driver.state`."""
         return self._state()[0]
 
-    def claim(self, values: Mapping[str, str]) -> Mapping[str, str]:
-        """See `Driver.claim`; the server decides which client is first."""
+    def set_missing_state(self, values: Mapping[str, str]) -> Mapping[str, str]:
+        """See `Driver.set_missing_state`; the server decides which client is first."""
         for _ in range(_TRIES):
             state, revision = self._state()
             merged = {**values, **state}

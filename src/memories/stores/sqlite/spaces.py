@@ -100,7 +100,7 @@ def form_in_use(db: apsw.Connection) -> StoredSpace | None:
     return space
 
 
-def claim(db: apsw.Connection, space: Space, *, compact: bool) -> None:
+def ensure_space(db: apsw.Connection, space: Space, *, compact: bool) -> None:
     """Check that vectors in this space may be added; the first vector determines the space.
 
     Raises:
@@ -146,7 +146,7 @@ class StoredVectors:
             if record.vectors is not None:
                 embedded.setdefault(record.ref.collection, []).append((seq, record.vectors))
         if embedded:
-            claim(db, require_space(self._space), compact=self._compact)
+            ensure_space(db, require_space(self._space), compact=self._compact)
         for collection, vectors in embedded.items():
             index = self.index(db, collection)
             index.insert(db, vectors)
