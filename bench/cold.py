@@ -192,7 +192,7 @@ def _print_handshake(options: Options, environment: Mapping[str, str]) -> None:
     request = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello})
     commands = {
         "import the SDK": [sys.executable, "-c", "import mcp.server.mcpserver, mcp.server.stdio"],
-        "`memory mcp` shakes hands": [sys.executable, "-m", "memories", "mcp"],
+        "`memory mcp`, until the handshake": [sys.executable, "-m", "memories", "mcp"],
     }
     taken: dict[str, list[float]] = {name: [] for name in commands}
     for _ in range(options.rounds + 1):
@@ -202,7 +202,7 @@ def _print_handshake(options: Options, environment: Mapping[str, str]) -> None:
             )
     least = {name: min(values[1:]) for name, values in taken.items()}
     alone = least["import the SDK"]
-    report.heading("`memory mcp` until it has shaken hands, beside its SDK alone")
+    report.heading("`memory mcp` until the handshake, compared with importing its SDK")
     report.table(
         ["what", "min ms", "ratio"],
         [(name, f"{ms:.0f}", f"{ms / alone:.1f}") for name, ms in least.items()],
