@@ -350,17 +350,17 @@ class EventHandler:
         namespace = request.namespace
         seconds = request.seconds()
         try:
-            recalled = recall_in_time(request, self.call.ask_server, _answer_here, announce)
+            recall = recall_in_time(request, self.call.ask_server, _answer_here, announce)
         except Exception as exc:
             if not message:
                 raise
             reply.error = _describe(exc)
         else:
-            reply.context = recalled.context
-            reply.error = recalled.context.error
-            reply.text = recalled.context.text
-            namespace = recalled.context.namespace
-            if recalled.probe_store:
+            reply.context = recall.context
+            reply.error = recall.context.error
+            reply.text = recall.context.text
+            namespace = recall.context.namespace
+            if recall.probe_store:
                 reply.probe, reply.probe_seconds = request, seconds
         if message and namespace:
             message = f'{message} In this session you are "{namespace}".'

@@ -6,7 +6,7 @@ that a prompt needs a text, in any language. Texts that reach a threshold pass:
 
     relevance = -4.06 + 0.6 × need + 0.385 × ln(1 + size)
                 + 0.254 × meaning + 0.129 × behind + 1.78 × relation
-                + 0.158 × words + 2.31 × spelling - 1.857 × everywhere
+                + 0.158 × word_score + 2.31 × spelling - 1.857 × everywhere
 
     need        the log-odds that the prompt needs any memory; see `rate_need`. 0 if unknown.
     size        the length of the prompt in bytes of UTF-8, at most 100. Short prompts such as
@@ -17,7 +17,7 @@ that a prompt needs a text, in any language. Texts that reach a threshold pass:
     relation    the log-odds that prompts of this kind need texts of this kind, even if the two
                 aren't similar: "compile it" needs "The thesis is built with latexmk". See
                 `relation_rater`. 0 if unknown.
-    words       the BM25 score of the words that the prompt and the text share
+    word_score  the BM25 score of the words that the prompt and the text share
     spelling    the fraction of the prompt's four-letter groups that also occur in the text. Groups
                 also match parts of compounds and other forms of a word. In scripts without
                 spaces, a group has two characters.
@@ -62,7 +62,7 @@ CLEARLY_BETTER = 1.0
 BM25_OF_A_WORD = 2.5  # approximate score of a word found in a tenth of a fairly large store's texts
 _INTERCEPT, _NEED, _SIZE = -4.06, 0.6, 0.385
 _MEANING, _BEHIND, _RELATION = 0.254, 0.129, 1.78
-_WORDS, _SPELLING, _EVERYWHERE = 0.158, 2.31, -1.857
+_WORD_SCORE, _SPELLING, _EVERYWHERE = 0.158, 2.31, -1.857
 _MAX_SIZE = 100  # maximum size, in bytes; longer prompts get this size
 _LETTERS = 4  # length of a group of letters
 _CHARACTERS = 2  # length of a group in scripts without spaces
@@ -83,7 +83,7 @@ class Gate:
         self,
         text: str,
         meaning: float | None,
-        words: float,
+        word_score: float,
         *,
         best: float | None = None,
         relation: float = 0.0,
@@ -95,7 +95,7 @@ class Gate:
             text: The text.
             meaning: The log-odds of the calibrated similarity of text and prompt; None if it is
                 unknown, or if the embedder does not understand their language.
-            words: The BM25 score of the words that the text and the prompt share.
+            word_score: The BM25 score of the words that the text and the prompt share.
             best: The meaning of the project's most similar text, if any.
             relation: See `relation_rater`; 0 if it is unknown.
             is_global: Whether the text is a memory that is valid in every project.
@@ -104,11 +104,11 @@ class Gate:
             The log-odds that the prompt needs the text; minus infinity if the two share no word
             and the meaning is unknown.
         """
-        if meaning is None and words <= 0:
+        if meaning is None and word_score <= 0:
             return -math.inf
         shared_groups = self._groups & _groups(text)
         spelling = len(shared_groups) / max(1, len(self._groups))
-        relevance = self._base + _WORDS * words + _SPELLING * spelling
+        relevance = self._base + _WORD_SCORE * word_score + _SPELLING * spelling
         if meaning is not None:
             relevance += _MEANING * meaning + _RELATION * relation
             if best is not None:
@@ -132,7 +132,7 @@ def _groups(text: str) -> set[str]:
     return groups
 
 
-def count_words(text: str, terms: Sequence[str]) -> float:
+def estimate_word_score(text: str, terms: Sequence[str]) -> float:
     """Estimate the BM25 score of a prompt's terms in a text of a small store.
 
     In a small store, the number of texts that contain a word says little about how rare the word

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from memories.context.protocol import HistoryTurn, MemoryItem
+    from memories.context.protocol import HistoryTurn
     from memories.stores.records import Space
 
 _NO_ID = "ffffffff-ffff-7"  # the prefix of ids from the year 10889, so no memory's id has it
@@ -116,11 +116,11 @@ class RecallTrace:
         self.current = [entry.memory.id for entry in current]
         self.rated = {**rated, **{entry.memory.id: entry for entry in current}}
 
-    def finish(self, recalled: Mapping[str, Any]) -> None:
-        """Record a context that `ContextBuilder.build_recall` returned."""
-        for reason, documents in recalled["metadata"]["left_out"].items():
+    def finish(self, built: Mapping[str, Any]) -> None:
+        """Record the parts of a context that `ContextBuilder.build_recall` returned."""
+        for reason, documents in built["metadata"]["left_out"].items():
             self.left_out.update(dict.fromkeys(documents["ids"], reason))
-        self.turns = list(recalled["recalled"])
+        self.turns = list(built["recalled"])
 
 
 def recall_for_prompt(
@@ -153,22 +153,23 @@ def recall_for_prompt(
         why_offline, seconds = _check_store(memories, request.seconds() / 2), request.seconds()
     backend = _GatedBackend(memories, projects, why_offline, trace)
     with _GatedGateway(backend, seconds) as gateway:
-        recalled, text = _build(gateway, config, str(request.prompt), in_context, projects, limits)
+        built, text = _build(gateway, config, str(request.prompt), in_context, projects, limits)
     if trace is not None:
-        trace.finish(recalled)
-    errors = recalled["metadata"]["errors"]
+        trace.finish(built)
+    errors = built["metadata"]["errors"]
+    items = [memory for memory, _ in built["memories"]]
     if errors:
         memories.abandon()  # a call that timed out may still be using the store
     elif request.counts:
-        _count_reads(backend, request, recalled["memories"])
+        _count_reads(backend, request, [str(memory.id) for memory in items])
     context = HookContext(text, config.namespace)
     context.error = errors[0]["error"] if errors else ""
     sentences: set[str] = set()
-    for memory, _ in recalled["memories"]:
+    for memory in items:
         sentences |= hash_sentences(memory.text)
         if memory.id:
             context.shown.append(memory.id)
-    for turn in recalled["recalled"]:
+    for turn in built["recalled"]:
         sentences |= hash_sentences(turn.text)
         context.shown.append(id_of_turn(turn))
     context.sentences = sorted(sentences)
@@ -176,12 +177,11 @@ def recall_for_prompt(
 
 
 def _count_reads(
-    backend: "_GatedBackend", request: RecallRequest, recalled: "Sequence[tuple[MemoryItem, float]]"
+    backend: "_GatedBackend", request: RecallRequest, memory_ids: Sequence[str]
 ) -> None:
     """Record that the recalled memories were read. If that fails, the model gets them anyway."""
-    ids = [str(memory.id) for memory, _ in recalled]
     try:
-        run_once(request.seconds(), lambda: backend.count_reads(ids))
+        run_once(request.seconds(), lambda: backend.count_reads(memory_ids))
     except (ConnectionError, MCPError) as exc:
         backend.memories.abandon()  # as above
         runs.log(request.home, f"the memories that were recalled are not counted as read: {exc}")
@@ -209,7 +209,7 @@ def _build(
     projects: Sequence[str],
     limits: Limits,
 ) -> tuple[dict[str, Any], str]:
-    """Return a context that fits the limits, and its text, which is empty if nothing is new.
+    """Return the parts of a context that fits the limits, and its text, empty if nothing is new.
 
     The builder measures a longer format than this text has, so the first budget usually fits. Each
     retry searches again with a smaller budget.
@@ -225,33 +225,31 @@ def _build(
         # `_GatedBackend.recall` and `_GatedBackend.recall_turns`. Without a store, `recall` raises
         # `StoreUnreachable`, and `context.gathering` then calls `recall_offline` of the gateway. It
         # reads twice as many memories as wanted; the admission keeps `top_k`.
-        context = _leave_out(builder.build_recall(prompt), in_context)
+        built = _leave_out(builder.build_recall(prompt), in_context)
         text = ""
-        if context["memories"] or context["recalled"]:
+        if built["memories"] or built["recalled"]:
             text = rendering.recall_text(
-                [memory for memory, _ in context["memories"]],
-                context["recalled"],
-                context["metadata"]["boundary"],
+                [memory for memory, _ in built["memories"]],
+                built["recalled"],
+                built["metadata"]["boundary"],
                 projects,
             )
         if len(text) <= characters and estimate_tokens(text) <= tokens:
-            return context, text
+            return built, text
         budget = budget * 3 // 4
         if budget < _MIN_BUDGET:
-            return {**context, "memories": [], "recalled": []}, ""
+            return {**built, "memories": [], "recalled": []}, ""
 
 
-def _leave_out(context: Mapping[str, Any], in_context: set[str]) -> dict[str, Any]:
-    """Return a context without the memories and turns that are already in the session's context."""
+def _leave_out(built: Mapping[str, Any], in_context: set[str]) -> dict[str, Any]:
+    """Return the parts without the memories and turns that are in the session's context already."""
     memories = [
         (memory, similarity)
-        for memory, similarity in context["memories"]
+        for memory, similarity in built["memories"]
         if session.mark(str(memory.id)) not in in_context
     ]
-    recalled = [
-        turn for turn in context["recalled"] if session.mark(id_of_turn(turn)) not in in_context
-    ]
-    return {**context, "memories": memories, "recalled": recalled}
+    turns = [turn for turn in built["recalled"] if session.mark(id_of_turn(turn)) not in in_context]
+    return {**built, "memories": memories, "recalled": turns}
 
 
 def id_of_turn(turn: "HistoryTurn") -> str:
@@ -402,9 +400,9 @@ class _GatedGateway(WithScratchpad):
         terms, prompt_gate = query_terms(query_text), gate.Gate(query_text)
         rated: list[Rated] = []
         for hit in hits:
-            words = gate.count_words(hit.content, terms)
+            word_score = gate.estimate_word_score(hit.content, terms)
             is_global = _is_global(hit.memory)
-            relevance = prompt_gate.rate(hit.content, None, words, is_global=is_global)
+            relevance = prompt_gate.rate(hit.content, None, word_score, is_global=is_global)
             rated.append(Rated(hit, relevance))
         selected = _select(query_text, rated, self._projects)
         return [entry.hit for entry in selected if not is_recall_off(entry.memory.tags)]
@@ -435,10 +433,10 @@ class _Rater:
         meanings = [_meaning(own, ranked.features) for ranked in own.ranking]
         self._best = max((meaning for meaning in meanings if meaning is not None), default=None)
 
-    def rate(self, result: SearchResult, ranked: Ranked, words: float) -> Rated:
+    def rate(self, result: SearchResult, ranked: Ranked, word_score: float) -> Rated:
         """Return a candidate with its relevance.
 
-        `words` is the BM25 score of the words that the candidate shares with the prompt.
+        `word_score` is the BM25 score of the words that the candidate shares with the prompt.
         """
         hit, ref = result.to_hit(ranked), result.candidates[ranked.row].record.ref
         meaning = _meaning(result, ranked.features)
@@ -449,7 +447,7 @@ class _Rater:
         relevance = self._gate.rate(
             hit.content,
             meaning,
-            words,
+            word_score,
             best=self._best,
             relation=relation,
             is_global=is_global,
@@ -467,11 +465,12 @@ class _Rater:
             features = ranked.features
             if features.confidence < min_confidence:
                 continue
-            words = features.evidence.word_score
+            word_score = features.evidence.word_score
             if is_small:
                 text = result.candidates[ranked.row].record.text
-                words = max(words, gate.count_words(text, result.query.terms))
-            yield self.rate(result, ranked, words)
+                estimate = gate.estimate_word_score(text, result.query.terms)
+                word_score = max(word_score, estimate)
+            yield self.rate(result, ranked, word_score)
 
 
 def _meaning(result: SearchResult, features: Features) -> float | None:
