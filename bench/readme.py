@@ -18,24 +18,24 @@ _NOT_MEASURED = "–"
 SYSTEMS = ("memories", "mem0", "claude-mem", "basic-memory", "mcp-memory-service")
 _HEAD = ("", "Memories", *SYSTEMS[1:])
 _DOCUMENTED_FIRST = (
-    ("works without an LLM or key", "yes", "in part", "no", "yes", "yes"),
+    ("works without an LLM or key", "yes", "partly", "no", "yes", "yes"),
     ("who decides what to keep", "your agent, or you in a review", "an LLM", "an LLM",
      "your agent, or you", "your agent; hooks"),
     ("records sessions", "with `--capture`", "no", "always", "by plugins", "by hooks"),
-    ("the past", "every version, `--as-of`, undo", "in part", "no", "by git", "in part"),
-    ("kept in", "SQLite; PostgreSQL, Qdrant, Chroma, files", "about 25 vector stores",
+    ("history", "every version, `--as-of`, undo", "partly", "no", "by git", "partly"),
+    ("storage", "SQLite; PostgreSQL, Qdrant, Chroma, files", "about 25 vector stores",
      "SQLite, Chroma", "Markdown files", "SQLite, Cloudflare, Milvus"),
 )  # fmt: skip
 _MEASURED = {
-    ("writes", "kept"): "8 agents write 200 texts at once: kept, of those acknowledged",
-    ("told-again", ""): "a fact is stored again with another value: the new one comes first",
-    ("secrets", ""): "secrets that are removed before a text is written",
-    ("erased", ""): "erased texts (`forget`) that are gone from all files",
-    ("needed", "any"): "prompts with a needed fact among the best 5",
-    ("tools", "tokens"): "tokens of the tool list",
+    ("writes", "kept"): "8 agents write 200 texts at once: kept, out of those acknowledged",
+    ("told-again", ""): "a fact is stored again with a new value: the new one ranks first",
+    ("secrets", ""): "secrets removed before a text is written",
+    ("erased", ""): "erased texts (`forget`) gone from every file",
+    ("needed", "any"): "prompts with a needed fact in the top 5",
+    ("tools", "tokens"): "tokens in the tool list",
 }
 _DOCUMENTED_LAST = (
-    ("its strength", "facts are not lost or mixed up", "SDKs, hosted platform",
+    ("main strength", "facts are not lost or mixed up", "SDKs, hosted platform",
      "summaries without set-up", "notes for you and Obsidian", "OAuth for claude.ai, ChatGPT"),
     ("licence", "Apache-2.0", "Apache-2.0", "Apache-2.0", "AGPL-3.0", "Apache-2.0"),
 )  # fmt: skip
@@ -73,19 +73,19 @@ def render_figures() -> str:
     )
     lost = f"0 of {kills[1]} writes in {kills[0]} kills, 0 of {cuts[1]} in {cuts[0]} power cuts"
     right = (
-        f"for {float(turns[0]):.0f} % of the questions, the right message is among the first five"
+        f"for {float(turns[0]):.0f}% of the questions, the right message is among the first five"
     )
-    tokens = f"{_count('needed', 'tokens')} tokens on average over MCP, the list of tools {_count('tools', 'tokens')}"
-    newer = f"the newer of two contradicting facts comes first: {_count('told-again', '')}"
+    tokens = f"{_count('needed', 'tokens')} tokens on average over MCP, and the tool list {_count('tools', 'tokens')}"
+    newer = f"the newer of two contradictory facts ranks first: {_count('told-again', '')}"
     milliseconds = f"{float(search[0]):.0f} ms"
     return f"""\
 | | figure | measured in | printed by |
 |---|---|---|---|
-| Nothing acknowledged is lost | {lost} | [reliability](docs/reliability.md#figures) | `make torture` |
+| No acknowledged write is lost | {lost} | [reliability](docs/reliability.md#figures) | `make torture` |
 | It finds what was said | {right}, in the LoCoMo benchmark and without an LLM | [benchmarks](docs/benchmarks.md#retrieval) | `python -m bench.retrieval locomo FILE` |
-| It costs few tokens | the answer to a search has {tokens} | [operations](bench/RESULTS.md) | `make bench-operations` |
+| It costs few tokens | a search result has {tokens} | [operations](bench/RESULTS.md) | `make bench-operations` |
 | It notices corrections | {newer}; `--as-of` shows the past, `rollback` undoes | [operations](bench/RESULTS.md) | `make bench-operations` |
-| It is fast | a search of 100,000 memories takes {milliseconds} once the program runs | [benchmarks](docs/benchmarks.md#warm-search) | `python -m bench search --texts FILE` |
+| It is fast | a search of 100,000 memories takes {milliseconds} once the program is running | [benchmarks](docs/benchmarks.md#warm-search) | `python -m bench search --texts FILE` |
 """
 
 

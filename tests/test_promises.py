@@ -32,12 +32,12 @@ PROMISES = {
     "Nothing is deleted, merged or rebuilt unless": [
         "test_nothing_is_deleted_merged_or_rebuilt_on_its_own"
     ],
-    "**A correction is kept**": ["test_a_correction_is_kept"],
+    "**Corrections are kept**": ["test_a_correction_is_kept"],
     "No text is silently refused as a duplicate": [
         "test_a_refused_duplicate_names_the_memory_and_the_options"
     ],
     "**It finds what was said**": ["test_a_search_finds_facts_by_their_meaning"],
-    "**A cold command is fast**": ["test_a_cold_command_loads_only_the_modules_that_it_needs"],
+    "**Commands start fast**": ["test_a_cold_command_loads_only_the_modules_that_it_needs"],
     "one SQLite file with mode 0600": ["test_the_store_is_one_private_file"],
     "no telemetry and no network": ["test_no_command_opens_a_network_connection"],
     "`memory forget` removes every byte": ["test_forget_leaves_no_byte"],

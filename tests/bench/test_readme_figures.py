@@ -31,7 +31,7 @@ def test_a_figure_that_differs_is_replaced() -> None:
 
 def test_a_figure_in_the_readme_equals_the_one_in_its_table() -> None:
     figures = readme.render_figures()
-    share = re.search(r"for (\d+) % of the questions", figures)
+    share = re.search(r"for (\d+)% of the questions", figures)
     assert share
     assert 50 < int(share[1]) < 100
     turn_level = (ROOT / "docs" / "benchmarks.md").read_text().partition("\nTurn level")[2]
