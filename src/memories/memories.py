@@ -302,9 +302,8 @@ class Memories:
         redact: bool = True,
         within: Sequence[str] = (),
     ) -> "Iterator[Batch]":
-        """Redact, check and embed drafts as `create_many` does, and yield batches to write.
-
-        Each `Batch.write` runs one transaction.
+        """Do the first part of `create_many`: mark captured drafts as pending, add the project,
+        redact, check and embed. Yield batches, each of which `Batch.write` stores in a transaction.
         """
         from memories.write.create import prepare_batches
 

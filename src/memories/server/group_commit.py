@@ -340,7 +340,7 @@ class GroupCommit:
         """Run a write whose records are buffered; drop the records of a refused write."""
         before = buffer.mark()
         try:
-            return _Outcome(write, write.context.run(write.batch.through(logged).write), None)
+            return _Outcome(write, write.context.run(write.batch.with_store(logged).write), None)
         except Exception as exc:
             if isinstance(exc, StoreError) or not buffer.take_back(before):
                 raise

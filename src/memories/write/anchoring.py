@@ -37,7 +37,7 @@ class Anchoring(NamedTuple):
     redactor: "Redactor | None"
     now: datetime
 
-    def settle(self, draft: Draft) -> tuple[Draft, tuple[str, ...]]:
+    def check(self, draft: Draft) -> tuple[Draft, tuple[str, ...]]:
         """Return a draft with its anchors in their stored form, and the kinds of secrets that were
         removed from the anchors.
 
@@ -53,9 +53,9 @@ class Anchoring(NamedTuple):
         if self.judge is None:
             from memories.anchors.grammar import parse_all  # needed only for given anchors
 
-            return replace(draft, anchors=_write(parse_all(texts))), kinds
+            return replace(draft, anchors=_to_texts(parse_all(texts))), kinds
         anchors = self.judge.settle(texts, draft.tags)
-        return self._anchored(draft, _write(anchors)), kinds
+        return self._set_anchors(draft, _to_texts(anchors)), kinds
 
     def _redact(self, anchors: Iterable[str]) -> tuple[list[str], tuple[str, ...]]:
         if not isinstance(anchors, list | tuple) or not all(isinstance(a, str) for a in anchors):
@@ -72,19 +72,21 @@ class Anchoring(NamedTuple):
             return ()
         if is_session_note(draft.tags, draft.key):
             return ()
-        return _write(self.judge.discover(draft.content, draft.tags))
+        return _to_texts(self.judge.discover(draft.content, draft.tags))
 
-    def _anchored(self, draft: Draft, anchors: Sequence[str]) -> Draft:
+    def _set_anchors(self, draft: Draft, anchors: Sequence[str]) -> Draft:
+        """Return a draft with anchors, and the time of their check if they were checked here."""
         assert self.judge is not None
         is_checked = bool(anchors) and self.judge.is_at_hand(draft.tags)
         return replace(draft, anchors=anchors, anchored_at=self.now if is_checked else None)
 
-    def of_new(self, draft: Draft, found: Sequence[str]) -> Draft:
+    def set_for_new(self, draft: Draft, in_text: Sequence[str]) -> Draft:
         """Return a draft of a new memory with the anchors found in its text."""
-        return self._anchored(draft, found) if found else draft
+        return self._set_anchors(draft, in_text) if in_text else draft
 
-    def of_version(self, latest: "Record", draft: Draft, found: Sequence[str]) -> Draft:
-        """Return a draft of a memory's next version, with the anchors that the memory keeps.
+    def set_for_next_version(self, latest: "Record", draft: Draft, in_text: Sequence[str]) -> Draft:
+        """Return a draft of a memory's next version with the anchors found in its text, and those
+        that the memory keeps, unless the draft gives anchors or repeats the text.
 
         Anchors that the new text no longer mentions, or that no longer hold, are dropped.
         """
@@ -96,15 +98,15 @@ class Anchoring(NamedTuple):
             return draft
         from memories.anchors.grammar import select_named  # new memories don't need it
 
-        left = select_named(old, latest.text, draft.content)
+        named = select_named(old, latest.text, draft.content)
         tags = {**tags_of(latest.labels), **draft.tags}
-        held = self._select_held(left, tags)
-        both = tuple(dict.fromkeys((*found, *held)))
-        if both or old:
-            return self._anchored(draft, both)
+        kept = self._select_held(named, tags)
+        anchors = tuple(dict.fromkeys((*in_text, *kept)))
+        if anchors or old:
+            return self._set_anchors(draft, anchors)
         return draft
 
-    def fields_of_text(
+    def make_fields(
         self,
         latest: "Record",
         text: str,
@@ -125,8 +127,8 @@ class Anchoring(NamedTuple):
                 return {"anchored_at": latest.fields.get("anchored_at")}
             return {}
         draft = Draft(text, tags)
-        found = self.discover(draft) if text != latest.text else ()
-        return fields_of(self.of_version(latest, draft, found))
+        in_text = self.discover(draft) if text != latest.text else ()
+        return fields_of(self.set_for_next_version(latest, draft, in_text))
 
     def _select_held(self, anchors: Iterable[str], tags: dict[str, str]) -> list[str]:
         """Return the anchors that hold, or that can't be checked here."""
@@ -134,7 +136,7 @@ class Anchoring(NamedTuple):
         held: list[str] = []
         for anchor in anchors:
             try:
-                held += _write(self.judge.settle([anchor], tags))
+                held += _to_texts(self.judge.settle([anchor], tags))
             except InvalidInput:
                 continue
         return held
@@ -147,8 +149,8 @@ class Anchoring(NamedTuple):
         if self.judge is None:
             return old
         tags = tags_of(latest.labels)
-        found = _write(self.judge.discover(latest.text, tags))
-        return tuple(dict.fromkeys((*self._select_held(old, tags), *found)))
+        in_text = _to_texts(self.judge.discover(latest.text, tags))
+        return tuple(dict.fromkeys((*self._select_held(old, tags), *in_text)))
 
 
 def fields_of(draft: Draft) -> dict[str, Any]:
@@ -160,7 +162,7 @@ def fields_of(draft: Draft) -> dict[str, Any]:
     }
 
 
-def _write(anchors: "Iterable[Anchor]") -> tuple[str, ...]:
+def _to_texts(anchors: "Iterable[Anchor]") -> tuple[str, ...]:
     return tuple(map(str, anchors))
 
 

@@ -81,7 +81,7 @@ def update(
     """Append a new version to a memory, if anything changes; return the latest version."""
     declared = change.declared_fields()
     anchoring = Anchoring(lookup.judge, change.redactor, now)
-    draft, anchor_kinds = _settle_anchors(lookup, memory_id, change, anchoring)
+    draft, anchor_kinds = _check_anchors(lookup, memory_id, change, anchoring)
     declared |= fields_of(draft)
     is_empty = not (change.content is not None or change.tags or change.remove_tags or declared)
     if is_empty and change.not_corrects is None:
@@ -104,7 +104,7 @@ def update(
         tags = {key: value for key, value in {**old_tags, **added}.items() if key not in removed}
         text = content or latest.text
         is_new_text = text != latest.text
-        declared |= anchoring.fields_of_text(latest, text, tags, declared)
+        declared |= anchoring.make_fields(latest, text, tags, declared)
         if not is_new_text and tags == old_tags and _has_fields(latest, declared):
             return latest
         kinds = (*anchor_kinds, *kinds)
@@ -138,7 +138,7 @@ def _refuse_other_version(latest: Record, version: int | None) -> None:
         )
 
 
-def _settle_anchors(
+def _check_anchors(
     lookup: Lookup, memory_id: str, change: Update, anchoring: Anchoring
 ) -> tuple[Draft, tuple[str, ...]]:
     """Return a draft with an update's checked anchors, and the kinds of secrets removed from
@@ -150,7 +150,7 @@ def _settle_anchors(
     if change.anchors:
         tags = {**tags_of(lookup.find_own(memory_id).labels), **change.tags}
         draft = replace(draft, tags=tags)
-    return anchoring.settle(draft)
+    return anchoring.check(draft)
 
 
 def append_confirmation(

@@ -132,11 +132,13 @@ def prepare_batches(writer: Writer, drafts: Sequence[Draft]) -> "Iterator[Batch]
 
 
 def _redact_and_check(writer: Writer, draft: Draft) -> Prepared:
-    """Return a draft in its stored form, without secrets; no later step sees the original."""
+    """Return a draft in its stored form, without secrets, with the anchors found in its text; no
+    later step sees the original.
+    """
     kinds: list[str] = []
     if writer.redactor is not None:
         draft, kinds = _redact(draft, writer.redactor)
-    draft, anchor_kinds = writer.anchoring.settle(_check(draft))
+    draft, anchor_kinds = writer.anchoring.check(_check_fields(draft))
     anchors = writer.anchoring.discover(draft)
     return Prepared(draft, (*kinds, *anchor_kinds), anchors=anchors)
 
@@ -158,7 +160,7 @@ def _redact(draft: Draft, redactor: "Redactor") -> tuple[Draft, list[str]]:
     return draft, all_kinds
 
 
-def _check(draft: Draft) -> Draft:
+def _check_fields(draft: Draft) -> Draft:
     """Return a draft with its values in their stored form.
 
     Raises:
@@ -204,8 +206,8 @@ class Batch(NamedTuple):
     drafts: Sequence[Prepared]
     vectors_note: str
 
-    def through(self, store: Store) -> "Batch":
-        """Return this batch bound to another store, such as a wrapper; see `stores.wrapper`."""
+    def with_store(self, store: Store) -> "Batch":
+        """Return this batch with another store, such as a wrapper; see `stores.wrapper`."""
         lookup = self.writer.lookup._replace(store=store)
         return self._replace(writer=self.writer._replace(lookup=lookup))
 
@@ -217,20 +219,24 @@ class Batch(NamedTuple):
             refuse_other_model(writer.store, writer.embedder.space, where)
         results: list[Created] = []
         with buffered_transaction(writer.store) as store:
-            batch_writer = self.through(store).writer
+            buffered_writer = self.with_store(store).writer
             for prepared in self.drafts:
-                created = _store_draft(batch_writer, prepared)
-                note = created.note
-                if created.stored and created.memory is not None:
-                    notes = (self.vectors_note, _describe_expiry(created.memory, writer.now))
-                    note = "; ".join(filter(None, notes))
-                elif "valid_until" in created.merged and created.memory is not None:
-                    notes = (note, _describe_expiry(created.memory, writer.now))
-                    note = "; ".join(filter(None, notes))
-                if note != created.note or prepared.redacted:
-                    created = replace(created, note=note, redacted=prepared.redacted)
-                results.append(created)
+                created = _store_draft(buffered_writer, prepared)
+                note = self._make_note(created)
+                results.append(replace(created, note=note, redacted=prepared.redacted))
         return results
+
+    def _make_note(self, created: Created) -> str:
+        """Return the note of a result. Add that the stored text has no vectors, and that the memory
+        has already expired.
+        """
+        notes = [created.note]
+        if created.stored:
+            notes.append(self.vectors_note)
+        is_new_expiry = created.stored or "valid_until" in created.merged
+        if is_new_expiry and created.memory is not None:
+            notes.append(_describe_expiry(created.memory, self.writer.now))
+        return "; ".join(filter(None, notes))
 
 
 def _describe_expiry(memory: Memory, now: datetime) -> str:
@@ -307,7 +313,7 @@ def _look_up_superseded(writer: Writer, prepared: Prepared) -> Prepared:
 def _store_new(writer: Writer, prepared: Prepared, comparison: Comparison) -> Created:
     """Store a draft as a new memory."""
     superseded = prepared.superseded
-    draft = writer.anchoring.of_new(prepared.draft, prepared.anchors)
+    draft = writer.anchoring.set_for_new(prepared.draft, prepared.anchors)
     created_at = draft.created_at or writer.now
     memory_id = draft.id or new_id(created_at)
     record = versions.first_version(
@@ -332,7 +338,7 @@ def _store_version(writer: Writer, prepared: Prepared, latest: Record) -> Create
     from memories.write.links import update_links_after_change, update_links_after_restating
 
     superseded = prepared.superseded
-    draft = writer.anchoring.of_version(latest, prepared.draft, prepared.anchors)
+    draft = writer.anchoring.set_for_next_version(latest, prepared.draft, prepared.anchors)
     if superseded is not None and superseded.ref.group == latest.ref.group:
         superseded = None  # a memory can't replace itself
     fields: dict[str, Any] = {"redacted": " ".join(prepared.redacted) or None}
@@ -349,13 +355,16 @@ def _store_version(writer: Writer, prepared: Prepared, latest: Record) -> Create
     # Repeating a memory that decays adds information: the memory is still true.
     if is_unchanged and versions.decay_policy(latest) is DecayPolicy.STABLE:
         draft = replace(draft, supersedes=None)
-        return _report_merged(writer, writer.repetition(latest, draft, prepared.vectors).merge())
+        repetition = writer.make_repetition(latest, draft, prepared.vectors)
+        return _report_merged(writer, repetition.merge())
     record = versions.next_version(
         latest, "update", written_at, fresh=True, text=draft.content, labels=labels, fields=fields
     )
     record = stamp_record(writer.store, mark_suspicious(record))
-    link = update_links_after_restating if record.text == latest.text else update_links_after_change
-    record = link(writer.store, latest, record)
+    if record.text == latest.text:
+        record = update_links_after_restating(writer.store, latest, record)
+    else:
+        record = update_links_after_change(writer.store, latest, record)
     writer.store.patch([versions.end_version(latest, record.created_at, "update")])
     append_as_stamped(writer.store, [record._replace(vectors=prepared.vectors)])
     return _report_created(writer, record)
@@ -367,7 +376,7 @@ def _merge(writer: Writer, prepared: Prepared, same: Record) -> Created:
     if prepared.superseded is not None:
         # Read the memory again, since ending the other one may have changed its links.
         same = writer.lookup.own.find(same.ref.group)
-    repetition = writer.repetition(same, prepared.draft, prepared.vectors, prepared.redacted)
+    repetition = writer.make_repetition(same, prepared.draft, prepared.vectors, prepared.redacted)
     return _report_merged(writer, repetition.merge())
 
 
@@ -384,12 +393,13 @@ def _store_pending(writer: Writer, prepared: Prepared) -> Created:
         comparison = writer.compare(draft, prepared.vectors, where)
         same = comparison.same
         if same is not None and draft.key in (None, versions.plain_key(same.key)):
-            repetition = writer.repetition(same, draft, prepared.vectors)
+            repetition = writer.make_repetition(same, draft, prepared.vectors)
+            # A memory that was accepted, and deleted later, was not rejected.
             is_known = versions.is_unaccepted(same)
             if where is current:
                 is_known = not repetition.was_corrected()
             if is_known:
-                return _report_merged(writer, repetition.leave_out())
+                return _report_merged(writer, repetition.merge_nothing())
         elif draft.key is None and comparison.duplicates and where is not rejected:
             return Created(stored=False, memory=None, duplicates=comparison.duplicates)
     return _store_new(writer, prepared, Comparison())
@@ -398,11 +408,13 @@ def _store_pending(writer: Writer, prepared: Prepared) -> Created:
 def _report_created(
     writer: Writer, record: Record, similar_to: tuple[Similar, ...] = ()
 ) -> Created:
+    """Return the result for a draft that became a new memory or version."""
     memory = writer.to_memory(record)
     return Created(stored=True, memory=memory, similar_to=similar_to, corrects=memory.corrects)
 
 
 def _report_merged(writer: Writer, result: "MergeResult") -> Created:
+    """Return the result for a draft with the text of a stored memory."""
     memory = writer.to_memory(result.record)
     return Created(
         stored=False,

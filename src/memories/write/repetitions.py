@@ -169,7 +169,7 @@ class Repetition(NamedTuple):
         additions = find_additions(self.record, self.draft)
         return len(additions.other_tags) + len(additions.other_fields)
 
-    def leave_out(self) -> MergeResult:
+    def merge_nothing(self) -> MergeResult:
         """Return a result in which nothing is merged, since the draft awaits review."""
         not_merged = find_additions(self.record, self.draft).everything()
         if self.draft.supersedes is not None:

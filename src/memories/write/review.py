@@ -357,12 +357,12 @@ class Review:
             return self._add_version(latest, record, draft, vectors)
         comparison = Comparison() if writer.force else writer.compare(draft, vectors)
         if draft.key is None and comparison.same is not None:
-            repetition = writer.repetition(comparison.same, draft, vectors)
+            repetition = writer.make_repetition(comparison.same, draft, vectors)
             if not repetition.was_corrected():
                 same = comparison.same
                 writer.retire(superseded, same.ref.group, writer.now)
                 self._end_as_said_by(record, same)
-                not_merged = repetition.leave_out().not_merged
+                not_merged = repetition.merge_nothing().not_merged
                 memory = writer.to_memory(same)
                 return Reviewed(record.ref.group, True, memory, not_merged=not_merged)
         if draft.key is None and comparison.duplicates:

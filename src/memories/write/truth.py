@@ -140,7 +140,7 @@ class Truth:
         if anchors is None:
             anchors = anchoring.confirm(latest)
         draft = Draft(latest.text, tags_of(latest.labels), anchors=anchors, valid_until=valid_until)
-        draft, kinds = anchoring.settle(draft)
+        draft, kinds = anchoring.check(draft)
         fields = fields_of(replace(draft, anchored_at=writer.now))
         until = latest.fields.get("valid_until")
         if valid_until is None and until is not None and until < to_millis(writer.now):

@@ -28,12 +28,12 @@ MAX_SIMILAR = 3
 # maximum number of corrected memories found, most similar first; see `link_correction`
 _MAX_CORRECTED = 3
 _NEAR_BEST = 0.25  # a memory is shown if its score is at most this far below the best one
-_EXAMINED = 12  # maximum number of rivals examined, the most similar first
-_SEEN = 0.4  # added to the score of a memory that the writer has just read
-_COMPARED = 16  # maximum number of candidates that are compared with a draft
+_MAX_SCORED = 12  # maximum number of rivals that are scored, the most similar first
+_SEEN_BONUS = 0.4  # added to the score of a memory that the writer has just read
+_MAX_CANDIDATES = 16  # maximum number of candidates that are compared with a draft
 # the limit for a second attempt, if a draft has no project and candidates were dropped: most of
 # them belong to a project
-_COMPARED_LOOSE = 64
+_MAX_CANDIDATES_AGAIN = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class Writer(NamedTuple):
             patch = versions.end_version(superseded, at, "supersede", superseded_by=successor)
             self.store.patch([patch])
 
-    def repetition(
+    def make_repetition(
         self, record: Record, draft: Draft, vectors: Any, redacted: tuple[str, ...] = ()
     ) -> "Repetition":
         """Return a draft as a repetition of the memory with the same text."""
@@ -246,18 +246,20 @@ class Writer(NamedTuple):
             for score, candidate in self.score_rivals(draft, comparison.rivals)
             if candidate.record.ref.group not in replaceable
         ]
-        closest = [candidate for score, candidate in scored if score >= scored[0][0] - _NEAR_BEST]
-        current = [
+        best_score = max((score for score, _ in scored), default=0.0)
+        closest = [candidate for score, candidate in scored if score >= best_score - _NEAR_BEST]
+        uncorrected = [
             rival
             for rival in comparison.rivals
             if not versions.is_corrected(rival.record, self.now)
         ]
-        similarities = [rival.similarity for rival in current]
+        similarities = [rival.similarity for rival in uncorrected]
         if comparison.corrected:
-            old = {*query_terms(comparison.corrected[0].text)} - {*query_terms(draft.content)}
-            closest = [rival for rival in closest if old <= {*query_terms(rival.record.text)}]
+            old_text = comparison.corrected[0].text
+            old_value = {*query_terms(old_text)} - {*query_terms(draft.content)}
+            closest = [rival for rival in closest if old_value <= {*query_terms(rival.record.text)}]
         elif self.embedder and stands_out(draft.content, similarities, self.embedder.space):
-            closest.append(current[0])
+            closest.append(uncorrected[0])
         for candidate in closest:
             replaceable.setdefault(candidate.record.ref.group, self._to_similar(candidate, ""))
         return tuple(replaceable.values())[:MAX_SIMILAR]
@@ -273,13 +275,13 @@ class Writer(NamedTuple):
         """
         space = None if self.embedder is None else self.embedder.space
         scored: list[tuple[float, Candidate]] = []
-        for candidate in rivals[:_EXAMINED]:
+        for candidate in rivals[:_MAX_SCORED]:
             record = candidate.record
             if versions.is_corrected(record, self.now):
                 continue
             score = score_replacement(draft.content, record.text, candidate.similarity, space)
             if record.ref.group in draft.seen:
-                score += _SEEN
+                score += _SEEN_BONUS
             if score >= REPLACES:
                 scored.append((score, candidate))
         scored.sort(key=lambda pair: -pair[0])
@@ -294,17 +296,18 @@ class Writer(NamedTuple):
             where = where._replace(labels={**where.labels, "project": project})
         rivals: list[Candidate] = []
         terms = query_terms(draft.content)
-        for count in (_COMPARED, _COMPARED_LOOSE):
+        for limit in (_MAX_CANDIDATES, _MAX_CANDIDATES_AGAIN):
             candidates = self.store.candidates(
                 where,
                 vector=None if vectors is None else vectors[0],
                 terms=terms,
-                k=count,
+                k=limit,
             )
             rivals = [
                 candidate for candidate in candidates if self._is_rival(candidate.record, draft)
             ]
-            if project is not None or len(rivals) == len(candidates):
+            has_dropped = len(rivals) < len(candidates)
+            if project is not None or not has_dropped:
                 break
         if vectors is not None and len(vectors) > 1:
             # The vector of a long text's first window says little about the entire text.
@@ -312,6 +315,7 @@ class Writer(NamedTuple):
         return sorted(rivals, key=lambda rival: rival.similarity or 0.0, reverse=True)
 
     def _is_rival(self, record: Record, draft: Draft) -> bool:
+        """Return whether a draft that resembles a record may repeat, correct or replace it."""
         if record.labels.get("project") != draft.tags.get("project"):
             return False
         if record.ref.group == draft.supersedes:
@@ -341,7 +345,7 @@ class Writer(NamedTuple):
             return same[0]
         allowed: list[Repetition] = []
         for record in same:
-            repetition = self.repetition(record, draft, vectors)
+            repetition = self.make_repetition(record, draft, vectors)
             # A correction by a more trusted writer stays in effect, so the old text is stored as a
             # new memory.
             if not (repetition.was_corrected() and repetition.is_less_trusted()):
