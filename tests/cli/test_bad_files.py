@@ -254,7 +254,7 @@ def test_a_path_that_cannot_be_opened_is_named(memory: Command, folder: Path) ->
     for name, reason in (
         ("missing", "No such file or directory"), ("dangling", "No such file or directory"),
         ("loop", "Too many levels of symbolic links"), ("x" * 5_000, "File name too long"), ("a\0b", "null"),
-        (".", "Is a directory"),
+        (".", "it is a folder"),
     ):  # fmt: skip
         answer = memory("import", name)
         assert answer.code == 2

@@ -165,6 +165,17 @@ def test_links_and_pipes_next_to_a_session_are_not_read(memory: Command, folder:
     assert "secret-place" not in memory("export").out
 
 
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs Linux")
+@pytest.mark.parametrize("source", ["chatgpt", "claude-code", "opencode", "csv", "lines"])
+def test_an_error_while_reading_a_file_names_it_and_a_remedy(memory: Command, source: str) -> None:
+    file = Path("/proc/self/mem").resolve()
+    expected = f"cannot read {file}: Input/output error; use another copy"
+    assert import_error(memory, source, str(file)) == expected
+    assert import_error(memory, str(file)).startswith(f"cannot read {file}: ")
+    lines = memory("create", "--lines", str(file))
+    assert (lines.code, lines.error) == (2, expected)
+
+
 def test_a_pipe_is_refused_as_a_database_and_a_linked_log_is_not_read(
     memory: Command, folder: Path
 ) -> None:
@@ -361,7 +372,7 @@ def test_a_missing_source_or_path_is_named_in_the_error(memory: Command, folder:
     assert "no codex files are in the usual places" in import_error(memory, "codex")
     assert "cannot read nowhere: No such file" in import_error(memory, "codex", "nowhere")
     assert 'there is no source "codecs"' in import_error(memory, "codecs", "nowhere")
-    assert "Is a directory in an unknown format" in import_error(memory, "empty")
+    assert "it is a folder in an unknown format" in import_error(memory, "empty")
     assert '"images" can\'t be included' in import_error(
         memory, "codex", "empty", "--include", "images"
     )

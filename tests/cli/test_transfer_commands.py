@@ -351,7 +351,9 @@ def test_a_missing_file_is_refused(memory: Command, folder: Path) -> None:
         == "cannot read missing.jsonl: No such file or directory"
     )
     (folder / "inner").mkdir()
-    assert "cannot read inner: Is a directory" in memory("import", "inner").error
+    assert (
+        "cannot read inner: it is a folder in an unknown format" in memory("import", "inner").error
+    )
 
 
 @pytest.mark.usefixtures("filled")

@@ -434,11 +434,9 @@ def _open(file: str) -> Iterator[BinaryIO]:
     if file == "-":
         yield sys.stdin.buffer
         return
-    try:
-        stream = Path(file).open("rb")  # noqa: SIM115 - closed below; only the opening is guarded
-    except (OSError, ValueError) as exc:
-        raise InvalidInput(f"cannot read {file}: {getattr(exc, 'strerror', None) or exc}") from exc
-    with stream:
+    from memories.transfer.sources.reader import open_named  # only a file needs it
+
+    with open_named(Path(file)) as stream:
         yield stream
 
 

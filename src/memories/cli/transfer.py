@@ -469,13 +469,14 @@ def _open_file(file: str) -> IO[bytes]:
     Raises:
         InvalidInput: The path is not a regular file, or can't be read.
     """
+    from memories.transfer.sources.reader import open_named, unreadable
+
     try:
         mode = os.stat(file).st_mode  # noqa: PTH116 - `Path.stat` raises another error for a NUL in some versions
-        if stat.S_ISREG(mode):
-            return Path(file).open("rb")
     except (OSError, ValueError) as exc:
-        reason = getattr(exc, "strerror", None) or exc
-        raise InvalidInput(f"cannot read {shown(file)}: {reason}") from exc
+        raise unreadable(Path(file), exc) from exc
+    if stat.S_ISREG(mode):
+        return open_named(Path(file))
     kind = "Is a directory" if stat.S_ISDIR(mode) else "it is a pipe or a device"
     raise InvalidInput(
         f"cannot read {shown(file)}: {kind}; give a file, or pipe it to: memory import -"

@@ -335,6 +335,20 @@ def test_damaged_derived_parts_are_reported_and_rebuilt(
     store.close()
 
 
+@pytest.mark.parametrize(
+    ("sql", "count"),
+    [
+        ("INSERT INTO access VALUES (900, 4)", "1 row"),
+        ("INSERT INTO access VALUES (900, 4), (901, 4)", "2 rows"),
+    ],
+)
+def test_surplus_rows_are_counted(path: Path, sql: str, count: str) -> None:
+    run(path, sql)
+    with contextlib.closing(SQLiteStore(path, SPACE)) as store:
+        [finding] = store.check(deep=True)
+    assert finding.what == f"access contains {count} for records that do not exist"
+
+
 UNUSABLE = [
     (
         "UPDATE words_data SET block = NULL WHERE id > 1000; "

@@ -251,9 +251,9 @@ def check(db: Transaction, *, deep: bool) -> Iterator[Finding]:
     for table in ("access", *db.meta.vector_tables):
         count = int(db.value(f"SELECT count(*) FROM {table} t WHERE {_OF_NO_RECORD}") or 0)
         if count:
-            yield Finding(
-                f"{table} contains {count} rows for records that do not exist", _FIX, derived=True
-            )
+            surplus_rows = amount(count, "row", "rows")
+            problem = f"{table} contains {surplus_rows} for records that do not exist"
+            yield Finding(problem, _FIX, derived=True)
 
 
 def damaged_records(db: Transaction) -> Iterator[Finding]:

@@ -137,7 +137,8 @@ def find_orphaned_accesses(inspection: Inspection) -> Iterator[Finding]:
     sql = "SELECT count(*) FROM access WHERE seq NOT IN (SELECT seq FROM record)"
     count = int(fetch_value(inspection.db, sql))
     if count:
-        yield derived_finding(f"access contains {count} rows for records that do not exist")
+        rows = amount(count, "row", "rows")
+        yield derived_finding(f"access contains {rows} for records that do not exist")
 
 
 def drop_orphaned_accesses(inspection: Inspection) -> None:
@@ -191,7 +192,8 @@ def find_wrong_counts(inspection: Inspection) -> list[Finding]:
     for name, expected, stored in comparisons:
         count = _count_differences(inspection.db, expected, stored)
         if count:
-            findings.append(_wrong_count(f"{name} differ from the records ({count} rows)"))
+            rows = amount(count, "row", "rows")
+            findings.append(_wrong_count(f"{name} differ from the records ({rows})"))
     return findings
 
 
@@ -226,7 +228,7 @@ def _read_triggers(db: apsw.Connection) -> dict[str, str]:
 
 
 def _wrong_count(problem: str) -> Finding:
-    return Finding(problem, "Run memory doctor --fix, which counts again.", derived=True)
+    return Finding(problem, "run memory doctor --fix, which counts again", derived=True)
 
 
 def recreate_triggers(inspection: Inspection) -> None:

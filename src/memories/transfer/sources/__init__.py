@@ -66,7 +66,7 @@ def recognize(path: Path) -> str | None:
         if load(name).recognize(sample):
             return name
     if sample.is_folder:
-        raise InvalidInput(f"cannot read {shown(path.name)}: Is a directory {_UNKNOWN}")
+        raise InvalidInput(f"cannot read {shown(path.name)}: it is a folder {_UNKNOWN}")
     if sample.is_archive:
         problem = _UNKNOWN if sample.names else "that is truncated or empty; use another copy"
         raise InvalidInput(f"{shown(path.name)} is not an export: it is a ZIP archive {problem}")

@@ -139,10 +139,15 @@ def _remove_names(connection: Any, folder: Path) -> None:
 def _copy(file: Path, copy: Path) -> None:
     """Copy a database and its log; copy them again if a program wrote to them in the meantime."""
     if not file.is_file():
-        raise InvalidInput(f"{shown(file.name)} is not a regular file")
-    with file.open("rb") as stream:
-        if stream.read(16) != b"SQLite format 3\0":
-            raise InvalidInput(f"{shown(file.name)} is not a SQLite database")
+        raise InvalidInput(f"{shown(file.name)} is not a regular file; copy its content to one")
+    try:
+        with file.open("rb") as stream:
+            start = stream.read(16)
+    except OSError as exc:
+        problem = f"cannot read {shown(str(file))}: {exc.strerror or exc}"
+        raise InvalidInput(f"{problem}; use another copy") from exc
+    if start != b"SQLite format 3\0":
+        raise InvalidInput(f"{shown(file.name)} is not a SQLite database")
     for _ in range(_ATTEMPTS):
         before = _state(file)
         for suffix in _SIDE_FILES:

@@ -149,13 +149,12 @@ class Reader:
         Raises:
             InvalidInput: The file can't be read, or it is a pipe or a device.
         """
-        try:
-            fd = os.open(file, os.O_RDONLY | _NOFOLLOW | getattr(os, "O_BINARY", 0))
-        except (OSError, ValueError) as exc:
-            raise unreadable(file, exc) from exc
-        with os.fdopen(fd, "rb") as stream:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise InvalidInput(f"cannot read {shown(str(file))}: it is not a regular file")
+        with open_named(file, _open_no_link) as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                raise InvalidInput(
+                    f"cannot read {shown(str(file))}: it is not a regular file; copy its content "
+                    "to one"
+                )
             yield stream
 
     # --- lines and text
@@ -443,12 +442,67 @@ def unpack(stream: io.BufferedReader, name: str) -> io.BufferedReader:
     return io.BufferedReader(_Unpacked(stream, name))
 
 
+class _NamedFile(io.FileIO):
+    """A file whose errors name it and the remedy."""
+
+    def readinto(self, buffer: Any) -> int | None:
+        """Read into a buffer; see `io.RawIOBase.readinto`."""
+        with self._naming():
+            return super().readinto(buffer)
+
+    def readall(self) -> bytes:
+        """Read everything; see `io.RawIOBase.readall`."""
+        with self._naming():
+            return super().readall()
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """Move to a position; see `io.IOBase.seek`."""
+        with self._naming():
+            return super().seek(offset, whence)
+
+    @contextlib.contextmanager
+    def _naming(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as exc:
+            raise unreadable(Path(str(self.name)), exc) from exc
+
+
+def open_named(file: Path, opener: Callable[[str, int], int] | None = None) -> io.BufferedReader:
+    """Open a file for reading.
+
+    Args:
+        file: The file.
+        opener: Opens the file, as for `open`.
+
+    Raises:
+        InvalidInput: The file can't be opened; a read that fails raises the same error.
+    """
+    try:
+        return io.BufferedReader(_NamedFile(str(file), opener=opener), _CHUNK)
+    except (OSError, ValueError) as exc:
+        raise unreadable(file, exc) from exc
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    """Open a path that must not be a symbolic link; a pipe does not block."""
+    return os.open(path, flags | _NOFOLLOW)
+
+
+_REMEDIES = {
+    errno.EACCES: "; make it readable for your user",
+    errno.EPERM: "; make it readable for your user",
+    errno.EIO: "; use another copy",
+}
+
+
 def unreadable(file: Path, exc: Exception) -> InvalidInput:
-    """Return the error for a file that can't be opened."""
+    """Return the error for a file that can't be opened or read, with a remedy."""
     reason = getattr(exc, "strerror", None) or exc
     if isinstance(exc, RuntimeError):  # how Python reports a loop of symbolic links
         reason = os.strerror(errno.ELOOP)
-    return InvalidInput(f"cannot read {shown(str(file))}: {reason}")
+    remedy = _REMEDIES.get(getattr(exc, "errno", None) or 0, "")
+    return InvalidInput(f"cannot read {shown(str(file))}: {reason}{remedy}")
 
 
 def refuse_utf16(start: bytes, name: str) -> None:
