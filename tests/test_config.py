@@ -119,6 +119,22 @@ def test_a_quota_has_at_most_15_digits(tmp_path: Path) -> None:
         load_config(environment={"NAMESPACE_QUOTA": "memories=" + "9" * 16}, folder=tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("host", "in_url"),
+    [
+        ("db_1.example", "db_1.example"),
+        ("10.0.0.1", "10.0.0.1"),
+        ("::1", "[::1]"),
+        ("[::1]", "[::1]"),
+    ],
+)
+def test_the_host_of_chroma_may_be_a_name_or_any_ip_address(
+    host: str, in_url: str, tmp_path: Path
+) -> None:
+    config = load_config(environment={"CHROMADB_HOST": host}, folder=tmp_path)
+    assert config.store == f"chroma://{in_url}:8000"
+
+
 @pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="the folders of other systems have other names"
 )
@@ -234,7 +250,10 @@ def test_an_empty_key_counts_as_not_set(variable: str, tmp_path: Path) -> None:
         ("EMBEDDER_FALLBACK", "minilm", "must be none or local"),
         ("EMBEDDER_PLAIN_HTTP", "perhaps", "must be true or false"),
         ("EMBEDDER_CACHE_MB", "-1", "must be a whole number from 0 to 100000"),
-        ("CHROMADB_HOST", "a b", "must be the name or the IP address of a host"),
+        ("CHROMADB_HOST", "a b", "must be a host name or an IP address"),
+        ("CHROMADB_HOST", "a:b", "must be a host name or an IP address"),
+        ("CHROMADB_HOST", "a%zz", "must be a host name or an IP address"),
+        ("CHROMADB_HOST", "[::1", "must be a host name or an IP address"),
     ],
 )
 def test_settings_of_services_are_checked(

@@ -129,8 +129,10 @@ def _default_store(settings: Mapping[str, Any], sources: Mapping[str, str]) -> t
     """
     for name in ("chromadb_host", "chromadb_port"):
         if sources[name] != "default":
-            url = f"chroma://{settings['chromadb_host']}:{settings['chromadb_port']}"
-            return url, sources[name]
+            host = settings["chromadb_host"]
+            if ":" in host and not host.startswith("["):
+                host = f"[{host}]"
+            return f"chroma://{host}:{settings['chromadb_port']}", sources[name]
     return f"sqlite:///{settings['home'] / settings['collection_name']}.db", "default"
 
 

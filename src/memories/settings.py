@@ -302,8 +302,15 @@ def _name(text: str) -> str:
 
 
 def _host(text: str) -> str:
-    if any(character in " /?#@\\" or not character.isprintable() for character in text):
-        raise ValueError("must be the name or the IP address of a host")
+    import ipaddress
+
+    if all(character.isalnum() or character in "._-" for character in text):
+        return text
+    is_bracketed = text.startswith("[") and text.endswith("]")
+    try:
+        ipaddress.ip_address(text[1:-1] if is_bracketed else text)
+    except ValueError:
+        raise ValueError("must be a host name or an IP address") from None
     return text
 
 

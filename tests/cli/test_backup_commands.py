@@ -544,6 +544,22 @@ def test_fix_rebuilds_derived_data_after_a_backup(
     assert everything(memory, "--store", url(Path(shape["backup"]))) == before
 
 
+def test_doctor_accepts_the_loss_of_commits(
+    memory: Command, store: Path, stored: Callable[..., str]
+) -> None:
+    stored("written before the copy", "-n", "ann")
+    shutil.copy(store, store.with_suffix(".copy"))
+    stored("written after the copy", "-n", "ann")
+    store.with_suffix(".copy").rename(store)
+    [finding] = json.loads(memory("doctor").out)["findings"]
+    assert finding["what"].startswith("1 acknowledged commit is missing: the store's log was ")
+    assert memory("create", "refused", "-n", "ann").code == 1
+    assert memory("doctor", "--fix").json["repaired"] == [
+        "the store continues without 1 missing commit"
+    ]
+    assert memory("create", "stored again", "-n", "ann").code == 0
+
+
 def test_doctor_and_status_report_a_damaged_record_without_changing_it(
     memory: Command, ids: list[str], store: Path, run_python: RunPython
 ) -> None:

@@ -453,8 +453,8 @@ def test_a_bad_namespace_is_quoted_with_the_rule(memory: Command, name: str) -> 
         (("turns", "list", "--title", ""), "title is empty"),
         (("turns", "list", "--title", " "), "title is empty"),
         (("turns", "list", "--user", ""), "user is empty"),
-        (("list", "--store", "chroma://a b:8000"), 'the host "a b" in the URL of ChromaDB'),
-        (("list", "--store", "qdrant://a b:6333"), 'the host "a b" in the URL of Qdrant'),
+        (("list", "--store", "chroma://a b:8000"), "the URL of ChromaDB must contain a host name"),
+        (("list", "--store", "qdrant://a b:6333"), 'an IP address, not "a b"'),
     ],
 )
 def test_an_empty_or_unknown_value_is_refused(

@@ -190,7 +190,7 @@ def test_the_time_of_the_embedder_does_not_count_as_that_of_the_store() -> None:
         embed(threading.Event(), 3 * SOON)
         released.wait(60)
 
-    with pytest.raises(MemoryTimeout, match="the memory did not answer within"):
+    with pytest.raises(MemoryTimeout, match="the store did not answer within"):
         Deadline(SOON).run(then_the_store_hangs)
     with pytest.raises(MemoryTimeout, match="the embedder did not answer within"):
         Deadline(SOON, whole=True).run(lambda: embed(released, 60))

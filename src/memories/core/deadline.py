@@ -57,7 +57,7 @@ WAIT: "ContextVar[Wait | None]" = ContextVar("wait", default=None)
 
 
 class MemoryTimeout(ConnectionError):
-    """The memory did not answer in time; a write may or may not have arrived."""
+    """The store did not answer in time; a write may or may not have arrived."""
 
 
 class _Call:
@@ -131,7 +131,7 @@ class Deadline:
                 self._process, self._idle, self._abandoned = os.getpid(), [], set()
             if self._abandoned:
                 raise MemoryTimeout(
-                    f"the memory still has not answered an earlier call ({_SETTING})"
+                    f"the store still has not answered an earlier call ({_SETTING})"
                 )
             if self._idle:
                 calls = self._idle.pop()
@@ -147,7 +147,7 @@ class Deadline:
                 if is_late:
                     self._abandoned.add(call)
             if is_late:
-                culprit = "embedder" if call.wait.is_on else "memory"
+                culprit = "embedder" if call.wait.is_on else "store"
                 raise MemoryTimeout(
                     f"the {culprit} did not answer within {self.seconds:g} s ({_SETTING})"
                 )

@@ -162,8 +162,8 @@ class JsonClient:
             urllib3.util.parse_url(address.url)
         except urllib3.exceptions.LocationParseError as exc:
             raise ConfigError(
-                f'the host "{address.host}" in the URL of {address.product} is invalid; give the '
-                "name or the IP address of a host"
+                f"the URL of {address.product} must contain a host name or an IP address, not "
+                f'"{address.host}"'
             ) from exc
         self.address = address
         self._max_bytes = max_bytes

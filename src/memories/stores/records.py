@@ -283,12 +283,15 @@ class Finding(NamedTuple):
         derived: Whether `Store.repair` can rebuild the damaged part from the records.
         ref: The damaged record's address, by which it can be forgotten; None if the problem isn't
             in a record.
+        commits_missing: Whether acknowledged commits are missing, which `memory doctor --fix`
+            accepts.
     """
 
     what: str
     remedy: str
     derived: bool = False
     ref: Ref | None = None
+    commits_missing: bool = False
 
 
 class Space(NamedTuple):

@@ -38,7 +38,6 @@ _RESTORE = (
     "put a backup in its place with memory restore FILE --replace, or save what can be read with "
     "memory doctor --salvage FILE"
 )
-_MISSING = "the store's log was truncated or removed, or the store was replaced with an older copy"
 
 
 class Examined(NamedTuple):
@@ -147,9 +146,12 @@ def _examine_info(store: Store, place: Place, examined: Examined) -> None:
     examined.facts["size_bytes"] = info.size_bytes
     if info.missing_commits:
         commits = amount(info.missing_commits, "acknowledged commit is", "acknowledged commits are")
-        problem = f"{commits} missing: {_MISSING}"
+        problem = (
+            f"{commits} missing: the store's log was truncated or removed, or the store was "
+            "replaced with an older copy"
+        )
         remedy = f"{_RESTORE}; to continue without them, run: memory doctor --fix"
-        examined.findings.append(Finding(problem, remedy))
+        examined.findings.append(Finding(problem, remedy, commits_missing=True))
     if info.erasing:
         problem = "a forgotten memory still has bytes on the disk"
         remedy = "forget it again while no other program is reading the store"
@@ -301,7 +303,7 @@ def fix(config: Config, findings: list[Finding], *, now: datetime, progress: Pro
         StoreDamaged: No copy could be made; nothing was changed.
     """
     path = sqlite_file(config.store)
-    missing = path is not None and any(_MISSING in finding.what for finding in findings)
+    missing = path is not None and any(finding.commits_missing for finding in findings)
     if not missing and not any(finding.derived for finding in findings):
         return Fixed([], None)
     repaired: list[str] = []
@@ -313,8 +315,8 @@ def fix(config: Config, findings: list[Finding], *, now: datetime, progress: Pro
             from memories.stores.sqlite.connection import SQLiteFile
 
             with contextlib.closing(SQLiteFile(path)) as file:
-                lost = file.accept_loss()
-            repaired.append(f"the store continues without {lost} missing commits")
+                lost = amount(file.accept_loss(), "missing commit", "missing commits")
+            repaired.append(f"the store continues without {lost}")
     with contextlib.closing(open_store(config.store, None, config)) as store:
         return Fixed([*repaired, *store.repair()], copy)
 
