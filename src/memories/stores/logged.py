@@ -142,8 +142,8 @@ class LoggedStore(StoreWrapper):
     def _is_in_transaction(self) -> bool:
         return getattr(self._local, "notes", None) is not None
 
-    def _within_transaction(self) -> AbstractContextManager[None]:
-        """Join the running transaction or begin one.
+    def _join_or_begin(self) -> AbstractContextManager[None]:
+        """Return a context that joins the running transaction, or else begins one.
 
         On a database server, a nested transaction would cost two requests.
         """
@@ -155,11 +155,13 @@ class LoggedStore(StoreWrapper):
 
     def append_stamped(self, records: Sequence[Record]) -> None:
         """Add records that already have their origins; see the function `append_as_stamped`."""
-        with self._within_transaction():
+        with self._join_or_begin():
             if self._quota is not None:
                 _check_quota(self.wrapped, records, self._quota)
             self.wrapped.append(records)
-            self._note(_Note(_added_action(record, self._action), record.ref) for record in records)
+            self._add_notes(
+                _Note(_name_addition(record, self._action), record.ref) for record in records
+            )
             self._local.changes += records
 
     def stamp_origin(self, record: Record) -> Record:
@@ -170,9 +172,9 @@ class LoggedStore(StoreWrapper):
 
     def patch(self, patches: Sequence[Patch]) -> None:
         """See `Store.patch`."""
-        with self._within_transaction():
+        with self._join_or_begin():
             self.wrapped.patch(patches)
-            self._note(map(_patched_note, patches))
+            self._add_notes(map(_make_note, patches))
             self._local.changes += patches
 
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
@@ -180,7 +182,7 @@ class LoggedStore(StoreWrapper):
         has_content = any(ref.collection in SEARCHED for ref in refs)
         if has_content and not self._is_in_transaction:
             with self.transaction():
-                self._note(_Note(self._action or "forget", ref) for ref in refs)
+                self._add_notes(_Note(self._action or "forget", ref) for ref in refs)
                 self._local.changes += refs
         # Listed first, so that nothing can fail after `wrapped.remove` has erased the records.
         backups = self.backups()
@@ -239,7 +241,10 @@ class LoggedStore(StoreWrapper):
 
     # --- entries of the log
 
-    def _note(self, notes: Iterable[_Note]) -> None:
+    def _add_notes(self, notes: Iterable[_Note]) -> None:
+        """Note actions, to be logged at the end of the transaction, if they concern memories or
+        turns.
+        """
         self._local.notes += [note for note in notes if note.ref.collection in SEARCHED]
 
     def _write_entries(self, notes: Sequence[_Note]) -> None:
@@ -263,12 +268,12 @@ class LoggedStore(StoreWrapper):
             audit_log,  # imported here and below because reading doesn't need it
         )
 
-        position, head = self._head(namespace)
+        position, head = self._read_head(namespace)
         if head is None:
             salt = audit_log.new_salt()
         else:
             has_turns = any(note.ref.collection is Collection.HISTORY for note in notes)
-            salt = self._salt(namespace) if has_turns else ""
+            salt = self._read_salt(namespace) if has_turns else ""
         entries: list[Record] = []
         for changes in audit_log.split_into_entries(_items_by_action(notes, salt)):
             chain_salt = salt if head is None else ""
@@ -284,7 +289,7 @@ class LoggedStore(StoreWrapper):
             self._buffer.heads[namespace] = position, head
         return entries
 
-    def _head(self, namespace: str) -> "tuple[int, Link | None]":
+    def _read_head(self, namespace: str) -> "tuple[int, Link | None]":
         """Return the position and link of a chain's last entry; 0 and None for an empty chain."""
         from memories.stores import audit_log
 
@@ -327,7 +332,7 @@ class LoggedStore(StoreWrapper):
                 return True
         return False
 
-    def _salt(self, namespace: str) -> str:
+    def _read_salt(self, namespace: str) -> str:
         """Return a chain's salt; empty if its first entry can't be read."""
         from memories.stores import audit_log
 
@@ -394,6 +399,7 @@ def collect_reports() -> "Iterator[list[Callable[[], None]]]":
 
 
 def _report(report: Callable[[], None]) -> None:
+    """Send a report about a transaction, or leave it to the caller of `collect_reports`."""
     reports: list[Callable[[], None]] | None = getattr(_collected, "reports", None)
     if reports is None:
         report()
@@ -433,7 +439,8 @@ def _is_implied(note: _Note, notes: set[_Note]) -> bool:
     return _Note(note.implied_by, next_ref) in notes or _Note("rollback", next_ref) in notes
 
 
-def _added_action(record: Record, action: str | None) -> str:
+def _name_addition(record: Record, action: str | None) -> str:
+    """Return the action to log for an added record: the given one, or that of its version."""
     if action is not None:
         return action
     if record.ref.collection is Collection.HISTORY:
@@ -441,7 +448,8 @@ def _added_action(record: Record, action: str | None) -> str:
     return str(record.fields.get("operation", "create"))
 
 
-def _patched_note(patch: Patch) -> _Note:
+def _make_note(patch: Patch) -> _Note:
+    """Return the note on a patch. Its fields and its end show which action it belongs to."""
     if patch.fields.get("rolled_back_to") is not None:
         return _Note("rollback", patch.ref)
     if patch.fields.get("accepted_at"):
@@ -492,6 +500,7 @@ def _check_quota(store: "Store", records: Sequence[Record], quota: str) -> None:
 
 
 def _refuse_excess(store: "Store", namespace: str, kind: str, count: int, limit: int) -> None:
+    """Refuse to add memories or turns beyond a namespace's limit; pending memories count, too."""
     where = Filter(_COLLECTIONS[kind], (namespace,))
     stored = store.count(where)
     if kind == "memories":

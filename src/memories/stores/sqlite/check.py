@@ -31,7 +31,7 @@ from memories.stores.sqlite.rows import (
     WORDS,
     WORDS_ENDED,
     WORDS_EPOCH,
-    count_epoch,
+    advance_epoch,
     fetch,
     fetch_value,
 )
@@ -408,7 +408,7 @@ def _rebuild_words(inspection: Inspection) -> None:
     inspection.has_bad_words = True  # SQLite may still have a cached view of the old index
     _recreate_words(inspection.db)
     _insert_words(inspection.db, inspection.db)
-    count_epoch(inspection.db, WORDS_EPOCH)
+    advance_epoch(inspection.db, WORDS_EPOCH)
 
 
 # --- the parts

@@ -152,6 +152,7 @@ class SQLiteFile:
 
     @contextlib.contextmanager
     def _savepoint(self) -> Iterator[apsw.Connection]:
+        """Yield the connection in a savepoint, which an error rolls back."""
         connection = self._connection()
         connection.execute("SAVEPOINT inner")
         try:
@@ -162,9 +163,9 @@ class SQLiteFile:
         connection.execute("RELEASE inner")
 
     def _undo(self, connection: apsw.Connection, statement: str) -> None:
+        """Roll back with a statement; if even that fails, the next use opens a new connection."""
         engine.undo(connection, statement)
         if connection.in_transaction and not self.in_write:
-            # even the rollback failed; the next use opens a new connection
             self._local.connection = None
 
     @property
@@ -339,6 +340,9 @@ class SQLiteFile:
         return connection
 
     def _open(self) -> apsw.Connection:
+        """Open a connection for this thread, if the file and its log are safe to use; close those
+        of threads that have ended.
+        """
         self._disinherit()
         engine.refuse_unsafe(self.path)
         engine.refuse_network(self.path.parent)
@@ -432,6 +436,7 @@ class SQLiteFile:
             )
 
     def _stamp(self) -> tuple[int, int, int]:
+        """Return values that differ after another process has written to the file or its log."""
         with filesystem_errors(self.path):
             status = self.path.stat()
         return status.st_ino, status.st_mtime_ns, status.st_size + self.log_bytes()

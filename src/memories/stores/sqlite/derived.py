@@ -23,8 +23,8 @@ from memories.stores.sqlite.rows import (
     STAGED,
     VECTORS,
     WORDS_EPOCH,
+    advance_epoch,
     code_bytes,
-    count_epoch,
     fetch,
     fetch_value,
 )
@@ -275,7 +275,7 @@ def repair_descriptions(inspection: Inspection) -> None:
     db = inspection.db
     for (name,) in fetch(db, f"SELECT name FROM meta WHERE NOT ({COUNTED})"):
         if name in _COUNTS:
-            count_epoch(db, name)
+            advance_epoch(db, name)
     for prefix, tables in _TABLES:
         space, form = read_space(db, prefix), _detect_form(db, prefix, tables)
         if space is None or (form == space.form and (space.model or not prefix)):

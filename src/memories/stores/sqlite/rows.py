@@ -35,8 +35,10 @@ SET value = iif({COUNTED}, value + 1, abs(random() % 1000000000000))
 """
 
 
-def count_epoch(db: apsw.Connection, name: str) -> None:
-    """Invalidate the connections' caches after a change other than an addition."""
+def advance_epoch(db: apsw.Connection, name: str) -> None:
+    """Change a counter in `meta`, which invalidates the caches that depend on it. Call this after a
+    change other than an addition.
+    """
     db.execute(_COUNT_ONE, (name,))
 
 
@@ -50,8 +52,8 @@ def view_of(table: str, kind: str) -> str:
     return f"temp.{table}_{kind}"
 
 
-def own_tokens(pool: int, tokens: Sequence[str]) -> str:
-    """Return tokens as the word index stores them, each prefixed with its namespace's id."""
+def prefix_tokens(pool: int, tokens: Sequence[str]) -> str:
+    """Return tokens as the word index stores them, prefixed with the id of a namespace."""
     return " ".join([f"{pool}z{token}" for token in tokens])
 
 
@@ -290,9 +292,11 @@ def insert_rows(db: apsw.Connection, records: Sequence[Record]) -> list[AddedRow
 def _insert_records(
     db: apsw.Connection, records: Sequence[Record], rows: Sequence[tuple[Any, ...]]
 ) -> None:
+    """Insert rows; an error names the record whose row was refused."""
     last_ref = None
 
     def rows_with_refs() -> Iterator[tuple[Any, ...]]:
+        """Yield rows one at a time, so that `last_ref` belongs to the row being inserted."""
         nonlocal last_ref
         for record, row in zip(records, rows, strict=True):
             last_ref = record.ref

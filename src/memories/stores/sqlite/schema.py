@@ -26,7 +26,7 @@ from memories.stores.sqlite.rows import (
     WORD_TABLES,
     WORDS,
     WORDS_ENDED,
-    own_tokens,
+    prefix_tokens,
     state_crc,
 )
 from memories.stores.words import tokens
@@ -123,7 +123,7 @@ INSERT INTO store VALUES (lower(hex(randomblob(16))), printf('%020d', 0));
 
 _OWN_WORDS = """
 -- Each namespace has its own words. A row contains the tokens from memories.stores.words, each prefixed with its
--- namespace's id and a z: '3zapple 3zpie' (see `own_tokens`). So the results and the duration of a search depend only
+-- namespace's id and a z: '3zapple 3zpie' (see `prefix_tokens`). So the results and the duration of a search depend only
 -- on the namespaces that are read. The tokens are already in normal form, so FTS5 only splits them.
 DROP TABLE words;
 DROP TABLE words_ended;
@@ -344,7 +344,7 @@ def _index_words(db: apsw.Connection) -> None:
             content_tokens = tokens(content)
             documents[pool, ended] += 1
             lengths[pool, ended] += len(content_tokens)
-            yield seq, own_tokens(pool, content_tokens)
+            yield seq, prefix_tokens(pool, content_tokens)
 
     conditions = {WORDS_ENDED: "r.ended_at IS NOT NULL"}
     for collection, table in WORDS.items():

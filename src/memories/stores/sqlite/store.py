@@ -50,7 +50,7 @@ from memories.stores.sqlite.query import (
 )
 from memories.stores.sqlite.rows import (
     VECTORS,
-    count_epoch,
+    advance_epoch,
     decode_group,
     delete_rows,
     encode_group,
@@ -229,7 +229,7 @@ class SQLiteStore:
         spaces.drop_staged_vectors(db, seqs)
         delete_rows(db, seqs)
         # Each erasure has its own number, so that it can't clear the mark of another one.
-        count_epoch(db, "erasing")
+        advance_epoch(db, "erasing")
 
     # --- changing the space
 

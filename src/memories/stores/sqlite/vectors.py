@@ -18,7 +18,7 @@ from memories.stores.records import Collection
 from memories.stores.sqlite.errors import decoding_errors
 from memories.stores.sqlite.quantize import Quantizer, windows_of
 from memories.stores.sqlite.query import Selection, has_written, select_seqs
-from memories.stores.sqlite.rows import BLOCKS, STAGED, VECTORS, count_epoch, fetch, fetch_value
+from memories.stores.sqlite.rows import BLOCKS, STAGED, VECTORS, advance_epoch, fetch, fetch_value
 from memories.stores.words import best as highest
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class VectorIndex:
     def seal_all(self, db: apsw.Connection) -> None:
         """Build the blocks after all vectors were replaced."""
         self.seal(db, added=BLOCK_ROWS)
-        self._count_epoch(db)
+        self._invalidate_caches(db)
 
     def seal(self, db: apsw.Connection, *, added: int) -> None:
         """Build full blocks from the vectors that aren't in a block yet.
@@ -220,12 +220,12 @@ class VectorIndex:
             for batch in by_count(rows, BLOCK_ROWS):
                 self._write_block(db, batch)
         if outdated:
-            self._count_epoch(db)
+            self._invalidate_caches(db)
 
-    def _count_epoch(self, db: apsw.Connection) -> None:
+    def _invalidate_caches(self, db: apsw.Connection) -> None:
         """Invalidate cached blocks after a change other than growth."""
         self._changing = db
-        count_epoch(db, self._epoch_name)
+        advance_epoch(db, self._epoch_name)
 
     # --- searching
 

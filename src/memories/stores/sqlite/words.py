@@ -2,7 +2,7 @@
 
 The words are the tokens of `stores.words`, as in every store. There are three tables: for current
 memories, turns and ended records. In each table, every namespace has its own tokens
-(`rows.own_tokens`), and `corpus` counts its records and their tokens. So other namespaces affect
+(`rows.prefix_tokens`), and `corpus` counts its records and their tokens. So other namespaces affect
 neither the scores nor the duration of a search, and old versions and turns don't affect how rare a
 word is in current memories.
 """
@@ -30,7 +30,7 @@ from memories.stores.sqlite.rows import (
     WORDS_EPOCH,
     fetch,
     fetch_value,
-    own_tokens,
+    prefix_tokens,
     view_of,
 )
 from memories.stores.words import K1, B, Term, WordHits, parse, rarity, tokens_of
@@ -220,7 +220,7 @@ def insert(db: apsw.Connection, rows: Sequence[tuple[int, int, Record]]) -> None
             tokens = tokens_of(record)
             has_ended = record.ended_at is not None
             table = WORDS_ENDED if has_ended else WORDS[record.ref.collection]
-            texts.setdefault(table, []).append((seq, own_tokens(pool, tokens)))
+            texts.setdefault(table, []).append((seq, prefix_tokens(pool, tokens)))
             documents[pool, has_ended] += 1
             lengths[pool, has_ended] += len(tokens)
     with _words_errors(db):
@@ -255,7 +255,7 @@ def _remove_row(db: apsw.Connection, table: str, seq: int, record: Record | None
     removed: list[str] = []
     for pool, size in fetch(db, sql, (seq,)):
         _change_corpus(db, pool, -1, -count_tokens(size), ended=table == WORDS_ENDED)
-        tokens = own_tokens(pool, tokens_of(record)).split() if record else []
+        tokens = prefix_tokens(pool, tokens_of(record)).split() if record else []
         if not _has_words(db, table, seq, tokens, count_tokens(size)):
             view = view_of(table, "instance")
             terms = fetch(db, f"SELECT term FROM {view} WHERE doc = ? ORDER BY offset", (seq,))
@@ -522,7 +522,7 @@ def _make_queries(
     for term, parsed in terms.items():
         if parsed is None:
             continue
-        own = tuple(own_tokens(pool, parsed.tokens) for pool in corpus.pools)
+        own = tuple(prefix_tokens(pool, parsed.tokens) for pool in corpus.pools)
         star = "*" if parsed.open_ended else ""
         # quoted, so that no term is an operator
         match = " OR ".join([f'"{tokens}"{star}' for tokens in own])
