@@ -52,7 +52,9 @@ WENT_BACK = "moved-back"
 FORMER_MARKER = ".moved"  # the marker of a namespace that an earlier version moved
 _UNFINISHED, _FAILED = ".moving", "folder.failed"
 _BESIDE = re.compile(r"memories(-\d+)?\.db")  # names of SQLite files in the same folder
-_LARGER_STORE = re.compile(r"sqlite:///.|(postgres|postgresql|chroma|qdrant)://.")
+# URLs that certainly name a larger store. Its driver may be slow to import, and checks the rest of
+# the URL when the folder moves. Any other URL is checked at once.
+_CHECKED_BY_DRIVER = re.compile(r"sqlite:///.|(postgres|postgresql|chroma|qdrant)://.")
 # The placeholder that `without_password` puts in place of a password.
 _MASKED = re.compile(r"[:/]\*\*\*@|[?&]([^=&#]*=)?\*\*\*(?=[&#]|$)")
 _BATCH = 500
@@ -114,7 +116,7 @@ class Mover:
                     "file_migrate_to is itself a files store; set it to a larger store, such as "
                     "sqlite:///path"
                 )
-            if not _LARGER_STORE.match(self._target):  # a driver checks the URL on first use
+            if not _CHECKED_BY_DRIVER.match(self._target):
                 open_store(self._target, None, config).close()
 
     def use_space(self, space: Space) -> None:
