@@ -70,7 +70,7 @@ _WHAT = {
     "suspicion": ("suspicious texts",),
     "languages": ("languages",),
     "corrections": ("corrections",),
-    "reworded": ("pairs in other words",),
+    "reworded": ("reworded pairs",),
     "rot": ("what changed",),
     "tidy": ("proposals",),
     "all": (
@@ -101,7 +101,7 @@ def main() -> None:
         data = {
             "duplicates": None,
             "corrections": None,
-            "pairs in other words": None,
+            "reworded pairs": None,
             "long texts": None,
             "suspicious texts": None,
             "languages": None,
@@ -143,7 +143,7 @@ def _measure(part: str, given: argparse.Namespace) -> None:
         case (
             "duplicates"
             | "corrections"
-            | "pairs in other words"
+            | "reworded pairs"
             | "languages"
             | "long texts"
             | "suspicious texts"
@@ -202,7 +202,7 @@ def _without_data(part: str) -> None:
     heading, module = {
         "duplicates": ("Duplicates and corrections", duplicates),
         "corrections": ("Corrections in a search", corrections),
-        "pairs in other words": ("Pairs in other words", reworded),
+        "reworded pairs": ("Reworded pairs", reworded),
     }[part]
     report.heading(heading)
     print("```")  # plain text, in columns

@@ -76,7 +76,7 @@ def print_table(disk: Disk, memories: int, mode: str = "") -> None:
         ["part", "MB per 10,000"],
         [
             *((name, f"{size * scale:.2f}") for name, size in rows),
-            ("**beside the text**", f"**{disk.beside_text * scale:.2f}**"),
+            ("**total, excluding the text**", f"**{disk.beside_text * scale:.2f}**"),
             ("the text", f"{disk.text * scale:.2f}"),
         ],
     )
