@@ -63,7 +63,7 @@ def measure(file: Path) -> Disk:
     pages = found["pages"]
     parts = {part: sum(pages.pop(name, 0) for name in names) for part, names in _PARTS.items()}
     parts["records without their text"] -= found["text"]
-    parts["all else"] = found["file"] - found["text"] - sum(parts.values())
+    parts["everything else"] = found["file"] - found["text"] - sum(parts.values())
     return Disk(found["text"], parts)
 
 
@@ -76,7 +76,7 @@ def print_table(disk: Disk, memories: int, mode: str = "") -> None:
         ["part", "MB per 10,000"],
         [
             *((name, f"{size * scale:.2f}") for name, size in rows),
-            ("**total, excluding the text**", f"**{disk.beside_text * scale:.2f}**"),
+            ("**total without the text**", f"**{disk.beside_text * scale:.2f}**"),
             ("the text", f"{disk.text * scale:.2f}"),
         ],
     )

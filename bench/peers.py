@@ -98,7 +98,7 @@ def print_table(rows: Iterable[Measured], size: int, queries: int) -> None:
             "p95 ms",
             "filtered p50 ms",
             "recall@10",
-            "MB per 10,000, excluding the text",
+            "MB per 10,000 without the text",
         ],
         [
             (
