@@ -92,7 +92,7 @@ def test_a_draft_below_the_confidence_limit_repeats_a_memory_below_it(
 
 @pytest.mark.parametrize(
     ("length", "relation"),
-    [(MAX_COMPARED, Relation.DUPLICATE), (MAX_COMPARED + 1, Relation.DIFFERENT)],
+    [(MAX_COMPARED, Relation.DUPLICATE), (MAX_COMPARED + 1, Relation.UNRELATED)],
 )
 def test_texts_are_compared_by_words_up_to_a_length(length: int, relation: Relation) -> None:
     rest = " It rains." * 300

@@ -48,7 +48,7 @@ from memories.write.compare.frames import (
     verb_of,
 )
 from memories.write.compare.quick_checks import may_correct, split_words
-from memories.write.compare.reading import CASED, tongues
+from memories.write.compare.reading import CASED, detect_languages
 from memories.write.compare.vocabulary import (
     ANTONYMS,
     BE,
@@ -133,7 +133,7 @@ def is_correction(new: str, old: str, similarity: float | None, *, threshold: fl
     return (
         _announces_change(new_words, old_words)
         or _differs_by_denial(new_words, old_words)
-        or _replaces_value(new_words, old_words, tongues(new, old))
+        or _replaces_value(new_words, old_words, detect_languages(new, old))
     )
 
 
@@ -152,7 +152,7 @@ def _differ_twice(new: Sequence[str], old: Sequence[str]) -> bool:
     weighty = [word for word in between if word.isalpha() and word not in _LIGHT]
     if not weighty:
         return False
-    codes = tongues(" ".join(new), " ".join(old))
+    codes = detect_languages(" ".join(new), " ".join(old))
     changed = {*new} ^ {*old}
     if codes and all(languages.sense(word, codes) in {"not", "always"} for word in changed):
         return False
@@ -171,7 +171,7 @@ def _replaces_signs(new: str, old: str) -> bool:
     start, end = changed[0][1], changed[-1][2]
     head, tail = old[:start], old[end:]
     removed, added = old[start:end], new[changed[0][3] : changed[-1][4]]
-    for code in tongues(new, old):
+    for code in detect_languages(new, old):
         entries = languages.words(code)
         is_denied = _contains(old, entries["not"]) != _contains(new, entries["not"])
         if is_denied and len(removed + added) <= _DENIAL:

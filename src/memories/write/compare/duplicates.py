@@ -24,8 +24,14 @@ from memories.write.compare.grammar import (
     pair_words,
     rewrite,
 )
-from memories.write.compare.quick_checks import bare, may_repeat
-from memories.write.compare.reading import CASED, is_shouted, quotations, read, tongues
+from memories.write.compare.quick_checks import may_repeat, normalize
+from memories.write.compare.reading import (
+    CASED,
+    detect_languages,
+    find_quotations,
+    is_shouted,
+    parse_text,
+)
 from memories.write.compare.vocabulary import (
     COMPOUNDS,
     DATES,
@@ -54,7 +60,7 @@ class Relation(StrEnum):
     SAME = "same"
     DUPLICATE = "duplicate"
     DIFFERS = "differs"  # similar, with a difference that may be a correction
-    DIFFERENT = "different"  # unrelated
+    UNRELATED = "unrelated"  # or words alone show no relation
 
 
 class TextComparison(NamedTuple):
@@ -91,12 +97,12 @@ def compare_texts(
     Returns:
         `SAME` for texts that differ only in spaces, quotes, final stops and the case of first
         letters; `DUPLICATE` for similar texts without a difference; `DIFFERS` for similar texts
-        with a difference, which `difference` describes; `DIFFERENT` for all others. Without a
+        with a difference, which `difference` describes; `UNRELATED` for all others. Without a
         similarity, the result is never `DIFFERS`, and any texts without a difference are
-        duplicates. Texts longer than `MAX_COMPARED` are either `SAME` or `DIFFERENT`.
+        duplicates. Texts longer than `MAX_COMPARED` are either `SAME` or `UNRELATED`.
     """
     if max(len(new), len(old)) > MAX_COMPARED:
-        return TextComparison(Relation.SAME if same_lines(new, old) else Relation.DIFFERENT)
+        return TextComparison(Relation.SAME if have_same_lines(new, old) else Relation.UNRELATED)
     return compare_words(new, old, similarity, threshold=threshold, explain=explain)
 
 
@@ -106,42 +112,44 @@ def compare_words(
     """Compare texts of any length word by word; see `compare_texts`. Long texts take seconds."""
     if not may_repeat(new, old, similarity, threshold=threshold):
         # Most pairs of texts end here; parsing their words would take a hundred times as long.
-        return TextComparison(Relation.DIFFERENT)
-    are_alike = bare(new) == bare(old)
-    codes = tongues(new, old)
-    is_far = similarity is not None and similarity < threshold
-    is_unexplained = similarity is None or is_far or not explain
-    if is_unexplained and all(
-        _surely_differ(_weigh(new, codes, is_rewritten), _weigh(old, codes, is_rewritten))
-        for is_rewritten in (False, True)
-    ):
-        return TextComparison(Relation.DIFFERENT)
-    new_written, new_words = read(new, codes)
-    old_written, old_words = read(old, codes)
-    marks = (
-        _describe_case(new_written, old_written)
+        return TextComparison(Relation.UNRELATED)
+    codes = detect_languages(new, old)
+    is_close = similarity is not None and similarity >= threshold
+    needs_difference = is_close and explain  # otherwise it suffices to know that there is one
+    if not needs_difference and _surely_differ(new, old, codes):
+        return TextComparison(Relation.UNRELATED)
+    new_parsed, old_parsed = parse_text(new, codes), parse_text(old, codes)
+    form_difference = (
+        _describe_case(new_parsed.written, old_parsed.written)
         or _describe_layout(new, old)
         or _describe_spacing(new, old)
     )
-    if not marks and are_alike and _spell(new_words) == _spell(old_words):
+    new_words, old_words = new_parsed.understood, old_parsed.understood
+    are_alike = normalize(new) == normalize(old)
+    if not form_difference and are_alike and _spell(new_words) == _spell(old_words):
         return TextComparison(Relation.SAME)
-    difference = marks or _describe_difference(*align_texts(new, old))
-    if not marks:
-        difference = _reconsider(difference, rewrite(new_words), rewrite(old_words))
+    difference = form_difference or _describe_meaning(new, old, new_words, old_words)
     if not difference:
         return TextComparison(Relation.DUPLICATE)
-    if similarity is None or is_far or not _share_script_pairs(new, old):
-        return TextComparison(Relation.DIFFERENT)
+    if not is_close or not _can_measure_similarity(new, old):
+        return TextComparison(Relation.UNRELATED)
     return TextComparison(Relation.DIFFERS, difference)
 
 
-def _reconsider(difference: str, new: Sequence[Word], old: Sequence[Word]) -> str:
-    """Return the given difference between two texts; empty if it disappears when constructions are
-    rewritten. If no difference is given, return "mood" if only one text is an instruction.
+def _describe_meaning(
+    new: str, old: str, new_words: Sequence[Word], old_words: Sequence[Word]
+) -> str:
+    """Describe how two texts differ in meaning; empty if they don't.
+
+    A difference of words doesn't count if it disappears when constructions are rewritten. Texts
+    without one still differ in mood if only one of them is an instruction.
     """
+    difference = _describe_difference(*align_texts(new, old))
+    new_words, old_words = rewrite(new_words), rewrite(old_words)
     if difference:
-        return _describe_difference(*align_words(new, old)) and difference
-    if _instructs(new, old) or _instructs(old, new):
+        is_real = bool(_describe_difference(*align_words(new_words, old_words)))
+        return difference if is_real else ""
+    if _instructs(new_words, old_words) or _instructs(old_words, new_words):
         return "mood"
     return ""
 
@@ -156,7 +164,7 @@ def _instructs(words: Sequence[Word], other: Sequence[Word]) -> bool:
     return "must" in keys_of(words) and is_statement and is_passive
 
 
-def same_lines(new: str, old: str) -> bool:
+def have_same_lines(new: str, old: str) -> bool:
     """Return whether two texts have the same words and, if multi-line, the same lines and indents.
 
     For long texts, this is much faster than `compare_words`.
@@ -215,10 +223,12 @@ def _describe_layout(new: str, old: str) -> str:
         return ""
     if [indent for indent, _ in new_lines] != [indent for indent, _ in old_lines]:
         return "layout"
-    codes = tongues(new, old)
+    codes = detect_languages(new, old)
     for (_, new_line), (_, old_line) in zip(new_lines, old_lines, strict=True):
         if new_line != old_line:
-            words = align_words(read(new_line, codes)[1], read(old_line, codes)[1])
+            words = align_words(
+                parse_text(new_line, codes).understood, parse_text(old_line, codes).understood
+            )
             if _describe_difference(*words):
                 return "layout"
     return ""
@@ -241,19 +251,19 @@ def _split_lines(text: str) -> list[tuple[str, str]]:
 
 def _describe_spacing(new: str, old: str) -> str:
     """Return "spaces" if quotations differ only in spacing."""
-    new_quotes, old_quotes = quotations(new), quotations(old)
+    new_quotes, old_quotes = find_quotations(new), find_quotations(old)
     if new_quotes == old_quotes:
         return ""
     have_same_words = list(map(str.split, new_quotes)) == list(map(str.split, old_quotes))
     return "spaces" if have_same_words else ""
 
 
-def _share_script_pairs(new: str, old: str) -> bool:
+def _can_measure_similarity(new: str, old: str) -> bool:
     """Return whether two texts are mostly ASCII, or share at least a third of their bigrams.
 
     An English model can't measure the similarity of texts in other scripts.
     """
-    new, old = bare(new), bare(old)
+    new, old = normalize(new), normalize(old)
     if sum(character.isascii() for character in new + old) * 2 > len(new + old):
         return True
     new_pairs, old_pairs = ({*map("".join, pairwise(text))} for text in (new, old))
@@ -263,7 +273,7 @@ def _share_script_pairs(new: str, old: str) -> bool:
 # --- alignment
 
 
-class _Weighed(NamedTuple):
+class _WordIndex(NamedTuple):
     """The words of a text, regardless of their order, for a quick comparison.
 
     Attributes:
@@ -284,12 +294,13 @@ class _Weighed(NamedTuple):
 
 
 @functools.lru_cache(maxsize=256)
-def _weigh(text: str, codes: Sequence[str], is_rewritten: bool) -> _Weighed:
-    words = read(text, codes)[1]
+def _index_words(text: str, codes: Sequence[str], is_rewritten: bool) -> _WordIndex:
+    """Return the index of a text's words, optionally with its constructions rewritten."""
+    words = parse_text(text, codes).understood
     if is_rewritten:
         rewritten = rewrite(words)
         if rewritten is words:
-            return _weigh(text, codes, False)
+            return _index_words(text, codes, False)
         words = rewritten
     meanings: dict[str, set[str]] = {}
     keys: dict[str, set[str]] = {}
@@ -301,10 +312,22 @@ def _weigh(text: str, codes: Sequence[str], is_rewritten: bool) -> _Weighed:
     compounds = set(filter(_is_compound, meanings))
     acronyms = {word.shown.removesuffix("s").lower() for word in words if _is_acronym(word.shown)}
     initials = "".join(word.key[:1] for word in words)
-    return _Weighed(frozenset(counts.items()), meanings, keys, compounds, acronyms, initials)
+    return _WordIndex(frozenset(counts.items()), meanings, keys, compounds, acronyms, initials)
 
 
-def _surely_differ(new: _Weighed, old: _Weighed) -> bool:
+def _surely_differ(new: str, old: str, codes: Sequence[str]) -> bool:
+    """Return whether some word of one text clearly has no counterpart in the other, whether or not
+    constructions are rewritten.
+    """
+    for is_rewritten in (False, True):
+        new_index = _index_words(new, codes, is_rewritten)
+        old_index = _index_words(old, codes, is_rewritten)
+        if not _lacks_counterpart(new_index, old_index):
+            return False
+    return True
+
+
+def _lacks_counterpart(new: _WordIndex, old: _WordIndex) -> bool:
     """Return whether, even before alignment, some word of one text clearly has no counterpart in
     the other. False doesn't mean that every word has one.
 
@@ -370,8 +393,8 @@ def _shorten_names(words: Sequence[Word], other: Sequence[Word]) -> list[Word]:
 @functools.lru_cache(maxsize=1)  # `corrections` repeats the call that `compare_texts` made
 def align_texts(new: str, old: str) -> tuple[Sequence[Word], Sequence[Word]]:
     """Return the words of two texts, aligned by `align_words`."""
-    codes = tongues(new, old)
-    return align_words(read(new, codes)[1], read(old, codes)[1])
+    codes = detect_languages(new, old)
+    return align_words(parse_text(new, codes).understood, parse_text(old, codes).understood)
 
 
 def align_words(new: Sequence[Word], old: Sequence[Word]) -> tuple[list[Word], list[Word]]:

@@ -36,7 +36,7 @@ def may_repeat(new: str, old: str, similarity: float | None, *, threshold: float
     """Return whether two texts may say the same thing; see `may_be_related`."""
     if similarity is None or similarity >= _SURELY_DIFFERENT * threshold:
         return True
-    return bare(new) == bare(old)
+    return normalize(new) == normalize(old)
 
 
 def may_correct(new: str, old: str, similarity: float | None, *, threshold: float) -> bool:
@@ -52,8 +52,8 @@ def may_correct(new: str, old: str, similarity: float | None, *, threshold: floa
 
 
 @functools.lru_cache(maxsize=2_048)  # many new texts are compared with the same old ones
-def bare(text: str) -> str:
-    """Return the normalized form of a text, for testing texts for equality.
+def normalize(text: str) -> str:
+    """Return a text without differences in quotes, spaces, case and final stops.
 
     The text is not case-folded, since that would turn "ß" into "ss".
     """
@@ -68,6 +68,7 @@ def split_words(text: str) -> Sequence[str]:
 
 
 def _share_words(new: Sequence[str], old: Sequence[str]) -> bool:
+    """Return whether two texts have enough words in common for a correction."""
     new_words, old_words = {*new}, {*old}
     count = max(len(new_words), len(old_words))
     if new_words & {"from", "instead"}:  # one text also announces the change

@@ -4,6 +4,7 @@ import functools
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from memories import languages
 from memories.languages.text import mark_raised
@@ -107,19 +108,26 @@ _STOP = Word(".", ".")
 _QUESTION = Word("?", "?", exact=True)
 
 
+class ParsedText(NamedTuple):
+    """The words of a text: as written, and as understood, with phrases, dates and forms marked."""
+
+    written: Sequence[Word]
+    understood: Sequence[Word]
+
+
 @functools.lru_cache(maxsize=256)  # the same text is compared often
-def read(text: str, codes: Sequence[str] = ()) -> tuple[Sequence[Word], Sequence[Word]]:
-    """Return the words of a text as written, and as understood.
+def parse_text(text: str, codes: Sequence[str] = ()) -> ParsedText:
+    """Return the words of a text.
 
     Args:
         text: The text.
-        codes: The languages that the text may be in, other than English; see `tongues`.
+        codes: The languages that the text may be in, other than English; see `detect_languages`.
     """
     words = _split(text, codes)
-    return tuple(words), tuple(_understand(words))
+    return ParsedText(tuple(words), tuple(_understand(words)))
 
 
-def tongues(new: str, old: str) -> Sequence[str]:
+def detect_languages(new: str, old: str) -> Sequence[str]:
     """Return the languages of two texts, other than English. They are easier to recognize from both
     texts together.
     """
@@ -132,7 +140,7 @@ def is_shouted(words: Sequence[Word]) -> bool:
     return len(spelled) > 2 and " ".join(spelled).isupper()
 
 
-def quotations(text: str) -> list[str]:
+def find_quotations(text: str) -> list[str]:
     """Return the parts of a text that are in quotes or backticks."""
     return [quoted[1:-1] for quoted in _QUOTED.findall(text.translate(STRAIGHT))]
 
