@@ -20,13 +20,13 @@ The figures:
 - A fact is given if the hook's output contains its whole text.
 - any, all: the share of the prompts with needs that got at least one of the facts that they need,
   and all of them.
-- given without need: how many of the prompts without needs got a fact.
+- false positives: how many of the prompts that need no facts got one.
 - of other projects: facts given whose project is neither that of the prompt nor `*`, per prompt.
 - outdated alone: how often a fact was given that a later one corrects, without its last correction.
 - useless: facts given that the prompt does not need, per prompt; this includes outdated ones.
 - characters: of the facts given, and of the hook's whole output for the model, per prompt.
 
-A second table compares the ways at equal cost: each uses the lowest threshold of its score that
+A second table compares the methods at equal cost: each uses the lowest threshold of its score that
 keeps the useless facts per prompt below a limit. Here the library rates the facts that the hook
 would rate, and the plain searches consider only facts of the project and of all projects.
 """
@@ -70,7 +70,7 @@ _BEST = 5  # number of facts that a plain search returns
 _COLUMNS = (
     "any %",
     "all %",
-    "given without need",
+    "false positives",
     "of other projects",
     "outdated alone",
     "useless",
@@ -209,7 +209,7 @@ def run() -> None:
         home = Path(folder).resolve() / "home"
         folders = dict(_folders(histories, home.parent))
         stored = _fill(facts, folders, home)
-        ways = {_HOOK: _hook(prompts, facts, folders, home), **_plain(prompts, facts)}
+        methods = {_HOOK: _hook(prompts, facts, folders, home), **_plain(prompts, facts)}
         scored = {_HOOK: _rate(prompts, facts, folders, home), **_score_plainly(prompts, facts)}
     corrected = last_corrections(facts)
     for half in (*HALVES, "all"):
@@ -218,37 +218,40 @@ def run() -> None:
         }
         report.heading(f"What agents are given, {half}, {len(chosen)} prompts")
         rows = [
-            (way, *score([answer for answer in answers if answer.prompt.id in chosen], corrected))
-            for way, answers in ways.items()
+            (
+                method,
+                *score([answer for answer in answers if answer.prompt.id in chosen], corrected),
+            )
+            for method, answers in methods.items()
         ]
-        report.table(["way", *_COLUMNS, *_CHARACTERS], rows)
+        report.table(["method", *_COLUMNS, *_CHARACTERS], rows)
         of_half = {
-            way: [entry for entry in entries if entry[0].id in chosen]
-            for way, entries in scored.items()
+            method: [entry for entry in entries if entry[0].id in chosen]
+            for method, entries in scored.items()
         }
         _compare_thresholds(of_half, half, corrected)
         if half == HALVES[0]:
-            _keep([answer for answer in ways[_HOOK] if answer.prompt.id in chosen])
+            _keep([answer for answer in methods[_HOOK] if answer.prompt.id in chosen])
     report.note(stored)
 
 
 def _compare_thresholds(
     scored: Mapping[str, Sequence[Scored]], half: str, corrected: Mapping[str, str]
 ) -> None:
-    """Print the figures of each way at the threshold that keeps a limit of useless facts."""
+    """Print the figures of each method at the threshold that keeps a limit of useless facts."""
     report.heading(f"Needed facts at so many useless facts per prompt, {half}")
     rows = []
-    for way, prompts in scored.items():
+    for method, prompts in scored.items():
         for limit in _USELESS:
             figures = best_figures(prompts, limit, corrected)
-            rows.append((way, f"{limit:.1f}", *figures))
-    report.table(["way", "useless, at most", "any %", "all %", "given without need"], rows)
+            rows.append((method, f"{limit:.1f}", *figures))
+    report.table(["method", "useless, at most", "any %", "all %", "false positives"], rows)
 
 
 def best_figures(
     scored: Sequence[Scored], useless: float, corrected: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Return `any`, `all` and `given without need` at the lowest threshold that keeps the limit.
+    """Return `any`, `all` and `false positives` at the lowest threshold that keeps the limit.
 
     Args:
         scored: Prompts with facts and their scores.
@@ -399,26 +402,26 @@ def _hook(
 def _plain(prompts: Sequence[Prompt], facts: Sequence[Fact]) -> dict[str, list[Answer]]:
     """Return what plain searches give."""
     search = _PlainSearch(facts)
-    ways: dict[str, list[Answer]] = {"cosine": [], "cosine within the project": [], "BM25": []}
+    methods: dict[str, list[Answer]] = {"cosine": [], "cosine within the project": [], "BM25": []}
     for prompt in prompts:
         near = [fact for _, fact in search.by_vector(prompt)]
         within = [fact for fact in near if fact.project in (prompt.project, EVERYWHERE)]
         by_words = [fact for _, fact in search.by_words(prompt)]
-        for answers, best in zip(ways.values(), (near, within, by_words), strict=True):
+        for answers, best in zip(methods.values(), (near, within, by_words), strict=True):
             answers.append(Answer(prompt, best[:_BEST]))
-    return {f"{name}, best {_BEST}": answers for name, answers in ways.items()}
+    return {f"{name}, best {_BEST}": answers for name, answers in methods.items()}
 
 
 def _score_plainly(prompts: Sequence[Prompt], facts: Sequence[Fact]) -> dict[str, list[Scored]]:
     """Return the facts of the prompts' projects with the scores of plain searches."""
     search = _PlainSearch(facts)
-    ways: dict[str, list[Scored]] = {"cosine": [], "BM25": []}
+    methods: dict[str, list[Scored]] = {"cosine": [], "BM25": []}
     for prompt in prompts:
         own = (prompt.project, EVERYWHERE)
         found = (search.by_vector(prompt), search.by_words(prompt))
-        for scored, best in zip(ways.values(), found, strict=True):
+        for scored, best in zip(methods.values(), found, strict=True):
             scored.append((prompt, [entry for entry in best if entry[1].project in own]))
-    return ways
+    return methods
 
 
 class _PlainSearch:

@@ -21,14 +21,14 @@ from memories.context.tokens import estimate_tokens
 from memories.core.times import to_iso
 
 BUDGETS = (500, 1_000, 2_000, 4_000)
-WAYS = ("context", "best turns", "whole sessions", "last turns")
+METHODS = ("context", "best turns", "whole sessions", "last turns")
 SEED = 7
 _TAIL = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The result of one way for a question: the targets in the text, the text's tokens, and the
+    """The result of one method for a question: the targets in the text, the text's tokens, and the
     time.
     """
 
@@ -73,7 +73,7 @@ def run(options: Options) -> None:
 def _measure(
     data: DataSet, embedder: KeptVectors, sessions: dict[str, list[str]] | None
 ) -> dict[tuple[str, int], list[Given]]:
-    """Return the results of each way and budget, in the order of the questions that count."""
+    """Return the results of each method and budget, in the order of the questions that count."""
     found: dict[tuple[str, int], list[Given]] = {}
     with progress.shown("questions", sum(len(_counted(pool)) for pool in data.pools)) as advance:
         for pool in data.pools:
@@ -81,8 +81,8 @@ def _measure(
             with _stored(pool, embedder) as store:
                 for question in _counted(pool):
                     for budget in BUDGETS:
-                        for way, given in store.ways(question, budget, sessions):
-                            found.setdefault((way, budget), []).append(given)
+                        for method, given in store.methods(question, budget, sessions):
+                            found.setdefault((method, budget), []).append(given)
                     advance(1)
     return found
 
@@ -104,7 +104,7 @@ def _stored(pool: Pool, embedder: KeptVectors) -> Iterator["_Store"]:
 
 
 class _Store:
-    """One pool, stored, and every way to make a text for a question about it."""
+    """One pool, stored, and every method to make a text for a question about it."""
 
     def __init__(self, pool: Pool, memories: Memories) -> None:
         self._pool, self._memories = pool, memories
@@ -121,10 +121,10 @@ class _Store:
             for conversation, place, turn in self._each()
         }
 
-    def ways(
+    def methods(
         self, question: Question, budget: int, sessions: dict[str, list[str]] | None
     ) -> Iterator[tuple[str, Given]]:
-        """Yield each way with its result."""
+        """Yield each method with its result."""
         yield "context", self._context(question, budget)
         hits = self._gateway.recall_history(question.text, budget // 10, self._one)
         known = [
@@ -180,7 +180,7 @@ class _Store:
 
 
 def _shown(conversation: Conversation, at: int, turn: Turn) -> int:
-    """Return the number of tokens of a turn as a line with its date, which the plain ways use."""
+    """Return the number of tokens of a turn as a line with its date, which the plain methods use."""
     made = HistoryTurn(
         conversation.id,
         turn.role or "user",
@@ -202,31 +202,35 @@ def _print(data: DataSet, measured: dict[tuple[str, int], list[Given]]) -> None:
     report.heading(f"{data.name}: evidence in the context, {len(questions)} questions, in %")
     rows = []
     for budget in BUDGETS:
-        for way in WAYS:
-            given = measured.get((way, budget))
+        for method in METHODS:
+            given = measured.get((method, budget))
             if given:
                 some, every = _share(questions, given, _any), _share(questions, given, _all)
                 tokens = sum(one.tokens for one in given) / len(given)
                 taken = (
-                    report.p50_p95([one.millis for one in given]) if way == "context" else ("", "")
+                    report.p50_p95([one.millis for one in given])
+                    if method == "context"
+                    else ("", "")
                 )
-                rows.append((way, budget, f"{some:.1f}", f"{every:.1f}", f"{tokens:.0f}", *taken))
-    report.table(["way", "budget", "any", "all", "tokens", "p50 ms", "p95 ms"], rows)
+                rows.append(
+                    (method, budget, f"{some:.1f}", f"{every:.1f}", f"{tokens:.0f}", *taken)
+                )
+    report.table(["method", "budget", "any", "all", "tokens", "p50 ms", "p95 ms"], rows)
     report.heading(
         f"{data.name}: context against others, paired bootstrap, {metrics.RESAMPLES:,} resamples, in points"
     )
     compared = []
     for budget in BUDGETS:
-        for way in WAYS[1:]:
+        for method in METHODS[1:]:
             for name, held in (("any", _any), ("all", _all)):
-                if theirs := measured.get((way, budget)):
+                if theirs := measured.get((method, budget)):
                     ours = _held(questions, measured["context", budget], held)
                     gap = metrics.bootstrap(ours, _held(questions, theirs, held), seed=SEED)
                     interval = f"{100 * gap.low:+.1f} to {100 * gap.high:+.1f}"
                     compared.append(
                         (
                             f"{name} at {budget}",
-                            way,
+                            method,
                             f"{100 * gap.mean:+.1f}",
                             interval,
                             f"{gap.p:.4f}",

@@ -387,7 +387,7 @@ SETTINGS = (
     Setting("min_confidence", "MIN_CONFIDENCE", 0.3, _share,
             "search hides results with lower confidence, 0 to 1"),
     Setting("decay_half_life_hours", "DECAY_HALF_LIFE_HOURS", 720.0, _hours,
-            "hours until the confidence of decaying memories is 0"),
+            "hours after which a decaying memory's confidence is 0, not half"),
     Setting("decay_reinforceable_hours", "DECAY_REINFORCEABLE_HOURS", None, _hours,
             "the same for reinforceable memories, if they decay at a different rate"),
     Setting("reinforce_on_retrieval", "REINFORCE_ON_RETRIEVAL", False, _yes_or_no,
@@ -456,8 +456,8 @@ SETTINGS = (
             "record figures of each operation in events.jsonl: on; content, which adds redacted "
             "texts; or off"),
     Setting("rank", "MEMORY_RANK", "relevance", _choice(*RANKS),
-            "order of memories: relevance considers their age and use, similarity ignores "
-            "them, formula multiplies all three"),
+            "order of memories: relevance considers similarity, age and use; similarity ignores "
+            "age and use; formula multiplies similarity, freshness and use"),
     Setting("freshness_decay_rate", "FRESHNESS_DECAY_RATE", 0.02, _number(0, 1000),
             "freshness of a decaying memory is 1 / (1 + this * days); stable ones don't age"),
     Setting("freshness_min", "FRESHNESS_MIN", 0.95, _share,

@@ -148,5 +148,5 @@ def test_errors_of_the_operating_system_are_one_sentence(process: Command) -> No
     answer = process("--version", shell=">/dev/full")
     assert (answer.code, answer.error) == (
         1,
-        "the answer could not be printed: No space left on device",
+        "the output could not be printed: No space left on device",
     )

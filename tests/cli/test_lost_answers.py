@@ -13,7 +13,7 @@ from memories import Memories
 from memories.cli import COMMANDS, review, turns
 
 Command = Callable[..., Any]
-UNPRINTED = ", but the answer could not be printed: "
+UNPRINTED = ", but the output could not be printed: "
 
 # Each command that changes something, and the beginning of its error; the store has a deleted and a
 # reinforceable memory.
@@ -165,7 +165,7 @@ def test_the_error_says_whether_a_turn_can_be_sent_again(memory: Command, proces
         "; the message id is now known, so running the command again stores nothing twice"
     )
     answer = process("turns", "add", "trip", "hello", "--message-id", "a", shell=">/dev/full")
-    assert answer.error.startswith("nothing new was stored, but the answer ")
+    assert answer.error.startswith("nothing new was stored, but the output ")
     assert answer.error.endswith("; running the command again is harmless")
     assert memory("turns", "tail", "trip").json["count"] == 1
     answer = process("turns", "add", "trip", "hello", shell=">/dev/full")

@@ -185,7 +185,7 @@ def test_answers_and_errors_use_different_streams(process: Command) -> None:
     [
         (["create", "-"], "<&-", 2, "content is empty"),
         (["list"], ">&-", 0, ""),
-        (["list"], ">/dev/full", 1, "the answer could not be printed: No space left"),
+        (["list"], ">/dev/full", 1, "the output could not be printed: No space left"),
         (["get", ID], "2>&-", 1, ""),
         (["list"], "| true", 0, ""),
     ],

@@ -381,7 +381,7 @@ def test_the_server_exits_with_an_error_if_an_answer_cannot_be_written(
         )
     _, said = server.communicate(b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n', timeout=300)
     assert server.returncode == 1
-    assert json.loads(said) == {"error": "the answer could not be printed: No space left on device"}
+    assert json.loads(said) == {"error": "the output could not be printed: No space left on device"}
 
 
 @pytest.mark.thorough

@@ -155,7 +155,7 @@ MEMORY = (
     Field("version_count", "whole", "How many versions it has.", read=attrgetter("version")),
     Field("key", "text", "Its key.", None, "key"),
     Field("base_confidence", "number", "How sure its writer was, 0 to 1.", 1.0),
-    Field("last_reinforced_at", "time", "When it was last confirmed.", None, "reinforced"),
+    Field("last_reinforced_at", "time", "When its decay was last restarted.", None, "reinforced"),
     Field("supersedes", "text", "The id of the memory that it replaced.", None, "supersedes"),
     Field("superseded_by", "text", "The id of the memory that replaced it.", None, "replaced by"),
     Field("corrects", "text?", "The id of the memory that it corrects.", None, "corrects"),

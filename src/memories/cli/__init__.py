@@ -112,7 +112,7 @@ Options:
   --version   Show the version.
 
 Output:
-  Answers are JSON on a pipe and text on a terminal; --format overrides this.
+  Output is JSON on a pipe and text on a terminal; --format overrides this.
   Errors are one sentence on standard error.
   Agents: with --format compact, results take a sixth of the tokens.
   People: to use a pager, run memory list --format text | less, or set

@@ -280,7 +280,7 @@ def rollback(
 
     Memories created since then are deleted, or rejected if they are waiting for review. Deleted or
     replaced memories are restored, and changed ones get a version with the old text. Nothing is
-    lost: the answer shows the command that undoes the rollback. Turns are not changed. With
+    lost: the output contains the command that undoes the rollback. Turns are not changed. With
     --where, only memories that match, now or in any version since TIME, are rolled back. Exits 1 if
     some could not be rolled back.
     """
@@ -341,8 +341,8 @@ def create_lines(memories: "Memories", file: str, plan: Plan) -> int:
         for lines in _read_lines(stream, plan):
             for batch in by_weight(lines, weight, most=limit, heaviest=_MAX_BATCH_BYTES):
                 record_change(
-                    f"{reported}; later lines may also be stored, and running the command again "
-                    f"stores {again}"
+                    f"{reported}; some of the later lines may have been stored, and running the "
+                    f"command again stores {again}"
                 )
                 drafts = [line.draft for line in batch if line.draft is not None]
                 results = _store(memories, drafts, plan)

@@ -266,7 +266,7 @@ def move(memories: "Memories", selection: Selection, to: str) -> None:
     """Move memories to another namespace.
 
     The memories keep their ids, versions, keys, tags and times. Give one or more IDs, or - to read
-    them from standard input. Either all memories are moved or none, and the answer shows the
+    them from standard input. Either all memories are moved or none, and the output contains the
     command that undoes the move. If a move is interrupted, run the same command again to finish it.
     """
     begin_change()

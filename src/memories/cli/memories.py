@@ -270,7 +270,8 @@ def delete(
     """Delete a memory; restore undoes this.
 
     Give one or more IDs, or - to read them from standard input. --where deletes all memories in
-    your own namespace that match the expression; the answer shows the command that restores them.
+    your own namespace that match the expression; the output contains the command that restores
+    them.
     """
     from memories.cli.bulk import change_many, check_selection, for_each
 
@@ -298,12 +299,12 @@ def _deletion(memories: "Memories", memory: "Memory") -> str:
     "names", nargs=-1, required=True, metavar="ID|FILE", shell_complete=completing("deleted ids")
 )
 @option(
-    "--version", metavar="N", parse=whole_number_or("version must be a whole number from 1"),
+    "--version", metavar="N", parse=whole_number_or("version must be a whole number, 1 or more"),
     help="Restore this version of a memory that is not deleted.",
 )  # fmt: skip
 @option(
     "--replace", is_flag=True,
-    help="With FILE: move the existing store aside; the answer shows its new path.",
+    help="With FILE: move the existing store aside; the output contains its new path.",
 )  # fmt: skip
 @with_memories(reads=True)
 def restore(memories: "Memories", names: Sequence[str], version: int | None, replace: bool) -> int:

@@ -165,7 +165,7 @@ def report_error(error: Exception) -> int:
 def _report_os_error(error: OSError) -> int:
     reason = error.strerror or str(error)
     if change():
-        return print_error(_describe_loss(f"the answer could not be printed: {reason}"), 1)
+        return print_error(_describe_loss(f"the output could not be printed: {reason}"), 1)
     if error.errno in (errno.EPIPE, errno.EBADF):
         return 0  # the reader closed the pipe, as `head` does, or there was no reader
     if error.errno in (errno.EMFILE, errno.ENFILE):
@@ -173,7 +173,7 @@ def _report_os_error(error: OSError) -> int:
     elif isinstance(error.filename, str):
         message = f"cannot use {error.filename}: {reason}"
     elif error.errno == errno.ENOSPC:
-        message = f"the answer could not be printed: {reason}"
+        message = f"the output could not be printed: {reason}"
     else:
         message = f"operating system error: {reason}"
     return print_error(message, 1)

@@ -29,7 +29,7 @@ from memories.settings import Config
 from memories.warm import GREETING, is_ours, socket_of
 
 _PORT = "port must be a whole number from 0 to 65535"
-_IDLE = "idle must be a whole number of minutes from 1"
+_IDLE = "idle must be a whole number of minutes, 1 or more"
 
 
 _TIMEOUT_SECONDS = 10.0  # how long to wait for a running server's answer

@@ -88,7 +88,7 @@ def import_(
     files are on this machine, and imports nothing. Run an import again to add newer items.
 
     Conversations become turns, which memory search --in history finds. Statements wait for review
-    (memory review), unless a person adds --trusted. The answer contains the id of the import and
+    (memory review), unless a person adds --trusted. The output contains the id of the import and
     the command that erases it.
 
     A file that memory export wrote is first checked completely: nothing from an incomplete or

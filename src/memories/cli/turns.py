@@ -420,7 +420,7 @@ def forget(
 )  # fmt: skip
 @option(
     "--include-corrected", is_flag=True, group="include",
-    help="Also show memories that another memory in the answer corrects.",
+    help="Also show memories that another memory in the context corrects.",
 )  # fmt: skip
 @option(
     "--include-tool-turns", is_flag=True, group="include",

@@ -248,9 +248,9 @@ class _Parser:
         self._take()
         token = self._take()
         if not token.is_name:
-            raise error_at(token.place, "has takes the name of a tag: has(project)")
+            raise error_at(token.place, "has() takes the name of a tag, such as has(project)")
         if not self._take().is_sign(")"):
-            raise error_at(token.place, 'has takes one name and a ")": has(project)')
+            raise error_at(token.place, 'put ")" after the name, as in has(project)')
         is_quoted = token.kind == "text"
         return Condition(token.text, is_quoted, "exists", "", literal=False, place=token.place)
 

@@ -193,7 +193,7 @@ _ROWS = (
         metavar="EXPRESSION", in_lists=True, in_scratchpad=True,
     ),
     Parameter(
-        "pending", "flag", "Search the memories that wait for review instead.", in_lists=True,
+        "pending", "flag", "Only memories that are waiting for review.", in_lists=True,
     ),
     Parameter(
         "since", "time",
@@ -207,7 +207,7 @@ _ROWS = (
     ),
     Parameter(
         "as_of", "time",
-        "Search what was current at this time; a date means the end of that day.", "Time",
+        "Use the state at this time; a date means the end of that day.", "Time",
         in_lists=True, hint="what was known then",
     ),
     Parameter(
@@ -223,9 +223,9 @@ _ROWS = (
     ),
     Parameter(
         "rank", "text",
-        "Consider age and use of memories within bounds (relevance), ignore them (similarity), or "
-        "multiply all three (formula).", "Ranking", choices=RANKS, metavar="ORDER",
-        default="relevance", in_scratchpad=True,
+        "Let age and use change the order within bounds (relevance), ignore both (similarity), or "
+        "multiply similarity, freshness and use (formula).", "Ranking", choices=RANKS,
+        metavar="ORDER", default="relevance", in_scratchpad=True,
     ),
     Parameter(
         "include_corrected", "flag",

@@ -130,7 +130,7 @@ def link_of(record: Record) -> Link:
     try:
         number, actor, changes, digest, *salt = json.loads(record.text)
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-            raise ValueError("the entry's number is not a whole number from 1")
+            raise ValueError("the entry's number is not a whole number, 1 or more")
         return Link(
             number=number,
             namespace=record.ref.namespace,
@@ -141,7 +141,7 @@ def link_of(record: Record) -> Link:
             hash=_from_base64(_check_text(digest)).hex(),
         )
     except (ValueError, TypeError, LookupError, RecursionError) as exc:
-        raise ValueError(f"it is not an entry of a log ({exc})") from exc
+        raise ValueError(f"it is not a log entry ({exc})") from exc
 
 
 def _check_text(part: object) -> str:
