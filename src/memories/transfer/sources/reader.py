@@ -149,7 +149,7 @@ class Reader:
         Raises:
             InvalidInput: The file can't be read, or it is a pipe or a device.
         """
-        with open_named(file, _open_no_link) as stream:
+        with open_named(file, lambda path, flags: os.open(path, flags | _NOFOLLOW)) as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
                 raise InvalidInput(
                     f"cannot read {shown(str(file))}: it is not a regular file; copy its content "
@@ -482,11 +482,6 @@ def open_named(file: Path, opener: Callable[[str, int], int] | None = None) -> i
         return io.BufferedReader(_NamedFile(str(file), opener=opener), _CHUNK)
     except (OSError, ValueError) as exc:
         raise unreadable(file, exc) from exc
-
-
-def _open_no_link(path: str, flags: int) -> int:
-    """Open a path that must not be a symbolic link; a pipe does not block."""
-    return os.open(path, flags | _NOFOLLOW)
 
 
 _REMEDIES = {
