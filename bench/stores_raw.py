@@ -130,7 +130,7 @@ class SQLite:
         with self._store._file.read() as db:
             index = self._store._vectors.index(db, where.collection)
             return list(
-                index.best(db, selection(db, where), index.quantizer.rotate_query(vector), K)
+                index.find_best(db, selection(db, where), index.quantizer.rotate_query(vector), K)
             )
 
     def checkpoint(self) -> None:
@@ -225,7 +225,7 @@ def _statements(store: Any, where: Filter) -> list[tuple[str, tuple[Any, ...]]]:
             return ask(sql, values, **named)
 
         db.rows = noted
-        postgres_vectors.best(db, db.meta.used, selected, there, vector, K)
+        postgres_vectors.find_best(db, db.meta.used, selected, there, vector, K)
     written = _written(vector)
     return [
         (sql, tuple(None if value == written else value for value in values))

@@ -1073,7 +1073,7 @@ class Memories:
         self._flush_before(filters.get("where"))
         result = search(self._raw_lookup, self.embedder, query, filters, self.config, self._now())
         if counts and filters.get("as_of") is None and not filters.get("pending"):
-            self.count_reads(result.memories())
+            self.count_reads(result.memory_records())
         return result
 
     def find_candidates(self, query: str, **filters: "Unpack[SearchFilters]") -> "SearchResult":

@@ -48,23 +48,23 @@ class UnknownIds(NamedTuple):
         return {memory_id: memory_id[:_SHORT_ID] for memory_id in ids}
 
 
-def hits(memories: "Memories | UnknownIds", results: "Sequence[Hit]", note: str = "") -> str:
+def hits(shortener: "Memories | UnknownIds", results: "Sequence[Hit]", note: str = "") -> str:
     """Return the hits of a search, best first."""
     footer = [f"note: {_one_line(note)}"] if note else []
-    return _listing(memories, [hit.found for hit in results], footer)
+    return _listing(shortener, [hit.found for hit in results], footer)
 
 
 def page(
-    memories: "Memories", records: "Sequence[Memory | Turn]", cursor: str | None = None
+    shortener: "Memories", records: "Sequence[Memory | Turn]", cursor: str | None = None
 ) -> str:
     """Return a page of a listing."""
     footer = [f"next: --cursor {_one_line(cursor)}"] if cursor else []
-    return _listing(memories, records, footer)
+    return _listing(shortener, records, footer)
 
 
-def memory(memories: "Memories", record: Memory) -> str:
+def memory(shortener: "Memories", record: Memory) -> str:
     """Return one memory in full."""
-    return "\n".join(_lines([record], memories.short_ids([record.id]), limit=None))
+    return "\n".join(_lines([record], shortener.short_ids([record.id]), limit=None))
 
 
 def scratchpad(entries: "Iterable[Entry]", namespace: str) -> str:
@@ -84,13 +84,13 @@ def _scratchpad_entry(entry: "Entry", namespace: str) -> str:
     return f"{_name(entry.id[:_SHORT_ID])} {prefix}{_content(entry.content, MAX_SHOWN)}"
 
 
-def create_result(memories: "Memories", created: "Created") -> str:
+def create_result(shortener: "Memories", created: "Created") -> str:
     """Return the result of a create, with the memories that it resembles."""
     similar = [*created.duplicates, *created.similar_to]
     ids = [record.id for record in similar]
     if created.memory is not None:
         ids.append(created.memory.id)
-    names = memories.short_ids(ids)
+    names = shortener.short_ids(ids)
     if created.memory is None:
         head = f"not stored: {created.note or 'duplicate'}"
     else:
@@ -138,9 +138,9 @@ def versions(records: "Sequence[Version]") -> str:
 
 
 def _listing(
-    memories: "Memories | UnknownIds", records: "Sequence[Memory | Turn]", footer: Sequence[str]
+    shortener: "Memories | UnknownIds", records: "Sequence[Memory | Turn]", footer: Sequence[str]
 ) -> str:
-    names = memories.short_ids([record.id for record in records if isinstance(record, Memory)])
+    names = shortener.short_ids([record.id for record in records if isinstance(record, Memory)])
     return "\n".join([*_lines(records, names), *footer]) or NOTHING
 
 

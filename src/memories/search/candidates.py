@@ -10,7 +10,6 @@ from memories.embedders.protocol import embed_query
 from memories.guard.origin import PINNED
 from memories.languages import dates
 from memories.languages.text import is_latin, normal_form
-from memories.models import DecayPolicy
 from memories.read import versions
 from memories.read.lookup import select_accepted, with_past_reinforcement
 from memories.search.ranking import ON_DATE, Evidence, Features
@@ -166,35 +165,21 @@ def memory_features(
         evidence: The evidence that it answers the question.
         date_precision: How close its date is to a precise date in the question; see `DateScore`.
     """
-    is_readable, is_verbatim = query.is_readable(record.text), query.is_verbatim(record.text)
-    on_date = date_precision >= ON_DATE
-    age_days = (
-        query.judged_at - versions.aging_from(record, query.judged_at)
-    ).total_seconds() / 86_400
-    is_pinned, memory_id = PINNED in record.labels, record.ref.group
-    if not record.fields:  # the usual case, where positional arguments save time
-        return Features(
-            evidence,
-            1.0,
-            DecayPolicy.STABLE,
-            age_days,
-            record.accesses,
-            is_pinned,
-            is_readable,
-            on_date,
-            is_verbatim,
-            memory_id,
-        )
-    return Features(
+    age = query.judged_at - versions.aging_from(record, query.judged_at)
+    features = Features(
         evidence,
+        age_days=age.total_seconds() / 86_400,
+        accesses=record.accesses,
+        pinned=PINNED in record.labels,
+        readable=query.is_readable(record.text),
+        on_date=date_precision >= ON_DATE,
+        verbatim=query.is_verbatim(record.text),
+        memory_id=record.ref.group,
+    )
+    if not record.fields:
+        return features  # the usual case
+    return features._replace(
         confidence=versions.confidence(record, query.judged_at, query.half_life_hours),
         decay_policy=versions.decay_policy(record),
-        age_days=age_days,
-        accesses=record.accesses,
-        pinned=is_pinned,
-        readable=is_readable,
-        on_date=on_date,
-        verbatim=is_verbatim,
-        memory_id=memory_id,
         corrected_by=versions.read_correction_id(record, query.judged_at) or "",
     )

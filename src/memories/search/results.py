@@ -202,7 +202,7 @@ class SearchResult(NamedTuple):
         """Return the stored vectors of all candidates, each of shape (windows, dimension)."""
         return self.store.vectors([candidate.record.ref for candidate in self.candidates])
 
-    def memories(self) -> list[Record]:
+    def memory_records(self) -> list[Record]:
         """Return the records of the hits that are memories."""
         records = [
             self.candidates[ranked.row].record for ranked in self.ranking if not ranked.dropped
@@ -226,7 +226,7 @@ class SearchResult(NamedTuple):
         numbers["freshness"] = round(ranked.freshness, 4)
         numbers["boost"] = round(ranked.boost, 4)
         numbers["threshold"] = ranked.threshold or None
-        entry_id = self._read(record).id if is_turn else record.ref.group
+        entry_id = self._to_memory_or_turn(record).id if is_turn else record.ref.group
         return Considered(entry_id, record.text, round(ranked.score, 4), numbers, ranked.dropped)
 
     def to_hit(self, ranked: Ranked) -> Hit:
@@ -239,13 +239,13 @@ class SearchResult(NamedTuple):
                 calibration = self.query.embedder.space.calibration
                 calibrated = round(calibrate(similarity, *calibration), 4)
         return Hit(
-            found=self._read(candidate.record),
+            found=self._to_memory_or_turn(candidate.record),
             score=round(ranked.score, 4),
             similarity=similarity,
             calibrated=calibrated,
         )
 
-    def _read(self, record: Record) -> "Memory | Turn":
+    def _to_memory_or_turn(self, record: Record) -> "Memory | Turn":
         if record.ref.collection is Collection.HISTORY:
             from memories.read.turns import to_turn  # not needed to search memories
 

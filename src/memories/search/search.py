@@ -144,6 +144,7 @@ def parse_request(
     any_collection = _parse_filter(lookup, filters, now)
     judged_at = any_collection.as_of or now
     judge = lookup.judge if any_collection.as_of is None else None
+    # The arguments of `selector.Instant`, which most searches need not import.
     instant = (judged_at, config.decay_half_life_hours, judge)
     projects = lookup.names_of_project(filters.get("project"))
     alternatives, predicates = _divide_by_collection(any_collection, filters, projects, instant)
@@ -279,7 +280,7 @@ def _gather_and_rank(store: Store, request: SearchRequest) -> tuple[Gathered, li
         memories = _gather_memories(store, request, memory_count)
         gathered, all_match = _apply_predicates(request, memories, turns)
         bounds = noise.find_bounds(store, request.alternatives, request.query, gathered)
-        ranking = rank(gathered.features, _rules(request, bounds))
+        ranking = rank(gathered.features, _make_rules(request, bounds))
         if _count_hits(ranking) >= request.limit:
             return gathered, ranking
         # If candidates were too faded or did not match a predicate, others may take their place.
@@ -345,7 +346,7 @@ def _apply_predicates(
     return selected, len(selected.candidates) == len(candidates)
 
 
-def _rules(request: SearchRequest, bounds: NoiseBounds) -> RankingRules:
+def _make_rules(request: SearchRequest, bounds: NoiseBounds) -> RankingRules:
     embedder = request.query.embedder
     rules = RankingRules(
         weight=request.query.weight,
@@ -401,7 +402,7 @@ def put_newer_first(
             ordered.remove(best[new])
             ordered.insert(ordered.index(best[old]), best[new])
     if ordered != list(ranking):
-        return _limit_hits(ordered, limit)
+        return _apply_limit_again(ordered, limit)
     return ordered
 
 
@@ -436,8 +437,8 @@ def _may_replace(store: Store, query: Query, newer: Record, older: Record) -> bo
     return score_replacement(newer.text, older.text, similarity, space) >= REPLACES
 
 
-def _limit_hits(ordered: Sequence[Ranked], limit: int) -> list[Ranked]:
-    """Return reordered candidates, of which only the first `limit` are hits."""
+def _apply_limit_again(ordered: Sequence[Ranked], limit: int) -> list[Ranked]:
+    """Apply the limit again, to candidates in a new order: only the first `limit` are hits."""
     limited: list[Ranked] = []
     hits = 0
     for ranked in ordered:

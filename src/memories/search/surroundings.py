@@ -88,7 +88,7 @@ def gather_surrounded(store: Store, where: Filter, query: Query, count: int) -> 
         matches = matches._replace(labels=[{}] * len(matches.labels))
     if not len(matches.group):
         return Gathered([], [], has_more=False)
-    columns = _describe(matches, query, speakers)
+    columns = _make_columns(matches, query, speakers)
     best_rows = _first_rows(matches, _order_rows(columns, query), read_count)
     rows: dict[Ref, int] = {}
     for row in best_rows:
@@ -174,7 +174,7 @@ def _search_periods(query: Query) -> list[tuple[datetime, datetime]]:
 # --- rows ---
 
 
-def _describe(matches: Matches, query: Query, speakers: Sequence[str]) -> _Columns:
+def _make_columns(matches: Matches, query: Query, speakers: Sequence[str]) -> _Columns:
     names = {normal_form(speaker) for speaker in speakers}
     is_named = [normal_form(labels.get(SPEAKER, "")) in names for labels in matches.labels]
     offset = query.now.utcoffset() or timedelta()
@@ -242,36 +242,36 @@ def measure(matches: Matches) -> Evidence:
     """
     is_aside = [labels.get(ROLE) in ASIDE for labels in matches.labels]
     aside = np.array(is_aside, dtype=np.float64)[matches.label]
-    weight = np.where(aside > 0, ASIDE_WORDS, 1.0)
-    word_score = matches.word_score * weight
+    role_weight = np.where(aside > 0, ASIDE_WORDS, 1.0)
+    word_score = matches.word_score * role_weight
     similarity = np.maximum(np.nan_to_num(matches.similarity, nan=0.0), 0.0)
-    session = _sessions(matches)
+    session = _number_sessions(matches)
     rarity = _rarity(matches)
-    held = matches.holds * weight
+    held = matches.holds * role_weight
     in_window = held.copy()
     near = np.zeros_like(similarity)
-    for distance, here, there in _beside(session, matches.position):
+    for distance, here, there in _pair_neighbours(session, matches.position):
         near[here] = np.maximum(near[here], similarity[there])
         if -BEFORE <= distance <= AFTER:
             in_window[:, here] = np.maximum(in_window[:, here], held[:, there])
     total = max(float(rarity.sum()), 1e-9)
     in_session = held
     if len(held):
-        in_session = np.stack([_best_of(session, row) for row in held])
+        in_session = np.stack([_best_in_session(session, row) for row in held])
     evidence = Evidence(
         word_score=word_score,
-        session_best=_best_of(session, word_score),
+        session_best=_best_in_session(session, word_score),
         window_coverage=rarity @ in_window / total,
         session_coverage=rarity @ in_session / total,
         similarity=similarity,
         window_similarity=near,
-        session_similarity=_best_of(session, similarity),
+        session_similarity=_best_in_session(session, similarity),
         aside=aside,
     )
     return Evidence(*np.broadcast_arrays(*evidence))  # the remaining signs start as zeros
 
 
-def _sessions(matches: Matches) -> "NDArray[np.int64]":
+def _number_sessions(matches: Matches) -> "NDArray[np.int64]":
     """Return a session number for each match; each memory is a session of its own."""
     rows = len(matches.session)
     starts = np.where(matches.session < 0, -1 - np.arange(rows), matches.session)
@@ -281,7 +281,7 @@ def _sessions(matches: Matches) -> "NDArray[np.int64]":
     return np.asarray(numbers, dtype=np.int64)
 
 
-def _beside(
+def _pair_neighbours(
     session: "NDArray[np.int64]", position: "NDArray[np.int64]"
 ) -> "list[tuple[int, NDArray[np.int64], NDArray[np.int64]]]":
     """Return pairs of neighbours in the same session, grouped by distance, up to `BESIDE` either
@@ -314,7 +314,9 @@ def _rarity(matches: Matches) -> "NDArray[np.float64]":
     return np.asarray(rarity * is_word)
 
 
-def _best_of(session: "NDArray[np.int64]", values: "NDArray[np.float64]") -> "NDArray[np.float64]":
+def _best_in_session(
+    session: "NDArray[np.int64]", values: "NDArray[np.float64]"
+) -> "NDArray[np.float64]":
     """Return for each row the largest value in its session."""
     best = np.zeros(int(session.max(initial=-1)) + 1)
     np.maximum.at(best, session, values)

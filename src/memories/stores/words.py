@@ -165,7 +165,7 @@ def occurrences(document: Sequence[str], term: Term) -> int:
     return count
 
 
-def best(scores: Mapping[_Id, float], k: int) -> dict[_Id, float]:
+def highest(scores: Mapping[_Id, float], k: int) -> dict[_Id, float]:
     """Return the `k` highest scores, in descending order."""
     if len(scores) > _MAX_SORTED * k:
         return dict(heapq.nlargest(k, scores.items(), key=itemgetter(1)))

@@ -20,7 +20,7 @@ from memories.stores.words import (
     Corpus,
     Term,
     WordScores,
-    best,
+    highest,
     occurrences,
     parse,
     score,
@@ -301,7 +301,7 @@ class Search:
             return self._score_overlay(self._vector)
         if self._matching is not None and len(self._matching) <= _MAX_SCORED:
             records = self._load(self._refs(self._matching))
-            return best(self._score_vectors(records), k)
+            return highest(self._score_vectors(records), k)
         share = 1.0 if self._matching is None else len(self._matching) / max(1, self._total)
         scores: Scores = {}
         for part in self._parts:
@@ -312,7 +312,7 @@ class Search:
                     break
                 size *= _GROWTH
             scores |= part_scores
-        return best(scores | self._score_overlay(self._vector), k)
+        return highest(scores | self._score_overlay(self._vector), k)
 
     def _nearest_in_part(
         self, part: Part, vector: "Vector", size: int, k: int

@@ -17,8 +17,7 @@ from memories.stores.postgres.schema import PREFIX_DIGITS
 from memories.stores.postgres.schema import words as indexed
 from memories.stores.postgres.vectors import Probe
 from memories.stores.records import BESIDE, Matches, Record, TurnQuery
-from memories.stores.words import K1, B, Term, WordHits, parse, rarity, tokens_of
-from memories.stores.words import best as highest
+from memories.stores.words import K1, B, Term, WordHits, highest, parse, rarity, tokens_of
 
 Scores = dict[int, float]
 
@@ -67,13 +66,13 @@ def candidates(
         Cosines and word scores by seq.
     """
     extent = read_extent(db, selected)
-    cosines = vectors.best(db, probe, selected, extent, k)
+    cosines = vectors.find_best(db, probe, selected, extent, k)
     # These are the scores of the best records by words, and of those records in `cosines` that
     # contain any of the words.
     scores = _search_words(db, selected, extent, terms, list(cosines)).scores
     words = highest(scores, k) | {seq: scores[seq] for seq in cosines if seq in scores}
     lacking = [seq for seq in words if seq not in cosines]
-    cosines |= vectors.exact(db, probe, selected, lacking)
+    cosines |= vectors.score_exactly(db, probe, selected, lacking)
     return cosines, words
 
 
@@ -308,14 +307,14 @@ def matches(db: Transaction, selected: Selection, probe: Probe | None, query: Tu
     if extent.matching <= _FEW:
         rows = db.rows(sql, selected.values)
         searched_count = len(rows)
-        cosines = vectors.best(db, probe, selected, extent, max(1, len(rows)))
+        cosines = vectors.find_best(db, probe, selected, extent, max(1, len(rows)))
     else:
         searched_count = extent.documents
-        cosines = vectors.best(db, probe, selected, extent, query.k)
+        cosines = vectors.find_best(db, probe, selected, extent, query.k)
         seqs = sorted(_best_turns(db, selected, query, words, cosines))
         rows = db.rows(f"{sql} AND r.seq = ANY(%s::bigint[])", (*selected.values, seqs))
         lacking = [row[0] for row in rows if row[0] not in cosines]
-        cosines |= vectors.exact(db, probe, selected, lacking)
+        cosines |= vectors.score_exactly(db, probe, selected, lacking)
     columns = list(zip(*rows, strict=True)) if rows else [()] * 7
     places = places_of(
         columns, lambda *names: names, lambda texts: [json.loads(text) for text in texts]

@@ -28,7 +28,7 @@ from memories.stores.postgres.query import (
 from memories.stores.postgres.schema import HNSW_DIMENSIONS, hnsw_script, vector_script
 from memories.stores.protocol import other_space
 from memories.stores.records import SEARCHED, Collection, Record, Ref, Space
-from memories.stores.words import best as highest
+from memories.stores.words import highest
 
 if TYPE_CHECKING:
     import numpy as np
@@ -81,7 +81,7 @@ class Probe(NamedTuple):
         return cls(vectors.table, f"[{','.join(map(str, numbers))}]")
 
 
-def best(
+def find_best(
     db: Transaction, probe: Probe | None, selected: Selection, extent: Extent, k: int
 ) -> Scores:
     """Return the `k` best records, by the cosine between the query and their best window.
@@ -109,7 +109,9 @@ def best(
     return highest(scores, k)
 
 
-def exact(db: Transaction, probe: Probe | None, selected: Selection, seqs: Sequence[int]) -> Scores:
+def score_exactly(
+    db: Transaction, probe: Probe | None, selected: Selection, seqs: Sequence[int]
+) -> Scores:
     """Return the scores of those records that have vectors."""
     if probe is None or not seqs:
         return {}

@@ -409,26 +409,26 @@ class SQLiteStore:
         """See `Store.candidates`."""
         with self._file.read() as db:
             selected = selection(db, where)
-            vectors = (
-                None if vector is None else self._vectors.index_to_search(db, where.collection)
-            )
+            index = None
+            if vector is not None:
+                index = self._vectors.index_to_search(db, where.collection)
             try:
-                word_scores = words.best(db, self._postings, selected, terms, k)
+                word_scores = words.find_best(db, self._postings, selected, terms, k)
             except WordsDamaged as exc:
-                if vectors is None:
+                if index is None:
                     raise
                 self.damaged.note(exc.finding())
                 word_scores = {}
-            similar: dict[int, float] = {}
-            if vector is not None and vectors is not None:
-                query = vectors.quantizer.rotate_query(vector)
-                similar = vectors.best(db, selected, query, k)
-                only_by_words = [seq for seq in word_scores if seq not in similar]
-                similar.update(vectors.exact(db, only_by_words, query))
-            seqs = json.dumps(list({**word_scores, **similar}))
+            similarities: dict[int, float] = {}
+            if vector is not None and index is not None:
+                query = index.quantizer.rotate_query(vector)
+                similarities = index.find_best(db, selected, query, k)
+                only_by_words = [seq for seq in word_scores if seq not in similarities]
+                similarities.update(index.score_exactly(db, only_by_words, query))
+            seqs = json.dumps(list({**word_scores, **similarities}))
             rows = fetch(db, f"{READ} WHERE r.seq IN (SELECT value FROM json_each(?))", (seqs,))
             return [
-                Candidate(record, similar.get(seq), word_scores.get(seq, 0.0))
+                Candidate(record, similarities.get(seq), word_scores.get(seq, 0.0))
                 for seq, record in records_of(db, rows, self.damaged).items()
             ]
 

@@ -152,7 +152,7 @@ class TurnSearch(NamedTuple):
         similar: dict[int, float] = {}
         if self.vectors is not None and query.vector is not None:
             vector = self.vectors.quantizer.rotate_query(query.vector)
-            similar = self.vectors.best(self.db, selected, vector, query.k, large=True)
+            similar = self.vectors.find_best(self.db, selected, vector, query.k, large=True)
         sql = (
             "SELECT r.seq FROM json_each(?) wanted CROSS JOIN record m ON m.seq = wanted.value "
             "CROSS JOIN record r ON r.pool = m.pool AND r.grp = m.grp "

@@ -19,7 +19,7 @@ from memories.stores.sqlite.errors import decoding_errors
 from memories.stores.sqlite.quantize import Quantizer, windows_of
 from memories.stores.sqlite.query import Selection, has_written, select_seqs
 from memories.stores.sqlite.rows import BLOCKS, STAGED, VECTORS, advance_epoch, fetch, fetch_value
-from memories.stores.words import best as highest
+from memories.stores.words import highest
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -229,7 +229,7 @@ class VectorIndex:
 
     # --- searching
 
-    def best(
+    def find_best(
         self,
         db: apsw.Connection,
         selected: Selection,
@@ -251,7 +251,7 @@ class VectorIndex:
             large = is_large(db, selected)
         if large:
             try:
-                scores = self._best_by_blocks(db, selected, query, k)
+                scores = self._find_best_in_blocks(db, selected, query, k)
             except StoreDamaged:  # a damaged block, which can be rebuilt; `check` reports it
                 scores = None
             if scores is not None:
@@ -267,14 +267,14 @@ class VectorIndex:
         )
         return highest(self.score(fetch(db, sql, selected.values), query), k)
 
-    def exact(self, db: apsw.Connection, seqs: Sequence[int], query: "Vector") -> Scores:
+    def score_exactly(self, db: apsw.Connection, seqs: Sequence[int], query: "Vector") -> Scores:
         """Return the score for each of these records that has a vector, given a rotated query."""
         if not seqs:
             return {}
         sql = f"SELECT seq, codes FROM {self.table} WHERE seq IN (SELECT value FROM json_each(?))"
         return self.score(fetch(db, sql, (json.dumps(list(seqs)),)), query)
 
-    def _best_by_blocks(
+    def _find_best_in_blocks(
         self, db: apsw.Connection, selected: Selection, query: "Vector", k: int
     ) -> Scores | None:
         """Return the `k` best records, found in the blocks; None if it is faster to score every

@@ -33,8 +33,7 @@ from memories.stores.sqlite.rows import (
     prefix_tokens,
     view_of,
 )
-from memories.stores.words import K1, B, Term, WordHits, parse, rarity, tokens_of
-from memories.stores.words import best as highest
+from memories.stores.words import K1, B, Term, WordHits, highest, parse, rarity, tokens_of
 
 _MAX_TOKENS = 2**32
 _MAX_COUNTS = 2_000  # maximum number of term counts cached for each connection
@@ -364,7 +363,7 @@ def _change_corpus(
 # --- searching
 
 
-def best(
+def find_best(
     db: apsw.Connection, postings: Postings, selected: Selection, terms: Sequence[str], k: int
 ) -> Scores:
     """Return the `k` best records by BM25 of the terms; one matching term is enough.
@@ -419,9 +418,10 @@ def search_words(
             rare = queries
             if corpus.documents > _RANK_ALL_ROWS:
                 totals = itertools.accumulate(query.holders for query in queries)
-                rare = queries[: sum(total <= scope.max_rows for total in totals)]
+                pairs = zip(queries, totals, strict=True)
+                rare = [query for query, total in pairs if total <= scope.max_rows]
             for query in rare:
-                _score(snapshot, corpus, query, scope, hits)
+                _add_gains(snapshot, corpus, query, scope, hits)
             if rare:
                 left_out.update(query.term for query in queries[len(rare) :])
             elif queries:
@@ -549,7 +549,7 @@ def _make_gain(corpus: _Corpus, query: _TermQuery) -> Callable[[int, int], float
     return gain
 
 
-def _score(
+def _add_gains(
     snapshot: Snapshot, corpus: _Corpus, query: _TermQuery, scope: _Scope, hits: WordHits
 ) -> None:
     """Add a term's gain to the scores of the records that contain it."""
@@ -619,9 +619,9 @@ def _find_newest(
     )
     any_term = " OR ".join(query.match for query in queries)
     rows: dict[int, Any] = {}
-    for number in dict.fromkeys((len(queries), min(2, len(queries)), 1)):
-        match = " AND ".join(f"({query.match})" for query in queries[:number])
-        if number < len(queries):  # the first part makes FTS5 count the other terms, too
+    for term_count in dict.fromkeys((len(queries), min(2, len(queries)), 1)):
+        match = " AND ".join(f"({query.match})" for query in queries[:term_count])
+        if term_count < len(queries):  # the first part makes FTS5 count the other terms, too
             match = f"({any_term}) AND {match}"
         limit = _RANK_AT_MOST - len(rows)
         rows.update(fetch(db, sql, (match, *scope.values, limit)))
