@@ -805,7 +805,7 @@ def test_the_advice_for_a_file_that_is_not_a_store_works(
     memory("backup", "backup.db")
     contents = {"random": os.urandom(20_000), "text": b"hello\n", "cut": store.read_bytes()[:900]}
     store.write_bytes(contents.get(kind, b""))
-    advice = "restore a backup: memory restore FILE --replace, or save every sound record: memory"
+    advice = "restore a backup: memory restore FILE --replace, or save every intact record: memory"
     if kind == "empty":
         advice = "restore a backup: memory restore FILE --replace, or remove the file to start"
     for command in READERS:

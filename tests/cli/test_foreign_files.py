@@ -119,7 +119,7 @@ def test_memories_of_a_foreign_file_wait_for_review(memory: Command) -> None:
     shown = memory(
         "import", "-", "-n", "shared", "--format", "text", stdin=FILE.replace("-8000-", "-9000-")
     ).out
-    assert "3 memories now wait for review" in shown
+    assert "3 memories are now held for review" in shown
     assert "memory review -n shared --import " in shown
 
 
@@ -131,26 +131,26 @@ def test_an_import_says_why_memories_wait(memory: Command, folder: Path) -> None
     other = ("--store", f"sqlite:///{folder}/other.db")
     assert memory("import", "own.jsonl", "--dry-run", "--format", "text", *other).out == (
         "Would import 2 records; 0 were already there.\n"
-        "1 memory would wait for review, as when the file was exported.\n"
+        "1 memory would be held for review, as when the file was exported.\n"
     )
     own = memory("import", "own.jsonl", *other).json
     assert (own["trusted"], own["pending"]) == (True, 1)
     assert own["hint"] == (
-        "some memories waited for review before the export; to decide, run: memory review -n shared"
+        "some memories were pending before the export; to decide, run: memory review -n shared"
     )
     trusted = ("--trusted", "--store", f"sqlite:///{folder}/trusted.db", "--format", "text")
     text = (folder / "own.jsonl").read_text()
     foreign = text[: text.rindex(',"proof"')] + "}\n"
     assert memory("import", "-", *trusted, stdin=foreign).out == (
         "Imported 2 records; 0 were already there.\n"
-        "1 memory now waits for review, as when the file was exported.\n"
+        "1 memory is now held for review, as when the file was exported.\n"
         "To decide: memory review -n shared\n"
     )
     shown = memory(
         "import", "-", *other[:1], f"sqlite:///{folder}/third.db", "--format", "text", stdin=foreign
     ).out
     assert (
-        "2 memories now wait for review. Nothing proves that this file is yours, so none of its "
+        "2 memories are now held for review. Nothing proves that this file is yours, so none of its "
         "memories is used before you accept it.\n"
     ) in shown
 

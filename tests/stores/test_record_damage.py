@@ -1,4 +1,4 @@
-"""The rules of a sound record, on both sides of each limit."""
+"""The rules of an intact record, on both sides of each limit."""
 
 from datetime import UTC, datetime
 from typing import Any

@@ -135,7 +135,7 @@ _ACCEPTED = (
     Field(
         "accepted_at",
         "time",
-        "When it was accepted, if it had to wait for review.",
+        "When it was accepted, if it was held for review.",
         None,
         "accepted",
     ),
@@ -165,7 +165,7 @@ MEMORY = (
     Field("deleted", "flag", "Whether it was deleted.", False),
     Field("access_count", "whole", "About how often it was read.", 0),
     Field("origin", "object", "Who wrote its latest version.", None, "writer", _origin),
-    Field("pending", "flag", "Whether it is waiting for review.", False, "state"),
+    Field("pending", "flag", "Whether it is pending review.", False, "state"),
     Field("pinned", "flag", "Whether it stays in the scratchpad.", False),
     *_ACCEPTED,
     _REDACTED,

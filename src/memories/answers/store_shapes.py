@@ -176,10 +176,10 @@ def import_result(imported: "Imported", import_id: str | None, *, dry_run: bool)
         answer["proposals_left_out"] = imported.proposals
     if dry_run:
         return answer
-    waiting, option = "some memories waited for review before the export", ""
+    waiting, option = "some memories were pending before the export", ""
     if import_id is not None:
         answer["import"] = import_id
-        waiting, option = "the imported memories wait for review", f" --import {import_id}"
+        waiting, option = "the imported memories are held for review", f" --import {import_id}"
     if imported.pending:
         namespaces = sorted(imported.pending)
         commands = "; ".join(f"memory review -n {name}{option}" for name in namespaces)

@@ -297,7 +297,7 @@ def _name_project(config: "Config", name: str | None) -> tuple[str | None, bool]
 )
 @click.argument("event", metavar="EVENT")
 @option("--host", metavar="HOST", help=f"The program that runs the hook: {', '.join(hooks.HOSTS)}.")
-@option("--capture", is_flag=True, help="Also capture the conversation; memories wait for review.")
+@option("--capture", is_flag=True, help="Also capture the conversation, for review.")
 @option("--namespace", "-n", metavar="NAME", help="Namespace to use. [default: shared]")
 @option(
     "--seconds",
@@ -315,7 +315,7 @@ def hook(**_: object) -> None:  # only provides the help; `__main__` runs hooks
 
 @click.group(cls=Group, epilog="memory capture flush\nmemory capture status")
 def capture() -> None:
-    """Store what hooks captured, or show what is waiting."""
+    """Store what hooks captured, or show what is queued."""
 
 
 @capture.command("flush", epilog="memory capture flush")
@@ -325,8 +325,8 @@ def flush(config: "Config", quiet: bool) -> int:
     """Store the events that hooks left in the inbox.
 
     Hooks start this when an agent stops. Messages become turns in a conversation; possible memories
-    wait for review (memory review). Exits 1 if some events could not be stored; they stay in the
-    inbox.
+    are held for review (memory review). Exits 1 if some events could not be stored; they stay in
+    the inbox.
     """
     from memories.hooks.flush import flush as run
 
@@ -368,7 +368,7 @@ def _render_flush(flushed: "Flushed", waiting: Mapping[str, int]) -> str:
 @capture.command("status", epilog="memory capture status")
 @with_settings(format_option)
 def status(config: "Config") -> None:
-    """Show what is waiting, and when each hook last ran."""
+    """Show what is queued, and when each hook last ran."""
     from memories.hooks import inbox, switch
     from memories.hooks.runs import describe_runs
 

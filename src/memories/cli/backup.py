@@ -122,7 +122,7 @@ def _render_restore(answer: Mapping[str, Any]) -> str:
 )  # fmt: skip
 @option(
     "--salvage", metavar="FILE",
-    help="Write every sound record to FILE, as an export, and list the others.",
+    help="Write every intact record to FILE, as an export, and list the others.",
 )  # fmt: skip
 @with_settings(store_option, format_option)
 def doctor(config: "Config", deep: bool, fix: bool, secrets: bool, salvage: str | None) -> int:

@@ -278,7 +278,7 @@ def rollback(
 ) -> int:
     """Restore memories to their state at an earlier time.
 
-    Memories created since then are deleted, or rejected if they are waiting for review. Deleted or
+    Memories created since then are deleted, or rejected if they are pending. Deleted or
     replaced memories are restored, and changed ones get a version with the old text. Nothing is
     lost: the output contains the command that undoes the rollback. Turns are not changed. With
     --where, only memories that match, now or in any version since TIME, are rolled back. Exits 1 if

@@ -1,4 +1,4 @@
-"""Commands for waiting memories: review accepts or rejects them, and tidy proposes changes."""
+"""Commands for pending memories: review accepts or rejects them, and tidy proposes changes."""
 
 import contextlib
 import os
@@ -56,7 +56,7 @@ _REJECTED = "rejected"
 _TICK = timedelta(milliseconds=1)  # the precision of the store's times
 _KEYS = "a accept · r reject · e edit · s skip · u undo · q quit"
 _all_option = option(
-    "--all", "everything", is_flag=True, section="Filters", help="All waiting memories."
+    "--all", "everything", is_flag=True, section="Filters", help="All pending memories."
 )
 _yes_option = option(
     "--yes", is_flag=True,
@@ -84,13 +84,13 @@ class _Review(Group):
     "memory review reject --import 01a1fe00-17ab-7c55",
 )
 def review() -> None:
-    """Review waiting memories: list, accept, edit or reject them.
+    """Review pending memories: list, accept, edit or reject them.
 
-    Memories that a hook captured, or that come from someone else's export, wait for review: no
-    search, list or context shows them until they are accepted. Without a subcommand, the waiting
-    memories in your namespace are listed; on a terminal, they are shown one by one, and you press a
-    key for each: a accept, r reject, e edit, s skip, u undo, q quit. Only a person can decide; an
-    agent may list waiting memories and use --dry-run.
+    Memories that a hook captured, or that come from someone else's export, are held for
+    review: no search, list or context shows them until they are accepted. Without a subcommand, the
+    pending memories in your namespace are listed; on a terminal, they are shown one by one, and you
+    press a key for each: a accept, r reject, e edit, s skip, u undo, q quit. Only a person can
+    decide; an agent may list pending memories and use --dry-run.
     """
 
 
@@ -111,7 +111,7 @@ def list_(
     fields: str | None,
     filters: Mapping[str, Any],
 ) -> None:
-    """List the memories that are waiting for review, newest first.
+    """List pending memories, newest first.
 
     Each memory is shown with the current memories that resemble it. Memories from one import are
     shown together.
@@ -176,11 +176,11 @@ def accept(
     dry_run: bool,
     filters: Mapping[str, Any],
 ) -> int:
-    """Accept waiting memories, so that searches find them.
+    """Accept pending memories, so that searches find them.
 
     Name memories by ID, with - to read IDs from standard input, or select them with --all and
     filters. Like a new memory, each accepted memory is compared with existing ones; exits 3 if some
-    were left waiting because they are duplicates. Suspicious memories must be named by ID, unless
+    were left pending because they are duplicates. Suspicious memories must be named by ID, unless
     you add --suspicious.
     """
     _require_person(yes=yes, dry_run=dry_run)
@@ -202,7 +202,7 @@ def accept(
 def edit(
     memories: "Memories", memory_id: str, content: str | None, force: bool, yes: bool, dry_run: bool
 ) -> int:
-    """Accept a waiting memory with different text.
+    """Accept a pending memory with different text.
 
     CONTENT is the new text, or - to read it from standard input. Without CONTENT, your editor
     opens. The new text becomes a version written by you; the captured text stays in the history.
@@ -246,7 +246,7 @@ def reject(
     dry_run: bool,
     filters: Mapping[str, Any],
 ) -> None:
-    """Delete waiting memories; restore puts a memory back in the queue.
+    """Delete pending memories; restore puts a memory back in the queue.
 
     Name memories by ID, with - to read IDs from standard input, or select them with --all and
     filters.
@@ -326,7 +326,7 @@ class _Decision(NamedTuple):
 
 
 class _Decisions:
-    """Shows the waiting memories one by one, and reads a key to decide on each."""
+    """Shows the pending memories one by one, and reads a key to decide on each."""
 
     def __init__(self, memories: "Memories", rule: Mapping[str, Any]) -> None:
         self._memories = memories
@@ -425,7 +425,7 @@ class _Decisions:
             say("The text is unchanged; press a to accept the memory.")
 
     def _undo(self) -> None:
-        """Undo the last decision, so that the memory waits for review again."""
+        """Undo the last decision, so that the memory is pending again."""
         if not self._decisions:
             say("There is nothing to undo.")
             return
@@ -476,8 +476,8 @@ def tidy(memories: "Memories", dry_run: bool) -> None:
 
     Looks for memories that repeat or contradict each other, memories whose anchors have changed,
     memories that have expired or have not been read for a year, and statements repeated in
-    conversations. Nothing is changed automatically: up to 20 proposals at a time wait for memory
-    review, and a rejected proposal does not come back. TIDY_COMMAND names a command that can
+    conversations. Nothing is changed automatically: up to 20 proposals at a time are queued for
+    memory review, and a rejected proposal does not come back. TIDY_COMMAND names a command that can
     withhold proposals.
     """
     begin_change()

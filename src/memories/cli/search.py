@@ -247,7 +247,7 @@ def tags(
     With KEY, list the values of that tag. To change the tags of your own memories, or only of those
     that --where matches, write set KEY=VALUE, remove KEY, rename OLD NEW or merge OLD NEW. OLD and
     NEW are keys or KEY=VALUE. set and remove take several tags, and merge takes several OLD tags.
-    The answer shows the command that undoes the change.
+    The output contains the command that undoes the change.
     """
     where = filters.pop("where", None)
     if len(words) > 1:

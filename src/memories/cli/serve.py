@@ -75,7 +75,7 @@ class StartChat(NamedTuple):
     "--host-name", "names", metavar="NAME", multiple=True, group="http",
     help="A host name that browsers and proxies use for the server; may be repeated.",
 )  # fmt: skip
-@option("--no-http", is_flag=True, help="Only make commands faster; open no port.")
+@option("--no-http", is_flag=True, help="Only make commands faster, without opening a port.")
 @option("--tls-cert", metavar="FILE", help="Serve HTTPS with this certificate.")
 @option("--tls-key", metavar="FILE", help="The certificate's key.")
 @option(

@@ -256,7 +256,7 @@ def _own_key() -> bytes | None:
         note(
             "Note: nothing in this export proves that it is yours, since the key for your exports "
             f"can't be stored in {folder} ({exc.strerror or exc}); import the file with "
-            "--trusted, or its memories will wait for review."
+            "--trusted, or its memories will be held for review."
         )
         return None
 

@@ -252,11 +252,11 @@ def _render_result(answer: Mapping[str, Any]) -> str:
 
 
 def _render_pending(answer: Mapping[str, Any]) -> str:
-    """Return how many memories wait for review, as a sentence without its full stop."""
+    """Return how many memories are held for review, as a sentence without its full stop."""
     count = answer["pending"]
-    waiting = amount(count, "memory now waits", "memories now wait")
+    waiting = amount(count, "memory is now held", "memories are now held")
     if answer["dry_run"]:
-        waiting = amount(count, "memory would wait", "memories would wait")
+        waiting = amount(count, "memory would be held", "memories would be held")
     return f"{waiting} for review"
 
 

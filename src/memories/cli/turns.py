@@ -201,7 +201,7 @@ def _describe(turns: "Sequence[Turn]") -> str:
 def tail(memories: "Memories", conversation: str, filters: Mapping[str, Any]) -> int:
     """Show the last turns of a conversation, oldest first.
 
-    Turns that are waiting to be stored come last. If the store does not answer, only those are
+    Turns that are waiting to be stored come last. If the store does not respond, only those are
     shown, and the exit code is 1.
     """
     read = partial(memories.tail_turns, conversation, **filters)
@@ -225,7 +225,7 @@ def show(
 ) -> int:
     """Show the turns of a conversation, oldest first.
 
-    Turns that are waiting to be stored come last. If the store does not answer, only those are
+    Turns that are waiting to be stored come last. If the store does not respond, only those are
     shown, and the exit code is 1.
     """
     read = partial(memories.turns, conversation, start=start or 0, **filters)
@@ -290,7 +290,7 @@ def list_(
     """List conversations, newest first.
 
     --role, --speaker, --since and --until select conversations that contain a matching turn. If the
-    store does not answer, only conversations with turns waiting to be stored are shown, and the
+    store does not respond, only conversations with turns waiting to be stored are shown, and the
     exit code is 1.
     """
     tags = dict(parse_tag(pair) for pair in tag) or None

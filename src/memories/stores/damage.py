@@ -1,4 +1,4 @@
-"""Damaged records: the rules for sound records, and the damage that a store's reads have found.
+"""Damaged records: the rules for intact records, and the damage that a store's reads have found.
 
 A user can edit a file, a server has other clients, and an export may come from anyone. So every
 record that is read or imported is checked here before it is used. Unknown fields are accepted: a
@@ -115,7 +115,7 @@ def refusal(finding: Finding) -> StoreDamaged:
     return StoreDamaged(f"{finding.what}; {finding.remedy}")
 
 
-# --- the rules for a sound record
+# --- the rules for an intact record
 
 
 def find_problem(record: Record) -> str | None:
@@ -131,7 +131,7 @@ def find_problem(record: Record) -> str | None:
 
 
 def find_import_problem(record: Record) -> str | None:
-    """Return why this program can't have written a sound record; None if it could have.
+    """Return why this program can't have written an intact record; None if it could have.
 
     This is stricter than `find_problem`: imported records must stay within the limits for records
     written here.

@@ -336,7 +336,7 @@ def _copy(path: Path, now: datetime) -> Path:
 
 
 def salvage(config: Config, target: Path, *, progress: Progress) -> Salvaged:
-    """Write every sound record of a damaged store to an export, and report the others.
+    """Write every intact record of a damaged store to an export, and report the others.
 
     Args:
         config: The settings.

@@ -286,8 +286,7 @@ class Review:
     def _refuse_programs(self, *, dry_run: bool) -> None:
         if self._origin.channel in _PROGRAMS:
             raise RequestError(
-                "only a person can accept or reject memories that wait for review; run memory "
-                "review"
+                "only a person can accept or reject pending memories; run memory review"
             )
         if self._origin.channel not in _SERVED and not dry_run:
             refuse_agent("whether to accept or reject a memory")
@@ -314,7 +313,7 @@ class Review:
         for memory_id in ids:
             record = self._lookup.find_own(memory_id, deleted=True)
             if record.ended_by != PENDING:
-                state = "was deleted" if record.ended_by == "delete" else "does not wait for review"
+                state = "was deleted" if record.ended_by == "delete" else "is not pending"
                 raise RequestError(
                     f"Memory {record.ref.group} {state}; to list the memories that are waiting, "
                     "run memory review"

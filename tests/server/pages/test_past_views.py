@@ -209,7 +209,7 @@ def test_a_memory_that_was_waiting_on_that_day_is_not_found(
     answer = own_client.get(f"/memories/{waits.id}?{THEN}")
     assert (
         answer.status_code,
-        "It had to wait for review, and was not accepted" in answer.text,
+        "It was held for review, and was not accepted" in answer.text,
     ) == (404, True)
     assert "See its first version" not in answer.text
     site.memories.review.reject([waits.id])

@@ -80,7 +80,7 @@ def move(call: Call) -> Any:
 
 
 def waiting(call: Call) -> Any:
-    """List the memories that wait for review, each with the current memories that resemble it."""
+    """List the pending memories, each with the current memories that resemble it."""
     limit = call.arguments.pop("limit", call.memories.config.default_limit)
     review = call.memories.review
     page = review.page(limit=limit, **call.arguments)
@@ -99,7 +99,7 @@ def _select(call: Call) -> tuple[list[str], list[str]]:
 
 
 def accept(call: Call) -> Any:
-    """Accept memories that wait for review, so that searches find them."""
+    """Accept pending memories, so that searches find them."""
     named, selected = _select(call)
     force, dry_run = call.arguments.get("force", False), call.arguments.get("dry_run", False)
     content = call.arguments.get("content")
@@ -114,7 +114,7 @@ def accept(call: Call) -> Any:
 
 
 def reject(call: Call) -> Any:
-    """Delete memories that are waiting for review."""
+    """Delete pending memories."""
     named, selected = _select(call)
     dry_run = call.arguments.get("dry_run", False)
     return shapes.reject_result(

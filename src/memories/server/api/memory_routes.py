@@ -161,7 +161,7 @@ DRAFT: Fields = {
     "supersedes": Field("text", "The id of a memory that this one replaces."),
     "confidence": Field("number", "The writer's confidence, from 0 to 1."),
     "source": Field("text", "The conversation or turn that the memory was made from."),
-    "pending": Field("flag", "Make the memory wait for review."),
+    "pending": Field("flag", "Hold the memory for review."),
     "anchors": Field(
         "texts", "What makes the memory true: path, FILE::SYMBOL, FILE::LITERAL, URL …"
     ),

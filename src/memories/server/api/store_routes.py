@@ -144,7 +144,7 @@ async def export_lines(call: Call) -> Response:
 
 
 async def import_lines(call: Call) -> Response:
-    """Import an export; records that are not provably yours wait for review.
+    """Import an export; records that are not provably yours are held for review.
 
     The export is read into a temporary file and checked before any record is stored.
     """

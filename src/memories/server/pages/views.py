@@ -175,7 +175,7 @@ def _history(memories: "Memories", request: PageRequest) -> "History":
         since = _visible_since(memories, history)
         links = [(request.address("/memories/", history.id, as_of=None), "See it as it is now")]
         title = f"Not stored yet on {request.past.name}"
-        sentence = "It had to wait for review, and was not accepted."
+        sentence = "It was held for review, and was not accepted."
         if since is not None:
             first = request.address("/memories/", history.id, as_of=since)
             links.insert(0, (first, "See its first version"))

@@ -86,7 +86,7 @@ def copy_out(path: Path, target: Path, mark: Mark | None) -> int:
         reason = str(exc).removeprefix(f"{target} is damaged").removeprefix(": ")
         raise StoreDamaged(
             f"{path} is damaged, so no backup was made: {reason}; run memory doctor, and save the "
-            "sound records with memory doctor --salvage FILE"
+            "intact records with memory doctor --salvage FILE"
         ) from exc
 
 

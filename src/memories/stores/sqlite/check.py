@@ -368,7 +368,7 @@ def _differing(first: dict[int, Any], second: dict[int, Any]) -> set[int]:
 
 
 def _insert_words(db: apsw.Connection, target: apsw.Connection) -> None:
-    """Index the words of a store's sound records."""
+    """Index the words of a store's intact records."""
     rows = fetch(db, "SELECT id, collection, namespace FROM pool")
     pools = {(collection, namespace): pool for pool, collection, namespace in rows}
     for page in _read_records(db, Damaged()):

@@ -22,7 +22,7 @@ _MIN_FREE_BYTES = 32_768  # SQLite allocates shared memory in pieces of this siz
 _FULL = "the disk of {path} is full; nothing was written; free some space and try again"
 FIX = "run: memory doctor --fix"
 SALVAGE = (
-    "restore a backup: memory restore FILE --replace, or save every sound record: memory doctor "
+    "restore a backup: memory restore FILE --replace, or save every intact record: memory doctor "
     "--salvage FILE, and restore that file"
 )
 _DAMAGED = f"{{path}} is damaged ({{exc}}); {SALVAGE}"

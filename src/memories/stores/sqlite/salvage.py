@@ -1,4 +1,4 @@
-"""Reads the sound records in a damaged store file, row by row, skipping the lost pages.
+"""Reads the intact records in a damaged store file, row by row, skipping the lost pages.
 
 Nothing in the file is trusted: every record is compared with its checksum. The file is never
 written to.
@@ -148,7 +148,7 @@ class _Names(NamedTuple):
 
 
 def _find_in_pages(path: Path) -> Iterator[tuple[int, Record]]:
-    """Yield the sound records in all pages, with their seqs.
+    """Yield the intact records in all pages, with their seqs.
 
     A record may be found twice, live and ended; its ended state is yielded last.
     """
