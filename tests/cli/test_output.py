@@ -389,6 +389,16 @@ def test_a_hook_on_a_terminal_reports_wrong_arguments(terminal: Command) -> None
     )
 
 
+def test_the_hint_at_a_duplicate_names_the_store(memory: Command, tmp_path: Path) -> None:
+    store, env = f"sqlite:///{tmp_path}/other.db", {"EMBEDDER": "minilm"}
+    memory("create", "The user does not eat meat.", "--store", store, env=env)
+    for output in ("json", "text"):
+        options = ("--store", store, "--format", output)
+        answer = memory("create", "The user doesn't eat meat.", *options, env=env)
+        assert answer.code == 3
+        assert f"run: memory update --store {store} " in answer.out
+
+
 def test_advised_commands_name_the_store_and_the_namespace(
     memory: Command, folder: Path, tmp_path: Path
 ) -> None:
@@ -406,7 +416,11 @@ def test_advised_commands_name_the_store_and_the_namespace(
 
     older = memory("create", "The kettle is blue", *place).json["id"]
     text = memory("create", "The kettle is red", *place, "--format", "text").out
-    assert f"--not-corrects {older[:13]} {options}" in text
+    assert f"memory update {options} " in text
+    assert f"--not-corrects {older[:13]}\n" in text
+    hint = memory("create", "The kettle is green", *place).json["hint"]
+    assert f"run: memory update {options} " in hint
+    assert follow(hint.rpartition("run: ")[2]).code == 0
     text = memory("delete", older, *place, "--format", "text").out
     assert text.endswith(f"To bring it back: memory restore {older} {options}\n")
     assert follow(text.rpartition(": ")[2]).code == 0
@@ -421,5 +435,8 @@ def test_advised_commands_name_the_store_and_the_namespace(
     text = memory("review", *place, "--format", "text").out
     assert f"memory review accept ID… {options}, or edit ID" in text
     assert follow(imported.json["undo"]).json["counts"] == {"forget": 1}
+    (tmp_path / "other.db").write_bytes(b"")
+    empty = memory("list", "--store", store).error
+    assert f"restore a backup: memory restore --store {store} FILE --replace" in empty
     (tmp_path / "other.db").write_bytes(b"no database")
     assert f"on this store, add: --store {store}" in memory("doctor", "--store", store).err

@@ -98,6 +98,23 @@ def options_for(namespace: str) -> str:
     return f"{option}{_run.get().store_option}"
 
 
+def complete_commands(advice: str, namespace: str | None = None) -> str:
+    """Return advice whose commands have the options of `options_for`.
+
+    Args:
+        advice: A hint or an error. It stays unchanged if it names a store itself.
+        namespace: The namespace; None if it is unknown, or not the same for all commands.
+    """
+    options = options_for(namespace or "shared")
+    if not options or " --store " in advice:
+        return advice
+    commands = (
+        "confirm|create|doctor|get|list|log|reembed|restore|tidy|update|verify|"
+        "review(?: accept| edit| list| reject)?|scratchpad (?:pin|rebuild|show)"
+    )
+    return re.sub(rf"\bmemory (?:{commands})\b", lambda found: f"{found[0]}{options}", advice)
+
+
 def shows_text() -> bool:
     """Return whether this run prints text for people."""
     return _run.get().format == "text"
@@ -190,7 +207,7 @@ def print_error(message: str, code: int, matches: Sequence[str] = ()) -> int:
     from memories.guard.redactor import redact
 
     # The error for a misplaced option may quote another option's secret.
-    one_line = " ".join(redact(message).text.split())
+    one_line = " ".join(redact(complete_commands(message)).text.split())
     output_format = _run.get().format or _format_for(sys.stderr)
     if output_format in ("text", "compact"):
         label = "\033[31merror:\033[0m" if colored(sys.stderr) else "error:"
@@ -265,6 +282,9 @@ def emit(
     if callable(render):
         render = render()
     elif render is None:
+        if "hint" in answer:
+            hint = complete_commands(answer["hint"], answer.get("namespace"))
+            answer = {**answer, "hint": hint}
         render = _to_json(answer, stream.isatty())
     if render:
         say(render, stream)

@@ -24,13 +24,13 @@ from memories.cli.output import (
     DIM,
     GREEN,
     YELLOW,
+    complete_commands,
     count_kinds,
     cut_around,
     fold,
     format_time,
     is_terminal,
     mark_lines,
-    options_for,
     paint,
     safe,
     shorten,
@@ -100,7 +100,7 @@ def _cell(value: object) -> str:
 
 def create_result(created: "Created") -> str:
     """Return the result of a create: one line if the memory was stored or already existed."""
-    hint = safe(hint_of(created))
+    hint = safe(complete_commands(hint_of(created), getattr(created.memory, "namespace", None)))
     if created.memory is None:
         head = "✗ not stored: very similar to" if created.duplicates else "✗ not stored"
         lines = [paint(YELLOW, head)]
@@ -113,8 +113,8 @@ def create_result(created: "Created") -> str:
     lines[0] = f"{paint(mark, sign)} {lines[0]}"
     if created.corrects and created.stored:
         newer, older = created.memory.id[:CREATED_ID], created.corrects[:CREATED_ID]
-        options = f"--not-corrects {older}{options_for(created.memory.namespace)}"
-        lines.append(paint(DIM, f"  both true? memory update {newer} {options}"))
+        advice = f"both true? memory update {newer} --not-corrects {older}"
+        lines.append(paint(DIM, f"  {complete_commands(advice, created.memory.namespace)}"))
     if others := created.replaceable:
         lines.append(paint(YELLOW, "To replace one of these, add --supersedes ID:"))
         lines += [
@@ -347,7 +347,7 @@ def _render_waiting(review: "Reviewed") -> list[str]:
         _line(similar.id, similar.content, f"{similar.similarity:.2f} similar")
         for similar in review.duplicates
     ]
-    hint = hint_left(review, review.id[:SHORT_ID])
+    hint = complete_commands(hint_left(review, review.id[:SHORT_ID]), review.memory.namespace)
     return [head, *duplicates, *(f"  {paint(YELLOW, part)}" for part in wrap(hint, 2))]
 
 
