@@ -12,8 +12,8 @@ from memories.search.noise import (
     FAMILIAR_MARGIN,
     MAX_GAP,
     Sense,
+    bounds_of_doubtful_query,
     makes_sense,
-    noise_bounds,
     noise_floor,
 )
 from memories.search.ranking import (
@@ -497,9 +497,9 @@ def test_a_steeper_curve_makes_sense_nearer_to_its_middle() -> None:
 
 
 def test_a_query_in_doubt_has_bounds_and_a_familiar_one_some_margin() -> None:
-    assert noise_bounds(0.3, 0.3, 20.0, familiar=False) == NoiseBounds()
-    assert noise_bounds(0.29, 0.3, 20.0, familiar=False) == NoiseBounds(0.3)
-    assert noise_bounds(0.29, 0.3, 20.0, familiar=True) == pytest.approx(
+    assert bounds_of_doubtful_query(0.3, 0.3, 20.0, familiar=False) == NoiseBounds()
+    assert bounds_of_doubtful_query(0.29, 0.3, 20.0, familiar=False) == NoiseBounds(0.3)
+    assert bounds_of_doubtful_query(0.29, 0.3, 20.0, familiar=True) == pytest.approx(
         (0.3 - FAMILIAR_MARGIN / 20, MAX_GAP / 20)
     )
 

@@ -65,6 +65,7 @@ def search(
     names = field_names(fields)
     query = read_argument(query, "query")
     result = memories.explain(query, offline=True, **filters)
+    # Ids of the scratchpad are shortened without the store, which may not answer.
     shortener = compact.UnknownIds() if result.tier == "hot" else memories
     if result.tier == "deep" and not result.error:
         note_language(memories, query)

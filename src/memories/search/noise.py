@@ -63,7 +63,9 @@ def noise_floor(mean: float, spread: float, count: int) -> float:
     return mean + spread * math.sqrt(2 * math.log(max(2, count)))
 
 
-def noise_bounds(similarity: float, floor: float, slope: float, *, familiar: bool) -> NoiseBounds:
+def bounds_of_doubtful_query(
+    similarity: float, floor: float, slope: float, *, familiar: bool
+) -> NoiseBounds:
     """Return the bounds for a doubtful query.
 
     Args:
@@ -105,7 +107,9 @@ def find_bounds(
     # Counting takes time in a large store, so only doubtful queries come this far.
     count = sum(store.count(where, at_most=_MAX_COUNT) for where in alternatives)
     floor = noise_floor(space.noise_mean, space.noise_spread, count)
-    return noise_bounds(sense.similarity, floor, space.calibration[0], familiar=familiar)
+    return bounds_of_doubtful_query(
+        sense.similarity, floor, space.calibration[0], familiar=familiar
+    )
 
 
 def _find_sense(
@@ -113,20 +117,20 @@ def _find_sense(
 ) -> Sense:
     """Look among the candidates for reasons to believe that a query means something."""
     names_speaker_or_day = False
-    coverage = 0.0
+    largest = 0.0
     for features in gathered.features:
         if features.evidence.named or features.on_date:
             names_speaker_or_day = True
-        coverage = max(coverage, features.evidence.window_coverage or 0.0)
+        largest = max(largest, features.evidence.window_coverage or 0.0)
     candidates = gathered.candidates
     similarities = [
         candidate.similarity for candidate in candidates if candidate.similarity is not None
     ]
-    sense = Sense(max(similarities, default=None), coverage, names_speaker_or_day)
+    sense = Sense(max(similarities, default=None), largest, names_speaker_or_day)
     if makes_sense(sense, calibration):
         return sense
     # An assistant's words count less in the windows of turns, so examine the texts too.
-    return sense._replace(coverage=max(coverage, _largest_coverage(candidates, terms)))
+    return sense._replace(coverage=max(largest, _largest_coverage(candidates, terms)))
 
 
 def _largest_coverage(candidates: Sequence[Candidate], terms: Sequence[str]) -> float:

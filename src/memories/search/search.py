@@ -273,7 +273,7 @@ def run_request(store: Store, request: SearchRequest) -> SearchResult:
 
 def _gather_and_rank(store: Store, request: SearchRequest) -> tuple[Gathered, list[Ranked]]:
     """Gather and rank more and more candidates, until enough are hits or more can't help."""
-    turn_count = 2 * request.limit
+    turn_count = 2 * request.limit  # how many candidates to gather
     memory_count = max(MIN_CANDIDATES, turn_count)
     turns = _gather_turns(store, request, turn_count)
     while True:
@@ -300,6 +300,7 @@ def _count_hits(ranking: Sequence[Ranked]) -> int:
 
 
 def _gather_turns(store: Store, request: SearchRequest, count: int) -> Gathered:
+    """Return about `count` turns that may answer the query; none if only memories are searched."""
     for where in request.alternatives:
         if where.collection is Collection.HISTORY:
             from memories.search.surroundings import gather_surrounded  # not needed for memories
@@ -309,6 +310,7 @@ def _gather_turns(store: Store, request: SearchRequest, count: int) -> Gathered:
 
 
 def _gather_memories(store: Store, request: SearchRequest, count: int) -> Gathered:
+    """Return about `count` memories for each filter, each memory once."""
     by_ref: dict[Ref, tuple[Candidate, Features]] = {}
     has_more = False
     for where in request.alternatives:
@@ -347,6 +349,7 @@ def _apply_predicates(
 
 
 def _make_rules(request: SearchRequest, bounds: NoiseBounds) -> RankingRules:
+    """Return the rules for ranking: a search's own, and its embedder's constants."""
     embedder = request.query.embedder
     rules = RankingRules(
         weight=request.query.weight,

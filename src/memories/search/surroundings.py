@@ -77,7 +77,10 @@ class _Columns(NamedTuple):
 
 
 def gather_surrounded(store: Store, where: Filter, query: Query, count: int) -> Gathered:
-    """Return about `count` candidates, turns or memories, with evidence from their surroundings."""
+    """Return about `count` candidates, turns or memories, with evidence from their surroundings.
+
+    More records match in the store (`Store.matches`); only the texts of the best ones are read.
+    """
     speakers = find_speakers(query.text, store.values(where.collection, where.namespaces, SPEAKER))
     vector = query.vector(remove_speakers(query.text, speakers))
     match_count, read_count = max(MATCHES, count), max(MIN_READ, count)
@@ -116,6 +119,7 @@ def gather_surrounded(store: Store, where: Filter, query: Query, count: int) -> 
 
 
 def _features(query: Query, record: Record, columns: _Columns, row: int) -> Features:
+    """Return a match's features: those in the columns, and those that depend on its text."""
     evidence, precision = columns.at(row), float(columns.precision[row])
     if record.ref.collection is Collection.MEMORY:
         # A memory has no neighbours: its own similarity serves for all three scales.
@@ -247,17 +251,17 @@ def measure(matches: Matches) -> Evidence:
     similarity = np.maximum(np.nan_to_num(matches.similarity, nan=0.0), 0.0)
     session = _number_sessions(matches)
     rarity = _rarity(matches)
-    held = matches.holds * role_weight
-    in_window = held.copy()
+    in_turn = matches.holds * role_weight  # how much each term in each turn counts
+    in_window = in_turn.copy()
     near = np.zeros_like(similarity)
-    for distance, here, there in _pair_neighbours(session, matches.position):
-        near[here] = np.maximum(near[here], similarity[there])
+    for distance, rows, neighbours in _pair_neighbours(session, matches.position):
+        near[rows] = np.maximum(near[rows], similarity[neighbours])
         if -BEFORE <= distance <= AFTER:
-            in_window[:, here] = np.maximum(in_window[:, here], held[:, there])
+            in_window[:, rows] = np.maximum(in_window[:, rows], in_turn[:, neighbours])
     total = max(float(rarity.sum()), 1e-9)
-    in_session = held
-    if len(held):
-        in_session = np.stack([_best_in_session(session, row) for row in held])
+    in_session = in_turn
+    if len(in_turn):
+        in_session = np.stack([_best_in_session(session, term) for term in in_turn])
     evidence = Evidence(
         word_score=word_score,
         session_best=_best_in_session(session, word_score),
@@ -296,9 +300,9 @@ def _pair_neighbours(
     pairs = []
     for distance in range(1, BESIDE + 1):
         at = np.searchsorted(ordered, ordered + distance)
-        is_there = at < len(ordered)
-        is_there[is_there] = ordered[at[is_there]] == ordered[is_there] + distance
-        earlier, later = order[is_there], order[at[is_there]]
+        is_pair = at < len(ordered)
+        is_pair[is_pair] = ordered[at[is_pair]] == ordered[is_pair] + distance
+        earlier, later = order[is_pair], order[at[is_pair]]
         pairs += [(distance, earlier, later), (-distance, later, earlier)]
     return pairs
 
@@ -307,9 +311,9 @@ def _rarity(matches: Matches) -> "NDArray[np.float64]":
     """Return each term's weight, BM25's inverse document frequency; 0 for phrases, whose words
     already count.
     """
-    having = matches.holds.sum(axis=1)
+    holders = matches.holds.sum(axis=1)
     count = max(matches.searched, matches.holds.shape[1])
-    rarity = np.log1p((count - having + 0.5) / (having + 0.5))
+    rarity = np.log1p((count - holders + 0.5) / (holders + 0.5))
     is_word = np.array([" " not in term for term in matches.terms], dtype=np.float64)
     return np.asarray(rarity * is_word)
 

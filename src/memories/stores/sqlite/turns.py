@@ -149,17 +149,17 @@ class TurnSearch(NamedTuple):
         query's days.
         """
         query, selected = self.query, self.selected
-        similar: dict[int, float] = {}
+        similarities: dict[int, float] = {}
         if self.vectors is not None and query.vector is not None:
             vector = self.vectors.quantizer.rotate_query(query.vector)
-            similar = self.vectors.find_best(self.db, selected, vector, query.k, large=True)
+            similarities = self.vectors.find_best(self.db, selected, vector, query.k, large=True)
         sql = (
             "SELECT r.seq FROM json_each(?) wanted CROSS JOIN record m ON m.seq = wanted.value "
             "CROSS JOIN record r ON r.pool = m.pool AND r.grp = m.grp "
             f"AND r.position BETWEEN m.position - {BESIDE} AND m.position + {BESIDE} "
             f"WHERE r.session = m.session AND {selected.check}"
         )
-        seqs_json = json.dumps(leading(words.scores, similar))
+        seqs_json = json.dumps(leading(words.scores, similarities))
         rows = fetch(self.db, sql, (seqs_json, *selected.values))
         sql = (
             "SELECT r.seq FROM record r "
@@ -170,7 +170,7 @@ class TurnSearch(NamedTuple):
             bounds = to_millis(first), to_millis(last)
             middle = sum(bounds) // 2
             rows += fetch(self.db, sql, (*bounds, *selected.values, middle, MAX_OF_A_DAY))
-        return {*words.scores, *similar, *(seq for (seq,) in rows)}
+        return {*words.scores, *similarities, *(seq for (seq,) in rows)}
 
     def _similarity(self, rows: _Rows) -> "NDArray[np.float64]":
         """Return the cosine of each row's best window; NaN without a vector."""
