@@ -93,7 +93,7 @@ COMPUTED = {
     "stores/sqlite/check.py: _is_of": "|".join(part.rows for part in check.PARTS if part.rows),
     "languages/text.py: _drop_function_words": "什么|怎么样|(?<!\\w)wann(?!\\w)",
     "transfer/backup.py: _remove_oldest": r"backup-\d{8}T\d{6}Z(-\d+)?\.(db|jsonl)",
-    "write/compare/corrections.py: _replaces_signs": "|".join(corrections._CASE.values()),
+    "write/compare/corrections.py: _replaces_characters": "|".join(corrections._CASE.values()),
     "write/suspicion.py: _gives_order": "RULES",
     "write/suspicion.py: _match_structures": "STRUCTURES",
 }

@@ -26,7 +26,7 @@ from memories.cli.options import (
     one_named_option,
     parse_share,
     read_argument,
-    read_cited,
+    read_evidence,
     remove_tag_option,
     select,
     show_option,
@@ -117,7 +117,7 @@ def create(
     lines: str | None,
     tags: Mapping[str, str],
     fields: Mapping[str, Any],
-    cited: Mapping[str, Any],
+    evidence: Mapping[str, Any],
     force: bool,
     no_redact: bool,
 ) -> int:
@@ -132,7 +132,7 @@ def create(
 
     In a project, existing paths that the text mentions become anchors; see memory verify.
     """
-    draft = Draft("", tags, **fields, **read_cited(cited))
+    draft = Draft("", tags, **fields, **read_evidence(evidence))
     if jsonl is not None or lines is not None:
         from memories.cli.bulk import Plan, create_lines
 
@@ -207,7 +207,7 @@ def update(
     content: str | None,
     tags: Mapping[str, str],
     changes: Mapping[str, Any],
-    cited: Mapping[str, Any],
+    evidence: Mapping[str, Any],
     no_redact: bool,
 ) -> int:
     """Add a new version of a memory, with new text or tags.
@@ -229,7 +229,7 @@ def update(
         tags=tags,
         redact=not no_redact,
         **changes,
-        **read_cited(cited),
+        **read_evidence(evidence),
     )
     selection = select(memories, [memory_id])
     return restate_each(memories, selection, run, "updated", changes.get("remove_tags", ()))
@@ -500,7 +500,7 @@ def _render_verification(result: "Verification") -> str:
 @anchor_option
 @valid_until_option()
 @with_memories(reads=True, selects=True)
-def confirm_(memories: "Memories", selection: Selection, cited: Mapping[str, Any]) -> int:
+def confirm_(memories: "Memories", selection: Selection, evidence: Mapping[str, Any]) -> int:
     """Confirm that a memory is still true; adds a version.
 
     The text stays the same. Anchors that still hold are kept, and anchors that the text mentions
@@ -510,7 +510,7 @@ def confirm_(memories: "Memories", selection: Selection, cited: Mapping[str, Any
     """
     from memories.cli.bulk import restate_each
 
-    anchors, valid_until = cited.get("anchors") or None, cited.get("valid_until")
+    anchors, valid_until = evidence.get("anchors") or None, evidence.get("valid_until")
     run = partial(memories.truth.confirm, anchors=anchors, valid_until=valid_until)
     return restate_each(memories, selection, run, "confirmed")
 

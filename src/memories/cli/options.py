@@ -480,10 +480,10 @@ review_filters = together(
 
 # --- anchors ---
 
-_ANCHORS, _CITED = "Anchors", "cited"  # a section of the help, and a group of options
+_ANCHORS, _EVIDENCE = "Anchors", "evidence"  # a section of the help, and a group of options
 
 anchor_option = option(
-    "--anchor", "anchors", metavar="ANCHOR", multiple=True, section=_ANCHORS, group=_CITED,
+    "--anchor", "anchors", metavar="ANCHOR", multiple=True, section=_ANCHORS, group=_EVIDENCE,
     help="Evidence for the memory: a path, FILE::SYMBOL, FILE::LITERAL, commit:ID or a URL; may be "
     "repeated.",
 )  # fmt: skip
@@ -492,14 +492,14 @@ anchor_option = option(
 def valid_until_option(*aliases: str) -> Decorator:
     """Return the option for the time at which a memory stops being true."""
     return option(
-        "--valid-until", *aliases, "valid_until", metavar="TIME", section=_ANCHORS, group=_CITED,
+        "--valid-until", *aliases, "valid_until", metavar="TIME", section=_ANCHORS, group=_EVIDENCE,
         help="When the memory stops being true. A date means the end of that day; 90d means 90 "
         "days from now.",
     )  # fmt: skip
 
 
 def anchor_options(*aliases: str) -> Decorator:
-    """Return the options for anchors and dates of a memory; see `read_cited`.
+    """Return the options for anchors and dates of a memory; see `read_evidence`.
 
     Args:
         *aliases: Other names for `--valid-until`.
@@ -507,32 +507,32 @@ def anchor_options(*aliases: str) -> Decorator:
     return together(
         anchor_option,
         option(
-            "--no-anchors", is_flag=True, section=_ANCHORS, group=_CITED,
+            "--no-anchors", is_flag=True, section=_ANCHORS, group=_EVIDENCE,
             help="Store no anchors, not even those found in the text.",
         ),
         valid_until_option(*aliases),
         option(
-            "--recheck", metavar="SPAN", section=_ANCHORS, group=_CITED,
+            "--recheck", metavar="SPAN", section=_ANCHORS, group=_EVIDENCE,
             help="How long until the memory should be confirmed again, such as 90d.",
         ),
     )  # fmt: skip
 
 
-def read_cited(cited: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the anchors and dates given, as arguments for `Memories.create` and `update`.
+def read_evidence(evidence: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the anchors and dates from options as arguments for `Memories.create` and `update`.
 
     Raises:
         InvalidInput: Both --anchor and --no-anchors are given.
     """
-    anchors = cited.get("anchors") or None
-    if cited.get("no_anchors"):
+    anchors = evidence.get("anchors") or None
+    if evidence.get("no_anchors"):
         if anchors:
             raise InvalidInput("--anchor and --no-anchors can't be combined; omit one of them")
         anchors = ()
     return {
         "anchors": anchors,
-        "valid_until": cited.get("valid_until"),
-        "recheck": cited.get("recheck"),
+        "valid_until": evidence.get("valid_until"),
+        "recheck": evidence.get("recheck"),
     }
 
 

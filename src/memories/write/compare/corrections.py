@@ -25,13 +25,13 @@ corrected memories.
       - `_is_one_predicate`, after "is": "the editor is vim", "the editor is emacs". `_is_one_thing`
         rules out "Ann's friend is Bob" and "Ann's friend is Eva", which may both be true.
 
-For scripts without spaces, only `_replaces_signs` applies.
+For scripts without spaces, only `_replaces_characters` applies.
 """
 
 import re
 from collections.abc import Sequence
 from difflib import SequenceMatcher
-from itertools import pairwise
+from itertools import pairwise, product
 
 from memories import languages
 from memories.languages import are_opposite
@@ -126,7 +126,7 @@ def is_correction(new: str, old: str, similarity: float | None, *, threshold: fl
     if _ONE_OF_SEVERAL.match(new) and _ONE_OF_SEVERAL.match(old):
         return False
     if is_unspaced(new) and is_unspaced(old):
-        return _replaces_signs(new, old)
+        return _replaces_characters(new, old)
     if _differ_twice(split_words(new), split_words(old)):
         return False
     new_words, old_words = (reduce_to_frame(words) for words in align_texts(new, old))
@@ -162,15 +162,16 @@ def _differ_twice(new: Sequence[str], old: Sequence[str]) -> bool:
 # --- scripts without spaces
 
 
-def _replaces_signs(new: str, old: str) -> bool:
+def _replaces_characters(new: str, old: str) -> bool:
     """Return whether the characters after the subject were replaced, or a negation was added."""
-    blocks = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
-    changed = [block for block in blocks if block[0] != "equal"]
-    if not changed:
+    edits = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+    changes = [edit for edit in edits if edit[0] != "equal"]
+    if not changes:
         return False
-    start, end = changed[0][1], changed[-1][2]
-    head, tail = old[:start], old[end:]
-    removed, added = old[start:end], new[changed[0][3] : changed[-1][4]]
+    _, old_start, _, new_start, _ = changes[0]
+    _, _, old_end, _, new_end = changes[-1]
+    head, tail = old[:old_start], old[old_end:]
+    removed, added = old[old_start:old_end], new[new_start:new_end]
     for code in detect_languages(new, old):
         entries = languages.words(code)
         is_denied = _contains(old, entries["not"]) != _contains(new, entries["not"])
@@ -256,10 +257,10 @@ def _replaces_value(new: Sequence[Word], old: Sequence[Word], codes: Sequence[st
 
 
 def _has_opposites(change: Change, codes: Sequence[str]) -> bool:
+    """Return whether a word was replaced by its opposite, as in "open", "closed"."""
     return any(
         (removed.key, added.key) in ANTONYMS or are_opposite(removed.shown, added.shown, codes)
-        for removed in change.removed
-        for added in change.added
+        for removed, added in product(change.removed, change.added)
     )
 
 
@@ -275,7 +276,7 @@ def _is_other_value(change: Change) -> bool:
     has_number = any(word.key[:1].isdigit() for word in weighty)
     if verb is None or (has_number and len(weighty) < len(changed)):
         return False
-    if _prepositions(change.removed) != _prepositions(change.added):
+    if _find_prepositions(change.removed) != _find_prepositions(change.added):
         return False
     is_example = change.head[-1].key == "example"  # there may be several examples
     # two participles with a complement, which may both be true: written by Ann, translated into
@@ -291,9 +292,10 @@ def _is_other_value(change: Change) -> bool:
     return _has_one_object(change, verb)
 
 
-def _prepositions(words: Sequence[Word]) -> list[str]:
-    known = [word for word in words if word.sense in {"in", "with"} or word.key == "for"]
-    return [word.sense or word.key for word in known]
+def _find_prepositions(words: Sequence[Word]) -> list[str]:
+    """Return which of the prepositions in, with and for a part contains, in any language."""
+    prepositions = [word for word in words if word.sense in {"in", "with"} or word.key == "for"]
+    return [word.sense or word.key for word in prepositions]
 
 
 def _changes_direction(change: Change) -> bool:
@@ -332,7 +334,7 @@ def _find_aspect(words: Sequence[Word]) -> str:
     """
     if words[0].key == "named":
         return "name"
-    if _leads_on(words[0]):
+    if _is_preposition(words[0]):
         return "place"
     if len(words) > 1 and words[0].key[0].isdigit() and words[1].key.isalpha():
         return "measure"
@@ -477,6 +479,7 @@ def _is_object(words: Sequence[Word]) -> bool:
 
 
 def _has_path(change: Change) -> bool:
+    """Return whether the changed part contains a path or an identifier."""
     return any(CASED.search(word.key) for word in (*change.removed, *change.added))
 
 
@@ -547,7 +550,7 @@ def _is_one_predicate(change: Change, verb: int) -> bool:
     if head[verb].shown == ":":  # a heading is not a name
         subject[0] = subject[0]._replace(opens=False, shown=subject[0].shown.lower())
     is_name = bool(head[verb].sense) and verb == 1 and head[0].opens
-    if is_name and not (behind and _leads_on(behind[0])):
+    if is_name and not (behind and _is_preposition(behind[0])):
         return False  # something with a name can be many things
     return _is_one_thing(subject, behind, removed, added)
 
@@ -568,10 +571,11 @@ def _is_one_thing(
         return True
     are_names = removed[-1].shown[:1].isupper() and added[-1].shown[:1].isupper()
     if len(subject) == 1 and noun.opens and not are_names:
-        return bool(behind) and _leads_on(behind[0])  # something with a name can be many things
+        # something with a name can be many things
+        return bool(behind) and _is_preposition(behind[0])
     behind = [word for word in behind if not word.shown[:1].isupper()]
-    if behind and (_leads_on(behind[0]) or noun.key in PEOPLE):
-        return all(map(_leads_on, behind))
+    if behind and (_is_preposition(behind[0]) or noun.key in PEOPLE):
+        return all(map(_is_preposition, behind))
     if keys & {"'s", "of", "for"} or noun.definite:
         last_words = [word.shown for word in (removed[-1], added[-1]) if word.shown.islower()]
         can_have_many = noun.key in PEOPLE or any(map(_ADJECTIVE.fullmatch, last_words))
@@ -580,5 +584,6 @@ def _is_one_thing(
     return len(behind) < 2 and not can_have_many
 
 
-def _leads_on(word: Word) -> bool:
+def _is_preposition(word: Word) -> bool:
+    """Return whether a word may lead to a place or another complement: in, to, behind."""
     return word.key in SOFT | _TOWARDS or word.sense == "in"
