@@ -32,40 +32,41 @@ _RANKS = {USER: 2, AGENT: 1}  # others rank 0, since no person or agent decided 
 _UNKNOWN_RANK = 1  # for memories stored before origins were recorded
 
 
-class Additions(NamedTuple):
+class Differences(NamedTuple):
     """Differences between a draft and a memory with the same text.
 
     Attributes:
-        tags: Tags that the memory lacks.
-        fields: `decay`, `confidence`, `source`, and the fields for anchors, if the memory lacks
+        new_tags: Tags that the memory lacks, or that make it valid in every project.
+        new_fields: `decay`, `confidence`, `source`, and the fields for anchors, if the memory lacks
             them or has a lower value.
-        other_tags: Tags of the draft whose value differs from the memory's.
+        other_tags: Tags of the draft whose value contradicts the memory's.
         other_fields: `decay`, `confidence` and `source` that contradict the memory.
     """
 
-    tags: Mapping[str, str]
-    fields: Mapping[str, Any]
+    new_tags: Mapping[str, str]
+    new_fields: Mapping[str, Any]
     other_tags: Mapping[str, str]
     other_fields: Mapping[str, Any]
 
-    def names(self) -> tuple[str, ...]:
-        """Return the names of the tags and fields that the memory lacks and that can be merged."""
-        names = list(self.fields)
-        if self.tags:
+    def name_new(self) -> tuple[str, ...]:
+        """Return the names of what can be merged: `tags`, and the fields."""
+        names = list(self.new_fields)
+        if self.new_tags:
             names.insert(0, "tags")
         return tuple(names)
 
-    def contradictions(self) -> dict[str, Any]:
+    def list_contradictions(self) -> dict[str, Any]:
         """Return the tags and fields that contradict the memory."""
-        return _as_fields(self.other_tags, self.other_fields)
+        return _join_tags(self.other_tags, self.other_fields)
 
-    def everything(self) -> dict[str, Any]:
+    def list_all(self) -> dict[str, Any]:
         """Return all tags and fields that differ."""
-        tags = {**self.other_tags, **self.tags}
-        return _as_fields(tags, {**self.other_fields, **self.fields})
+        tags = {**self.other_tags, **self.new_tags}
+        return _join_tags(tags, {**self.other_fields, **self.new_fields})
 
 
-def _as_fields(tags: Mapping[str, str], fields: Mapping[str, Any]) -> dict[str, Any]:
+def _join_tags(tags: Mapping[str, str], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields and, if there are any, the tags as one more field."""
     if tags:
         return {"tags": dict(tags), **fields}
     return dict(fields)
@@ -89,12 +90,12 @@ class MergeResult(NamedTuple):
     note: str = ""
 
 
-def find_additions(record: Record, draft: Draft) -> Additions:
+def find_differences(record: Record, draft: Draft) -> Differences:
     """Compare a draft with the memory that has the same text. Fields that the draft doesn't set are
     ignored.
     """
     record_tags = tags_of(record.labels)
-    tags: dict[str, str] = {}
+    new_tags: dict[str, str] = {}
     other_tags: dict[str, str] = {}
     for key, value in draft.tags.items():
         present = record_tags.get(key)
@@ -103,24 +104,29 @@ def find_additions(record: Record, draft: Draft) -> Additions:
             is_same = _is_true(value) == _is_true(present)
         becomes_global = key == "global" and _is_true(value) and not is_same
         if present is None or becomes_global:
-            tags[key] = value
+            new_tags[key] = value
         elif not is_same:
             other_tags[key] = value
 
-    fields: dict[str, Any] = {}
+    new_fields: dict[str, Any] = {}
     other_fields: dict[str, Any] = {}
     if draft.decay is not None:
-        change = _rank_of(draft.decay) - _rank_of(versions.decay_policy(record))
-        if change:
-            (fields if change > 0 else other_fields)["decay"] = str(draft.decay)
+        rank_change = _rank_of(draft.decay) - _rank_of(versions.decay_policy(record))
+        if rank_change > 0:
+            new_fields["decay"] = str(draft.decay)
+        elif rank_change < 0:
+            other_fields["decay"] = str(draft.decay)
     confidence = record.fields.get("confidence", 1.0)
     if draft.confidence is not None and draft.confidence != confidence:
         is_higher = draft.confidence > confidence
-        (fields if is_higher else other_fields)["confidence"] = draft.confidence
+        target = new_fields if is_higher else other_fields
+        target["confidence"] = draft.confidence
     source = record.fields.get("source")
     if draft.source is not None and draft.source != source:
-        (fields if source is None else other_fields)["source"] = draft.source
-    return Additions(tags, fields | _find_new_anchors(record, draft), other_tags, other_fields)
+        target = new_fields if source is None else other_fields
+        target["source"] = draft.source
+    new_fields |= _find_new_anchors(record, draft)
+    return Differences(new_tags, new_fields, other_tags, other_fields)
 
 
 def _find_new_anchors(record: Record, draft: Draft) -> dict[str, Any]:
@@ -166,49 +172,51 @@ class Repetition(NamedTuple):
 
     def count_conflicts(self) -> int:
         """Return how many of the draft's tags and fields conflict with the memory's."""
-        additions = find_additions(self.record, self.draft)
-        return len(additions.other_tags) + len(additions.other_fields)
+        differences = find_differences(self.record, self.draft)
+        return len(differences.other_tags) + len(differences.other_fields)
 
     def merge_nothing(self) -> MergeResult:
         """Return a result in which nothing is merged, since the draft awaits review."""
-        not_merged = find_additions(self.record, self.draft).everything()
+        not_merged = find_differences(self.record, self.draft).list_all()
         if self.draft.supersedes is not None:
             not_merged["supersedes"] = self.draft.supersedes
         return MergeResult(self.record, (), not_merged, note=NOTE_WAITS if not_merged else "")
 
     def merge(self) -> MergeResult:
-        """Merge the draft's additions, and reinforce the memory if its policy allows it."""
-        additions = find_additions(self.record, self.draft)
+        """Merge what the draft adds, and reinforce the memory if its policy allows it."""
+        differences = find_differences(self.record, self.draft)
         is_limited = isinstance(self.draft.valid_until, datetime)
         if not is_limited and versions.has_expired(self.record, self.at):
-            additions = additions._replace(fields={**additions.fields, "valid_until": ""})
+            # An expired memory that is stated again is valid again.
+            new_fields = {**differences.new_fields, "valid_until": ""}
+            differences = differences._replace(new_fields=new_fields)
         superseding = () if self.draft.supersedes is None else ("supersedes",)
         if self.is_less_trusted():
-            not_merged = additions.everything()
+            not_merged = differences.list_all()
             note = NOTE_TRUST if not_merged else ""
             return self._reinforce(MergeResult(self.record, superseding, not_merged, note=note))
         note = ""
-        if additions.tags and len(self._merge_tags(additions)) > MAX_TAGS:
+        if differences.new_tags and len(self._merge_tags(differences)) > MAX_TAGS:
             note = NOTE_TAGS
-            all_tags = {**additions.other_tags, **additions.tags}
-            additions = additions._replace(tags={}, other_tags=all_tags)
-        merged = additions.names() + superseding
+            all_tags = {**differences.other_tags, **differences.new_tags}
+            differences = differences._replace(new_tags={}, other_tags=all_tags)
+        merged = differences.name_new() + superseding
         if self._writer_rank() > _trust_rank(self.record):
             merged += ("trust",)
         end_of_chain = find_end_of_chain(self.store, self.record, self.at)
         if end_of_chain is not None:
             merged += ("corrects",)
-        record = self._add_version(additions, end_of_chain) if merged else self.record
-        not_merged = additions.contradictions()
+        record = self._add_version(differences, end_of_chain) if merged else self.record
+        not_merged = differences.list_contradictions()
         return self._reinforce(MergeResult(record, merged, not_merged, note=note))
 
     def _writer_rank(self) -> int:
         return _trust_rank(stamp_record(self.store, self.record))
 
-    def _merge_tags(self, additions: Additions) -> dict[str, str]:
-        return {**tags_of(self.record.labels), **additions.tags}
+    def _merge_tags(self, differences: Differences) -> dict[str, str]:
+        return {**tags_of(self.record.labels), **differences.new_tags}
 
-    def _add_version(self, additions: Additions, end_of_chain: Record | None) -> Record:
+    def _add_version(self, differences: Differences, end_of_chain: Record | None) -> Record:
         """Add a version with the same text. If the writer is more trusted than the memory's, the
         version has the draft's wording. If the memory was corrected, it moves to the end of its
         chain of corrections.
@@ -217,13 +225,13 @@ class Repetition(NamedTuple):
         is_more_trusted = self._writer_rank() > _trust_rank(existing)
         declared = Draft(
             draft.content,
-            decay=additions.fields.get("decay"),
-            confidence=additions.fields.get("confidence"),
-            source=additions.fields.get("source"),
-            anchors=additions.fields.get("anchors"),
+            decay=differences.new_fields.get("decay"),
+            confidence=differences.new_fields.get("confidence"),
+            source=differences.new_fields.get("source"),
+            anchors=differences.new_fields.get("anchors"),
             anchored_at=draft.anchored_at,
-            valid_until=additions.fields.get("valid_until"),
-            recheck=additions.fields.get("recheck"),
+            valid_until=differences.new_fields.get("valid_until"),
+            recheck=differences.new_fields.get("recheck"),
         )
         kinds = self.redacted
         if not is_more_trusted:
@@ -238,7 +246,7 @@ class Repetition(NamedTuple):
             self.at,
             fresh=False,
             text=draft.content if is_more_trusted else existing.text,
-            labels=self._merge_tags(additions),
+            labels=self._merge_tags(differences),
             fields=fields,
         )
         new = mark_suspicious(new)
