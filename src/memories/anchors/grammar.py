@@ -94,7 +94,7 @@ def parse(text: str) -> Anchor:
     text = unicodedata.normalize("NFC", text.strip())
     if not text or len(text) > MAX_CHARACTERS:
         raise InvalidInput(
-            f"an anchor has 1 to {MAX_CHARACTERS} characters; "
+            f"an anchor must have 1 to {MAX_CHARACTERS} characters; "
             "give a path, FILE::SYMBOL, FILE::LITERAL, commit:ID or a URL"
         )
     if any(is_unseen(sign) for sign in text):

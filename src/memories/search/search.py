@@ -221,7 +221,9 @@ def _parse_filter(lookup: Lookup, filters: SearchFilters, now: datetime) -> Filt
         where = only_pending(where)
     for name in ("conversation", "role", "speaker"):
         if filters.get(name) is not None and collections != (Collection.HISTORY,):
-            raise InvalidInput(f"{name} narrows a search of the history; add scope history")
+            raise InvalidInput(
+                f"{name} works only in a search of the history; set scope (--in) to history"
+            )
     conversation = filters.get("conversation")
     if conversation is None:
         return where

@@ -303,9 +303,7 @@ class Conversations:
         for wrong in ({"role": "robot"}, {"speaker": ""}, {"colour": "red"}, {"since": "some day"}):
             with pytest.raises(InvalidInput):
                 memories.turns("talk", **wrong)  # type: ignore[arg-type]
-        with pytest.raises(
-            InvalidInput, match="speaker narrows a search of the history; add scope history"
-        ):
+        with pytest.raises(InvalidInput, match="speaker works only in a search of the history"):
             memories.search("ferry", speaker="Ann")
 
     # --- long messages

@@ -187,7 +187,7 @@ def to_event(line: object, collection: Collection, namespace: str) -> Event:
     assert isinstance(line, dict)
     op = line.get("op", CREATE)
     if op not in (CREATE, END, CHANGE, REMOVE):
-        raise ValueError("this program does not know its op")
+        raise ValueError("this program does not know the operation")
     if "event" not in line:
         written_at = time_text(record.created_at)
         event_id = digest(record.ref.group, str(record.ref.position), written_at)
