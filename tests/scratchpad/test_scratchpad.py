@@ -555,6 +555,26 @@ def test_a_search_refuses_a_state_in_every_tier(bob: Memories, tier: Tier, state
         bob.search("tabs", tier=tier, where=f"not {state}")
 
 
+@pytest.mark.parametrize("where", ["host != elsewhere", "not conversation = a"])
+def test_an_automatic_search_leaves_what_only_the_store_has_to_the_store(
+    bob: Memories, where: str
+) -> None:
+    store(bob, "The user prefers tabs")
+    bob.scratchpad()
+    assert bob.explain("prefers tabs", tier="auto").tier == "hot"
+    answer = bob.explain("prefers tabs", tier="auto", where=where)
+    assert answer.tier == "auto"
+    assert answer.hits == bob.explain("prefers tabs", where=where).hits
+    tagged = bob.search("prefers tabs", tier="hot", where='not "host" exists')
+    assert [hit.content for hit in tagged] == ["The user prefers tabs"]
+
+
+def test_a_hot_search_refuses_verdicts(bob: Memories) -> None:
+    store(bob, "The user prefers tabs")
+    with pytest.raises(InvalidInput, match=r"the scratchpad can't answer this \(where: verdict\)"):
+        bob.search("tabs", tier="hot", where="verdict = changed")
+
+
 @pytest.mark.parametrize("name", ["channel", "client", "conversation", "host", "source", "user"])
 def test_a_hot_search_refuses_an_expression_about_what_only_the_store_has(
     bob: Memories, name: str

@@ -144,9 +144,7 @@ def parse(
     Raises:
         InvalidInput: The expression is malformed, or a value is invalid.
     """
-    names = NAMES[collection]
-    times = [name for name, definition in names.items() if definition.kind == "time"]
-    node = parse_tree(text, Names((*_ENDED_BY, *_MARKS), times, tuple(_BOUNDS)))
+    node = parse_node(text, collection)
     if any_state:
         states = frozenset(_ENDED_BY)
     else:
@@ -157,6 +155,17 @@ def parse(
         )
     test = _compile(node, collection, instant)
     return Selector(text, node, states, collection, instant, test)
+
+
+def parse_node(text: str, collection: Collection) -> Node:
+    """Return the tree of an expression about a collection.
+
+    Raises:
+        InvalidInput: The expression is malformed. Values are not checked.
+    """
+    names = NAMES[collection]
+    times = [name for name, definition in names.items() if definition.kind == "time"]
+    return parse_tree(text, Names((*_ENDED_BY, *_MARKS), times, tuple(_BOUNDS)))
 
 
 def parse_live(text: str, collection: Collection, instant: Instant) -> Selector:

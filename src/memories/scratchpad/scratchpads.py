@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from memories.stores.records import Record
     from memories.write.writer import Writer
 
-# Names in expressions for parts of a memory that the scratchpad's file doesn't contain.
+# Names in expressions for what the scratchpad's file doesn't contain.
 _ONLY_IN_STORE = frozenset(
-    {"channel", "client", "conversation", "host", "import", "source", "user"}
+    {"channel", "client", "conversation", "host", "import", "source", "user", "verdict"}
 )
 
 
@@ -337,7 +337,11 @@ class Scratchpads:
         project = complete_project(filters.get("project"), projects)
         alternatives = with_global(where, project)
         expression = filters.get("where")
-        selector = None if expression is None else self._parse_expression(expression, filters)
+        selector = None
+        if expression is not None:
+            selector = self._parse_expression(expression, filters)
+            if selector is None:
+                return lambda _record: False
 
         def matches(record: "Record") -> bool:
             if not any(where.fits(record) for where in alternatives):
@@ -346,18 +350,23 @@ class Scratchpads:
 
         return matches
 
-    def _parse_expression(self, expression: str, filters: "SearchFilters") -> "Selector":
+    def _parse_expression(self, expression: str, filters: "SearchFilters") -> "Selector | None":
+        """Return the selector for an expression; None if only the store can evaluate it, and the
+        search asks the store next.
+        """
         from memories.read import selector
         from memories.read.where import conditions
 
+        used = conditions(selector.parse_node(expression, Collection.MEMORY))
+        names = {condition.name.lower() for condition in used if not condition.quoted}
+        if unsupported := sorted(names & _ONLY_IN_STORE):
+            if filters.get("tier") == "auto":
+                return None
+            _refuse([f"where: {name}" for name in unsupported])
         if "access_count" in expression:
             self.flush_accesses()
         moment = selector.Instant(self._clock(), self.config.decay_half_life_hours)
-        parsed = selector.parse_live(expression, Collection.MEMORY, moment)
-        names = {condition.name for condition in conditions(parsed.node)}
-        if filters.get("tier") != "auto":  # with `auto`, the store is asked next
-            _refuse([f"where: {name}" for name in sorted(names & _ONLY_IN_STORE)])
-        return parsed
+        return selector.parse_live(expression, Collection.MEMORY, moment)
 
     def _rules(self) -> "EntryRules":
         from memories.scratchpad.entries import EntryRules
