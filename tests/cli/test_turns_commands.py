@@ -520,8 +520,8 @@ BAD: list[tuple[tuple[str, ...], str | bytes, str]] = [
         '"everything" can\'t be searched; use memories, history, all',
     ),
     (("search", "q", "--in", "History"), "", "can't be searched"),
-    (("search", "q", "--conversation", "trip"), "", "add scope history"),
-    (("search", "q", "--in", "all", "--conversation", "trip"), "", "add scope history"),
+    (("search", "q", "--conversation", "trip"), "", "set scope (--in) to history"),
+    (("search", "q", "--in", "all", "--conversation", "trip"), "", "set scope (--in) to history"),
     (("search", "q", "--in", "history", "--conversation", ""), "", "conversation id is empty"),
     (
         ("search", "q", "--in", "history", "--conversation", "a\nb"),
