@@ -150,12 +150,12 @@ class Writer(NamedTuple):
         )
 
     def compare(self, draft: Draft, vectors: Any, where: Filter | None = None) -> Comparison:
-        """Compare a draft with stored memories.
+        """Compare a draft with stored memories: those of its project that have not faded.
 
         Args:
             draft: The draft.
             vectors: The draft's vectors.
-            where: The memories to compare it with; by default, all current ones.
+            where: The memories to compare it with; by default, all current ones in the namespace.
         """
         threshold = 1.0
         if self.embedder is not None:
@@ -200,23 +200,20 @@ class Writer(NamedTuple):
                 else:
                     duplicates.append(self._to_similar(candidate, difference))
                 continue
-            corrects_record = False
-            if len(corrected) < _MAX_CORRECTED and self._may_correct(draft, record):
-                text = record.text
-                corrects_record = is_correction(
-                    draft.content, text, similarity, threshold=threshold
-                )
-            if corrects_record:
+            new, old = draft.content, record.text
+            may_correct = len(corrected) < _MAX_CORRECTED and self._may_correct(draft, record)
+            if may_correct and is_correction(new, old, similarity, threshold=threshold):
                 corrected.append(record)
+                relation = Relation.DIFFERS
                 if not difference:  # too dissimilar for the first comparison
-                    difference = compare_texts(draft.content, text, 1.0, threshold=1.0).difference
-            if corrects_record or relation is Relation.DIFFERS:
+                    difference = compare_texts(new, old, 1.0, threshold=1.0).difference
+            if relation is Relation.DIFFERS:
                 similar.append(self._to_similar(candidate, difference))
         return Comparison(
-            self._choose_repeated(same, draft, vectors),
-            tuple(duplicates[:MAX_SIMILAR]),
-            tuple(similar[:MAX_SIMILAR]),
-            tuple(corrected),
+            same=self._choose_repeated(same, draft, vectors),
+            duplicates=tuple(duplicates[:MAX_SIMILAR]),
+            similar=tuple(similar[:MAX_SIMILAR]),
+            corrected=tuple(corrected),
         )
 
     def compare_stored(self, record: Record, vectors: Any) -> Comparison:
