@@ -14,6 +14,7 @@ os.environ.setdefault(
 
 from bench import (
     agents_memory,
+    agents_stores,
     calibration,
     capture,
     cold,
@@ -50,6 +51,7 @@ _WHAT = {
     "hooks": ("hooks",),
     "agents": ("agents",),
     "agents-memory": ("agents' memory",),
+    "agents-stores": ("agents' stores",),
     "capture": ("capture",),
     "search": ("warm search",),
     "disk": ("disk",),
@@ -109,6 +111,7 @@ def main() -> None:
             "hot tier": None,
             "agents": None,
             "agents' memory": None,
+            "agents' stores": None,
             "capture": None,
             "what changed": None,
             "proposals": None,
@@ -148,6 +151,7 @@ def _measure(part: str, given: argparse.Namespace) -> None:
             | "long texts"
             | "suspicious texts"
             | "agents' memory"
+            | "agents' stores"
             | "capture"
             | "proposals"
         ):
@@ -187,8 +191,8 @@ def _without_data(part: str) -> None:
     if part == "long texts":
         long.run(long.ROUNDS)
         return
-    if part == "agents' memory":
-        agents_memory.run()
+    if part in ("agents' memory", "agents' stores"):
+        (agents_memory if part == "agents' memory" else agents_stores).run()
         return
     if part in ("capture", "proposals"):
         (capture if part == "capture" else tidy).run()

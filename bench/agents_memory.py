@@ -67,7 +67,7 @@ HALVES = ("dev", "test")
 _HOOK = "`memory hook user-prompt`"
 _ARGUMENTS = "hook user-prompt --host claude-code --seconds 30".split()
 _BEST = 5  # number of facts that a plain search returns
-_COLUMNS = (
+COLUMNS = (
     "any %",
     "all %",
     "false positives",
@@ -75,11 +75,12 @@ _COLUMNS = (
     "outdated alone",
     "useless",
 )
-_CHARACTERS = ("characters of facts", "characters as sent")
+CHARACTERS = ("characters of facts", "characters as sent")
 _DEADLINE_SECONDS = 60
 _USELESS = (0.5, 1.0, 1.5, 2.0, 3.0)  # limits of useless facts per prompt
 _NO_LIMITS = Limits(1_000_000, 1_000_000)
 _QUIET = {"COUNT_ACCESSES": "false", "REINFORCE_ON_RETRIEVAL": "false", "MEMORY_EVENTS": "off"}
+_ESCAPE = re.compile(r"\\u([0-9a-f]{4})")  # how the hook writes `<` and other characters
 _MOVED = """
 import datetime, runpy, sys
 class Moved(datetime.datetime):
@@ -224,7 +225,7 @@ def run() -> None:
             )
             for method, answers in methods.items()
         ]
-        report.table(["method", *_COLUMNS, *_CHARACTERS], rows)
+        report.table(["method", *COLUMNS, *CHARACTERS], rows)
         of_half = {
             method: [entry for entry in entries if entry[0].id in chosen]
             for method, entries in scored.items()
@@ -233,6 +234,17 @@ def run() -> None:
         if half == HALVES[0]:
             _keep([answer for answer in methods[_HOOK] if answer.prompt.id in chosen])
     report.note(stored)
+
+
+def answer_with_hook(histories: Sequence[History], home: Path) -> list[Answer]:
+    """Store the facts of histories in a new home folder, and return what the hook gives for each
+    prompt.
+    """
+    facts = [fact for history in histories for fact in history.facts]
+    prompts = [prompt for history in histories for prompt in history.prompts]
+    folders = dict(_folders(histories, home.parent))
+    _fill(facts, folders, home)
+    return _hook(prompts, facts, folders, home)
 
 
 def _compare_thresholds(
@@ -384,12 +396,14 @@ def _hook(
             if done.stdout
             else ""
         )
+        sent = len(said)
+        said = _ESCAPE.sub(lambda code: chr(int(code[1], 16)), said)
         given = [fact for fact in facts if fact.text in said]
         if said and not given:
             raise RuntimeError(
                 f"at {prompt.id} the hook printed something without a whole fact: {said[:500]}"
             )
-        return Answer(prompt, given, len(said))
+        return Answer(prompt, given, sent)
 
     with ThreadPoolExecutor(corpus.PROCESSES) as pool:
         answers = list(pool.map(answer, prompts))

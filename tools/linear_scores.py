@@ -1,9 +1,9 @@
 """Fit the weights of `hooks/gate.py`: the worth of sentences, the need of prompts, and the relation
 between prompts and facts.
 
-Run `python tools/linear_scores.py` after a change to the `dev` half of `bench/messages/en.txt` or
-of `bench/histories`, to `bench/prompts.txt` or `bench/needs.txt`, or to a model. An argument,
-`minilm` or `e5`, fits the weights of that model alone.
+Run `python tools/linear_scores.py` after a change to the `dev` half of `bench/messages/en.txt`, of
+`bench/histories` or of `bench/eighteen_projects`, to `bench/prompts.txt` or `bench/needs.txt`, or
+to a model. An argument, `minilm` or `e5`, fits the weights of that model alone.
 """
 
 import json
@@ -16,7 +16,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for `bench`
 
-from bench import agents_memory, capture
+from bench import agents_memory, agents_stores, capture
 from memories.embedders import Embedder, open_embedder
 from memories.embedders.protocol import embed_query
 from memories.hooks import gate
@@ -54,7 +54,7 @@ class Model(NamedTuple):
     spread: float
 
 
-MODELS = (Model("minilm", 1.2, 10, 0, 1), Model("e5", 2.6, 27, 0.8, 0.45))
+MODELS = (Model("minilm", 1.2, 10, 0, 1), Model("e5", 2.1, 27, 0.8, 0.45))
 
 
 def worthy_sentences() -> Iterator[tuple[str, bool]]:
@@ -78,7 +78,7 @@ def needy_prompts() -> Iterator[tuple[str, bool]]:
     for group in read_groups():
         for prompt, needs in group.prompts:
             yield prompt, bool(needs)
-    for history in agents_memory.load():
+    for history in [*agents_memory.load(), *agents_stores.load_all()]:
         if history.half == "dev":
             for prompt in history.prompts:
                 yield prompt.text, bool(prompt.needs)
@@ -113,16 +113,60 @@ def read_groups() -> list[Group]:
     return groups
 
 
+class Example(NamedTuple):
+    """A prompt, and the facts that are valid where it was typed and that it needs, as indexes."""
+
+    prompt: str
+    valid: list[int]
+    needed: list[int]
+
+
+class Examples:
+    """Prompts with facts, from `bench/needs.txt` and the `dev` half of `bench/eighteen_projects`.
+
+    Attributes:
+        facts: The facts, each with whether it is valid in all of its user's projects.
+        prompts: The prompts.
+    """
+
+    def __init__(self) -> None:
+        """Read the files."""
+        self.facts: list[tuple[str, bool]] = []
+        self.prompts: list[Example] = []
+        for group in read_groups():
+            index = {letter: len(self.facts) + at for at, letter in enumerate(group.facts)}
+            self.facts += [(text, letter.isupper()) for letter, text in group.facts.items()]
+            for prompt, needs in group.prompts:
+                needed = [index[letter] for letter in needs]
+                self.prompts.append(Example(prompt, list(index.values()), needed))
+        for history in agents_stores.load_all():
+            if history.half == "dev":
+                self._add(history)
+
+    def _add(self, history: agents_memory.History) -> None:
+        """Add the facts and prompts of one user."""
+        index = {fact.id: len(self.facts) + at for at, fact in enumerate(history.facts)}
+        self.facts += [
+            (fact.text, fact.project == agents_memory.EVERYWHERE) for fact in history.facts
+        ]
+        for prompt in history.prompts:
+            projects = (prompt.project, agents_memory.EVERYWHERE)
+            valid = [index[fact.id] for fact in history.facts if fact.project in projects]
+            needed = [index[fact] for fact in prompt.needs]
+            self.prompts.append(Example(prompt.text, valid, needed))
+
+
 class Pairs(NamedTuple):
-    """All prompts and all facts of `bench/needs.txt`; arrays have a row for each prompt and a
-    column for each fact.
+    """All prompts and all facts of the `Examples`; arrays have a row for each prompt and a column
+    for each fact.
 
     Attributes:
         prompts: The vectors of the prompts.
         facts: The vectors of the facts.
         is_needed: 1 where a prompt needs a fact, else 0.
-        weights: How much a pair counts. A fact of a different user counts only if it is valid in
-            all projects, and then only a little: agents of several users may share a namespace.
+        weights: How much a pair counts. A fact that isn't valid where the prompt was typed counts
+            only if it is valid in all projects of a different user, and then only a little: agents
+            of several users may share a namespace.
         is_global: 1 for the facts that are valid in all projects, else 0.
     """
 
@@ -135,24 +179,16 @@ class Pairs(NamedTuple):
 
 def make_pairs(embedder: Embedder) -> Pairs:
     """Return all pairs of prompts and facts."""
-    groups = read_groups()
-    facts = [(letter, text) for group in groups for letter, text in group.facts.items()]
-    prompts = [prompt for group in groups for prompt, _ in group.prompts]
-    is_global = np.array([float(letter.isupper()) for letter, _ in facts])
-    is_needed = np.zeros((len(prompts), len(facts)))
-    weights = np.tile(WEIGHT_OF_OTHERS * is_global, (len(prompts), 1))
-    row = column = 0
-    for group in groups:
-        letters = list(group.facts)
-        for _, needs in group.prompts:
-            weights[row, column : column + len(letters)] = 1
-            for letter in needs:
-                is_needed[row, column + letters.index(letter)] = 1
-            row += 1
-        column += len(letters)
+    examples = Examples()
+    is_global = np.array([float(is_global) for _, is_global in examples.facts])
+    is_needed = np.zeros((len(examples.prompts), len(examples.facts)))
+    weights = np.tile(WEIGHT_OF_OTHERS * is_global, (len(examples.prompts), 1))
+    for row, example in enumerate(examples.prompts):
+        weights[row, example.valid] = 1
+        is_needed[row, example.needed] = 1
     return Pairs(
-        embed_prompts(embedder, prompts),
-        np.stack([embedder.embed(text)[0] for _, text in facts]).astype(np.float64),
+        embed_prompts(embedder, [example.prompt for example in examples.prompts]),
+        np.stack([embedder.embed(text)[0] for text, _ in examples.facts]).astype(np.float64),
         is_needed,
         weights,
         is_global,

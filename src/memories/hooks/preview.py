@@ -41,6 +41,8 @@ class Line(NamedTuple):
             a reason of `context.admission`.
         relevance: The log-odds that the prompt needs the memory; None in the session block.
         meaning: The log-odds of the calibrated similarity to the prompt; None if it is unknown.
+        threshold: The minimum relevance of a memory of the session's project; None in the session
+            block.
     """
 
     memory: "Entry | Memory"
@@ -48,6 +50,7 @@ class Line(NamedTuple):
     reason: str
     relevance: float | None = None
     meaning: float | None = None
+    threshold: float | None = None
 
 
 class QuotedTurn(NamedTuple):
@@ -171,16 +174,18 @@ def _block_lines(
 def _prompt_lines(trace: RecallTrace, shown: set[str]) -> list[Line]:
     """Return the memories that were shown, passed the gate, or nearly passed it."""
     rated = sorted(trace.rated.values(), key=lambda entry: -entry.relevance)
+    own = [entry.relevance for entry in rated if is_own(entry.memory, trace.projects)]
+    threshold = gate.threshold(own[0]) if own else gate.THRESHOLD
     lines: list[Line] = []
     left_out: list[Line] = []
     for entry in rated:
         memory = entry.memory
         is_shown = memory.id in shown
-        is_near = entry.relevance >= gate.THRESHOLD - NEAR or memory.id in trace.current
+        is_near = entry.relevance >= threshold - NEAR or memory.id in trace.current
         if not is_shown and not is_near:
             continue
         reason = _reason_of(entry, trace, shown)
-        line = Line(memory, is_shown, reason, entry.relevance, entry.meaning)
+        line = Line(memory, is_shown, reason, entry.relevance, entry.meaning, threshold)
         (lines if is_shown else left_out).append(line)
     return [*lines, *left_out[:MAX_LEFT_OUT]]
 

@@ -14,7 +14,7 @@ from memories.connect.hosts import Where, load_hosts
 from memories.connect.status import describe_problem, find_connections, is_installed
 from memories.core.urls import without_password
 from memories.errors import InvalidInput, MemoriesError
-from memories.hooks import gate, hook, inbox, model_context, runs, switch
+from memories.hooks import hook, inbox, model_context, runs, switch
 from memories.hooks.preview import SECONDS, Line, Part, QuotedTurn, preview
 from memories.hooks.recall_strategy import RecallRequest
 from memories.identity.place import remembered_root
@@ -207,8 +207,8 @@ def _shape_line(line: Line, terms: Sequence[str]) -> dict[str, Any]:
         "why": _explain(line, terms),
         "whole": isinstance(memory, Memory) or memory.cut is None,
     }
-    if line.relevance is not None:
-        shape |= {"chance": _chance(line.relevance), "threshold": _chance(gate.THRESHOLD)}
+    if line.relevance is not None and line.threshold is not None:
+        shape |= {"chance": _chance(line.relevance), "threshold": _chance(line.threshold)}
     if isinstance(memory, Memory) and memory.corrected_by is not None:
         shape["corrected_by"] = memory.corrected_by
     return shape
