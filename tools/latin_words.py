@@ -1,5 +1,5 @@
-"""Write `languages/latin.txt`: the words that identify each language with Latin letters, in folded
-form.
+"""Write `languages/latin.txt`: the words that identify each language in the Latin alphabet, in
+folded form.
 
 Run `python tools/latin_words.py` after a change to a file in `src/memories/languages`. A test fails
 if it is necessary.

@@ -116,7 +116,7 @@ def test_failing_disabled_and_late_hooks_are_reported(
             entries(SERVER, [write_script(tmp_path, text), "hook", "session-start"])
         )
 
-    assert "gave an answer that this version doesn't understand" in check("echo hello").problem
+    assert "printed output that this version doesn't understand" in check("echo hello").problem
     assert "gave no answer" in check("exit 0").problem
     report = json.dumps({CHECK: {"is_on": False, "text": "", "problem": ""}})
     assert check(f"echo '{report}'").is_off

@@ -45,7 +45,7 @@ class Check(NamedTuple):
 
 
 class Session:
-    """Checks several memories with shared working trees and earlier results."""
+    """Checks several memories, reusing working trees and the results of earlier checks."""
 
     def __init__(
         self, root_of: RootOf, cache: Path | None, seconds: float | None, now: datetime
@@ -264,7 +264,7 @@ def decide(cited: Cited, checks: Sequence[Check], now: datetime) -> Verdict | No
 
     Args:
         cited: The evidence that the memory cites.
-        checks: The checks of its anchors, if its project is at hand.
+        checks: The checks of its anchors, if its working tree is available.
         now: The current time.
     """
     if cited.valid_until is not None and now > cited.valid_until:

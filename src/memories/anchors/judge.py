@@ -1,5 +1,5 @@
-"""Judges whether memories are still true, using the working trees at hand. Start reading this
-folder here.
+"""Judges whether memories are still true, using the working trees on this machine. Start
+reading this folder here.
 """
 
 import contextlib
@@ -24,10 +24,10 @@ def cache_of(home: Path, namespace: str) -> Path:
 
 
 class Judge(NamedTuple):
-    """Checks the anchors of memories against the working trees at hand.
+    """Checks the anchors of memories against the working trees on this machine.
 
     Attributes:
-        root_of: Returns the top folder of a project's working tree; None if it isn't at hand.
+        root_of: Returns the top folder of a project's working tree; None if there is none here.
         cache: The file with the results of earlier checks; None to keep none.
         seconds: How long the checks for one answer may take; the remaining anchors are unverified.
             None for no limit.
@@ -56,8 +56,8 @@ class Judge(NamedTuple):
     def settle(self, anchors: Iterable[str], tags: Mapping[str, str]) -> "list[Anchor]":
         """Return explicit anchors in the form in which they are stored.
 
-        If the project is at hand, each anchor must hold now. A symbol that a file only mentions
-        becomes a literal.
+        If the project's working tree is available, each anchor must hold now. A symbol that a file
+        only mentions becomes a literal.
 
         Raises:
             InvalidInput: An anchor is malformed, or doesn't hold.
@@ -78,7 +78,7 @@ class Judge(NamedTuple):
             return parsed
 
     def is_at_hand(self, tags: Mapping[str, str]) -> bool:
-        """Return whether the working tree of a memory's project is at hand."""
+        """Return whether the working tree of a memory's project is available."""
         return self._root(tags) is not None
 
     def _root(self, tags: Mapping[str, str]) -> Path | None:

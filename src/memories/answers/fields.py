@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from memories.models import Memory
 
 ALWAYS: Any = object()
-SIMILAR_CHARACTERS = (
-    120  # maximum number of characters shown of a memory that a new one may replace
-)
+# maximum number of characters in the excerpt of a memory that a new one may replace
+SIMILAR_CHARACTERS = 120
 _SCALARS = frozenset({str, int, float, bool, type(None)})  # types that JSON also has
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 ORDERS = ("created", "updated", "reinforced", "confidence", "accesses", "version", "key")
 _TAG_CHANGES = ("set", "remove", "rename", "merge")
-_MAX_EXCERPT = 200  # maximum number of characters shown of a duplicate
+_MAX_EXCERPT = 200  # maximum number of characters in the excerpt of a duplicate
 
 
 @command(

@@ -406,7 +406,7 @@ def _copy_store(config: "Config", target: str) -> None:
     from memories.transfer.migrate import migrate as run
 
     if _absolute(target) == _absolute(config.store):
-        raise InvalidInput("the store to copy to is the store itself; name a different store")
+        raise InvalidInput("the target is the same store as the source; name a different store")
     embedder = open_embedder(config.embedder, config)
     begin_change()
     with (

@@ -87,7 +87,7 @@ def import_(
     program's files are not in the usual place. Without SOURCE, the command lists the programs whose
     files are on this machine, and imports nothing. Run an import again to add newer items.
 
-    Conversations become turns, which memory search --in history finds. Statements wait for review
+    Conversations become turns, which memory search --in history finds. Statements await review
     (memory review), unless a person adds --trusted. The output contains the id of the import and
     the command that erases it.
 

@@ -454,7 +454,7 @@ def _run_hook(words: Sequence[str]) -> tuple[HookCheck, bool]:
         report = json.loads(answer)[CHECK]
     except (ValueError, TypeError, KeyError) as exc:
         raise _Failure(
-            f"its {event} hook gave an answer that this version doesn't understand",
+            f"its {event} hook printed output that this version doesn't understand",
             f"install the program again: {install_command()}",
         ) from exc
     if report["problem"]:
@@ -464,7 +464,7 @@ def _run_hook(words: Sequence[str]) -> tuple[HookCheck, bool]:
 
 
 def _send_event(words: Sequence[str]) -> bytes:
-    """Run a hook with a test event; return its answer, empty if it gave none.
+    """Run a hook with a test event; return its output, which may be empty.
 
     Raises:
         _Failure: The hook can't be started.

@@ -28,7 +28,7 @@ def passage(text: str, words: Sequence[str], size: int) -> str:
     Args:
         text: The text.
         words: The words to look for; see `stems`.
-        size: The maximum length of the part, excluding omission marks.
+        size: The maximum length of the part, excluding ellipses.
     """
     if len(text) <= size:
         return text

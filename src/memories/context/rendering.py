@@ -172,9 +172,7 @@ def _unusual_marks(item: MemoryItem) -> list[str]:
 
 
 def id_length(items: Sequence[MemoryItem]) -> int:
-    """Return a length at which prefixes of the memories' ids are unique, probably even among all
-    memories in the store.
-    """
+    """Return a length at which prefixes of these ids are unique, most likely in the whole store."""
     ids = {item.id for item in items if item.id}
     longest = max(map(len, ids), default=0)
     for length in range(fence.SHORT_ID, longest):

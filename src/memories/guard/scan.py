@@ -45,8 +45,8 @@ _SPLIT = (
     r"(?=[A-Za-z0-9_-]{4})"
     r"|[ ](?<!\S\S )(?=\S \S(?:\s|$))|[ ](?<=\s\S \S )(?=\S(?:\s|$))"
 )
-# Some Arabic characters stand for phrases of at least this many letters; no such phrase names a
-# secret.
+# Some Arabic characters stand for a whole phrase. None of the phrases with at least this many
+# letters is a name for a secret.
 _LONG_FORM = 8
 _ROW = 64  # number of equal characters that are skipped at once; no literal contains so many
 _KEY_HEADER = "PRIVATE KEY"
@@ -257,9 +257,7 @@ def _find_across_cuts(copy: _Copy, rule_set: RuleSet) -> list[Secret]:
 
 
 def has_long_word(text: str) -> bool:
-    """Return whether a text has 16 consecutive characters without a space, like tokens and encoded
-    texts.
-    """
+    """Return whether a text has 16 consecutive characters without a space, as tokens do."""
     return re.search(_LONG_WORD, text) is not None
 
 

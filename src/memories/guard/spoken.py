@@ -60,7 +60,7 @@ class _Word(NamedTuple):
 
     Attributes:
         kinds: The kinds of secrets that it names: `password`, `key`, `pin`.
-        is_latin: Whether it is in Latin letters.
+        is_latin: Whether it is written in the Latin alphabet.
         is_common: Whether it is also an English word. Code contains many such words, and `contexts`
             finds the values that code assigns to them.
         verbs: Words, such as "is", in all its languages. If one comes between the word and a value,
@@ -139,7 +139,7 @@ def _words() -> dict[str, _Word]:
 
 @functools.cache
 def _pattern(*, latin_only: bool) -> str:
-    """Return the pattern of all words, or of those in Latin letters, grouped by first letter."""
+    """Return the pattern of all words, or of those in the Latin alphabet, by first letter."""
     endings: dict[str, list[str]] = {}  # the rest of each word, by its first letter
     for word in sorted(_words(), key=len, reverse=True):
         if latin_only and word[0] > _LATIN:

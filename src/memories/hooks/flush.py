@@ -61,7 +61,7 @@ class Stored(NamedTuple):
 
     Attributes:
         turns: Number of new turns.
-        proposed: Number of new memories that wait for review.
+        proposed: Number of new memories that await review.
         summaries: Number of new session notes and new versions of existing ones.
     """
 
@@ -76,7 +76,7 @@ class Flushed(NamedTuple):
     Attributes:
         sessions: Number of sessions that had something to store.
         turns: Number of new turns.
-        proposed: Number of new memories that wait for review.
+        proposed: Number of new memories that await review.
         summaries: Number of new session notes and new versions of existing ones.
         waiting: Number of bytes that are still in the inbox.
         reasons: Sentences that say why events are still in the inbox or were moved away.
@@ -91,7 +91,7 @@ class Flushed(NamedTuple):
 
 
 def flush(home: str) -> Flushed:
-    """Store the inbox until no more events arrive, unless another process is already doing so."""
+    """Store events from the inbox until no more arrive, unless another process already does so."""
     if not os.path.isdir(os.path.join(home, files.INBOX)):
         return Flushed()
     flusher = _Flusher(home)

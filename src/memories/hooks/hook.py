@@ -1,9 +1,9 @@
-"""The process of `memory hook`: handles one host event in time, and never breaks the agent.
+"""The process of `memory hook`: handles one host event by a deadline, and never breaks the agent.
 
 The work runs in a child process. If the child crashes, waits for a lock, fills a disk or hangs in a
-library, the hook still exits with code 0 in time, prints a complete answer, an interim answer or
-nothing, and logs the reason in `hooks.log`. The parent does not touch the disk. This module imports
-almost nothing.
+library, the hook still exits with code 0 by the deadline, prints a complete answer, an interim
+answer or nothing, and logs the reason in `hooks.log`. The parent does not touch the disk. This
+module imports almost nothing.
 
 The life of an answer:
 

@@ -24,7 +24,7 @@ from memories.languages import gloss
 PREFERENCE, FACT, DECISION = "preference", "fact", "decision"
 MAX_CHARACTERS = 600  # maximum length of a sentence
 _MAX_SENTENCES = 500  # maximum number of sentences read in a message; a longer one was pasted
-# The minimum length of a sentence in Latin letters. After "remember", a sentence may be shorter.
+# The minimum length of a sentence in the Latin alphabet; after "remember", it may be shorter.
 _MIN_CHARACTERS, _MIN_WORDS = 12, 3
 _MIN_REMEMBER_CHARACTERS, _MIN_REMEMBER_WORDS = 6, 2
 _MIN_LETTERS = 0.6  # minimum fraction of a sentence that must be letters or spaces

@@ -227,7 +227,7 @@ def _record_shown(request: RecallRequest, context: HookContext, *, suspect_from:
     """
     facts: dict[str, object] = {session.SUSPECT_FROM: suspect_from}
     if context.error and _TOO_SLOW not in context.error:
-        # The next prompt reports only slow stores, so this error counts as reported.
+        # The next prompt should report a failure only if the store was too slow.
         facts[session.MISS_REPORTED] = suspect_from
     if context.shown or context.sentences:
         facts[session.SHOWN] = context.shown

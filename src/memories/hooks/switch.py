@@ -137,7 +137,7 @@ def _why_off(folders: "Sequence[str]") -> str:
             return f"memory off was run in {folder}"
     if any(line.startswith(PROJECT) for line in off):
         return _why_project_off(off, folders[0])
-    return ""  # no project is off, so the slow look-up of this folder's project isn't needed
+    return ""  # nothing is off by project, so skip looking up this folder's project, which is slow
 
 
 def _why_project_off(off: set[str], folder: str) -> str:

@@ -282,12 +282,12 @@ def _read_new_lines(
 
 
 def read_lines(host: str, path: str, start: int) -> Iterator[Line]:
-    """Yield a transcript's texts from a position on; an unfinished last line is left for later.
+    """Yield a transcript's texts from a position onward, but not from an unfinished last line.
 
     Args:
         host: The host.
-        path: The file, as an event named it.
-        start: The position. A file that is shorter is a new one, and is read from its beginning.
+        path: The path of the file, as given in an event.
+        start: The position, in bytes. A shorter file must be new, and is read from its beginning.
 
     Raises:
         UnknownTranscript: The path is not a file of this user in this host's folder.

@@ -22,7 +22,7 @@ _DIGITS = 12  # number of digits of a hash in a project's name
 _NAME_SETTING = ("memories", "project")  # section and name of the git setting
 
 MAX_REMOTE_CHARACTERS = 200
-# Other names of hosts, each with the host's usual name.
+# Alternative names of hosts, each with the host's usual name.
 _HOST_ALIASES = {
     "www.github.com": "github.com",
     "ssh.github.com": "github.com",

@@ -2,9 +2,9 @@
 languages.
 
 Each `.txt` file in this folder describes a language, with one line for each kind of word. To add a
-language, add a file, and its script or its code below. `_` stands for a space, `|` separates words
-with the same meaning, `*` stands for any ending. A file is read when a text in its language first
-occurs; English texts need none.
+language, add a file, and list the language in `LATIN` or its script in `_SCRIPTS`. `_` stands for a
+space, `|` separates words with the same meaning, `*` stands for any ending. A file is read when the
+first text in its language is met; English has no file.
 """
 
 import functools
@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-# Languages in Latin letters are recognized by their words; the others by their script.
+# Languages in the Latin alphabet are recognized by their words, the others by their script.
 LATIN = ("de", "fr", "es", "pt", "it", "nl", "pl", "tr", "fi", "vi")
 _SCRIPTS = (
     ("ru", "\u0400", "\u0530"),
@@ -181,7 +181,7 @@ def _lines(text: str) -> Mapping[str, Sequence[str]]:
 
 @functools.cache
 def _marks() -> Mapping[str, frozenset[str]]:
-    """Return words that identify each language with Latin letters; see tools/latin_words.py."""
+    """Return words that identify each language of `LATIN`; see tools/latin_words.py."""
     return {code: frozenset(entries) for code, entries in _lines(_read("latin")).items()}
 
 
@@ -268,7 +268,7 @@ def sense(word: str, codes: Sequence[str]) -> str:
     Returns:
         A number in digits, the English name of a month or a weekday, or one of these: "not" for a
         negation; "live" for a verb that takes one object at a time; "like" for a verb or noun that
-        may have many objects; "was" for a mark of the past; "in" for a preposition of place or
+        may have many objects; "was" for a marker of the past; "in" for a preposition of place or
         time; "with" for any other preposition; and "is", "has", "use", "prefer", "always", "every",
         "the", "a", "today", "yesterday" and "tomorrow" for words with that meaning.
     """

@@ -72,12 +72,12 @@ Reader = Callable[[re.Match[str], _Context], Iterator[Span]]
 
 
 def spans(text: str, now: datetime, years: Sequence[int]) -> list[Span]:
-    """Return the spans of days in a text.
+    """Return the ranges of days that a text refers to.
 
     Args:
         text: A question, such as "what did we decide last week?"
         now: When it is asked.
-        years: The years that a date without a year may mean; each gives a span of its own.
+        years: The years that a date without a year may refer to; each produces its own range.
     """
     text = " ".join(_in_english(text).split())
     lower = text.lower()

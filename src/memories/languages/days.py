@@ -109,7 +109,7 @@ def _translate_days(text: str, code: str) -> str:
 
 
 def _fill(form: str, code: str, match: re.Match[str]) -> str:
-    """Fill a form with the parts of a match, in English."""
+    """Return a form, filled in with the parts of a match, in English."""
     parts = match.groupdict()
     if "day" in parts:
         parts["day"] = numbers_in_figures(parts["day"])
@@ -317,7 +317,7 @@ def _counted_days(code: str) -> Iterator[_Reading]:
 
 @functools.cache
 def _units(code: str) -> Mapping[str, tuple[str, str]]:
-    """Return, for each name of a span of time, its unit and the number of units, usually 1."""
+    """Return the unit of each word for a span of time, and how many units it is, usually 1."""
     units: dict[str, tuple[str, str]] = {}
     for unit in _UNITS:
         for entry in words(code)[unit]:

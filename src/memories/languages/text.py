@@ -291,7 +291,7 @@ def _words(text: str) -> list[str]:
 
 
 def _open_end(word: str) -> str:
-    """Return a term for a word's beginning; the word itself if it is short or in Latin letters."""
+    """Return a term for a word's beginning, or the word itself if it is short or Latin."""
     if len(word) < 4 or is_latin(word):
         return word
     return f"{word[: max(4, len(word) - 2)]}*"

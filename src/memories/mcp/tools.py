@@ -180,7 +180,7 @@ class Tools:
         return Own.of(self.memories)
 
     def _names_of(self, project: str) -> str | Collection[str] | None:
-        """Return a project as `Memories.search` takes it; `.` is the working folder's project."""
+        """Return the names of a project for a search; `.` is the working folder's project."""
         if project != ".":
             return find_project(project)
         projects = self._own().projects

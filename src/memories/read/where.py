@@ -195,7 +195,7 @@ class _Parser:
         if self._depth > MAX_DEPTH:
             raise error_at(
                 token.place,
-                f"it is nested more than {MAX_DEPTH} deep; write it with fewer brackets",
+                f"it is nested more than {MAX_DEPTH} levels deep; write it with fewer brackets",
             )
         node = Not(self._term()) if token.kind == "word" else self._in_brackets(token)
         self._depth -= 1

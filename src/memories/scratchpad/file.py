@@ -44,7 +44,7 @@ Fingerprint = tuple[int, int, int] | None  # identifies a version of the file; N
 
 
 class Overtaken(Exception):
-    """A person has saved the file since it was read, so replacing it would lose their edits."""
+    """The user has saved the file since it was read, so replacing it would lose their edits."""
 
 
 class Place(NamedTuple):
@@ -82,7 +82,7 @@ class Place(NamedTuple):
 
 
 def place_of(config: "Config", namespace: str) -> Place:
-    """Return the place of a namespace's scratchpad, which mirrors the store in the settings."""
+    """Return the location of a namespace's scratchpad, which mirrors the configured store."""
     stamp = ""
     database = local_path(config.store) if config.store.startswith("sqlite:") else None
     if database is not None:

@@ -29,7 +29,7 @@ from memories.stores.records import Collection, Record, Ref
 
 MIN_SHARE = 1 / 3  # a hit contains at least this fraction of a question's words
 # If a question has at least this many significant words, an entry that contains them all answers
-# the question without the store.
+# it, and the store is not searched.
 ENOUGH_WORDS = 2
 MIN_STEM = 4  # minimum length of a word that also matches with a different ending
 _WORD_WEIGHT, _HEAT_WEIGHT = 0.7, 0.3  # weights of the words and of the heat in a score

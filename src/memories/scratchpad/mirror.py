@@ -199,7 +199,7 @@ class _Batch:
         elif change.ended_at is not None or change.fields.get("corrected_by"):
             self._drop(change.ref)
             if change.fields.get("corrected_until") is not None:
-                self.is_unclear = True  # a refresh finds the time at which to show it again
+                self.is_unclear = True  # a refresh works out when to show it again
         else:
             self.is_unclear = True
             reinforced_at = change.fields.get("reinforced_at")

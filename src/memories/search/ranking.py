@@ -313,7 +313,7 @@ def _score_all(
 
 
 def _score(row: int, features: Features, best_word_score: float, rules: RankingRules) -> Ranked:
-    """Return a candidate with its score: the fused score, changed by its age and use if it is a
+    """Return a candidate with its score: the fused score, adjusted for age and use if it is a
     memory.
     """
     ranked = Ranked(row, features, float(fuse(features.evidence, best_word_score, rules.weight)))
@@ -424,7 +424,7 @@ def _apply_formula(ranked: Ranked, relevance: Relevance) -> Ranked:
 
 
 def _reason_to_drop(features: Features, best_similarity: float, rules: RankingRules) -> str:
-    """Return why a candidate does not answer; empty if it may answer.
+    """Return why a candidate is not a hit; empty if it may be one.
 
     `best_similarity` is the best similarity of all candidates.
     """

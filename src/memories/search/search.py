@@ -215,8 +215,8 @@ def _parse_filter(lookup: Lookup, filters: SearchFilters, now: datetime) -> Filt
     if filters.get("pending"):
         if where.as_of is not None or collections != COLLECTIONS["memories"]:
             raise InvalidInput(
-                "pending finds memories that await review now; don't combine it with as_of, "
-                "history or all"
+                "pending finds memories that are awaiting review now; don't combine it with "
+                "as_of, history or all"
             )
         where = only_pending(where)
     for name in ("conversation", "role", "speaker"):
@@ -374,7 +374,7 @@ def _make_rules(request: SearchRequest, bounds: NoiseBounds) -> RankingRules:
 
 # --- the newer of two hits about one subject comes first
 # A correction in different words isn't linked to the memory that it replaces (see
-# `write.compare.corrections`), and a question often resembles the older memory more. Both stay
+# `write.compare.corrections`), and a question is often closer to the older memory. Both remain
 # hits; only their order changes.
 
 

@@ -41,8 +41,8 @@ _MARK = "memories.store"  # key in our collections' metadata that names their st
 _BATCH = 1_000  # maximum number of ids per request; the server's SQLite allows 32,766 values
 # A list of more than 5,461 strings makes the server refuse all later writes to the collection.
 _MAX_WORDS, _MAX_LABELS = 4_000, 1_000
-# The fields of the points that contain the words: the words, whether the record has more such
-# points, and the record's id.
+# The fields of a point with words: the words, whether its record has more such points, and the
+# record's id.
 _WORDS, _LONG, _OF = "words", "long", "of"
 _SEARCHED_FIELDS = frozenset((*FIELDS, _WORDS, _LONG, _OF))
 _PREFIX_LENGTH = 4  # length of the prefix by which a word can be found
@@ -430,9 +430,9 @@ def _to_points(scope: str, answer: Any) -> list[Point]:
 def _has_term(scope: str, term: "Term") -> dict[str, Any]:
     """Return the condition for points whose records may contain a term.
 
-    The words of a long record are spread over several points, so possibly no single point contains
-    all words of the term. So the points of a long record match if they contain any of the words;
-    the caller checks the records.
+    The words of a long record are spread over several points, so there may be no single point
+    with all words of the term. A long record's points therefore match if they contain any of the
+    words; the caller checks the records.
     """
     *words, last = term.tokens
     words += _prefix(last) if term.open_ended else [last]

@@ -53,9 +53,7 @@ class Damaged:
         self._count = 0
 
     def note(self, finding: Finding) -> None:
-        """Remember a damaged part that an answer leaves out; a part that is noted again counts as
-        new.
-        """
+        """Record a damaged part that a result leaves out; if recorded before, it counts as new."""
         with self._lock:
             self._count += 1
             name = finding.what if finding.ref is None else finding.ref
@@ -65,11 +63,11 @@ class Damaged:
                 self._findings.popitem(last=False)
 
     def mark(self) -> int:
-        """Return a mark for `since`, which then returns only findings noted later."""
+        """Return a mark for `since`, which then returns only findings recorded later."""
         return self._count
 
     def since(self, mark: int = 0) -> tuple[Finding, ...]:
-        """Return the findings that any thread noted after a mark; by default all findings."""
+        """Return the findings that any thread recorded after a mark; by default all findings."""
         with self._lock:
             return tuple(finding for number, finding in self._findings.values() if number > mark)
 

@@ -248,7 +248,7 @@ class LoggedStore(StoreWrapper):
         self._local.notes += [note for note in notes if note.ref.collection in SEARCHED]
 
     def _write_entries(self, notes: Sequence[_Note]) -> None:
-        """Add entries for the noted actions.
+        """Add entries for the actions in these notes.
 
         Namespaces are processed in a fixed order, because a store may lock each of them.
         """

@@ -279,7 +279,7 @@ class Store(Protocol):
         """Return the status, read from disk: a result proves that the store answers."""
 
     def refs(self, where: Filter) -> list[Ref]:
-        """Return the addresses of records in the order of group and position.
+        """Return the addresses of records, ordered by group and position.
 
         Their content isn't read, so damaged records are included. Any record can be removed by its
         address.

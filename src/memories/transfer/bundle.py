@@ -82,7 +82,7 @@ class Bundle(NamedTuple):
 
 
 def digest(text: str) -> str:
-    """Return the digest of a text, which shows later whether the text was edited."""
+    """Return the digest of a text, which is used later to tell whether it was edited."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
@@ -170,7 +170,7 @@ def _paths(memories: Sequence[Sequence[Mapping[str, Any]]]) -> Iterator[str]:
     """Yield a path for each memory: namespace, project, and the beginning of its first text.
 
     The path survives updates of the memory, because its first text never changes. Memories that
-    are deleted or wait for review have folders of their own.
+    are deleted or await review have folders of their own.
     """
     for rows in memories:
         first, last = rows[0], rows[-1]
@@ -287,7 +287,7 @@ def read(folder: Path) -> Bundle:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Yield the files of memories in a folder; links are not followed."""
+    """Yield the memory files in a folder; links are not followed."""
     for base, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):

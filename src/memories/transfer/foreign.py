@@ -1,4 +1,4 @@
-"""Imports files of other programs: messages become turns, and statements wait for review.
+"""Imports files of other programs: messages become turns, and statements await review.
 
 An import writes in small transactions and recognizes items that are already stored: a turn by its
 message id, a statement by its text. So it can be interrupted at any moment, and a second run adds
@@ -49,7 +49,7 @@ class Terms(NamedTuple):
         source: The name of the source.
         namespace: The namespace to which everything is written.
         origin: The origin of all imported records, which contains the id of the import.
-        trusted: Whether the user vouches for the statements, so that none waits for review.
+        trusted: Whether the user vouches for the statements, so that none has to be reviewed.
         redactor: Removes secrets; None to keep them.
         now: The current time, used for items without a time. Times in the future are ignored.
         dry_run: Store nothing; only count the new items.
@@ -73,7 +73,7 @@ class Counts:
         memories: New statements.
         known: Messages and statements that were stored before.
         conversations: Ids of the conversations with new messages.
-        pending: Statements that wait for review.
+        pending: Statements that await review.
         skipped: The number of items left out, by reason.
         redacted: The number of secrets removed, by kind.
         without_vector: New turns and statements without a vector, since there is no embedder.
@@ -373,7 +373,7 @@ class Importer:
     def _without_known(self, batch: Batch) -> Batch:
         """Return a batch without statements that are already imported or equal to a memory.
 
-        Statements that only resemble a memory wait for review, where a person sees both.
+        Statements that only resemble a memory await review, where a person sees both.
         """
         drafts: list[Prepared] = []
         for prepared in batch.drafts:

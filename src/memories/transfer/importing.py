@@ -66,7 +66,7 @@ class Imported:
         redacted: How many secrets of each kind were removed.
         unchecked: Whether the file may be incomplete: an export in the first version of the format
             lacks the last line, which marks the end.
-        pending: How many memories wait for review, by namespace.
+        pending: How many memories await review, by namespace.
         proposals: How many proposals by `memory tidy` were left out of a foreign file.
     """
 
@@ -312,7 +312,7 @@ class _Importer:
         self._count(new, refused)
 
     def _check_readable(self, batch: Sequence[Line]) -> None:
-        """Raise an error if the store can't read a place to which the batch adds records.
+        """Raise an error if the store can't read a namespace to which the batch adds records.
 
         No transaction is begun, since that would create the store.
         """

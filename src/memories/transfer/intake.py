@@ -1,7 +1,7 @@
 """Reads the lines of an export, and changes its records on their way into a store.
 
 Nothing proves who wrote a foreign file, so its records get the origin `imported` instead of their
-own, and the memories among them wait for review.
+own, and the memories among them await review.
 """
 
 from collections.abc import Callable, Container, Generator, Iterable, Iterator, Sequence
@@ -60,7 +60,7 @@ class Intake(NamedTuple):
 
     Attributes:
         foreign: The id of this import if nothing proves that the file is ours. In that case, the
-            origins in the file are ignored, its memories wait for review, and nothing is added to
+            origins in the file are ignored, its memories await review, and nothing is added to
             existing memories and conversations. If this is None, records are stored as they are,
             and a `LoggedStore` determines their origins.
         redactor: Removes secrets; None to keep them.
@@ -245,10 +245,10 @@ def hold_for_review(batch: Sequence[Line], import_id: str) -> list[Line]:
 
 
 def is_proposal(record: Record) -> bool:
-    """Return whether a record waits for review and proposes to change a memory; see `write.tidy`.
+    """Return whether a record awaits review and proposes to change a memory; see `write.tidy`.
 
-    Proposals in a foreign file are not imported: such a file can't change a memory, and without the
-    change, accepting the text would store it as a memory.
+    Proposals in a foreign file are not imported: such a file must not change a memory, and without
+    the change, accepting the proposal would store its text as a memory.
     """
     return record.ended_by == PENDING and record.fields.get("tidy", "{}") != "{}"
 

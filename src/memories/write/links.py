@@ -8,7 +8,7 @@ A link is made when
 
 - a new memory (`write.create`) or an accepted one (`write.review`) corrects others, or a person
   accepts a proposal of `memory tidy` to link two memories (`link_correction`);
-- a corrected memory is stated again, by storing its text again or by confirming it
+- a corrected memory is restated, by storing its text again or by confirming it
   (`update_links_after_restating`), or by an update to another value (`update_links_after_change`);
   it moves to the end of its chain (`move_to_end_of_chain`);
 - a memory leaves the middle of a chain: its neighbours are linked to each other (`leave_chains`);
@@ -240,7 +240,7 @@ def remove_link(store: Store, record: Record, older_id: str) -> Record | None:
 
 
 def update_links_after_restating(store: Store, latest: Record, new: Record) -> Record:
-    """Return the next version of a memory whose text was stated again, with its links. If newer
+    """Return the next version of a memory whose text was restated, with its links. If newer
     memories corrected it, it moves to the end of their chain.
 
     Args:
@@ -314,7 +314,7 @@ def _find_rest_of_chain(store: Store, record: Record) -> list[Record]:
 
 
 def move_to_end_of_chain(store: Store, latest: Record, new: Record, end: Record) -> Record:
-    """Return the next version of a memory that was stated again, linked as the correction of the
+    """Return the next version of a memory that was restated, linked as the correction of the
     memory at the end of its chain. If that link was removed for good, the version has no links.
 
     Args:

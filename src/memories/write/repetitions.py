@@ -187,7 +187,7 @@ class Repetition(NamedTuple):
         differences = find_differences(self.record, self.draft)
         is_limited = isinstance(self.draft.valid_until, datetime)
         if not is_limited and versions.has_expired(self.record, self.at):
-            # An expired memory that is stated again is valid again.
+            # An expired memory that is restated is valid again.
             new_fields = {**differences.new_fields, "valid_until": ""}
             differences = differences._replace(new_fields=new_fields)
         superseding = () if self.draft.supersedes is None else ("supersedes",)

@@ -194,7 +194,7 @@ class Rollback(NamedTuple):
             return Change("pend", latest, then) if is_live else None
         if not is_live:
             return Change("restore", latest, then)
-        # A memory that was stated again may have new links.
+        # A memory that was restated may have new links.
         correction_id = versions.read_linked_correction_id(then, self.to)
         has_other_correction = correction_id != latest.fields.get("corrected_by")
         is_restated = then.ref != latest.ref and has_other_correction

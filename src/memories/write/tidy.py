@@ -338,7 +338,7 @@ def _find_reworded(writer: Writer, record: Record, rivals: Sequence[Candidate]) 
 
 
 def _is_older(record: Record, other: Record) -> bool:
-    """Return whether the text of a memory was stated before that of another one."""
+    """Return whether a memory's text was stated before another's."""
     stated_at, other_stated_at = versions.stated_at(record), versions.stated_at(other)
     return (stated_at, record.ref.group) < (other_stated_at, other.ref.group)
 

@@ -144,7 +144,7 @@ class ServiceClient:
         return EmbedderError(f"{name} refused the request{because}")
 
     def _message(self, answer: Answer) -> str:
-        """Return the error message in an answer, shortened to one line."""
+        """Return the error message in a response, shortened to one line."""
         shape = answer.value
         if not isinstance(shape, dict):
             return ""

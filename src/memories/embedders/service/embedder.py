@@ -246,11 +246,11 @@ _CLOSE = 2
 
 
 class Rest:
-    """The pause in requests after a service failed, recorded in a file that all processes with the
-    same home share. Losing the file costs one attempt.
+    """Pauses requests after a service has failed. All processes with the same home share the pause
+    through a file; losing the file costs one attempt.
 
-    A failure applies only to callers who would not wait much longer than the caller whose request
-    failed: a hook gives up after a fraction of a second, which says little about the service.
+    Callers that would wait much longer than the one whose request failed are not paused: a hook
+    gives up after a fraction of a second, which says little about the service.
     """
 
     def __init__(self, home: Path, service: str, clock: Callable[[], float]) -> None:

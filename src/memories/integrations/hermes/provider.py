@@ -31,7 +31,8 @@ RECALL_SECONDS = 2.0
 RECALL_CHARACTERS, RECALL_TOKENS = 8_000, 1_500
 MAX_RESULTS = 20
 _LOCAL = ("", "cli", "tui", "desktop")  # platforms with one user
-_TYPES = {"user": "preference", "memory": "fact"}  # tag `type` for each target of Hermes's own tool
+# the tag `type` for each target of Hermes's built-in tool
+_TYPES = {"user": "preference", "memory": "fact"}
 _TEXT = {"type": "string"}
 TOOLS: tuple[dict[str, Any], ...] = (
     {

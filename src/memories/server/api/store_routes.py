@@ -171,7 +171,7 @@ def _store(
     call: Call, spool: IO[bytes], names: tuple[str, ...] | None, *, trusted: bool, dry_run: bool
 ) -> tuple[Imported, str | None]:
     """Check an export and store it. Return the result, and the import's id if the imported records
-    wait for review.
+    await review.
 
     A token belongs to a program; only a person, on the page, can decide to trust a file.
     """

@@ -184,9 +184,7 @@ def _history(memories: "Memories", request: PageRequest) -> "History":
 
 
 def _visible_since(memories: "Memories", history: "History") -> str | None:
-    """Return the time at which a memory became visible; None if it waits for review or was
-    rejected.
-    """
+    """Return when a memory became visible; None if it awaits review or was rejected."""
     first = next((version for version in history.versions if version.ended_by != PENDING), None)
     if first is None:
         return None
@@ -306,7 +304,7 @@ _REVIEW_PAGE = 50
 
 
 def review(memories: "Memories", request: PageRequest) -> View:
-    """List memories that wait for review, newest first, each with those that resemble it."""
+    """List memories that await review, newest first, each with those that resemble it."""
     if request.as_of:
         why = (
             "The store doesn't record when a memory stopped waiting, so only the present is shown."

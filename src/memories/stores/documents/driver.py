@@ -181,12 +181,12 @@ class Driver(Protocol):
         """Remove points; ids that don't exist are ignored."""
 
     def get(self, part: Part, ids: Sequence[str]) -> list[Point]:
-        """Return the existing points among these ids, without vectors and words, in any order."""
+        """Return the points with these ids that exist, without vectors or words, in any order."""
 
     def find(self, part: Part, where: Where, *, limit: int | None = None) -> list[Point]:
-        """Return the points that meet the conditions, without vectors and words, in any order.
+        """Return the points that meet the conditions, without vectors or words, in any order.
 
-        With a limit, these are the same points each time.
+        With a limit, repeated calls return the same points.
         """
 
     def ids(self, part: Part, where: Where) -> list[str]:

@@ -230,7 +230,7 @@ def _read_all(driver: Driver, part: Part, damaged: Damaged) -> list[Stored]:
 
 
 def _unlisted_labels(driver: Driver, part: Part, records: list[Stored]) -> set[str]:
-    """Return the labels of records that are missing from the list of labels."""
+    """Return the labels that records have but the list of labels lacks."""
     labels = set(itertools.chain.from_iterable(labels_of(stored.record) for stored in records))
     return labels.difference(driver.ids(part._replace(kind=Kind.LABELS), []))
 

@@ -170,7 +170,7 @@ class Search:
         return [ref_at(self._where, place) for place in places]
 
     def _get_cached(self, refs: Iterable[Ref]) -> list[Stored]:
-        """Return the cached records of these refs, without those that don't match."""
+        """Return the cached records with these refs, except any that don't match."""
         records = [self._cache[ref] for ref in refs]
         return [stored for stored in records if stored is not None]
 
@@ -187,7 +187,7 @@ class Search:
         return self._words[ref]
 
     def _find_terms(self, terms: Sequence[str]) -> tuple[Corpus, dict[str, set[Place]]]:
-        """Return the statistics for BM25, and the places of the records that contain each term."""
+        """Return the statistics for BM25, and the records that contain each of the rarer terms."""
         parsed_terms: dict[str, Term] = {}
         for term in terms:
             parsed = parse(term)
@@ -212,7 +212,7 @@ class Search:
         return Corpus(total, max(mean_length, 1.0), counts), holders
 
     def _find_holders(self, term: Term) -> set[Place]:
-        """Return the places of the records that contain a term."""
+        """Return the positions of the records that contain a term."""
         places: set[Place] = set()
         for part in self._parts:
             places.update((part.namespace, name) for name in self._view.driver.holders(part, term))

@@ -50,7 +50,7 @@ def _reading(method: str) -> Any:
 
 
 class FilesStore(Store):
-    """Implements `Store` on a folder of files; see `log` for their lines, and `index` for searches.
+    """Implements `Store` on a folder of files; see `log` for the format and `index` for searches.
 
     If a write makes a namespace too large, the folder moves to a larger store while it is still
     locked. From then on, this store has the guarantees of the larger one.

@@ -334,8 +334,8 @@ def read_extent(db: Transaction, selected: Selection) -> Extent:
 def records_of(rows: Iterable[Sequence[Any]], damaged: Damaged) -> dict[int, Record]:
     """Return the records in rows of `RECORDS`, keyed by seq, in the order of the rows.
 
-    Damaged records are left out and noted. The server's checksums detect damaged pages, but other
-    programs may write to its tables.
+    Damaged records are left out and recorded. The server's checksums detect damaged pages, but
+    other programs may write to its tables.
     """
     records: dict[int, Record] = {}
     for row in rows:

@@ -30,7 +30,7 @@ _INDEXED_BYTES = 900_000  # maximum size of a record's distinct tokens; an index
 
 
 class _Corpus(NamedTuple):
-    """The live or the ended records in some namespaces."""
+    """The number and mean length of the live records, or of the ended ones, in some namespaces."""
 
     ended: bool
     documents: int

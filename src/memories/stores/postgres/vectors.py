@@ -264,7 +264,7 @@ def check_space(used: Vectors, space: Space) -> Vectors:
 def unstaged(
     db: Transaction, space: Space, collection: Collection, limit: int, damaged: Damaged
 ) -> list[Record]:
-    """Return records that have no vectors in a space; damaged ones are left out and noted."""
+    """Return records that have no vectors in a space; damaged ones are left out and recorded."""
     vectors = _find(db, space)
     sql = f"{RECORDS} WHERE r.collection = '{collection}' AND (r.namespace, r.seq) > (%s, %s)"
     if vectors is not None:

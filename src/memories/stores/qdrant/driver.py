@@ -33,9 +33,9 @@ _MAX_BYTES = 24_000_000  # maximum size of a request; the server accepts 32 MiB
 _MAX_PARTS = 1_000_000
 _TRIES = 20
 
-# Our fields in a payload: the part, the name in the part, a revision that every change renews, and
-# the tokens. The tokens include prefixes of words, marked by a "^"; no token itself begins with a
-# "^".
+# Our fields in a payload: the part, the name in the part, a revision that differs after every
+# change, and the tokens. The tokens include prefixes of words, marked by a "^"; no token itself
+# begins with a "^".
 PART, NAME, _REVISION, _WORDS, _PREFIX_MARK = "_part", "_id", "_rev", "_words", "^"
 _STATE = "state"
 _WITHOUT_WORDS = {"exclude": [_WORDS]}

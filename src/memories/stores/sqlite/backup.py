@@ -162,7 +162,7 @@ def copy_in(source: Path, target: Path) -> int:
         The number of memories and turns.
 
     Raises:
-        StoreDamaged: The file is not a sound store.
+        StoreDamaged: The file is not an intact store.
         SchemaTooNew: A newer program wrote it.
     """
     with sqlite_errors(source), open_apart(source) as db:

@@ -516,7 +516,7 @@ def set_state(db: apsw.Connection, marker: Marker) -> None:
 
 
 def count_missing_commits(connection: apsw.Connection, commit_note: CommitNote | None) -> int:
-    """Return how many commits, up to the noted one, are missing from the file."""
+    """Return how many commits, up to the one in a note, are missing from the file."""
     if commit_note is None:
         return 0
     marker, is_restored = state(connection)

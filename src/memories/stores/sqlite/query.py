@@ -1,7 +1,7 @@
 """Turns filters into SQL conditions, and reads and counts the matching records.
 
 Damage in one record doesn't affect others: a row that can't be decoded or doesn't match its
-checksum is left out and noted.
+checksum is left out and recorded.
 """
 
 import json
@@ -135,7 +135,7 @@ def records_of(
 ) -> dict[int, Record]:
     """Return the records for rows of `READ` by their seq, in the same order.
 
-    Damaged records are left out and noted.
+    Damaged records are left out and recorded.
     """
     labels = labels_of(db, [row[9] for row in rows])
     records: dict[int, Record] = {}

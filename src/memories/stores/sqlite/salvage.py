@@ -150,7 +150,7 @@ class _Names(NamedTuple):
 def _find_in_pages(path: Path) -> Iterator[tuple[int, Record]]:
     """Yield the intact records in all pages, with their seqs.
 
-    A record may be found twice, live and ended; its ended state is yielded last.
+    A record may be found twice, once live and once ended; the ended one is yielded last.
     """
     columns = _record_columns()
     names = _find_names_in_pages(path)

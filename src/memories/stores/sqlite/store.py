@@ -85,8 +85,8 @@ class SQLiteStore:
         Args:
             path: The file.
             space: The space of the vectors to write and search; None in keyword-only mode.
-            compact: Whether to store vectors in the compact form if they are the store's first
-                ones or replace all others.
+            compact: Whether to use the compact form for vectors that are the first in the store or
+                replace all existing ones.
         """
         self.damaged = Damaged()
         self._file = SQLiteFile(path)

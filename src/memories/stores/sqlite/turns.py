@@ -186,7 +186,7 @@ class TurnSearch(NamedTuple):
 def _read_sound(
     db: apsw.Connection, rows: Sequence[Row], vectors: VectorIndex | None, damaged: Damaged
 ) -> _Rows:
-    """Return rows of `_PLACE` as columns, with their codes; damaged rows are left out and noted."""
+    """Return rows of `_PLACE` as columns, with their codes; leave out and record damaged rows."""
     try:
         return _to_columns(db, rows, vectors)
     except StoreDamaged:

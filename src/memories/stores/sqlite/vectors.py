@@ -527,7 +527,7 @@ def _is_of_pools(
 
 
 def _find_indexes(seqs: "NDArray[np.int64]", wanted: "NDArray[np.int64]") -> "NDArray[np.int64]":
-    """Return all indexes at which the wanted values occur in `seqs`, which are ascending."""
+    """Return the indexes of all wanted values in `seqs`, which is sorted in ascending order."""
     first = np.searchsorted(seqs, wanted, "left")
     counts = np.searchsorted(seqs, wanted, "right") - first
     if (counts == 1).all():

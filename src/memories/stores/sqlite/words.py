@@ -438,7 +438,7 @@ def document_count(db: apsw.Connection, selected: Selection) -> int:
 
 
 class _Corpus(NamedTuple):
-    """The live or the ended records in the selected namespaces, and the table of their words."""
+    """The size of the live records, or of the ended ones, and the table of their words."""
 
     table: str
     pools: tuple[int, ...]

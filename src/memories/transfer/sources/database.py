@@ -139,7 +139,7 @@ def _remove_names(connection: Any, folder: Path) -> None:
 def _copy(file: Path, copy: Path) -> None:
     """Copy a database and its log; copy them again if a program wrote to them in the meantime."""
     if not file.is_file():
-        raise InvalidInput(f"{shown(file.name)} is not a regular file; copy its content to one")
+        raise InvalidInput(f"{shown(file.name)} is not a regular file; copy its contents to one")
     try:
         with file.open("rb") as stream:
             start = stream.read(16)

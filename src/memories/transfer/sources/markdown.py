@@ -71,7 +71,7 @@ class Page(NamedTuple):
 
 
 def locate(home: Path) -> Iterable[Path]:
-    """Yield agents' files of instructions and memories, in the home and in the current folder."""
+    """Yield agents' instruction and memory files in the home folder and the current folder."""
     for pattern in _IN_HOME:
         yield from sorted(home.glob(pattern))
     for pattern in INSTRUCTIONS:

@@ -152,8 +152,8 @@ class Reader:
         with open_named(file, lambda path, flags: os.open(path, flags | _NOFOLLOW)) as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
                 raise InvalidInput(
-                    f"cannot read {shown(str(file))}: it is not a regular file; copy its content "
-                    "to one"
+                    f"cannot read {shown(str(file))}: it is not a regular file; copy its contents "
+                    "to one and import that"
                 )
             yield stream
 

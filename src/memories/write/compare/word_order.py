@@ -215,8 +215,9 @@ def _is_name_with_role(name: Sequence[Word], role: Sequence[Word]) -> bool:
 
 
 def _sort_pair(words: Sequence[Word]) -> list[Word]:
-    """If a text contains "A and B" once, sort the two alphabetically. They must be names that form
-    a whole subject or object, or other words at the end of a sentence, after "is" or a preposition.
+    """Sort the words around "and" alphabetically, if a text contains one "and" and their order
+    doesn't matter: for names at the start or end of the text, and for any other words at its end
+    after "is" or a preposition, unless they may be verbs.
     """
     words = list(words)
     ands = [i for i, word in enumerate(words) if word.key == "and"]
