@@ -32,7 +32,7 @@ _PORT = "port must be a whole number from 0 to 65535"
 _IDLE = "idle must be a whole number of minutes, 1 or more"
 
 
-_TIMEOUT_SECONDS = 10.0  # how long to wait for a running server's answer
+_TIMEOUT_SECONDS = 10.0  # how long to wait for a running server's response
 
 
 class StartServer(NamedTuple):

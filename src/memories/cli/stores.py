@@ -114,7 +114,7 @@ def temporary_copy(write: Callable[[IO[bytes]], object]) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def name_place(place: str, consequence: str) -> Iterator[None]:
-    """Turn a system error in the `with` block into one that states the place and consequence."""
+    """Turn a system error in the `with` block into one that states the path and the consequence."""
     try:
         yield
     except (BrokenPipeError, MemoriesError):

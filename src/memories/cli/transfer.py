@@ -140,7 +140,7 @@ def _find_source(source: str, path: str | None) -> tuple[str | None, Sequence[Pa
     """Return the name of a source and its paths; None for a file that may be an export.
 
     Raises:
-        InvalidInput: The source is unknown, or has no files in the usual places.
+        InvalidInput: The source is unknown, or has no files in the usual locations.
     """
     from memories.transfer.sources import locate, recognize
 

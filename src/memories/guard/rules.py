@@ -97,7 +97,7 @@ def _parse_token(line: str) -> Rule:
 
 MAX_PATTERN = 500
 MAX_KEYWORDS = 20
-MAX_STEPS = 20_000  # maximum number of steps that a pattern may take at one place in a text
+MAX_STEPS = 20_000  # maximum number of steps that a pattern may take at one position in a text
 BEFORE = 40  # how many characters before its keyword a match may begin
 _NAME = r"[a-z][a-z0-9_]{0,39}"
 _MANY = 10**12
@@ -169,7 +169,7 @@ def _check_pattern(pattern: str) -> str:
 
 @functools.cache
 def count_steps(pattern: str) -> int | None:
-    """Return the maximum number of steps that a pattern takes at one place in a text; None if there
+    """Return the maximum number of steps that a pattern takes at a position in a text; None if there
     is no limit.
 
     This is an estimate from the structure: a part is tried once for each way in which the parts

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from memories.embedders import Embedder
     from memories.read.selector import Selector
 
-Position = tuple[str, int, str]  # a record's place in a listing: id, version, namespace
+Position = tuple[str, int, str]  # a record's position in a listing: id, version, namespace
 Selects = Callable[[Record], bool]
 
 

@@ -190,7 +190,7 @@ class _Considering(Sequence[Considered]):
 
 
 class SearchResult(NamedTuple):
-    """A search's candidates, and their places in the ranking."""
+    """A search's candidates, and their positions in the ranking."""
 
     store: Store
     query: Query

@@ -412,7 +412,7 @@ def put_newer_first(
 
 
 def _is_examined(ranked: Ranked, gathered: Gathered) -> bool:
-    """Return whether a candidate's place may change: it is a memory that is a hit, or would be with
+    """Return whether a candidate may be moved: it is a memory that is a hit, or would be with
     a higher limit.
 
     Memories that are pinned, consist of the question's words, or are from a day in the question

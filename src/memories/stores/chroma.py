@@ -353,7 +353,7 @@ class ChromaDriver:
         self._client.close()
 
     def _read(self, part: Part, action: str, body: Any, contents: str = "") -> Any:
-        """Return the answer from a part's collection; None if the collection doesn't exist."""
+        """Return the response from a part's collection; None if the collection doesn't exist."""
         method = "GET" if body is None else "POST"
         for _ in range(2):
             collection_id = self._find_id(part, contents)

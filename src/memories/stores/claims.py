@@ -59,7 +59,7 @@ class Claims(Protocol):
         ...
 
     def settle(self, claim: Claim, summary: dict[str, Any] | None) -> None:
-        """End a request and save a summary of its answer; None keeps the existing summary."""
+        """End a request and save a summary of its response; None keeps the existing summary."""
         ...
 
     def drop(self, claim: Claim) -> None:

@@ -278,7 +278,7 @@ class Finding(NamedTuple):
     """A problem in a store.
 
     Attributes:
-        what: The problem and its place, as part of a sentence.
+        what: The problem and its location, as part of a sentence.
         remedy: Advice to the user, such as a command to run.
         derived: Whether `Store.repair` can rebuild the damaged part from the records.
         ref: The damaged record's address, by which it can be forgotten; None if the problem isn't

@@ -108,7 +108,7 @@ class ServiceClient:
         return answer
 
     def _refusal(self, answer: Answer) -> Failed | EmbedderError:
-        """Return the error for an answer without vectors: `Failed` if it is temporary, else an
+        """Return the error for a response without vectors: `Failed` if it is temporary, else an
         `EmbedderError`.
         """
         name, status, message = self.service.shown, answer.status, self._message(answer)

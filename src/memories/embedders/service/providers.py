@@ -1,4 +1,4 @@
-"""Embedding services and the models that they offer: addresses, requests, answers and settings."""
+"""Embedding services and their models: addresses, requests, responses and settings."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -182,9 +182,7 @@ class Provider:
 
 
 def _in_order(answer: Any) -> list[Any]:
-    """Return the vectors of an answer in OpenAI's shape, in the order of their indexes if they have
-    any.
-    """
+    """Return the vectors of a response in OpenAI's shape, ordered by index if they have one."""
     rows = answer["data"]
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise TypeError
@@ -197,7 +195,7 @@ def _in_order(answer: Any) -> list[Any]:
 
 
 def _by_type(answer: Any) -> list[Any]:
-    """Return an answer's vectors; Cohere groups them by type of number, Ollama doesn't."""
+    """Return a response's vectors; Cohere groups them by type of number, Ollama doesn't."""
     vectors = answer["embeddings"]
     if isinstance(vectors, dict):
         vectors = vectors["float"]

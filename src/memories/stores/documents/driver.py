@@ -220,7 +220,7 @@ class Driver(Protocol):
         """Release connections."""
 
 
-_READ_SECONDS = 10  # timeout for connecting, and for the beginning of the answer
+_READ_SECONDS = 10  # timeout for connecting, and for the beginning of the response
 _WRITE_SECONDS = 120  # timeout for a write: it may be large, and the server may be busy
 _SILENT_SECONDS = 10  # pause after a timeout before the server is asked again
 _MAYBE_DONE = (408, 502, 504)  # after such a status, the request may have been carried out
@@ -290,18 +290,18 @@ class StoreClient:
         )
 
     def temporary_error(self, answer: Answer, reason: str) -> StoreUnreachable:
-        """Return the error for an answer that asks the client to try again later."""
+        """Return the error for a response that asks the client to try again later."""
         return StoreUnreachable(
             f"{self.address} is not ready (status {answer.status}): {reason}; try again later"
         )
 
     @staticmethod
     def is_temporary(answer: Answer) -> bool:
-        """Return whether an answer only asks the client to try again later."""
+        """Return whether a response only asks the client to try again later."""
         return answer.status in _TRY_LATER
 
     def close(self) -> None:
-        """Close the connections; a connection in use is closed when its answer has arrived."""
+        """Close the connections; a connection in use is closed when its response has arrived."""
         self._client.close()
 
     def _explain(self, exc: NoAnswer, *, writes: bool) -> str:

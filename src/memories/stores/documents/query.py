@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 # A record's namespace and id. It takes less memory than a `Ref`, which matters because a server
-# lists thousands of places for each record that is read.
+# lists thousands of positions for each record that is read.
 Place = tuple[str, str]
 
 _FIX = "run: memory doctor --fix"
@@ -53,7 +53,7 @@ class View:
         self.damaged = damaged
 
     def places(self, where: Filter, *more: Condition) -> set[Place]:
-        """Return the places of matching records; the conditions in `more` don't apply to the
+        """Return the positions of matching records; the conditions in `more` don't apply to the
         overlay.
         """
         places: set[Place] = set()
@@ -167,12 +167,12 @@ def parts_of(where: Filter) -> Sequence[Part]:
 
 
 def place_of(ref: Ref) -> Place:
-    """Return a record's place."""
+    """Return a record's position."""
     return ref.namespace, record_id(ref)
 
 
 def ref_at(where: Filter, place: Place) -> Ref:
-    """Return the ref of the record at a place, in a filter's collection."""
+    """Return the ref of the record at a position, in a filter's collection."""
     return ref_of(Part(Kind.RECORDS, where.collection, place[0]), place[1])
 
 

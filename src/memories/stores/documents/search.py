@@ -94,7 +94,7 @@ class Search:
         self._load(self._overlay)
 
     def _narrow(self) -> set[Place]:
-        """Return the places of matching records; if they are few, also cache the records."""
+        """Return the positions of matching records; if they are few, also cache the records."""
         if self._space is not None and is_specific(self._where):
             records = self._view.matching_if_few(self._where, _MAX_SCORED)
             if records is not None:
@@ -264,7 +264,7 @@ class Search:
         return common
 
     def _order_by_rarity(self, corpus: Corpus, holders: dict[str, set[Place]]) -> list[Place]:
-        """Return the places of matching records that contain any of the terms, ordered by the sum
+        """Return the positions of matching records with any of the terms, ordered by the sum
         of these terms' rarities, highest first.
         """
         weights: dict[Place, float] = {}

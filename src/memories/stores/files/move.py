@@ -203,7 +203,7 @@ class Mover:
         return self._open_store(url, space, self._config)
 
     def find_copies(self, refs: Sequence[Ref]) -> list[str]:
-        """Return other places with copies of records: kept files, and stores of moves that the user
+        """Return other paths with copies of records: kept files, and stores of moves that the user
         undid.
         """
         # Files of the audit log are not listed, since they contain no texts.

@@ -28,7 +28,7 @@ MIN_VERSION = (1, 17)  # the first version that can insert without overwriting
 _MARK = "memories"  # the key in our collections' metadata
 # Separates a collection's name from a space's id; the settings don't allow it in a name.
 _SPACE_SIGN = "~"
-_PAGE, _IDS_PAGE = 1_000, 10_000  # maximum number of points per answer
+_PAGE, _IDS_PAGE = 1_000, 10_000  # maximum number of points per response
 _MAX_BYTES = 24_000_000  # maximum size of a request; the server accepts 32 MiB
 _MAX_PARTS = 1_000_000
 _TRIES = 20

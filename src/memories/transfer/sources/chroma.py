@@ -128,7 +128,7 @@ def _ask(url: str, name: str) -> Iterator[_Document]:
 
 
 def _request(client: JsonClient, method: str, path: str, body: object) -> Any:
-    """Return the server's answer; None if the collection doesn't exist."""
+    """Return the server's response; None if the collection doesn't exist."""
     try:
         answer = client.ask(method, path, body, seconds=_SECONDS)
     except NoAnswer as exc:
