@@ -1,4 +1,4 @@
-"""All exceptions. Each message is one sentence that states the problem, where it is, and the remedy.
+"""All exceptions. Each message is a sentence that states the problem, where it is, and the remedy.
 
 MemoriesError
 ├── RequestError             the request was wrong; nothing was changed

@@ -169,8 +169,8 @@ def _check_pattern(pattern: str) -> str:
 
 @functools.cache
 def count_steps(pattern: str) -> int | None:
-    """Return the maximum number of steps that a pattern takes at a position in a text; None if there
-    is no limit.
+    """Return the maximum number of steps that a pattern takes at one position in a text; None if
+    there is no limit.
 
     This is an estimate from the structure: a part is tried once for each way in which the parts
     before it can match.

@@ -58,7 +58,7 @@ class Entry(NamedTuple):
     """A memory in a scratchpad.
 
     Attributes:
-        id: The memory's id; empty for a line that a person has added and that isn't stored yet.
+        id: The memory's id; empty for a line that the user has added and that isn't stored yet.
         content: Its text, or only the beginning of the text: see `cut`.
         pinned: Whether it keeps its slot at any age.
         version: The version that is shown; 0 if unknown.
@@ -127,7 +127,7 @@ class Entry(NamedTuple):
 
 
 def parse_time(written: str, default: datetime) -> datetime:
-    """Parse a time in an entry; return the default if a person's edit has made it invalid."""
+    """Parse a time in an entry; return the default if the user's edit has made it invalid."""
     return _parse_time(written) or default
 
 
@@ -277,7 +277,7 @@ def choose(
         entries: The candidates. Each memory may occur only once.
         rules: The settings. Pinned entries and those in extra slots may exceed `size`.
         now: The current time.
-        left_out: Ids that a person has removed.
+        left_out: Ids that the user has removed.
     """
     candidates = [entry for entry in entries if entry.pinned or entry.id not in left_out]
     current = select_current(candidates, rules, now)

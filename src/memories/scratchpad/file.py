@@ -1,7 +1,7 @@
 """A scratchpad's file: read carefully, changed under a lock, replaced atomically.
 
-A person may save the file at any moment. Before a program replaces the file, it checks that the
-file hasn't changed since it was read. If it has, the program reads the file again. A person's edits
+The user may save the file at any moment. Before a program replaces the file, it checks that the
+file hasn't changed since it was read. If it has, the program reads the file again. The user's edits
 are never lost: `refresh` either applies them or keeps them in a separate file next to the
 scratchpad.
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 METADATA = "metadata.json"
 METADATA_SCRATCH = f".{METADATA}.new"
-# Maximum number of characters that a program writes. A person may add the same number.
+# Maximum number of characters that a program writes. The user may add the same number.
 _MAX_WRITTEN = 131_072
 _MAX_GONE = 64
 _NO_TIMES: Mapping[str, str] = {}
@@ -177,7 +177,7 @@ def fingerprint(place: Place) -> Fingerprint:
 
 
 def retry_overtaken(replace_file: Callable[[], Result], place: Place) -> Result:
-    """Call a function that reads and replaces the file; retry if a person saves it in between.
+    """Call a function that reads and replaces the file; retry if the user saves it in between.
 
     Raises:
         StoreBusy: Another program keeps saving the file.
@@ -253,7 +253,7 @@ def replace(place: Place, text: str, before: Fingerprint) -> None:
 
 
 def replace_by_person(file: Path, text: str) -> None:
-    """Replace a scratchpad's file with the version edited by a person.
+    """Replace a scratchpad's file with the version edited by the user.
 
     Raises:
         InvalidInput: The text is not a valid scratchpad; nothing was changed.
@@ -325,7 +325,7 @@ def change(
     """Apply changes in the store to a scratchpad.
 
     Dropped memories are removed immediately, from the scratchpad and from kept edits. Other changes
-    are left to the next refresh if a person has edited the file or it mirrors a different store.
+    are left to the next refresh if the user has edited the file or it mirrors a different store.
 
     Args:
         place: The scratchpad.

@@ -1,7 +1,7 @@
 """The text format of a scratchpad's file: readable YAML in which every value is JSON.
 
 A file that only programs have written is read line by line with `json`, which is fast. A file that
-a person has changed may use any YAML style, so PyYAML reads it.
+the user has changed may use any YAML style, so PyYAML reads it.
 """
 
 import json
@@ -74,7 +74,7 @@ class Pad(NamedTuple):
         until: When the next correction expires, and a corrected memory must be shown again, ISO
             8601; usually empty.
         entries: The entries.
-        left_out: Ids that a person has removed.
+        left_out: Ids that the user has removed.
         gone: Recently deleted or replaced versions, such as `id@3`. A change that arrives late must
             not add them again.
         held: The ids of the entries that a program last wrote.
@@ -240,7 +240,7 @@ def _read_value(written: str | None) -> Any:
 
 
 def _read_yaml(text: str) -> Parts:
-    """Parse a text that a person has changed. All scalars are returned as strings."""
+    """Parse a text that the user has changed. All scalars are returned as strings."""
     import yaml  # takes longer to load than everything else here
 
     class Loader(yaml.BaseLoader):  # type: ignore[misc]  # yaml has no types

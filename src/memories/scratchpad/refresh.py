@@ -1,4 +1,4 @@
-"""Brings a scratchpad up to date. First, a person's edits are written to the store; then the file
+"""Brings a scratchpad up to date. First, the user's edits are written to the store; then the file
 is rewritten from the store.
 
 Edits that can't be applied are kept in a separate file next to the scratchpad.
@@ -42,13 +42,13 @@ _MARGIN = 4  # read four times as many records as needed, since some memories ar
 def refresh(
     place: Place, writer: "Writer", rules: EntryRules, *, rebuild: bool = False
 ) -> Scratchpad:
-    """Apply a person's edits to a scratchpad, and bring it up to date with the store.
+    """Apply the user's edits to a scratchpad, and bring it up to date with the store.
 
     Args:
         place: The scratchpad.
         writer: Stores the edits without changing a scratchpad.
         rules: The settings of the scratchpad.
-        rebuild: Choose again from all memories, including those that a person has removed.
+        rebuild: Choose again from all memories, including those that the user has removed.
 
     Raises:
         InvalidInput: With `rebuild`, the file isn't this user's own, or is not safe to read.
@@ -98,7 +98,7 @@ def read_store(writer: "Writer", rules: EntryRules, *, rebuild: bool = False) ->
 
 
 class Edits(NamedTuple):
-    """Result of applying a person's edits.
+    """Result of applying the user's edits.
 
     Attributes:
         pad: The content of the file, including the edits; None if there is no readable file.
@@ -114,7 +114,7 @@ class Edits(NamedTuple):
 
 
 def take_over(text: str | None, place: Place, writer: "Writer") -> Edits:
-    """Store the edits, if any, that a person has made in the text of a scratchpad."""
+    """Store the edits, if any, that the user has made in the text of a scratchpad."""
     if text is None:
         return Edits(None)
     try:
@@ -144,7 +144,7 @@ def take_over(text: str | None, place: Place, writer: "Writer") -> Edits:
 
 
 def _unpin_removed(pad: Pad, writer: "Writer", taken: list[str], reasons: list[str]) -> list[str]:
-    """Unpin the memories whose entries a person removed, and return their ids."""
+    """Unpin the memories whose entries the user removed, and return their ids."""
     present = {entry.id for entry in pad.entries}
     removed: list[str] = []
     for memory_id in pad.held:
@@ -202,7 +202,7 @@ def _take_over_entry(entry: Entry, writer: "Writer") -> list[str]:
 
 
 def _is_unchanged(entry: Entry, latest: Record, writer: "Writer") -> bool:
-    """Return whether a person left an entry's text unchanged, or changed it to the latest text."""
+    """Return whether the user left an entry's text unchanged, or changed it to the latest text."""
     shown = latest
     for record in writer.lookup.versions(entry.id):
         if record.ref.position == entry.version:
@@ -212,7 +212,7 @@ def _is_unchanged(entry: Entry, latest: Record, writer: "Writer") -> bool:
 
 
 def _create(entry: Entry, writer: "Writer") -> str:
-    """Store a line added by a person, even if a very similar memory exists."""
+    """Store a line added by the user, even if a very similar memory exists."""
     from memories.write import change
     from memories.write.create import prepare_batches
 

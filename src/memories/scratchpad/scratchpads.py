@@ -122,7 +122,7 @@ class Scratchpads:
         return find_matches(entries, query, is_wanted, limit, rules, self._clock())
 
     def apply_edits(self) -> tuple[str, ...]:
-        """Apply a person's edits to the file; see `Memories.apply_edits`."""
+        """Apply the user's edits to the file; see `Memories.apply_edits`."""
         if not self._is_configured:
             return ()
         from memories.scratchpad.text import is_edited, path_of, read_text
