@@ -136,7 +136,8 @@ def test_an_import_says_why_memories_wait(memory: Command, folder: Path) -> None
     own = memory("import", "own.jsonl", *other).json
     assert (own["trusted"], own["pending"]) == (True, 1)
     assert own["hint"] == (
-        "some memories were pending before the export; to decide, run: memory review -n shared"
+        "some memories were pending before the export; to decide, run: memory review "
+        f"{' '.join(other)} -n shared"
     )
     trusted = ("--trusted", "--store", f"sqlite:///{folder}/trusted.db", "--format", "text")
     text = (folder / "own.jsonl").read_text()
@@ -144,7 +145,7 @@ def test_an_import_says_why_memories_wait(memory: Command, folder: Path) -> None
     assert memory("import", "-", *trusted, stdin=foreign).out == (
         "Imported 2 records; 0 were already there.\n"
         "1 memory is now held for review, as when the file was exported.\n"
-        "To decide: memory review -n shared\n"
+        f"To decide: memory review {' '.join(trusted[1:3])} -n shared\n"
     )
     shown = memory(
         "import", "-", *other[:1], f"sqlite:///{folder}/third.db", "--format", "text", stdin=foreign

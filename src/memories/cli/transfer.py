@@ -17,7 +17,15 @@ import click
 from memories.answers import store_shapes
 from memories.cli.app import check_path, command, option
 from memories.cli.options import ProgressBar, no_redact_option
-from memories.cli.output import begin_change, emit, note, options_for, record_change, safe
+from memories.cli.output import (
+    begin_change,
+    complete_commands,
+    emit,
+    note,
+    options_for,
+    record_change,
+    safe,
+)
 from memories.cli.stores import (
     CHUNK_BYTES,
     apply_edits,
@@ -426,7 +434,7 @@ def _render_import(imported: "Imported", answer: Mapping[str, Any]) -> str:
         count = amount(imported.proposals, "proposal", "proposals")
         lines.append(f"Left out: {count} from memory tidy, which can make them again.")
     if "hint" in answer:
-        lines.append(f"To decide: {answer['hint'].partition(': ')[2]}")
+        lines.append(f"To decide: {complete_commands(answer['hint']).partition(': ')[2]}")
     if imported.without_vector:
         lines.append(without_vector(imported.without_vector))
     if imported.conflict_count:
