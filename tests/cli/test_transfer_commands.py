@@ -418,7 +418,7 @@ def test_the_command_that_switches_stores_works_in_every_folder(
     same = memory(
         "migrate", "--store", "sqlite:///second.db", "--to", f"sqlite:///{folder}/second.db"
     )
-    assert (same.code, "is the store itself" in same.error) == (2, True)
+    assert (same.code, "is the same store as the source" in same.error) == (2, True)
 
 
 @pytest.mark.usefixtures("filled")
