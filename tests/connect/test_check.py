@@ -117,7 +117,7 @@ def test_failing_disabled_and_late_hooks_are_reported(
         )
 
     assert "printed output that this version doesn't understand" in check("echo hello").problem
-    assert "gave no answer" in check("exit 0").problem
+    assert "printed nothing" in check("exit 0").problem
     report = json.dumps({CHECK: {"is_on": False, "text": "", "problem": ""}})
     assert check(f"echo '{report}'").is_off
     assert check(f"echo '{report}'").hooks[0].is_late

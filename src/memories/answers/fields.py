@@ -43,7 +43,7 @@ class Field(NamedTuple):
 
 
 def shape(record: object, fields: tuple[Field, ...]) -> dict[str, Any]:
-    """Return a record's fields in JSON form, without those that have their default value."""
+    """Return a record's fields in JSON form, except those that have their default value."""
     answer = {}
     for name, _, _, default, _, read in fields:
         value = getattr(record, name) if read is None else read(record)

@@ -449,7 +449,7 @@ def _run_hook(words: Sequence[str]) -> tuple[HookCheck, bool]:
     answer = _send_event(words)
     seconds = time.monotonic() - started_at
     if not answer:
-        raise _Failure(f"its {event} hook gave no answer", "run: memory doctor")
+        raise _Failure(f"its {event} hook printed nothing", "run: memory doctor")
     try:
         report = json.loads(answer)[CHECK]
     except (ValueError, TypeError, KeyError) as exc:

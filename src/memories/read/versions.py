@@ -347,7 +347,7 @@ def known_at(records: Sequence[Record], moment: datetime) -> list[Record]:
 
 
 def _as_of(record: Record, moment: datetime, *, is_last: bool) -> Record:
-    """Return a version without what happened to it after a given time: its end, or the undoing of
+    """Return a version as it was at a given time, without later changes: its end or the undoing of
     its end.
     """
     if record.ended_at is None or record.ended_at > moment:

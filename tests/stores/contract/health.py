@@ -1,4 +1,4 @@
-"""Checks find no damage in a sound store, and records can be addressed without being read."""
+"""Checks find no damage in an intact store, and records can be addressed without being read."""
 
 from typing import Any
 

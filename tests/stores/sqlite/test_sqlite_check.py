@@ -79,7 +79,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def path(tmp_path: Path, sound: Path) -> Path:
-    """A copy of the sound store."""
+    """A copy of the intact store."""
     path = tmp_path / "memories.db"
     shutil.copy(sound, path)
     path.chmod(0o600)
@@ -307,7 +307,7 @@ DERIVED_TOO = [  # the same in other rows and columns
 
 @pytest.fixture(scope="module")
 def whole(sound: Path) -> Iterator[SQLiteStore]:
-    """The sound store, which no test changes."""
+    """The intact store, which no test changes."""
     with contextlib.closing(SQLiteStore(sound, SPACE)) as store:
         yield store
 
@@ -675,7 +675,7 @@ def test_damage_gives_no_wrong_text_and_no_error_of_the_driver(tmp_path: Path) -
 
 
 def answers(store: SQLiteStore) -> list[Callable[[], Any]]:
-    """Return functions that query a store, for a sound store and a damaged one."""
+    """Return functions that query a store, for an intact store and a damaged one."""
     return [
         lambda: store.scan(pool(), limit=1_000),
         lambda: store.scan(pool("ann", "bob", state="any"), limit=1_000, newest_first=True),

@@ -80,7 +80,7 @@ def encode_json(value: Any) -> bytes:
 def json_response(
     shape: Any, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Return an answer with JSON."""
+    """Return a response with JSON."""
     return Response(encode_json(shape), status, headers, media_type="application/json")
 
 
