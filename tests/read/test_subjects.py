@@ -18,9 +18,18 @@ def test_texts_that_share_35_percent_of_their_words_may_replace_each_other(
     assert has_words_of(" ".join(OLD.split()[:shared]), OLD) is may_replace
 
 
-def test_a_text_that_announces_a_change_needs_no_shared_word() -> None:
-    assert has_words_of("We no longer use it", OLD)
-    assert not has_words_of("We use it", OLD)
+@pytest.mark.parametrize(("shared", "may_replace"), [(3, True), (2, False)])
+def test_a_text_that_announces_a_change_needs_15_percent_of_the_words(
+    shared: int, may_replace: bool
+) -> None:
+    words = " ".join(OLD.split()[:shared])
+    assert has_words_of(f"We no longer use {words}", OLD) is may_replace
+    assert not has_words_of(f"We use {words}", OLD)
+
+
+def test_a_beginning_on_a_day_does_not_replace_an_unrelated_date() -> None:
+    new = "Die neue Kollegin fängt am Montag an und sitzt bei uns im Büro."
+    assert not has_words_of(new, "Großmutters Geburtstag ist am dritten März.")
 
 
 @pytest.mark.parametrize("longer", ["new", "old"])

@@ -27,8 +27,10 @@ UNRELATED = 0.25  # closeness below which texts are not about the same subject
 STANDS_OUT = 8.6  # minimum of height + LEAD × lead, for a text that stands out
 LEAD = 0.5  # weight of the lead over the second closest text
 NOISE = 2.5  # height of the closest text in a store without related texts
-# Minimum share of the old text's words that a new text contains if it doesn't announce a change.
+# Minimum share of the old text's words that a new text contains, without and with an announcement
+# of a change. Announcements alone would put unrelated memories ("starts on Monday") before others.
 MIN_SHARED = 0.35
+MIN_SHARED_WITH_CHANGE = 0.15
 MAX_CHARACTERS = 2_000  # maximum number of characters of a text that may replace another
 
 
@@ -86,12 +88,16 @@ def stands_out(new: str, similarities: Sequence[float | None], space: "Space") -
 
 
 def has_words_of(new: str, old: str) -> bool:
-    """Return whether a newer text announces a change, or shares enough words with an older one to
-    replace it. This is faster than `score_replacement`, since it needs no vectors.
+    """Return whether a newer text shares enough words with an older one to replace it; it needs
+    fewer if it announces a change. This is faster than `score_replacement`, since it needs no
+    vectors.
     """
     if max(len(new), len(old)) > MAX_CHARACTERS:
         return False
-    return reports_change(new) or coverage(new, _terms(old)) >= MIN_SHARED
+    shared = coverage(new, _terms(old))
+    if shared >= MIN_SHARED:
+        return True
+    return shared >= MIN_SHARED_WITH_CHANGE and reports_change(new)
 
 
 def reports_change(text: str) -> bool:
