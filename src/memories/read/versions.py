@@ -14,14 +14,14 @@ from memories.stores.records import Collection, Patch, Record, Ref
 LINK = ("corrects", "corrected_by", "corrected_at", "corrected_until")
 # field of the newer memory: the ids of memories that it must not be linked to again; set by
 # `--not-corrects`
-NOT_CORRECTS = "not_corrected"
+NOT_CORRECTED = "not_corrected"
 _RESTORED = " (restored)"  # suffix of a restored version's `ended_by`
 _SCOPE = "\x1f"  # between project and key, neither of which can contain a control character
 # Fields for the evidence that a memory cites; see `anchors`.
 ANCHORS = ("anchors", "anchored_at", "valid_until", "recheck_days")
 _ANCHOR_SEPARATOR = "\n"
 _COPIED_FIELDS = (
-    "decay", "confidence", "source", "supersedes", *LINK, NOT_CORRECTS, "first_at",
+    "decay", "confidence", "source", "supersedes", *LINK, NOT_CORRECTED, "first_at",
 )  # fmt: skip
 
 
@@ -287,7 +287,8 @@ def compute_correction_end(record: Record) -> int | None:
     """Return the time until which a version corrects others, in milliseconds since 1970; None for
     no end.
 
-    A version corrects others as long as it, or a memory that corrects it, is valid.
+    A version corrects others while it is valid itself. If a newer memory corrects it, the older
+    ones also stay corrected for as long as that memory is valid.
     """
     valid_until: int | None = record.fields.get("valid_until")
     if valid_until is None or "corrected_by" not in record.fields:

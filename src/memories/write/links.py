@@ -1,8 +1,9 @@
 """Links memories to those that they correct, and updates the links when either memory changes.
 
-Links form chains, from the oldest statement to the one that is true now. The newer neighbour of a
-memory corrects it; a memory has at most one. The older neighbours are those that it corrects; it
-has several if they gave the same value.
+Links form chains, from the oldest statement to the one that is true now. "Newer" and "older" are
+about the last statement of a memory (`stated_at`), not about when it was created. The newer
+neighbour of a memory corrects it; a memory has at most one. The older neighbours are those that it
+corrects; it has several if they gave the same value.
 
 A link is made when
 
@@ -17,9 +18,16 @@ A link is made when
 
 An import doesn't use this module: exported records contain their links.
 
-A link ends when a person removes it (`remove_link`), when an update of either memory no longer
-contradicts the other or moves it to another project (`update_links_after_change`), or when either
-memory ends (`leave_chains`).
+A link ends when
+
+- a person removes it (`remove_link`);
+- an update gives either memory a value that no longer contradicts the other, or moves it to another
+  project (`update_links_after_change`);
+- the corrected memory is restated: it is then the newer one (`move_to_end_of_chain`);
+- either memory ends (`leave_chains`).
+
+A link doesn't end when the correction expires. From then on, the older memory counts as current
+(`read.versions.is_corrected`), but the link stays, because the correction may be renewed.
 
 Both sides store the link: the newer memory in `corrects`, each older one in `corrected_by`,
 `corrected_at` and, if it is corrected only for a time, `corrected_until`. Only current memories are
@@ -32,7 +40,7 @@ from datetime import datetime
 from memories.core.times import to_millis
 from memories.read.versions import (
     LINK,
-    NOT_CORRECTS,
+    NOT_CORRECTED,
     compute_correction_end,
     is_corrected,
     stated_at,
@@ -51,17 +59,17 @@ def link_correction(
     now: datetime,
     at: datetime | None = None,
 ) -> Record:
-    """Link a memory that is about to become current to the newest memory that it corrects, and to
-    older memories that say the same thing as the newest.
+    """Link a memory to the newest memory that it corrects, and to older memories that say the same
+    thing as the newest. Its former links are removed.
 
     For example, "port 9090" corrects two memories that both say "port 8080".
 
     Args:
         store: The store in which the older memories are marked as corrected.
-        newer: The memory that is about to become current.
+        newer: The memory that corrects others.
         corrected: Memories that `newer` contradicts.
         now: The current time.
-        at: When `newer` becomes current; by default, when it was written.
+        at: From when `newer` corrects them; by default, when it was written.
 
     Returns:
         The memory with its links, which the caller stores.
@@ -86,13 +94,14 @@ def link_correction(
 
 
 def leave_chains(store: Store, records: Iterable[Record], now: datetime | None = None) -> set[str]:
-    """Take memories that are about to end out of their chains of corrections, and link the
-    neighbours of each memory to each other.
+    """Take memories out of their chains of corrections, and link the neighbours of each memory to
+    each other. The memories are about to end, or to get a version without these links.
 
     Args:
         store: The store of the memories, in a transaction.
         records: Any one version of each memory.
-        now: The current time; None to include expired corrections.
+        now: The current time, to leave memories whose correction had expired out of the result;
+            None to include them.
 
     Returns:
         The ids of memories that are no longer corrected.
@@ -101,6 +110,7 @@ def leave_chains(store: Store, records: Iterable[Record], now: datetime | None =
     uncorrected: set[str] = set()
     for record in records:
         is_current = record.ended_at is None
+        # An earlier version doesn't say whether the current one has links.
         if record.ref.group in seen or (is_current and not _has_link(record)):
             continue
         seen.add(record.ref.group)
@@ -235,8 +245,8 @@ def remove_link(store: Store, record: Record, older_id: str) -> Record | None:
         if older.ref.group == older_id:
             _unmark_corrected(store, older)
     corrected = " ".join(name for name in ids if name != older_id) or None
-    not_corrected = " ".join((*record.names(NOT_CORRECTS), older_id))
-    return _patch_fields(store, record, corrects=corrected, **{NOT_CORRECTS: not_corrected})
+    not_corrected = " ".join((*record.names(NOT_CORRECTED), older_id))
+    return _patch_fields(store, record, corrects=corrected, **{NOT_CORRECTED: not_corrected})
 
 
 def update_links_after_restating(store: Store, latest: Record, new: Record) -> Record:
@@ -325,7 +335,7 @@ def move_to_end_of_chain(store: Store, latest: Record, new: Record, end: Record)
     """
     leave_chains(store, [latest])
     new = without_links(new)
-    if end.ref.group in new.names(NOT_CORRECTS):
+    if end.ref.group in new.names(NOT_CORRECTED):
         return new
     # Read the memory again: if it corrected `latest`, its links have changed.
     end = _find_current_version(store, end.ref.namespace, end.ref.group) or end
@@ -357,12 +367,13 @@ def _still_corrects(
     """Return whether a link between two memories still holds, given the versions for which it was
     made.
 
-    Changing a text ends only a link that can be derived from the words. A link between texts in
-    different words was accepted by a person, and stays.
+    A link between texts that don't contradict each other by their words was accepted by a person. A
+    new text doesn't end such a link, but it ends a link that was made by words if it no longer
+    contradicts the other text.
     """
     if newer.labels.get("project") != older.labels.get("project"):
         return False
-    if older.ref.group in newer.names(NOT_CORRECTS):
+    if older.ref.group in newer.names(NOT_CORRECTED):
         return False
     if _repeats(newer, newer_before) and _repeats(older, older_before):
         return True

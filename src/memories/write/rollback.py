@@ -50,7 +50,7 @@ _OF_A_VERSION = (
     "rolled_back_to",
     "reinforced_at",
     *versions.LINK,
-    versions.NOT_CORRECTS,
+    versions.NOT_CORRECTED,
 )
 
 
@@ -354,8 +354,8 @@ class Rollback(NamedTuple):
         written_at = max(self.at, latest.created_at, latest.ended_at or latest.created_at)
         fields = self._carried_fields(then)
         fields |= {"operation": "rollback", "rolled_back_to": to_millis(self.to)}
-        if versions.NOT_CORRECTS in latest.fields:
-            fields[versions.NOT_CORRECTS] = latest.fields[versions.NOT_CORRECTS]
+        if versions.NOT_CORRECTED in latest.fields:
+            fields[versions.NOT_CORRECTED] = latest.fields[versions.NOT_CORRECTED]
         is_pending = change.action == "pend"
         if is_pending:
             fields = {name: value for name, value in fields.items() if name not in _ACCEPTED}

@@ -301,7 +301,7 @@ def _find_alike(writer: Writer, records: Sequence[Record]) -> Iterator[Suggestio
                 corrected: Sequence[Record] = comparison.corrected
                 if not corrected:
                     corrected = _find_reworded(writer, record, comparison.rivals)
-                refused = record.names(versions.NOT_CORRECTS)
+                refused = record.names(versions.NOT_CORRECTED)
                 yield from _find_contradictions(
                     memory,
                     [

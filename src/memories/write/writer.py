@@ -201,8 +201,8 @@ class Writer(NamedTuple):
                     duplicates.append(self._to_similar(candidate, difference))
                 continue
             new, old = draft.content, record.text
-            may_correct = len(corrected) < _MAX_CORRECTED and self._may_correct(draft, record)
-            if may_correct and is_correction(new, old, similarity, threshold=threshold):
+            is_open = len(corrected) < _MAX_CORRECTED and self._is_open_to_correction(record, draft)
+            if is_open and is_correction(new, old, similarity, threshold=threshold):
                 corrected.append(record)
                 relation = Relation.DIFFERS
                 if not difference:  # too dissimilar for the first comparison
@@ -324,9 +324,11 @@ class Writer(NamedTuple):
         confidence = versions.confidence(record, self.now, self.config.decay_half_life_hours)
         return confidence >= min(self.config.min_confidence, declared)
 
-    def _may_correct(self, draft: Draft, record: Record) -> bool:
-        """Return whether a draft may correct a record. It may not if both have keys, or if the
-        record is corrected by a memory that the draft doesn't supersede.
+    def _is_open_to_correction(self, record: Record, draft: Draft) -> bool:
+        """Return whether a draft may correct a record, whatever their texts say.
+
+        It may not if both have keys, or if the record is already corrected. A correction that the
+        draft supersedes doesn't count; it is retired later, when the draft is stored.
         """
         have_keys = draft.key is not None and record.key is not None
         correction_id = versions.read_correction_id(record, self.now)
