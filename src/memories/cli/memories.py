@@ -147,6 +147,7 @@ def create(
     if content is None:
         raise click.UsageError("Missing argument 'CONTENT'.")
     content = read_argument(content, "content")
+    # With an id, a create that is retried after a server's answer was lost stores nothing twice.
     draft = replace(draft, content=content, id=CREATE_ID.get() or None)
     begin_change()
     try:

@@ -35,9 +35,9 @@ _TYPES = ("preference", "fact", "observation", "project", "decision")
 _MAX_ID_BYTES = 4_194_304
 _COMPLETED = {"conversation": "conversations"}  # kind of names offered as values of a filter
 
-# `__main__` sets both if it runs a command for a client, and the id also if a server's answer was
-# lost: the function that opens a run's memory, and the id for the memory that
-# `create` stores. Because of this id, a command that is sent twice stores only one memory.
+# The function that opens a run's memory, and the id for the memory that `create` stores. `__main__`
+# sets both if it runs a command for a client, and only the id if a server's answer was lost and the
+# command is run again here. Because of this id, a command that runs twice stores only one memory.
 OPEN_MEMORY: "ContextVar[Callable[[Config, bool], Memories] | None]" = ContextVar(
     "open_memory", default=None
 )

@@ -168,10 +168,10 @@ class ContextBuilder:
         return self._build(conversation, message, message)
 
     def build_recall(self, query: str, conversation_id: str | None = None) -> dict[str, Any]:
-        """Build the context for a task, like `build_context` but without a message.
+        """Build the context for a query, like `build_context` but without a message.
 
         Args:
-            query: The task.
+            query: A task, or the prompt for which a hook recalls memories.
             conversation_id: The conversation whose last turns are included, and whose earlier turns
                 are recalled. [default: turns of all conversations are recalled]
 

@@ -1,9 +1,9 @@
-"""The gate of the prompt hook: decides whether a prompt needs a memory that the user did not ask
-for. This module also scores the vectors of the two local models.
+"""The gate of the prompt hook: rates how much a prompt needs a text that the user did not ask for,
+and holds the thresholds. This module also scores the vectors of the two local models.
 
 A search always finds something, whether or not the prompt needs it. The gate estimates the log-odds
-that a prompt needs a text, in any language. Texts that reach a threshold pass, unless another text
-is much more relevant:
+that a prompt needs a text, in any language. `prompt_recall` lets texts that reach a threshold pass,
+unless another text is much more relevant:
 
     relevance = -4.06 + 0.9 × need + 0.385 × ln(1 + size)
                 + 0.254 × meaning + 0.129 × behind + 1.78 × relation
@@ -14,15 +14,16 @@ is much more relevant:
                 "go on" need nothing. Bytes are comparable across scripts; characters are not.
     meaning     the log-odds of the calibrated similarity: slope × (cosine - middle). Log-odds are
                 comparable across embedders; cosines are not. 0 if unknown.
-    behind      this meaning minus that of the most similar text of the search: 0 or negative
-    relation    the log-odds that prompts of this kind need texts of this kind, even if the two
-                aren't similar: "compile it" needs "The thesis is built with latexmk". See
-                `relation_rater`. 0 if unknown.
+    behind      this meaning minus `best`, that of the project's most similar text: at most 0. A
+                search that isn't limited to a project uses its own most similar text.
+    relation    the log-odds that the prompt needs the text, beyond what their similarity predicts:
+                "compile it" needs "The thesis is built with latexmk". See `relation_rater`. 0 if
+                unknown.
     word_score  the BM25 score of the words that the prompt and the text share
     spelling    the fraction of the prompt's four-letter groups that also occur in the text. Groups
                 also match parts of compounds and other forms of a word. In scripts without
                 spaces, a group has two characters.
-    everywhere  1 for a memory that is valid in every project, else 0
+    everywhere  1 for a memory that is valid in every project (`is_global`), else 0
 
 The coefficients come from a logistic regression (L2 of 0.003 on standardized features) over all
 pairs of a prompt and a fact that is valid in the prompt's project. The prompts are the 155 in the
@@ -101,7 +102,7 @@ class Gate:
             meaning: The log-odds of the calibrated similarity of text and prompt; None if it is
                 unknown, or if the embedder does not understand their language.
             word_score: The BM25 score of the words that the text and the prompt share.
-            best: The meaning of the project's most similar text, if any.
+            best: The meaning with which `behind` is computed, if any.
             relation: See `relation_rater`; 0 if it is unknown.
             is_global: Whether the text is a memory that is valid in every project.
 

@@ -223,8 +223,8 @@ def _build(
         builder = ContextBuilder.from_config(gateway, config, budget)
         # The builder reads through `context.gathering` and `context.gateway`, which call
         # `_GatedBackend.recall` and `_GatedBackend.recall_turns`. Without a store, `recall` raises
-        # `StoreUnreachable`, and `context.gathering` then calls `recall_offline` of the gateway. It
-        # reads twice as many memories as wanted; the admission keeps `top_k`.
+        # `StoreUnreachable`, and `context.gathering` then calls `recall_offline` of the gateway.
+        # Both are asked for at least twice `top_k` memories; the admission keeps `top_k`.
         built = _leave_out(builder.build_recall(prompt), in_context)
         text = ""
         if built["memories"] or built["recalled"]:
@@ -260,8 +260,8 @@ def id_of_turn(turn: "HistoryTurn") -> str:
 class _GatedBackend(EngineBackend):
     """A backend that recalls only memories and turns that pass the gate.
 
-    For memories, the gate decides, not the search: even a candidate that the search would drop can
-    pass, if its confidence is high enough. `_select` applies the thresholds. A turn must pass both
+    For memories, the gate's thresholds apply (`_select`), not those of the search: even a candidate
+    that the search would drop can pass, if its confidence is high enough. A turn must pass both
     the search and the gate, whose threshold is the same for all turns. Neighbours of turns need not
     pass the gate.
     """
@@ -295,7 +295,7 @@ class _GatedBackend(EngineBackend):
         """Return the documents of the memories that pass the gate, most relevant first.
 
         A memory that was corrected is replaced with its correction, and a newer memory may precede
-        an older one. An expired memory is left out.
+        an older one. An expired memory is left out. For `k`, see `_build`.
         """
         if self._why_offline:
             raise StoreUnreachable(self._why_offline)
@@ -310,6 +310,7 @@ class _GatedBackend(EngineBackend):
                 records = [candidate.record for candidate in result.candidates]
                 self._records.update((record.ref.group, record) for record in records)
             rater = _Rater(results)
+            # The project's search comes last, so its ratings replace those of the other search.
             rated = {
                 entry.memory.id: entry
                 for result in results
@@ -320,6 +321,8 @@ class _GatedBackend(EngineBackend):
             embedder = results[0].query.embedder
             space = None if embedder is None else embedder.space
             now = results[0].query.judged_at
+            # An expired memory must not precede an older one. Selected ones are left out below, by
+            # their verdicts, and the trace says why.
             valid = [
                 entry for name, entry in rated.items() if not has_expired(self._records[name], now)
             ]
@@ -342,10 +345,10 @@ class _GatedBackend(EngineBackend):
         everywhere = self.memories.find_candidates(query, limit=k, min_confidence=min_confidence)
         if not self.projects:
             return [everywhere]
-        own = self.memories.find_candidates(
+        in_project = self.memories.find_candidates(
             query, limit=k, min_confidence=min_confidence, project=self.projects
         )
-        return [everywhere, own]
+        return [everywhere, in_project]
 
     def _read(self, memory_id: str) -> Memory:
         """Return a memory as it is now; unlike `Memories.get`, this counts no read."""
@@ -418,8 +421,9 @@ class _Rater:
             results: The results of the prompt's searches; the last one is limited to the project,
                 if there is one.
         """
-        own = results[-1]  # without a project, the search of everything
-        query = own.query
+        in_project = results[-1]  # without a project, the search of everything
+        query = in_project.query
+        # With an empty text, this asks only whether the model can read the prompt's script.
         vector = query.vector(query.text) if query.is_readable("") else None
         self._vectors: dict[Ref, NDArray[np.float32]] = {}
         for result in results:
@@ -430,7 +434,7 @@ class _Rater:
             need = gate.rate_need(model, vector)
             self._relate = gate.relation_rater(model, vector)
         self._gate = gate.Gate(query.text, need)
-        meanings = [_meaning(own, ranked.features) for ranked in own.ranking]
+        meanings = [_meaning(in_project, ranked.features) for ranked in in_project.ranking]
         self._best = max((meaning for meaning in meanings if meaning is not None), default=None)
 
     def rate(self, result: SearchResult, ranked: Ranked, word_score: float) -> Rated:

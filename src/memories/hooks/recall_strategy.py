@@ -164,7 +164,8 @@ def recall_in_time(
     state = session.read(request.home, request.session)
     now = _now_ms()
     was_suspect = is_suspect(state, now)
-    if not was_suspect:  # takes effect only if this hook is killed before it clears the mark
+    if not was_suspect:
+        # Takes effect at the deadline, and only if this hook is killed before it clears the mark.
         suspect_from = now + int(request.seconds() * 1000)
         session.try_note(request.home, request.session, **{session.SUSPECT_FROM: suspect_from})
     if announce:

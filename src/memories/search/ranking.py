@@ -1,7 +1,8 @@
 """Ranking: the score and the order of candidates, and why some are not hits. Pure.
 
 `rank` scores each candidate, drops some with a reason, puts corrections first, and applies the
-limit. The score is made in two steps. `fuse` compares the text with the query:
+limit. The score is made in two steps. `fuse` compares the query with the text and, for a turn, with
+the window and the session around it (`surroundings`):
 
     word_mean       = weighted mean of the word score, the best word score in the session, and the
                       coverage of the window and of the session
@@ -11,13 +12,15 @@ limit. The score is made in two steps. `fuse` compares the text with the query:
     similarity_mean = weighted mean of the cosines of the text, its window and its session
     signs           = weighted sum of signs for and against a text / sum of the word weights
     fused           = (word_mean + weight × similarity_mean + signs) / (1 + weight)
+                      without a similarity: word_mean + signs / (1 + weight)
+                      without an embedder: word_mean + WORDS_ONLY_SIGNS × signs
 
 `_score` then applies the age and the use of a memory, but only to the part above the baseline,
 which is the score of an unrelated text:
 
     score           = baseline + (fused - baseline) × factor for age and use
 
-The window and the session are those around a turn (`surroundings`). A memory has neither:
+A memory has neither window nor session:
 
 - If only memories are searched, the memory is *standalone*. Its own word score and similarity count
   for its window and session too, and the weight of similarity is doubled.
@@ -322,7 +325,7 @@ def _score(row: int, features: Features, best_word_score: float, rules: RankingR
     relevance = rules.relevance
     state = FRESH
     if not features.pinned:
-        # By its own policy: a stable memory is never stale, even if the formula ages it.
+        # A stable memory is always fresh here and so never stale, though `_apply_formula` ages it.
         fresh = freshness(features.age_days, relevance.decay_rate, features.decay_policy)
         state = staleness(fresh, features.accesses, relevance)
     ranked = ranked._replace(threshold=relevance.thresholds[state], is_stale=state == STALE)
@@ -529,6 +532,7 @@ def _put_corrections_first(ranking: Sequence[Ranked]) -> list[Ranked]:
     hits = _memory_hits(ranking)
     moved: dict[int, Ranked] = {}  # by row, in the new order
     for ranked in ranking:
+        # Newest correction first, `ranked` itself last. A hit that has moved up keeps that place.
         for correction in reversed(_follow_corrections(ranked, hits)):
             score = max(ranked.score, correction.score)
             moved.setdefault(correction.row, correction._replace(score=score))

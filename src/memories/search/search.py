@@ -1,10 +1,11 @@
 """The path of a search, from a caller's arguments to ranked candidates. Begin here.
 
-`Memories.search` or `explain` → `_search_tier` → `_search_store`
+`Memories.search` or `explain` → `_search_or_fall_back` → `_search_tier` → `_search_store`
        → `search` → `parse_request` → `run_request`
        → gather (`candidates`, `surroundings`) → `noise` (does the query mean anything here?)
        → `ranking` (orders candidates, and drops some with a reason) → `put_newer_first`
-       → back in `Memories`: `results` (hits; those that changed or expired come last)
+       → back in `_search_tier`: `results` (makes hits)
+       → back in `_search_or_fall_back`: `_judge_hits` (those that changed or expired come last)
 
 The scratchpad has its own search by words: `scratchpad.matching`.
 """
@@ -141,13 +142,13 @@ def parse_request(
         if name not in FILTERS:
             raise InvalidInput(f'there is no filter "{name}"; use {", ".join(FILTERS)}')
     text = validate.query(text)
-    any_collection = _parse_filter(lookup, filters, now)
-    judged_at = any_collection.as_of or now
-    judge = lookup.judge if any_collection.as_of is None else None
+    where = _parse_filter(lookup, filters, now)
+    judged_at = where.as_of or now
+    judge = lookup.judge if where.as_of is None else None
     # The arguments of `selector.Instant`, which most searches need not import.
     instant = (judged_at, config.decay_half_life_hours, judge)
     projects = lookup.names_of_project(filters.get("project"))
-    alternatives, predicates = _divide_by_collection(any_collection, filters, projects, instant)
+    alternatives, predicates = _divide_by_collection(where, filters, projects, instant)
     limit, min_confidence = filters.get("limit"), filters.get("min_confidence")
     limit = config.default_limit if limit is None else validate.limit(limit)
     if min_confidence is None:
@@ -177,17 +178,17 @@ def parse_request(
 
 
 def _divide_by_collection(
-    any_collection: Filter,
+    where: Filter,
     filters: SearchFilters,
     projects: Sequence[str] | None,
     instant: "tuple[datetime, float, Judge | None]",
 ) -> tuple[list[Filter], dict[Collection, Predicate]]:
-    """Return `alternatives` and `predicates` of the request."""
+    """Return `alternatives` and `predicates` of the request, from a filter for any collection."""
     alternatives: list[Filter] = []
     predicates: dict[Collection, Predicate] = {}
     expression = filters.get("where")
     for collection in collections_of(filters.get("scope", "memories")):
-        of_collection = any_collection._replace(collection=collection)
+        of_collection = where._replace(collection=collection)
         if expression is not None:
             of_collection, predicates[collection] = _parse_expression(
                 expression, of_collection, instant
@@ -291,7 +292,7 @@ def _gather_and_rank(store: Store, request: SearchRequest) -> tuple[Gathered, li
         more_turns_help = turns.has_more and not all_match
         if not more_memories_help and not more_turns_help:
             return gathered, ranking
-        memory_count *= 4
+        memory_count *= 4  # changes nothing if the store has no more memories
         if more_turns_help:
             turn_count *= 4
             turns = _gather_turns(store, request, turn_count)
@@ -321,8 +322,8 @@ def _gather_memories(store: Store, request: SearchRequest, count: int) -> Gather
         if request.alternatives[-1].collection is Collection.HISTORY:
             from memories.search.surroundings import gather_surrounded
 
-            # When turns are searched too, memories are searched in the same way, so that both can
-            # be ranked together.
+            # Filters for turns come last. If there is one, memories are searched in the same way as
+            # turns, so that both can be ranked together.
             gathered = gather_surrounded(store, where, request.query, count)
         else:
             gathered = gather_standalone(store, where, request.query, count)
@@ -336,7 +337,10 @@ def _gather_memories(store: Store, request: SearchRequest, count: int) -> Gather
 def _apply_predicates(
     request: SearchRequest, memories: Gathered, turns: Gathered
 ) -> tuple[Gathered, bool]:
-    """Return the candidates that match the predicates, and whether every candidate does."""
+    """Return the candidates that match the predicates, and whether every candidate does.
+
+    The `has_more` of the result isn't used.
+    """
     candidates = memories.candidates + turns.candidates
     features = memories.features + turns.features
     if not request.predicates:
@@ -398,6 +402,7 @@ def put_newer_first(
     records = [gathered.candidates[ranked.row].record for ranked in best]
     ages = [ranked.features.age_days for ranked in best]
     ordered = list(ranking)
+    # Both are indexes into `best`. Each pair comes in both orders; the ages leave at most one.
     for old, new in permutations(range(len(best)), 2):
         is_below = ordered.index(best[new]) > ordered.index(best[old])
         is_strong = best[new].score >= NEWER_SHARE * best[old].score

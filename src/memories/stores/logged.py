@@ -230,10 +230,10 @@ class LoggedStore(StoreWrapper):
     def with_buffer(self, buffer: "BufferedStore") -> "LoggedStore":
         """Return a copy of this store that writes through a buffer of the wrapped store.
 
-        If this store is in a transaction, the copy shares it, and that transaction adds the log
-        entries. Otherwise, a transaction of the copy adds them, but commits nothing: that is done
-        by the transaction of the wrapped store in which the buffer was made. Several stores may
-        share the buffer.
+        The two share their thread-local state, so a running transaction of this store is also the
+        copy's, and adds the log entries (`buffered_transaction`). In a group commit, none is
+        running: a transaction of the copy adds the entries, and the wrapped store's transaction,
+        in which several stores share the buffer, commits them (`server.group_commit`).
         """
         twin = copy.copy(self)
         twin.wrapped = twin._buffer = buffer
@@ -348,7 +348,7 @@ class LoggedStore(StoreWrapper):
 
 
 def stamp_record(store: "Store", record: Record) -> Record:
-    """Return a record stamped with the origin that a store gives to added records."""
+    """Return a record with the origin that `append` would give it, for results that show it."""
     if isinstance(store, LoggedStore):
         return store.stamp_origin(record)
     return record
@@ -372,7 +372,7 @@ def buffered_transaction(store: "Store") -> "Iterator[Store]":
 
     with store.transaction():
         if not isinstance(store, LoggedStore) or isinstance(store.wrapped, BufferedStore):
-            yield store  # the store has no log, or already has a buffer
+            yield store  # it has no log, or already has a buffer, as in a group commit
             return
         buffer = BufferedStore(store.wrapped)
         yield store.with_buffer(buffer)  # in the transaction of `store`

@@ -273,7 +273,7 @@ def _store_draft(writer: Writer, prepared: Prepared) -> Created:
 
 def _find_retry(writer: Writer, draft: Draft) -> Created | None:
     """Return the earlier result for a retried draft, or a refusal if its id belongs to another
-    text; None if it has no id or a new one.
+    text; None if it has no id, or one that is new or known to be new (`Draft.fresh`).
     """
     if draft.id is None or draft.fresh:
         return None
@@ -319,8 +319,9 @@ def _store_new(writer: Writer, prepared: Prepared, comparison: Comparison) -> Cr
     record = versions.first_version(
         draft, memory_id, writer.lookup.namespace, created_at, prepared.redacted
     )
+    # Stamped before it is added, since the result shows its origin.
     record = stamp_record(writer.store, mark_suspicious(record))
-    # Retire first: this unlinks memories that the superseded one corrects.
+    # Before `link_correction`, which skips the memories that the superseded one still corrects.
     writer.retire(superseded, memory_id, created_at)
     if comparison.corrected:
         from memories.write.links import link_correction  # few memories correct another
@@ -357,7 +358,7 @@ def _store_version(writer: Writer, prepared: Prepared, latest: Record) -> Create
         draft = replace(draft, supersedes=None)
         repetition = writer.make_repetition(latest, draft, prepared.vectors)
         return _report_merged(writer, repetition.merge())
-    record = versions.next_version(
+    record = versions.next_version(  # `fresh` restarts the decay
         latest, "update", written_at, fresh=True, text=draft.content, labels=labels, fields=fields
     )
     record = stamp_record(writer.store, mark_suspicious(record))

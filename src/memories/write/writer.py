@@ -1,4 +1,4 @@
-"""Writes to one namespace, and compares drafts with its memories."""
+"""Compares drafts with the memories of the namespace that they are written to."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -94,7 +94,9 @@ class Comparison(NamedTuple):
 
 
 class Writer(NamedTuple):
-    """The namespace to which drafts are written, and the settings for finding repetitions.
+    """Compares drafts with the memories of the namespace that they are written to.
+
+    `write.create` stores the drafts, and `write.repetitions` merges those that repeat a memory.
 
     Attributes:
         lookup: Finds the memories that the caller may read and write.

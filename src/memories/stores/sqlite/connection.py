@@ -529,7 +529,7 @@ class SQLiteFile:
                 self._local.exclusive = False
 
     def _next_marker(self, connection: apsw.Connection, side: int) -> Marker:
-        """Return the store's state after the current transaction.
+        """Refuse a store that lacks commits, else return its state after the current transaction.
 
         Raises:
             CommitsMissing: The file lacks acknowledged commits.
