@@ -770,7 +770,7 @@ class Memories:
         return [*stored, *(turn for turn in waiting if turn.index >= start)][:limit]
 
     def waiting_turns(self, conversation_id: str | None = None) -> "list[Turn]":
-        """Return the queued turns, oldest first. Agents added them while the store did not answer.
+        """Return the queued turns, oldest first: those that could not be stored when they were added.
 
         This reads only the queue on disk (see `MemoryGateway`), so it works even while the store is
         down.

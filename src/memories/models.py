@@ -380,8 +380,8 @@ class Change(NamedTuple):
 
     Attributes:
         action: `create`, `update`, `confirm`, `restore`, `delete`, `supersede`, `reinforce`,
-            `accept`, `rollback`, `turns`, `forget`, `import`, `move`, `undone` (the changes of
-            the log entry with the number `first` were not stored after all) or `change`.
+            `accept`, `rollback`, `turns`, `forget`, `import`, `move`, `undone` (the changes in
+            log entry number `first` were never stored) or `change`.
         id: The memory; None for turns.
         conversation: The conversation to which turns belong, if it still exists and is readable;
             else `#` and its digest. None for a memory.

@@ -18,7 +18,7 @@ _MAX_LINE = 400  # maximum length in characters; longer lines are minified code 
 # Characters allowed between two words; `-`, `<`, `!`, `~` and `+` would change the meaning of the
 # second word.
 _GAP = r"(?:[ \t]*:[ \t]*[\w.\[\], |]{1,40}(?==))?(?:->|[^\w\n<!~+\-])*"
-_MAX_PLACES = 50  # maximum number of a value's occurrences that are checked for a name
+_MAX_PLACES = 50  # at most this many occurrences of a value are checked for a name
 _MAX_BEFORE = 120  # how many characters before a value are searched for its name
 _ASSIGNMENT = re.compile(r"(?<=[\w\])\"'])[ \t]*(?:(?<![<>=!~:+*/-])=(?![=>])|:(?=[ \t]))[ \t]*")
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from memories.write.writer import Similar
 
 NOTHING = "nothing found"
-MAX_SHOWN = 2_000  # maximum number of characters of a text, if there are several texts
+MAX_SHOWN = 2_000  # maximum number of characters per text, if there are several texts
 _PLAIN = re.compile(r"[^\s:\[\]\"]+")  # a name that needs no quotes
 _SHORT_ID = 18  # length of an id's prefix where the shortest unique prefix isn't looked up
 _NESTED = ("tags", "origin")

@@ -26,7 +26,7 @@ HINT_UNCHECKED = (
 )
 MAX_LOST = 1_000  # maximum number of lost records listed in an answer; the count covers all of them
 _MAX_NAMED = 5  # maximum number of damaged records listed in a sentence
-_MAX_EXCERPT = 120  # maximum number of characters of a memory shown in statistics
+_MAX_EXCERPT = 120  # statistics show at most this many characters of a memory
 # SQLite moves the log into the database file at 4 MB, unless a reader is active.
 _LARGE_LOG_BYTES = 16 * 2**20
 

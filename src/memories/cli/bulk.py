@@ -289,7 +289,7 @@ def rollback(
 
 # --- new memories from lines ---
 
-# Field names that other programs and our answers use.
+# Field names used by other programs and in our own output.
 _ALIASES = {"text": "content", "decay_policy": "decay", "ts": "created_at"}
 _FIELDS = (
     "content", "tags", "decay", "key", "supersedes", "confidence", "created_at", "source",

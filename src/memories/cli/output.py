@@ -38,7 +38,7 @@ _JOINERS = re.compile(
     f"((?<=[{_EMOJI}0-9#*])\ufe0f|(?<=[{_EMOJI}])\u200d(?=[{_EMOJI}])|"
     f"(?<=[{_EMOJI}]\ufe0f)\u200d(?=[{_EMOJI}])|(?<=[{_LETTERS}])[\u200c\u200d](?=[{_LETTERS}]))"
 )
-MAX_WIDTH = 100  # maximum number of columns of a line
+MAX_WIDTH = 100  # maximum number of columns in a line
 MARK = "│ "  # printed before each line of content
 CUT_LINES = 3  # number of lines shown of a long text on a terminal
 DIM, BOLD, GREEN, YELLOW, _PLAIN = "\033[2m", "\033[1m", "\033[32m", "\033[33m", "\033[0m"

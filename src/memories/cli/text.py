@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from memories.write.review import Reviewed, Rivals
     from memories.write.writer import Similar
 
-MAX_LINES = 6  # maximum number of lines shown of each text on a terminal
-MAX_SHOWN = 2_000  # maximum number of characters shown of each text, if there are several
+MAX_LINES = 6  # on a terminal, at most this many lines of each text are shown
+MAX_SHOWN = 2_000  # of several texts, at most this many characters each are shown
 CREATED_ID = 13  # length of an id's prefix that contains the time
 SHORT_ID = 18  # length of an id's prefix that contains the time and 12 random bits
 WAITS = "waiting for review"

@@ -174,7 +174,7 @@ async def process(host: str, port: int) -> AsyncIterator["Client"]:
 
     from mcp import Client, StdioServerParameters
 
-    # chroma-mcp prints other lines between its answers. The SDK would log a traceback for each.
+    # chroma-mcp prints other lines between its responses. The SDK would log a traceback for each.
     logging.getLogger("mcp.client.stdio").addFilter(
         lambda record: not str(record.msg).startswith("Failed to parse JSONRPC")
     )

@@ -46,9 +46,9 @@ _log = logging.getLogger(__name__)
 class MemoryGateway:
     """Stores and finds turns and memories. It checks values, but makes no decisions.
 
-    A turn that can't be stored is queued on disk. When the memory answers again, queued turns are
-    stored in order. Threads may share a gateway, and processes may share its memory. A gateway is a
-    context manager.
+    A turn that can't be stored is queued on disk. When the store responds again, queued turns are
+    stored in order. Threads may share a gateway, and processes may share the store behind it. A
+    gateway is a context manager.
     """
 
     def __init__(

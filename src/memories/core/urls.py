@@ -32,7 +32,7 @@ def slashes_hint(url: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine, without asking the network."""
+    """Return whether a host is this machine, without a network lookup."""
     import ipaddress
 
     try:

@@ -104,8 +104,8 @@ class Embedded(NamedTuple):
 def embed_many(
     embedder: Embedder, texts: Sequence[str], roles: Sequence[str | None] = ()
 ) -> "list[NDArray[np.float32]]":
-    """Embed texts for storing, in as few requests as possible; return each text's vectors. Failed
-    requests are retried while that may help.
+    """Embed texts for storage, in as few requests as possible; return each text's vectors. Failed
+    requests are retried as long as a retry may succeed.
 
     Args:
         embedder: The embedder.

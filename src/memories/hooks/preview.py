@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SECONDS = 20.0  # maximum time that a person has to wait; a hook has less time
 NEAR = 1.5  # how far below the threshold a memory may be and still be listed
-MAX_LEFT_OUT = 10  # maximum number of memories listed that the hook would not show
+MAX_LEFT_OUT = 10  # maximum number of memories to list as left out
 _NO_SESSION = ".preview"  # no session has this name
 
 

@@ -80,7 +80,7 @@ class State:
 
     @property
     def why_off(self) -> str:
-        """Why nothing is shown or stored, as part of a sentence; empty if memory is on."""
+        """The reason nothing is shown or stored, worded to fit into a sentence; empty if memory is on."""
         return "" if self.on else self.why
 
 

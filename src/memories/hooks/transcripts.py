@@ -23,8 +23,8 @@ from memories.hooks.host_events import SYSTEM_SOURCES, clean_prompt, remove_fram
 
 USER, ASSISTANT, TOOL = "user", "assistant", "tool"
 MAX_LINE_BYTES = 16 * 1_048_576
-MAX_TEXT = 200_000  # maximum number of characters of one line's text
-MAX_TOOL = 20_000  # maximum number of characters of a tool's output
+MAX_TEXT = 200_000  # maximum number of characters in a line's text
+MAX_TOOL = 20_000  # maximum number of characters in a tool's output
 # Where hosts keep transcripts: a variable and the folder below its value, and the default folder.
 _FOLDERS = {
     "claude-code": ("CLAUDE_CONFIG_DIR", "projects", ".claude/projects"),

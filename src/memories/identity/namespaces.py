@@ -43,7 +43,7 @@ from memories.write.turn_queue import RetryQueue, files_of
 
 _ALL = (*SEARCHED, Collection.LOG)
 _MAX_GROUPS = 10_000_000
-_MAX_ENTRIES = 1_000  # maximum number of log entries of the same millisecond that are compared
+_MAX_ENTRIES = 1_000  # at most this many log entries from one millisecond are compared
 _MAX_SHOWN = 20  # maximum number of tags shown, and likewise of writers and of conflicts
 _QUEUE_SUFFIXES = ("", ".refused", ".new", ".refused.new", ".lock", ".drain.lock")
 
@@ -205,7 +205,7 @@ def move(
     events, and the audit log.
 
     Args:
-        store: The store, opened with the space of its vectors.
+        store: The store, opened with its vector space.
         config: The settings that name the store.
         name: The namespace. It no longer exists after the move.
         into: The new name.

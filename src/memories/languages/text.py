@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from memories import languages
 
 MAX_QUERY_TERMS = 64
-_MAX_READ = 16_384  # maximum number of characters of a text that are read for its terms
+_MAX_READ = 16_384  # terms are extracted from at most this many characters of a text
 # Maximum number of letters in a word whose other forms are tried, and of words in a phrase.
 _LONGEST = 64
 # Maximum number of endings to remove from a word, and minimum number of letters to leave.
@@ -40,8 +40,8 @@ _HAN_NUMBER = re.compile("[〇零一二三四五六七八九十百千万億亿�
 # Symbols in names, such as C++ and C#, spelled as words, because the index drops symbols.
 _SIGNS = ((re.compile(r"(?<=\w)\+\+"), "plusplus "), (re.compile(r"(?<=\w)#(?!\w)"), "sharp "))
 
-# Function words of English. They are indexed, so that phrases match, but left out of queries that
-# have other words.
+# English function words. They are indexed, so that phrases match, but left out of queries that have
+# other words.
 STOP_WORDS = frozenset(
     "a about above after again against all also am an and any are aren't as at be because been "
     "before being below between both but by can can't cannot could couldn't did didn't do does "

@@ -181,7 +181,7 @@ def join_parts(parts: Sequence[Record]) -> Record:
 
 
 def turn_of(parts: Sequence[Record]) -> Turn:
-    """Return the turn that a record contains, or that all parts of a long message form."""
+    """Return the turn in a record, or the turn that the parts of a long message add up to."""
     turn = to_turn(join_parts(parts))
     if turn.parts == 1:
         return turn

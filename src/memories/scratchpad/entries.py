@@ -117,7 +117,7 @@ class Entry(NamedTuple):
 
     @property
     def is_preference(self) -> bool:
-        """Whether the memory is a standing preference or instruction of the user."""
+        """Whether the memory is one of the user's standing preferences or instructions."""
         return self.tags.get("type") == PREFERENCE
 
     @property

@@ -95,7 +95,7 @@ class Parameter(NamedTuple):
             false, or tags.
         about: Its effect, in one sentence.
         section: Its section in the command's help.
-        alias: Its name in the command and in HTTP, if different.
+        alias: Its name on the command line and in the HTTP API, if different.
         choices: The allowed values, if there are only a few.
         metavar: The placeholder of its value, if different from its kind's; see `placeholder`.
         default: The default value; empty if it doesn't narrow the search.
@@ -119,12 +119,12 @@ class Parameter(NamedTuple):
 
     @property
     def public_name(self) -> str:
-        """The filter's name in the command and in HTTP."""
+        """The filter's name on the command line and in the HTTP API."""
         return self.alias or self.name
 
     @property
     def flag(self) -> str:
-        """The filter's option in the command."""
+        """The filter's command-line option."""
         return f"--{self.public_name.replace('_', '-')}"
 
     @property

@@ -449,7 +449,7 @@ def _name_addition(record: Record, action: str | None) -> str:
 
 
 def _make_note(patch: Patch) -> _Note:
-    """Return the note on a patch. Its fields and its end show which action it belongs to."""
+    """Return the note on a patch, whose fields and `ended_by` show which action it belongs to."""
     if patch.fields.get("rolled_back_to") is not None:
         return _Note("rollback", patch.ref)
     if patch.fields.get("accepted_at"):

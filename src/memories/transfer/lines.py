@@ -97,7 +97,7 @@ class Header(NamedTuple):
 
     Attributes:
         model: The model of the vectors that follow; None if there are none.
-        ends: Whether the export has a last line.
+        ends: Whether the export ends with a line that contains a count and a hash.
         backup: The description of a backup; None if it isn't one.
     """
 

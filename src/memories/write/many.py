@@ -31,7 +31,7 @@ BATCH = 10_000  # maximum number of changes in one transaction
 MAX_BATCH_CHARACTERS = 64 * 1_048_576  # maximum number of characters in a batch's texts
 PAGE = 250
 MAX_STEPS = 1_000  # maximum number of steps in a result
-MAX_EXCERPT = 200  # maximum number of characters of the content shown in a step
+MAX_EXCERPT = 200  # a step shows at most this many characters of the content
 CLOCKS = timedelta(minutes=1)  # maximum difference between the clocks of two machines
 
 

@@ -30,7 +30,8 @@ _WORD = re.compile(r"\w+")
 # Programs write through these channels. They may not review memories, since they would accept
 # anything.
 _PROGRAMS = ("mcp", "hook", "import", "chat")
-# On these channels, the caller checks who decides, since a server's environment isn't the user's.
+# On these channels, the caller checks who is deciding, because a server doesn't run in the user's
+# environment.
 _SERVED = ("http", "page")
 
 

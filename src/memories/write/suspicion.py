@@ -241,7 +241,7 @@ def _match_structures(text: str) -> Iterator[str]:
 
 
 def _match_orders(folded: _Folded) -> Iterator[str]:
-    """Yield the marks of the instructions in a folded text."""
+    """Yield the marks of the instruction rules that a folded text matches."""
     rules = load_rules()
     words = rules.by_word.keys() & set(folded.words.split())
     numbers = {number for word in words for number in rules.by_word[word]}

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from memories.embedders.service.client import ServiceClient
 
 
-MAX_WINDOWS = 32  # maximum number of windows of a text; all words of a longer one are indexed
+MAX_WINDOWS = 32  # maximum number of windows per text; longer texts still have all words indexed
 MAX_REQUEST_BYTES = 200_000  # about half of the services' limit
 # If keyword search may be used instead, there is only one try. Its time limit is FALLBACK_SECONDS
 # for up to FALLBACK_TEXTS texts; more texts get proportionally more time.

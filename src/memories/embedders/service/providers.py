@@ -147,7 +147,7 @@ class Service(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """A provider of embedding services, and the formats of its requests and answers.
+    """A provider of embedding services, and the formats of its requests and responses.
 
     Attributes:
         name: The part before the colon in EMBEDDER.
@@ -161,7 +161,7 @@ class Provider:
         texts: The key in the body for the texts.
         kinds: The values of the key `input_type` for statements and questions; empty if there is no
             such key.
-        dimension: The key in the body for a length of vectors other than the model's own; empty if
+        dimension: The key in the body for a vector length other than the model's default; empty if
             the length can't be chosen.
         vectors: Extracts the vectors from an answer, in the order of the texts; raises LookupError,
             TypeError or ValueError if they are missing.
@@ -279,7 +279,7 @@ def _url(text: str, provider: Provider, config: Config) -> SplitResult:
     """Return the URL to which requests are posted.
 
     Raises:
-        ConfigError: The setting is not a service's URL, or texts would cross a network unencrypted.
+        ConfigError: The setting is not a valid service URL, or texts would cross a network unencrypted.
     """
     try:
         url = urlsplit(text)

@@ -234,7 +234,7 @@ def _json(summary: dict[str, Any] | None) -> str | None:
 
 
 _MAX_KEY = 255
-_MAX_BYTES = 33_554_432  # maximum number of bytes of answers kept in memory
+_MAX_BYTES = 33_554_432  # maximum total size of the responses kept in memory
 _MAX_ANSWERS = 10_000
 _logger = logging.getLogger(__name__)
 

@@ -132,7 +132,7 @@ class PageRequest(NamedTuple):
         """Return the tags to filter by, from the `tag=key=value` parameters.
 
         Raises:
-            InvalidInput: A value has a different format.
+            InvalidInput: A value is not in the form `key=value`.
         """
         tags: dict[str, str] = {}
         for name, text in self.params:

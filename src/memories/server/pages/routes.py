@@ -123,7 +123,7 @@ def _answer(page: Page) -> Callable[[Request], object]:
 
 
 def _render(server: Server, page: Page, request: Request) -> Response:
-    """Return a page, as HTML or JSON, limited by the rights of the request's sender."""
+    """Return a page, as HTML or JSON, limited to what the sender of the request may see."""
     who = server.access.principal(request.scope)
     page_request = PageRequest(
         query_pairs(request, _MAX_FIELDS),

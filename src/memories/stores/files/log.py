@@ -254,7 +254,7 @@ def to_record(line: object, collection: Collection, namespace: str) -> Record:
 
 
 def _take_first_at(record: Record, fields: Json) -> datetime:
-    """Return when the first version of a memory was written.
+    """Return the time at which the first version of a memory was written.
 
     Removes `first_at` from the fields if the line's `created_at` contains it.
     """

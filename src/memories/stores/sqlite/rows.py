@@ -153,7 +153,7 @@ def row_of(record: Record, pool: int, labels: Sequence[int]) -> tuple[Any, ...]:
 
 
 def record_of(row: Sequence[Any], labels: Mapping[str, tuple[str, str]]) -> Record:
-    """Return the record of a row of `query.READ`, given the labels by id.
+    """Return the record in a row that `query.READ` selected; `labels` maps ids to labels.
 
     Raises:
         ValueError: The row does not match its checksums.

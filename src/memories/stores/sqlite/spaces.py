@@ -339,5 +339,5 @@ def write_form(db: apsw.Connection, prefix: str, form: tuple[int, bool]) -> None
 
 
 def names_of(prefix: str) -> tuple[str, str, str]:
-    """Return the names in `meta` of the rows that describe a space."""
+    """Return the names of the `meta` rows that describe a space."""
     return f"{prefix}model", f"{prefix}dimension", f"{prefix}compact"

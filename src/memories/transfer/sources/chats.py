@@ -142,7 +142,7 @@ class _Session(NamedTuple):
 
 
 class _Message(NamedTuple):
-    """A message of a session.
+    """A message in a session.
 
     Attributes:
         created_at: When it was written.

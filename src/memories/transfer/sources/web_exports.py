@@ -45,7 +45,7 @@ _MARKS = re.compile("\ue200[^\ue201]*\ue201|[\ue200-\ue202]|【\\d+†[^】]*】
 
 
 def recognize_chatgpt(sample: Sample) -> bool:
-    """Return whether a path is an export (a folder or an archive) or its file of conversations."""
+    """Return whether a path is an export (a folder or an archive) or its conversations file."""
     if sample.has("mapping", "current_node") or sample.has("mapping", "title"):
         return True
     is_export = "chat.html" in sample.names or "message_feedback.json" in sample.names

@@ -362,8 +362,8 @@ def _begins_clause(keys: Sequence[str]) -> bool:
 
 
 def _is_bare_value(words: Sequence[Word], i: int) -> bool:
-    """Return whether a word stands alone as the value that a subject is or must be: "the verb is
-    delete", "NODE_ENV must be prod".
+    """Return whether a word is the whole value in a statement of the form "the verb is delete" or
+    "NODE_ENV must be prod".
     """
     start = i
     while start > 0 and words[start - 1].key not in {".", ","}:
