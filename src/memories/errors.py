@@ -10,7 +10,7 @@ MemoriesError
 │   └── Conflict             another writer wrote the same version first
 └── SystemFault              the system failed
     ├── StoreError           the store failed
-    │   ├── StoreUnreachable the store's server does not answer; a ConnectionError
+    │   ├── StoreUnreachable the store's server does not respond; a ConnectionError
     │   ├── StoreBusy        another process held the write lock for too long
     │   │   └── ErasureUnfinished  the memory is erased, but some bytes may still be on disk
     │   ├── StoreFull        the disk that holds the store is full
@@ -70,7 +70,7 @@ class StoreError(SystemFault):
 
 
 class StoreUnreachable(StoreError, ConnectionError):
-    """The store's server does not answer; a write may or may not have arrived."""
+    """The store's server does not respond; a write may or may not have arrived."""
 
 
 class StoreBusy(StoreError):

@@ -173,7 +173,7 @@ class Memories:
 
         Args:
             root_of: Returns the top folder of a project's working tree; None if there is none here.
-            seconds: How long the checks of one answer may take; None for no limit.
+            seconds: How long the checks for one response may take; None for no limit.
         """
         judge = Judge(root_of, cache_of(self.config.home, self.namespace), seconds)
         self._raw_lookup = self._scratchpads.lookup = self._raw_lookup._replace(judge=judge)
@@ -399,7 +399,7 @@ class Memories:
         return Truth(self._writer(), self.judge)
 
     def reinforce(self, memory_id: str) -> Memory:
-        """Reset the decay of a reinforceable memory.
+        """Reset a reinforceable memory's decay.
 
         Raises:
             NotFound: There is no such memory, or it was deleted.
@@ -720,7 +720,7 @@ class Memories:
     def tail_turns(
         self, conversation_id: str, *, limit: int | None = None, **filters: "Unpack[TurnFilters]"
     ) -> "list[Turn]":
-        """Return the last turns of a conversation, oldest first; empty if there is no such
+        """Return a conversation's last turns, oldest first; empty if there is no such
         conversation.
 
         Queued turns come last and have `waiting` set; see `waiting_turns`.
@@ -748,7 +748,7 @@ class Memories:
         limit: int | None = None,
         **filters: "Unpack[TurnFilters]",
     ) -> "list[Turn]":
-        """Return turns of a conversation, starting at an index, oldest first.
+        """Return turns in a conversation, starting at an index, oldest first.
 
         Args:
             conversation_id: The conversation; see `tail_turns`.
@@ -770,7 +770,7 @@ class Memories:
         return [*stored, *(turn for turn in waiting if turn.index >= start)][:limit]
 
     def waiting_turns(self, conversation_id: str | None = None) -> "list[Turn]":
-        """Return the queued turns, oldest first: those that could not be stored when they were added.
+        """Return the queued turns, oldest first: those added while the store wasn't responding.
 
         This reads only the queue on disk (see `MemoryGateway`), so it works even while the store is
         down.
@@ -1339,7 +1339,7 @@ class Memories:
 
     @property
     def damaged(self) -> Damaged:
-        """The damaged records left out of answers since the store was opened; see `Damaged`."""
+        """The damaged records left out of responses since the store was opened; see `Damaged`."""
         return self._raw_store.damaged
 
     def close(self) -> None:
@@ -1496,7 +1496,7 @@ class Memories:
         return RetryQueue.of_turns(*files_of(self.config, self.namespace))
 
     def _turns_of(self, conversation_id: str, filters: "TurnFilters") -> Filter:
-        """Return the filter for the turns of a conversation."""
+        """Return the filter for a conversation's turns."""
         from memories.read.conversations import narrow_turns
         from memories.read.turns import in_conversation
 

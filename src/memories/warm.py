@@ -1,7 +1,7 @@
 """Runs a command in its store's server, over a Unix socket; the client for `server.warm`.
 Imports nothing slow.
 
-The request is one JSON line, followed by the bytes of standard input. The answer is one line of
+The request is one JSON line, followed by the bytes of standard input. The response is one line of
 numbers, followed by the bytes for standard output and standard error. The server first sends a
 greeting with its version. While it works, it sends a dot every second.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 GREETING = "memories 2"  # name and version of this protocol
 HOOK = "hook"  # takes the place of the command in a hook's request
-DIRECT = b"direct"  # the answer if the server did nothing and the command needs its own process
+DIRECT = b"direct"  # the response if the server did nothing and the command needs its own process
 LOST = (
     "the server of this store stopped before it answered; the command may or may not have run: "
     "memory log shows the last changes"
@@ -63,7 +63,7 @@ def is_carried(name: str) -> bool:
 
 
 class AnswerLost(Exception):
-    """The server may have run a command, but did not answer.
+    """The server may have run a command, but did not respond.
 
     Attributes:
         create_id: The id that keeps a second run from storing the memory twice; empty if the
@@ -76,7 +76,7 @@ class AnswerLost(Exception):
 
 
 class AnswerUnprinted(Exception):
-    """The server's answer could not be printed.
+    """The server's response could not be printed.
 
     Attributes:
         error: The error that printing raised.
@@ -96,7 +96,7 @@ class ChangeInterrupted(KeyboardInterrupt):
 
 
 def ask(arguments: "Sequence[str]", version: str) -> int | None:
-    """Ask the server of the store to run a command, and print its answer.
+    """Ask the server of the store to run a command, and print its response.
 
     Args:
         arguments: The arguments of the command.
@@ -107,7 +107,7 @@ def ask(arguments: "Sequence[str]", version: str) -> int | None:
 
     Raises:
         AnswerLost: The server may have run the command.
-        AnswerUnprinted: The server has run the command, but its answer could not be printed.
+        AnswerUnprinted: The server has run the command, but its response could not be printed.
         ChangeInterrupted: The user pressed Ctrl-C, and the server may have run the command.
     """
     if not can_be_served(arguments):
@@ -140,9 +140,9 @@ def _ask(connection: "socket", arguments: "Sequence[str]") -> int | None:
 
 
 def ask_for_hook(request: bytes, version: str) -> bytes | None:
-    """Ask the server of the store to answer a hook; return None if the server does not answer.
+    """Ask the server of the store to answer a hook; return None if the server does not respond.
 
-    A hook can't wait for a server that hangs, so the server must start answering immediately.
+    A hook can't wait for a server that hangs, so the server must start to respond immediately.
 
     Args:
         request: The request; `hooks` reads and answers it.
@@ -202,7 +202,7 @@ def _connect(path: str, version: str) -> "socket | None":
     if not os.path.exists(path):  # noqa: PTH110
         return None
     try:
-        # Importing the module `socket` would take as long as getting the answer.
+        # Importing the module `socket` would take as long as getting the response.
         from _socket import AF_UNIX, SOCK_STREAM, socket
 
         if not is_ours(path):
@@ -282,7 +282,7 @@ def _new_id() -> str:
 
 
 def _exchange(connection: "socket", request: bytes, *, changes: bool) -> bytes | None:
-    """Send a request; return the answer, or None if the connection broke or fell silent.
+    """Send a request; return the response, or None if the connection broke or fell silent.
 
     Args:
         connection: The connection to the server.
@@ -305,7 +305,7 @@ def _exchange(connection: "socket", request: bytes, *, changes: bool) -> bytes |
 
 
 def _receive(connection: "socket") -> bytes | None:
-    """Return an answer without the dots that the server sends first; None if it is incomplete.
+    """Return a response without the dots that the server sends first; None if it is incomplete.
 
     Raises:
         OSError: The connection broke or fell silent.
@@ -324,10 +324,10 @@ def _receive(connection: "socket") -> bytes | None:
 
 
 def _print_answer(answer: bytes) -> int | None:
-    """Print an answer; return the exit code, or None if this process has to run the command.
+    """Print a response; return the exit code, or None if this process has to run the command.
 
     Raises:
-        AnswerUnprinted: The answer can't be printed.
+        AnswerUnprinted: The response can't be printed.
     """
     if answer == DIRECT:
         return None
@@ -339,7 +339,7 @@ def _print_answer(answer: bytes) -> int | None:
         stream, length = map(int, part.split(b":"))
         piece = body[start : start + length]
         start += length
-        if stream == 3:  # a description of the change, in case the answer is lost
+        if stream == 3:  # a description of the change, in case the response is lost
             change = piece.decode("utf-8", "surrogateescape")
             continue
         try:
@@ -397,7 +397,7 @@ def absolute(url: str) -> str:
 
 
 def _real_path(path: str) -> str:
-    return os.path.realpath(os.path.expanduser(path))  # noqa: PTH111 - importing pathlib takes as long as the whole answer
+    return os.path.realpath(os.path.expanduser(path))  # noqa: PTH111 - importing pathlib takes as long as the whole response
 
 
 def _data_folder(environment: "os._Environ[str] | dict[str, str]") -> str:

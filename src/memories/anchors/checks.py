@@ -232,8 +232,8 @@ def _is_there(anchor: Anchor, look: Look) -> bool | None:
 
 
 def _when_changed(look: Look, known: int, now: int) -> int:
-    """Return when an anchor stopped holding: when its file was modified, if the anchor is known to
-    have held before that, else now.
+    """Return the time at which an anchor stopped holding: when its file was modified, if the
+    anchor is known to have held before that, else now.
     """
     if not look.stamp:
         return now

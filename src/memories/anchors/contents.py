@@ -27,7 +27,7 @@ _ASSIGNMENT = re.compile(r"(?<=[\w\])\"'])[ \t]*(?:(?<![<>=!~:+*/-])=(?![=>])|:(
 
 
 def knows_language(path: str) -> bool:
-    """Return whether there are patterns for the language of a file."""
+    """Return whether there are patterns for a file's language."""
     return _extension(path) in _read_patterns()
 
 

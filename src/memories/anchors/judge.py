@@ -29,7 +29,7 @@ class Judge(NamedTuple):
     Attributes:
         root_of: Returns the top folder of a project's working tree; None if there is none here.
         cache: The file with the results of earlier checks; None to keep none.
-        seconds: How long the checks for one answer may take; the remaining anchors are unverified.
+        seconds: How long the checks for one response may take; other anchors are unverified.
             None for no limit.
     """
 

@@ -31,7 +31,7 @@ _IS_SUPPORTED = {os.open, os.stat} <= os.supports_dir_fd and hasattr(os, "O_NOFO
 class Budget:
     """The time that the checks of one thread may take.
 
-    It counts processor time, so that a busy machine doesn't change the answers. It also limits the
+    It counts processor time, so that a busy machine doesn't change the results. It also limits the
     elapsed time, because a disk may be slow.
     """
 

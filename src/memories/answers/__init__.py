@@ -1,1 +1,1 @@
-"""Answers about memories, turns, versions and hits, defined by one table in `fields`."""
+"""Responses about memories, turns, versions and hits, defined by one table in `fields`."""

@@ -1,4 +1,4 @@
-"""Compact answers for models: one line per memory or turn, or only chosen fields.
+"""Compact output for models: one line per memory or turn, or only chosen fields.
 
     11-22 claude:
     01a1fdf1 Deploys happen on Tuesdays
@@ -41,7 +41,7 @@ _NESTED = ("tags", "origin")
 
 
 class UnknownIds(NamedTuple):
-    """Shortens ids to a fixed length, for answers that don't come from a store."""
+    """Shortens ids to a fixed length, for responses that don't come from a store."""
 
     def short_ids(self, ids: Sequence[str]) -> dict[str, str]:
         """Return a prefix of each id, long enough that few other ids share it."""
@@ -49,7 +49,7 @@ class UnknownIds(NamedTuple):
 
 
 def hits(shortener: "Memories | UnknownIds", results: "Sequence[Hit]", note: str = "") -> str:
-    """Return the hits of a search, best first."""
+    """Return a search's hits, best first."""
     footer = [f"note: {_one_line(note)}"] if note else []
     return _listing(shortener, [hit.found for hit in results], footer)
 
@@ -68,7 +68,7 @@ def memory(shortener: "Memories", record: Memory) -> str:
 
 
 def scratchpad(entries: "Iterable[Entry]", namespace: str) -> str:
-    """Return the scratchpad of a namespace."""
+    """Return a namespace's scratchpad."""
     return "\n".join(_scratchpad_entry(entry, namespace) for entry in entries) or NOTHING
 
 
@@ -128,7 +128,7 @@ def _similar(records: "Sequence[Similar]", names: Mapping[str, str]) -> list[str
 
 
 def versions(records: "Sequence[Version]") -> str:
-    """Return the versions of a memory, oldest first, each under its number."""
+    """Return a memory's versions, oldest first, each under its number."""
     now = datetime.now(UTC)
     lines = []
     for record in records:
@@ -241,7 +241,7 @@ def parse_fields(text: str) -> list[str]:
 
 
 def select_fields(answer: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return only the named fields of an answer, with None for missing ones.
+    """Return only the named fields of a response, with None for missing ones.
 
     `tags.KEY` selects a tag, and `origin.NAME` a part of the origin.
     """

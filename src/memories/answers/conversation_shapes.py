@@ -1,4 +1,4 @@
-"""JSON answers about conversations, contexts and the scratchpad."""
+"""JSON responses about conversations, contexts and the scratchpad."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from memories.scratchpad.entries import Entry
     from memories.scratchpad.hot_tier import Scratchpad
 
-MAX_REDACTED = 1_000  # maximum number of removed secrets listed in an answer
+MAX_REDACTED = 1_000  # maximum number of removed secrets listed in a response
 
 
 def turn(record: "Turn") -> dict[str, Any]:
-    """Return a turn of a conversation; see `answers.fields.TURN`."""
+    """Return a turn in a conversation; see `answers.fields.TURN`."""
     return shape(record, TURN)
 
 
@@ -127,7 +127,7 @@ def _recalled(record: "HistoryTurn | MemoryItem") -> dict[str, Any]:
 
 
 def scratchpad(content: "Scratchpad", namespace: str) -> dict[str, Any]:
-    """Return the scratchpad of a namespace."""
+    """Return a namespace's scratchpad."""
     results = [_entry(entry) for entry in content.entries]
     answer: dict[str, Any] = {"results": results, "count": len(results), "namespace": namespace}
     answer |= {"file": content.file, "pending_count": content.waiting}

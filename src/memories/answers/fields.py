@@ -22,7 +22,7 @@ _SCALARS = frozenset({str, int, float, bool, type(None)})  # types that JSON als
 
 
 class Field(NamedTuple):
-    """A field of an answer.
+    """A field of a response.
 
     Attributes:
         name: Its name in JSON and for `--fields`.

@@ -1,6 +1,6 @@
-"""JSON answers about memories, as the specification of the command defines them.
+"""JSON responses about memories, as the specification of the command defines them.
 
-Answers about conversations are in `conversation_shapes`, and those about stores in `store_shapes`.
+Responses about conversations are in `conversation_shapes`, those about stores in `store_shapes`.
 """
 
 import contextlib
@@ -424,7 +424,7 @@ def hit(result: "Hit") -> dict[str, Any]:
 
 
 def search_result(explanation: "Explanation", *, explain: bool) -> dict[str, Any]:
-    """Return the hits of a search; with `explain`, every candidate as well."""
+    """Return a search's hits; with `explain`, every candidate as well."""
     results = list(map(hit, explanation.hits))
     answer: dict[str, Any] = {"results": results, "count": len(results)}
     if note := search_note(explanation):
@@ -492,7 +492,7 @@ def _accepted(review: "Reviewed") -> dict[str, Any]:
 
 
 def hint_left(review: "Reviewed", name: str) -> str:
-    """Return why a memory is still waiting for review, and what to do about it."""
+    """Return the reason a memory is still waiting for review, and what to do about it."""
     return (HINT_LEFT if review.duplicates else HINT_SUSPICIOUS).format(id=name)
 
 
@@ -511,12 +511,12 @@ def fields(record: object, *names: str) -> dict[str, Any]:
 
 
 def without_none(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an answer without the fields that are None."""
+    """Return a response without the fields that are None."""
     return {name: value for name, value in answer.items() if value is not None}
 
 
 def without_place(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an answer for clients that must not learn where the store and its files are.
+    """Return a response for clients that must not learn where the store and its files are.
 
     Notes are dropped too, since they may name files.
     """

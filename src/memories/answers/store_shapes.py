@@ -1,4 +1,4 @@
-"""JSON answers about whole stores: status, damage, transfers, the audit log, statistics."""
+"""JSON responses about whole stores: status, damage, transfers, the audit log, statistics."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 HINT_UNCHECKED = (
     "the export may be incomplete, since version 1 of the format has no line that marks the end"
 )
-MAX_LOST = 1_000  # maximum number of lost records listed in an answer; the count covers all of them
+MAX_LOST = 1_000  # maximum number of lost records listed in a response; the count includes all
 _MAX_NAMED = 5  # maximum number of damaged records listed in a sentence
 _MAX_EXCERPT = 120  # statistics show at most this many characters of a memory
 # SQLite moves the log into the database file at 4 MB, unless a reader is active.
@@ -35,7 +35,7 @@ _LARGE_LOG_BYTES = 16 * 2**20
 
 
 def status(state: "Status", problem: str | None = None) -> dict[str, Any]:
-    """Return the state of a store that answered.
+    """Return the state of a store that responded.
 
     Args:
         state: The state.
@@ -65,7 +65,7 @@ def status(state: "Status", problem: str | None = None) -> dict[str, Any]:
 
 
 def unreachable(store: str, error: str) -> dict[str, Any]:
-    """Return the state of a store that did not answer: its URL, and the error."""
+    """Return the state of a store that did not respond: its URL, and the error."""
     store = without_password(store)
     answer = {"status": "unhealthy", "store": store, "error": error}
     if host := chroma_host(store):
@@ -81,7 +81,7 @@ def large_log(state: "Status") -> int | None:
 
 
 def describe_problem(state: "Status") -> str:
-    """Return why a store that answered is unhealthy; empty if it is healthy."""
+    """Return the reason a store that responded is unhealthy; empty if it is healthy."""
     if state.missing_commits:
         commits = amount(
             state.missing_commits, "acknowledged commit is", "acknowledged commits are"
@@ -113,7 +113,7 @@ def chroma_host(store: str) -> str:
 
 
 def damage_details(findings: "Sequence[Finding]") -> list[dict[str, Any]]:
-    """Return the damaged records that were left out of an answer."""
+    """Return the damaged records that were left out of a response."""
     return [
         {**_address(finding.ref), "problem": finding.what, "remedy": finding.remedy}
         for finding in findings
@@ -121,7 +121,7 @@ def damage_details(findings: "Sequence[Finding]") -> list[dict[str, Any]]:
 
 
 def describe_damage(findings: "Sequence[Finding]") -> str:
-    """Return a sentence about the damaged records left out of an answer."""
+    """Return a sentence about the damaged records left out of a response."""
     problems = [finding.what for finding in findings[:_MAX_NAMED]]
     if len(findings) > _MAX_NAMED:
         problems.append(f"and {len(findings) - _MAX_NAMED} more")

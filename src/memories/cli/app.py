@@ -311,7 +311,7 @@ class Group(_Page, click.Group):
         super().format_options(ctx, formatter)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """Return the names of the commands."""
+        """Return the command names."""
         return list(self.commands)
 
 

@@ -411,7 +411,7 @@ def _shape_line(result: "Created | RequestError") -> dict[str, Any]:
     shape = {name: answer[name] for name in _ANSWERED if name in answer}
     for similar in (*shape.get("duplicates", ()), *shape.get("similar_to", ())):
         for name in similar.keys() - {"id", "similarity", "difference"}:
-            del similar[name]  # an answer about a line contains no text of other memories
+            del similar[name]  # a response to a line contains no text of other memories
     return shape
 
 
@@ -441,7 +441,7 @@ def _open(file: str) -> Iterator[BinaryIO]:
 
 
 def _read_lines(stream: BinaryIO, plan: Plan) -> Iterator[list[_Line]]:
-    """Yield lines in groups as they arrive, so that a slow writer gets immediate answers."""
+    """Yield lines in groups as they arrive, so that a slow writer gets immediate responses."""
     # `read1` returns as soon as there is any input.
     read: Callable[[int], bytes] = getattr(stream, "read1", stream.read)
     partial_line = bytearray()
@@ -537,7 +537,7 @@ def _rename_fields(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tags(fields: Mapping[str, Any]) -> dict[str, str]:
-    """Return a line's tags; known tags may be separate fields, as in answers."""
+    """Return a line's tags; known tags may be separate fields, as in our output."""
     tags = fields.get("tags") or {}
     if type(tags) is not dict:
         raise InvalidInput('its "tags" are not a JSON object')

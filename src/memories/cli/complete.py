@@ -20,7 +20,7 @@ _MAX_EXCERPT = 60  # maximum number of characters shown next to an id
 
 
 def complete(kind: str, context: click.Context, beginning: str) -> list[CompletionItem]:
-    """Return the completions of a kind: `ids`, `deleted ids`, or a kind in `_find_names`."""
+    """Return the completions for a kind: `ids`, `deleted ids`, or a kind in `_find_names`."""
     items: list[CompletionItem] = []
     # The command itself reports problems with the store.
     with contextlib.suppress(MemoriesError, OSError), _open(context) as memories:

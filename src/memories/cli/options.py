@@ -36,8 +36,9 @@ _MAX_ID_BYTES = 4_194_304
 _COMPLETED = {"conversation": "conversations"}  # kind of names offered as values of a filter
 
 # The function that opens a run's memory, and the id for the memory that `create` stores. `__main__`
-# sets both if it runs a command for a client, and only the id if a server's answer was lost and the
-# command is run again here. Because of this id, a command that runs twice stores only one memory.
+# sets both if it runs a command for a client, and only the id if a server's response was lost and
+# the command is run again here. Because of this id, a command that runs twice stores only one
+# memory.
 OPEN_MEMORY: "ContextVar[Callable[[Config, bool], Memories] | None]" = ContextVar(
     "open_memory", default=None
 )
@@ -58,7 +59,7 @@ class _LazyModule:
         return call
 
 
-if TYPE_CHECKING:  # answers in JSON need neither module
+if TYPE_CHECKING:  # JSON output needs neither module
     # Imported under their own names, so that mypy lets commands import them from here.
     from memories.answers import compact as compact  # noqa: PLC0414
     from memories.cli import text as text  # noqa: PLC0414
@@ -194,7 +195,7 @@ class Selection(NamedTuple):
 
     Attributes:
         ids: Their ids as given, without repetitions.
-        is_list: Whether the answer is a list: several ids were given, or ids on standard input.
+        is_list: Whether the output is a list: several ids were given, or ids on standard input.
     """
 
     ids: Sequence[str]

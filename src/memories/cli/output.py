@@ -1,4 +1,4 @@
-"""Output of one run: answers on standard output, errors and notes on standard error.
+"""Output of one run: results on standard output, errors and notes on standard error.
 
 Also asks questions and opens the user's editor.
 """
@@ -50,7 +50,7 @@ class _Run:
 
     Attributes:
         format: One of `FORMATS`, set as soon as the options are read, so that errors are printed in
-            the same format as answers; None before that.
+            the same format as responses; None before that.
         change: What this run changed, as part of a sentence; empty while unknown, None if the run
             has not begun to change anything.
         watched: The damage registers of the opened stores, each with its position when it was
@@ -136,7 +136,7 @@ def begin_change() -> None:
 
 
 def record_change(description: str) -> None:
-    """Note the changes so far, in case the answer is lost.
+    """Note the changes so far, in case the response is lost.
 
     Args:
         description: The change, as part of a sentence. It may continue with a semicolon and the
@@ -255,7 +255,7 @@ def _left_out() -> "list[Finding]":
     return [finding for damaged, mark in _run.get().watched for finding in damaged.since(mark)]
 
 
-# --- answers ---
+# --- responses ---
 
 
 def emit(
@@ -265,7 +265,7 @@ def emit(
     compact: str | Callable[[], str] | None = None,
     stream: TextIO | None = None,
 ) -> None:
-    """Print an answer in the format of this run.
+    """Print a response in the format of this run.
 
     Args:
         answer: The JSON.
@@ -293,7 +293,7 @@ def emit(
 def emit_lines(
     answers: Sequence[Mapping[str, Any]], text: Callable[[Mapping[str, Any]], str]
 ) -> None:
-    """Print answers, one per line: as JSON, or as the text that `text` returns."""
+    """Print responses, one per line: as JSON, or as the text that `text` returns."""
     is_text = _run.get().format in ("text", "compact")
     render = text if is_text else partial(_to_json, indented=False)
     say("\n".join(map(render, answers)))
@@ -524,7 +524,7 @@ def confirm(
 
     Args:
         question: The question.
-        otherwise: The note to print if the answer is no.
+        otherwise: The note to print if the user answers no.
         why: Why the command asks.
 
     Raises:

@@ -239,12 +239,12 @@ def stop_command_server(config: Config) -> bool:
 
 
 def send(config: Config, word: str) -> Mapping[str, Any] | None:
-    """Send `status` or `stop` to a store's server; return its answer, or None if it isn't running.
+    """Send `status` or `stop` to a store's server; return its response, or None if it isn't up.
 
     Servers with earlier protocols also understand both words.
 
     Raises:
-        SystemFault: The server does not answer.
+        SystemFault: The server does not respond.
     """
     path = socket_of(config.store, os.environ)
     try:

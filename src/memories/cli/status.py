@@ -78,7 +78,7 @@ def status(memories: "Memories") -> int:
 
 
 def _why_not_creatable(store: str) -> str:
-    """Return why a local store can't be created; empty if it can be, or if it already exists.
+    """Return the reason a local store can't be created; empty if it can be, or if it exists.
 
     A folder is created to find out, since permissions aren't enough: root can't write to /proc.
     """

@@ -1,4 +1,4 @@
-"""Answers for people: aligned, dated, coloured on a terminal, with control characters escaped.
+"""Text output for people: aligned, dated, coloured on a terminal, with control characters escaped.
 
 Each line of content begins with a mark that no other line has, so content can't be mistaken for one
 of our lines.
@@ -253,7 +253,7 @@ def tags(key: str | None, counts: Mapping[str, int]) -> str:
 
 
 def search_result(explanation: "Explanation", *, explain: bool) -> str:
-    """Return the hits of a search; with `explain`, the table of candidates as well."""
+    """Return a search's hits; with `explain`, the table of candidates as well."""
     words = frozenset(explanation.terms)
     hits = [_hit(place, hit, words, explain) for place, hit in enumerate(explanation.hits, 1)]
     answer = "\n\n".join(hits) or "Nothing found."
@@ -428,7 +428,7 @@ def _summary(record: "Conversation") -> str:
     return _join([*parts, " ".join(labels), _tags(record.tags)])
 
 
-# --- parts of answers ---
+# --- parts of the output ---
 
 
 def _turn_block(

@@ -235,7 +235,7 @@ def show(
 def _emit_turns(
     memories: "Memories", conversation: str, read: "Callable[[], list[Turn]]", as_of: str | None
 ) -> int:
-    """Print turns, or only the queued ones if the store does not answer; return the exit code."""
+    """Print turns, or only the queued ones if the store does not respond; return the exit code."""
     problem = None
     try:
         records = read()

@@ -38,7 +38,7 @@ class Target(NamedTuple):
     Attributes:
         name: The name of the host in `hosts.toml`.
         scope: `user` or `project`.
-        root: The folder of the project.
+        root: The project's folder.
         capture: Whether to capture the conversation as well.
         namespace: The namespace to write into the commands; None to leave it to the settings.
     """
@@ -98,14 +98,14 @@ class Connector:
 
     Attributes:
         where: The user, environment and system, which determine where hosts' files are.
-        folder: The folder of the register.
+        folder: The register's folder.
     """
 
     def __init__(self, where: Where, folder: Path) -> None:
         self.where, self.folder = where, folder
 
     def files(self, target: Target) -> Files:
-        """Return the files of a host.
+        """Return a host's files.
 
         Raises:
             InvalidInput: The host has no files in projects, or the project is the home folder.

@@ -30,7 +30,7 @@ class Entries(NamedTuple):
 
 
 def parse(host: Host, text: str, name: str) -> Document:
-    """Parse a JSON file of a host.
+    """Parse a host's JSON file.
 
     Raises:
         InvalidInput: The file is malformed; the message names the line.
@@ -85,7 +85,7 @@ def _explained(name: str) -> Iterator[None]:
 
 
 def server_words(entry: Any) -> list[str]:
-    """Return the command of a server's entry, as words."""
+    """Return the command in a server's entry, as words."""
     if not isinstance(entry, Mapping):
         return []
     command = entry.get("command")

@@ -206,7 +206,7 @@ class Receipt(NamedTuple):
     Attributes:
         host: The host.
         scope: `user` or `project`.
-        root: The folder of the project; empty for a user.
+        root: The project's folder; empty for a user.
         files: The files.
     """
 
@@ -248,7 +248,7 @@ def _receipt(row: dict[str, Any]) -> Receipt:
 
 
 def find_receipt(folder: Path, place: tuple[str, str, str]) -> Receipt | None:
-    """Return the receipt of a host, scope and root; None if there is none."""
+    """Return the receipt for a host, scope and root; None if there is none."""
     for receipt in load_receipts(folder):
         if receipt.place == place:
             return receipt
@@ -256,7 +256,7 @@ def find_receipt(folder: Path, place: tuple[str, str, str]) -> Receipt | None:
 
 
 def keep_receipt(folder: Path, place: tuple[str, str, str], written: Sequence[WrittenFile]) -> None:
-    """Replace the receipt of a host, scope and root; remove it if there are no files."""
+    """Replace the receipt for a host, scope and root; remove it if there are no files."""
     receipts = [receipt for receipt in load_receipts(folder) if receipt.place != place]
     if written:
         receipts.append(Receipt(*place, tuple(written)))

@@ -53,7 +53,7 @@ class Where(NamedTuple):
 
 
 class Files(NamedTuple):
-    """The files of a host in one scope; the server and the hooks can be in the same file."""
+    """A host's files in one scope; the server and the hooks can be in the same file."""
 
     server: Path
     hooks: Path | None = None

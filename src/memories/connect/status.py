@@ -30,7 +30,7 @@ UNREADABLE = "its configuration can't be read"
 
 
 class FoundEntries(NamedTuple):
-    """Our entries in the files of a host.
+    """Our entries in a host's files.
 
     Attributes:
         server: The command of the MCP server, as words; empty if there is none.
@@ -62,7 +62,7 @@ class Connection(NamedTuple):
     Attributes:
         host: The host.
         scope: `user` or `project`.
-        root: The folder of the project; empty for a user.
+        root: The project's folder; empty for a user.
         entries: Our entries in its files; None if they can't be read.
         problem: The problem with the connection, as a sentence; empty if there is none.
         remedy: What to do about the problem; empty if connecting again solves it. Never empty for
@@ -89,7 +89,7 @@ def is_installed(host: Host, where: Where) -> bool:
 
 
 def find_entries(connector: Connector, target: Target) -> FoundEntries:
-    """Return our entries in the files of a host.
+    """Return our entries in a host's files.
 
     Raises:
         InvalidInput: A file is malformed or can't be read.

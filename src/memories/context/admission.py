@@ -49,7 +49,7 @@ class Admitted(NamedTuple):
 def admit_turns(
     documents: Sequence[Document], rules: Admission, *, named: bool = False
 ) -> Admitted:
-    """Return the turns of a conversation that may be shown, with their `suspicious` marks.
+    """Return a conversation's turns that may be shown, with their `suspicious` marks.
 
     Args:
         documents: The turns.
@@ -179,7 +179,7 @@ def _crowded_out(
 
 
 def _find_reason(document: Document, rules: Admission) -> str:
-    """Return why a memory may not be shown, or an empty string if it may be."""
+    """Return the reason a memory may not be shown, or an empty string if it may be."""
     if document["suspicious"] and not rules.suspicious:
         return SUSPICIOUS
     return CAPTURED if _is_captured(document) else ""

@@ -72,7 +72,7 @@ class NotInstalled(UnsupportedEndpoint):
 
 
 class Unreachable(ConnectionError):
-    """The process has ended or does not answer."""
+    """The process has ended or does not respond."""
 
     timed_out = False
 
@@ -99,7 +99,7 @@ class Session:
 
         Raises:
             NotInstalled: The program is missing.
-            Unreachable: The process did not start, or did not answer in time.
+            Unreachable: The process did not start, or did not respond in time.
         """
         self._patience = patience
         self._loop = asyncio.new_event_loop()
@@ -127,10 +127,10 @@ class Session:
             await self._stop.wait()
 
     def call(self, tool: str, arguments: Mapping[str, Any]) -> list[str]:
-        """Call a tool; return the texts in its answer.
+        """Call a tool; return the texts in its response.
 
         Raises:
-            Unreachable: The process or the server does not answer.
+            Unreachable: The process or the server does not respond.
             MCPError: The tool failed.
         """
         client, seconds = self._ready.result(), self._patience.call
@@ -223,10 +223,10 @@ def environment(host: str, port: int) -> dict[str, str]:
 
 
 def _texts_of(answer: "CallToolResult") -> list[str]:
-    """Return the texts in an answer.
+    """Return the texts in a response.
 
     Raises:
-        ConnectionError: The Chroma server does not answer.
+        ConnectionError: The Chroma server does not respond.
         MCPError: The tool failed.
     """
     texts = [text for part in answer.content if (text := getattr(part, "text", None)) is not None]
@@ -562,7 +562,7 @@ def _parse_address(endpoint: str, port: int) -> tuple[str, int]:
 
 @contextlib.contextmanager
 def _translate_malformed() -> Iterator[None]:
-    """Raise `MCPError` for an answer in an unexpected format."""
+    """Raise `MCPError` for a response in an unexpected format."""
     try:
         yield
     except (ValueError, TypeError, KeyError, IndexError) as exc:
@@ -570,7 +570,7 @@ def _translate_malformed() -> Iterator[None]:
 
 
 def _parse_documents(columns: Mapping[str, Any]) -> list[Document]:
-    """Return the documents in the columns of Chroma's answer."""
+    """Return the documents in the columns of Chroma's response."""
     rows = zip(columns["ids"], columns["documents"] or (), columns["metadatas"] or (), strict=True)
     return [to_document(document_id, text, metadata) for document_id, text, metadata in rows]
 

@@ -75,7 +75,7 @@ class EngineBackend:
         return self.memories.config.memory_timeout_seconds
 
     def ensure_collections(self, names: Sequence[str]) -> None:
-        """Check that the store answers; its two collections always exist.
+        """Check that the store responds; its two collections always exist.
 
         Raises:
             MCPError: The store failed, or there is no such collection.
@@ -171,7 +171,7 @@ class EngineBackend:
             return list(map(self._recalled_turn, hits))
 
     def read_turns(self, conversation_id: str, start: int, n: int) -> list[Document]:
-        """Return turns of a conversation, starting at an index."""
+        """Return turns in a conversation, starting at an index."""
         with translate_errors():
             turns = self.memories.turns(conversation_id, start=start, limit=n)
             return [self._turn_with_owner(turn) for turn in turns]
@@ -284,7 +284,7 @@ def memory_document(hit: Hit) -> Document:
 
 
 def _format_time(memory: Memory) -> str:
-    """Return the time a memory was written, in the writer's time zone, or in UTC if changed since."""
+    """Return when a memory was written, in its writer's zone, or in UTC if it was changed since."""
     written_at, tag = to_iso(memory.updated_at), memory.tags.get(_TS)
     if not tag:
         return written_at

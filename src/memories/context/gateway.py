@@ -66,7 +66,7 @@ class MemoryGateway:
                 Chroma server.
             backend: A backend to use instead of the one that the endpoint names. `close` does not
                 close this backend.
-            timeout_seconds: How long to wait for an answer from the memory. [default: the backend's
+            timeout_seconds: How long to wait for a response from the store. [default: the backend's
                 setting]
 
         Raises:
@@ -95,7 +95,7 @@ class MemoryGateway:
 
         Raises:
             ValueError: A name is invalid.
-            ConnectionError: The memory does not answer.
+            ConnectionError: The store does not respond.
             MCPError: The memory can't create a collection.
         """
         if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
@@ -144,7 +144,7 @@ class MemoryGateway:
 
         Raises:
             ValueError: A value is invalid; the turn is not queued.
-            ConnectionError: The memory does not answer.
+            ConnectionError: The store does not respond.
             MCPError: The memory could not store the turn.
         """
         fields = (conversation_id, role, text, turn_index, ts, message_id, channel)
@@ -165,9 +165,9 @@ class MemoryGateway:
             raise
 
     def tail_history(self, conversation_id: str, n: int) -> list[Document]:
-        """Return the last turns of a conversation, oldest first.
+        """Return a conversation's last turns, oldest first.
 
-        Queued turns come last, with `pending` in their metadata. If the memory does not answer, but
+        Queued turns come last, with `pending` in their metadata. If the store does not respond, but
         there are queued turns, only the queued turns are returned, with the reason in `error`.
 
         Args:
@@ -180,7 +180,7 @@ class MemoryGateway:
 
         Raises:
             ValueError: `n` is invalid.
-            ConnectionError: The memory does not answer.
+            ConnectionError: The store does not respond.
             MCPError: The memory failed.
         """
         n = limit(n, "n")
@@ -234,7 +234,7 @@ class MemoryGateway:
 
         Raises:
             ValueError: A value is invalid.
-            ConnectionError: The memory does not answer.
+            ConnectionError: The store does not respond.
             MCPError: The memory could not be stored.
         """
         redactor = self._redactor()
@@ -276,7 +276,7 @@ class MemoryGateway:
 
         Raises:
             ValueError: A value is invalid.
-            ConnectionError: The memory does not answer.
+            ConnectionError: The store does not respond.
             MCPError: The search failed.
         """
         k, min_confidence = limit(k, "k"), unit(min_confidence, "min_confidence")
@@ -306,7 +306,7 @@ class MemoryGateway:
 
         Raises:
             ValueError: A value is invalid.
-            ConnectionError: The memory does not answer.
+            ConnectionError: The store does not respond.
             MCPError: The search failed.
         """
         k = limit(k, "k")
@@ -322,7 +322,7 @@ class MemoryGateway:
         return _without_generated_ids(documents)
 
     def read_history(self, conversation_id: str, start: int, n: int) -> list[Document]:
-        """Return turns of a conversation, starting at an index, oldest first.
+        """Return turns in a conversation, starting at an index, oldest first.
 
         Args:
             conversation_id: The conversation.
@@ -334,7 +334,7 @@ class MemoryGateway:
 
         Raises:
             ValueError: A value is invalid.
-            ConnectionError: The memory does not answer.
+            ConnectionError: The store does not respond.
             MCPError: The memory failed.
         """
         n, conversation = limit(n, "n"), one_line(conversation_id, "conversation_id")
@@ -351,7 +351,7 @@ class MemoryGateway:
         """Return the number of memories stored in a window, for `MemoryPolicy`.
 
         Raises:
-            ConnectionError: The memory does not answer.
+            ConnectionError: The store does not respond.
             MCPError: The memories could not be counted.
         """
         stored_window = self._window(window)
@@ -367,7 +367,7 @@ class MemoryGateway:
         """Store the queued turns, in order; return how many were stored.
 
         Raises:
-            ConnectionError: The memory does not answer.
+            ConnectionError: The store does not respond.
             MCPError: The memory could not store some of the turns; these stay queued.
         """
         drained = self._deadline.run(self._drain, None)
@@ -629,7 +629,7 @@ class WithScratchpad(MemoryGateway):
         """Search the scratchpad. Without a scratchpad file, nothing is found."""
         if not self._memories.has_scratchpad:
             return []
-        from memories.context.engine import memory_document  # not needed while the store answers
+        from memories.context.engine import memory_document  # not needed while the store responds
 
         try:
             results = self._memories.search_scratchpad(

@@ -71,7 +71,7 @@ class Gathered:
 def gather(
     gateway: "MemoryGateway", request: Request, conversation: str | None, query: str, message: str
 ) -> Gathered:
-    """Read the last turns of a conversation, earlier turns that answer a question, and memories.
+    """Read a conversation's last turns, earlier turns that answer a question, and memories.
 
     Args:
         gateway: The gateway. If it has no `recall_history`, which the specification does not
@@ -104,7 +104,7 @@ class _Reader:
         self._unreachable: ConnectionError | None = None
 
     def attempt(self, part: str, read: Callable[..., None], *arguments: str | None) -> None:
-        """Read a part, or record why it could not be read. Once the gateway has failed to answer,
+        """Read a part, or record why it could not be read. Once the gateway has failed to respond,
         it is not asked again.
         """
         try:

@@ -67,7 +67,7 @@ class AgentMemory:
     def start(
         cls, config: Config | None = None, *, pause: Callable[[float], None] = time.sleep
     ) -> Self:
-        """Open the memory that the settings name, and make sure that it answers.
+        """Open the memory that the settings name, and make sure that it responds.
 
         If it doesn't, try again, up to five times in total, doubling the pause each time. If
         `LOG_LEVEL` is set, log messages go to standard error.
@@ -77,7 +77,7 @@ class AgentMemory:
             pause: Waits for the given number of seconds.
 
         Raises:
-            ConnectionError: The memory did not answer.
+            ConnectionError: The store did not respond.
             MCPError: The collections can't be created.
             ConfigError: A setting is invalid.
         """
@@ -278,7 +278,7 @@ class AgentMemory:
 
 
 def _connect(gateway: MemoryGateway, pause: Callable[[float], None]) -> None:
-    """Make sure that the memory answers. Try again a few times if it doesn't."""
+    """Make sure that the store responds. Try again a few times if it doesn't."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
             gateway.ensure_collections(COLLECTIONS)

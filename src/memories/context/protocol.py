@@ -45,7 +45,7 @@ class UnsupportedEndpoint(ConnectionError):
 
 @dataclass
 class HistoryTurn:
-    """One message of a conversation.
+    """One message in a conversation.
 
     Attributes:
         conversation_id: The conversation, one line of at most 256 characters.
@@ -170,7 +170,7 @@ class Backend(Protocol):
     - When `append` returns, the turn is stored durably. If the conversation already has a turn with
       this `message_id`, nothing is stored, and the existing turn's id is returned.
     - Turns get unique numbers, in the order in which they are stored.
-    - The only errors raised are `ConnectionError` (the memory does not answer), `MCPError` (it
+    - The only errors raised are `ConnectionError` (the store does not respond), `MCPError` (it
       failed) and `InvalidInput`.
     - A document is `{"id", "text", "metadata"}`; a search result also has `similarity` and `score`.
     - `recall_turns` and `read_turns` are optional. Without them, contexts have no earlier turns.
@@ -192,7 +192,7 @@ class Backend(Protocol):
         ...
 
     def tail(self, conversation_id: str, n: int) -> list[Document]:
-        """Return the last turns of a conversation, oldest first."""
+        """Return a conversation's last turns, oldest first."""
         ...
 
     def write(self, item: MemoryItem, window: str | None) -> str:

@@ -57,7 +57,7 @@ WAIT: "ContextVar[Wait | None]" = ContextVar("wait", default=None)
 
 
 class MemoryTimeout(ConnectionError):
-    """The store did not answer in time; a write may or may not have arrived."""
+    """The store did not respond in time; a write may or may not have arrived."""
 
 
 class _Call:

@@ -259,7 +259,7 @@ def is_read_only(path: Path) -> bool:
 
 
 def others_may_write(path: Path) -> str:
-    """Return why a file or folder can't be trusted, as part of a sentence; empty if it can."""
+    """Return the reason not to trust a file or folder, for use in a sentence; else empty."""
     if os.name != "posix":
         return ""
     status = path.stat()
@@ -285,9 +285,9 @@ def home_in_doubt(home: Path) -> str:
 
 
 def open_to_everybody(path: Path, status: os.stat_result) -> str:
-    """Return why any user can replace a file, as part of a sentence; empty if only some can.
+    """Return the reason any user can replace a file, as part of a sentence; empty if only some can.
 
-    In a sticky folder, users can't replace the files of other users.
+    In a sticky folder, users can't replace other users' files.
     """
     is_sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
     if status.st_mode & stat.S_IWOTH and not is_sticky:

@@ -1,6 +1,6 @@
 """Events: one JSON line per operation in `HOME/events.jsonl`, for statistics.
 
-A line contains figures, and by default no content: neither the words of a query nor the ids of
+A line contains figures, and by default no content: neither a query's words nor the ids of
 memories, conversations or turns. So an erased memory leaves no trace in this file. An operation
 never fails because its event can't be written; `memory doctor` calls `problem` to find out why.
 """

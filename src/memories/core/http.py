@@ -1,7 +1,7 @@
 """JSON over HTTP: pooled connections, time limits, proxies, and retries.
 
 Network stores and embedding services use it; hooks, and commands with a SQLite store, never do.
-Callers interpret the answers.
+Callers interpret the responses.
 """
 
 import json
@@ -119,7 +119,7 @@ class Answer(NamedTuple):
 
 
 class NoAnswer(ConnectionError):
-    """The server did not answer. The message says why, and `__cause__` is the original error.
+    """The server did not respond. The message says why, and `__cause__` is the original error.
 
     Attributes:
         sent: Whether the request may have arrived and been carried out.
@@ -135,11 +135,11 @@ class NoAnswer(ConnectionError):
 
 
 class TimedOut(NoAnswer):
-    """The server did not answer in time."""
+    """The server did not respond in time."""
 
 
 class Unusable(NoAnswer):
-    """The certificate, the proxy or the size of the answer is wrong; retrying doesn't help."""
+    """The certificate, the proxy or the size of the response is wrong; retrying doesn't help."""
 
 
 class JsonClient:
@@ -153,7 +153,7 @@ class JsonClient:
 
         Args:
             address: The server.
-            max_bytes: The maximum size of an answer.
+            max_bytes: The maximum size of a response.
 
         Raises:
             ConfigError: The name of the host is invalid.
@@ -174,7 +174,7 @@ class JsonClient:
     def ask(
         self, method: str, path: str, body: Any = None, *, seconds: float, whole: bool = False
     ) -> Answer:
-        """Send a request and return the answer.
+        """Send a request and return the response.
 
         If a connection from an earlier request turns out to be broken, for example because the
         server was restarted, the request is sent a second time. So send only idempotent requests.
@@ -183,12 +183,12 @@ class JsonClient:
             method: The HTTP method.
             path: The path and the query.
             body: Sent as JSON; None for no body.
-            seconds: The time limit for each part of the answer, and for connecting, which may
+            seconds: The time limit for each part of the response, and for connecting, which may
                 take at most `CONNECT_SECONDS`.
             whole: Apply the limit to the whole request instead, including the connection.
 
         Raises:
-            NoAnswer: The server did not answer.
+            NoAnswer: The server did not respond.
         """
         data = None
         if body is not None:
@@ -198,7 +198,7 @@ class JsonClient:
         return _call_within(seconds, lambda: self._send_twice(method, path, data, seconds))
 
     def close(self) -> None:
-        """Close the connections; a connection in use is closed after its answer."""
+        """Close the connections; a connection in use is closed after its response."""
         with self._lock:
             if self._pool is not None:
                 self._pool.clear()

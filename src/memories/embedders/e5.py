@@ -175,7 +175,7 @@ class E5:
         self._loaded: _Loaded | None = None
 
     def embed(self, text: str) -> "NDArray[np.float32]":
-        """Return the vectors of a statement, shape (windows, 384); see `Embedder.embed`.
+        """Return a statement's vectors, shape (windows, 384); see `Embedder.embed`.
 
         Raises:
             ConfigError: The package with the model is not installed.
@@ -184,7 +184,7 @@ class E5:
         return self._windows(_PASSAGE, text)
 
     def embed_query(self, text: str) -> "NDArray[np.float32]":
-        """Return the vectors of a question; see `RemoteEmbedder.embed_query`."""
+        """Return a question's vectors; see `RemoteEmbedder.embed_query`."""
         return self._windows(_QUERY, text)
 
     def familiarity(self, text: str) -> float:

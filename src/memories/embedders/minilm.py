@@ -132,7 +132,7 @@ class MiniLM:
         self._loaded: tuple[WordPiece, Any] | None = None
 
     def embed(self, text: str) -> "NDArray[np.float32]":
-        """Return the vectors of a text, shape (windows, 384); see `Embedder.embed`.
+        """Return a text's vectors, shape (windows, 384); see `Embedder.embed`.
 
         Raises:
             EmbedderError: The packaged model can't be read.

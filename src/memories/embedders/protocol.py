@@ -54,7 +54,7 @@ class Embedder(Protocol):
         ...
 
     def embed(self, text: str) -> "NDArray[np.float32]":
-        """Return the vectors of a text: shape (windows, dimension), float32, each of unit length.
+        """Return a text's vectors: shape (windows, dimension), float32, each of unit length.
 
         A text longer than the model can read is split into windows; a short one has a single
         window. When texts are compared, the best window counts.
@@ -83,7 +83,7 @@ class RemoteEmbedder(Embedder, Protocol):
         ...
 
     def embed_query(self, text: str) -> "NDArray[np.float32]":
-        """Return the vectors of a question, shape (windows, dimension), comparable with those of
+        """Return a question's vectors, shape (windows, dimension), comparable with those of
         statements.
         """
         ...
@@ -152,7 +152,7 @@ def _turn_to_first(windows: "NDArray[np.float32]") -> "NDArray[np.float32]":
 
 
 def embed_query(embedder: Embedder, text: str) -> "NDArray[np.float32]":
-    """Return the vectors of a question, shape (windows, dimension).
+    """Return a question's vectors, shape (windows, dimension).
 
     Raises:
         EmbedderError: The question could not be embedded.

@@ -47,7 +47,7 @@ _COMPACTS_EACH_TURN = ("gemini",)  # hosts that send pre-compact on every turn
 _RUNS_OTHER_HOOKS = (CURSOR,)  # hosts that also run other hosts' hooks
 # An identical event without a turn id is a repetition if it comes within this time.
 _SAME_EVENT_SECONDS = 10.0
-_RESERVED_SECONDS = 0.2  # time reserved for the scratchpad, in case the store does not answer
+_RESERVED_SECONDS = 0.2  # time reserved for the scratchpad, in case the store does not respond
 
 
 class HookCall:
@@ -63,7 +63,7 @@ class HookCall:
         deadline: When the hook must have answered, in `time.monotonic` seconds.
         ask_server: Sends a recall request to a running server; None if there can't be one.
         start_server: Starts a server for a store; None if there can't be one.
-        send_interim: Sends an interim answer, which the host gets if the hook is not done in time.
+        send_interim: Sends an interim response, which the host gets if the hook is late.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Reply:
     Attributes:
         text: The text for the model; may be empty.
         context: The recalled context that is part of the text; None if nothing was recalled.
-        error: Why the store did not answer; empty if it answered or was not asked.
+        error: Why the store did not respond; empty if it did or was not asked.
         probe: The request to probe the store with; None if no probe is needed.
         probe_seconds: How long the probe may take.
     """
@@ -101,9 +101,9 @@ class Outcome:
     """The outcome of an event.
 
     Attributes:
-        answer: The answer for the host.
+        answer: The response for the host.
         failed: Whether handling the event failed; the failure is already recorded.
-        follow_up: Does the remaining work, once the host has its answer.
+        follow_up: Does the remaining work, once the host has its response.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Outcome:
 def _follow_up(
     call: HookCall, folder: str | None, reply: Reply, result: str
 ) -> "Callable[[], None]":
-    """Return a function that does the work after the answer.
+    """Return a function that does the work after the response.
 
     The function records figures, starts a server if the settings ask for one, and probes the store.
 
@@ -272,7 +272,7 @@ class EventHandler:
         problem = files.try_write(self.capture) if self.may_capture() else ""
         if not self._is_first("given", prompt):
             return Reply()
-        # If the store did not answer an earlier hook of this session in time, report that once.
+        # If the store did not respond to an earlier hook of this session in time, report that once.
         record = session.read(self.home, self.event.session_name)
         is_past = 0 < record.suspect_from <= time.time_ns() // 1_000_000
         has_missed = is_past and record.suspect_from != record.miss_reported
@@ -318,7 +318,7 @@ class EventHandler:
         return self._recall(request, "Memory is on.")
 
     def _send_interim(self, answer: bytes = b"") -> None:
-        """Send the answer that the host gets if this hook fails later; see `hooks.hook`."""
+        """Send the response that the host gets if this hook fails later; see `hooks.hook`."""
         if self.call.send_interim:
             self.call.send_interim(answer)
 

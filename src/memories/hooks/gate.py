@@ -134,7 +134,7 @@ def threshold(best: float) -> float:
 
 
 def _groups(text: str) -> set[str]:
-    """Return the groups of consecutive letters in the words of a text."""
+    """Return the groups of consecutive letters in a text's words."""
     groups: set[str] = set()
     for word in _WORD.findall(text.lower()):
         size = _CHARACTERS if is_unspaced(word) else _LETTERS

@@ -1,20 +1,20 @@
 """The process of `memory hook`: handles one host event by a deadline, and never breaks the agent.
 
 The work runs in a child process. If the child crashes, waits for a lock, fills a disk or hangs in a
-library, the hook still exits with code 0 by the deadline, prints a complete answer, an interim
-answer or nothing, and logs the reason in `hooks.log`. The parent does not touch the disk. This
+library, the hook still exits with code 0 by the deadline, prints a complete response, an interim
+response or nothing, and logs the reason in `hooks.log`. The parent does not touch the disk. This
 module imports almost nothing.
 
-The life of an answer:
+The life of a response:
 
 1. The parent starts the child, and reads from a pipe until the deadline. A hook whose process
    started late gets extra time, but only for reading the event.
-2. The child reads the event. Before it recalls anything, it sends an interim answer, which is empty
-   or reports that an earlier recall was too slow. This ends the extra time.
-3. The child sends the answer and closes the pipe. The parent prints the answer.
-4. If the child fails or is late, the parent prints the last interim answer instead. A child that
+2. The child reads the event. Before it recalls anything, it sends an interim response, which is
+   empty or reports that an earlier recall was too slow. This ends the extra time.
+3. The child sends the response and closes the pipe. The parent prints the response.
+4. If the child fails or is late, the parent prints the last interim response instead. A child that
    crashed or is late can't log the reason, so a second one does.
-5. The first child does the follow-up work after its answer, so the host doesn't wait for it.
+5. The first child does the follow-up work after its response, so the host doesn't wait for it.
 """
 
 import os
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from memories.hooks.events import HookCall, Outcome
     from memories.hooks.recall_strategy import AskServer
 
-    Work = Callable[..., Outcome]  # its last argument is a function that sends an interim answer
+    Work = Callable[..., Outcome]  # its last argument is a function that sends an interim response
 
 EVENTS = ("session-start", "user-prompt", "answer", "stop", "pre-compact", "session-end")
 HOSTS = ("claude-code", "codex", "gemini", "opencode", "openclaw", "cursor")
@@ -45,7 +45,7 @@ _MAX_REPORT_SECONDS = 5.0  # how long logging a failure may take
 _MAX_READING_SECONDS = 1.0  # maximum extra time to read the event, for a hook that started late
 # The last byte that a child sends: it succeeded, or it failed and has recorded the reason.
 _SUCCEEDED, _FAILED = b"\1", b"\2"
-# Ends an interim answer. Answers are JSON, so they never contain this byte.
+# Ends an interim response. Responses are JSON, so they never contain this byte.
 _INTERIM_END = b"\0"
 _OPTIONS = {"--host": "host", "-n": "namespace", "--namespace": "namespace", "--seconds": "seconds"}
 _children: "list[int]" = []
@@ -131,7 +131,7 @@ def _answer_event(
     if error:
         _run_in_child(_record_failure, (call, error), _REPORT_SECONDS, kill_overdue=False)
     if answer:
-        if hasattr(signal, "setitimer"):  # in case the host does not read the answer
+        if hasattr(signal, "setitimer"):  # in case the host does not read the response
             signal.signal(signal.SIGALRM, _stop)
             signal.setitimer(signal.ITIMER_REAL, _seconds_left(call))
         _write_all(1, answer)
@@ -197,15 +197,15 @@ def _run_in_child(
     *,
     kill_overdue: bool = True,
 ) -> tuple[bytes, str]:
-    """Do some work in a child process; return the answer, and any error to record.
+    """Do some work in a child process; return the response, and any error to record.
 
-    If the work fails or takes too long, the last interim answer is returned instead.
+    If the work fails or takes too long, the last interim response is returned instead.
 
     Args:
         work: The work.
         arguments: The arguments for the work, except the last.
-        seconds: How long to wait for the answer.
-        reading_seconds: Extra time for reading the event; it ends when the first interim answer
+        seconds: How long to wait for the response.
+        reading_seconds: Extra time for reading the event; it ends when the first interim response
             arrives.
         kill_overdue: Whether to kill a child that takes longer. If not, the child may continue for
             up to `_MAX_REPORT_SECONDS`.
@@ -244,7 +244,7 @@ def _run_in_child(
 
 
 def _work_as_child(work: "Work", arguments: "tuple[Any, ...]", target: int, seconds: float) -> None:
-    """Do the work in this child process, send the answer, follow up, and exit."""
+    """Do the work in this child process, send the response, follow up, and exit."""
 
     def send_interim(answer: bytes) -> None:
         _write_all(target, answer + _INTERIM_END)
@@ -295,7 +295,7 @@ def _run_with_timer(
 
 
 def _stop(*_: object) -> None:
-    """End this process and its child at once; the answer is printed completely or not at all."""
+    """End this process and its child at once; the response is printed completely or not at all."""
     for child in _children:
         os.kill(child, signal.SIGKILL)
     os._exit(0)

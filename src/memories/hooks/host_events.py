@@ -1,4 +1,4 @@
-"""Host-specific formats of events and answers.
+"""Host-specific formats of events and responses.
 
 Hosts use different names for the same things, and add their own text to the user's.
 """
@@ -113,7 +113,7 @@ def working_folder() -> str:
 
 
 def render_answer(event: HostEvent, name: str, text: str) -> bytes:
-    """Return an answer in the host's format; Codex refuses answers with unknown fields.
+    """Return a response in the host's format; Codex refuses those with unknown fields.
 
     Args:
         event: The event.

@@ -62,7 +62,7 @@ def size(home: str) -> int:
 
 
 def oldest(home: str) -> float | None:
-    """Return when the longest-waiting file last changed, in seconds since 1970.
+    """Return the time at which the longest-waiting file last changed, in seconds since 1970.
 
     Return None if no file is waiting.
     """

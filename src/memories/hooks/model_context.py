@@ -44,7 +44,7 @@ MAX_TOKENS = 2_000
 
 
 class Situation(NamedTuple):
-    """The inputs of a hook's answer, apart from the session and the prompt.
+    """The inputs of a hook's response, apart from the session and the prompt.
 
     Attributes:
         config: The settings.
@@ -245,7 +245,7 @@ def is_served(session: str, folder: str) -> bool:
 
     Args:
         session: The session's name, or only the host's.
-        folder: The working folder of the agent.
+        folder: The agent's working folder.
     """
     host = session.partition(".")[0]
     if host == "openclaw":

@@ -71,8 +71,8 @@ class Part(NamedTuple):
         turns: The recalled turns of conversations.
         silence: Why hooks don't even look for memories, as a key: `command`, `switch` or `empty`.
             An empty text if they do.
-        error: Why the store did not answer and the scratchpad was used; empty if the store
-            answered.
+        error: Why the store did not respond and the scratchpad was used; empty if the store
+            did.
     """
 
     text: str
@@ -98,7 +98,7 @@ def preview(
 
     Args:
         situation: The settings, the project, and how the agent reaches its memory.
-        folder: The working folder of the agent; empty if only the project matters.
+        folder: The agent's working folder; empty if only the project matters.
         message: The prompt; may be empty.
         open_in_server: Opens the memories in a server; None in other processes.
 
@@ -147,7 +147,7 @@ def _preview_prompt(
 
 
 def _why_silent(prompt: str) -> str:
-    """Return why hooks recall nothing for a prompt, as a key of `Part.silence`."""
+    """Return the reason hooks recall nothing for a prompt, as a key of `Part.silence`."""
     if not prompt:
         return "empty"
     if switch.parse_wish(prompt) is not None:
@@ -191,7 +191,7 @@ def _prompt_lines(trace: RecallTrace, shown: set[str]) -> list[Line]:
 
 
 def _reason_of(entry: Rated, trace: RecallTrace, shown: set[str]) -> str:
-    """Return why a memory is shown or left out, as a key of `Line.reason`."""
+    """Return the reason a memory is shown or left out, as a key of `Line.reason`."""
     memory_id = entry.memory.id
     if memory_id in shown:
         return "needed" if memory_id in trace.selected else "correction"

@@ -188,7 +188,7 @@ def _count_reads(
 
 
 def _check_store(memories: Memories, seconds: float) -> str:
-    """Return why the store does not answer a cheap call; empty if it answers.
+    """Return the reason the store does not respond to a cheap call; empty if it does.
 
     The check needs no model, so no time is spent loading one if the store is down.
     """

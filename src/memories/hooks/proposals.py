@@ -46,7 +46,7 @@ class SessionSource(NamedTuple):
     Attributes:
         name: The host and the session, as used in file names.
         host: The host.
-        folder: The working folder of the agent.
+        folder: The agent's working folder.
         project: The project of that folder, if it has one.
         session: The session's state, which lists the memories shown to it.
     """
@@ -83,7 +83,7 @@ def propose(
     """Store the candidates that the policy accepts, pending review; return how many are new.
 
     Args:
-        memories: The memories of the session's namespace.
+        memories: The memories in the session's namespace.
         source: The session.
         utterances: The new utterances of the session.
         turn_ids: The id of the turn made from each utterance, if there is one.
@@ -173,9 +173,9 @@ def read_instructions(folder: Path, root: Path | None, user: Path) -> list[str]:
     """Return the sentences in the instruction files of a project and of the user.
 
     Args:
-        folder: The working folder of the agent.
+        folder: The agent's working folder.
         root: The top folder of its project.
-        user: The home folder of the user.
+        user: The user's home folder.
     """
     sentences: list[str] = []
     paths = dict.fromkeys(_instruction_files(folder, root, user))

@@ -1,10 +1,10 @@
 """Recall strategy of a hook: ask the server, else search in this process, else use the scratchpad.
 
 A session waits for an unresponsive store only once. Before a hook asks the store, it records in the
-session's file that the store is suspect from its deadline on. Once the store has answered, the hook
-clears that entry; a hook that is killed while waiting leaves the entry behind. While the store is
-suspect, the session's hooks answer from the scratchpad, and probe the store after the host has
-received their answer.
+session's file that the store is suspect from its deadline on. Once the store has responded, the
+hook clears that entry; a hook that is killed while waiting leaves the entry behind. While the store
+is suspect, the session's hooks answer from the scratchpad, and probe the store after the host has
+received their response.
 
 Requests and contexts travel to the server and back as JSON.
 """
@@ -43,11 +43,11 @@ class RecallRequest:
 
     Attributes:
         home: The home folder.
-        folder: The working folder of the agent.
+        folder: The agent's working folder.
         session: The session, in the form that `files.session_name` returns.
         namespace: The namespace to use; None for the configured one.
         prompt: The user's prompt; None at the start of a session.
-        store_deadline: When the store must have answered, in `time.monotonic` seconds; None to
+        store_deadline: When the store must have responded, in `time.monotonic` seconds; None to
             leave the store alone and answer from the scratchpad.
         counts: Whether the memories given to the model are counted as read.
         started_at: When the hook's process started, in `time.monotonic` seconds.
@@ -105,7 +105,7 @@ class HookContext:
         namespace: The namespace whose memories the text shows.
         shown: The ids of the memories and turns in the text.
         sentences: The hashes of the text's sentences; see `sentences.hash_sentences`.
-        error: Why the store did not answer and the text comes from the scratchpad, or why the text
+        error: Why the store did not respond and the text comes from the scratchpad, or why the text
             can't be recorded as shown; else empty.
         figures: Figures for `memory stats`; see `runs.figures`.
         is_noted: Whether the server has already recorded these figures.
@@ -152,9 +152,9 @@ def recall_in_time(
     Args:
         request: The session, the prompt if there is one, and the deadline.
         ask_server: Sends the request to a running server; returns None if there is none or it does
-            not answer.
+            not respond.
         answer_here: Answers the request in this process.
-        announce: Sends an interim answer; called before anything slow, once the store has been
+        announce: Sends an interim response; called before anything slow, once the store has been
             recorded as suspect.
 
     Raises:
@@ -186,9 +186,9 @@ def probe(
     answer_here: "AnswerHere",
     seconds: float,
 ) -> None:
-    """Ask the store again, after the host has received its answer.
+    """Ask the store again, after the host has received its response.
 
-    If the store answers the probe, the session's next hook uses the store again.
+    If the store responds to the probe, the session's next hook uses the store again.
     """
     session.note(request.home, request.session, **{session.PROBED_AT: _now_ms()})
     trial = RecallRequest(request.place, request.prompt, time.monotonic() + seconds, counts=False)
@@ -199,7 +199,7 @@ def probe(
 def is_suspect(state: session.Session, now_ms: int) -> bool:
     """Return whether an earlier hook of this session waited for the store in vain.
 
-    Such a hook got no answer in time, or was killed while waiting.
+    Such a hook got no response in time, or was killed while waiting.
     """
     return state.suspect_from <= now_ms < state.suspect_from + SUSPECT_FOR_MS
 

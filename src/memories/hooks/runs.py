@@ -78,7 +78,7 @@ def record_run(home: str, host: str, event: str, error: str = "") -> None:
     """
     try:
         _update_run(home, host, event, error)
-    except OSError:  # nothing may be written, but the agent still gets its answer
+    except OSError:  # nothing may be written, but the agent still gets its response
         return
     if error:
         log(home, f"{host} {event}: {error}")
@@ -215,7 +215,7 @@ def figures(config: "Config", folder: str, text: str = "") -> "dict[str, Any]":
 
     Args:
         config: The settings.
-        folder: The working folder of the agent.
+        folder: The agent's working folder.
         text: The text that the hook gave the model.
     """
     from pathlib import Path
@@ -256,7 +256,7 @@ def figures_of_silence(folder: str, namespace: str | None) -> "dict[str, Any]":
     """Return the figures to record for a run that gave the model nothing.
 
     Args:
-        folder: The working folder of the agent.
+        folder: The agent's working folder.
         namespace: A namespace, if one was named.
     """
     from pathlib import Path

@@ -80,7 +80,7 @@ class State:
 
     @property
     def why_off(self) -> str:
-        """The reason nothing is shown or stored, worded to fit into a sentence; empty if memory is on."""
+        """The reason nothing is shown or stored, for use in a sentence; empty if memory is on."""
         return "" if self.on else self.why
 
 
@@ -88,7 +88,7 @@ def read_state(folder: str, session_name: str | None) -> State:
     """Return whether memory is on.
 
     Args:
-        folder: The working folder of the agent.
+        folder: The agent's working folder.
         session_name: The agent's session, in the form that `files.session_name` returns; None if
             there is none.
 
@@ -119,7 +119,7 @@ def read_state(folder: str, session_name: str | None) -> State:
 
 
 def _why_off(folders: "Sequence[str]") -> str:
-    """Return why memory is off for every session in a folder; empty if it is on.
+    """Return the reason memory is off for every session in a folder; empty if it is on.
 
     Args:
         folders: The folder, then its parents.
@@ -141,7 +141,7 @@ def _why_off(folders: "Sequence[str]") -> str:
 
 
 def _why_project_off(off: set[str], folder: str) -> str:
-    """Return why a folder's project is off; empty if it is on.
+    """Return the reason a folder's project is off; empty if it is on.
 
     A project that can't be identified is treated as off, since the user may have switched it off.
     """
@@ -189,7 +189,7 @@ def lines_of(off: "Iterable[str]", name: str, home: "Path") -> set[str]:
 
 
 def why_not_captured(folders: "Sequence[str]", patterns: str) -> str:
-    """Return why nothing is captured in a folder; empty if the setting allows it.
+    """Return the reason nothing is captured in a folder; empty if the setting allows it.
 
     Args:
         folders: The folder, then its parents; a pattern may match any of them.

@@ -56,7 +56,7 @@ class Checkout(NamedTuple):
 
 
 class Unreadable(Exception):
-    """A file of a repository can't be read, or was not written by git."""
+    """A file in a repository can't be read, or was not written by git."""
 
 
 def find(folder: Path) -> Checkout | None:

@@ -81,7 +81,7 @@ def create(
     """Create a token; return the secret and the stored token.
 
     Args:
-        home: The folder of the file.
+        home: The file's folder.
         name: The token's name, which appears in the origin of writes made with it.
         grants: See `Token.namespaces`.
         expires_at: When the token expires; None for never.

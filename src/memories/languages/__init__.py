@@ -1,4 +1,4 @@
-"""Detects the language of a text, and provides words for times, numbers and negation in twenty
+"""Detects a text's language, and provides words for times, numbers and negation in twenty
 languages.
 
 Each `.txt` file in this folder describes a language, with one line for each kind of word. To add a

@@ -174,7 +174,7 @@ def _haystack(text: str) -> str:
 
 
 def words_in(text: str) -> set[str]:
-    """Return the words of a text without case and accents.
+    """Return a text's words without case and accents.
 
     For scripts without spaces, return the characters and the pairs of neighbouring characters.
     """

@@ -143,7 +143,7 @@ def serve(config: Config, *, shared: bool = True, read_only: bool = False) -> No
         except* OSError as exc:
             failures = [failure for failure in exc.exceptions if isinstance(failure, OSError)]
     for failure in failures:
-        raise failure  # an answer could not be written; the command reports it
+        raise failure  # a response could not be written; the command reports it
 
 
 class SessionTools(Tools):
@@ -171,7 +171,7 @@ class Waiting:
     """The requests that have been read but not yet answered.
 
     Attributes:
-        is_over: Whether every request has been answered or refused; later answers are not sent.
+        is_over: Whether every request has been answered or refused; later responses are not sent.
     """
 
     def __init__(self) -> None:
@@ -195,7 +195,7 @@ class Waiting:
                 self._is_empty = anyio.Event()
 
     def written(self, message: Any) -> None:
-        """Record a message from the server; an answer ends the wait for its request."""
+        """Record a message from the server; a response ends the wait for its request."""
         if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None:
             self._forget(str(message.id))
 
@@ -209,14 +209,14 @@ class Waiting:
             self._is_empty.set()
 
     async def end(self) -> list[int | str]:
-        """Wait at most `LEAVING_SECONDS` for all answers; return the unanswered requests."""
+        """Wait at most `LEAVING_SECONDS` for all responses; return the unanswered requests."""
         with anyio.move_on_after(LEAVING_SECONDS):
             await self._is_empty.wait()
         return [request for request, count in self._requests.values() for _ in range(count)]
 
 
 class Answers:
-    """A stream of answers that records which requests have been answered."""
+    """A stream of responses that records which requests have been answered."""
 
     def __init__(self, stream: Any, waiting: Waiting) -> None:
         self._stream, self._waiting = stream, waiting

@@ -426,7 +426,7 @@ def _all_versions(namespace: str, group: str) -> Filter:
 
 
 def _explain_absence(records: Sequence[Record]) -> str:
-    """Return why no version of a memory was current at an earlier time."""
+    """Return the reason no version of a memory was current at an earlier time."""
     for record in records:
         if not is_unaccepted(record):
             since = max(record.created_at, from_millis(accepted_at(record)))

@@ -34,8 +34,8 @@ _ENDED_BY = {DELETED: "delete", PENDING: "pending", SUPERSEDED: "supersede"}
 _MARKS = ("suspicious", "redacted")  # fields that count as true if present
 _BOUNDS = {"since": ">=", "until": "<="}
 _USE_QUOTES = "if a tag has that name, put it in quotes"
-# Fields that have different names in answers and in expressions. An expression with the name used
-# in answers is refused, since that name would be taken for a tag and select nothing.
+# Fields that have different names in responses and in expressions. An expression with the name used
+# in responses is refused, since that name would be taken for a tag and select nothing.
 _FIELDS = {
     "created_at": "created",
     "updated_at": "updated",

@@ -51,7 +51,7 @@ class TurnDraft:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One message of a conversation.
+    """One message in a conversation.
 
     Attributes:
         conversation_id: The conversation.
@@ -221,13 +221,13 @@ def scoped_key(conversation: str, message_id: str | None) -> str | None:
 
 
 def tail(store: Store, where: Filter, limit: int) -> list[Turn]:
-    """Return the last turns of a conversation, oldest first; see `Memories.tail_turns`."""
+    """Return a conversation's last turns, oldest first; see `Memories.tail_turns`."""
     records = _read_turns(store, where, limit, None, newest_first=True)
     return [turn_of(parts) for parts in group_parts(reversed(records))][-limit:]
 
 
 def page(store: Store, where: Filter, start: int, limit: int) -> list[Turn]:
-    """Return the turns of a conversation from an index onwards; see `Memories.turns`."""
+    """Return a conversation's turns from an index onwards; see `Memories.turns`."""
     assert where.group is not None
     records = _read_turns(store, where, limit, (where.group, start - 1), newest_first=False)
     turns = [turn_of(parts) for parts in group_parts(records) if start_of(parts[0]) >= start]

@@ -367,7 +367,7 @@ def is_unaccepted(record: Record) -> bool:
 
 
 def accepted_at(record: Record) -> int:
-    """Return when a record was accepted, in milliseconds since 1970; 0 if it was not reviewed."""
+    """Return the time at which a record was accepted, in milliseconds since 1970; 0 if not yet."""
     return int(record.fields.get("accepted_at", 0))
 
 
@@ -383,15 +383,15 @@ def confidence(record: Record, now: datetime, half_life_hours: float) -> float:
 
 
 def aging_from(record: Record, now: datetime) -> datetime:
-    """Return when the decay of a version began, as known at `now`."""
+    """Return the time at which a version's decay began, as known at `now`."""
     if not record.fields:
         return record.created_at
     return reference_time(decay_policy(record), stated_at(record), last_reinforced_at(record, now))
 
 
 def stated_at(record: Record) -> datetime:
-    """Return when the text of a version was written or confirmed; new tags, for example, leave it
-    unchanged.
+    """Return the time at which a version's text was written or confirmed; new tags, for example,
+    leave it unchanged.
     """
     return time_of(record.fields, "aging_from") or record.created_at
 
@@ -445,7 +445,7 @@ def base_confidence(record: Record) -> float:
 
 
 def first_written_at(record: Record) -> datetime:
-    """Return when the first version of a memory was written."""
+    """Return the time at which the first version of a memory was written."""
     return time_of(record.fields, "first_at") or record.created_at
 
 
@@ -456,7 +456,7 @@ def decay_policy(record: Record) -> DecayPolicy:
 
 
 def last_reinforced_at(record: Record, now: datetime) -> datetime | None:
-    """Return when a version was last reinforced, if that was before `now`."""
+    """Return the time at which a version was last reinforced, if that was before `now`."""
     reinforced_at = time_of(record.fields, "reinforced_at")
     if reinforced_at is None or reinforced_at > now:
         return None

@@ -453,7 +453,7 @@ def write_metadata(
     failure destroys it, the next write recreates it.
 
     Args:
-        folder: The folder of the namespace.
+        folder: The namespace's folder.
         name: The namespace.
         store: The store whose current memories and turns are counted.
         now: The time of the write.
@@ -481,7 +481,7 @@ def write_metadata(
 
 
 def read_created(folder: Path) -> datetime | None:
-    """Return when a namespace was created; None if its metadata is missing or damaged."""
+    """Return a namespace's creation time; None if its metadata is missing or damaged."""
     with contextlib.suppress(InvalidInput, ValueError, KeyError, TypeError, RecursionError):
         metadata = json.loads(read_text(folder / METADATA) or "{}")
         created_at = datetime.fromisoformat(metadata["created_at"])

@@ -106,7 +106,7 @@ def find_matches(
 
 
 class _Words(NamedTuple):
-    """The words of a question, for matching them with entries.
+    """A question's words, for matching them with entries.
 
     Attributes:
         stems: Words that also match with a different ending.
@@ -123,7 +123,7 @@ class _Words(NamedTuple):
 
     @classmethod
     def of(cls, query: str, terms: Sequence[str]) -> Self:
-        """Return the words of a question, given its search terms."""
+        """Return a question's words, given its search terms."""
         significant = significant_tokens(query)
         words = [term for term in terms if " " not in term]
         stems: list[str] = []

@@ -88,7 +88,7 @@ def _refresh(place: Place, writer: "Writer", rules: EntryRules, *, rebuild: bool
 
 
 def read_store(writer: "Writer", rules: EntryRules, *, rebuild: bool = False) -> Scratchpad:
-    """Return the scratchpad of a namespace as read from the store, without using a file."""
+    """Return a namespace's scratchpad as read from the store, without using a file."""
     selection = _select(writer, rules, (), rebuild=rebuild)
     entries = choose(selection.entries, rules, writer.now)
     return Scratchpad(tuple(entries), selection.waiting, None)
@@ -309,7 +309,7 @@ def select(
 
 
 def select_from_all(store: Store, namespace: str, rules: EntryRules, now: datetime) -> Selection:
-    """Select from all memories of a namespace. Unlike `select`, this finds old memories that are
+    """Select from all memories in a namespace. Unlike `select`, this finds old memories that are
     used frequently.
     """
     memories = Filter(Collection.MEMORY, (namespace,))
@@ -322,7 +322,7 @@ def select_from_all(store: Store, namespace: str, rules: EntryRules, now: dateti
 
 
 def _find_end(records: Iterable[Record], now: datetime) -> str:
-    """Return when the first correction of a memory will expire, ISO 8601; empty if none will."""
+    """Return the time at which the first correction will expire, ISO 8601; empty if none will."""
     corrected = [record for record in records if versions.is_corrected(record, now)]
     ends = [versions.time_of(record.fields, "corrected_until") for record in corrected]
     return min([to_iso(end) for end in ends if end is not None], default="")

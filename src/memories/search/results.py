@@ -142,7 +142,7 @@ class Explanation(NamedTuple):
     """The hits of a search together with all candidates.
 
     Attributes:
-        terms: The words of the query.
+        terms: The query's words.
         note: Why the search used only words although there is an embedder; usually empty.
         tier: `hot` if the hits come from the scratchpad; else the requested tier, `deep` or `auto`.
         error: Why the store could not be reached, if the scratchpad answered instead; usually

@@ -132,7 +132,7 @@ class McpOverHttp:
                 receive = await _buffer_body(receive)
             kind = "stream" if scope["method"] == "GET" else "write"
             self._server.require_room(kind)
-        except Exception as exc:  # noqa: BLE001 - every error becomes an answer
+        except Exception as exc:  # noqa: BLE001 - every error becomes a response
             await error_response(exc)(scope, receive, send)
             return
         token = _caller.set(caller)
@@ -278,7 +278,7 @@ async def principal(request: Request) -> Principal:
     """Return a request's sender, for routes outside the table such as `/metrics`.
 
     Raises:
-        Refused: The sender is unknown; `problems.error_response` makes the answer.
+        Refused: The sender is unknown; `problems.error_response` makes the response.
     """
     server: Server = request.app.state.server
     return await anyio.to_thread.run_sync(

@@ -45,7 +45,7 @@ _MOST_JOINED = 65_536  # maximum number of bytes held back until the end of an i
 
 
 class _Joined:
-    """A transport that joins all writes in one iteration of the event loop, such as an answer's
+    """A transport that joins all writes in one iteration of the event loop, such as a response's
     head and its body.
 
     Otherwise each write would be a separate system call and would wake the client.
@@ -190,13 +190,13 @@ class HttpProtocol(HttpToolsProtocol):
         kind = b"content-type: application/problem+json\r\nconnection: close\r\n"
         head = b"%s%scontent-length: %d\r\n\r\n" % (kind, wait, len(body))
         if not self.transport.is_closing():
-            if not self._is_busy:  # after an answer has begun, no other can follow
+            if not self._is_busy:  # after a response has begun, no other can follow
                 self.transport.write(STATUS_LINE[status] + head + body)
             self.transport.close()
 
 
 _GRACE_SECONDS = 3  # seconds for open requests to finish; queued writes then get the same time
-READY_SECONDS = 1.0  # how long the answer of `/ready` is reused
+READY_SECONDS = 1.0  # how long a response from `/ready` is reused
 
 
 class Process(Served, Protocol):

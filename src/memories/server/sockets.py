@@ -103,7 +103,7 @@ def listen(config: Config) -> Iterator[Listening]:
 @contextlib.contextmanager
 def _listen_at(path: str) -> Iterator[socket.socket]:
     """Listen on a socket at a path. The socket is bound under a temporary name and then renamed, so
-    that a client never finds a socket that doesn't answer.
+    that a client never finds a socket that doesn't respond.
     """
     scratch = f"{path}.{os.getpid()}"
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -386,7 +386,7 @@ class Warm:
         connection.close()
 
     def _serve(self, connection: socket.socket) -> None:
-        """Read one request from a connection, run its command, and send the answer."""
+        """Read one request from a connection, run its command, and send the response."""
         try:
             message = self._read(connection)
             if message is None:
@@ -442,7 +442,7 @@ class Warm:
                 self._served.end(STOPPED)
 
     def _run_command(self, request: dict[str, Any], stdin: bytes) -> bytes:
-        """Run a command; return its answer."""
+        """Run a command; return its response."""
         environment = {str(name): str(value) for name, value in request["env"].items()}
         written: list[tuple[int, bytes]] = []
         caller = Caller(
@@ -539,7 +539,7 @@ def _reveal(secret: Any) -> str:
 
 
 def _encode(code: int, changed: str, written: Sequence[tuple[int, bytes]]) -> bytes:
-    """Encode an answer: a line with the exit code and each part's length, then the parts."""
+    """Encode a response: a line with the exit code and each part's length, then the parts."""
     parts: list[tuple[int, bytes]] = []
     if changed:
         parts.append((3, changed.encode("utf-8", "surrogateescape")))

@@ -57,7 +57,7 @@ class Link(NamedTuple):
 
 
 class Item(NamedTuple):
-    """The subject of a change: versions of a memory, or turns of a conversation.
+    """The subject of a change: a memory's versions, or a conversation's turns.
 
     Attributes:
         memory: The id of the memory; None for turns.

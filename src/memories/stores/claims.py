@@ -17,7 +17,7 @@ class Claim(NamedTuple):
         name: A hash of the key and the sender.
         number: 1 for a new request; higher if a server has begun the request before.
         begun_at: When a server first began the request, according to that server's clock.
-        summary: The saved summary of the answer; None until a server has saved one.
+        summary: The saved summary of the response; None until a server has saved one.
     """
 
     name: str

@@ -276,7 +276,7 @@ class Store(Protocol):
         """
 
     def info(self, where: Filter) -> StoreInfo:
-        """Return the status, read from disk: a result proves that the store answers."""
+        """Return the status, read from disk: a result proves that the store responds."""
 
     def refs(self, where: Filter) -> list[Ref]:
         """Return the addresses of records, ordered by group and position.

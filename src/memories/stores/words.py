@@ -49,7 +49,7 @@ class Corpus(NamedTuple):
 
 
 class WordScores(NamedTuple):
-    """How well each of several documents matches the words of a query.
+    """How well each of several documents matches a query's words.
 
     Attributes:
         scores: BM25 of all terms, shape (documents,); 0.0 if no term matches.

@@ -158,7 +158,7 @@ class StoreWrapper(Store):
 
 
 # Maximum number of buffered records. Adding records to the store takes much longer than buffering
-# them. With a higher limit, a caller that limits the duration of a transaction would find out too
+# them. With a higher limit, a caller that limits a transaction's duration would find out too
 # late how long the transaction takes.
 MAX_BUFFERED = 512
 

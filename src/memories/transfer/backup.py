@@ -194,7 +194,7 @@ def _choose_file(
 
 
 def _name(url: str) -> str:
-    """Return the prefix of the names of a store's backup files."""
+    """Return the prefix of a store's backup file names."""
     path = sqlite_file(url)
     if path is not None:
         return _UNSAFE.sub("-", path.stem).strip("-.") or "memories"

@@ -63,7 +63,7 @@ class Bundle(NamedTuple):
     last_line: str
 
     def to_export(self, lines: Sequence[str]) -> Iterator[bytes]:
-        """Yield the lines of an export of the folder.
+        """Yield the lines of the folder's export.
 
         If nothing was edited, this is the export that the folder was made from, and its last line
         proves who wrote it.
@@ -99,7 +99,7 @@ def is_bundle(folder: Path) -> bool:
 
 
 def write(folder: Path, lines: Iterable[str]) -> int:
-    """Write the memories of an export into a folder; return how many.
+    """Write an export's memories into a folder; return how many.
 
     Files from an earlier export into the same folder are replaced, or removed if the export no
     longer has their memory.

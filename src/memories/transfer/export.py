@@ -26,7 +26,7 @@ _MAX_HEADER_BYTES = 65_536  # maximum size of an export's first line
 
 
 class Lines:
-    """Writes the lines of an export, from its header to its last line."""
+    """Writes an export's lines, from its header to its last line."""
 
     def __init__(
         self,
@@ -235,7 +235,7 @@ def own_key(folder: Path, *, make: bool = False) -> bytes | None:
 
 
 def _find_problem(file: Path, status: os.stat_result) -> str:
-    """Return why a key can't be trusted, as part of a sentence; empty if it can."""
+    """Return the reason a key can't be trusted, as part of a sentence; empty if it can."""
     if not stat.S_ISREG(status.st_mode):
         return f"is not a file; {_REMEDY}"
     if os.name == "posix" and status.st_uid not in (os.geteuid(), 0):

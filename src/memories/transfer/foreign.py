@@ -1,4 +1,4 @@
-"""Imports files of other programs: messages become turns, and statements await review.
+"""Imports other programs' files: messages become turns, and statements await review.
 
 An import writes in small transactions and recognizes items that are already stored: a turn by its
 message id, a statement by its text. So it can be interrupted at any moment, and a second run adds
@@ -112,7 +112,7 @@ def survey(items: Iterable[Item], now: datetime) -> Counts:
         InvalidInput: The source is damaged.
     """
     counts = Counts()
-    names: set[int] = set()  # sessions may repeat messages of other sessions
+    names: set[int] = set()  # sessions may repeat messages from other sessions
     for item in items:
         if isinstance(item, Message):
             name = hash((item.conversation, item.turn.message_id))
@@ -127,7 +127,7 @@ def survey(items: Iterable[Item], now: datetime) -> Counts:
 
 
 class Importer:
-    """Imports the items of a source, batch by batch.
+    """Imports a source's items, batch by batch.
 
     Attributes:
         counts: The counts so far.

@@ -1,4 +1,4 @@
-"""Imports the records of an export, leaving existing records unchanged.
+"""Imports an export's records, leaving existing records unchanged.
 
 An import can be interrupted at any moment and run again.
 """
@@ -176,7 +176,7 @@ def import_(
     dry_run: bool = False,
     intake: Intake = _UNCHANGED,
 ) -> Imported:
-    """Store the records of an export; existing records stay as they are.
+    """Store an export's records; existing records stay as they are.
 
     Args:
         store: The store.

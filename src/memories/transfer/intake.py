@@ -1,4 +1,4 @@
-"""Reads the lines of an export, and changes its records on their way into a store.
+"""Reads an export's lines, and changes its records on their way into a store.
 
 Nothing proves who wrote a foreign file, so its records get the origin `imported` instead of their
 own, and the memories among them await review.
@@ -85,7 +85,7 @@ def read_lines(
     *,
     own: bool,
 ) -> Generator[Line, None, bool]:
-    """Yield the records of an export, after calling `begin` with its header.
+    """Yield an export's records, after calling `begin` with its header.
 
     Returns:
         Whether the export was written with the key.

@@ -60,7 +60,7 @@ _OTHER_FILES = (
 
 
 def split_lines(stream: IO[bytes], name: str) -> Iterator[bytes]:
-    """Yield the lines of an export from its beginning.
+    """Yield an export's lines from its beginning.
 
     Args:
         stream: The export, which must be seekable.

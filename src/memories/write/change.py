@@ -209,7 +209,7 @@ def _refuse_taken_key(lookup: Lookup, latest: Record, new: Record) -> None:
 
 
 def reinforce(lookup: Lookup, memory_id: str, now: datetime) -> Record:
-    """Reset the decay of a reinforceable memory; return its latest version."""
+    """Reset a reinforceable memory's decay; return its latest version."""
     with lookup.store.transaction():
         latest = lookup.find_current(memory_id)
         policy = versions.decay_policy(latest)

@@ -154,7 +154,7 @@ def forget_selected(
     Args:
         lookup: The namespace.
         selectors: Memories in any state, or turns.
-        discard: Removes the queued turns of a conversation, and returns their number.
+        discard: Removes a conversation's queued turns, and returns their number.
         dry_run: Only return what would be erased.
     """
     tally = Tally()

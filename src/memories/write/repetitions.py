@@ -263,7 +263,7 @@ class Repetition(NamedTuple):
         return new
 
     def _reinforce(self, result: MergeResult) -> MergeResult:
-        """Reset the decay of a reinforceable memory, unless the draft is older than the last reset.
+        """Reset a reinforceable memory's decay, unless the draft is older than the last reset.
 
         A draft that was captured or imported doesn't reset the decay of a memory that a user or an
         agent decided to store.

@@ -250,7 +250,7 @@ def _kill_group(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _current(writer: Writer) -> list[Record]:
-    """Return the current memories of the writer's namespace, newest first."""
+    """Return the current memories in the writer's namespace, newest first."""
     records: list[Record] = []
     for page in scan_pages(writer.store, writer.lookup.own.where(), newest_first=True):
         records += [

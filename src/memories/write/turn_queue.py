@@ -373,7 +373,7 @@ def select_unstored(store: Store, turns: Iterable[Turn]) -> list[Turn]:
 
 
 def number_turns(store: Store, turns: Sequence[Turn], where: Filter) -> list[Turn]:
-    """Return the queued turns of a conversation that match a filter, with their future indexes.
+    """Return a conversation's queued turns that match a filter, with their future indexes.
 
     Turns that are already stored are left out.
     """

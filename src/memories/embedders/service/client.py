@@ -1,4 +1,4 @@
-"""Requests vectors from a service, retries where that may help, and interprets the answers."""
+"""Requests vectors from a service, retries where that may help, and interprets the responses."""
 
 import socket
 from collections.abc import Callable, Mapping
@@ -55,17 +55,17 @@ class ServiceClient:
     def post(
         self, body: Mapping[str, Any], patience: Patience, read: Callable[[Any], Value]
     ) -> Value:
-        """Post a request and return the values in its answer.
+        """Post a request and return the values in its response.
 
         Args:
             body: The request.
             patience: How long to wait; `total` bounds the whole call.
-            read: Extracts the values from the answer; raises LookupError, TypeError or ValueError
+            read: Extracts the values from the response; raises LookupError, TypeError or ValueError
                 if they are missing.
 
         Raises:
             EmbedderUnavailable: The service can't be used at present.
-            EmbedderError: The service refused the request, or its answer contains no vectors.
+            EmbedderError: The service refused the request, or its response contains no vectors.
         """
         try:
             answer = self._retry.run(

@@ -1,5 +1,5 @@
 """Embedder that uses a service over HTTP: splits long texts, batches requests, checks and caches
-answers.
+responses.
 """
 
 import contextlib
@@ -88,7 +88,7 @@ class HTTPEmbedder:
         return self._chosen.space
 
     def embed(self, text: str) -> "NDArray[np.float32]":
-        """Return the vectors of a statement; see `Embedder.embed`.
+        """Return a statement's vectors; see `Embedder.embed`.
 
         Raises:
             EmbedderUnavailable: The service can't be used now.
@@ -97,7 +97,7 @@ class HTTPEmbedder:
         return self._vectors([text], question=False, units=_ONE)[0]
 
     def embed_query(self, text: str) -> "NDArray[np.float32]":
-        """Return the vectors of a question; see `RemoteEmbedder.embed_query`.
+        """Return a question's vectors; see `RemoteEmbedder.embed_query`.
 
         Raises:
             EmbedderUnavailable: The service returned no vectors in time.
@@ -188,7 +188,7 @@ class HTTPEmbedder:
         )
 
     def _check(self, answer: list[Any], count: int) -> "NDArray[np.float32]":
-        """Return the vectors in an answer, scaled to unit length.
+        """Return the vectors in a response, scaled to unit length.
 
         Raises:
             EmbedderError: The number, length or values of the vectors are wrong.
@@ -257,7 +257,7 @@ class Rest:
         """Choose the file, without reading it.
 
         Args:
-            home: The folder of the file; if it is missing, other processes don't see the failure.
+            home: The file's folder; if it is missing, other processes don't see the failure.
             service: Everything that a failure may depend on: the model, the URL, the key.
             clock: Returns seconds since 1970.
         """
@@ -267,7 +267,7 @@ class Rest:
         self._failure: dict[str, Any] = {}
 
     def reason(self, seconds: float) -> str:
-        """Return why a caller with this time limit should not send a request; empty if it may."""
+        """Return the reason a caller with this time limit should not send a request; else empty."""
         with contextlib.suppress(OSError, ValueError):  # the file is missing or damaged
             self._failure = json.loads(self.path.read_bytes())
         try:
@@ -295,7 +295,7 @@ class Rest:
                 stream.write(json.dumps(self._failure).encode())
 
     def end(self) -> None:
-        """Forget the failure: the service has answered."""
+        """Forget the failure: the service has responded."""
         self._failure = {}
         with contextlib.suppress(OSError):
             self.path.unlink(missing_ok=True)

@@ -163,8 +163,8 @@ class Provider:
             such key.
         dimension: The key in the body for a vector length other than the model's default; empty if
             the length can't be chosen.
-        vectors: Extracts the vectors from an answer, in the order of the texts; raises LookupError,
-            TypeError or ValueError if they are missing.
+        vectors: Extracts the vectors from a response, in the order of the texts; raises
+            LookupError, TypeError or ValueError if they are missing.
     """
 
     name: str
@@ -279,7 +279,8 @@ def _url(text: str, provider: Provider, config: Config) -> SplitResult:
     """Return the URL to which requests are posted.
 
     Raises:
-        ConfigError: The setting is not a valid service URL, or texts would cross a network unencrypted.
+        ConfigError: The setting is not a valid service URL, or would send texts unencrypted over a
+            network.
     """
     try:
         url = urlsplit(text)

@@ -485,7 +485,7 @@ def _get_json(url: str) -> Any:
     """Return the JSON at a URL; None if the URL does not exist.
 
     Raises:
-        NoAnswer: The server does not answer.
+        NoAnswer: The server does not respond.
         ValueError: The URL is neither https nor on localhost.
     """
     from memories.core.http import Address, JsonClient  # loads urllib3

@@ -1,9 +1,9 @@
 """Idempotency keys: a retried write is applied once, even if the server was killed in between.
 
 All servers of a store share a table of requests. It is in the store if the store supports that (see
-`stores.claims`), else in a small SQLite file. The table contains neither content nor keys. If an
-answer is no longer in memory, it is rebuilt from ids, or the write runs again. Running it again is
-safe, because a write recognizes what it has already stored.
+`stores.claims`), else in a small SQLite file. The table contains neither content nor keys. If a
+response is no longer in memory, it is rebuilt from ids, or the write runs again. Running it again
+is safe, because a write recognizes what it has already stored.
 """
 
 import contextlib
@@ -240,12 +240,12 @@ _logger = logging.getLogger(__name__)
 
 
 class _Answer(NamedTuple):
-    """An answer that this process gave.
+    """A response that this process gave.
 
     Attributes:
         begun_at: When the request began; this distinguishes it from an earlier request with the
             same key.
-        size: The answer's size in bytes.
+        size: The response's size in bytes.
     """
 
     begun_at: float
@@ -259,9 +259,9 @@ class Keyed:
     Attributes:
         begun_at: When the write first began.
         again: Whether an earlier attempt may already have run: its server was stopped, or its
-            answer can't be rebuilt.
-        answer: The answer, if this process still has it.
-        summary: A summary of the answer, if the write has already been answered; see `end`.
+            response can't be rebuilt.
+        answer: The response, if this process still has it.
+        summary: A summary of the response, if the write has already had one; see `end`.
     """
 
     def __init__(self, claim: Claim, answer: Any | None) -> None:
@@ -275,13 +275,13 @@ class Keyed:
         self.size = 0
 
     def end(self, answer: Any, summary: dict[str, Any] | None, size: int) -> None:
-        """Set the answer.
+        """Set the response.
 
         Args:
-            answer: The answer.
-            summary: The part of the answer to save, without content; None if the write failed and a
-                retry should run it again.
-            size: The answer's size in bytes.
+            answer: The response.
+            summary: The part of the response to save, without content; None if the write failed and
+                a retry should run it again.
+            size: The response's size in bytes.
         """
         self.answer, self.new_summary, self.size = answer, summary, size
         self.failed = summary is None

@@ -124,7 +124,7 @@ class Logged:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        # 499 means that the client disconnected before an answer began
+        # 499 means that the client disconnected before a response began
         start, status = time.perf_counter(), 499
         entries: dict[str, Any] = {}
         scope[LOG] = entries
@@ -278,7 +278,7 @@ def _too_large(limit: int) -> Refused:
 
 class Guard:
     """Passes valid requests on, limits how large and how slow bodies may be, and adds headers to
-    every answer.
+    every response.
 
     The guard covers the pages, the API and MCP. It leaves the path percent-encoded, so that a `/`
     in an id does not separate segments. The module `access` checks rights.
@@ -313,10 +313,10 @@ class Guard:
             scope = {**scope, "path": _path(scope)}
             _check_request(scope, self._hosts)
             await self._app(scope, _bound_body(receive, scope), answer)
-        except asyncio.CancelledError:  # the server is stopping and won't wait for the answer
+        except asyncio.CancelledError:  # the server is stopping and won't wait for the response
             if not started:
                 await stopping_response(in_doubt=not _is_read(scope))(scope, receive, answer)
-        except Exception as exc:  # noqa: BLE001 - every error becomes an answer; unexpected ones are also logged
+        except Exception as exc:  # noqa: BLE001 - every error becomes a response; unexpected ones are also logged
             problem = error_response(exc)
             if not started:
                 await problem(scope, receive, answer)

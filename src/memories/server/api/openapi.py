@@ -1,4 +1,4 @@
-"""Generates the OpenAPI 3.1 document from the routes, and defines the answers' JSON schemas."""
+"""Generates the OpenAPI 3.1 document from the routes, and defines the responses' JSON schemas."""
 
 import re
 from collections.abc import Iterable, Mapping

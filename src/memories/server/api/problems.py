@@ -58,8 +58,8 @@ class Refused(Exception):
     """Raised when a request is refused before it reaches the memory.
 
     Attributes:
-        status: The status of the answer.
-        headers: Additional headers for the answer; see `problem`.
+        status: The status of the response.
+        headers: Additional headers for the response; see `problem`.
     """
 
     def __init__(self, status: int, detail: str, **headers: str) -> None:
@@ -87,7 +87,7 @@ def json_response(
 def problem(
     status: int, detail: str, more: Mapping[str, Any] | None = None, **headers: str
 ) -> Response:
-    """Return an error as an answer.
+    """Return an error as a response.
 
     Args:
         status: The HTTP status.
@@ -108,7 +108,7 @@ def problem(
 
 
 def error_response(exc: Exception) -> Response:
-    """Return the answer to a request that raised an error. The log says where an unexpected error
+    """Return the response to a request that raised an error. The log says where an unexpected error
     was raised, but never contains content.
     """
     if isinstance(exc, Refused):
@@ -144,7 +144,7 @@ def error_response(exc: Exception) -> Response:
 
 
 def stopping_response(*, in_doubt: bool) -> Response:
-    """Return the answer to a request that the server could not complete before it stopped.
+    """Return the response to a request that the server could not complete before it stopped.
 
     Args:
         in_doubt: Whether the request may have changed something.

@@ -239,10 +239,10 @@ class Records:
             return self._stores[space]
 
     def answer(self, who: Principal, request: _StoreRequest) -> bytes:
-        """Handle a request; return the answer's JSON.
+        """Handle a request; return the response's JSON.
 
         When a connection breaks, the client sends its request again, perhaps before the first
-        request has been handled. The second request then waits for the answer to the first.
+        request has been handled. The second request then waits for the response to the first.
         """
         if request.method not in _WRITES | _STEPS:
             return self._carry_out(who, request)
@@ -457,7 +457,7 @@ def route() -> Named:
                 data = await anyio.to_thread.run_sync(
                     records.answer, who, store_request, limiter=limiter
                 )
-        except Exception as exc:  # noqa: BLE001 - every error becomes an answer
+        except Exception as exc:  # noqa: BLE001 - every error becomes a response
             return error_response(exc)
         return Response(data, media_type="application/json")
 

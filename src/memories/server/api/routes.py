@@ -225,12 +225,12 @@ class Call(NamedTuple):
         return readable_namespaces(self.memories.namespace, shared=self.shared)
 
     def without_place(self, shape: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return an answer, without paths on the server if the sender doesn't manage the store."""
+        """Return a response, without paths on the server if the sender doesn't manage the store."""
         return shape if self.who.manages_store else shapes.without_place(shape)
 
 
 class Answer(NamedTuple):
-    """An answer that isn't just JSON with status 200."""
+    """A response that isn't just JSON with status 200."""
 
     shape: Any
     status: int = 200
@@ -242,7 +242,7 @@ class Later(NamedTuple):
 
     Attributes:
         future: The result.
-        answer: Makes the answer from the result.
+        answer: Makes the response from the result.
     """
 
     future: Future[Any]
@@ -255,11 +255,11 @@ class Route(NamedTuple):
     Attributes:
         handle: The handler, whose docstring describes the route. It runs in a thread and returns
             JSON or an `Answer`; with `streams`, it runs on the event loop and returns a response.
-        schema: The schema of successful answers; see `openapi`.
+        schema: The schema of successful responses; see `openapi`.
         scope: The right required in the request's namespace: `read`, `write` or `admin`. `store` is
             `admin` for the entire store, and `signed` accepts any token.
         kind: The kind of request, which has its own limit; see `Server.limits`.
-        statuses: The statuses of successful answers.
+        statuses: The statuses of successful responses.
         submit: A handler that doesn't wait for the result. It is used if the server has a write
             queue and the request has no idempotency key.
     """
@@ -278,8 +278,8 @@ class Route(NamedTuple):
 
     @property
     def repeatable(self) -> bool:
-        """Whether a retry with the same Idempotency-Key gets the same answer and is not applied
-        again.
+        """Whether a retry with the same Idempotency-Key gets the same response and is not
+        applied again.
         """
         return self.kind == "write"
 
@@ -320,7 +320,7 @@ def endpoint(route: Route) -> Named:
     async def respond(request: Request) -> Response:
         try:
             return await _process_request(route, request)
-        except Exception as exc:  # noqa: BLE001 - every error becomes an answer; unexpected ones are also logged
+        except Exception as exc:  # noqa: BLE001 - every error becomes a response; unexpected ones are also logged
             return error_response(exc)
 
     return Named(route.path, respond, methods=[route.method], name=f"{route.method} {route.path}")
@@ -358,7 +358,7 @@ async def _process_request(route: Route, request: Request) -> Response:
 
 
 async def _await_later(server: Server, submit: Callable[[], Later]) -> Answer:
-    """Submit in a thread, and return the answer. The event loop is woken only once, at the end."""
+    """Submit in a thread; return the response. The event loop is woken only once, at the end."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[Later] = loop.create_future()
 
@@ -369,7 +369,7 @@ async def _await_later(server: Server, submit: Callable[[], Later]) -> Answer:
     def submit_in_thread() -> None:
         try:
             later = submit()
-        except Exception as exc:  # noqa: BLE001 - the answer raises it
+        except Exception as exc:  # noqa: BLE001 - the response raises it
             error: Future[Any] = Future()
             error.set_exception(exc)
             later = Later(error, Answer)
@@ -451,7 +451,7 @@ def _authorize(server: Server, route: Route, request: Request, arguments: dict[s
 
 
 def _make_response(route: Route, call: Call) -> Response:
-    """Handle a request, or repeat the earlier answer for its idempotency key."""
+    """Handle a request, or repeat the earlier response for its idempotency key."""
     key = call.request.headers.get("idempotency-key")
     if key is None or not route.repeatable:
         return json_response(*_handle(route, call))
@@ -459,7 +459,7 @@ def _make_response(route: Route, call: Call) -> Response:
 
 
 def _handle_once(route: Route, call: Call, key: str) -> Answer:
-    """Return the answer to a request with a key; process the request only if it has not been
+    """Return the response to a request with a key; process the request only if it has not been
     processed.
     """
     request = [route.method, route.path, call.memories.namespace, call.arguments]
@@ -486,7 +486,7 @@ def _handle(route: Route, call: Call) -> Answer:
 
 
 def _with_damage(call: Call, answer: Answer, mark: int) -> Answer:
-    """Return an answer, with any damage found since `mark`."""
+    """Return a response, with any damage found since `mark`."""
     findings = [
         finding
         for finding in call.memories.damaged.since(mark)
@@ -498,7 +498,7 @@ def _with_damage(call: Call, answer: Answer, mark: int) -> Answer:
 
 
 def _without_content(schema: str, shape: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of an answer that may be saved: ids and counts, but neither content nor
+    """Return the part of a response that may be saved: ids and counts, but neither content nor
     names.
     """
     if schema in _WITHOUT_CONTENT:
@@ -517,7 +517,7 @@ def _without_content(schema: str, shape: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _revive(route: Route, call: Call, summary: Mapping[str, Any]) -> Answer | None:
-    """Rebuild an answer from its summary and the current memories; None if the request must run
+    """Rebuild a response from its summary and the current memories; None if the request must run
     again.
     """
     schema, status = summary["schema"], summary["status"]

@@ -215,7 +215,7 @@ class PageRequest(NamedTuple):
 
 
 class View(NamedTuple):
-    """A view's answer.
+    """A view's response.
 
     Attributes:
         template: The template that shows it.

@@ -107,7 +107,7 @@ def _answer(page: Page) -> Callable[[Request], object]:
                 return await anyio.to_thread.run_sync(
                     _render, server, page, request, limiter=limiter
                 )
-        except Exception as exc:  # noqa: BLE001 - every error becomes an answer; unexpected ones are also logged
+        except Exception as exc:  # noqa: BLE001 - every error becomes a response; unexpected ones are also logged
             answer = error_response(exc)
             if request.query_params.get("format") == "json":
                 return answer

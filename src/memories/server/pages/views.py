@@ -184,7 +184,7 @@ def _history(memories: "Memories", request: PageRequest) -> "History":
 
 
 def _visible_since(memories: "Memories", history: "History") -> str | None:
-    """Return when a memory became visible; None if it awaits review or was rejected."""
+    """Return the time a memory became visible; None if it awaits review or was rejected."""
     first = next((version for version in history.versions if version.ended_by != PENDING), None)
     if first is None:
         return None

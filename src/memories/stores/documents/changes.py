@@ -80,7 +80,7 @@ class WriterLock:
         return now - self._first_seen(write_id_of(point), now) > _DEAD_AFTER_SECONDS
 
     def _first_seen(self, write_id: str, now: float) -> float:
-        """Return when a pending write was first seen; for a new one, save the current time."""
+        """Return the time a pending write was first seen; for a new one, save the current time."""
         try:
             if self._seen is None:
                 self._seen = self._read(now)
@@ -96,8 +96,8 @@ class WriterLock:
         return self._seen[write_id]
 
     def _read(self, now: float) -> dict[str, float]:
-        """Return when each pending write was first seen, leaving out writes that are too old to
-        matter.
+        """Return the time each pending write was first seen, leaving out writes that are too old
+        to matter.
         """
         try:
             seen = json.loads(read_file(self._file))
@@ -250,7 +250,7 @@ class Flush:
 
         Raises:
             Conflict: Another writer wrote one of the records or keys first; nothing was changed.
-            StoreUnreachable: The server stopped answering; the changes may or may not be stored.
+            StoreUnreachable: The server stopped responding; the changes may or may not be stored.
         """
         for part, refs in self._new.items():
             self._add_labels(part, refs)

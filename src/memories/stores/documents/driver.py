@@ -115,7 +115,7 @@ class Driver(Protocol):
       guarantee this says in the docstring of its class what may happen. If there are more points,
       the driver splits them into several requests, in order; reads may be split as the server
       requires.
-    - *Complete answers.* Without a limit, an answer is complete, however long it is.
+    - *Complete responses.* Without a limit, a response is complete, however long it is.
     - *Threads* may share a driver.
     - *Errors* are `StoreError` and `StoreDamaged` from `memories.errors`. Each is one sentence that
       names the server and says what to do, and never contains a password or a key. A request that
@@ -239,7 +239,7 @@ class StoreClient:
         self._silent_until = 0.0
 
     def ask(self, method: str, path: str, body: Any = None, *, writes: bool = False) -> Answer:
-        """Send a request and return the answer, whether the server accepts or refuses it.
+        """Send a request and return the response, whether the server accepts or refuses it.
 
         The request may be sent twice: see `JsonClient.ask`.
 
@@ -248,10 +248,10 @@ class StoreClient:
             path: The path and the query.
             body: Sent as JSON; None for no body.
             writes: Whether the request changes something. If so, it may take longer, and if the
-                server doesn't answer, the error says that the change may have been made.
+                server doesn't respond, the error says that the change may have been made.
 
         Raises:
-            StoreUnreachable: The server did not answer.
+            StoreUnreachable: The server did not respond.
         """
         if time.monotonic() < self._silent_until:
             raise StoreUnreachable(
@@ -276,7 +276,7 @@ class StoreClient:
         """Return the error for a refused request.
 
         Args:
-            answer: The server's answer.
+            answer: The server's response.
             action: The purpose of the request, such as "adding records".
         """
         text = answer.value

@@ -497,7 +497,7 @@ class RemoteStore:
             )
 
     def check(self, *, deep: bool) -> list[Finding]:
-        """See `Store.check`; without `deep`, this checks only that the server answers."""
+        """See `Store.check`; without `deep`, this checks only that the server responds."""
         state = self._spaces.state()
         return list(check(self._view, state.get("space", ""))) if deep else []
 

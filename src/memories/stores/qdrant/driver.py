@@ -89,7 +89,7 @@ class Transport(Protocol):
         """Where the bytes of deleted points may remain, and until when."""
 
     def ask(self, verb: Verb, collection: str = "", body: Body | None = None) -> Any:
-        """Return the `result` of the answer, as the REST API documents it.
+        """Return the `result` of the response, as the REST API documents it.
 
         Writes are durable, and every later request sees them. Creating a collection that exists, or
         removing one that doesn't, is not an error.

@@ -243,7 +243,7 @@ _TABLES_OF_WORDS = {
 
 
 def _find_words_damage(db: apsw.Connection, check: str | None) -> str | None:
-    """Return why FTS5 can't use the index; None if it can.
+    """Return the reason FTS5 can't use the index; None if it can.
 
     Args:
         db: A connection inside a transaction.

@@ -181,7 +181,7 @@ def record_of(row: Sequence[Any], labels: Mapping[str, tuple[str, str]]) -> Reco
 
 
 def describe_damage(error: Exception) -> str:
-    """Return why a record can't be read, given the exception raised while decoding it."""
+    """Return the reason a record can't be read, given the exception raised while decoding it."""
     if type(error) is ValueError:
         return str(error)
     return "it contains values that this program never writes"

@@ -3,7 +3,7 @@
 The words are the tokens of `stores.words`, as in every store. There are three tables: for current
 memories, turns and ended records. In each table, every namespace has its own tokens
 (`rows.prefix_tokens`), and `corpus` counts its records and their tokens. So other namespaces affect
-neither the scores nor the duration of a search, and old versions and turns don't affect how rare a
+neither the scores nor a search's duration, and old versions and turns don't affect how rare a
 word is in current memories.
 """
 
@@ -474,7 +474,7 @@ class _TermQuery(NamedTuple):
 
 
 def _make_scope(selected: Selection, among: Sequence[int] | None) -> _Scope:
-    """Return the limits of a search; the conditions are chosen for speed.
+    """Return a search's limits; the conditions are chosen for speed.
 
     SQLite reads the values of an IN list once per term; after that, checking a record takes 0.1 µs.
     """

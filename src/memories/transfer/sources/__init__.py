@@ -1,4 +1,4 @@
-"""Reads the files of other programs as a stream of messages and statements.
+"""Reads other programs' files as a stream of messages and statements.
 
 Each module has a table `SOURCES` that maps the names of its sources to a `sample.Source`.
 `reader.include` contains the names from `INCLUDE` that the user asked for.
@@ -82,7 +82,7 @@ def locate(home: Path) -> Iterator[tuple[str, Path]]:
 
 
 class Reading:
-    """Reads the files of a source, from the beginning each time.
+    """Reads a source's files, from the beginning each time.
 
     Attributes:
         source: The name of the source.

@@ -1,4 +1,4 @@
-"""Reads the SQLite files of other programs from a copy, so that the original is never touched."""
+"""Reads other programs' SQLite files from a copy, so that the original is never touched."""
 
 import contextlib
 import os
@@ -25,11 +25,11 @@ class Database:
         self._connection, self._name = connection, name
 
     def tables(self) -> set[str]:
-        """Return the names of the file's tables."""
+        """Return the file's table names."""
         return {row[0] for row in self._run("SELECT name FROM sqlite_master WHERE type = 'table'")}
 
     def columns(self, table: str) -> set[str]:
-        """Return the names of a table's columns; empty if there is no such table.
+        """Return a table's column names; empty if there is no such table.
 
         Views don't count: a view in a damaged or hostile file could produce rows endlessly.
         """

@@ -30,7 +30,7 @@ _RENAMED = {"kind": "type", "category": "type", "user_id": "user"}
 
 
 class Message(NamedTuple):
-    """One message of a conversation.
+    """One message in a conversation.
 
     Attributes:
         conversation: The id of the conversation, which begins with the name of the source.

@@ -268,7 +268,7 @@ def _dedent(source: str) -> str:
 
 
 def _find_reason_to_skip(text: str) -> str:
-    """Return why a passage is left out, as a plural noun; empty if it is worth keeping."""
+    """Return the reason a passage is left out, as a plural noun; empty if it is worth keeping."""
     if text.startswith("[x] "):
         return "finished tasks"
     if _LOCAL_LINK.match(text):

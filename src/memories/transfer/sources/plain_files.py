@@ -71,7 +71,7 @@ def _delimiter(first: str) -> str:
 
 
 def _split(first: str) -> list[str]:
-    """Return the names of the columns in the first line."""
+    """Return the column names in the first line."""
     rows = list(csv.reader([first.rstrip("\r\n")], delimiter=_delimiter(first)))
     return [name.strip().lower() for name in rows[0]] if rows else []
 

@@ -1,4 +1,4 @@
-"""Reads the files of a source: within limits, read-only, and never outside the given path."""
+"""Reads a source's files: within limits, read-only, and never outside the given path."""
 
 import contextlib
 import errno
@@ -32,7 +32,7 @@ _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 class Reader:
-    """Opens the files of a source, and counts the items that it leaves out.
+    """Opens a source's files, and counts the items that it leaves out.
 
     Attributes:
         path: The file or folder to read, with symbolic links resolved.

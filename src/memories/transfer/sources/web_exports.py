@@ -53,7 +53,7 @@ def recognize_chatgpt(sample: Sample) -> bool:
 
 
 def read_chatgpt(reader: Reader) -> Iterator[Item]:
-    """Yield the messages of each conversation, and the user's custom instructions."""
+    """Yield each conversation's messages, and the user's custom instructions."""
     for name, stream in reader.members(*_CHATGPT_FILES):
         for conversation in reader.objects(stream, name):
             if isinstance(conversation, dict) and isinstance(conversation.get("mapping"), dict):
@@ -180,7 +180,7 @@ def recognize_claude(sample: Sample) -> bool:
 
 
 def read_claude(reader: Reader) -> Iterator[Item]:
-    """Yield the messages of each conversation, the instructions of projects, and the memories."""
+    """Yield each conversation's messages, the instructions of projects, and the memories."""
     projects: dict[str, str] = {}
     for project in _objects(reader, _PROJECTS):
         name = one_line(project.get("name"), 64)

@@ -274,7 +274,7 @@ def _can_measure_similarity(new: str, old: str) -> bool:
 
 
 class _WordIndex(NamedTuple):
-    """The words of a text, regardless of their order, for a quick comparison.
+    """A text's words, regardless of their order, for a quick comparison.
 
     Attributes:
         counts: The key of each significant word, with the number of its occurrences.

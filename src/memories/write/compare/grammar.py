@@ -287,7 +287,7 @@ class _Construction(NamedTuple):
 
 @functools.lru_cache(maxsize=256)  # the same text is compared often
 def rewrite(words: Sequence[Word]) -> Sequence[Word]:
-    """Return the words of a text with each known construction and each time span rewritten into its
+    """Return a text's words with each known construction and each time span rewritten into its
     standard form.
     """
     if len(words) > _LONG:

@@ -63,7 +63,7 @@ def normalize(text: str) -> str:
 
 @functools.lru_cache(maxsize=2)
 def split_words(text: str) -> Sequence[str]:
-    """Return the words of a text in lower case, without marks."""
+    """Return a text's words in lower case, without marks."""
     return re.findall(r"\w+", text.lower())
 
 

@@ -59,7 +59,7 @@ _QUANTITY = re.compile(
 )
 _ELIDED = r"(?i)\b((?:[cdjlmnst]|qu|all|dall|dell|nell|sull|un)')(?=\w)"  # in French and Italian
 _DECIMAL = re.compile(r"(\d+),(\d{1,2})")
-_SHOWS = 150  # the language of a text is detected from this many characters
+_SHOWS = 150  # a text's language is detected from this many characters
 _DASH = "\ue000"  # represents the dash that joins two clauses
 _LONGEST = 64  # maximum number of letters; the pattern takes quadratic time
 _SENTENCE = re.compile(
@@ -109,7 +109,7 @@ _QUESTION = Word("?", "?", exact=True)
 
 
 class ParsedText(NamedTuple):
-    """The words of a text: as written, and as understood, with phrases, dates and forms marked."""
+    """A text's words: as written, and as understood, with phrases, dates and forms marked."""
 
     written: Sequence[Word]
     understood: Sequence[Word]
@@ -117,7 +117,7 @@ class ParsedText(NamedTuple):
 
 @functools.lru_cache(maxsize=256)  # the same text is compared often
 def parse_text(text: str, codes: Sequence[str] = ()) -> ParsedText:
-    """Return the words of a text.
+    """Return a text's words.
 
     Args:
         text: The text.
