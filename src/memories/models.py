@@ -321,7 +321,7 @@ class Page(NamedTuple):
 
 
 class NamespaceCounts(NamedTuple):
-    """The size of a namespace, now or at a past time; counts unknown for that time are None.
+    """A namespace's size, now or at a past time; counts unknown for that time are None.
 
     Attributes:
         name: The namespace.
@@ -420,7 +420,7 @@ class LogEntry(NamedTuple):
 
 
 class LogCheck(NamedTuple):
-    """Result of checking the audit log of a namespace.
+    """Result of checking a namespace's audit log.
 
     Attributes:
         namespace: The namespace.

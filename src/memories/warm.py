@@ -96,7 +96,7 @@ class ChangeInterrupted(KeyboardInterrupt):
 
 
 def ask(arguments: "Sequence[str]", version: str) -> int | None:
-    """Ask the server of the store to run a command, and print its response.
+    """Ask the store's server to run a command, and print its response.
 
     Args:
         arguments: The arguments of the command.
@@ -140,7 +140,7 @@ def _ask(connection: "socket", arguments: "Sequence[str]") -> int | None:
 
 
 def ask_for_hook(request: bytes, version: str) -> bytes | None:
-    """Ask the server of the store to answer a hook; return None if the server does not respond.
+    """Ask the store's server to answer a hook; return None if the server does not respond.
 
     A hook can't wait for a server that hangs, so the server must start to respond immediately.
 

@@ -118,7 +118,7 @@ def contains_literal(text: str, literal: str, budget: Budget | None = None) -> b
 
 
 def split_words(literal: str) -> list[str]:
-    """Return the words of a literal; `PORT=5433` has two."""
+    """Return a literal's words; `PORT=5433` has two."""
     return _ASSIGNMENT.sub(" ", literal).split()
 
 

@@ -52,7 +52,7 @@ class _Names(NamedTuple):
 
 
 def find_anchors(text: str, tree: WorkingTree) -> list[Anchor]:
-    """Return the anchors of a text in a working tree, the most specific first.
+    """Return a text's anchors in a working tree, the most specific first.
 
     At most five are returned, and the search takes at most 20 milliseconds.
     """

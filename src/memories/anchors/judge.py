@@ -14,7 +14,7 @@ from memories.models import Cited, Memory, Verdict, cited_by
 if TYPE_CHECKING:
     from memories.anchors.grammar import Anchor, RootOf
 
-CACHE = "scratchpad.verdicts.json"  # a file in the folder of a namespace
+CACHE = "scratchpad.verdicts.json"  # a file in a namespace's folder
 HOOK_SECONDS = 0.02
 
 

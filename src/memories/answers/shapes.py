@@ -1,4 +1,4 @@
-"""JSON responses about memories, as the specification of the command defines them.
+"""JSON responses about memories, as the command's specification defines them.
 
 Responses about conversations are in `conversation_shapes`, those about stores in `store_shapes`.
 """

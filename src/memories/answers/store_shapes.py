@@ -199,7 +199,7 @@ def source_import_result(counts: "Counts", source: str, *, dry_run: bool) -> dic
 
 
 def kind_counts(counts: "Counts") -> dict[str, Any]:
-    """Return the counts of an import by kind, with the earliest and latest time in the source."""
+    """Return an import's counts by kind, with the earliest and latest time in the source."""
     shape: dict[str, Any] = {
         "turns": counts.turns,
         "conversations": len(counts.conversations),
@@ -237,7 +237,7 @@ def restore_result(restored: "Restored", file: str, store: str) -> dict[str, Any
 
 
 def doctor_result(examined: "Examined", fixed: "Fixed | None") -> dict[str, Any]:
-    """Return the findings of a check, and any repairs made before it."""
+    """Return a check's findings, and any repairs made before it."""
     findings = []
     for finding in examined.findings:
         row = {"what": finding.what, "remedy": finding.remedy, "derived": finding.derived}

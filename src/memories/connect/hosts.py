@@ -80,7 +80,7 @@ class Host(NamedTuple):
         programs: The names of its programs; the host counts as installed if one of them is on PATH.
         folders: Templates for its own folder. The first one that exists is used; if any exists, the
             host counts as installed.
-        user: Templates of its files for all projects of a user, by the files' purpose.
+        user: Templates of its files for all of a user's projects, by the files' purpose.
         windows_folders: The `folders` on Windows; empty if they are the same there.
         project: Its files in a project, by their purpose; empty if it has none.
         servers: The path of the object that contains the MCP servers in its file.
@@ -114,7 +114,7 @@ class Host(NamedTuple):
         return _first_existing([where.expand(template) for template in templates])
 
     def user_files(self, where: Where) -> Files:
-        """Return the host's files that apply to all projects of a user."""
+        """Return the host's files that apply to all of a user's projects."""
         folder = self.folder(where)
         paths: dict[str, Path] = {}
         for purpose, names in self.user.items():

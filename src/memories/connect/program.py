@@ -126,7 +126,7 @@ def hook_command(program: Sequence[str], event: str, host: str, options: Sequenc
 
 
 def words_of(command: object) -> list[str]:
-    """Return the words of a configured command, a text or a list; empty if it is neither."""
+    """Return a configured command's words, a text or a list; empty if it is neither."""
     if isinstance(command, str):
         try:
             return shlex.split(command)
@@ -160,7 +160,7 @@ def is_server(words: Sequence[str]) -> bool:
 
 
 def is_missing(words: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Return whether the program of a command does not exist."""
+    """Return whether a command's program does not exist."""
     return shutil.which(words[0], path=environment.get("PATH")) is None
 
 

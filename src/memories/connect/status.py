@@ -345,7 +345,7 @@ class _Failure(Exception):
 
 
 def check_connection(entries: FoundEntries) -> Check:
-    """Start the server and the hooks of a connection, and report whether they work.
+    """Start a connection's server and hooks, and report whether they work.
 
     The hooks capture nothing and count no memory as read.
     """

@@ -96,7 +96,7 @@ def block(title: str, lines: Sequence[str], boundary: str) -> str:
 
 
 def lines(text: str) -> list[str]:
-    """Return the non-blank lines of a text, with markup and invisible characters escaped.
+    """Return a text's non-blank lines, with markup and invisible characters escaped.
 
     Single joiners, as in emoji, are removed. Consecutive joiners are escaped, since they may encode
     a hidden text.
@@ -108,7 +108,7 @@ def lines(text: str) -> list[str]:
 
 
 def item(head: str, text: str) -> list[str]:
-    """Return the lines of an item in plain text. The first line begins with the head, the others
+    """Return an item's lines in plain text. The first line begins with the head, the others
     with a mark.
     """
     first, *others = lines(text) or [""]

@@ -542,7 +542,7 @@ def _translate_queue_errors(queue: RetryQueue) -> Iterator[None]:
 
 
 def _check_search(query_text: object, conversation_id: str | None) -> str | None:
-    """Check the text of a query, and return the stored form of a conversation's id."""
+    """Check a query's text, and return the stored form of a conversation's id."""
     if not isinstance(query_text, str):
         raise InvalidInput(f"query_text is of type {type(query_text).__name__}; pass a string")
     return None if conversation_id is None else one_line(conversation_id, "conversation_id")

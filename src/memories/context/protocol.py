@@ -216,7 +216,7 @@ class Backend(Protocol):
         ...
 
     def read_turns(self, conversation_id: str, start: int, n: int) -> list[Document]:
-        """Return up to `n` turns of a conversation, starting at an index, oldest first."""
+        """Return up to `n` turns in a conversation, starting at an index, oldest first."""
         ...
 
     def count_window(self, window: str) -> int:
@@ -236,7 +236,7 @@ class Backend(Protocol):
 
 
 def to_document(document_id: str, text: str, metadata: Mapping[str, Any]) -> Document:
-    """Return the document of a turn or a memory. Metadata fields that are None are left out."""
+    """Return the document for a turn or a memory. Metadata fields that are None are left out."""
     return {"id": document_id, "text": text, "metadata": without_none(metadata)}
 
 

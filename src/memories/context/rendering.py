@@ -57,7 +57,7 @@ def frame(metadata: Mapping[str, Any], message: str, lines: Sequence[str] = ()) 
 
 
 def turn_lines(turn: HistoryTurn) -> list[str]:
-    """Return the lines of a turn."""
+    """Return a turn's lines."""
     marks: list[str] = []
     trust = describe_writer(turn.origin).get("trust")
     if trust is not None and trust not in _USUAL_TRUST:

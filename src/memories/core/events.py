@@ -216,7 +216,7 @@ def note_calls(function: Callable[..., Any], method: str, operation: str) -> Cal
 
 
 def _redacted_content(args: tuple[Any, ...], config: "Config") -> str | None:
-    """Return the text in the first argument of an operation, without secrets."""
+    """Return the text in an operation's first argument, without secrets."""
     from memories.guard.redactor import redact
 
     if not args:

@@ -41,7 +41,7 @@ Value = TypeVar("Value")
 
 
 class Address(NamedTuple):
-    """The address of a server.
+    """A server's address.
 
     Attributes:
         product: The name of the program, for messages.
@@ -94,7 +94,7 @@ class Address(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The response of a server.
+    """A server's response.
 
     Attributes:
         status: The HTTP status code, which the caller must check.

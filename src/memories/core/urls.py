@@ -6,7 +6,7 @@ _LOCAL_SCHEMES = ("sqlite", "files", "qdrant")
 
 
 def local_path(url: str) -> Path | None:
-    """Return the file or folder of a store on this machine; None for one on a server."""
+    """Return a store's file or folder on this machine; None for a store on a server."""
     scheme, _, rest = url.partition("://")
     if scheme not in _LOCAL_SCHEMES or not rest.startswith("/") or rest == "/":
         return None

@@ -55,7 +55,7 @@ class Unigram:
         self._characters: dict[int, str] = str.maketrans(settings["characters"])
 
     def ids(self, text: str) -> Iterator[int]:
-        """Yield the ids of a text lazily, since only the first ids of a long text are needed."""
+        """Yield a text's ids lazily, since only the first ids of a long text are needed."""
         likely = 0.0
         *words, last = text.translate(self._characters).split(" ")
         for word in [*filter(None, words), last]:  # consecutive spaces count as one

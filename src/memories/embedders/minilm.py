@@ -46,7 +46,7 @@ class WordPiece:
         self._characters = _Characters(json.loads(characters.read_text(encoding="utf-8")))
 
     def ids(self, text: str) -> Iterator[int]:
-        """Yield the ids of a text lazily, since only the first ids of a long text are needed."""
+        """Yield a text's ids lazily, since only the first ids of a long text are needed."""
         seen: dict[str, list[int]] = {}
         for part in _SPECIAL.split(text):
             words = [part]

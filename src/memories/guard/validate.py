@@ -20,7 +20,7 @@ MAX_TAG_KEY = 64
 MAX_TAG_VALUE = 256
 MAX_KEY = 256
 MAX_NAMESPACE = 63
-_MAX_QUOTED = 4_096  # maximum number of characters of a text that are read to quote it
+_MAX_QUOTED = 4_096  # to quote a text, at most this many of its characters are read
 
 _NAMESPACE = re.compile(r"[a-z0-9][a-z0-9._-]*")
 # A namespace's folder is in the home, next to the program's own files and folders. Their names are
@@ -249,7 +249,7 @@ def limit(number: int, name: str = "limit") -> int:
 
 
 def index(number: int) -> int:
-    """Return a valid index of a turn.
+    """Return a valid turn index.
 
     Raises:
         InvalidInput: The index is not a whole number, or is negative.

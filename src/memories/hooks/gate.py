@@ -95,7 +95,7 @@ class Gate:
         relation: float = 0.0,
         is_global: bool = False,
     ) -> float:
-        """Return the relevance of a text to the prompt; see the module's docstring.
+        """Return a text's relevance to the prompt; see the module's docstring.
 
         Args:
             text: The text.
@@ -183,7 +183,7 @@ class _Fit(NamedTuple):
 
 
 def worth_rater(embedder: "Embedder | None") -> Rate | None:
-    """Return a function that computes the worth of a sentence; None if the embedder is not MiniLM.
+    """Return a function that computes a sentence's worth; None if the embedder is not MiniLM.
 
     The worth is the log-odds that a user's English sentence matters in later sessions.
     """

@@ -77,7 +77,7 @@ def main(
 
 
 def parse_arguments(arguments: "Sequence[str]") -> "HookCall":
-    """Parse the arguments of a hook.
+    """Parse a hook's arguments.
 
     Raises:
         UsageError: An argument is unknown, or the event or the host is missing.

@@ -89,7 +89,7 @@ def build_hook_context(
 
 
 def answer_as_server(data: bytes, open_in_server: "OpenMemories | None") -> str:
-    """Answer the encoded request of a hook in a server; return the encoded context.
+    """Answer a hook's encoded request in a server; return the encoded context.
 
     The server also records the figures for `memory stats`, since a hook would have to load more
     code to do so.

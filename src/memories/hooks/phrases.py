@@ -1,4 +1,4 @@
-"""Finds the sentences of a message that may be worth remembering. Pure.
+"""Finds the sentences in a message that may be worth remembering. Pure.
 
 A sentence is proposed if the user asks the agent to remember it, if it begins with a label such as
 `TODO:`, or if it has a phrase from `languages/phrases`: a standing instruction, a team habit, a
@@ -108,7 +108,7 @@ _NEVER = re.compile(r"(?!)")
 
 
 class Language(NamedTuple):
-    """The patterns of a language, for folded text.
+    """A language's patterns, for folded text.
 
     Attributes:
         patterns: The patterns by name: for each kind of phrase, and for contexts in which a phrase
@@ -145,7 +145,7 @@ class Language(NamedTuple):
 
 
 def candidates(text: str, role: str, rate: Rate | None = None) -> list[Candidate]:
-    """Return the sentences of a message that may be worth remembering, in order, each only once.
+    """Return the sentences in a message that may be worth remembering, in order, each only once.
 
     Args:
         text: The message.
@@ -310,7 +310,7 @@ def _capitalize(content: str) -> str:
 
 @functools.cache
 def read_language(code: str) -> Language:
-    """Return the patterns of a language from `languages/phrases`."""
+    """Return a language's patterns from `languages/phrases`."""
     file = Path(languages.__file__).parent / "phrases" / f"{code}.txt"
     parts: dict[str, list[str]] = {}
     for name, pattern in _read_lines(file):

@@ -41,7 +41,7 @@ class Line(NamedTuple):
             a reason of `context.admission`.
         relevance: The log-odds that the prompt needs the memory; None in the session block.
         meaning: The log-odds of the calibrated similarity to the prompt; None if it is unknown.
-        threshold: The minimum relevance of a memory of the session's project; None in the session
+        threshold: The minimum relevance of a memory in the session's project; None in the session
             block.
     """
 

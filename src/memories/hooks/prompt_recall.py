@@ -461,7 +461,7 @@ class _Rater:
     def rate_memories(
         self, result: SearchResult, min_confidence: float, *, is_small: bool
     ) -> Iterable[Rated]:
-        """Yield the candidates of a search whose confidence is high enough, with their relevance.
+        """Yield a search's candidates whose confidence is high enough, with their relevance.
 
         The gate replaces the search's own thresholds, which are meant for questions.
         """

@@ -170,7 +170,7 @@ class KnownTexts:
 
 
 def read_instructions(folder: Path, root: Path | None, user: Path) -> list[str]:
-    """Return the sentences in the instruction files of a project and of the user.
+    """Return the sentences in a project's and the user's instruction files.
 
     Args:
         folder: The agent's working folder.

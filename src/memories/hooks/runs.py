@@ -211,7 +211,7 @@ def _iso(millis: int) -> str | None:
 
 
 def figures(config: "Config", folder: str, text: str = "") -> "dict[str, Any]":
-    """Return the figures of a run for `memory stats`, as arguments for `core.events.note`.
+    """Return a run's figures for `memory stats`, as arguments for `core.events.note`.
 
     Args:
         config: The settings.

@@ -49,7 +49,7 @@ _QUEUE_SUFFIXES = ("", ".refused", ".new", ".refused.new", ".lock", ".drain.lock
 
 
 class Contents(NamedTuple):
-    """Statistics on the contents of a namespace.
+    """Statistics on a namespace's contents.
 
     Attributes:
         name: The namespace.
@@ -130,7 +130,7 @@ class Deleted(NamedTuple):
 
 
 def show(store: Store, config: Config, name: str) -> Contents:
-    """Return statistics on the contents of a namespace, without any text.
+    """Return statistics on a namespace's contents, without any text.
 
     Raises:
         NotFound: There is no such namespace.

@@ -98,7 +98,7 @@ def name_project(name: str) -> tuple[str | None, bool]:
 
 
 def names_of(project: str | None) -> tuple[str, ...]:
-    """Return all names of a project, the current one first; `.` means the working folder's project.
+    """Return a project's names, the current one first; `.` means the working folder's project.
 
     Args:
         project: The name given by a user; None or blank means no project.

@@ -193,7 +193,7 @@ def render(
 
 
 def _names_of(project: str | None) -> list[str]:
-    """Return all names of a project."""
+    """Return all of a project's names."""
     if project is None:
         return []
     from memories.config import registers
@@ -278,7 +278,7 @@ def _order_entries(
 
 
 def group_of(entry: Entry, projects: Collection[str | None]) -> str:
-    """Return the group of a memory, which determines its position in the block.
+    """Return a memory's group, which determines its position in the block.
 
     Args:
         entry: The memory.

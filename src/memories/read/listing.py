@@ -108,7 +108,7 @@ class Order(NamedTuple):
     descending: bool
 
     def key(self, record: Record) -> tuple[Any, str, int, str]:
-        """Return the sort key of a record."""
+        """Return a record's sort key."""
         assert self.value is not None
         return (self.value(record), *_position(record))
 
@@ -128,7 +128,7 @@ def parse_order(
 
     Args:
         sort: The name; None for `created`.
-        confidence: Returns the confidence of a record.
+        confidence: Returns a record's confidence.
         reverse: Reverse the order.
         is_past: The listing shows a past state.
 

@@ -460,7 +460,7 @@ def _shorten(memory_id: str, neighbours: list[str] | None, min_length: int) -> s
 
 
 def complete_project(project: str | Sequence[str] | None, names: Set[str]) -> Sequence[str] | None:
-    """Return the names of a project. A single name is completed; several names are returned
+    """Return a project's names. A single name is completed; several names are returned
     unchanged.
 
     Raises:
@@ -491,7 +491,7 @@ def complete_name(project: str, names: Set[str]) -> str:
 
 
 def with_global(where: Filter, names: Sequence[str] | None) -> tuple[Filter, ...]:
-    """Return filters for the memories of a project and for global memories.
+    """Return filters for a project's memories and for global memories.
 
     Args:
         where: The filter to extend. It is the only one returned if there is no project, or if it

@@ -38,7 +38,7 @@ class Name(NamedTuple):
 
 
 def source_of(record: Record) -> str | None:
-    """Return the source of a memory: a conversation, or a turn of one."""
+    """Return a memory's source: a conversation, or a turn of one."""
     return record.fields.get("source") or record.labels.get("conversation_id")
 
 

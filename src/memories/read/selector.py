@@ -169,7 +169,7 @@ def parse_node(text: str, collection: Collection) -> Node:
 
 
 def parse_live(text: str, collection: Collection, instant: Instant) -> Selector:
-    """Return the selector for an expression of a search, which finds only current records.
+    """Return the selector for a search expression, which finds only current records.
 
     Raises:
         InvalidInput: The expression names a state, is malformed, or has an invalid value.

@@ -31,7 +31,7 @@ NOISE = 2.5  # height of the closest text in a store without related texts
 # of a change. Announcements alone would put unrelated memories ("starts on Monday") before others.
 MIN_SHARED = 0.35
 MIN_SHARED_WITH_CHANGE = 0.15
-MAX_CHARACTERS = 2_000  # maximum number of characters of a text that may replace another
+MAX_CHARACTERS = 2_000  # a text that may replace another has at most this many characters
 
 
 def score_replacement(new: str, old: str, similarity: float | None, space: "Space | None") -> float:

@@ -19,7 +19,7 @@ MESSAGE_ID = "message_id"  # field in each part of a long message: the message's
 OFFSET = "utc_offset"  # field: the offset of the writer's time zone, in seconds
 STORED, KNOWN, REFUSED = "stored", "known", "refused"  # the results of adding a turn
 MISSING = "\n[a part of this message is damaged and left out]\n"
-MAX_PARTS = 10_000  # maximum number of parts of a message
+MAX_PARTS = 10_000  # maximum number of parts in a message
 _PAGE = 1_000  # maximum number of records read at a time
 _SCOPE = "\x1f"  # separates conversation and message id, which can't contain a control character
 
@@ -135,7 +135,7 @@ def to_turn(record: Record) -> Turn:
 
 
 def said_at(record: Record) -> datetime:
-    """Return the time of a turn, in its writer's time zone."""
+    """Return a turn's time, in its writer's time zone."""
     offset = record.fields.get(OFFSET)
     if offset is None:
         return record.created_at

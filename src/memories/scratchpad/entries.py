@@ -122,7 +122,7 @@ class Entry(NamedTuple):
 
     @property
     def is_session(self) -> bool:
-        """Whether the memory is the summary of a session."""
+        """Whether the memory is a session summary."""
         return self.tags.get("type") == SESSION
 
 

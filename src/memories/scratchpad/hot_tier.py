@@ -31,7 +31,7 @@ _UP_TO_DATE_FOR = timedelta(days=1)
 
 
 class Scratchpad(NamedTuple):
-    """The hot tier of a namespace.
+    """A namespace's hot tier.
 
     Attributes:
         entries: Its memories.

@@ -331,7 +331,7 @@ class Scratchpads:
     def _predicate(
         self, filters: "SearchFilters", entries: "Sequence[Entry]"
     ) -> "Callable[[Record], bool]":
-        """Return a function that tests whether a record meets the filters of a search."""
+        """Return a function that tests whether a record meets a search's filters."""
         where = apply_filters(self.lookup.where(), filters, self._clock())
         projects = {entry.tags["project"] for entry in entries if "project" in entry.tags}
         project = complete_project(filters.get("project"), projects)

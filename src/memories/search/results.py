@@ -139,7 +139,7 @@ class Considered(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """The hits of a search together with all candidates.
+    """A search's hits together with all candidates.
 
     Attributes:
         terms: The query's words.

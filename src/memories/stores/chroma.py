@@ -76,7 +76,7 @@ class ChromaDriver:
     state, and its points list the parts. Creating a collection is atomic, and succeeds for only one
     client.
 
-    The words of a record are a list in a second collection, which is written before the record.
+    A record's words are a list in a second collection, which is written before the record.
     Storing these lists in the records would slow down reads. The server's own document search scans
     the documents of all collections, which takes 50 ms for 100,000 documents.
 
@@ -430,7 +430,7 @@ def _to_points(scope: str, answer: Any) -> list[Point]:
 def _has_term(scope: str, term: "Term") -> dict[str, Any]:
     """Return the condition for points whose records may contain a term.
 
-    The words of a long record are spread over several points, so there may be no single point
+    A long record's words are spread over several points, so there may be no single point
     with all words of the term. A long record's points therefore match if they contain any of the
     words; the caller checks the records.
     """
@@ -461,7 +461,7 @@ def _prefix(word: str) -> list[str]:
 def _word_points(point: Point) -> list[Point]:
     """Return points that contain a record's words; several if one list can't hold all words.
 
-    Their ids begin with a hash of the record's write, so that the words of a failed write don't
+    Their ids begin with a hash of the record's write, so that a failed write's words don't
     block the next write.
     """
     words = set(point.words or ())

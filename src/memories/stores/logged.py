@@ -93,7 +93,7 @@ class LoggedStore(StoreWrapper):
             origin: Called for each added record; returns the origin that replaces the record's own.
                 None if added records keep their own origins, as copied records do.
             action: The action to log for all additions and removals, instead of the usual ones.
-            quota: Limits on the size of a namespace; see the setting `namespace_quota`.
+            quota: Limits on a namespace's size; see the setting `namespace_quota`.
         """
         super().__init__(store)
         self._channel, self._clock, self._origin = channel, clock, origin
@@ -364,7 +364,7 @@ def append_as_stamped(store: "Store", records: Sequence[Record]) -> None:
 
 @contextlib.contextmanager
 def buffered_transaction(store: "Store") -> "Iterator[Store]":
-    """Run a transaction of a store; yield the store to use inside it.
+    """Run a store transaction; yield the store to use inside it.
 
     That store buffers appended records, and adds them all at once: at the end or before a read.
     """

@@ -35,9 +35,9 @@ SEARCHED = (Collection.MEMORY, Collection.HISTORY)  # indexed by words and vecto
 
 
 class Ref(NamedTuple):
-    """The address of a record.
+    """A record's address.
 
-    The group is a memory or a conversation; the position in it is a version or the index of a turn.
+    The group is a memory or a conversation; the position in it is a version or a turn's index.
     """
 
     collection: Collection

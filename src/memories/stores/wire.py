@@ -126,7 +126,7 @@ def _array_from_wire(name: str, shape: list[int], data: str) -> "np.ndarray[Any,
 
 
 def namespaces_of(argument: Any) -> set[str]:
-    """Return all namespaces that are named in the arguments of a call."""
+    """Return all namespaces that are named in a call's arguments."""
     if isinstance(argument, Ref):
         return {argument.namespace}
     if isinstance(argument, Filter):

@@ -70,7 +70,7 @@ class WordHits(NamedTuple):
 
 
 def tokens(text: str) -> list[str]:
-    """Return the tokens of a text in order: normalized, without accents, English words stemmed."""
+    """Return a text's tokens in order: normalized, without accents, English words stemmed."""
     # Imported here because its patterns take 4 ms to compile, and reading doesn't need them.
     from memories.languages.text import index_text
 
@@ -86,7 +86,7 @@ def tokens_of(record: Record) -> list[str]:
 
 
 def indexed_text(record: Record) -> str:
-    """Return the indexed text of a record; a turn's text begins with its speaker's name."""
+    """Return a record's indexed text; a turn's text begins with its speaker's name."""
     if record.ref.collection is Collection.HISTORY and SPEAKER in record.labels:
         return f"{record.labels[SPEAKER]}: {record.text}"
     return record.text

@@ -51,7 +51,7 @@ _ANY = -1  # any position in a memory or a conversation
 
 
 class LogFilters(TypedDict, total=False):
-    """Filters of the audit log.
+    """Filters for the audit log.
 
     Attributes:
         conversation: Only changes to this conversation, even if it was forgotten.
@@ -69,7 +69,7 @@ class LogFilters(TypedDict, total=False):
 
 
 class LogQuery(NamedTuple):
-    """A parsed query of the audit log; see `LogFilters`.
+    """A parsed audit log query; see `LogFilters`.
 
     Attributes:
         memory: The id of the memory, or the first characters of an id.
@@ -107,7 +107,7 @@ class LogQuery(NamedTuple):
 
 
 def parse_query(memory_id: str | None, filters: LogFilters, now: datetime) -> LogQuery:
-    """Parse the id and the filters of a query.
+    """Parse a query's id and filters.
 
     Args:
         memory_id: The id of a memory, or the first characters of an id. An id that another

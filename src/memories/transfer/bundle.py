@@ -1,7 +1,7 @@
 """Writes each memory as a Markdown file, and reads the files back.
 
 The folder is a bundle in the Open Knowledge Format 0.2. Each file has frontmatter and, below it,
-the current text of a memory. The frontmatter contains a line of an export for each version;
+a memory's current text. The frontmatter contains a line of an export for each version;
 the last line omits the text. So the folder can be turned back into the same export. A digest shows
 whether someone edited the text.
 """

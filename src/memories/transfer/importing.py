@@ -146,7 +146,7 @@ def examine(lines: Iterable[bytes], terms: Terms) -> tuple[Intake, Origin | None
 
 
 def log_import(store: Store, channel: str, writer: Origin | None, quota: str | None) -> LoggedStore:
-    """Return a store that logs its changes as an import and respects the quota of a namespace.
+    """Return a store that logs its changes as an import and respects a namespace's quota.
 
     Args:
         store: The store.

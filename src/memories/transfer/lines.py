@@ -1,4 +1,4 @@
-"""The lines of an export: records as JSON, written and checked. Pure.
+"""Export lines: records as JSON, written and checked. Pure.
 
 The same records give the same lines. The first line is a header. The last line contains the number
 of records and the SHA-256 of all previous lines; without it, a file truncated at the end of a line
@@ -93,7 +93,7 @@ def refuse_other_files(start: bytes) -> None:
 
 
 class Header(NamedTuple):
-    """The first line of an export.
+    """An export's first line.
 
     Attributes:
         model: The model of the vectors that follow; None if there are none.
@@ -122,7 +122,7 @@ class Tally:
         self._add(header)
 
     def add(self, line: str) -> None:
-        """Add the line of a record, without its line end."""
+        """Add a record's line, without its line end."""
         self.records += 1
         self._add(line)
 
@@ -171,7 +171,7 @@ class Tally:
 
 
 def header_line(model: str | None, backup: Mapping[str, str] | None = None) -> str:
-    """Return the first line of an export.
+    """Return an export's first line.
 
     Args:
         model: The model of the export's vectors; None if it has none.
@@ -186,7 +186,7 @@ def header_line(model: str | None, backup: Mapping[str, str] | None = None) -> s
 
 
 def read_header(line: str) -> Header:
-    """Read the first line of an export.
+    """Read an export's first line.
 
     Raises:
         InvalidInput: The line isn't the header of an export that this program can read.

@@ -1,4 +1,4 @@
-"""Copies a whole store to another one, and changes the embedder of a store.
+"""Copies a whole store to another one, and changes a store's embedder.
 
 The store stays usable in the meantime. Both operations can be interrupted at any moment, and
 resume when they are run again.

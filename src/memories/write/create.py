@@ -227,7 +227,7 @@ class Batch(NamedTuple):
         return results
 
     def _make_note(self, created: Created) -> str:
-        """Return the note of a result. Add that the stored text has no vectors, and that the memory
+        """Return a result's note. Add that the stored text has no vectors, and that the memory
         has already expired.
         """
         notes = [created.note]

@@ -80,7 +80,7 @@ class Affected(NamedTuple):
 
 
 class Tally:
-    """Counts the actions of a bulk change, and keeps the first steps."""
+    """Counts a bulk change's actions, and keeps the first steps."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}

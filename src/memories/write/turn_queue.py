@@ -183,7 +183,7 @@ class RetryQueue:
             return Drained(0, {})
 
     def discard(self, group: str) -> int:
-        """Remove the entries of a group, refused ones included; return how many there were.
+        """Remove a group's entries, refused ones included; return how many there were.
 
         Half-written lines, and damaged lines that contain the group's name, are removed too.
         """
@@ -325,7 +325,7 @@ def _append(path: Path, line: str, most: int | None = None) -> None:
 
 
 def _rewrite(path: Path, lines: Sequence[str]) -> None:
-    """Replace the contents of a file atomically; remove the file if there are no lines."""
+    """Replace a file's contents atomically; remove the file if there are no lines."""
     if lines:
         with replacing(path, _scratch(path)) as file:
             file.write("".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace"))

@@ -227,7 +227,7 @@ class HTTPEmbedder:
 
 
 def open_service(name: str, config: Config) -> HTTPEmbedder:
-    """Return the embedder of a service.
+    """Return the embedder for a service.
 
     Args:
         name: The service's name, with or without `:MODEL`.

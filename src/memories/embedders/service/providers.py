@@ -225,7 +225,7 @@ PROVIDERS = {provider.name: provider for provider in (OPENAI, OLLAMA, VOYAGE, CO
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A model of a service, chosen by the settings.
+    """A service's model, chosen by the settings.
 
     Attributes:
         provider: The kind of service.

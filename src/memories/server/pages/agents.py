@@ -287,7 +287,7 @@ def _runs_by_host(home: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def _describe_connections(connections: "list[Connection]") -> dict[str, Any]:
-    """Return the state of a host in words."""
+    """Return a host's state in words."""
     if not connections:
         return {"state": "not connected", "is_connected": False, "problem": ""}
     problems = [

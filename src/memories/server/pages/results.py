@@ -1,4 +1,4 @@
-"""The results of a search: the hits with their reasons in plain words, and the facets."""
+"""Search results: the hits with their reasons in plain words, and the facets."""
 
 import re
 from collections import Counter
@@ -48,7 +48,7 @@ class Why(NamedTuple):
 
 
 def show_results(memories: "Memories", request: PageRequest) -> View:
-    """Show the results of a search."""
+    """Show search results."""
     scope: Scope = _SCOPES.get(request.text("kind"), "all")
     limit = request.limit(PAGE)
     explanation = memories.explain(request.text("q"), scope=scope, limit=limit, **request.filters())

@@ -20,7 +20,7 @@ _VECTORS = "vectors."  # precedes the id of a space
 
 
 class Windows(NamedTuple):
-    """The vectors of a record in one space: the id of the write that added them, and how many."""
+    """A record's vectors in one space: the id of the write that added them, and how many."""
 
     write_id: str
     size: int

@@ -39,7 +39,7 @@ class Stamp(NamedTuple):
 
 
 class Folder:
-    """The files of one store.
+    """One store's files.
 
     Files are appended to or replaced. A commit of more than one line writes a journal first. The
     lines are committed as soon as the journal is complete: if the process crashes, the next process

@@ -544,7 +544,7 @@ def create_event(last: str, record: Record) -> Event:
 
 
 def change_event(last: str, before: Record, after: Record, of: str) -> Event:
-    """Return the event that changes the fields of a record, or ends it.
+    """Return the event that changes a record's fields, or ends it.
 
     Args:
         last: See `create_event`.

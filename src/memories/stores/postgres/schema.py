@@ -255,7 +255,7 @@ def row_of(record: Record, seq: int, length: int, tokens: str) -> tuple[Any, ...
 
 
 def record_of(row: Sequence[Any]) -> Record:
-    """Return the record of a row of `query.RECORDS`."""
+    """Return the record in a row that `query.RECORDS` selected."""
     (_, collection, namespace, group, position, created_at, ended_at, ended_by, key) = row[:9]
     (labels, fields, text, accesses, session) = row[9:]
     return Record(

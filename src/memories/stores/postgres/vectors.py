@@ -359,7 +359,7 @@ def make_index(server: Server, part: str, collection: Collection, *, left_over: 
 
 
 def _find(db: Transaction, space: Space) -> Vectors | None:
-    """Return the table of a space, in use or staged, if there is one."""
+    """Return a space's table, in use or staged, if there is one."""
     for vectors in (db.meta.used, db.meta.staged):
         if vectors is not None and vectors.are_of(space):
             return vectors

@@ -108,7 +108,7 @@ _HIGHEST_UUID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 
 
 def seq_of(db: apsw.Connection, ref: Ref) -> int | None:
-    """Return the seq of a record; None if it doesn't exist."""
+    """Return a record's seq; None if it doesn't exist."""
     values = (ref.collection, ref.namespace, encode_group(ref.group), ref.position)
     seq = fetch_value(db, _FIND, values)
     if seq is not None:

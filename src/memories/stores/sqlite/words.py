@@ -447,7 +447,7 @@ class _Corpus(NamedTuple):
 
 
 class _Scope(NamedTuple):
-    """Limits of a search: a SQL condition on `{seq}`, the condition's values, and the maximum
+    """A search's limits: a SQL condition on `{seq}`, the condition's values, and the maximum
     number of records.
     """
 
@@ -457,7 +457,7 @@ class _Scope(NamedTuple):
 
 
 class _TermQuery(NamedTuple):
-    """A term of a search, ready for the index.
+    """A search term, ready for the index.
 
     Attributes:
         term: The term.

@@ -57,7 +57,7 @@ def recognize_cursor(sample: Sample) -> bool:
 
 
 def read_cursor(reader: Reader, file: Path) -> Iterator[Item]:
-    """Yield the prompts and answers of each chat."""
+    """Yield each chat's prompts and answers."""
     if file.suffix == ".jsonl":
         yield from _read_transcript(reader, file)
         return
@@ -163,7 +163,7 @@ def recognize_opencode(sample: Sample) -> bool:
 
 
 def read_opencode(reader: Reader, file: Path) -> Iterator[Item]:
-    """Yield the prompts and answers of each session."""
+    """Yield each session's prompts and answers."""
     if file.suffix == ".json":
         yield from _read_files(reader, file)
         return
@@ -188,7 +188,7 @@ def _messages_in(database: Database, session_id: str) -> Iterator[_Message]:
 
 
 def _read_files(reader: Reader, file: Path) -> Iterator[Item]:
-    """Yield the messages of a session from JSON files: one for the session, one for each message,
+    """Yield a session's messages from JSON files: one for the session, one for each message,
     and one for each part of a message.
     """
     fields = parse_object(reader.text(file))

@@ -47,7 +47,7 @@ class Database:
         rest: str = "",
         *values: str,
     ) -> Iterator[dict[str, Any]]:
-        """Yield rows of a table; optional columns that are missing are None.
+        """Yield rows from a table; optional columns that are missing are None.
 
         Args:
             table: The name of the table.

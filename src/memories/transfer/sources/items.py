@@ -1,4 +1,4 @@
-"""The items of a source, messages and drafts, and functions that parse their values.
+"""A source's items (messages and drafts), and functions that parse their values.
 
 `to_draft` makes drafts from CSV rows and JSON lines, whose fields have names that most programs
 use.
@@ -143,7 +143,7 @@ def blocks_text(content: object) -> list[str]:
 
 
 def join_texts(texts: Iterable[str]) -> str:
-    """Join the texts of a message, with a blank line between them."""
+    """Join a message's texts, with a blank line between them."""
     return "\n\n".join(filter(None, texts))
 
 

@@ -57,7 +57,7 @@ _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
 class Passage(NamedTuple):
-    """A statement of a page, and the headings above it."""
+    """A statement on a page, and the headings above it."""
 
     text: str
     headings: tuple[str, ...]
@@ -135,7 +135,7 @@ def find_cited(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def page_tags(reader: Reader, fields: Mapping[str, Any], file: Path) -> dict[str, str]:
-    """Return the tags that all statements of a page share."""
+    """Return the tags that all statements on a page share."""
     tags = to_tags(fields)
     add_tag(tags, "project", reader.project(str(file.parent)))
     add_tag(tags, "file", reader.below(file))

@@ -41,7 +41,7 @@ def recognize_claude_code(sample: Sample) -> bool:
 
 
 def read_claude_code(reader: Reader, file: Path) -> Iterator[Item]:
-    """Yield the prompts and answers of a session, in the order of the file.
+    """Yield a session's prompts and answers, in the order of the file.
 
     A forked or resumed session repeats the lines of the earlier session, with the same ids. A
     conversation is named after the id of its first line, so all these sessions become one.
@@ -124,7 +124,7 @@ def recognize_codex(sample: Sample) -> bool:
 
 
 def read_codex(reader: Reader, file: Path) -> Iterator[Item]:
-    """Yield the prompts and answers of a session.
+    """Yield a session's prompts and answers.
 
     The file contains each message twice: as a response item, which is read, and as an event.
     """
@@ -190,7 +190,7 @@ def recognize_gemini(sample: Sample) -> bool:
 
 
 def read_gemini(reader: Reader, file: Path) -> Iterator[Item]:
-    """Yield the prompts and answers of a chat.
+    """Yield a chat's prompts and answers.
 
     When a chat is resumed, it continues in its own file and also in a new file, which has the same
     chat id. Messages keep their ids.

@@ -204,7 +204,7 @@ def _objects(reader: Reader, patterns: tuple[str, ...]) -> Iterator[Mapping[str,
 
 
 def _read_project(reader: Reader, project: Mapping[str, Any], name: str) -> Iterator[Item]:
-    """Yield the instructions of a project, and its documents if the user asked for them."""
+    """Yield a project's instructions, and its documents if the user asked for them."""
     tags = {"project": name} if name else {}
     at = moment(project.get("updated_at"), project.get("created_at"))
     if text := clean(project.get("prompt_template")):
@@ -258,7 +258,7 @@ def _claude_branch(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[st
 
 
 def _claude_text(message: Mapping[str, Any]) -> str:
-    """Return the text of a message.
+    """Return a message's text.
 
     The field `text` contains placeholders, so it is read only if no block contains text.
     """

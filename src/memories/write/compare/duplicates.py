@@ -235,7 +235,7 @@ def _describe_layout(new: str, old: str) -> str:
 
 
 def _split_lines(text: str) -> list[tuple[str, str]]:
-    """Return the lines of a text, each as its indent and its text, without blank lines at either
+    """Return a text's lines, each as its indent and its text, without blank lines at either
     end.
     """
     lines: list[tuple[str, str]] = []

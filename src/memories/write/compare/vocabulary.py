@@ -145,7 +145,7 @@ _FIRST_SUM = 20
 
 
 class Word(NamedTuple):
-    """A word of a text.
+    """A word in a text.
 
     Attributes:
         key: The form used in comparisons.
