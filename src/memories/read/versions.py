@@ -269,7 +269,7 @@ def to_version(record: Record) -> Version:
 
 
 def _acceptance(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return when and by whom a record was accepted; empty if it was not reviewed."""
+    """Return who accepted a record, and the time; empty if it was not reviewed."""
     if "accepted_at" not in fields:
         return {}
     return {

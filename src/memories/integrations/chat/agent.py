@@ -249,7 +249,7 @@ def _with_one_call(message: Any) -> Any:
 
 
 def _describe_failure(exc: Exception) -> str:
-    """Return why a turn failed: the first line of the error."""
+    """Return the reason a turn failed: the first line of the error."""
     name = type(exc).__name__
     lines = str(exc).strip().splitlines()
     return f"{name}: {lines[0][:300]}" if lines else name
