@@ -915,7 +915,7 @@ def test_an_error_is_one_sentence(agent: Agent, memories: Memories) -> None:
     assert agent.error_of("search_memories", query="x", since="soon").startswith(
         'not a date or time: "soon"'
     )
-    assert "scope history" in agent.error_of(
+    assert "set scope (--in) to history" in agent.error_of(
         "search_memories", query="x", conversation="standup", scope="memories"
     )
     stable = agent.call("create_memory", content="it stays")["id"]
