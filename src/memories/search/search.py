@@ -279,8 +279,8 @@ def _gather_and_rank(store: Store, request: SearchRequest) -> tuple[Gathered, li
     turn_count = 2 * request.limit  # how many candidates to gather
     memory_count = max(MIN_CANDIDATES, turn_count)
     turns = _gather_turns(store, request, turn_count)
+    memories = _gather_memories(store, request, memory_count)
     while True:
-        memories = _gather_memories(store, request, memory_count)
         gathered, all_match = _apply_predicates(request, memories, turns)
         bounds = noise.find_bounds(store, request.alternatives, request.query, gathered)
         ranking = rank(gathered.features, _make_rules(request, bounds))
@@ -292,7 +292,9 @@ def _gather_and_rank(store: Store, request: SearchRequest) -> tuple[Gathered, li
         more_turns_help = turns.has_more and not all_match
         if not more_memories_help and not more_turns_help:
             return gathered, ranking
-        memory_count *= 4  # changes nothing if the store has no more memories
+        if more_memories_help:
+            memory_count *= 4
+            memories = _gather_memories(store, request, memory_count)
         if more_turns_help:
             turn_count *= 4
             turns = _gather_turns(store, request, turn_count)
