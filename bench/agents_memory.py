@@ -237,8 +237,8 @@ def run() -> None:
 
 
 def answer_with_hook(histories: Sequence[History], home: Path) -> list[Answer]:
-    """Store the facts of histories in a new home folder, and return what the hook gives for each
-    prompt.
+    """Store the facts of histories in a new home folder, and return the facts that the hook gives
+    for each prompt.
     """
     facts = [fact for history in histories for fact in history.facts]
     prompts = [prompt for history in histories for prompt in history.prompts]

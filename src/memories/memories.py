@@ -303,7 +303,7 @@ class Memories:
         within: Sequence[str] = (),
     ) -> "Iterator[Batch]":
         """Do the first part of `create_many`: mark captured drafts as pending, add the project,
-        redact, check and embed. Yield batches, each of which `Batch.write` stores in a transaction.
+        redact, check and embed. Yield batches; `Batch.write` stores each in one transaction.
         """
         from memories.write.create import prepare_batches
 

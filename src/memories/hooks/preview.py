@@ -174,8 +174,8 @@ def _block_lines(
 def _prompt_lines(trace: RecallTrace, shown: set[str]) -> list[Line]:
     """Return the memories that were shown, passed the gate, or nearly passed it."""
     rated = sorted(trace.rated.values(), key=lambda entry: -entry.relevance)
-    own = [entry.relevance for entry in rated if is_own(entry.memory, trace.projects)]
-    threshold = gate.threshold(own[0]) if own else gate.THRESHOLD
+    own = (entry.relevance for entry in rated if is_own(entry.memory, trace.projects))
+    threshold = gate.threshold(next(own, gate.THRESHOLD))
     lines: list[Line] = []
     left_out: list[Line] = []
     for entry in rated:

@@ -505,7 +505,8 @@ def _select(query: str, rated: Iterable[Rated], projects: Sequence[str]) -> list
         (own if is_own(entry.memory, projects) else others).append(entry)
     best = own[0].relevance if own else gate.THRESHOLD
     clear = max(gate.CLEARLY_RELEVANT, best + gate.CLEARLY_BETTER)
-    selected = [entry for entry in own if entry.relevance >= gate.threshold(best)]
+    threshold = gate.threshold(best)
+    selected = [entry for entry in own if entry.relevance >= threshold]
     for rank, entry in enumerate(others):
         is_named = gate.names_project(query, entry.memory.tags["project"])
         is_clearly_best = rank == 0 and entry.relevance >= clear

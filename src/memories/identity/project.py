@@ -17,7 +17,7 @@ from memories.identity.registry import Repository
 
 MAX_CHARACTERS = 256  # maximum length of a project's name, which must fit into a tag's value
 _MAX_CLONES = 5  # maximum number of local clones that are followed to their source
-_MAX_FOLDER_NAME = 100  # a project's name takes at most this many from a folder's name
+_MAX_FOLDER_NAME = 100  # maximum number of characters of a folder's name in a project's name
 _DIGITS = 12  # number of digits of a hash in a project's name
 _NAME_SETTING = ("memories", "project")  # section and name of the git setting
 

@@ -47,7 +47,7 @@ ASIDE = frozenset({"assistant", "system", "tool"})
 ASIDE_WORDS = 0.3  # factor for the words of these roles, whose long replies contain almost any word
 # At this distance from a span, closeness is roughly equal to `ON_DATE`.
 _JUST_BEFORE, _JUST_AFTER = timedelta(days=1), timedelta(days=3)
-_DATES_READ = 2_000  # dates are sought in at most this many characters of a text
+_DATES_READ = 2_000  # only this many characters of a text are searched for dates
 _WORD_LENGTH = 6  # average length of a word in characters, including the space after it
 _DAY_MILLIS = 86_400_000
 _EPOCH = date(1970, 1, 1).toordinal()

@@ -49,7 +49,7 @@ class Differences(NamedTuple):
     other_fields: Mapping[str, Any]
 
     def name_new(self) -> tuple[str, ...]:
-        """Return the names of what can be merged: `tags`, and the fields."""
+        """Return the names of the fields that can be merged, and `tags` if there are new tags."""
         names = list(self.new_fields)
         if self.new_tags:
             names.insert(0, "tags")
@@ -183,7 +183,7 @@ class Repetition(NamedTuple):
         return MergeResult(self.record, (), not_merged, note=NOTE_WAITS if not_merged else "")
 
     def merge(self) -> MergeResult:
-        """Merge what the draft adds, and reinforce the memory if its policy allows it."""
+        """Merge the new fields and tags, and reinforce the memory if its policy allows it."""
         differences = find_differences(self.record, self.draft)
         is_limited = isinstance(self.draft.valid_until, datetime)
         if not is_limited and versions.has_expired(self.record, self.at):

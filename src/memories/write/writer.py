@@ -327,7 +327,7 @@ class Writer(NamedTuple):
         return confidence >= min(self.config.min_confidence, declared)
 
     def _is_open_to_correction(self, record: Record, draft: Draft) -> bool:
-        """Return whether a draft may correct a record, whatever their texts say.
+        """Return whether a draft may correct a record, regardless of their texts.
 
         It may not if both have keys, or if the record is already corrected. A correction that the
         draft supersedes doesn't count; it is retired later, when the draft is stored.

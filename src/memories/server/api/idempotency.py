@@ -3,7 +3,7 @@
 All servers of a store share a table of requests. It is in the store if the store supports that (see
 `stores.claims`), else in a small SQLite file. The table contains neither content nor keys. If a
 response is no longer in memory, it is rebuilt from ids, or the write runs again. Running it again
-is safe, because a write recognizes what it has already stored.
+is safe, because a write recognizes records that it has already stored.
 """
 
 import contextlib
