@@ -3,6 +3,7 @@ all.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from clock import MovingClock
-from memories import Memories
+from memories import Draft, Memories
+from memories.answers.fields import plain
+from memories.answers.shapes import accept_result
 from memories.embedders.fake import FakeEmbedder
 
 if TYPE_CHECKING:
@@ -73,3 +76,25 @@ def test_a_page_is_as_long_as_its_limit_and_the_next_page_continues(tmp_path: Pa
         rest = memories.review.page(limit=2, match="red", cursor=first.next_cursor)
         assert [each.content for each in rest.memories] == [texts[0]]
         assert rest.next_cursor is None
+
+
+def test_a_draft_accepted_as_a_version_keeps_its_dates(tmp_path: Path) -> None:
+    with Memories(f"sqlite:///{tmp_path}/m.db", embedder="fake") as memories:
+        memories.create("The port is 5433", key="port")
+        draft = Draft("The port is 5434", key="port", valid_until="2099-01-01", recheck="90d")
+        [created] = memories.create_many([replace(draft, pending=True)])
+        assert created.memory is not None
+        [accepted] = memories.review.accept([created.memory.id])
+        assert accepted.memory.valid_until == created.memory.valid_until is not None
+        assert (accepted.memory.version, accepted.memory.recheck_days) == (2, 90)
+
+
+def test_the_answer_names_the_date_that_an_identical_memory_lacks(tmp_path: Path) -> None:
+    with Memories(f"sqlite:///{tmp_path}/m.db", embedder="fake") as memories:
+        draft = Draft("The door is red", pending=True, valid_until="2099-01-01")
+        [created] = memories.create_many([draft], force=True)
+        assert created.memory is not None
+        memories.create("The door is red", force=True)
+        reviewed = memories.review.accept([created.memory.id])
+    [result] = accept_result(reviewed, dry_run=False)["results"]
+    assert result["not_merged"] == {"valid_until": plain(created.memory.valid_until)}

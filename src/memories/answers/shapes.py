@@ -481,7 +481,7 @@ def _accepted(review: "Reviewed") -> dict[str, Any]:
     if review.similar_to:
         answer["similar_to"] = similar(review.similar_to, SIMILAR_CHARACTERS)
     if review.not_merged:
-        answer["not_merged"] = dict(review.not_merged)
+        answer["not_merged"] = {name: plain(value) for name, value in review.not_merged.items()}
     if review.is_outdated:
         answer["hint"] = HINT_OUTDATED
     elif review.similar_to:

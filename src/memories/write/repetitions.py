@@ -38,7 +38,7 @@ class Differences(NamedTuple):
     Attributes:
         new_tags: Tags that the memory lacks, or that make it valid in every project.
         new_fields: `decay`, `confidence`, `source`, and the fields for anchors, if the memory lacks
-            them or has a lower value.
+            them or has a lower value; under the names that `Draft` gives them.
         other_tags: Tags of the draft whose value contradicts the memory's.
         other_fields: `decay`, `confidence` and `source` that contradict the memory.
     """
@@ -223,16 +223,7 @@ class Repetition(NamedTuple):
         """
         existing, draft = self.record, self.draft
         is_more_trusted = self._writer_rank() > _trust_rank(existing)
-        declared = Draft(
-            draft.content,
-            decay=differences.new_fields.get("decay"),
-            confidence=differences.new_fields.get("confidence"),
-            source=differences.new_fields.get("source"),
-            anchors=differences.new_fields.get("anchors"),
-            anchored_at=draft.anchored_at,
-            valid_until=differences.new_fields.get("valid_until"),
-            recheck=differences.new_fields.get("recheck"),
-        )
+        declared = Draft(draft.content, anchored_at=draft.anchored_at, **differences.new_fields)
         kinds = self.redacted
         if not is_more_trusted:
             kinds = (*existing.names("redacted"), *kinds)

@@ -465,9 +465,11 @@ class Review:
 
 
 def _draft_of(record: Record, content: str | None) -> Draft:
-    """Return a draft made from a record that awaits review."""
+    """Return a draft made from a record that awaits review. Its data and dates are about its text,
+    so a person's new text drops them.
+    """
     fields = record.fields
-    is_same_text = content in (None, record.text)
+    of_text = fields if content in (None, record.text) else {}
     return Draft(
         record.text if content is None else content,
         tags=tags_of(record.labels),
@@ -476,8 +478,11 @@ def _draft_of(record: Record, content: str | None) -> Draft:
         supersedes=fields.get("supersedes"),
         confidence=fields.get("confidence"),
         source=fields.get("source"),
-        data=fields.get("data") if is_same_text else None,
+        data=of_text.get("data"),
         anchors=versions.split_anchors(fields.get("anchors")) or None,
+        anchored_at=versions.time_of(fields, "anchored_at"),
+        valid_until=versions.time_of(of_text, "valid_until"),
+        recheck=of_text.get("recheck_days"),
     )
 
 
