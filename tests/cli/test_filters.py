@@ -19,6 +19,7 @@ from mcp_answers import hits, read
 from memories import Draft, Memories, TurnDraft, load_config
 from memories.cli.app import app
 from memories.cli.search import list_, search
+from memories.errors import InvalidInput
 from memories.guard.origin import TRUSTS
 from memories.identity import tokens
 from memories.mcp.answers import short_id
@@ -174,6 +175,18 @@ def test_each_filter_finds_the_same_on_every_surface(filled: Memories, memory: C
         ends_of_a_name = [("project", name, {}) for name in ("alpha", "ann/alpha")]
         assert failed_cases(check, cases + ends_of_a_name) == []
     assert "alpha" in str(filled.search("deploy", project="alpha"))
+
+
+def test_a_filter_of_one_scope_sets_it_in_mcp_and_is_refused_in_others(filled: Memories) -> None:
+    rows = [row for row in FILTERS.values() if row.scope != "all"]
+    assert [row.name for row in rows] == ["conversation", "role", "speaker", "pending"]
+    for row in rows:
+        given: dict[str, Any] = {row.name: CASES[row.name][0]}
+        expected = [short_id(hit.id) for hit in filled.search("deploy", scope=row.scope, **given)]
+        assert _by_mcp(filled, given) == expected != []
+        for scope in {*SCOPES} - {row.scope}:
+            with pytest.raises(InvalidInput, match=f"set scope \\(--in\\) to {row.scope}"):
+                filled.search("deploy", scope=scope, **given)
 
 
 def _by_command(memory: Command, given: Mapping[str, Any]) -> list[str]:

@@ -113,9 +113,10 @@ def _parameter(row: Parameter, default: Any) -> inspect.Parameter:
 
 def _widest_scope(filters: Mapping[str, Any]) -> str:
     """Return the widest scope that can be searched with these filters."""
-    if filters.keys() & {"conversation", "role", "speaker"}:
+    scopes = {FILTERS[name].scope for name, value in filters.items() if value}
+    if "history" in scopes:
         return "history"
-    if filters.get("pending") or filters.get("tier", "deep") != "deep":
+    if "memories" in scopes or filters.get("tier", "deep") != "deep":
         return "memories"
     return "all"
 

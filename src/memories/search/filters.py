@@ -99,6 +99,8 @@ class Parameter(NamedTuple):
         choices: The allowed values, if there are only a few.
         metavar: The placeholder of its value, if different from its kind's; see `placeholder`.
         default: The default value; empty if it doesn't narrow the search.
+        scope: The only scope that it works in: `history` if only turns have what it compares,
+            `memories` if only memories do; `all` if it works in every scope.
         in_lists: Whether lists of memories support it too; `Memories.list` must then accept it.
         in_scratchpad: Whether the scratchpad supports it.
         hint: Additional information for a model; usually empty, since every session pays for its
@@ -113,6 +115,7 @@ class Parameter(NamedTuple):
     choices: tuple[str, ...] = ()
     metavar: str = ""
     default: str = ""
+    scope: Scope = "all"
     in_lists: bool = False
     in_scratchpad: bool = False
     hint: str = ""
@@ -162,13 +165,13 @@ _ROWS = (
     ),
     Parameter(
         "conversation", "text", "Only turns of this conversation, in a search of the history.",
-        hint="only turns of this one",
+        scope="history", hint="only turns of this one",
     ),
     Parameter(
         "role", "text", f"Only turns of this role: {_either(ROLES)}.", choices=ROLES,
-        metavar="ROLE",
+        metavar="ROLE", scope="history",
     ),
-    Parameter("speaker", "text", "Only turns of this speaker."),
+    Parameter("speaker", "text", "Only turns of this speaker.", scope="history"),
     Parameter(
         "tags", "tags", "Only with this tag; may be repeated, and all must match.", alias="tag",
         in_lists=True, in_scratchpad=True, hint="must all match",
@@ -193,7 +196,8 @@ _ROWS = (
         metavar="EXPRESSION", in_lists=True, in_scratchpad=True,
     ),
     Parameter(
-        "pending", "flag", "Only memories that are waiting for review.", in_lists=True,
+        "pending", "flag", "Only memories that are waiting for review.", scope="memories",
+        in_lists=True,
     ),
     Parameter(
         "since", "time",

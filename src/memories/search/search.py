@@ -70,9 +70,9 @@ class SearchRequest(NamedTuple):
         min_confidence: The lowest confidence of a hit.
         min_similarity: The lowest similarity of a hit, on the calibrated scale.
         include_corrected: Whether to show hits that other hits correct.
-        predicates: For each collection, a function that returns whether a candidate matches; for
-            conditions that a store's filter can't express, such as `or`. Empty if there is no such
-            condition.
+        predicates: For conditions that a store's filter can't express, such as `or`: a function
+            that returns whether a candidate matches, for each collection that is searched. Empty if
+            there is no such condition.
         rank_by: One of `RANKS`; see `RankingRules`.
         relevance: How much age and use influence the ranking, and the thresholds.
     """
@@ -213,18 +213,17 @@ def _parse_filter(lookup: Lookup, filters: SearchFilters, now: datetime) -> Filt
     """Return the filter for the records to search, for any collection."""
     where = apply_filters(lookup.where(), filters, now)
     collections = collections_of(filters.get("scope", "memories"))
-    if filters.get("pending"):
-        if where.as_of is not None or collections != COLLECTIONS["memories"]:
+    for name, row in FILTERS.items():
+        if row.scope != "all" and filters.get(name) and collections != COLLECTIONS[row.scope]:
             raise InvalidInput(
-                "pending finds memories that are awaiting review now; don't combine it with "
-                "as_of, history or all"
+                f"{name} works only in a search of the {row.scope}; set scope (--in) to {row.scope}"
+            )
+    if filters.get("pending"):
+        if where.as_of is not None:
+            raise InvalidInput(
+                "pending finds memories that are awaiting review now; don't combine it with as_of"
             )
         where = only_pending(where)
-    for name in ("conversation", "role", "speaker"):
-        if filters.get(name) is not None and collections != (Collection.HISTORY,):
-            raise InvalidInput(
-                f"{name} works only in a search of the history; set scope (--in) to history"
-            )
     conversation = filters.get("conversation")
     if conversation is None:
         return where
