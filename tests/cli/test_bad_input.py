@@ -337,8 +337,8 @@ TABLE = [
     ),
     refused(
         "store",
-        ("list", "--store", "mysql://x"),
-        lambda _: Memories("mysql://x"),
+        ("list", "--store", "ftp://x"),
+        lambda _: Memories("ftp://x"),
         "is not a store; use sqlite:///path",
     ),
     refused(

@@ -20,6 +20,8 @@ _SCOPE = "\x1f"  # between project and key, neither of which can contain a contr
 # Fields for the evidence that a memory cites; see `anchors`.
 ANCHORS = ("anchors", "anchored_at", "valid_until", "recheck_days")
 _ANCHOR_SEPARATOR = "\n"
+# Fields that each next version inherits. `next_version` inherits some others under conditions, and
+# drops the rest.
 _COPIED_FIELDS = (
     "decay", "confidence", "source", "supersedes", *LINK, NOT_CORRECTED, "first_at",
 )  # fmt: skip

@@ -53,7 +53,7 @@ def open_store(url: str, space: Space | None, config: Config | None = None) -> S
     if scheme in ("sqlite", "files"):
         is_complete = bool(path)
     elif scheme in ("postgresql", "postgres"):
-        is_complete = bool(separator)
+        is_complete = bool(separator)  # libpq takes the rest from variables such as PGHOST
     else:
         is_complete = bool(rest)
     if scheme not in _STORES or not is_complete:

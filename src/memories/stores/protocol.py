@@ -51,9 +51,9 @@ class Store(Protocol):
       so does the writer of a second live record with the same key.
     - *Collections* don't affect each other: turns don't make the words of memories more common, or
       searches of memories slower.
-    - *Scores.* A similarity is a cosine, within 0.01 of the exact one. A word score is BM25 over
-      the terms of `memories.languages.text`; larger is better, 0 if no term matches. A turn's words
-      include the name of its speaker.
+    - *Scores.* A similarity is a cosine, within 0.01 of the exact one. A word score is BM25 by the
+      formula of `words.score`, over the tokens of `words`, not a database's own full-text score;
+      larger is better, 0 if no term matches. A turn's words include the name of its speaker.
     - *Vectors* of different models are never compared: the store remembers the space of its first
       vector and raises `EmbedderMismatch` for any other, on writes and on searches.
     - *Threads and processes* may share a store. The exception is a Qdrant folder, which
@@ -65,8 +65,8 @@ class Store(Protocol):
     - *Errors* come from `memories.errors`: `Conflict`, `StoreBusy`, `StoreDamaged`, `SchemaTooNew`,
       `EmbedderMismatch`, and `StoreError` for all others. No driver's exception reaches the caller.
 
-    Vector search may be exact or approximate. Some stores have more methods: see `OnThisDisk`,
-    `SharedByServers` and `Partitioned`.
+    Vector search may be exact or approximate. The protocols `OnThisDisk`, `SharedByServers` and
+    `Partitioned` below are optional.
     """
 
     damaged: Damaged
@@ -119,7 +119,9 @@ class Store(Protocol):
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """Remove records so that the files contain no byte of their text, words or vectors.
 
-        Not allowed inside a transaction, because it rewrites files.
+        Not allowed inside a transaction, because it rewrites files. A store that can't reach every
+        byte, such as a server's write-ahead log, says what remains in its class docstring and in
+        docs/stores.md.
 
         Returns:
             Other files that may still contain the records, such as snapshots taken before a
@@ -338,6 +340,9 @@ class Listener(Protocol):
 class SharedByServers(Protocol):
     """A store that servers on several machines can share: they claim requests in it, and it
     notifies them of each other's writes.
+
+    With any other store, servers poll for writes, and keep their claims in a file. A store that
+    can hold claims but not notify returns a listener whose `hearing` stays False.
     """
 
     def claims(self) -> "Claims":

@@ -344,7 +344,8 @@ def plain_conditions(where: Filter) -> list[tuple[str, tuple[Any, ...]]]:
     """Return a filter's conditions on single columns of `record r`, each with its SQL values.
 
     The first condition is on the record's state. Each store adds its own conditions for
-    namespaces, groups and labels.
+    namespaces, groups and labels. The placeholder is `?`, which a store replaces if its driver
+    uses another one.
     """
     conditions: list[tuple[str, tuple[Any, ...]]] = [_state_condition(where)]
     if where.ended_by is not None:

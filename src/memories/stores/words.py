@@ -1,4 +1,8 @@
-"""Tokens and BM25 scores of texts, computed the same way for every store."""
+"""Tokens and BM25 scores of texts, computed the same way for every store.
+
+A document server's candidates are scored with `score`. SQL stores keep an index of the tokens, and
+compute the same formula from it with `parse`, `rarity`, `K1` and `B`.
+"""
 
 import functools
 import heapq

@@ -1,6 +1,8 @@
-"""Connections to the PostgreSQL server, with their transactions, locks and migrations.
+"""Opens connections to the PostgreSQL server, begins and ends their transactions, and migrates the
+store.
 
-This module knows nothing about records.
+The class `query.Transaction` runs the statements of a transaction and takes its locks. This module
+knows nothing about records.
 """
 
 import contextlib

@@ -1,7 +1,8 @@
-"""A transaction in the PostgreSQL store, filters and refs as SQL conditions, and record counts.
+"""Transactions, filters as SQL conditions, and the records that filters and refs select.
 
-The transaction runs statements. It keeps track of its savepoints and locks, and of the store's
-settings.
+The class `Transaction` runs statements, locks namespaces and reads the store's settings;
+`connection` begins and ends transactions. `read_extent` returns how many records a filter selects,
+from the counts that `counts` keeps.
 """
 
 import contextlib
