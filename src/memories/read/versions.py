@@ -126,7 +126,8 @@ def _anchors_left(latest: Record, text: str) -> dict[str, Any]:
 
 
 def declared_fields(draft: Draft) -> dict[str, Any]:
-    """Return the fields for the decay policy, confidence, source and data that a draft declares.
+    """Return the fields that a draft declares: decay policy, confidence, source, data, anchors and
+    dates.
 
     A default value is stored as None, which takes no space.
     """
@@ -141,13 +142,11 @@ def declared_fields(draft: Draft) -> dict[str, Any]:
         fields["data"] = draft.data or None
     if draft.anchors is not None:
         fields["anchors"] = _ANCHOR_SEPARATOR.join(draft.anchors) or None
-        fields["anchored_at"] = None
-        if draft.anchored_at is not None:
-            fields["anchored_at"] = to_millis(draft.anchored_at)
+        anchored_at = draft.anchored_at
+        fields["anchored_at"] = None if anchored_at is None else to_millis(anchored_at)
     if draft.valid_until is not None:
-        fields["valid_until"] = None
-        if isinstance(draft.valid_until, datetime):
-            fields["valid_until"] = to_millis(draft.valid_until)
+        end = draft.valid_until
+        fields["valid_until"] = to_millis(end) if isinstance(end, datetime) else None
     if draft.recheck is not None:
         fields["recheck_days"] = draft.recheck or None
     return fields

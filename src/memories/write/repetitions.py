@@ -112,10 +112,9 @@ def find_differences(record: Record, draft: Draft) -> Differences:
     other_fields: dict[str, Any] = {}
     if draft.decay is not None:
         rank_change = _rank_of(draft.decay) - _rank_of(versions.decay_policy(record))
-        if rank_change > 0:
-            new_fields["decay"] = str(draft.decay)
-        elif rank_change < 0:
-            other_fields["decay"] = str(draft.decay)
+        if rank_change:
+            target = new_fields if rank_change > 0 else other_fields
+            target["decay"] = str(draft.decay)
     confidence = record.fields.get("confidence", 1.0)
     if draft.confidence is not None and draft.confidence != confidence:
         is_higher = draft.confidence > confidence
