@@ -24,7 +24,7 @@ _GROUPS = {
         "delete": ("memories", "Delete a memory; restore undoes this."),
         "restore": ("memories", "Restore a deleted memory, or an entire store from a backup."),
         "review": ("review", "Review pending memories: list, accept, edit or reject them."),
-        "verify": ("memories", "Check memories against the files and code that they cite."),
+        "verify": ("search", "Check memories against the files and code that they cite."),
         "confirm": ("memories", "Confirm that a memory is still true; adds a version."),
         "tidy": ("review", "Propose memories to delete, link or keep, for review."),
         "move": ("identities", "Move memories to another namespace."),

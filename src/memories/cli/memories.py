@@ -1,5 +1,6 @@
-"""Commands that write memories: create, update, edit, reinforce, delete, restore, forget; and those
-that check them: verify, confirm."""
+"""Commands that write memories: create, update, edit, confirm, reinforce, delete, restore and
+forget.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +19,6 @@ from memories.cli.options import (
     anchor_options,
     compact,
     dry_run_option,
-    filter_option,
     memory_id,
     named_options,
     no_redact_option,
@@ -53,16 +53,15 @@ from memories.cli.output import (
 from memories.core.ids import parse_id
 from memories.errors import InvalidInput, NotFound, RequestError, StoreDamaged
 from memories.guard.validate import amount
-from memories.models import Draft, Page
+from memories.models import Draft
 from memories.search.filters import SCOPES
 
 if TYPE_CHECKING:
     from memories.memories import Memories
     from memories.models import Forgotten, Memory
     from memories.write.create import Created
-    from memories.write.truth import Verification
 
-CHANGED, NOT_STORED = 1, 3  # exit codes
+NOT_STORED = 3  # exit code
 _POLICIES = ("stable", "contextual", "reinforceable")
 _parse_confidence = partial(parse_share, name="confidence")
 
@@ -462,36 +461,6 @@ def emit_memory(memories: "Memories", memory: "Memory") -> None:
     )
 
 
-# --- truth ---
-
-
-@command(epilog="memory verify --project .\nmemory verify || echo 'memories are out of date'")
-@filter_option("project")
-@with_memories(reads=True)
-def verify(memories: "Memories", project: Sequence[str] | None) -> int:
-    """Check memories against the files and code that they cite.
-
-    Paths, symbols and literals are looked up in the working folder's project. Nothing is run, and
-    no file outside the project is read. Prints the memories that no longer hold, and those that
-    could not be checked. Exits 1 if the evidence for a memory has changed, or if a memory has
-    expired; update, delete or confirm such a memory.
-    """
-    result = memories.truth.verify(project=project)
-    emit(shapes.verification(result), partial(_render_verification, result))
-    return CHANGED if result.doubtful else 0
-
-
-def _render_verification(result: "Verification") -> str:
-    """Return the memories that no longer hold or could not be checked, and the remedies."""
-    memories = (*result.doubtful, *result.unverified)
-    parts = [text.page(Page(memories, None))] if memories else []
-    counted = [f"{count} {word}" for word, count in result.counts.items() if count]
-    parts.append(f"{', '.join(counted)}." if counted else "No memory here has an anchor.")
-    if result.doubtful:
-        parts.append("What to do: memory update ID TEXT, memory delete ID, or memory confirm ID")
-    return "\n\n".join(parts)
-
-
 @command(
     "confirm",
     epilog="memory confirm 01a1fdf1-92cd-72f2\n"
@@ -516,4 +485,4 @@ def confirm_(memories: "Memories", selection: Selection, evidence: Mapping[str, 
     return restate_each(memories, selection, run, "confirmed")
 
 
-COMMANDS = (create, update, reinforce, delete, restore, forget, edit, verify, confirm_)
+COMMANDS = (create, update, reinforce, delete, restore, forget, edit, confirm_)

@@ -1,4 +1,4 @@
-"""Commands that find memories (search, get, history, list, duplicates), and tags."""
+"""Commands that find memories (search, get, history, list, duplicates, verify), and tags."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -15,6 +15,7 @@ from memories.cli.options import (
     cursor_option,
     dry_run_option,
     fields_option,
+    filter_option,
     filtered_by,
     limit_option,
     named_options,
@@ -29,16 +30,19 @@ from memories.cli.options import (
 from memories.cli.output import DAMAGED, SCRATCHPAD_INSTEAD, emit, note, safe
 from memories.errors import InvalidInput
 from memories.guard.validate import parse_tag, shown
+from memories.models import Page
 from memories.search.filters import FILTERS
 
 if TYPE_CHECKING:
     from memories.memories import Memories
     from memories.models import Memory
     from memories.search.filters import SearchFilters
+    from memories.write.truth import Verification
     from memories.write.writer import Repeat
 
 ORDERS = ("created", "updated", "reinforced", "confidence", "accesses", "version", "key")
 _TAG_CHANGES = ("set", "remove", "rename", "merge")
+_OUTDATED = 1  # exit code
 _MAX_EXCERPT = 200  # maximum number of characters in the excerpt of a duplicate
 
 
@@ -347,4 +351,31 @@ def _render_duplicates(memories: "Memories", groups: "Sequence[Repeat]") -> str:
     return "\n".join(rows) or "No memory repeats another one."
 
 
-COMMANDS = (search, get, history, list_, tags, duplicates)
+@command(epilog="memory verify --project .\nmemory verify || echo 'memories are out of date'")
+@filter_option("project")
+@with_memories(reads=True)
+def verify(memories: "Memories", project: Sequence[str] | None) -> int:
+    """Check memories against the files and code that they cite.
+
+    Paths, symbols and literals are looked up in the working folder's project. Nothing is run, and
+    no file outside the project is read. Prints the memories that no longer hold, and those that
+    could not be checked. Exits 1 if the evidence for a memory has changed, or if a memory has
+    expired; update, delete or confirm such a memory.
+    """
+    result = memories.truth.verify(project=project)
+    emit(shapes.verification(result), partial(_render_verification, result))
+    return _OUTDATED if result.doubtful else 0
+
+
+def _render_verification(result: "Verification") -> str:
+    """Return the memories that no longer hold or could not be checked, and the remedies."""
+    memories = (*result.doubtful, *result.unverified)
+    parts = [text.page(Page(memories, None))] if memories else []
+    counted = [f"{count} {word}" for word, count in result.counts.items() if count]
+    parts.append(f"{', '.join(counted)}." if counted else "No memory here has an anchor.")
+    if result.doubtful:
+        parts.append("What to do: memory update ID TEXT, memory delete ID, or memory confirm ID")
+    return "\n\n".join(parts)
+
+
+COMMANDS = (search, get, history, list_, tags, duplicates, verify)
