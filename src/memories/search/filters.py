@@ -101,7 +101,8 @@ class Parameter(NamedTuple):
         default: The default value; empty if it doesn't narrow the search.
         scope: The only scope that it works in: `history` if only turns have what it compares,
             `memories` if only memories do; `all` if it works in every scope.
-        in_lists: Whether lists of memories support it too; `Memories.list` must then accept it.
+        in_lists: Whether lists of memories support it too; `Memories.list` must then accept it, and
+            the store apply it.
         in_scratchpad: Whether the scratchpad supports it.
         hint: Additional information for a model; usually empty, since every session pays for its
             tokens.
