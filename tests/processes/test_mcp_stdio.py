@@ -65,13 +65,24 @@ class Server:
         self.process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
         self.process.stdin.flush()
 
-    def ask(self, method: str, **params: Any) -> dict[str, Any]:
+    def send(self, method: str, **params: Any) -> int:
+        """Send a request; return its id."""
         self.asked += 1
         self.write({"id": self.asked, "method": method, "params": params})
+        return self.asked
+
+    def send_call(self, tool: str, **arguments: Any) -> int:
+        """Call a tool without waiting for the answer; return the call's id."""
+        return self.send("tools/call", name=tool, arguments=arguments)
+
+    def read_answer(self) -> dict[str, Any]:
+        """Return the next line, since the server prints nothing but answers."""
         assert self.process.stdout
-        line = self.process.stdout.readline()
-        answer = json.loads(line)  # the server prints nothing but answers
-        assert answer["id"] == self.asked
+        return dict(json.loads(self.process.stdout.readline()))
+
+    def ask(self, method: str, **params: Any) -> dict[str, Any]:
+        asked, answer = self.send(method, **params), self.read_answer()
+        assert answer["id"] == asked
         return dict(answer["result"])
 
     def greet(self) -> None:
@@ -224,6 +235,56 @@ def test_all_requests_are_answered_before_the_server_exits(
         f"sqlite:///{environment['MEMORY_HOME']}/memories.db", embedder="fake"
     ) as memories:
         assert len(memories.list(limit=100).memories) == 20
+
+
+def test_writes_are_applied_in_the_order_of_their_arrival(
+    start: Callable[..., Server], environment: Mapping[str, str]
+) -> None:
+    server = start(MEMORY, EMBEDDER="fake")
+    server.greet()
+    for number in range(20):
+        server.send_call("add_turns", conversation="trip", turns=[{"content": f"turn {number}"}])
+    for day in ("Monday", "Friday", "Sunday"):
+        server.send_call("create_memory", content=f"The Minsk team deploys on {day}", key="day")
+        server.send_call("create_memory", content=f"The Oslo team deploys on {day}")
+    for _ in range(26):
+        assert server.read_answer()["result"]["isError"] is False
+    server.leave()
+    with Memories(
+        f"sqlite:///{environment['MEMORY_HOME']}/memories.db", embedder="fake"
+    ) as memories:
+        turns = [turn.content for turn in memories.turns("trip", limit=20)]
+        listed = memories.list().memories
+        [minsk] = [memories.history(memory.id) for memory in listed if "Minsk" in memory.content]
+        oslo = [memory for memory in listed if "Oslo" in memory.content]
+    assert turns == [f"turn {number}" for number in range(20)]
+    days = ("Monday", "Friday", "Sunday")
+    assert [version.content.split()[-1] for version in minsk.versions] == [*days]
+    assert [memory.content.split()[-1] for memory in oslo] == [*reversed(days)]
+    assert [memory.corrects for memory in oslo] == [oslo[1].id, oslo[2].id, None]
+
+
+def test_a_write_that_waits_for_another_can_be_cancelled_and_delays_no_read(
+    start: Callable[..., Server], environment: Mapping[str, str]
+) -> None:
+    with Memories(
+        f"sqlite:///{environment['MEMORY_HOME']}/memories.db", embedder="fake"
+    ) as memories:
+        memories.create("It is there")
+        server = start([sys.executable, "-c", PATIENT], EMBEDDER="fake")
+        server.greet()
+        with memories._store.transaction():
+            memories._store.touch([])
+            first, cancelled = (
+                server.send_call("create_memory", content=f"{name} waits for the lock")
+                for name in ("Ann", "Bob")
+            )
+            server.write({"method": "notifications/cancelled", "params": {"requestId": cancelled}})
+            assert ": It is there\n" in server.call("list_memories")
+        assert server.read_answer()["id"] == first
+        server.leave()
+        contents = [memory.content for memory in memories.list().memories]
+    assert contents == ["Ann waits for the lock", "It is there"]
 
 
 @pytest.mark.thorough

@@ -4,9 +4,10 @@ Importing this module loads the MCP SDK, which takes half a second. So only `mem
 import it.
 """
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
@@ -26,10 +27,6 @@ from memories.mcp.answers import brief, fence_groups
 from memories.mcp.tools import Tools, result
 from memories.models import SHARED
 from memories.stores.records import Finding
-
-if TYPE_CHECKING:
-    from memories.memories import Memories
-    from memories.stores.damage import Damaged
 
 INSTRUCTIONS = (
     "A memory that outlasts conversations and is shared with other agents. Search it before you "
@@ -93,18 +90,22 @@ class OurTool(Tool):
         arguments = {name: value for name, value in arguments.items() if value is not None}
         if UNREADABLE in arguments:
             raise ToolError(arguments[UNREADABLE])
-        memories: Memories = self.fn.__self__.memories  # type: ignore[attr-defined]
-        damaged: Damaged = memories.damaged
-        mark = damaged.mark()
-        try:
-            answer = await super().run(arguments, context, convert_result)
-            return _with_damage(_with_owner(answer, memories.namespace), damaged.since(mark))
-        except ToolError as exc:
-            if isinstance(exc.__cause__, MemoriesError):
-                raise ToolError(_sentence(exc.__cause__)) from exc.__cause__
-            if isinstance(exc.__cause__, ValidationError):
-                raise ToolError(fence.escaped(self._complaint(exc.__cause__))) from exc.__cause__
-            raise
+        tools: Tools = self.fn.__self__  # type: ignore[attr-defined]
+        is_reading = TOOLS[self.name][1].read_only_hint
+        async with contextlib.nullcontext() if is_reading else tools.write_order:
+            memories = tools.memories
+            damaged = memories.damaged
+            mark = damaged.mark()
+            try:
+                answer = await super().run(arguments, context, convert_result)
+                return _with_damage(_with_owner(answer, memories.namespace), damaged.since(mark))
+            except ToolError as exc:
+                cause = exc.__cause__
+                if isinstance(cause, MemoriesError):
+                    raise ToolError(_sentence(cause)) from cause
+                if isinstance(cause, ValidationError):
+                    raise ToolError(fence.escaped(self._complaint(cause))) from cause
+                raise
 
     def _complaint(self, error: ValidationError) -> str:
         first = error.errors()[0]

@@ -160,6 +160,7 @@ class SessionTools(Tools):
         """
         open_once = functools.lru_cache(maxsize=None)(open_namespace)
         self.embedder = open_once(None).memories.embedder
+        self.write_order = anyio.Lock()  # waiting calls get it in the order of their arrival
 
         def load() -> Loading:
             return open_once(session.namespace())

@@ -3,6 +3,7 @@
 import inspect
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -122,7 +123,14 @@ def _widest_scope(filters: Mapping[str, Any]) -> str:
 
 
 class Tools:
-    """Agents' tools: each method is a tool, and models read its docstring."""
+    """Agents' tools: each method is a tool, and models read its docstring.
+
+    Attributes:
+        write_order: Held by each write. If all calls come from one client, this is a lock, so that
+            writes are applied in the order of their arrival.
+    """
+
+    write_order: AbstractAsyncContextManager[None] = nullcontext()
 
     def __init__(
         self, find_memories: Callable[[], Memories], ready: Ready, max_seen: int = MAX_SEEN
