@@ -47,6 +47,22 @@ def test_a_setting_switches_events_off_or_adds_content(memory: Command, home: Pa
     assert memory("list", env={"MEMORY_EVENTS": "some"}).code == 2
 
 
+def test_the_content_of_an_event_is_a_query_or_a_written_text_and_never_an_id(
+    memory: Command, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MEMORY_EVENTS", "content")
+    one = memory("create", "the sky is blue").json["id"]
+    memory("get", one)
+    memory("update", one, "the sky is red")
+    memory("search", "which sky?")
+    memory("turns", "add", "standup", "We ship")
+    memory("turns", "show", "standup")
+    memory("delete", one)
+    memory("forget", "--yes", one)
+    contents = [event["content"] for event in events.read(home) if "content" in event]
+    assert contents == ["the sky is blue", "the sky is red", "which sky?", "We ship"]
+
+
 def test_stats_in_every_format(memory: Command, stored: Store) -> None:
     one = stored("the sky is blue\nand\twide")
     memory("get", one)

@@ -51,6 +51,12 @@ WRITES = {
     "rollback": "", "add_turns": "", "update_conversation": "", "forget_turns": "",
     "pin": "", "unpin": "", "move": "",
 }  # fmt: skip
+# The argument with the query or the written text: its position and its name, by method.
+_TEXTS = {
+    "search": (0, "query"), "explain": (0, "query"), "find_candidates": (0, "query"),
+    "search_scratchpad": (0, "query"), "create_many": (0, "drafts"), "update": (1, "content"),
+    "add_turns": (1, "turns"),
+}  # fmt: skip
 
 Figure = str | int | float | None
 _LATER = threading.local()  # the lines that `together` has collected
@@ -126,7 +132,7 @@ def note_finished(memories: Any, operation: str, start: float, argument: Any, re
         memories: The `Memories` that performed the operation.
         operation: The name of the operation.
         start: When the operation began, by `time.perf_counter`.
-        argument: The first argument.
+        argument: The argument with the query or the written text.
         result: The result; an exception if it failed.
     """
     config, has_failed = memories.config, isinstance(result, BaseException)
@@ -137,7 +143,7 @@ def note_finished(memories: Any, operation: str, start: float, argument: Any, re
         **memories.event_figures(),
     }
     if config.events == CONTENT:
-        figures[CONTENT] = _redacted_content((argument,), config)
+        figures[CONTENT] = _redacted_content(argument, config)
     if not has_failed:
         figures["written"] = _count(result)
     _add_outcome(figures, start, type(result) if has_failed else None)
@@ -194,8 +200,10 @@ def note_calls(function: Callable[..., Any], method: str, operation: str) -> Cal
         if config.events == OFF and config.log_level != "DEBUG":
             return function(self, *args, **options)
         with noting(config, operation) as figures:
-            if config.events == CONTENT:
-                figures[CONTENT] = _redacted_content(args, config)
+            if config.events == CONTENT and method in _TEXTS:
+                position, name = _TEXTS[method]
+                argument = args[position] if position < len(args) else options.get(name)
+                figures[CONTENT] = _redacted_content(argument, config)
             try:
                 result = function(self, *args, **options)
             finally:
@@ -215,16 +223,13 @@ def note_calls(function: Callable[..., Any], method: str, operation: str) -> Cal
     return call_and_flush
 
 
-def _redacted_content(args: tuple[Any, ...], config: "Config") -> str | None:
-    """Return the text in an operation's first argument, without secrets."""
+def _redacted_content(argument: Any, config: "Config") -> str | None:
+    """Return the text in an argument, or in the first element of a list, without secrets."""
     from memories.guard.redactor import redact
 
-    if not args:
-        return None
-    first = args[0]
-    if isinstance(first, list) and first:
-        first = first[0]
-    text = getattr(first, "content", first)
+    if isinstance(argument, list) and argument:
+        argument = argument[0]
+    text = getattr(argument, "content", argument)
     if not isinstance(text, str):
         return None
     beginning = text[: 8 * MAX_CONTENT]
