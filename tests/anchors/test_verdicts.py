@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -201,6 +202,9 @@ def test_an_expression_selects_by_verdict_but_nothing_is_changed_by_it(
     for change in (memories.delete_where, memories.forget_where):
         with pytest.raises(InvalidInput, match="it never decides"):
             change(where)
+    for read in (memories.list, partial(memories.search, "postgres")):
+        with pytest.raises(InvalidInput, match="only in search and list, without as_of"):
+            read(where=where, as_of="1d")
     with pytest.raises(InvalidInput, match="it never decides"):
         memories.tag_where(where, tags={"a": "b"})
 

@@ -330,8 +330,8 @@ def _verdict_reader(condition: Condition, instant: Instant) -> Reader:
     if judge is None:
         raise error_at(
             condition.place,
-            "verdict works only in search and list, on your own machine; it never decides "
-            "what is changed, deleted or forgotten",
+            "verdict works only in search and list, without as_of, on your own machine; it never "
+            "decides what is changed, deleted or forgotten",
         )
 
     def read(record: Record) -> str | None:
