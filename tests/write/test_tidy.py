@@ -75,7 +75,7 @@ def test_a_stale_memory_is_deleted_when_its_proposal_is_accepted(
     assert [memory.id for memory in waiting(memories)] == [proposal]
     assert not memories.get(stale).deleted
     [reviewed] = memories.review.accept([proposal])
-    assert reviewed.done
+    assert (reviewed.done, reviewed.memory.pending) == (True, False)
     assert [memory.id for memory in memories.list(deleted=True).memories] == [stale]
     assert waiting(memories) == []
     assert memories.list().memories == ()

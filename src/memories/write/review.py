@@ -341,8 +341,10 @@ class Review:
         if applied is not None:
             target, is_done = applied
             outdated = None if is_done else 1
-            self._end(record, "supersede", superseded_by=target, **{tidy.OUTDATED: outdated})
-            memory = writer.to_memory(record)
+            ended = self._end(
+                record, "supersede", superseded_by=target, **{tidy.OUTDATED: outdated}
+            )
+            memory = writer.to_memory(ended)
             return Reviewed(record.ref.group, True, memory, is_outdated=not is_done)
         draft = _draft_of(record, content)
         superseded = self._find_superseded(draft, record)
@@ -441,9 +443,12 @@ class Review:
         """End an accepted record, since another memory already says the same thing."""
         self._end(record, "supersede", superseded_by=other.ref.group)
 
-    def _end(self, record: Record, by: str, **fields: Any) -> None:
-        patch = Patch(record.ref, record.ended_at, by, self._acceptance_fields() | fields)
+    def _end(self, record: Record, by: str, **fields: Any) -> Record:
+        """End an accepted record; return it in its new state."""
+        fields |= self._acceptance_fields()
+        patch = Patch(record.ref, record.ended_at, by, fields)
         self._lookup.store.patch([*self._end_older_versions(record), patch])
+        return record._replace(ended_by=by, fields={**record.fields, **fields})
 
     def _end_older_versions(self, record: Record) -> list[Patch]:
         """Return patches that end older versions of a record, which an import may have left
