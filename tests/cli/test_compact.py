@@ -117,6 +117,46 @@ def test_a_create_reports_its_result_in_one_line(
     assert re.fullmatch(rf"{stored.split()[1]} [01]\.\d\d: The user does not eat meat\.", other)
 
 
+def test_turns_are_shown_and_added_in_the_same_form(memory: Command) -> None:
+    talk = '{"content": "Hi", "role": "assistant"}\n{"content": "We ship", "message_id": "m1"}\n'
+    assert lines(memory, "turns", "add", "standup", "Hello") == ["stored standup#0"]
+    added = memory("turns", "add", "standup", "-", "--format", "compact", stdin=talk)
+    assert added.out == "stored standup#1\nstored standup#2\n"
+    for command in ("tail", "show"):
+        shown = [line for line in lines(memory, "turns", command, "standup") if "#" in line]
+        assert shown == ["standup#0 Hello", "standup#1 Hi", "standup#2 We ship"]
+    assert not lines(memory, "context", "When do we ship?")[0].startswith("{")
+
+
+def test_a_changed_memory_has_the_same_form(memory: Command, stored: Callable[..., str]) -> None:
+    name = stored("Deploys happen on Tuesdays", "--decay", "reinforceable")
+    changes = [
+        ("update", name, "Deploys happen on Fridays"), ("confirm", name), ("reinforce", name),
+        ("scratchpad", "pin", name),
+    ]  # fmt: skip
+    for change in changes:
+        head, line = lines(memory, *change)
+        assert HEAD.fullmatch(head)
+        assert line.endswith(" Deploys happen on Fridays")
+    note = lines(memory, "update", name, "Deploys happen on Fridays")[-1]
+    assert note == "note: nothing was changed: the memory already says this"
+    memory("delete", name)
+    assert lines(memory, "restore", name)[1].endswith(" Deploys happen on Fridays")
+
+
+def test_memories_to_check_have_the_same_form(memory: Command, stored: Callable[..., str]) -> None:
+    with Memories() as memories:
+        waiting = memories.create("Releases happen on Mondays", pending=True).id
+    head, line = lines(memory, "review", "list")
+    assert head.endswith(" [pending]:")
+    assert line.endswith(" Releases happen on Mondays")
+    assert lines(memory, "review", "accept", "--yes", str(waiting))[0] == "Accepted 1."
+    stored("The sale is on", "--valid-until", "2020-01-01")
+    checked = memory("verify", "--format", "compact").out.splitlines()
+    assert "expired" in checked[0]
+    assert checked[1].endswith(" The sale is on")
+
+
 def test_an_error_is_one_line(memory: Command) -> None:
     answer = memory("get", "ffffffff", "--format", "compact")
     assert (answer.code, answer.out, answer.err) == (1, "", "error: Memory not found\n")

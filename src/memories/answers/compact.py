@@ -50,16 +50,23 @@ class UnknownIds(NamedTuple):
 
 def hits(shortener: "Memories | UnknownIds", results: "Sequence[Hit]", note: str = "") -> str:
     """Return a search's hits, best first."""
-    footer = [f"note: {_one_line(note)}"] if note else []
-    return _listing(shortener, [hit.found for hit in results], footer)
+    return page(shortener, [hit.found for hit in results], note=note)
 
 
 def page(
-    shortener: "Memories", records: "Sequence[Memory | Turn]", cursor: str | None = None
+    shortener: "Memories | UnknownIds",
+    records: "Sequence[Memory | Turn]",
+    cursor: str | None = None,
+    note: str = "",
 ) -> str:
-    """Return a page of a listing."""
-    footer = [f"next: --cursor {_one_line(cursor)}"] if cursor else []
-    return _listing(shortener, records, footer)
+    """Return a page of a listing, with a note below it, if there is one."""
+    names = shortener.short_ids([record.id for record in records if isinstance(record, Memory)])
+    lines = [*_lines(records, names)]
+    if note:
+        lines.append(f"note: {_one_line(note)}")
+    if cursor:
+        lines.append(f"next: --cursor {_one_line(cursor)}")
+    return "\n".join(lines) or NOTHING
 
 
 def memory(shortener: "Memories", record: Memory) -> str:
@@ -127,6 +134,11 @@ def _similar(records: "Sequence[Similar]", names: Mapping[str, str]) -> list[str
     return rows
 
 
+def add_turns_result(turns: "Sequence[Turn]") -> str:
+    """Return the result of adding turns."""
+    return "\n".join(f"{turn.status} {_name(turn.id)}" for turn in turns)
+
+
 def versions(records: "Sequence[Version]") -> str:
     """Return a memory's versions, oldest first, each under its number."""
     now = datetime.now(UTC)
@@ -135,13 +147,6 @@ def versions(records: "Sequence[Version]") -> str:
         lines.append(f"{_day(record.created_at, now)} {_name(_writer(record))}:")
         lines.append(f"{record.version} {_content(record.content)}")
     return "\n".join(lines)
-
-
-def _listing(
-    shortener: "Memories | UnknownIds", records: "Sequence[Memory | Turn]", footer: Sequence[str]
-) -> str:
-    names = shortener.short_ids([record.id for record in records if isinstance(record, Memory)])
-    return "\n".join([*_lines(records, names), *footer]) or NOTHING
 
 
 def _lines(

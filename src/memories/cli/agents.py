@@ -97,7 +97,7 @@ def pin(memories: "Memories", selection: Selection) -> int:
     """
     from memories.cli.bulk import change_each
 
-    return change_each(selection, memories.pin, "pinned")
+    return change_each(memories, selection, memories.pin, "pinned")
 
 
 @scratchpad.command(epilog="memory scratchpad unpin 01a1fdf1-92cd-72f2")
@@ -110,7 +110,7 @@ def unpin(memories: "Memories", selection: Selection) -> int:
     """
     from memories.cli.bulk import change_each
 
-    return change_each(selection, memories.unpin, "unpinned")
+    return change_each(memories, selection, memories.unpin, "unpinned")
 
 
 @scratchpad.command(epilog="memory scratchpad edit -n bob")

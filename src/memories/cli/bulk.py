@@ -17,6 +17,7 @@ from memories.cli.app import command, option
 from memories.cli.options import (
     ProgressBar,
     Selection,
+    compact,
     dry_run_option,
     parse_whole_number,
     show_option,
@@ -67,6 +68,7 @@ _SHOW = f"show must be a whole number from 0 to {MAX_LIMIT}"
 
 
 def change_each(
+    memories: "Memories",
     selection: Selection,
     change: Callable[[str], "Memory"],
     verb: str,
@@ -77,7 +79,7 @@ def change_each(
     def describe(memory: "Memory") -> str:
         return f"{paint(GREEN, '✓')} {verb}\n{text.memory(memory)}"
 
-    return for_each(selection, change, shape, describe, verb)
+    return for_each(selection, change, shape, describe, verb, partial(compact.memory, memories))
 
 
 def restate_each(
@@ -104,11 +106,16 @@ def restate_each(
         head = f"{paint(GREEN, '✓')} {verb}"
         if shapes.is_unchanged(before, memory):
             head = f"{paint(YELLOW, '=')} unchanged"
-        hint = wrap(safe(shapes.change_hint(before, memory, remove_tags)))
-        return "\n".join([head, text.memory(memory), *hint])
+        return "\n".join([head, text.memory(memory), *wrap(safe(hint(*before_and_after)))])
 
-    shape = partial(shapes.change_result, remove_tags=remove_tags)
-    return for_each(selection, run, lambda changed: shape(*changed), describe, verb)
+    def describe_in_short(before_and_after: "tuple[History, Memory]") -> str:
+        return compact.page(memories, before_and_after[1:], note=hint(*before_and_after))
+
+    def shape(before_and_after: "tuple[History, Memory]") -> dict[str, Any]:
+        return shapes.change_result(*before_and_after, remove_tags)
+
+    hint = partial(shapes.change_hint, remove_tags=remove_tags)
+    return for_each(selection, run, shape, describe, verb, describe_in_short)
 
 
 def for_each(
@@ -139,8 +146,7 @@ def for_each(
         if verb:
             version = f", version {answer['version']}" if verb == "updated" else ""
             record_change(f"{answer['id']} was {verb}{version}")
-        render_compact = None if compact is None else partial(compact, result)
-        emit(answer, partial(text, result), compact=render_compact)
+        emit(answer, partial(text, result), compact=compact and partial(compact, result))
         return 0
 
     results, errors = _run_each(selection.ids, run, verb)
@@ -445,8 +451,7 @@ def _read_lines(stream: BinaryIO, plan: Plan) -> Iterator[list[_Line]]:
     # `read1` returns as soon as there is any input.
     read: Callable[[int], bytes] = getattr(stream, "read1", stream.read)
     partial_line = bytearray()
-    number = 0
-    is_too_long = False
+    number, is_too_long = 0, False
     while data := read(_READ_BYTES):
         if not number and not partial_line and data[:2] in (b"\xff\xfe", b"\xfe\xff"):
             raise InvalidInput("the input looks like UTF-16; save it as UTF-8")

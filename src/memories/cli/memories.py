@@ -245,7 +245,9 @@ def reinforce(memories: "Memories", selection: Selection) -> int:
     """
     from memories.cli.bulk import change_each
 
-    return change_each(selection, memories.reinforce, "reinforced", shapes.reinforce_result)
+    return change_each(
+        memories, selection, memories.reinforce, "reinforced", shapes.reinforce_result
+    )
 
 
 @command(
@@ -324,7 +326,7 @@ def restore(memories: "Memories", names: Sequence[str], version: int | None, rep
     from memories.cli.bulk import change_each
 
     run = partial(memories.restore, version=version)
-    return change_each(select(memories, names), run, "restored")
+    return change_each(memories, select(memories, names), run, "restored")
 
 
 def _is_file(name: str) -> bool:

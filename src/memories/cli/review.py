@@ -15,6 +15,7 @@ from memories.answers import shapes
 from memories.cli.app import Group, command, option
 from memories.cli.bulk import NOT_STORED
 from memories.cli.options import (
+    compact,
     cursor_option,
     dry_run_option,
     fields_option,
@@ -129,7 +130,8 @@ def list_(
     )
     rivals = memories.review.compare(page.memories)
     render = partial(_render_page, page, rivals)
-    emit_fields(shapes.review_page(page, rivals), render, None, names)
+    render_compact = partial(compact.page, memories, page.memories, page.next_cursor)
+    emit_fields(shapes.review_page(page, rivals), render, render_compact, names)
 
 
 def _render_page(page: Page, rivals: "Sequence[Rivals]") -> str:
@@ -303,10 +305,8 @@ def _emit_accepted(reviews: "Sequence[Reviewed]", *, dry_run: bool) -> int:
         count = sum(review.done for review in reviews)
         accepted = amount(count, "memory was", "memories were")
         record_change(f"{accepted} accepted; running the command again leaves those unchanged")
-    emit(
-        shapes.accept_result(reviews, dry_run=dry_run),
-        partial(text.accept_result, reviews, dry_run=dry_run),
-    )
+    render = partial(text.accept_result, reviews, dry_run=dry_run)
+    emit(shapes.accept_result(reviews, dry_run=dry_run), render, compact=render)
     return NOT_STORED if any(review.duplicates for review in reviews) else 0
 
 

@@ -173,7 +173,7 @@ def field_names(fields: str | None) -> list[str] | None:
 def emit_fields(
     answer: dict[str, Any],
     render_text: Callable[[], str],
-    render_compact: Callable[[], str] | None,
+    render_compact: Callable[[], str],
     names: Sequence[str] | None,
     results: str = "results",
 ) -> None:
@@ -363,7 +363,11 @@ def verify(memories: "Memories", project: Sequence[str] | None) -> int:
     expired; update, delete or confirm such a memory.
     """
     result = memories.truth.verify(project=project)
-    emit(shapes.verification(result), partial(_render_verification, result))
+    emit(
+        shapes.verification(result),
+        partial(_render_verification, result),
+        compact=partial(compact.page, memories, (*result.doubtful, *result.unverified)),
+    )
     return _OUTDATED if result.doubtful else 0
 
 

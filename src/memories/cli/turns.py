@@ -9,6 +9,7 @@ import click
 from memories.answers import conversation_shapes
 from memories.cli.app import Group, command, option
 from memories.cli.options import (
+    compact,
     cursor_option,
     dry_run_option,
     filtered_by,
@@ -107,7 +108,11 @@ def add(
         begin_change()
         [turn] = memories.add_turns(conversation, [draft], redact=not no_redact)
         record_change(_describe([turn]))
-        emit(conversation_shapes.turn(turn), partial(text.add_turn_result, turn))
+        emit(
+            conversation_shapes.turn(turn),
+            partial(text.add_turn_result, turn),
+            compact=partial(compact.add_turns_result, [turn]),
+        )
         return _report_refused([turn])
     if fields:
         raise InvalidInput(
@@ -123,6 +128,7 @@ def add(
     emit(
         conversation_shapes.add_turns_result(conversation, added),
         partial(text.add_turns_result, added),
+        compact=partial(compact.add_turns_result, added),
     )
     return _report_refused(added)
 
@@ -246,6 +252,7 @@ def _emit_turns(
     emit(
         conversation_shapes.turns(records),
         partial(_render_turns, memories, conversation, records, as_of),
+        compact=partial(compact.page, memories, records),
     )
     if problem is not None:
         return print_error(f"{problem}; only turns waiting to be stored are shown", 1)
@@ -438,10 +445,10 @@ def context(
 
     The prompt contains the last turns of the message's conversation, earlier turns that may help to
     answer the message, memories, and the message itself. QUERY is the message, or - to read it from
-    standard input. Recalled texts are fenced as data. The text format prints only the prompt; JSON
-    also contains the prompt's parts. Tool turns, and texts that look like instructions to a model,
-    are left out; a note says how many. If the store can't be reached, the scratchpad provides the
-    memories, and the exit code is 4.
+    standard input. Recalled texts are fenced as data. JSON also contains the prompt's parts; the
+    other formats print only the prompt. Tool turns, and texts that look like instructions to a
+    model, are left out; a note says how many. If the store can't be reached, the scratchpad
+    provides the memories, and the exit code is 4.
     """
     from memories.context.context import ContextBuilder
 
@@ -464,7 +471,7 @@ def context(
     if remark := describe_left_out(built["metadata"]["left_out"]):
         note(remark)
     escaped = "\n".join(map(safe, prompt.split("\n")))
-    emit(conversation_shapes.context(built, prompt), escaped)
+    emit(conversation_shapes.context(built, prompt), escaped, compact=escaped)
     if not gateway.degraded:
         return 0
     memories.abandon()  # a call that timed out may still use the store
