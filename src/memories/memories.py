@@ -447,7 +447,8 @@ class Memories:
         """Erase a memory with all its versions. No byte of it stays in the store. This can't be
         undone.
 
-        A damaged memory can be erased too.
+        Proposals of `Truth.tidy` about it, and reviewed memories that were merged into it, are
+        erased with it. A damaged memory can be erased too.
 
         Raises:
             NotFound: There is no such memory, not even a deleted one.

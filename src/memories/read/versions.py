@@ -15,6 +15,8 @@ LINK = ("corrects", "corrected_by", "corrected_at", "corrected_until")
 # field of the newer memory: the ids of memories that it must not be linked to again; set by
 # `--not-corrects`
 NOT_CORRECTED = "not_corrected"
+# field of a proposal by `write.tidy`: what accepting it does, as JSON
+PROPOSED = "tidy"
 _RESTORED = " (restored)"  # suffix of a restored version's `ended_by`
 _SCOPE = "\x1f"  # between project and key, neither of which can contain a control character
 # Fields for the evidence that a memory cites; see `anchors`.

@@ -13,6 +13,7 @@ from memories.stores.audit_log import reinforcements_of
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Record, Ref
 from memories.transfer.lines import content_hash
+from memories.write.forget import find_repeating
 from memories.write.links import leave_chains, restore_links, without_links
 
 if TYPE_CHECKING:
@@ -85,7 +86,8 @@ def move(
         live = [record for record in versions if record.ended_at is None]
         leave_chains(store, live)
         store.patch([end_version(record, now, "delete") for record in live])
-    store.remove([*(record.ref for record in versions), *reinforcements])
+    repeating = find_repeating(store, namespace, set(groups))
+    store.remove([*(record.ref for record in versions), *reinforcements, *repeating])
     return MovedMemories(groups, namespace, into, len(versions))
 
 

@@ -2,6 +2,8 @@
 
 import contextlib
 import functools
+import json
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
@@ -9,13 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from memories.core.ids import storable
 from memories.errors import NotFound, RequestError
 from memories.guard import validate
-from memories.guard.origin import CONTINUED
+from memories.guard.origin import CONTINUED, HELD
 from memories.models import Forgotten
 from memories.read.conversations import find_namespace, keep_about, not_own
 from memories.read.lookup import Lookup
 from memories.read.names import is_from, source_of
 from memories.read.selector import Selector
 from memories.read.turns import refs_of
+from memories.read.versions import PROPOSED
 from memories.stores.audit_log import reinforcements_of
 from memories.stores.protocol import PARTLY_GONE, Store, once_erased, scan_pages
 from memories.stores.records import SEARCHED, Collection, Filter, Record, Ref
@@ -37,13 +40,31 @@ def memory(lookup: Lookup, group: str, now: datetime) -> Forgotten:
     reinforcements = reinforcements_of(where.namespaces, group)
 
     def find() -> list[Ref]:
-        return [*store.refs(where), *store.refs(reinforcements)]
+        repeating = find_repeating(store, lookup.namespace, {group})
+        return [*store.refs(where), *store.refs(reinforcements), *repeating]
 
     def count_versions(refs: Sequence[Ref]) -> int:
-        return sum(ref.collection in SEARCHED for ref in refs)
+        return sum(ref.collection in SEARCHED and ref.group == group for ref in refs)
 
     forgotten = _remove(store, group, find, count_versions)
     return forgotten._replace(current_again=tuple(sorted(uncorrected)))
+
+
+def find_repeating(store: Store, namespace: str, groups: set[str]) -> list[Ref]:
+    """Return the records that repeat the text of memories under other ids: the proposals of
+    `memory tidy` about them, and reviewed memories that were merged into them when accepted.
+    """
+    repeating: list[Ref] = []
+    held = Filter(Collection.MEMORY, (namespace,), state="any", labels={HELD: "1"})
+    for page in scan_pages(store, held):
+        for record in page:
+            action = json.loads(record.fields.get(PROPOSED, "{}"))
+            related = {action.get("id"), action.get("corrects")}
+            if record.ended_at == record.created_at:  # it was never current
+                related.add(record.fields.get("superseded_by"))
+            if not groups.isdisjoint(related):
+                repeating.append(record.ref)
+    return repeating
 
 
 def finish(store: Store, name: str, where: Filter) -> Forgotten | None:
@@ -242,6 +263,7 @@ def _erase(store: Store, records: Sequence[Record], tally: Tally) -> tuple[str, 
 
 def _refs_of_all(store: Store, records: Sequence[Record]) -> list[Ref]:
     refs: list[Ref] = []
+    groups: dict[str, set[str]] = defaultdict(set)  # memories by namespace
     for record in records:
         ref = record.ref
         if ref.collection is Collection.HISTORY:
@@ -250,7 +272,10 @@ def _refs_of_all(store: Store, records: Sequence[Record]) -> list[Ref]:
             all_versions = Filter(ref.collection, (ref.namespace,), state="any", group=ref.group)
             refs += store.refs(all_versions)
             refs += store.refs(reinforcements_of((ref.namespace,), ref.group))
-    return refs
+            groups[ref.namespace].add(ref.group)
+    for namespace, memories in groups.items():
+        refs += find_repeating(store, namespace, memories)
+    return list(dict.fromkeys(refs))
 
 
 def _remove(

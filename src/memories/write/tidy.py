@@ -1,9 +1,9 @@
 """Proposals to tidy a namespace, for `Truth.tidy`. Each proposal awaits review, and nothing is done
 until a person accepts it.
 
-A proposal is a memory that awaits review; its field `tidy` says what accepting it does. Proposals
-are imported only from the user's own export. The same proposal always has the same text, so one
-that was rejected is not made again.
+A proposal is a memory that awaits review; its field `tidy` says what accepting it does. It quotes
+memories, so forgetting one of them erases it too. Proposals are imported only from the user's own
+export. The same proposal always has the same text, so one that was rejected is not made again.
 
 `consult` runs a user-configured command that decides which suggestions to keep. Only `memory tidy`
 calls it.
@@ -39,7 +39,6 @@ from memories.write.writer import Writer
 if TYPE_CHECKING:
     import subprocess
 
-FIELD = "tidy"
 OUTDATED = "outdated"  # field of an accepted proposal whose memories had changed
 TYPE = "tidy"  # the tag `type` of proposals to change a memory
 MAX_PROPOSALS = 20
@@ -104,7 +103,8 @@ def propose(
     waiting = 0
     for page in scan_pages(writer.store, where):
         earlier |= {record.text for record in page if OUTDATED not in record.fields}
-        waiting += sum(FIELD in record.fields and record.ended_by == PENDING for record in page)
+        proposed = [record for record in page if versions.PROPOSED in record.fields]
+        waiting += sum(record.ended_by == PENDING for record in proposed)
     room = max(0, MAX_PROPOSALS - waiting)
     new = [suggestion for suggestion in suggest(writer) if suggestion.text not in earlier]
     if choose is not None and new and room:
@@ -122,7 +122,7 @@ def _store(writer: Writer, suggestion: Suggestion) -> str:
     )  # fmt: skip
     memory_id = new_id(writer.now)
     record = versions.first_version(draft, memory_id, writer.lookup.namespace, writer.now)
-    fields = {**record.fields, FIELD: json.dumps(suggestion.action)}
+    fields = {**record.fields, versions.PROPOSED: json.dumps(suggestion.action)}
     vectors = embed_to_store(writer.embedder, [suggestion.text]).vectors[0]
     record = stamp_record(writer.store, record._replace(fields=fields))
     with writer.store.transaction():
@@ -137,7 +137,7 @@ def apply(writer: Writer, record: Record) -> tuple[str, bool] | None:
         The id of the memory that the proposal is about, and whether the proposal was carried out;
         None if the record doesn't propose a change to a memory.
     """
-    action = json.loads(record.fields.get(FIELD, "{}"))
+    action = json.loads(record.fields.get(versions.PROPOSED, "{}"))
     if not action:
         return None
     where = Filter(Collection.MEMORY, (record.ref.namespace,), group=action["id"])
