@@ -1192,12 +1192,6 @@ class Memories:
         """
         return self._scratchpads.offline()
 
-    def missing(self) -> str | None:
-        """Return a warning if the store's file is missing although its scratchpad isn't empty.
-        Return None otherwise.
-        """
-        return self._scratchpads.missing()
-
     @property
     def has_scratchpad(self) -> bool:
         """Whether a scratchpad can answer if the store can't be reached."""
@@ -1232,9 +1226,6 @@ class Memories:
         """Return the answer to a call that uses the store, within `memory_timeout_seconds`."""
         from memories.core.deadline import MemoryTimeout, run_within
 
-        missing = self.missing()
-        if missing:
-            raise StoreError(missing)
         try:
             return run_within(self.config.memory_timeout_seconds, ask)
         except MemoryTimeout as exc:

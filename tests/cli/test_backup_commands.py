@@ -807,15 +807,17 @@ def test_the_advice_for_a_file_that_is_not_a_store_works(
     store.write_bytes(contents.get(kind, b""))
     advice = "restore a backup: memory restore FILE --replace, or save every intact record: memory"
     if kind == "empty":
-        advice = "restore a backup: memory restore FILE --replace, or remove the file to start"
+        advice = "restore a backup: memory restore FILE --replace, or remove the file and its scrat"
     for command in READERS:
         assert advice in json.loads(memory(*command).err)["error"], command
     findings = json.loads(memory("doctor").out)["findings"]
     [remedy] = [each["remedy"] for each in findings if str(store) in each["what"]]
     assert remedy.startswith(advice)
-    assert "or move the file away to start" in memory("doctor", "--salvage", "saved.jsonl").error
+    error = memory("doctor", "--salvage", "saved.jsonl").error
+    assert "or move the file and its scratchpads away to start a new store" in error
     assert memory("restore", "backup.db", "--replace").json["records"] == 1
     store.rename(folder / "away")
+    (store.parent / "shared" / "scratchpad.yaml").rename(folder / "aside.yaml")
     assert memory("create", "The port is 5434").code == 0
     assert memory("list").json["count"] == 1
 

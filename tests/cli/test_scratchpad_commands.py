@@ -227,13 +227,61 @@ def test_the_scratchpad_answers_when_the_store_is_down(
     answer = memory("scratchpad", "show", "-n", "bob", env=environment)
     assert (answer.code, answer.json["degraded"], answer.json["count"]) == (4, True, 2)
     assert memory("search", "which tabs?", "-n", "alice", env=environment).code in (0, 1)
-    if how != "missing":
-        assert memory("create", "something new", "-n", "bob", env=environment).code == 1
-        assert memory("search", "tabs", "-n", "bob", "--in", "history", env=environment).code == 1
-        assert (
-            memory("search", "tabs", "-n", "bob", "--as-of", "2020-01-01", env=environment).code
-            == 1
-        )
+    assert memory("create", "something new", "-n", "bob", env=environment).code == 1
+    assert memory("search", "tabs", "-n", "bob", "--in", "history", env=environment).code == 1
+    assert memory("search", "tabs", "-n", "bob", "--as-of", "2020-01-01", env=environment).code == 1
+
+
+@pytest.mark.cold  # a server has the lost file open, and reports that it was removed
+def test_a_lost_store_is_not_replaced_by_an_empty_one(
+    memory: Command, home: Path, tmp_path: Path
+) -> None:
+    database, pad = home / "memories.db", home / "bob" / "scratchpad.yaml"
+    backup = tmp_path / "backup.db"
+    memory("create", "The user prefers tabs", "-n", "bob")
+    memory("backup", str(backup))
+    before = pad.read_bytes()
+    for lost in ([database], list(home.glob("memories.db*"))):
+        for file in lost:
+            file.unlink()
+        commands = ["create new", "create new -n bob", "list", "list -n alice", "get 01a1fdf1"]
+        commands += ["export", "tags", "namespaces", "scratchpad rebuild -n bob", "turns list"]
+        commands += ["namespaces delete bob", "log", "stats", "reembed", "tidy"]
+        for command in commands:
+            answer = memory(*command.split())
+            assert answer.code == 1, command
+            assert answer.error == (
+                f"{database} is missing, but still mirrored by {pad}; put the file back, restore a "
+                "backup (memory restore FILE), or move each scratchpad away to start a new store"
+            )
+        named = memory("create", "new", "--store", f"sqlite:///{database}")
+        assert f"memory restore --store sqlite:///{database} FILE" in named.error
+        assert json.loads(memory("status").err)["status"] == "unhealthy"
+        [finding] = json.loads(memory("doctor").out)["findings"]
+        assert finding["what"] == f"{database} is missing, but still mirrored by {pad}"
+        assert finding["remedy"].startswith("put the file back, restore a backup (memory restore")
+        assert (database.exists(), pad.read_bytes()) == (False, before)
+        memory("restore", str(backup))
+        assert memory("list", "-n", "bob").json["count"] == 1
+        assert memory("scratchpad", "show", "-n", "bob").json["count"] == 1
+        before = pad.read_bytes()
+
+
+@pytest.mark.cold
+def test_a_new_store_is_created_if_no_scratchpad_mirrors_a_lost_one(
+    memory: Command, home: Path, tmp_path: Path
+) -> None:
+    memory("create", "The user prefers tabs", "-n", "bob")
+    (home / "memories.db").rename(tmp_path / "moved.db")
+    moved = {"MEMORY_STORE": f"sqlite:///{tmp_path}/moved.db"}
+    elsewhere = {"MEMORY_STORE": f"sqlite:///{tmp_path}/elsewhere.db"}
+    assert memory("create", "x", "--store", elsewhere["MEMORY_STORE"]).code == 0
+    assert memory("create", "The user likes tea", "-n", "bob", env=elsewhere).code == 0
+    assert memory("list", "-n", "bob", env=moved).json["count"] == 1
+    assert memory("create", "x", "-n", "bob").code == 1
+    (home / "bob" / "scratchpad.yaml").rename(tmp_path / "aside.yaml")
+    assert memory("create", "A new beginning", "-n", "bob").code == 0
+    assert memory("scratchpad", "show", "-n", "bob").json["count"] == 1
 
 
 def test_every_tier_and_every_offline_answer_has_the_confidence_of_the_store(

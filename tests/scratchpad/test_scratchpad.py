@@ -512,8 +512,11 @@ def test_a_new_store_in_place_of_a_missing_one_gets_a_new_scratchpad(
     for path in config.home.glob("memories.db*"):
         path.rename(tmp_path / path.name)
     with Memories(namespace="bob") as fresh:
-        with pytest.raises(Exception, match=r"memories\.db is missing"):
+        with pytest.raises(StoreError, match=r"memories\.db is missing"):
             fresh.scratchpad()
+        with pytest.raises(StoreError, match=r"memories\.db is missing"):
+            fresh.create("a new beginning")
+        file_of(fresh).rename(tmp_path / "aside.yaml")
         store(fresh, "a new beginning")
         assert contents(fresh) == ["a new beginning"]
 
@@ -535,7 +538,8 @@ def test_an_offline_search_uses_the_file_and_a_search_does_not(
     for path in bob.config.home.glob("memories.db*"):
         path.rename(tmp_path / path.name)
     with Memories(namespace="bob") as fresh:
-        assert fresh.search("tabs") == ()
+        with pytest.raises(StoreError, match=r"memories\.db is missing"):
+            fresh.search("tabs")
         result = fresh.explain("tabs", offline=True)
         assert [hit.content for hit in result.hits] == ["The user prefers tabs"]
         assert result.tier == "hot"

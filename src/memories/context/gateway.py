@@ -24,7 +24,7 @@ from memories.context.protocol import (
 from memories.core.deadline import Deadline, MemoryTimeout
 from memories.core.ids import digest
 from memories.core.logs import event
-from memories.errors import ConfigError, InvalidInput, StoreUnreachable
+from memories.errors import ConfigError, InvalidInput
 from memories.guard.validate import MAX_LIMIT, limit, one_line, shown, unit
 from memories.memories import Memories
 from memories.models import MAX_MESSAGE_CHARACTERS, MAX_TURN_CHARACTERS
@@ -616,14 +616,6 @@ class WithScratchpad(MemoryGateway):
         super().__init__(endpoint, backend=backend, timeout_seconds=timeout_seconds)
         self._memories = memories
         self.degraded = False
-
-    def recall_memory(
-        self, query_text: str, k: int, min_confidence: float, conversation_id: str | None = None
-    ) -> list[Document]:
-        """Search the store; see `MemoryGateway.recall_memory`."""
-        if missing := self._memories.missing():
-            raise StoreUnreachable(missing)
-        return super().recall_memory(query_text, k, min_confidence, conversation_id)
 
     def recall_offline(self, query_text: str, k: int, min_confidence: float) -> list[Document]:
         """Search the scratchpad. Without a scratchpad file, nothing is found."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from memories.core.disk import CREATING, locked, make_folder, replacing, try_lock, write_all
 from memories.core.urls import local_path, without_password
-from memories.errors import InvalidInput, StoreBusy
+from memories.errors import InvalidInput, StoreBusy, StoreDamaged
 from memories.scratchpad.entries import Entry, EntryRules, choose
 from memories.scratchpad.layout import Pad, parse, render, without_entries
 from memories.scratchpad.text import path_of, read_text
@@ -142,6 +142,30 @@ def _remember(file: Path, text: str, pad: Pad) -> None:
     if len(_PARSED) >= _MAX_PARSED:
         _PARSED.clear()
     _PARSED[file] = text, pad
+
+
+def refuse_lost(home: Path, database: Path) -> None:
+    """Refuse to treat a missing store file as an empty store while scratchpads mirror it.
+
+    Raises:
+        StoreDamaged: Scratchpads in this home have memories of the store.
+    """
+    mirrors: list[str] = []
+    for place in places_in(home, lambda name: Place(home, name, "")):
+        with contextlib.suppress(InvalidInput):
+            pad = load(home, place.namespace)
+            if pad is None or not pad.entries:
+                continue
+            # A relative URL isn't compared: in another folder, it names another store.
+            if Path(pad.store.removeprefix("sqlite:///")).expanduser() == database:
+                mirrors.append(str(place.file))
+    # Another process may have created the store and its scratchpad in the meantime.
+    if mirrors and not database.exists():
+        files = ", ".join(sorted(mirrors))
+        raise StoreDamaged(
+            f"{database} is missing, but still mirrored by {files}; put the file back, restore a "
+            "backup (memory restore FILE), or move each scratchpad away to start a new store"
+        )
 
 
 # --- writing
@@ -432,8 +456,8 @@ def _drop_from_copy(copy: Path, ids: Collection[str]) -> None:
 
 
 def places_in(home: Path, place_of: Callable[[str], Place]) -> Iterator[Place]:
-    """Yield the places of all scratchpads in a home."""
-    with contextlib.suppress(FileNotFoundError), os.scandir(home) as folders:
+    """Yield the places of all scratchpads in a home; none if the home can't be read."""
+    with contextlib.suppress(OSError), os.scandir(home) as folders:
         for folder in folders:
             if folder.is_dir(follow_symlinks=False):
                 place = place_of(folder.name)

@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from memories.config import is_own_name
-from memories.core.urls import local_path
 from memories.errors import InvalidInput, StoreError
 from memories.guard import validate
 from memories.models import OFTEN, SHARED
@@ -145,24 +144,6 @@ class Scratchpads:
             return None
         return self._judged(scratchpad.current(self._rules(), self._clock()))
 
-    def missing(self) -> str | None:
-        """Return an error message if the store's file is missing; see `Memories.missing`."""
-        is_file = self.is_home and self.config.store.startswith("sqlite:")
-        database = local_path(self.config.store) if is_file else None
-        if database is None or database.exists():
-            return None
-        from memories.scratchpad.file import load
-
-        place = self.place(self.lookup.namespace)
-        with contextlib.suppress(InvalidInput):
-            pad = load(place.home, place.namespace)
-            if pad is not None and pad.entries and pad.store == place.store:
-                return (
-                    f"{database} is missing, but {place.file} mirrors it; restore a backup, or "
-                    "remove the scratchpad too"
-                )
-        return None
-
     @property
     def are_there(self) -> bool:
         """Whether there is a file that can answer when the store can't."""
@@ -235,9 +216,6 @@ class Scratchpads:
 
     def _load(self, *, refresh: bool = False, rebuild: bool = False) -> "Scratchpad":
         """Return the hot tier, including memories that are not current."""
-        missing = self.missing()
-        if missing:
-            raise StoreError(missing)
         own = self._load_one(self.lookup.namespace, refresh=refresh, rebuild=rebuild)
         if SHARED not in self.lookup.readable or self.lookup.namespace == SHARED:
             return own

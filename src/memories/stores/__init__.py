@@ -42,8 +42,8 @@ def open_store(url: str, space: Space | None, config: Config | None = None) -> S
             `qdrant://host:port/collection` or `qdrant:///folder`; `http://host:port` or
             `https://host` for a Memories server.
         space: The space of the vectors to write and search; None in keyword-only mode.
-        config: Settings that a URL doesn't contain: the collection's name, when and to which larger
-            store a files store moves, and whether vectors are compact.
+        config: Settings that a URL doesn't contain: the home, the collection's name, when and to
+            which larger store a files store moves, and whether vectors are compact.
 
     Raises:
         ConfigError: The URL is invalid, no store has this scheme, or a package is missing.
@@ -65,7 +65,8 @@ def open_store(url: str, space: Space | None, config: Config | None = None) -> S
     store_class = getattr(importlib.import_module(f"memories.stores.{module}"), name)
     if scheme == "sqlite":
         is_compact = config is not None and config.compact
-        return cast("Store", store_class(path, space, compact=is_compact))
+        home = config.home if config else None
+        return cast("Store", store_class(path, space, compact=is_compact, home=home))
     if scheme == "files":
         return cast("Store", store_class(path, space, config, open_store))
     if scheme in ("chroma", "qdrant"):

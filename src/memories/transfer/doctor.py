@@ -97,11 +97,9 @@ def examine(config: Config, *, deep: bool) -> Examined:
             remedy = _write_remedy(config.home) or "move whatever is in its place out of the way"
             remedy += ", or set MEMORY_EVENTS=off"
             findings.append(Finding(f"operations can't be recorded: {problem}", remedy))
-    if path is not None and not os.path.lexists(path):
-        examined.facts["records"] = 0
-        return examined
+    has_file = path is not None and os.path.lexists(path)
     try:
-        if path is None or not _examine_outdated(path, examined):
+        if path is None or not has_file or not _examine_outdated(path, examined):
             _examine_store(config, examined, deep=deep)
     except StoreDamaged as exc:
         problem, _, remedy = str(exc).partition("; ")

@@ -42,14 +42,14 @@ _reported: set[tuple[Path, int]] = set()
 class SQLiteFile:
     """A store file, and this process's connections to it, one for each thread."""
 
-    def __init__(self, path: Path) -> None:
-        """Store the path; nothing is opened yet."""
+    def __init__(self, path: Path, home: Path | None = None) -> None:
+        """Store the path, and the home whose scratchpads may mirror it; nothing is opened yet."""
         if not engine.engine_is_safe(apsw.sqlite_lib_version()):
             raise StoreError(
                 f"SQLite {apsw.sqlite_lib_version()} can lose acknowledged writes (the WAL-reset "
                 "bug); install apsw 3.51.3 or newer"
             )
-        self.path = path
+        self.path, self._home = path, home
         self._parts = tuple(f"{path}{suffix}" for suffix in _PARTS)
         self._lock_file = Path(f"{path}.lock")
         self._reset()
@@ -299,10 +299,11 @@ class SQLiteFile:
         if self._guard.forked:
             self._disinherit()
         if self._seen[0] is None and identity(self._parts[0]) is None:
-            self._refuse_orphaned_log()
-            if not hasattr(self._local, "empty"):
-                from memories.stores.sqlite import schema  # only new and outdated files need it
+            # only new and outdated files need them
+            from memories.stores.sqlite import schema, whole_file
 
+            whole_file.refuse_lost(self.path, self._home)
+            if not hasattr(self._local, "empty"):
                 self._local.empty = schema.empty()
                 engine.prepare_connection(self._local.empty)
             empty: apsw.Connection = self._local.empty
@@ -319,10 +320,10 @@ class SQLiteFile:
     def _connection_for_writing(self) -> apsw.Connection:
         """Return this thread's connection; create or migrate the file first if needed."""
         if self._seen[0] is None and identity(self._parts[0]) is None:
-            self._refuse_orphaned_log()
-            with filesystem_errors(self.path):
-                from memories.stores.sqlite import schema, whole_file
+            from memories.stores.sqlite import schema, whole_file
 
+            whole_file.refuse_lost(self.path, self._home)
+            with filesystem_errors(self.path):
                 engine.refuse_network(self.path.parent)
                 whole_file.create(self.path, schema.empty())
         connection = self._connection()
@@ -349,7 +350,8 @@ class SQLiteFile:
         if self.path.stat().st_size == 0:
             raise StoreDamaged(
                 f"{self.path} is empty (0 bytes), so it is not a store; restore a backup: memory "
-                "restore FILE --replace, or remove the file to start a new store"
+                "restore FILE --replace, or remove the file and its scratchpads to start a new "
+                "store"
             )
         if self._seen[0] is None and self.log_bytes():
             self._refuse_foreign_log()
@@ -456,16 +458,6 @@ class SQLiteFile:
                 raise
             with self._exclusive(BUSY_SECONDS):
                 wal.refuse_foreign_log(self.path, engine.read_side(self._lock_file)[1])
-
-    def _refuse_orphaned_log(self) -> None:
-        """Refuse to create a file next to the log of a lost file, because SQLite would replay that
-        log.
-        """
-        if self.log_bytes() and identity(self._parts[0]) is None:
-            raise StoreDamaged(
-                f"{self.path} is gone, but its log {self.path.name}-wal is still there; put the "
-                "file back, or remove the log too"
-            )
 
     def _disinherit(self) -> None:
         """Drop the connections to all stores that were inherited from the parent process.

@@ -124,7 +124,7 @@ def _salvage_without_sqlite(path: Path, reason: Exception) -> Iterator[Record | 
     if not records:
         raise StoreDamaged(
             f"cannot read anything from {path} ({reason}); restore a backup: memory restore FILE "
-            "--replace, or move the file away to start a new store"
+            "--replace, or move the file and its scratchpads away to start a new store"
         ) from reason
     yield from records.values()
     last = 0

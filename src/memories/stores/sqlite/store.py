@@ -79,7 +79,9 @@ class _RollBack(Exception):
 class SQLiteStore:
     """Implements all rules of `Store` on one SQLite file, which several processes may share."""
 
-    def __init__(self, path: Path, space: Space | None, *, compact: bool = False) -> None:
+    def __init__(
+        self, path: Path, space: Space | None, *, compact: bool = False, home: Path | None = None
+    ) -> None:
         """Initialize; nothing is opened or written yet.
 
         Args:
@@ -87,9 +89,10 @@ class SQLiteStore:
             space: The space of the vectors to write and search; None in keyword-only mode.
             compact: Whether to use the compact form for vectors that are the first in the store or
                 replace all existing ones.
+            home: A missing file is refused, not created, if scratchpads in this folder mirror it.
         """
         self.damaged = Damaged()
-        self._file = SQLiteFile(path)
+        self._file = SQLiteFile(path, home)
         self._compact = compact
         self._vectors = spaces.StoredVectors(space, compact=compact)
         self._staged_up_to: dict[tuple[spaces.StoredSpace, Collection], int] = {}

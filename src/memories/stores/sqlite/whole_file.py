@@ -4,6 +4,7 @@ Searches and writes in a file with the current schema don't need this module.
 """
 
 import contextlib
+import importlib
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import apsw
 
 from memories.core.disk import CREATING, put_in_place
+from memories.errors import StoreDamaged
 from memories.stores.sqlite import engine
 
 _FILE_HEADER_BYTES = 100  # offset of the first page's header: https://sqlite.org/fileformat2.html
@@ -33,6 +35,27 @@ def read_pages(path: Path, page_size: int, numbers: Iterable[int]) -> dict[int, 
 
 
 # --- new and outdated files
+
+
+def refuse_lost(path: Path, home: Path | None) -> None:
+    """Refuse to use a missing file as a new store if it was lost.
+
+    SQLite would replay a log that is still there, and the scratchpads in the home would be
+    rewritten from the new store.
+
+    Raises:
+        StoreDamaged: The log is still there, or scratchpads still mirror the store.
+    """
+    log = Path(f"{path}-wal")
+    with contextlib.suppress(FileNotFoundError):
+        # The path comes last, because another process may create the store in the meantime.
+        if log.stat().st_size and not os.path.lexists(path):
+            raise StoreDamaged(
+                f"{path} is gone, but its log {log.name} is still there; put the file back, or "
+                "remove the log too"
+            )
+    if home is not None:
+        importlib.import_module("memories.scratchpad.file").refuse_lost(home, path)
 
 
 def create(path: Path, empty: apsw.Connection) -> None:
