@@ -248,6 +248,7 @@ class History(NamedTuple):
         corrects: The memory that it corrects.
         corrected_by: The memory that corrects it.
         also_corrects: Other memories that it corrects.
+        memory: The memory in its latest version, even if it was deleted.
     """
 
     id: str
@@ -259,6 +260,7 @@ class History(NamedTuple):
     corrects: str | None = None
     corrected_by: str | None = None
     also_corrects: tuple[str, ...] = ()
+    memory: Memory | None = None
 
     @property
     def version(self) -> int:

@@ -603,6 +603,24 @@ def test_long_content_is_cut_in_lists_and_complete_in_its_history(
     assert version["content"] == made.content
 
 
+def test_a_history_shows_the_other_fields_of_the_memory(modern: Agent, memories: Memories) -> None:
+    made = memories.create(
+        "The staging host is db-7", key="staging/host", decay="contextual", confidence=0.5,
+        source="standup#3", valid_until="2020-01-01", recheck="30d", tags={"team": "blue"},
+    ).memory  # fmt: skip
+    assert made is not None
+    answer = modern.call("get_history", id=made.id)
+    [record] = answer["memory"]
+    shown = {name: record[name] for name in ("key", "decay_policy", "confidence", "tags", "source")}
+    assert shown == {
+        "key": "staging/host", "decay_policy": "contextual", "confidence": 0.5,
+        "tags": {"team": "blue"}, "source": "standup#3",
+    }  # fmt: skip
+    assert record["valid_until"].startswith("2020-01-01T")
+    assert (record["recheck_days"], "content" in record) == (30, False)
+    assert [version["content"] for version in answer["versions"]] == [made.content]
+
+
 @pytest.mark.thorough
 def test_every_answer_has_a_limit(modern: Agent, memories: Memories) -> None:
     made = memories.create("a" * 900_000).memory

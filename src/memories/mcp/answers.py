@@ -72,7 +72,7 @@ _USUAL = {
 _BRIEF = tuple(
     """kind id content tags namespace conversation_id key decay_policy confidence version
     superseded_by corrects also_corrects corrected_by deleted pending role speaker suspicious
-    anchors valid_until verdict verdict_reason""".split()
+    source anchors valid_until recheck_days pinned verdict verdict_reason""".split()
 )
 _WORD = re.compile(r"\w[\w.@/+:#-]*")  # an id that needs no quotes
 _WORDS = re.compile(rf"{_WORD.pattern}(?: [\w.@/+:#-]+)*")  # a name that needs no quotes

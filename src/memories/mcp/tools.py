@@ -258,12 +258,21 @@ class Tools:
         conversation, separator, index = id.rpartition("#")
         if separator and index.isascii() and index.isdigit() and len(index) <= 10:
             return self._turn(conversation, int(index))
-        shape = shapes.history(self.memories.history(id))
+        history = self.memories.history(id)
+        assert history.memory is not None
+        [memory] = self.memories.judge([history.memory])
+        shape = shapes.history(history)
         *earlier, latest = (with_author(version) for version in shape.pop("versions"))
         left_out = max(0, len(earlier) - MAX_VERSIONS)
         versions = [*map(shorten, earlier[left_out:]), shorten(latest, answers.MAX_WHOLE)]
+        shown = {*shape, "content", "cut"}  # the latest version has the content
+        record = {
+            name: fact for name, fact in brief(shapes.memory(memory)).items() if name not in shown
+        }
         return _answer(
-            shape | {"left_out": left_out or None}, versions=list(map(fence.line, versions))
+            shape | {"left_out": left_out or None},
+            memory=[fence.line(record)],
+            versions=list(map(fence.line, versions)),
         )
 
     def _turn(self, conversation: str, index: int) -> CallToolResult:

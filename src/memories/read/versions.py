@@ -252,6 +252,7 @@ def to_history(records: Sequence[Record], memory: Memory) -> History:
         memory.corrects,
         memory.corrected_by,
         memory.also_corrects,
+        memory,
     )
 
 
