@@ -88,6 +88,27 @@ def test_the_end_of_a_chain_is_corrected(memories: Memories) -> None:
     assert links(memories, str(first)) == (None, None)
 
 
+@pytest.mark.parametrize("meanwhile", [[NEW], [NEW, NEWEST]])
+def test_a_text_corrects_what_others_stored_while_it_waited(
+    memories: Memories, meanwhile: list[str]
+) -> None:
+    [batch] = memories.prepare([Draft(OLD)])
+    *_, later = (create(memories, text) for text in meanwhile)
+    [created] = batch.write()
+    assert created.memory is not None
+    assert created.memory.created_at < memories.get(later).created_at
+    assert created.corrects == later
+    assert links(memories, later)[1] == created.memory.id
+    assert search_ids(memories)[:2] == [created.memory.id, later]
+
+
+def test_a_text_with_an_earlier_time_corrects_nothing(memories: Memories) -> None:
+    later = memories.create(NEW).memory
+    assert later is not None
+    before = later.created_at - timedelta(days=1)
+    assert memories.create(OLD, created_at=before).corrects is None
+
+
 def test_a_chain_is_found_newest_first(memories: Memories) -> None:
     ids = [create(memories, text) for text in (OLD, NEW, NEWEST)]
     assert [links(memories, each) for each in ids] == [

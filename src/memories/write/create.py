@@ -326,7 +326,10 @@ def _store_new(writer: Writer, prepared: Prepared, comparison: Comparison) -> Cr
     if comparison.corrected:
         from memories.write.links import link_correction  # few memories correct another
 
-        record = link_correction(writer.store, record, comparison.corrected, now=writer.now)
+        is_newest = draft.created_at is None
+        record = link_correction(
+            writer.store, record, comparison.corrected, now=writer.now, is_newest=is_newest
+        )
     append_as_stamped(writer.store, [record._replace(vectors=prepared.vectors)])
     similar_to = writer.find_replaceable(draft, comparison)
     return _report_created(writer, record, similar_to)

@@ -3,7 +3,8 @@
 Links form chains, from the oldest statement to the one that is true now. "Newer" and "older" are
 about the last statement of a memory (`stated_at`), not about when it was created. The newer
 neighbour of a memory corrects it; a memory has at most one. The older neighbours are those that it
-corrects; it has several if they gave the same value.
+corrects; it has several if they gave the same value. A new memory without a time of its own is
+newer than all stored ones, even if another writer came first and has a later time.
 
 A link is made when
 
@@ -58,6 +59,7 @@ def link_correction(
     *,
     now: datetime,
     at: datetime | None = None,
+    is_newest: bool = False,
 ) -> Record:
     """Link a memory to the newest memory that it corrects, and to older memories that say the same
     thing as the newest. Its former links are removed.
@@ -70,6 +72,8 @@ def link_correction(
         corrected: Memories that `newer` contradicts.
         now: The current time.
         at: From when `newer` corrects them; by default, when it was written.
+        is_newest: Whether `newer` corrects even memories with a later time, because it is new and
+            other writers stored them while it waited.
 
     Returns:
         The memory with its links, which the caller stores.
@@ -82,7 +86,8 @@ def link_correction(
             continue
         # A memory whose correction has expired is still linked, so its chain continues.
         end = [current, *_find_rest_of_chain(store, current)][-1]
-        if stated_at(end) <= stated_at(newer):  # leaves out memories that were updated later
+        # Leaves out memories that were updated later.
+        if is_newest or stated_at(end) <= stated_at(newer):
             ends_of_chains[end.ref.group] = end
     if not ends_of_chains:
         return newer
