@@ -55,7 +55,7 @@ ORDER = {
     "memories.embedders.service": "providers < client < embedder",
     "memories.read": "subjects turns versions where < lookup names < selector < conversations listing",
     "memories.search": "filters relevance < ranking < candidates < noise surroundings results < search",
-    "memories.write": """compare turn_queue accesses < suspicion links anchoring < change turns many < forget
+    "memories.write": """compare turn_queue accesses < captured suspicion links anchoring < change turns many < forget
         repetitions < writer < tidy < truth create < review rollback""",
     "memories.write.compare": "quick_checks vocabulary < reading grammar < word_order "
     "< duplicates < frames < corrections",
@@ -67,7 +67,7 @@ ORDER = {
         memory_programs plain_files sessions web_exports""",
     "memories.context": """fence policy tokens < protocol < admission rendering passages < engine
         chroma_mcp fitting < gateway < gathering < context < memory""",
-    "memories.identity": "git registry captured tokens < namespaces session_block project < place prompt",
+    "memories.identity": "git registry tokens < namespaces session_block project < place prompt",
     "memories.answers": "compare fields < compact shapes < conversation_shapes store_shapes",
     "memories.hooks": """files gate sentences < session inbox host_events < switch runs recall_strategy <
         prompt_recall < model_context < events preview < transcripts hook < phrases < proposals < flush""",

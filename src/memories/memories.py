@@ -54,11 +54,11 @@ if TYPE_CHECKING:
     from memories.transfer.moves import MovedMemories
     from memories.transfer.stats import Stats
     from memories.write.accesses import Accesses
+    from memories.write.captured import Waiting
     from memories.write.create import Batch, Created
     from memories.write.many import Affected
     from memories.write.review import Review
     from memories.write.truth import Truth
-    from memories.write.turn_queue import RetryQueue
     from memories.write.writer import Repeat, Writer
 
 
@@ -543,7 +543,7 @@ class Memories:
         Args:
             where: The expression. It is applied to the latest version of each memory, in any state.
                 All versions of a matching memory are erased. If the expression is just
-                "conversation = NAME", that conversation's queued turns are erased too.
+                "conversation = NAME", its turns that wait to be stored are erased too.
             scope: `memories`, `history` (turns) or `all`.
             dry_run: Change nothing; only return what would change.
 
@@ -558,7 +558,7 @@ class Memories:
             self._selector(where, collection, any_state=collection is Collection.MEMORY)
             for collection in collections_of(scope)
         ]
-        return forget_selected(self._lookup, selectors, self._queue().discard, dry_run=dry_run)
+        return forget_selected(self._lookup, selectors, self._waiting(), dry_run=dry_run)
 
     def tag_where(
         self,
@@ -697,7 +697,8 @@ class Memories:
 
         This can't be undone.
 
-        Queued turns of the conversation are erased too; see `MemoryGateway`.
+        With an entire conversation, its turns that wait to be stored are erased too: those that are
+        queued (see `MemoryGateway`), and the texts that hooks have captured.
 
         Args:
             conversation_id: A conversation in your own namespace.
@@ -715,8 +716,8 @@ class Memories:
 
         turns = forget.Turns(self._store, self._lookup.readable, conversation_id, index)
         if not with_memories:
-            return turns.forget(self._queue(), dry_run=dry_run)
-        return forget.forget_with_turns(self._lookup, turns, self._queue(), dry_run=dry_run)
+            return turns.forget(self._waiting(), dry_run=dry_run)
+        return forget.forget_with_turns(self._lookup, turns, self._waiting(), dry_run=dry_run)
 
     def tail_turns(
         self, conversation_id: str, *, limit: int | None = None, **filters: "Unpack[TurnFilters]"
@@ -781,7 +782,7 @@ class Memories:
         """
         from memories.write.turn_queue import waiting_turns
 
-        return waiting_turns(self._queue(), self.namespace, conversation_id)
+        return waiting_turns(self._waiting().queue, self.namespace, conversation_id)
 
     def conversations(
         self,
@@ -1482,10 +1483,12 @@ class Memories:
 
     # Turns that could not be stored are kept in a queue; see `write.turn_queue`.
 
-    def _queue(self) -> "RetryQueue":
+    def _waiting(self) -> "Waiting":
+        from memories.write.captured import Waiting
         from memories.write.turn_queue import RetryQueue, files_of
 
-        return RetryQueue.of_turns(*files_of(self.config, self.namespace))
+        queue = RetryQueue.of_turns(*files_of(self.config, self.namespace))
+        return Waiting(queue, self.namespace, self.config if self._scratchpads.is_home else None)
 
     def _turns_of(self, conversation_id: str, filters: "TurnFilters") -> Filter:
         """Return the filter for a conversation's turns."""

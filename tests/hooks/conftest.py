@@ -14,8 +14,11 @@ import pytest
 from forked import Forked
 from memories import Memories
 from memories.core.disk import make_folder, try_lock
+from memories.hooks.events import EventHandler, HookCall
 from memories.hooks.flush import Flushed, flush
-from memories.identity.captured import FLUSH_LOCK
+from memories.hooks.host_events import HostEvent
+from memories.hooks.switch import State
+from memories.write.captured import FLUSH_LOCK
 
 PLENTY = "30"  # seconds, for hooks whose answer is checked
 
@@ -97,6 +100,25 @@ def no_flusher(home: Path) -> Iterator[None]:
     with try_lock(home / "inbox" / FLUSH_LOCK, 0) as is_held:
         assert is_held
         yield
+
+
+def record_event(
+    home: Path, event: str, *, host: str = "claude-code", namespace: str | None = None, **raw: Any
+) -> None:
+    """Append an event as a hook does."""
+    call = HookCall()
+    call.event, call.host, call.capture = event, host, True
+    state = State(on=True, capture=True, why="", namespace=namespace)
+    fields = {"session_id": "s1", "cwd": str(Path.cwd()), **raw}
+    EventHandler(call, HostEvent(host, fields), str(home), state).capture()
+
+
+def stored_turns(
+    conversation: str = "claude-code:s1", namespace: str | None = None
+) -> list[tuple[str, str]]:
+    """Return the role and content of each stored turn."""
+    with Memories(namespace=namespace) as memories:
+        return [(turn.role, turn.content) for turn in memories.turns(conversation, limit=1000)]
 
 
 def flush_inbox(home: Path) -> Flushed:

@@ -11,33 +11,18 @@ from typing import Any
 
 import pytest
 
-from hooks.conftest import Hook, flush_inbox, pending_memories, tree
+from hooks.conftest import (
+    Hook,
+    flush_inbox,
+    pending_memories,
+    record_event,
+    stored_turns,
+    tree,
+)
 from memories import Memories
 from memories.hooks import flush, inbox, session
-from memories.hooks.events import EventHandler, HookCall
-from memories.hooks.host_events import HostEvent
 from memories.hooks.proposals import SessionSource
-from memories.hooks.switch import State
 from memories.stores.sqlite.store import SQLiteStore
-
-
-def record_event(
-    home: Path, event: str, *, host: str = "claude-code", namespace: str | None = None, **raw: Any
-) -> None:
-    """Append an event as a hook does."""
-    call = HookCall()
-    call.event, call.host, call.capture = event, host, True
-    state = State(on=True, capture=True, why="", namespace=namespace)
-    fields = {"session_id": "s1", "cwd": str(Path.cwd()), **raw}
-    EventHandler(call, HostEvent(host, fields), str(home), state).capture()
-
-
-def stored_turns(
-    conversation: str = "claude-code:s1", namespace: str | None = None
-) -> list[tuple[str, str]]:
-    """Return the role and content of each stored turn."""
-    with Memories(namespace=namespace) as memories:
-        return [(turn.role, turn.content) for turn in memories.turns(conversation, limit=1000)]
 
 
 def transcript_line(role: str, content: Any, at: int = 0, **more: Any) -> dict[str, Any]:

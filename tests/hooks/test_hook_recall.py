@@ -16,8 +16,7 @@ import pytest
 from embedders.test_http_service import Behaviour, Server, hang, status
 from embedders.test_http_service import server as server  # noqa: PLC0414 - a fixture
 from forked import Forked
-from hooks.conftest import Hook, flush_inbox, pending_memories
-from hooks.test_flush import record_event
+from hooks.conftest import Hook, flush_inbox, pending_memories, record_event
 from memories import ContextBuilder, Draft, Memories, MemoryGateway, TurnDraft, load_config
 from memories.config import registers
 from memories.connect import files

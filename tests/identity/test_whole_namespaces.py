@@ -15,12 +15,13 @@ from memories.config import load_config
 from memories.core import events
 from memories.core.disk import try_lock
 from memories.embedders import open_embedder
-from memories.identity import captured, namespaces
+from memories.identity import namespaces
 from memories.settings import Config
 from memories.stores import Store, open_store
 from memories.stores.records import Collection, Filter
 from memories.transfer.export import export
 from memories.transfer.pages import Place
+from memories.write import captured
 from memories.write.turn_queue import RetryQueue, files_of
 
 pytestmark = pytest.mark.usefixtures("home")

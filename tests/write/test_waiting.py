@@ -78,9 +78,9 @@ def test_queued_turns_are_counted_only_in_their_conversation(memories: Memories)
         assert page.next_cursor == "more"
 
 
-def test_a_dry_run_keeps_queued_turns(memories: Memories) -> None:
+def test_a_dry_run_counts_queued_turns_and_keeps_them(memories: Memories) -> None:
     counts = [memories.forget_where("conversation = talk", scope="all", dry_run=True).counts]
     assert len(memories.turns("talk")) == 3
     counts.append(memories.forget_where("conversation = talk", scope="all").counts)
-    assert counts == [{"forget": 1}, {"forget": 3}]
+    assert counts == [{"forget": 3}, {"forget": 3}]
     assert list(memories.conversations()) == []

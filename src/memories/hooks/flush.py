@@ -35,12 +35,12 @@ from memories.hooks.transcripts import (
     prune_progress,
     read_utterances,
 )
-from memories.identity.captured import FLUSH_LOCK
 from memories.identity.project import identify
 from memories.memories import Memories
 from memories.models import SESSION, SESSION_KEY
 from memories.read.turns import TurnDraft
 from memories.settings import Config
+from memories.write.captured import FLUSH_LOCK
 from memories.write.suspicion import find_marks
 
 _ATTEMPTS = 3  # number of attempts before a session that can't be stored is moved away

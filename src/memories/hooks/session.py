@@ -17,7 +17,7 @@ ONCE = "once"
 SHOWN, SENTENCES, RESET, OFF = "shown", "said", "reset", "off"
 NAMESPACE, FOLDER, ENDED = "namespace", "folder", "ended"
 SUSPECT_FROM, PROBED_AT, MISS_REPORTED = "late", "tried", "miss_reported"
-GIVEN_TO = "given_to"  # the same key as in `identity.captured`
+GIVEN_TO = "given_to"  # the same key as in `write.captured`
 _FACTS: "tuple[tuple[str, str, type], ...]" = (
     (OFF, "off", bool),
     (ENDED, "ended", bool),

@@ -20,6 +20,7 @@ from memories.core.disk import read_file, replacing
 from memories.hooks import files, runs
 from memories.hooks.events import RESUMED
 from memories.hooks.host_events import SYSTEM_SOURCES, clean_prompt, remove_frames, remove_private
+from memories.write.captured import FORGOTTEN
 
 USER, ASSISTANT, TOOL = "user", "assistant", "tool"
 MAX_LINE_BYTES = 16 * 1_048_576
@@ -102,6 +103,8 @@ class Progress:
         recent: The last prompts and answers in events: the turn, hash and time of each.
         last_event: The id of the last event that was stored; all earlier events were stored too.
         failures: How many attempts to store the session have failed.
+        forgotten_at: Until when the session's texts were erased, in milliseconds since 1970; 0 if
+            none were.
     """
 
     def __init__(self, home: str, name: str) -> None:
@@ -121,6 +124,7 @@ class Progress:
         self.recent: list[list[Any]] = fields.get("last", [])
         self.last_event: str = fields.get("done", "")
         self.failures: int = fields.get("failures", 0)
+        self.forgotten_at: int = fields.get(FORGOTTEN, 0)
 
     def save(self) -> None:
         """Replace the file, with the key names from earlier versions."""
@@ -132,6 +136,7 @@ class Progress:
             "last": self.recent,
             "done": self.last_event,
             "failures": self.failures,
+            FORGOTTEN: self.forgotten_at,
             **self.counts,
         }
         with replacing(self._file) as stream:
@@ -246,8 +251,9 @@ def _read_new_lines(
 ) -> list[Utterance]:
     """Return the transcript's unread utterances.
 
-    Text written while memory was off is left out. Such text starts with a prompt that no event
-    reported, and is between the agent's last stop and the first prompt of the run.
+    Text that was erased is left out, and so is text written while memory was off. The latter starts
+    with a prompt that no event reported, and is between the agent's last stop and the first prompt
+    of the run.
     """
     event = run[-1]
     host, path = str(event.get("host")), str(event.get("transcript") or "")
@@ -257,6 +263,7 @@ def _read_new_lines(
     progress.offset = max(progress.offset, sizes.resumed)
     utterances: list[Utterance] = []
     is_off, before = False, _time_of(event)
+    forgotten_at = datetime.fromtimestamp(progress.forgotten_at / 1000, UTC)
     try:
         for line in read_lines(host, path, progress.offset):
             if not is_last and line.end > sizes.largest:
@@ -270,7 +277,7 @@ def _read_new_lines(
                 is_off = utterance.digest not in prompts and sizes.is_off_at(
                     line.end, progress.stopped
                 )
-            if not is_off:
+            if not is_off and utterance.at > forgotten_at:
                 utterances.append(progress.count("lines", utterance))
     except UnknownTranscript as exc:
         runs.log(files.home(), str(exc))

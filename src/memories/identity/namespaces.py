@@ -19,7 +19,6 @@ from memories.core.disk import locked
 from memories.errors import InvalidInput, NotFound, RequestError, StoreDamaged
 from memories.guard import validate
 from memories.guard.origin import origin_of, tags_of
-from memories.identity import captured
 from memories.models import SHARED
 from memories.read.lookup import check_namespace
 from memories.read.versions import is_unaccepted
@@ -39,6 +38,7 @@ from memories.stores.records import SEARCHED, Collection, Record, Ref
 from memories.transfer.backup import backups_of
 from memories.transfer.moves import append_copies, describe_taken_keys, find_copies
 from memories.transfer.pages import Place, pages
+from memories.write import captured
 from memories.write.turn_queue import RetryQueue, files_of
 
 _ALL = (*SEARCHED, Collection.LOG)

@@ -1,4 +1,4 @@
-"""Permanently erases memories, conversations and turns, including queued turns."""
+"""Permanently erases memories, conversations and turns, including those that wait to be stored."""
 
 import contextlib
 import functools
@@ -26,7 +26,7 @@ from memories.write.links import leave_chains
 from memories.write.many import Affected, Tally, in_batches, select
 
 if TYPE_CHECKING:
-    from memories.write.turn_queue import RetryQueue
+    from memories.write.captured import Waiting
 
 _BATCH = 2_000  # maximum number of memories or turns per removal
 
@@ -97,17 +97,17 @@ class Turns(NamedTuple):
         name = self._stored_name()
         return name if self.place is None else f"{name}#{validate.index(self.place)}"
 
-    def forget(self, queue: "RetryQueue", *, dry_run: bool = False) -> Forgotten:
-        """Erase the turns, and if they are an entire conversation, its queued turns as well.
+    def forget(self, waiting: "Waiting", *, dry_run: bool = False) -> Forgotten:
+        """Erase the turns, and if they are an entire conversation, its waiting ones as well.
 
         Raises:
             NotFound: There are no such turns.
             RequestError: The conversation is only in a read-only namespace.
         """
         name = self._stored_name()
-        queued = 0
+        discarded = 0
         if self.place is None:
-            queued = len(queue.entries(name)) if dry_run else queue.discard(name)
+            discarded = waiting.discard(name, dry_run=dry_run)
         else:
             validate.index(self.place)
         find = functools.partial(self._find_refs, name)
@@ -118,8 +118,8 @@ class Turns(NamedTuple):
             forgotten = Forgotten(name, self._count_turns(find()), ())
         else:
             forgotten = _remove(self.store, name, find, self._count_turns)
-        if forgotten.versions or queued:
-            return forgotten._replace(versions=forgotten.versions + queued)
+        if forgotten.versions or discarded:
+            return forgotten._replace(versions=forgotten.versions + discarded)
         finished = None
         if not dry_run:
             finished = finish(self.store, name, self._where(name))
@@ -168,29 +168,29 @@ class Turns(NamedTuple):
 
 
 def forget_selected(
-    lookup: Lookup, selectors: Sequence[Selector], discard: Callable[[str], int], *, dry_run: bool
+    lookup: Lookup, selectors: Sequence[Selector], waiting: "Waiting", *, dry_run: bool
 ) -> Affected:
     """Erase the selected memories and turns; see `Memories.forget_where`.
 
     Args:
         lookup: The namespace.
         selectors: Memories in any state, or turns.
-        discard: Removes a conversation's queued turns, and returns their number.
+        waiting: The waiting turns, which are erased with their whole conversation.
         dry_run: Only return what would be erased.
     """
     tally = Tally()
     also_in: tuple[str, ...] = ()
     for selector in selectors:
         conversation = selector.whole_conversation()
-        if conversation is not None and not dry_run:
-            tally.count("forget", discard(conversation))
+        if conversation is not None:
+            tally.count("forget", waiting.discard(conversation, dry_run=dry_run))
         records = select(lookup.store, selector, lookup.namespace)
         also_in = _erase_all(lookup.store, records, tally, dry_run=dry_run) or also_in
     return tally.result(dry_run=dry_run, also_in=also_in)
 
 
 def forget_with_turns(
-    lookup: Lookup, turns: Turns, queue: "RetryQueue", *, dry_run: bool
+    lookup: Lookup, turns: Turns, waiting: "Waiting", *, dry_run: bool
 ) -> Forgotten:
     """Erase turns and the memories that were made from them; see `Memories.forget_turns`.
 
@@ -207,7 +207,7 @@ def forget_with_turns(
     has_erased = count > 0 and not dry_run
     try:
         with once_erased(PARTLY_GONE) if has_erased else contextlib.nullcontext():
-            forgotten = turns.forget(queue, dry_run=dry_run)
+            forgotten = turns.forget(waiting, dry_run=dry_run)
     except RequestError:
         if not count:
             raise

@@ -1,4 +1,5 @@
-"""A namespace's data in files next to the store: captured events, sessions and uncounted reads.
+"""A namespace's data in files next to the store: captured events, sessions and uncounted reads, and
+what waits to be stored of a conversation.
 
 All these files contain JSON lines. A program locks the file before it adds a line; see `hooks` and
 `write.accesses`.
@@ -7,19 +8,23 @@ All these files contain JSON lines. A program locks the file before it adds a li
 import contextlib
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from memories.core.disk import read_file, replacing, try_lock
+from memories.core.disk import make_folder, read_file, replacing, try_lock
 from memories.errors import StoreBusy
 from memories.guard import validate
 from memories.models import SHARED
 from memories.settings import Config
+from memories.write.turn_queue import RetryQueue
 
 FLUSH_LOCK = ".flush.lock"  # in the inbox; locked while a process stores the waiting events
 GIVEN_TO = "given_to"  # key in a session's line: the namespace whose memories were shown
+# key in the state of a session: texts said until then, in milliseconds since 1970, were erased
+FORGOTTEN = "forgotten"
 _WAIT_SECONDS = 60.0  # maximum time to wait for a flusher to finish
 
 Edit = Callable[[Any], Any]  # returns the changed line, or None to remove the line
@@ -59,22 +64,84 @@ def change(config: Config, name: str, into: str | None, *, dry_run: bool = False
     inbox = config.home / "inbox"
     for file in sorted(config.home.glob("accesses-*")):
         _edit_lines(file, partial(_edit_accesses, name=name, into=into), dry_run=dry_run)
-    default = config.identity or SHARED  # for events that don't specify a namespace
 
     def edit_event(line: Any) -> Any:
-        if not isinstance(line, dict) or not _is_name(line.get("namespace") or default, name):
+        if not _is_event_of(line, name, config):
             return line
         return None if into is None else {**line, "namespace": into}
 
     count = 0
-    for file in (*sorted(inbox.glob("*.jsonl")), *sorted((inbox / "refused").glob("*"))):
-        count += _edit_lines(file, edit_event, dry_run=dry_run)
+    for file in _event_files(inbox):
+        count += _edit_lines(file, edit_event, dry_run=dry_run, removes=True)
     edit_session = partial(_edit_session, name=name, into=into)
     for file in sorted((config.home / "sessions").glob("*")):
         changed = _edit_lines(file, edit_session, dry_run=dry_run)
         if changed and into is None and not dry_run:
-            _forget_utterances(inbox / "state" / f"{file.name}.json")
+            _forget_utterances(inbox, file.name)
     return count
+
+
+class Waiting(NamedTuple):
+    """What is not in the store yet of a namespace's conversations.
+
+    Attributes:
+        queue: The queued turns.
+        namespace: The namespace.
+        config: The settings of the store for which events are captured; None for another store.
+    """
+
+    queue: RetryQueue
+    namespace: str
+    config: Config | None
+
+    def discard(self, conversation: str, *, dry_run: bool = False) -> int:
+        """Erase a conversation's queued turns and captured texts; return how many there were.
+
+        Raises:
+            StoreBusy: Captured events are being stored; nothing was changed.
+        """
+        captured = self._discard_captured(conversation, dry_run=dry_run)
+        if dry_run:
+            return captured + len(self.queue.entries(conversation))
+        return captured + self.queue.discard(conversation)
+
+    def _discard_captured(self, conversation: str, *, dry_run: bool) -> int:
+        if self.config is None:
+            return 0
+        config, inbox = self.config, self.config.home / "inbox"
+        texts: list[object] = []
+
+        def edit_event(line: Any) -> Any:
+            if isinstance(line, dict):
+                if not _is_event_of(line, self.namespace, config):
+                    return line
+                texts.extend(filter(None, (line.get("prompt"), line.get("answer"))))
+            return None  # an unreadable line in its file is erased too
+
+        files = [*_event_files(inbox), *(inbox / "state").glob("*.json")]
+        for session in {file.stem for file in files}:
+            if session.replace(".", ":", 1) != conversation:
+                continue
+            with at_rest(config):
+                for file in _event_files(inbox):
+                    if file.stem == session:
+                        _edit_lines(file, edit_event, dry_run=dry_run, removes=True)
+                if not dry_run:
+                    _forget_utterances(inbox, session)
+        return len(texts)
+
+
+def _event_files(inbox: Path) -> list[Path]:
+    """Return the files with captured events; without its suffix, the name is the session's."""
+    return [*sorted(inbox.glob("*.jsonl")), *sorted((inbox / "refused").glob("*"))]
+
+
+def _is_event_of(line: Any, name: str, config: Config) -> bool:
+    """Return whether a line is an event of a namespace. An event that names none is of the default
+    one.
+    """
+    default = config.identity or SHARED
+    return isinstance(line, dict) and _is_name(line.get("namespace") or default, name)
 
 
 def _edit_session(line: Any, name: str, into: str | None) -> Any:
@@ -115,8 +182,12 @@ def _is_name(value: object, name: str) -> bool:
         return False
 
 
-def _edit_lines(file: Path, edit: Edit, *, dry_run: bool) -> int:
-    """Apply an edit to each readable line of a file; return how many lines change."""
+def _edit_lines(file: Path, edit: Edit, *, dry_run: bool, removes: bool = False) -> int:
+    """Apply an edit to each line of a file; return how many lines change.
+
+    The edit gets the value in a line, or the bytes of a line that can't be read. With `removes`, a
+    file that has no lines left is removed; whoever adds lines to it must expect that.
+    """
     count = 0
     with contextlib.suppress(FileNotFoundError, IsADirectoryError), file.open("r+b") as stream:
         _lock(stream.fileno())
@@ -124,10 +195,9 @@ def _edit_lines(file: Path, edit: Edit, *, dry_run: bool) -> int:
         for line in stream.read().splitlines(keepends=True):
             try:
                 before = json.loads(line)
-                after = edit(before)
-            except ValueError:
-                lines.append(line)
-                continue
+            except (ValueError, RecursionError):
+                before = line
+            after = edit(before)
             if after == before:
                 lines.append(line)
                 continue
@@ -140,17 +210,25 @@ def _edit_lines(file: Path, edit: Edit, *, dry_run: bool) -> int:
             stream.truncate()
             stream.flush()
             os.fsync(stream.fileno())
+            if removes and not lines:
+                file.unlink()
     return count
 
 
-def _forget_utterances(file: Path) -> None:
-    """Forget the hashes of a session's utterances, but keep the position reached in the session."""
-    try:
-        progress = json.loads(read_file(file))
-    except (FileNotFoundError, ValueError):
+def _forget_utterances(inbox: Path, session: str) -> None:
+    """Forget the hashes of a session's utterances, and mark those until now as erased, so that they
+    aren't read from the host's transcript again. The position reached in it is kept.
+    """
+    if not inbox.is_dir():
         return
+    file = inbox / "state" / f"{session}.json"
+    progress: dict[str, Any] = {}
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        progress = json.loads(read_file(file))
+    make_folder(file.parent)
+    erased = {"last": [], "events": {}, "lines": {}, FORGOTTEN: time.time_ns() // 1_000_000}
     with replacing(file) as stream:
-        stream.write(json.dumps({**progress, "last": [], "events": {}, "lines": {}}).encode())
+        stream.write(json.dumps({**progress, **erased}).encode())
 
 
 def _lock(fd: int) -> None:
