@@ -227,8 +227,8 @@ class Memories:
                 have special meanings.
             decay: `stable` (the default), `contextual` or `reinforceable`.
             key: A stable key such as `user/editor`, unique within a project. If a memory already
-                has the key, it gets a new version, which keeps any tags, decay and confidence that
-                are not given.
+                has the key, it gets a new version, which keeps everything that is not given; see
+                `update`.
             supersedes: The id of a memory in the same namespace that this one replaces.
             confidence: The writer's confidence, 0 to 1; 1.0 by default.
             created_at: When it was first written, for imports; now by default.
@@ -361,7 +361,8 @@ class Memories:
             anchors: New anchors, which replace the old ones; see `create`. If None and the content
                 changes, the memory keeps the anchors that still fit, and anchors named in the new
                 content are added.
-            valid_until: The new time at which it stops being true; "" for no end.
+            valid_until: The new time at which it stops being true; "" for no end. None keeps the
+                time, unless it has passed and the content changes.
             recheck: The new time span after which it should be confirmed; "" for never.
 
         Returns:

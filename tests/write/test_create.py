@@ -70,6 +70,41 @@ def test_a_memory_that_has_expired_already_is_stored_with_a_note(
     assert memories.create("The build takes ten minutes", valid_until="90d").note == ""
 
 
+CHANGES = {
+    "update": lambda memories, each, text: memories.update(each, text),
+    "key": lambda memories, _, text: memories.create(text, key="sale"),
+    "key in review": lambda memories, _, text: accept(memories, text, key="sale"),
+}
+
+
+def accept(memories: Memories, text: str, **draft: Any) -> None:
+    """Accept a memory that awaits review, with this text instead of its own."""
+    pending = memories.create("The sale may run", pending=True, **draft)
+    memories.review.accept([pending.id], content=text)
+
+
+@pytest.mark.parametrize("way", CHANGES)
+def test_new_text_keeps_the_dates_that_are_not_given(
+    memories: Memories, clock: Clock, way: str
+) -> None:
+    first = memories.create("The sale runs", key="sale", valid_until="2026-05-09", recheck="7d")
+    CHANGES[way](memories, first.id, "The sale runs in Rome")
+    changed = memories.get(first.id)
+    assert (changed.content, changed.version) == ("The sale runs in Rome", 2)
+    assert (changed.valid_until, changed.recheck_days) == (first.memory.valid_until, 7)
+    clock.move(timedelta(days=9))
+    CHANGES[way](memories, first.id, "The sale runs in Oslo")
+    changed = memories.get(first.id)
+    assert (changed.version, changed.valid_until, changed.recheck_days) == (3, None, 7)
+
+
+def test_a_text_edited_in_review_keeps_the_dates(memories: Memories) -> None:
+    accept(memories, "The sale runs", valid_until="2026-05-09", recheck="7d")
+    [memory] = memories.list().memories
+    assert (memory.content, memory.recheck_days) == ("The sale runs", 7)
+    assert memory.valid_until is not None
+
+
 @pytest.mark.parametrize(("hours", "stored"), [(50, False), (50.1, True)])
 def test_a_faded_memory_can_be_stored_again(
     memories: Memories, clock: Clock, hours: float, stored: bool

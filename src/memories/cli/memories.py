@@ -212,9 +212,10 @@ def update(
 ) -> int:
     """Add a new version of a memory, with new text or tags.
 
-    Anything you leave out stays the same; --anchor replaces all anchors. CONTENT is the new text,
-    or - to read it from standard input. If ID is -, the options apply to all memories whose IDs are
-    on standard input.
+    Anything you leave out stays the same, except that new text drops the anchors that it no longer
+    names and a --valid-until that has passed. --anchor replaces all anchors. CONTENT is the new
+    text, or - to read it from standard input. If ID is -, the options apply to all memories whose
+    IDs are on standard input.
     """
     from memories.cli.bulk import restate_each
 

@@ -84,6 +84,9 @@ def next_version(
     if changes.get("text", latest.text) == latest.text:
         copied += ["data", *ANCHORS]
     else:
+        copied.append("recheck_days")
+        if not has_expired(latest, now):  # a new text is true now
+            copied.append("valid_until")
         fields |= _anchors_left(latest, changes["text"])
     for name in copied:
         if latest.fields.get(name) is not None:

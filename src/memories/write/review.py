@@ -470,11 +470,10 @@ class Review:
 
 
 def _draft_of(record: Record, content: str | None) -> Draft:
-    """Return a draft made from a record that awaits review. Its data and dates are about its text,
-    so a person's new text drops them.
+    """Return a draft made from a record that awaits review. Its data is about its text, so a
+    person's new text drops it.
     """
     fields = record.fields
-    of_text = fields if content in (None, record.text) else {}
     return Draft(
         record.text if content is None else content,
         tags=tags_of(record.labels),
@@ -483,11 +482,11 @@ def _draft_of(record: Record, content: str | None) -> Draft:
         supersedes=fields.get("supersedes"),
         confidence=fields.get("confidence"),
         source=fields.get("source"),
-        data=of_text.get("data"),
+        data=fields.get("data") if content in (None, record.text) else None,
         anchors=versions.split_anchors(fields.get("anchors")) or None,
         anchored_at=versions.time_of(fields, "anchored_at"),
-        valid_until=versions.time_of(of_text, "valid_until"),
-        recheck=of_text.get("recheck_days"),
+        valid_until=versions.time_of(fields, "valid_until"),
+        recheck=fields.get("recheck_days"),
     )
 
 
