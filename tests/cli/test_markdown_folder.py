@@ -2,14 +2,17 @@
 versions.
 """
 
+import contextlib
+import errno
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 import yaml
 
 from memories import Draft, Memories
+from memories.core.disk import replacing
 from memories.transfer import bundle
 
 Command = Callable[..., Any]
@@ -108,6 +111,45 @@ def test_a_thousand_memories_are_imported_unchanged(
     memory("import", folder, "--trusted")
     assert memory("export").out.splitlines()[:-1] == before.splitlines()[:-1]
     assert memory("import", folder, "--trusted").json["imported"] == 0
+
+
+def act_at_file(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], object]) -> None:
+    """Call a function while an export writes the file with this number."""
+    files: list[Path] = []
+
+    @contextlib.contextmanager
+    def replacing_and_acting(path: Path) -> Iterator[IO[bytes]]:
+        with replacing(path) as stream:
+            files.append(path)
+            if len(files) == number:
+                act()
+            yield stream
+
+    monkeypatch.setattr(bundle, "replacing", replacing_and_acting)
+
+
+@pytest.mark.parametrize("number", [1, 2, len(TEXTS) + 3])
+def test_two_exports_into_a_new_folder_do_not_disturb_each_other(
+    filled: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    lines = filled("export").out.strip().split("\n")
+    bundle.write(tmp_path / "single", lines)
+    act_at_file(monkeypatch, number, lambda: bundle.write(tmp_path / "out", lines))
+    bundle.write(tmp_path / "out", lines)
+    assert bundle.read(tmp_path / "out") == bundle.read(tmp_path / "single")
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_an_interrupted_export_into_a_new_folder_can_be_repeated(
+    filled: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def fail() -> None:
+        raise OSError(errno.ENOSPC, "the disk is full")
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="full"):
+        act_at_file(patched, number, fail)
+        bundle.write(tmp_path / "out", filled("export").out.strip().split("\n"))
+    assert filled("export", "--markdown", str(tmp_path / "out")).code == 0
 
 
 def test_files_are_valid_in_the_open_knowledge_format(filled: Command, tmp_path: Path) -> None:

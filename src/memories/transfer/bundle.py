@@ -105,7 +105,8 @@ def write(folder: Path, lines: Iterable[str]) -> int:
     longer has their memory.
 
     Args:
-        folder: A folder that is empty, missing, or written by this function.
+        folder: A folder that is missing, written by this function, or empty except for hidden
+            files.
         lines: The lines of an export of memories, with the header and the last line.
 
     Raises:
@@ -122,13 +123,15 @@ def write(folder: Path, lines: Iterable[str]) -> int:
     memories = [list(rows) for _, rows in groupby(versions, key=_owner)]
     former = _refuse_loss(folder, {_owner(rows[-1]): rows[-1]["text"] for rows in memories})
     paths = {_owner(rows[-1]): path for rows, path in zip(memories, _paths(memories), strict=True)}
+    # The index comes first: by it, another export recognizes the files, and so does the next one if
+    # this one fails.
+    _write_file(folder / INDEX, _render_index(memories, paths, last_line))
     for rows in memories:
         path = paths[_owner(rows[-1])]
         _write_file(folder / path, _render(rows, path, paths))
         former.discard(folder / path)
-    _write_file(folder / INDEX, _render_index(memories, paths, last_line))
     for file in former:
-        file.unlink()
+        file.unlink(missing_ok=True)
     return len(memories)
 
 
@@ -151,7 +154,8 @@ def _refuse_loss(folder: Path, texts: Mapping[tuple[str, str], str]) -> set[Path
             f"{shown(str(folder))} is not a folder; name an empty or new folder, in which each "
             "memory becomes a file"
         )
-    if not folder.exists() or not any(folder.iterdir()):
+    files = folder.iterdir() if folder.exists() else ()
+    if all(file.name.startswith(".") for file in files):
         return set()
     if not is_bundle(folder):
         raise InvalidInput(
