@@ -1359,7 +1359,7 @@ class Memories:
 
         quota = self.config.namespace_quota
         store = LoggedStore(self._raw_store, self._channel, self._clock, self._origin, quota=quota)
-        store.on_change, store.backups = self._scratchpads.apply_changes, self._backups
+        store.on_change, store.find_copies = self._scratchpads.apply_changes, self._find_copies
         # Threads whose first writes coincide share one store.
         shared: LoggedStore = vars(self).setdefault("_store", store)
         return shared
@@ -1405,12 +1405,11 @@ class Memories:
             self._origins[branch] = origin(self._channel, identity, self._client, branch)
         return self._origins[branch]
 
-    def _backups(self) -> tuple[str, ...]:
-        if not self._scratchpads.is_home:
-            return ()
-        from memories.transfer.backup import backups_of
+    def _find_copies(self) -> tuple[str, ...]:
+        from memories.transfer.backup import copies_of
 
-        return backups_of(self.config._replace(store=self._url or self.config.store))
+        config = self.config._replace(store=self._url or self.config.store)
+        return copies_of(config, is_home=self._scratchpads.is_home)
 
     def _writer(self, *, force: bool = False, redact: bool = True) -> "Writer":
         from memories.write.writer import Writer

@@ -348,7 +348,8 @@ class Forgotten(NamedTuple):
     Attributes:
         id: The memory, or the conversation.
         versions: The number of its versions or turns; 0 if only their bytes were left to erase.
-        also_in: Files that may still contain it: backups, and snapshots taken before an upgrade.
+        also_in: Files that may still contain it: backups, snapshots taken before an upgrade, and
+            event files with content.
         memories: The number of memories that were erased because they were made from these turns.
         current_again: The ids of the memories that are current again because the memory that
             corrected them was erased.

@@ -704,6 +704,36 @@ def test_forget_names_the_backups_that_still_contain_the_memory(
         assert backup in answer.err
 
 
+@pytest.mark.parametrize("kind", ["sqlite", "files"])
+def test_forget_names_backups_with_other_names_next_to_the_store(
+    memory: Command,
+    stored: Store,
+    home: Path,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+) -> None:
+    beside = folder / "other"
+    monkeypatch.setenv("MEMORY_STORE", f"{kind}:///{beside}/notes")
+    memory_id = stored("The safe code is 111")
+    made = [memory("backup", str(place)).json["backup"] for place in (beside, beside / "mine")]
+    (home / "backups").mkdir(parents=True, exist_ok=True)
+    made.append(memory("backup", str(home / "backups" / "own.db")).json["backup"])
+    other = ["--store", f"{kind}:///{folder}/elsewhere/notes"]
+    memory("create", "another store", *other)
+    memory("backup", str(beside / "theirs"), *other)
+    assert memory("forget", memory_id, "--yes").json["also_in"] == sorted(made)
+
+
+def test_forget_names_the_event_files_with_content(
+    memory: Command, stored: Store, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory("forget", stored('A line with ,"content": in it'), "--yes")
+    monkeypatch.setenv("MEMORY_EVENTS", "content")
+    answer = memory("forget", stored("The safe code is 111"), "--yes")
+    assert answer.json["also_in"] == [str(home / "events.jsonl")]
+
+
 @pytest.mark.thorough
 def test_salvage_saves_every_sound_record_and_names_the_others(
     memory: Command, many: str, store: Path, folder: Path, run_python: RunPython

@@ -246,10 +246,7 @@ def change_many(memories: "Memories", run: "Callable[[], Affected]", show: str |
 def note_copies(files: Sequence[str]) -> None:
     """Print a note that lists the files that may still contain the forgotten records."""
     if files:
-        note(
-            "Backups, and copies made by an upgrade, a move or a server, may still contain the "
-            "erased records: " + ", ".join(files)
-        )
+        note(f"The erased records may still be in {', '.join(files)}")
 
 
 def _undo(memories: "Memories", affected: "Affected") -> str | None:

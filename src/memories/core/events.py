@@ -295,6 +295,12 @@ def files(home: Path) -> list[Path]:
     return [path for path in (*older, home / FILE) if path.is_file()]
 
 
+def files_with_content(home: Path) -> list[str]:
+    """Return the event files with texts of operations, which may be those of erased memories."""
+    mark = f',"{CONTENT}":'.encode()
+    return [str(path) for path in files(home) if mark in path.read_bytes()]
+
+
 def read(home: Path, since: str = "") -> Iterator[dict[str, Any]]:
     """Yield events, oldest first; incomplete lines are skipped.
 

@@ -71,7 +71,7 @@ class LoggedStore(StoreWrapper):
         on_change: Called with the changes of each transaction after its commit, and with the
             records to remove before they are removed. For a transaction that is part of another
             one, see `collect_reports`.
-        backups: Returns the backups of the store, which still contain removed records.
+        find_copies: Returns the files that may still contain removed records, such as backups.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class LoggedStore(StoreWrapper):
         self._channel, self._clock, self._origin = channel, clock, origin
         self._action, self._quota = action, quota
         self.on_change: Callable[[Sequence[Change]], None] | None = None
-        self.backups: Callable[[], tuple[str, ...]] = tuple
+        self.find_copies: Callable[[], tuple[str, ...]] = tuple
         self._local = threading.local()
         self._salts: dict[str, str] = {}
         # The last entry that was read or written in each namespace.
@@ -185,9 +185,9 @@ class LoggedStore(StoreWrapper):
                 self._add_notes(_Note(self._action or "forget", ref) for ref in refs)
                 self._local.changes += refs
         # Listed first, so that nothing can fail after `wrapped.remove` has erased the records.
-        backups = self.backups()
+        copies = self.find_copies()
         try:
-            return tuple(dict.fromkeys((*self.wrapped.remove(refs), *backups)))
+            return tuple(dict.fromkeys((*self.wrapped.remove(refs), *copies)))
         except ErasureUnfinished:
             raise
         except StoreError as exc:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from memories.core.disk import FULL, make_folder, open_file, put_in_place, try_lock
+from memories.core.events import files_with_content
 from memories.core.ids import digest
 from memories.core.times import to_iso
 from memories.core.urls import local_path, without_password
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 _ENDINGS = {"sqlite": ".db", "export": ".jsonl"}
 _SIDE_FILES = ("", "-wal", "-shm", "-journal", ".db", ".db-wal", ".db-shm", ".db.lock")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+_SQLITE = b"SQLite format 3\0"  # the beginning of each SQLite database
 _MAX_HEADER = 65_536
 _PIECE = 1_048_576
 
@@ -229,26 +231,45 @@ def _refuse_other_file(file: Path, store: str) -> None:
 
 def read_mark(file: Path) -> "Mark | None":
     """Return the description of a backup of either kind; None if the file isn't a backup."""
-    from memories.stores.sqlite.backup import Mark, is_database, mark_of
+    from memories.stores.sqlite.backup import Mark, mark_of
 
     try:
-        if is_database(file):
-            return mark_of(file)
         with open_file(file) as stream:
-            header = read_header(stream.readline(_MAX_HEADER).decode())
+            first_line = stream.readline(_MAX_HEADER)
+        if first_line.startswith(_SQLITE):
+            return mark_of(file)
+        header = read_header(first_line.decode())
         return None if header.backup is None else Mark(**header.backup)
     except (OSError, StoreError, ValueError, TypeError):
         return None
 
 
+def copies_of(config: Config, *, is_home: bool) -> tuple[str, ...]:
+    """Return the files that may contain forgotten memories and turns: event files with content
+    and, of the store whose files are in the home, backups and captured events that were refused.
+    """
+    copies = files_with_content(config.home)
+    if is_home:
+        copies += map(str, (config.home / "inbox" / "refused").glob("*"))
+        copies += backups_of(config)
+    return tuple(sorted(copies))
+
+
 def backups_of(config: Config) -> tuple[str, ...]:
-    """Return this store's backups in the folder `backups`; they may contain forgotten memories."""
-    store = _mark(config.store, datetime.now(UTC)).store
-    backups: list[str] = []
-    for file in sorted((config.home / "backups").glob(f"{glob.escape(_name(config.store))}-*")):
-        mark = read_mark(file)
-        if mark is not None and mark.store == store:
-            backups.append(str(file))
+    """Return this store's backups next to it and in folders `backups`, whatever their names; they
+    may contain forgotten memories.
+    """
+    store, path = _mark(config.store, datetime.now(UTC)).store, local_path(config.store)
+    folders = [config.home / "backups"]
+    if path is not None:
+        folders += [path.parent, path.parent / "backups"]
+    backups: dict[str, None] = {}
+    for folder in folders:
+        for file in sorted(folder.glob("*")):
+            is_store = os.path.lexists(f"{file}.lock")
+            mark = read_mark(file) if file.is_file() and not is_store else None
+            if mark is not None and mark.store == store:
+                backups[str(file)] = None
     return tuple(backups)
 
 
