@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from bench import report
 from memories.embedders import open_embedder
-from memories.hooks.gate import Rate, worth_rater
+from memories.embedders.scores import Rate, worth_rater
 from memories.hooks.phrases import candidates
 from memories.hooks.transcripts import ASSISTANT, USER
 from memories.languages.text import index_text

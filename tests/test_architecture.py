@@ -51,7 +51,7 @@ ORDER = {
     "memories.stores.documents": "driver < schema < changes < query < spaces < search < store",
     "memories.stores.qdrant": "driver < local < folder < store",
     "memories.stores.files": "connection log < index < local < move < store",
-    "memories.embedders": "protocol < fake minilm service < e5",
+    "memories.embedders": "protocol < fake minilm scores service < e5",
     "memories.embedders.service": "providers < client < embedder",
     "memories.read": "subjects turns versions where < lookup names < selector < conversations listing",
     "memories.search": "filters relevance < ranking < candidates < noise surroundings results < search",

@@ -1,9 +1,9 @@
-"""Fit the weights of `hooks/gate.py`: the worth of sentences, the need of prompts, and the relation
-between prompts and facts.
+"""Fit the weights of `embedders/scores.py`: the worth of sentences, the need of prompts, the relation
+between prompts and facts, and the change that a text reports.
 
 Run `python tools/linear_scores.py` after a change to the `dev` half of `bench/messages/en.txt`, of
-`bench/histories` or of `bench/eighteen_projects`, to `bench/prompts.txt` or `bench/needs.txt`, or
-to a model. An argument, `minilm` or `e5`, fits the weights of that model alone.
+`bench/histories`, of `bench/eighteen_projects` or of `tests/data/reworded_pairs.jsonl`, to
+`bench/prompts.txt` or `bench/needs.txt`, or to a model. An argument, `minilm` or `e5`, fits the weights of that model alone.
 """
 
 import json
@@ -16,10 +16,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for `bench`
 
-from bench import agents_memory, agents_stores, capture
-from memories.embedders import Embedder, open_embedder
+from bench import agents_memory, agents_stores, capture, reworded
+from memories.embedders import Embedder, open_embedder, scores
 from memories.embedders.protocol import embed_query
-from memories.hooks import gate
 from memories.hooks.sentences import split_sentences
 from memories.hooks.transcripts import USER
 
@@ -42,6 +41,8 @@ class Model(NamedTuple):
         average_need: The log-odds that an average prompt of the histories needs something, which
             are subtracted from the need. For e5 they also compensate for its larger relations. They
             were chosen on `dev`, so that one threshold fits both models.
+        average_change: The log-odds that are subtracted from the change, so that its values for
+            both models have the mean that the weights in `read.subjects` expect.
         scale: The factor that gives the cosines of all models the same spread.
         zero: The cosine of unrelated texts, which is high for e5.
         spread: The typical length of a vector after the average text's vector was subtracted.
@@ -49,12 +50,13 @@ class Model(NamedTuple):
 
     name: str
     average_need: float
+    average_change: float
     scale: float
     zero: float
     spread: float
 
 
-MODELS = (Model("minilm", 1.2, 10, 0, 1), Model("e5", 2.1, 27, 0.8, 0.45))
+MODELS = (Model("minilm", 1.2, 0.0, 10, 0, 1), Model("e5", 2.1, 0.5, 27, 0.8, 0.45))
 
 
 def worthy_sentences() -> Iterator[tuple[str, bool]]:
@@ -82,6 +84,18 @@ def needy_prompts() -> Iterator[tuple[str, bool]]:
         if history.half == "dev":
             for prompt in history.prompts:
                 yield prompt.text, bool(prompt.needs)
+
+
+def changes() -> Iterator[tuple[str, bool]]:
+    """Yield English texts, and whether each reports a change."""
+    for pair in reworded.load_pairs():
+        if (pair.language, pair.half) == ("en", "dev") and pair.kind != "repetition":
+            yield pair.old, False
+            yield pair.new, pair.kind == "correction"
+    for history in agents_stores.load_all():
+        for fact in history.facts:
+            if history.half == "dev" and fact.wording != "same":
+                yield fact.text, fact.wording == "different"
 
 
 class Group(NamedTuple):
@@ -188,7 +202,7 @@ def make_pairs(embedder: Embedder) -> Pairs:
         is_needed[row, example.needed] = 1
     return Pairs(
         embed_prompts(embedder, [example.prompt for example in examples.prompts]),
-        np.stack([embedder.embed(text)[0] for text, _ in examples.facts]).astype(np.float64),
+        embed_texts(embedder, [text for text, _ in examples.facts]),
         is_needed,
         weights,
         is_global,
@@ -198,6 +212,11 @@ def make_pairs(embedder: Embedder) -> Pairs:
 def embed_prompts(embedder: Embedder, prompts: Iterable[str]) -> Array:
     """Return the vectors of short prompts, one per row."""
     return np.stack([embed_query(embedder, prompt)[0] for prompt in prompts]).astype(np.float64)
+
+
+def embed_texts(embedder: Embedder, texts: Iterable[str]) -> Array:
+    """Return the vectors of short texts, one per row."""
+    return np.stack([embedder.embed(text)[0] for text in texts]).astype(np.float64)
 
 
 def fit_relation(model: Model) -> None:
@@ -237,8 +256,8 @@ def fit_relation(model: Model) -> None:
         "texts": list_weights(of_facts, fact_mean),
     }
     text = json.dumps(fields, separators=(",", ":"))
-    gate.file_of(gate.RELATION, model.name).write_text(text + "\n", encoding="utf-8")
-    print(f"{gate.RELATION}, {model.name}: {len(prompts)} prompts, {len(facts)} facts")
+    scores.file_of(scores.RELATION, model.name).write_text(text + "\n", encoding="utf-8")
+    print(f"{scores.RELATION}, {model.name}: {len(prompts)} prompts, {len(facts)} facts")
 
 
 class Adam:
@@ -272,7 +291,8 @@ def fit(score: str, model: Model, examples: Iterable[tuple[str, bool]], average:
     embedder = open_embedder(model.name)
     assert embedder is not None
     texts, labels = zip(*examples, strict=True)
-    vectors = embed_prompts(embedder, texts)
+    embed = embed_texts if score == scores.CHANGE else embed_prompts
+    vectors = embed(embedder, texts)
     mean = np.zeros(vectors.shape[1])
     if model.zero:
         mean = vectors.mean(axis=0)
@@ -288,7 +308,7 @@ def fit(score: str, model: Model, examples: Iterable[tuple[str, bool]], average:
         "intercept": round(float(intercept - mean @ weights) - average, 3),
         "weights": [round(float(weight), 3) for weight in weights],
     }
-    gate.file_of(score, model.name).write_text(json.dumps(fields) + "\n", encoding="utf-8")
+    scores.file_of(score, model.name).write_text(json.dumps(fields) + "\n", encoding="utf-8")
     print(f"{score}, {model.name}: {len(texts)} texts, {int(is_true.sum())} of them positive")
 
 
@@ -297,6 +317,7 @@ if __name__ == "__main__":
         if each.name not in (sys.argv[1:] or [each.name]):
             continue
         if each.name == "minilm":
-            fit(gate.WORTH, each, worthy_sentences(), 0.0)
-        fit(gate.NEED, each, needy_prompts(), each.average_need)
+            fit(scores.WORTH, each, worthy_sentences(), 0.0)
+        fit(scores.CHANGE, each, changes(), each.average_change)
+        fit(scores.NEED, each, needy_prompts(), each.average_need)
         fit_relation(each)

@@ -12,7 +12,7 @@ from bench.capture import HALVES, Message, check
 
 from bench import capture
 from memories.embedders import open_embedder
-from memories.hooks.gate import worth_rater
+from memories.embedders.scores import worth_rater
 
 MESSAGES = list(capture.load())
 

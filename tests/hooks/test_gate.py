@@ -8,7 +8,7 @@ import pytest
 
 from hooks.conftest import Hook
 from memories import Memories, TurnDraft
-from memories.embedders import open_embedder
+from memories.embedders import open_embedder, scores
 from memories.embedders.protocol import embed_query
 from memories.guard.origin import Place
 from memories.hooks import gate
@@ -259,7 +259,7 @@ def test_the_need_of_a_prompt_is_known_only_for_the_two_packaged_models(name: st
     assert embedder is not None
 
     def need(prompt: str, model: str = embedder.space.model) -> float:
-        return gate.rate_need(model, embed_query(embedder, prompt)[0])
+        return scores.rate_need(model, embed_query(embedder, prompt)[0])
 
     question, thanks = (
         need(prompt)
@@ -282,7 +282,7 @@ def test_e5_knows_the_need_of_prompts_in_other_languages(question: str, thanks: 
     embedder = open_embedder("e5")
     assert embedder is not None
     model = embedder.space.model
-    needs = [gate.rate_need(model, embed_query(embedder, text)[0]) for text in (question, thanks)]
+    needs = [scores.rate_need(model, embed_query(embedder, text)[0]) for text in (question, thanks)]
     assert needs[0] > needs[1] + 1
 
 
@@ -294,13 +294,13 @@ def test_the_text_that_a_prompt_needs_is_more_closely_related(name: str) -> None
     room = "The sales meeting takes place in the room with the piano."
 
     def relate(prompt: str, text: str) -> float:
-        rate = gate.relation_rater(embedder.space.model, embed_query(embedder, prompt)[0])
+        rate = scores.relation_rater(embedder.space.model, embed_query(embedder, prompt)[0])
         assert rate is not None
         return rate(embedder.embed(text))
 
     assert relate("run the tests", tool) > relate("run the tests", room) + 0.1
     assert relate("where do we sit tomorrow", room) > relate("where do we sit tomorrow", tool) + 0.1
-    assert gate.relation_rater("another model", embedder.embed("run the tests")[0]) is None
+    assert scores.relation_rater("another model", embedder.embed("run the tests")[0]) is None
 
 
 def test_a_relation_raises_the_relevance_of_a_known_meaning() -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from memories.embedders import open_embedder
 from memories.embedders.fake import FakeEmbedder
+from memories.embedders.scores import worth_rater
 from memories.hooks import phrases
-from memories.hooks.gate import worth_rater
 from memories.hooks.phrases import candidates
 from memories.hooks.sentences import repeats
 

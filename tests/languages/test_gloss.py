@@ -3,7 +3,7 @@
 import pytest
 
 from memories.embedders import open_embedder
-from memories.hooks.gate import worth_rater
+from memories.embedders.scores import worth_rater
 from memories.hooks.phrases import candidates
 from memories.languages.gloss import gloss
 

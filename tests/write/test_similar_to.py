@@ -8,8 +8,6 @@ import pytest
 
 from clock import MovingClock
 from memories import Draft, Memories
-from memories.embedders.minilm import MiniLM
-from memories.read.subjects import stands_out
 
 OLD = "Anna leads the payments team."
 NEW = "Since Monday Bert has taken over the payments team from Anna."
@@ -62,9 +60,9 @@ def test_at_most_three_memories_are_named(memories: Memories) -> None:
 def test_a_correction_that_shares_no_words_names_the_memory_that_it_may_replace(
     memories: Memories,
 ) -> None:
-    memories.create("New hires get a MacBook Pro.")
-    assert similar_to(memories, "Starters choose a ThinkPad or a Framework; no Macs.") == [
-        "New hires get a MacBook Pro."
+    memories.create("Session tokens expire after 24 hours.")
+    assert similar_to(memories, "Security made us cut the lifetime of a login to 30 minutes.") == [
+        "Session tokens expire after 24 hours."
     ]
 
 
@@ -106,7 +104,7 @@ def test_a_memory_of_another_project_is_not_named(memories: Memories) -> None:
 
 def test_a_memory_that_the_writer_has_just_read_is_named_more_readily(memories: Memories) -> None:
     old = memories.create("Ben reports to Claudia.")
-    text = "After the reorganisation Ben's boss is Farid."
+    text = "Farid is the one who signs Ben's holidays."
     assert old.id is not None
     first = memories.create_many([Draft(text)])[0]
     assert first.similar_to == ()
@@ -114,10 +112,3 @@ def test_a_memory_that_the_writer_has_just_read_is_named_more_readily(memories: 
     memories.delete(first.id)
     [second] = memories.create_many([Draft(text, seen=[old.id])])
     assert [similar.id for similar in second.similar_to] == [old.id]
-
-
-def test_nothing_stands_out_with_a_model_whose_noise_is_unknown() -> None:
-    space = MiniLM.space
-    assert stands_out("The build is red.", [0.9, 0.2], space)
-    assert not stands_out("The build is red.", [0.9, 0.2], space._replace(noise_spread=0.0))
-    assert not stands_out("The build is red.", [], space)

@@ -1,5 +1,5 @@
 """The gate of the prompt hook: rates how much a prompt needs a text that the user did not ask for,
-and holds the thresholds. This module also scores the vectors of the two local models.
+and holds the thresholds.
 
 A search always finds something, whether or not the prompt needs it. The gate estimates the log-odds
 that a prompt needs a text, in any language. `prompt_recall` lets texts that reach a threshold pass,
@@ -9,7 +9,7 @@ unless another text is much more relevant:
                 + 0.254 × meaning + 0.129 × behind + 1.78 × relation
                 + 0.158 × word_score + 2.31 × spelling - 1.857 × everywhere
 
-    need        the log-odds that the prompt needs any memory; see `rate_need`. 0 if unknown.
+    need        the log-odds that the prompt needs any memory; see `embedders.scores`. 0 if unknown.
     size        the length of the prompt in bytes of UTF-8, at most 100. Short prompts such as
                 "go on" need nothing. Bytes are comparable across scripts; characters are not.
     meaning     the log-odds of the calibrated similarity: slope × (cosine - middle). Log-odds are
@@ -17,8 +17,8 @@ unless another text is much more relevant:
     behind      this meaning minus `best`, that of the project's most similar text: at most 0. A
                 search that isn't limited to a project uses its own most similar text.
     relation    the log-odds that the prompt needs the text, beyond what their similarity predicts:
-                "compile it" needs "The thesis is built with latexmk". See `relation_rater`. 0 if
-                unknown.
+                "compile it" needs "The thesis is built with latexmk". See `embedders.scores`. 0
+                if unknown.
     word_score  the BM25 score of the words that the prompt and the text share
     spelling    the fraction of the prompt's four-letter groups that also occur in the text. Groups
                 also match parts of compounds and other forms of a word. In scripts without
@@ -37,22 +37,11 @@ relation are different. Longer prompts than those of `bench/histories` count as 
 docs/benchmarks.md has the results on both halves.
 """
 
-import functools
-import json
 import math
 import re
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
 
 from memories.languages.text import coverage, is_unspaced
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from memories.embedders import Embedder
-
 
 MAX_MEMORIES = 5  # maximum number of memories that a prompt recalls
 THRESHOLD = -2.67  # minimum relevance
@@ -103,7 +92,7 @@ class Gate:
                 unknown, or if the embedder does not understand their language.
             word_score: The BM25 score of the words that the text and the prompt share.
             best: The meaning with which `behind` is computed, if any.
-            relation: See `relation_rater`; 0 if it is unknown.
+            relation: See `embedders.scores`; 0 if it is unknown.
             is_global: Whether the text is a memory that is valid in every project.
 
         Returns:
@@ -158,96 +147,3 @@ def names_project(prompt: str, project: str) -> bool:
         return False
     whole_word = rf"(?<![a-z0-9_-]){re.escape(name)}(?![a-z0-9_-])"
     return re.search(whole_word, prompt.casefold()) is not None
-
-
-# --- Scores from vectors ---
-#
-# `worth` and `need` are linear in a vector: intercept + weights · vector. `relation` is bilinear:
-# both vectors are mapped to the same few dimensions and multiplied there. The JSON files contain
-# the weights of logistic regressions, which `tools/linear_scores.py` fits. Vectors of other models
-# can't be scored.
-
-Rate = Callable[[str], float]
-FOLDER = Path(__file__).parent
-WORTH, NEED, RELATION = "worth", "need", "relation"
-# The models whose vectors can be scored. The values are part of the names of their weight files.
-FITTED = {"all-MiniLM-L6-v2/int8/1": "minilm", "multilingual-e5-small/int8/1": "e5"}
-
-
-class _Fit(NamedTuple):
-    intercept: float
-    weights: "NDArray[np.float32]"
-
-    def score(self, vector: "NDArray[np.float32]") -> float:
-        return self.intercept + float(vector @ self.weights)
-
-
-def worth_rater(embedder: "Embedder | None") -> Rate | None:
-    """Return a function that computes a sentence's worth; None if the embedder is not MiniLM.
-
-    The worth is the log-odds that a user's English sentence matters in later sessions.
-    """
-    if embedder is None or FITTED.get(embedder.space.model) != "minilm":
-        return None
-    return lambda sentence: _read(WORTH, "minilm").score(embedder.embed(sentence)[0])
-
-
-def rate_need(model: str, vector: "NDArray[np.float32]") -> float:
-    """Return the need of the prompt with this vector; 0 if there are no weights for the model.
-
-    The need is the log-odds that a prompt needs something from an earlier session, minus the
-    log-odds for an average prompt.
-    """
-    name = FITTED.get(model)
-    return 0.0 if name is None else _read(NEED, name).score(vector)
-
-
-class _Map(NamedTuple):
-    offset: "NDArray[np.float32]"
-    weights: "NDArray[np.float32]"
-
-    def apply(self, vectors: "NDArray[np.float32]") -> "NDArray[np.float32]":
-        mapped: NDArray[np.float32] = self.offset + vectors @ self.weights.T
-        return mapped
-
-
-def relation_rater(
-    model: str, prompt: "NDArray[np.float32]"
-) -> "Callable[[NDArray[np.float32]], float] | None":
-    """Return a function that computes a text's relation to a prompt from the vectors of the text's
-    windows; None if there are no weights for the model.
-
-    The relation is the log-odds that a prompt needs a text, beyond what their similarity predicts.
-    """
-    name = FITTED.get(model)
-    if name is None:
-        return None
-    prompts, texts = _read_relation(name)
-    mapped = prompts.apply(prompt)
-    return lambda windows: float((texts.apply(windows) @ mapped).max())
-
-
-@functools.cache
-def _read_relation(name: str) -> tuple[_Map, _Map]:
-    import numpy as np
-
-    fields = json.loads(file_of(RELATION, name).read_text("utf-8"))
-
-    def read_map(side: str) -> _Map:
-        offset, *weights = (np.array(row, dtype=np.float32) for row in fields[side])
-        return _Map(offset * fields["unit"], np.stack(weights) * fields["unit"])
-
-    return read_map("prompts"), read_map("texts")
-
-
-@functools.cache
-def _read(score: str, name: str) -> _Fit:
-    import numpy as np
-
-    fields = json.loads(file_of(score, name).read_text("utf-8"))
-    return _Fit(fields["intercept"], np.array(fields["weights"], dtype=np.float32))
-
-
-def file_of(score: str, name: str) -> Path:
-    """Return the path of the weights for a score, given the value in `FITTED` for the model."""
-    return FOLDER / f"{score}-{name}.json"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from memories import languages
-from memories.hooks.gate import Rate
+from memories.embedders.scores import Rate
 from memories.hooks.sentences import split_sentences
 from memories.hooks.transcripts import ASSISTANT, TOOL, USER
 from memories.languages import gloss
@@ -150,7 +150,7 @@ def candidates(text: str, role: str, rate: Rate | None = None) -> list[Candidate
     Args:
         text: The message.
         role: Its author: `user`, `assistant` or `tool`.
-        rate: Rates how much an English sentence is worth remembering; see `gate.worth_rater`. If
+        rate: Rates how much an English sentence is worth remembering; see `embedders.scores`. If
             None, only phrases decide.
     """
     by_content: dict[str, Candidate] = {}

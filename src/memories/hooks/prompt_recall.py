@@ -19,6 +19,7 @@ from memories.context.gateway import MemoryGateway, WithScratchpad
 from memories.context.protocol import MCPError
 from memories.core.deadline import Deadline, MemoryTimeout, run_once
 from memories.core.events import OFF
+from memories.embedders import scores
 from memories.errors import InvalidInput, NotFound, StoreError, StoreUnreachable
 from memories.guard.validate import MAX_QUERY_CHARACTERS
 from memories.hooks import gate, runs, session
@@ -30,9 +31,8 @@ from memories.models import EXPIRED, Memory, is_expired, is_recall_off
 from memories.read.subjects import (
     REPLACES,
     SURELY_REPLACES,
-    has_words_of,
     reports_change,
-    score_replacement,
+    score_precedence,
 )
 from memories.read.versions import has_expired
 from memories.search.ranking import Features, Ranked
@@ -431,8 +431,8 @@ class _Rater:
         need, self._relate = 0.0, None
         if query.embedder is not None and vector is not None:
             model = query.embedder.space.model
-            need = gate.rate_need(model, vector)
-            self._relate = gate.relation_rater(model, vector)
+            need = scores.rate_need(model, vector)
+            self._relate = scores.relation_rater(model, vector)
         self._gate = gate.Gate(query.text, need)
         meanings = [_meaning(in_project, ranked.features) for ranked in in_project.ranking]
         self._best = max((meaning for meaning in meanings if meaning is not None), default=None)
@@ -588,9 +588,9 @@ def _score_replacement(newer: Rated, older: Rated, space: "Space | None") -> flo
     is_beside = new.namespace == old.namespace
     is_beside = is_beside and new.tags.get("project") == old.tags.get("project")
     is_later = newer.hit.date > older.hit.date and new.corrected_by is None
-    if not is_beside or not is_later or not has_words_of(new.content, old.content):
+    if not is_beside or not is_later:
         return 0.0
     similarity = None
     if newer.vectors is not None and older.vectors is not None:
         similarity = float((newer.vectors @ older.vectors.T).max())
-    return score_replacement(new.content, old.content, similarity, space)
+    return score_precedence(new.content, old.content, similarity, space, newer.vectors)

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from memories.context.policy import MemoryPolicy, window_key
 from memories.core.disk import open_file
+from memories.embedders.scores import worth_rater
 from memories.errors import InvalidInput, NotFound
-from memories.hooks.gate import worth_rater
 from memories.hooks.phrases import candidates
 from memories.hooks.sentences import hash_sentences, repeats, split_sentences
 from memories.hooks.session import Session

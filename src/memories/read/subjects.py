@@ -9,95 +9,90 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from memories.embedders.scores import rate_change
 from memories.errors import SystemFault
 from memories.languages import announces_change
 from memories.languages.text import coverage, is_latin, query_terms
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from memories.stores.records import Space
 
-# Fitted to one half of the pairs in tests/data/reworded_pairs.jsonl; see `bench.reworded`.
-SHARED_WORDS = 1.2
-CHANGE = 0.8
-REPLACES = 1.3  # minimum score of a text that may replace another
-# minimum score at which `tidy` proposes to link a text that reports a change; chosen on the `dev`
-# half of `bench tidy`
-SURELY_REPLACES = 1.7
+# The weights come from a logistic regression over the `dev` half of tests/data/reworded_pairs.jsonl
+# and the corrections and other pairs of facts in the `dev` half of `bench/eighteen_projects`.
+SHARED_WORDS = 1.0
+CHANGE = 0.25
+REPLACES = 0.47  # minimum score of a text that may replace another
+ANNOUNCED = 0.0  # minimum change of a text that announces a change with its words
+UNANNOUNCED = -2.7  # change of a text without such words, if its vector can't be scored
+SURELY_REPLACES = 0.9  # minimum score of a text that probably replaces another
 UNRELATED = 0.25  # closeness below which texts are not about the same subject
-STANDS_OUT = 8.6  # minimum of height + LEAD × lead, for a text that stands out
-LEAD = 0.5  # weight of the lead over the second closest text
-NOISE = 2.5  # height of the closest text in a store without related texts
-# Minimum share of the old text's words that a new text contains, without and with an announcement
-# of a change. Announcements alone would put unrelated memories ("starts on Monday") before others.
-MIN_SHARED = 0.35
-MIN_SHARED_WITH_CHANGE = 0.15
+MIN_SHARED = 0.15  # share of the old text's words below which two texts have few words in common
 MAX_CHARACTERS = 2_000  # a text that may replace another has at most this many characters
 
 
-def score_replacement(new: str, old: str, similarity: float | None, space: "Space | None") -> float:
+def score_replacement(
+    new: str,
+    old: str,
+    similarity: float | None,
+    space: "Space | None",
+    vectors: "NDArray[np.float32] | None" = None,
+) -> float:
     """Return a score for how likely a text is to replace an older one. With a score of `REPLACES`
     or more, it may replace that text.
 
     The score adds up how close the texts are, the share of the old text's words that the new text
-    repeats, and whether the new text announces a change.
+    repeats, and how likely it is that the new text reports a change.
 
     Args:
         new: The newer text.
         old: The older text.
         similarity: The cosine of their vectors; None if either text has no vector.
         space: The space of the vectors, whose constants make cosines of all models comparable.
+        vectors: The vectors of the newer text, shape (windows, dimension); None if it has none.
     """
     if max(len(new), len(old)) > MAX_CHARACTERS:
         return 0.0
+    # The vectors of texts in a script that the model doesn't know are all close to each other.
+    is_unknown = space is not None and space.latin_only and not is_latin(new)
     closeness = None
-    if similarity is not None and space is not None:
+    if similarity is not None and space is not None and not is_unknown:
         closeness = (similarity - space.noise_mean) / (space.duplicate - space.noise_mean)
         if closeness < UNRELATED:
             return 0.0
     shared = coverage(new, _terms(old))
     if closeness is None:
         closeness = shared
-    return closeness + SHARED_WORDS * shared + CHANGE * reports_change(new)
+    return closeness + SHARED_WORDS * shared + CHANGE * _change(new, space, vectors)
 
 
-def stands_out(new: str, similarities: Sequence[float | None], space: "Space") -> bool:
-    """Return whether the first of several texts is probably about the subject of a new text, even
-    if they share no words: its meaning is close, and closer than that of the second text.
+def _change(text: str, space: "Space | None", vectors: "NDArray[np.float32] | None") -> float:
+    """Return the log-odds that a text reports a change."""
+    change = None
+    if vectors is not None and space is not None:
+        change = rate_change(space.model, vectors[0])
+    if change is None:
+        change = UNANNOUNCED
+    return max(change, ANNOUNCED) if reports_change(text) else change
 
-    A text's height is how far its similarity is above the noise's mean, as a multiple of the
-    noise's spread.
 
-    Args:
-        new: The new text.
-        similarities: The cosines of the texts with the new text, highest first.
-        space: The space of the vectors.
+def score_precedence(
+    new: str,
+    old: str,
+    similarity: float | None,
+    space: "Space | None",
+    vectors: "NDArray[np.float32] | None" = None,
+) -> float:
+    """Return the score of `score_replacement` if the newer text should come before the older one
+    in a list, else 0.
+
+    Two texts with few words in common are often unrelated, so they need `SURELY_REPLACES`.
     """
-    if space.noise_spread == 0:
-        return False  # the model's noise is unknown
-    if space.latin_only and not is_latin(new):
-        return False  # vectors of texts in other scripts are all close to each other
-    heights = [
-        (similarity - space.noise_mean) / space.noise_spread
-        for similarity in similarities[:2]
-        if similarity is not None
-    ]
-    if not heights:
-        return False
-    lead = heights[0] - max([NOISE, *heights[1:]])
-    return heights[0] + LEAD * lead >= STANDS_OUT
-
-
-def has_words_of(new: str, old: str) -> bool:
-    """Return whether a newer text shares enough words with an older one to replace it; it needs
-    fewer if it announces a change. This is faster than `score_replacement`, since it needs no
-    vectors.
-    """
-    if max(len(new), len(old)) > MAX_CHARACTERS:
-        return False
-    shared = coverage(new, _terms(old))
-    if shared >= MIN_SHARED:
-        return True
-    return shared >= MIN_SHARED_WITH_CHANGE and reports_change(new)
+    score = score_replacement(new, old, similarity, space, vectors)
+    has_words = score >= REPLACES and coverage(new, _terms(old)) >= MIN_SHARED
+    return score if score >= (REPLACES if has_words else SURELY_REPLACES) else 0.0
 
 
 def reports_change(text: str) -> bool:

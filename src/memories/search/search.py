@@ -20,7 +20,7 @@ from memories.errors import EmbedderError, InvalidInput
 from memories.guard import validate
 from memories.languages.text import query_terms, stop_terms
 from memories.read.lookup import Lookup, apply_filters, only_pending, with_global
-from memories.read.subjects import REPLACES, has_words_of, score_replacement
+from memories.read.subjects import score_precedence
 from memories.read.versions import has_expired, is_corrected
 from memories.search import noise
 from memories.search.candidates import Gathered, Query, gather_standalone
@@ -437,15 +437,13 @@ def _may_replace(store: Store, query: Query, newer: Record, older: Record) -> bo
         return False
     if newer.labels.get("project") != older.labels.get("project"):
         return False
-    if not has_words_of(newer.text, older.text):
-        return False
-    similarity = space = None
+    similarity = space = new_vectors = None
     if query.embedder is not None:
         vectors = store.vectors([newer.ref, older.ref])
         if len(vectors) == 2:
-            similarity = float((vectors[newer.ref] @ vectors[older.ref].T).max())
-            space = query.embedder.space
-    return score_replacement(newer.text, older.text, similarity, space) >= REPLACES
+            new_vectors, space = vectors[newer.ref], query.embedder.space
+            similarity = float((new_vectors @ vectors[older.ref].T).max())
+    return score_precedence(newer.text, older.text, similarity, space, new_vectors) > 0
 
 
 def _apply_limit_again(ordered: Sequence[Ranked], limit: int) -> list[Ranked]:

@@ -331,7 +331,7 @@ def _store_new(writer: Writer, prepared: Prepared, comparison: Comparison) -> Cr
             writer.store, record, comparison.corrected, now=writer.now, is_newest=is_newest
         )
     append_as_stamped(writer.store, [record._replace(vectors=prepared.vectors)])
-    similar_to = writer.find_replaceable(draft, comparison)
+    similar_to = writer.find_replaceable(draft, comparison, prepared.vectors)
     return _report_created(writer, record, similar_to)
 
 

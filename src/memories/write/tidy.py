@@ -300,7 +300,9 @@ def _find_alike(writer: Writer, records: Sequence[Record]) -> Iterator[Suggestio
             ):
                 corrected: Sequence[Record] = comparison.corrected
                 if not corrected:
-                    corrected = _find_reworded(writer, record, comparison.rivals)
+                    corrected = _find_reworded(
+                        writer, record, comparison.rivals, vectors.get(record.ref)
+                    )
                 refused = record.names(versions.NOT_CORRECTED)
                 yield from _find_contradictions(
                     memory,
@@ -314,7 +316,9 @@ def _find_alike(writer: Writer, records: Sequence[Record]) -> Iterator[Suggestio
                 )
 
 
-def _find_reworded(writer: Writer, record: Record, rivals: Sequence[Candidate]) -> Sequence[Record]:
+def _find_reworded(
+    writer: Writer, record: Record, rivals: Sequence[Candidate], vectors: Any
+) -> Sequence[Record]:
     """Return the older memory, if any, that a memory makes outdated by reporting a change in
     different words.
 
@@ -333,7 +337,7 @@ def _find_reworded(writer: Writer, record: Record, rivals: Sequence[Candidate]) 
             continue
         if coverage(rival.record.text, terms) <= _MOST_SHARED:
             older.append(rival)
-    scored = writer.score_rivals(Draft(record.text), older)
+    scored = writer.score_rivals(Draft(record.text), older, vectors)
     return [rival.record for score, rival in scored[:1] if score >= SURELY_REPLACES]
 
 

@@ -11,7 +11,7 @@ from memories.languages.text import query_terms
 from memories.models import SHARED, Draft, Memory, is_session_note
 from memories.read import versions
 from memories.read.lookup import Lookup
-from memories.read.subjects import REPLACES, score_replacement, stands_out
+from memories.read.subjects import REPLACES, score_replacement
 from memories.stores.protocol import Store, scan_pages
 from memories.stores.records import Candidate, Collection, Filter, Record, Ref
 from memories.write.anchoring import Anchoring
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 MAX_SIMILAR = 3
 # maximum number of corrected memories found, most similar first; see `link_correction`
 _MAX_CORRECTED = 3
-_NEAR_BEST = 0.25  # a memory is shown if its score is at most this far below the best one
+_NEAR_BEST = 0.15  # a memory is shown if its score is at most this far below the best one
 _MAX_SCORED = 12  # maximum number of rivals that are scored, the most similar first
-_SEEN_BONUS = 0.4  # added to the score of a memory that the writer has just read
+_SEEN_BONUS = 0.18  # added to the score of a memory that the writer has just read
 _MAX_CANDIDATES = 16  # maximum number of candidates that are compared with a draft
 # the limit for a second attempt, if a draft has no project and candidates were dropped: most of
 # them belong to a project
@@ -230,47 +230,41 @@ class Writer(NamedTuple):
             return {}
         return self.store.vectors([record.ref for record in records])
 
-    def find_replaceable(self, draft: Draft, comparison: Comparison) -> tuple[Similar, ...]:
+    def find_replaceable(
+        self, draft: Draft, comparison: Comparison, vectors: Any
+    ) -> tuple[Similar, ...]:
         """Return the memories closest to the draft's subject. The draft may replace one of them.
 
         Memories that differ in a value come first, followed by those that `read.subjects` rates
-        highest. If the draft corrects a memory, only those that also contain the old value follow;
-        otherwise, the closest memory comes last if it stands out.
+        highest. If the draft corrects a memory, only those that also contain the old value follow.
         """
         if draft.supersedes is not None:
             return comparison.similar
         replaceable = {similar.id: similar for similar in comparison.similar}
         scored = [
             (score, candidate)
-            for score, candidate in self.score_rivals(draft, comparison.rivals)
+            for score, candidate in self.score_rivals(draft, comparison.rivals, vectors)
             if candidate.record.ref.group not in replaceable
         ]
         best_score = max((score for score, _ in scored), default=0.0)
         closest = [candidate for score, candidate in scored if score >= best_score - _NEAR_BEST]
-        uncorrected = [
-            rival
-            for rival in comparison.rivals
-            if not versions.is_corrected(rival.record, self.now)
-        ]
-        similarities = [rival.similarity for rival in uncorrected]
         if comparison.corrected:
             old_text = comparison.corrected[0].text
             old_value = {*query_terms(old_text)} - {*query_terms(draft.content)}
             closest = [rival for rival in closest if old_value <= {*query_terms(rival.record.text)}]
-        elif self.embedder and stands_out(draft.content, similarities, self.embedder.space):
-            closest.append(uncorrected[0])
         for candidate in closest:
             replaceable.setdefault(candidate.record.ref.group, self._to_similar(candidate, ""))
         return tuple(replaceable.values())[:MAX_SIMILAR]
 
     def score_rivals(
-        self, draft: Draft, rivals: Sequence[Candidate]
+        self, draft: Draft, rivals: Sequence[Candidate], vectors: Any
     ) -> list[tuple[float, Candidate]]:
         """Return the memories that a draft may replace, each with its score, highest first.
 
         Args:
             draft: The draft.
             rivals: Memories that resemble it, most similar first.
+            vectors: The draft's vectors.
         """
         space = None if self.embedder is None else self.embedder.space
         scored: list[tuple[float, Candidate]] = []
@@ -278,7 +272,9 @@ class Writer(NamedTuple):
             record = candidate.record
             if versions.is_corrected(record, self.now):
                 continue
-            score = score_replacement(draft.content, record.text, candidate.similarity, space)
+            score = score_replacement(
+                draft.content, record.text, candidate.similarity, space, vectors
+            )
             if record.ref.group in draft.seen:
                 score += _SEEN_BONUS
             if score >= REPLACES:
