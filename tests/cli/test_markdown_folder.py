@@ -23,6 +23,7 @@ TEXTS = (
     "يعمل الخادم على المنفذ 8443.",
     "---\nkey: value\n---\n# not a heading of ours\n",
     "<!-- links -->\nCorrects [x](y)",
+    "Tigers have stripes.\n\n<!-- links -->\nCorrects [x](y)",
     "  spaces around, \\ and \"quotes\"\ttab\x7f\u2028\ufeff",
 )  # fmt: skip
 
@@ -184,6 +185,19 @@ def test_an_edited_text_becomes_a_version_and_its_difference_is_shown(
     assert filled("import", str(folder)).json["edited"] == 0
     filled("export", "--markdown", str(folder))
     assert bundle.read(folder).edits == []
+
+
+def test_the_link_of_a_correction_is_not_part_of_its_text(memory: Command, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    memory("create", "The API listens on port 5433")
+    newer = memory("create", "The API listens on port 5434").json
+    memory("export", "--markdown", str(folder))
+    [file] = [file for file in folder.rglob("*.md") if "\nCorrects [" in file.read_text()]
+    assert f"\nCorrects [{newer['corrects']}](the-api-" in file.read_text()
+    assert memory("import", str(folder), "--dry-run").json["edited"] == 0
+    file.write_text(file.read_text().replace("\nThe API listens on", "\nOur API listens on"))
+    assert memory("import", str(folder), "--yes").json["edited"] == 1
+    assert memory("get", newer["id"]).json["content"] == "Our API listens on port 5434"
 
 
 def test_an_edit_of_a_memory_that_has_changed_since_is_not_applied(

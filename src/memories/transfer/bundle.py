@@ -23,8 +23,7 @@ from memories.transfer.lines import Tally, header_line
 
 INDEX = "index.md"
 _GENERATOR = "memoriae"
-_LINKS = "\n\n<!-- links -->\n"
-_LINKS_AT_END = re.compile(rf"{_LINKS}Corrects \[[^\]\n]*\]\([^)\n]*\)\n?\Z")
+_LINKS = "\n\n<!-- links -->\nCorrects "
 _MAX_FILE_BYTES = 67_108_864
 _WITHOUT_PROJECT = "notes"
 # Characters that YAML reads as a line break, or can't read.
@@ -210,12 +209,19 @@ def _render(
     lines = [f"{name}: {_dump(value)}" for name, value in head.items()]
     lines += ["versions:", *(f"- {_dump(row)}" for row in (*rows[:-1], last))]
     links = ""
-    corrected, *_ = str(last.get("fields", {}).get("corrects", "")).split(" ")
+    corrected = _find_corrected(last)
     target = paths.get((last["namespace"], corrected))
     if target:
         relative = os.path.relpath(target, Path(path).parent)
-        links = f"{_LINKS}Corrects [{corrected}]({relative})"
+        links = f"{_LINKS}[{corrected}]({relative})"
     return "\n".join(["---", *lines, "---", "", f"{text}{links}", ""])
+
+
+def _find_corrected(row: Mapping[str, Any]) -> str:
+    """Return the id of the memory that a version corrects; empty if there is none."""
+    fields = row.get("fields")
+    corrects = fields.get("corrects") if isinstance(fields, dict) else None
+    return str(corrects or "").partition(" ")[0]
 
 
 def _title(text: str) -> str:
@@ -277,6 +283,10 @@ def read(folder: Path) -> Bundle:
             raise InvalidInput(
                 f"{shown(file.name)} has no list of versions; restore its frontmatter"
             )
+        corrected = _find_corrected(versions[-1])
+        if corrected:
+            link = re.escape(f"{_LINKS}[{corrected}](")
+            text = re.sub(rf"{link}[^)\n]*\)\n?\Z", "", text)
         versions[-1]["text"] = text
         lines = [json.dumps(row, ensure_ascii=False, separators=(",", ":")) for row in versions]
         namespace, memory_id = str(versions[-1].get("namespace")), str(versions[-1].get("group"))
@@ -302,7 +312,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _parse(file: Path) -> tuple[dict[str, Any], str]:
-    """Return a file's frontmatter, and the text below it without the links at the text's end."""
+    """Return a file's frontmatter, and the text below it."""
     import yaml
 
     if file.stat().st_size > _MAX_FILE_BYTES:
@@ -324,5 +334,4 @@ def _parse(file: Path) -> tuple[dict[str, Any], str]:
             f"{shown(file.name)} has no frontmatter; restore it, or move the file out of the "
             "folder if it is not an exported memory"
         )
-    text = body.removeprefix("\n").removesuffix("\n")
-    return fields, _LINKS_AT_END.sub("", text)
+    return fields, body.removeprefix("\n").removesuffix("\n")
