@@ -367,6 +367,15 @@ def test_a_damaged_database_is_refused(memory: Command, folder: Path) -> None:
     assert "is not a SQLite database" in import_error(memory, "opencode", "opencode.db")
 
 
+@pytest.mark.parametrize("source", ["", "markdown", "csv", "codex", "opencode"])
+def test_an_archive_of_other_files_must_be_unpacked(
+    memory: Command, folder: Path, source: str
+) -> None:
+    with zipfile.ZipFile(folder / "vault.zip", "w") as archive:
+        archive.writestr("vault/note.md", "- The cat is grey\n" * 9)
+    assert "; unpack it, and " in import_error(memory, *filter(None, [source]), "vault.zip")
+
+
 def test_a_missing_source_or_path_is_named_in_the_error(memory: Command, folder: Path) -> None:
     (folder / "empty").mkdir()
     assert "no codex files are in the usual places" in import_error(memory, "codex")

@@ -41,9 +41,6 @@ SOURCES = {
     "jsonl": "plain_files",
     "lines": "plain_files",
 }
-_UNKNOWN = (
-    "in an unknown format; if you know which program wrote it, run: memory import SOURCE PATH"
-)
 INCLUDE = ("branches", "subagents", "attachments")
 
 
@@ -66,9 +63,14 @@ def recognize(path: Path) -> str | None:
         if load(name).recognize(sample):
             return name
     if sample.is_folder:
-        raise InvalidInput(f"cannot read {shown(path.name)}: it is a folder {_UNKNOWN}")
+        raise InvalidInput(
+            f"cannot read {shown(path.name)}: it is a folder in an unknown format; if you know "
+            "which program wrote it, run: memory import SOURCE PATH"
+        )
     if sample.is_archive:
-        problem = _UNKNOWN if sample.names else "that is truncated or empty; use another copy"
+        problem = "that is truncated or empty; use another copy"
+        if sample.names:
+            problem = "in an unknown format; unpack it, and run: memory import FOLDER"
         raise InvalidInput(f"{shown(path.name)} is not an export: it is a ZIP archive {problem}")
     return None
 

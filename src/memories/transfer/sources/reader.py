@@ -23,6 +23,7 @@ MAX_TEXT_BYTES = 16_777_216  # maximum size of a text file
 MAX_DEPTH = 200
 MAX_FILES = 1_000_000
 MAX_RATIO = 200  # maximum ratio of an archive's unpacked size to its packed size; about 20 for text
+ZIP = (b"PK\x03\x04", b"PK\x05\x06")  # the first bytes of a ZIP archive
 _ZSTANDARD = b"\x28\xb5\x2f\xfd"  # the first bytes of a file compressed with Zstandard
 _PACKED_CHUNK = 512  # packed bytes read in one step; they can expand to 20 MB
 _RATIO_FROM = 104_857_600  # `MAX_RATIO` applies only above this many unpacked bytes
@@ -99,8 +100,16 @@ class Reader:
         Args:
             *patterns: Patterns for file names, or, if they contain a slash, for paths inside the
                 folder.
+
+        Raises:
+            InvalidInput: The path is a ZIP archive, but no pattern matches one, or the folder has
+                too many files.
         """
         if not self.path.is_dir():
+            if "*.zip" not in patterns and self.beginning(self.path, 4) in ZIP:
+                raise InvalidInput(
+                    f"{shown(self.path.name)} is a ZIP archive; unpack it, and name the folder"
+                )
             self._total += self.path.stat().st_size
             return [self.path]
         files: list[Path] = []
@@ -294,7 +303,7 @@ class Reader:
         """
         for file in self.files(*patterns, "*.zip"):
             with self.open(file) as stream:
-                if stream.read(4) in (b"PK\x03\x04", b"PK\x05\x06"):
+                if stream.read(4) in ZIP:
                     packed = file.stat().st_size
                     self._total -= packed
                     self._unpacked = 0

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 
 from memories.errors import MemoriesError
 from memories.transfer.sources.items import Item
-from memories.transfer.sources.reader import Reader, unpack
+from memories.transfer.sources.reader import ZIP, Reader, unpack
 
 _MAX_NAMES = 10_000
 _MAX_FILES = 200  # maximum number of files examined in a folder
@@ -21,7 +21,6 @@ _MAX_DATABASE_BYTES = 268_435_456  # a larger database isn't copied to list its 
 _MAX_DEPTH = 200
 _MAX_LINES = 50
 _MAX_LINE_BYTES = 1_048_576
-_ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 _MAX_FRONTMATTER_BYTES = 4_096
 _SQLITE = b"SQLite format 3\0"
 
@@ -68,7 +67,7 @@ class Sample:
     @property
     def is_archive(self) -> bool:
         """Whether the file is a ZIP archive, complete or not."""
-        return self.start.startswith(_ZIP)
+        return self.start.startswith(ZIP)
 
     @cached_property
     def names(self) -> frozenset[str]:
