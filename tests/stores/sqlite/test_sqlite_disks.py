@@ -331,11 +331,12 @@ def test_a_store_that_cannot_be_written_can_be_read(
             "-dac_override,-dac_read_search",
         )
         prefix = (*prefix, "setpriv", *plain)
-    process = run_python(READS, path, prefix=prefix)
+    in_transaction = "\nwith store.transaction():\n print(store.count(mine))"
+    process = run_python(READS + in_transaction, path, prefix=prefix)
     path.parent.chmod(0o700)
     assert process.stderr == ""
-    count, sentence = process.stdout.splitlines()
-    assert count == "1"
+    count, sentence, count_in_transaction = process.stdout.splitlines()
+    assert (count, count_in_transaction) == ("1", "1")
     assert str(path) in sentence
     assert {entry.name for entry in path.parent.iterdir()} == {"memories.db", "memories.db.lock"}
 

@@ -173,6 +173,11 @@ class SQLiteFile:
         """Whether this thread is inside `write`."""
         return not self._guard.forked and bool(getattr(self._local, "depth", 0))
 
+    @property
+    def is_frozen(self) -> bool:
+        """Whether the file is open only for reading, without locks; see `_open_frozen`."""
+        return self._frozen_stamp is not None
+
     def erase_free_pages(self) -> None:
         """Checkpoint the log and overwrite free bytes, so that no byte of removed records is left.
 

@@ -103,8 +103,8 @@ class SQLiteStore:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """See `Store.transaction`."""
-        with self._file.write():
+        """See `Store.transaction`. In a folder that can't be written, it can only read."""
+        with self._file.read() if self._file.is_frozen else self._file.write():
             yield
 
     def rehearse(self) -> None:
