@@ -68,7 +68,7 @@ ORDER = {
     "memories.context": """fence policy tokens < protocol < admission rendering passages < engine
         chroma_mcp fitting < gateway < gathering < context < memory""",
     "memories.identity": "git registry tokens < namespaces session_block project < place prompt",
-    "memories.answers": "compare fields < compact shapes < conversation_shapes store_shapes",
+    "memories.answers": "advice compare fields < compact shapes < conversation_shapes store_shapes",
     "memories.hooks": """files gate sentences < session inbox host_events < switch runs recall_strategy <
         prompt_recall < model_context < events preview < transcripts hook < phrases < proposals < flush""",
     "memories.connect": "jsonc toml program files < hosts < entries < connect < status < report",

@@ -73,7 +73,6 @@ COMPUTED = {
     "anchors/contents.py: contains_literal": "words of a memory, tried on a file of at most 1 MB",
     "anchors/contents.py: names_before": "words of a memory, tried on a file of at most 1 MB",
     "anchors/contents.py: _defines_part": "of symbols.txt, tried on a file of at most 1 MB",
-    "cli/output.py: complete_commands": r"\bmemory (?:get|list|review(?: accept| edit)?)\b",
     "config.py: save_setting": "of the name of a setting, tried on the user's config.toml",
     "languages/__init__.py: _change_words": "of languages/*.txt",
     "languages/dates.py: _patterns": "_READERS",

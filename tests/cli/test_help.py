@@ -218,8 +218,8 @@ def test_the_page_of_all_commands_loads_no_command_and_no_library(tmp_path: Path
         )
         loaded = set(ast.literal_eval(done.stderr))
         assert loaded <= {
-            f"memories.{name}" for name in ("__main__", "errors", "languages", "cli")
-        } | {"memories.cli.output"}
+            f"memories.{name}" for name in ("__main__", "errors", "languages", "cli", "answers")
+        } | {"memories.cli.output", "memories.answers.advice"}
 
 
 def test_a_command_loads_no_other_command(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from memories.answers.advice import complete_commands
 from memories.answers.fields import NAMES, SIMILAR_CHARACTERS, cut
 from memories.errors import InvalidInput
 from memories.guard.origin import CAPTURED, IMPORTED
@@ -114,9 +115,8 @@ def create_result(shortener: "Memories", created: "Created") -> str:
         all_corrected = corrected_ids(created.memory)
         name, corrected = names[created.memory.id], names.get(created.corrects, created.corrects)
         head += f" corrects {' and '.join(_name(names.get(each, each)) for each in all_corrected)}"
-        rows.append(
-            f"if both are true: memory update {_name(name)} --not-corrects {_name(corrected)}"
-        )
+        update = complete_commands("memory update")
+        rows.append(f"if both are true: {update} {_name(name)} --not-corrects {_name(corrected)}")
         rows += _similar(
             [record for record in created.similar_to if record.id in all_corrected], names
         )

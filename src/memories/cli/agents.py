@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from memories.answers import conversation_shapes
+from memories.answers.advice import options_for
 from memories.cli.app import Group, command, option
 from memories.cli.options import (
     Selection,
@@ -30,7 +31,6 @@ from memories.cli.output import (
     edit_text,
     emit,
     note,
-    options_for,
     record_change,
     safe,
 )

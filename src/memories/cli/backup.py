@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from memories.answers import store_shapes
+from memories.answers.advice import complete_answer
 from memories.cli.app import check_path, command, option
 from memories.cli.options import (
     ProgressBar,
@@ -22,11 +23,10 @@ from memories.cli.options import (
     whole_number_or,
     with_settings,
 )
-from memories.cli.output import DIM, GREEN, YELLOW, emit, note, options_for, paint, safe, table
+from memories.cli.output import DIM, GREEN, YELLOW, emit, note, paint, safe, table
 from memories.core.urls import local_path
 from memories.errors import InvalidInput, MemoriesError
 from memories.guard.validate import OWN_FOLDERS, amount
-from memories.models import SHARED
 from memories.stores.records import Finding
 
 if TYPE_CHECKING:
@@ -160,10 +160,8 @@ def doctor(config: "Config", deep: bool, fix: bool, secrets: bool, salvage: str 
             from memories.write.turn_queue import lines_of
 
             examined.findings.extend(find_secrets(config, lines_of(config), bar))
-    answer = store_shapes.doctor_result(examined, fixed)
+    answer = complete_answer(store_shapes.doctor_result(examined, fixed))
     emit(answer, partial(_render_doctor, answer))
-    if examined.findings and config.sources["store"] == "flag":
-        note(f"To use these commands on this store, add:{options_for(SHARED)}")
     return 1 if examined.findings else 0
 
 

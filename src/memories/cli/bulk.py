@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar
 import click
 
 from memories.answers import shapes
+from memories.answers.advice import complete_commands
 from memories.cli.app import command, option
 from memories.cli.options import (
     ProgressBar,
@@ -35,7 +36,6 @@ from memories.cli.output import (
     emit_lines,
     is_terminal,
     note,
-    options_for,
     paint,
     record_change,
     safe,
@@ -106,15 +106,17 @@ def restate_each(
         head = f"{paint(GREEN, '✓')} {verb}"
         if shapes.is_unchanged(before, memory):
             head = f"{paint(YELLOW, '=')} unchanged"
-        return "\n".join([head, text.memory(memory), *wrap(safe(hint(*before_and_after)))])
+        return "\n".join([head, text.memory(memory), *wrap(safe(hint(before_and_after)))])
 
     def describe_in_short(before_and_after: "tuple[History, Memory]") -> str:
-        return compact.page(memories, before_and_after[1:], note=hint(*before_and_after))
+        return compact.page(memories, before_and_after[1:], note=hint(before_and_after))
 
     def shape(before_and_after: "tuple[History, Memory]") -> dict[str, Any]:
         return shapes.change_result(*before_and_after, remove_tags)
 
-    hint = partial(shapes.change_hint, remove_tags=remove_tags)
+    def hint(before_and_after: "tuple[History, Memory]") -> str:
+        return complete_commands(shapes.change_hint(*before_and_after, remove_tags))
+
     return for_each(selection, run, shape, describe, verb, describe_in_short)
 
 
@@ -225,10 +227,10 @@ def forget_where(
         if planned.counts.get("forget") and not confirm(text.forget_many_question(planned)):
             return 1
     run = partial(memories.forget_where, where, scope=scope, dry_run=dry_run)
-    return change_many(memories, run, show)
+    return change_many(run, show)
 
 
-def change_many(memories: "Memories", run: "Callable[[], Affected]", show: str | None) -> int:
+def change_many(run: "Callable[[], Affected]", show: str | None) -> int:
     """Change many memories and print the result; return the exit code."""
     limit = _SHOWN_BY_DEFAULT if show is None else parse_whole_number(show, _SHOW)
     if limit > MAX_LIMIT:
@@ -236,7 +238,7 @@ def change_many(memories: "Memories", run: "Callable[[], Affected]", show: str |
     begin_change()
     affected = run()
     record_change(f"{shapes.summarize(affected)}; running the command again does the rest")
-    undo = _undo(memories, affected)
+    undo = _undo(affected)
     answer = shapes.bulk_result(affected, undo, limit)
     emit(answer, partial(text.bulk_result, affected, undo, limit))
     note_copies(affected.also_in)
@@ -249,7 +251,7 @@ def note_copies(files: Sequence[str]) -> None:
         note(f"The erased records may still be in {', '.join(files)}")
 
 
-def _undo(memories: "Memories", affected: "Affected") -> str | None:
+def _undo(affected: "Affected") -> str | None:
     """Return the command that undoes a change; None if a rollback can't undo the change."""
     from shlex import quote
 
@@ -258,8 +260,7 @@ def _undo(memories: "Memories", affected: "Affected") -> str | None:
     if affected.undo_to is None:
         return None
     time = to_iso(affected.undo_to)
-    options = options_for(memories.namespace)
-    return f"memory rollback{options} --to {time} --where {quote(affected.undo_where)}"
+    return complete_commands(f"memory rollback --to {time} --where {quote(affected.undo_where)}")
 
 
 @command(
@@ -287,7 +288,7 @@ def rollback(
     --where, only memories that match, now or in any version since TIME, are rolled back. Exits 1 if
     some could not be rolled back.
     """
-    return change_many(memories, partial(memories.rollback, to, where=where, dry_run=dry_run), show)
+    return change_many(partial(memories.rollback, to, where=where, dry_run=dry_run), show)
 
 
 # --- new memories from lines ---

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from memories.answers import shapes
+from memories.answers.advice import options_for
 from memories.cli.app import Group, command, option
 from memories.cli.options import (
     Selection,
@@ -28,7 +29,6 @@ from memories.cli.output import (
     begin_change,
     emit,
     note,
-    options_for,
     record_change,
     safe,
 )
@@ -388,7 +388,7 @@ def _alias(
     if merge:
         renamed = {f"project={alias}": f"project={project}"}
         run = partial(memories.tag_where, None, rename_tags=renamed, dry_run=dry_run)
-        return change_many(memories, run, show)
+        return change_many(run, show)
     emit(
         {"alias": alias, "project": project},
         f"{safe(alias)} is now another name for {safe(project)}.",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from memories.answers import shapes
+from memories.answers.advice import options_for
 from memories.cli.app import command, completing, option
 from memories.cli.options import (
     CREATE_ID,
@@ -44,7 +45,6 @@ from memories.cli.output import (
     edit_text,
     emit,
     note,
-    options_for,
     record_change,
     safe,
     shorten,
@@ -280,7 +280,7 @@ def delete(
 
     check_selection(ids, key, where, dry_run)
     if where is not None:
-        return change_many(memories, partial(memories.delete_where, where, dry_run=dry_run), show)
+        return change_many(partial(memories.delete_where, where, dry_run=dry_run), show)
     selection = select(memories, ids, key, project)
     shape = partial(shapes.delete_result, memories)
     return for_each(selection, memories.delete, shape, partial(_deletion, memories), "deleted")

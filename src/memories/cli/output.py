@@ -7,13 +7,13 @@ import errno
 import json
 import os
 import re
-import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO
 
+from memories.answers.advice import complete_answer, complete_commands, running_config
 from memories.errors import ConfigError, InvalidInput, MemoriesError, RequestError
 from memories.languages import escape_code, make_visible
 
@@ -56,7 +56,6 @@ class _Run:
         watched: The damage registers of the opened stores, each with its position when it was
             opened.
         notes: The printed notes.
-        store_option: The option `--store` as it was given, after a blank; empty if it wasn't.
     """
 
     def __init__(self) -> None:
@@ -64,7 +63,6 @@ class _Run:
         self.change: str | None = None
         self.watched: list[tuple[Damaged, int]] = []
         self.notes: set[str] = set()
-        self.store_option = ""
 
 
 _run: ContextVar[_Run] = ContextVar("run", default=_Run())  # noqa: B039 - `begin_run` replaces it
@@ -73,6 +71,7 @@ _run: ContextVar[_Run] = ContextVar("run", default=_Run())  # noqa: B039 - `begi
 def begin_run() -> None:
     """Reset the state for a new run."""
     _run.set(_Run())
+    running_config.set(None)
 
 
 def set_format(name: str) -> str:
@@ -82,37 +81,9 @@ def set_format(name: str) -> str:
 
 
 def configure(config: "Config") -> None:
-    """Use the format that the settings name, and remember which store an option named."""
+    """Use the format that the settings name, and remember the namespace and the store."""
     set_format(config.format)
-    if config.sources["store"] == "flag":
-        from memories.core.urls import without_password  # few commands name a store
-
-        _run.get().store_option = f" --store {shlex.quote(without_password(config.store))}"
-
-
-def options_for(namespace: str) -> str:
-    """Return the options that an advised command needs for a namespace of this run's store."""
-    from memories.models import SHARED
-
-    option = "" if namespace == SHARED else f" -n {shlex.quote(namespace)}"
-    return f"{option}{_run.get().store_option}"
-
-
-def complete_commands(advice: str, namespace: str | None = None) -> str:
-    """Return advice whose commands have the options of `options_for`.
-
-    Args:
-        advice: A hint or an error. It stays unchanged if it names a store itself.
-        namespace: The namespace; None if it is unknown, or not the same for all commands.
-    """
-    options = options_for(namespace or "shared")
-    if not options or " --store " in advice:
-        return advice
-    commands = (
-        "confirm|create|doctor|get|list|log|reembed|restore|tidy|update|verify|"
-        "review(?: accept| edit| list| reject)?|scratchpad (?:pin|rebuild|show)"
-    )
-    return re.sub(rf"\bmemory (?:{commands})\b", lambda found: f"{found[0]}{options}", advice)
+    running_config.set(config)
 
 
 def shows_text() -> bool:
@@ -282,10 +253,7 @@ def emit(
     if callable(render):
         render = render()
     elif render is None:
-        if "hint" in answer:
-            hint = complete_commands(answer["hint"], answer.get("namespace"))
-            answer = {**answer, "hint": hint}
-        render = _to_json(answer, stream.isatty())
+        render = _to_json(complete_answer(answer), stream.isatty())
     if render:
         say(render, stream)
 
@@ -296,7 +264,7 @@ def emit_lines(
     """Print responses, one per line: as JSON, or as the text that `text` returns."""
     is_text = _run.get().format in ("text", "compact")
     render = text if is_text else partial(_to_json, indented=False)
-    say("\n".join(map(render, answers)))
+    say("\n".join(map(render, map(complete_answer, answers))))
 
 
 def with_note(head: str, note: str | None) -> str:
@@ -311,7 +279,7 @@ def note(message: str) -> None:
         return
     notes.add(message)
     lines: list[str] = []
-    for line in map(safe, message.split("\n")):
+    for line in map(safe, complete_commands(message).split("\n")):
         # An indented line is a command, which must not be wrapped.
         lines += [line] if line.startswith("  ") else wrap(line, 0, sys.stderr)
     say("\n".join(lines), sys.stderr)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from memories.answers import shapes
+from memories.answers.advice import complete_commands, options_for
 from memories.cli.app import Group, command, option
 from memories.cli.bulk import NOT_STORED
 from memories.cli.options import (
@@ -33,7 +34,6 @@ from memories.cli.output import (
     edit_text,
     emit,
     note,
-    options_for,
     record_change,
     require_person,
     safe,
@@ -527,7 +527,7 @@ def _render_proposals(answer: Mapping[str, Any]) -> str:
     if answer.get("withheld"):
         withheld = amount(answer["withheld"], "proposal", "proposals")
         lines.append(f"TIDY_COMMAND withheld {withheld}.")
-    lines.append("To decide: memory review" if rows else "Nothing to tidy.")
+    lines.append(complete_commands("To decide: memory review") if rows else "Nothing to tidy.")
     return "\n".join(lines)
 
 

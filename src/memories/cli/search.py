@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from memories.answers import shapes
+from memories.answers.advice import complete_commands
 from memories.cli.app import command, completing, option
 from memories.cli.options import (
     Selection,
@@ -298,7 +299,7 @@ def _change_tags(
     else:
         change = {"rename_tags": _parse_renames(memories, verb, names)}
     run = partial(memories.tag_where, where, **change, dry_run=dry_run)
-    return change_many(memories, run, show)
+    return change_many(run, show)
 
 
 def _parse_renames(memories: "Memories", verb: str, names: Sequence[str]) -> dict[str, str]:
@@ -378,7 +379,8 @@ def _render_verification(result: "Verification") -> str:
     counted = [f"{count} {word}" for word, count in result.counts.items() if count]
     parts.append(f"{', '.join(counted)}." if counted else "No memory here has an anchor.")
     if result.doubtful:
-        parts.append("What to do: memory update ID TEXT, memory delete ID, or memory confirm ID")
+        remedies = "What to do: memory update ID TEXT, memory delete ID, or memory confirm ID"
+        parts.append(complete_commands(remedies))
     return "\n\n".join(parts)
 
 

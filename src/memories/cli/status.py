@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from memories.answers import store_shapes
+from memories.answers.advice import complete_commands
 from memories.cli.app import command, option
 from memories.cli.options import (
     filtered_by,
@@ -70,7 +71,7 @@ def status(memories: "Memories") -> int:
     except SystemFault as exc:
         message = str(exc)
         answer = store_shapes.unreachable(memories.config.store, message)
-        emit(answer, f"unhealthy: {message}", stream=sys.stderr)
+        emit(answer, f"unhealthy: {complete_commands(message)}", stream=sys.stderr)
         return 1
     problem = store_shapes.describe_problem(state) or _why_not_creatable(state.store)
     emit(store_shapes.status(state, problem), partial(_render_status, state, problem))
@@ -105,7 +106,9 @@ def _render_status(state: "Status", problem: str) -> str:
     if not problem and not state.schema_version:
         store += " (not created yet; the first memory creates it)"
     rows = {
-        "status": f"unhealthy: {safe(problem)}" if problem else paint(GREEN, "healthy"),
+        "status": f"unhealthy: {safe(complete_commands(problem))}"
+        if problem
+        else paint(GREEN, "healthy"),
         "store": store,
         "memories": f"{state.memory_count} in {', '.join(state.namespaces_read)}",
     }
@@ -113,7 +116,7 @@ def _render_status(state: "Status", problem: str) -> str:
         rows["turns"] = str(state.turn_count)
     rows["deleted"] = str(state.deleted_count)
     if state.pending_count:
-        rows["pending"] = f"{state.pending_count}; to review: memory review"
+        rows["pending"] = f"{state.pending_count}; to review: {complete_commands('memory review')}"
     if state.without_vector_count:
         rows["no vector"] = f"{state.without_vector_count} (found by words only)"
     rows["embedder"] = state.embedder

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from memories.answers.advice import complete_commands
 from memories.answers.fields import MEMORY
 from memories.answers.shapes import (
     HINT_OUTDATED,
@@ -24,7 +25,6 @@ from memories.cli.output import (
     DIM,
     GREEN,
     YELLOW,
-    complete_commands,
     count_kinds,
     cut_around,
     fold,
@@ -100,7 +100,7 @@ def _cell(value: object) -> str:
 
 def create_result(created: "Created") -> str:
     """Return the result of a create: one line if the memory was stored or already existed."""
-    hint = safe(complete_commands(hint_of(created), getattr(created.memory, "namespace", None)))
+    hint = safe(complete_commands(hint_of(created)))
     if created.memory is None:
         head = "✗ not stored: very similar to" if created.duplicates else "✗ not stored"
         lines = [paint(YELLOW, head)]
@@ -114,7 +114,7 @@ def create_result(created: "Created") -> str:
     if created.corrects and created.stored:
         newer, older = created.memory.id[:CREATED_ID], created.corrects[:CREATED_ID]
         advice = f"both true? memory update {newer} --not-corrects {older}"
-        lines.append(paint(DIM, f"  {complete_commands(advice, created.memory.namespace)}"))
+        lines.append(paint(DIM, f"  {complete_commands(advice)}"))
     if others := created.replaceable:
         lines.append(paint(YELLOW, "To replace one of these, add --supersedes ID:"))
         lines += [
@@ -147,7 +147,7 @@ def _outcome(created: "Created", record: Memory) -> list[str]:
     if record.suspicious and created.stored:
         parts.append(_with_suspicion("", record.suspicious))
     if record.pending:
-        parts.append(f"{WAITS}: memory review")
+        parts.append(f"{WAITS}: {complete_commands('memory review')}")
     return parts
 
 
@@ -313,8 +313,7 @@ def rivals(record: "Rivals") -> str:
 
 def _similar_line(record: "Similar", label: str) -> str:
     """Return a memory on one line, with a label and a description of the difference, if any."""
-    remark = f"{label}: {record.difference}" if record.difference else label
-    return _line(record.id, record.content, remark)
+    return _line(record.id, record.content, ": ".join(filter(None, (label, record.difference))))
 
 
 def accept_result(reviews: "Sequence[Reviewed]", *, dry_run: bool) -> str:
@@ -347,7 +346,7 @@ def _render_waiting(review: "Reviewed") -> list[str]:
         _line(similar.id, similar.content, f"{similar.similarity:.2f} similar")
         for similar in review.duplicates
     ]
-    hint = complete_commands(hint_left(review, review.id[:SHORT_ID]), review.memory.namespace)
+    hint = complete_commands(hint_left(review, review.id[:SHORT_ID]))
     return [head, *duplicates, *(f"  {paint(YELLOW, part)}" for part in wrap(hint, 2))]
 
 
@@ -355,6 +354,7 @@ def reject_result(reviews: "Sequence[Reviewed]", *, dry_run: bool) -> str:
     """Return the result of rejecting memories."""
     verb = "Would reject" if dry_run else "Rejected"
     head = f"{verb} {len(reviews)}; memory restore ID puts one back in the review queue."
+    head = complete_commands(head)
     return "\n".join([head, *(_line(review.id, review.memory.content) for review in reviews)])
 
 
@@ -485,7 +485,7 @@ def _block(place: int | None, content: str, details: str, name: str, words: froz
     lines = mark_lines(content, indent).split("\n")
     shown = paint(BOLD, "\n".join(lines))
     if len(lines) > MAX_LINES and is_terminal():
-        shown = cut_around(lines, words, f"memory get {safe(name)}", indent)
+        shown = cut_around(lines, words, f"{complete_commands('memory get')} {safe(name)}", indent)
     folded = f"\n{indent}    ".join(fold(safe(details), len(indent) + 4))
     return f"{number}{shown}\n{indent}{paint(DIM, folded)}\n{indent}{paint(DIM, safe(name))}"
 

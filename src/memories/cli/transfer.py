@@ -15,14 +15,13 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from memories.answers import store_shapes
+from memories.answers.advice import complete_commands, options_for
 from memories.cli.app import check_path, command, option
 from memories.cli.options import ProgressBar, no_redact_option
 from memories.cli.output import (
     begin_change,
-    complete_commands,
     emit,
     note,
-    options_for,
     record_change,
     safe,
 )
@@ -310,12 +309,15 @@ def _describe_source(name: str, path: Path, bar: ProgressBar) -> dict[str, Any] 
             row |= store_shapes.kind_counts(counts)
             if not counts.turns and not counts.memories:
                 return None
-    return row | {"command": f"memory import {name} {shlex.quote(str(path))}"} if files else None
+    command = f"{complete_commands('memory import')} {name} {shlex.quote(str(path))}"
+    return row | {"command": command} if files else None
 
 
 def _render_sources(rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
-        return "Found nothing in the usual places; give a file or folder: memory import PATH"
+        return complete_commands(
+            "Found nothing in the usual places; give a file or folder: memory import PATH"
+        )
     lines = []
     for row in rows:
         if "error" in row:

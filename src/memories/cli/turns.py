@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from memories.answers import conversation_shapes
+from memories.answers.advice import complete_commands
 from memories.cli.app import Group, command, option
 from memories.cli.options import (
     compact,
@@ -267,7 +268,8 @@ def _render_turns(
         try:
             memories.conversation(conversation, as_of=as_of)
         except NotFound as exc:
-            return f"{exc} ({conversation}); run memory turns list to see the conversations"
+            turns_list = complete_commands("memory turns list")
+            return f"{exc} ({conversation}); run {turns_list} to see the conversations"
     return text.turns(turns)
 
 

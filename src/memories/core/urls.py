@@ -1,6 +1,11 @@
 """URLs of stores and services: local paths, loopback hosts, and masking of secrets."""
 
+import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from memories.settings import Config
 
 _LOCAL_SCHEMES = ("sqlite", "files", "qdrant")
 
@@ -90,3 +95,12 @@ def _mask_user(head: str) -> str:
         return f"{scheme}://{name}:***@{host}"
     # A user name without a password may be a token, except in a PostgreSQL URL.
     return f"{scheme}://{name if scheme.startswith('postgres') else '***'}@{host}"
+
+
+def store_option(config: "Config") -> str:
+    """Return the option `--store` that the running command was given, after a blank and without a
+    password; empty if it wasn't.
+    """
+    if config.sources["store"] != "flag":
+        return ""
+    return f" --store {shlex.quote(without_password(config.store))}"

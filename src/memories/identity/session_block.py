@@ -15,6 +15,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from memories.context import fence
+from memories.core.urls import store_option
 from memories.errors import InvalidInput
 from memories.guard.origin import CAPTURED, IMPORTED
 from memories.guard.validate import shown
@@ -79,6 +80,7 @@ class BlockRequest(NamedTuple):
         client: How the agent reaches its memory.
         max_per_writer: The maximum number of shared memories by any one writer; None for no limit.
         is_partial: Whether the user may have given only the end of the project's name.
+        store_option: The option `--store` for the commands in the block; see `core.urls`.
     """
 
     namespace: str
@@ -87,6 +89,7 @@ class BlockRequest(NamedTuple):
     client: str
     max_per_writer: int | None
     is_partial: bool = False
+    store_option: str = ""
 
     @classmethod
     def of(cls, config: "Config", project: str | None, budget: int, client: str) -> Self:
@@ -99,7 +102,10 @@ class BlockRequest(NamedTuple):
             raise InvalidInput(
                 f'client must be {", ".join(CLIENTS[:-1])} or {CLIENTS[-1]}, not "{shown(client)}"'
             )
-        return cls(config.namespace, project, budget, client, config.context_max_per_writer)
+        return cls(
+            config.namespace, project, budget, client, config.context_max_per_writer,
+            store_option=store_option(config),
+        )  # fmt: skip
 
 
 def block(memories: "Memories", *, project: str | None, budget: int, client: str = "shell") -> str:
@@ -410,6 +416,7 @@ class _Page(NamedTuple):
     def _capabilities(self) -> Iterable[str]:
         namespace, client = self.request.namespace, self.request.client
         option = "" if namespace == SHARED else f" -n {namespace}"
+        option += self.request.store_option
         if self.is_degraded:
             yield (
                 "- The memory store can't be reached now: only the memories shown here are known, "

@@ -14,6 +14,7 @@ from memories.languages.text import (
     significant_tokens,
     tokens,
 )
+from memories.models import SHARED
 from memories.read import versions
 from memories.scratchpad.entries import (
     Entry,
@@ -173,7 +174,8 @@ def record_of(entry: Entry, now: datetime) -> Record:
     text = entry.content
     if entry.cut is not None:
         more = entry.cut - len(text)
-        text = f"{text}… ({more} more characters; memory get {entry.id} shows them)"
+        option = "" if entry.namespace in ("", SHARED) else f" -n {entry.namespace}"
+        text = f"{text}… ({more} more characters; memory get {entry.id}{option} shows them)"
     return Record(
         Ref(Collection.MEMORY, entry.namespace, entry.id, max(1, entry.version)),
         text,
