@@ -149,7 +149,10 @@ class Memories:
 
     def _write_as(self, client: tuple[str, str] | None) -> None:
         """Log all writes through this object, and stamp them with a client's origin."""
-        self._client = client
+        self._client = None
+        if client is not None:
+            secrets = self.config.redactor().secrets
+            self._client = (secrets(client[0]).text, secrets(client[1]).text)
         self._origins: dict[str | None, Origin] = {}
         vars(self).pop("_store", None)
         self._scratchpads.writer = self._writer
@@ -585,7 +588,10 @@ class Memories:
         """
         from memories.write import many
 
-        tagging = many.Tagging(tags or {}, remove_tags, rename_tags or {})
+        redactor = self.config.redactor()
+        new_tags, _ = redactor.pairs(tags or {})
+        renamed = {old: redactor.text(new, "tag").text for old, new in (rename_tags or {}).items()}
+        tagging = many.Tagging(new_tags, remove_tags, renamed)
         selector = self._selector(where)
         return many.retag(self._lookup, self.embedder, selector, tagging, dry_run=dry_run)
 
@@ -1402,7 +1408,8 @@ class Memories:
         branch = place.branch if place else None
         if branch not in self._origins:
             identity = self.config.identity or self.namespace
-            self._origins[branch] = origin(self._channel, identity, self._client, branch)
+            clean = branch and self.config.redactor().secrets(branch).text
+            self._origins[branch] = origin(self._channel, identity, self._client, clean)
         return self._origins[branch]
 
     def _find_copies(self) -> tuple[str, ...]:

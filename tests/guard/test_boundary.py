@@ -22,6 +22,7 @@ from memories.config import load_config
 from memories.context.gateway import MemoryGateway
 from memories.context.memory import AgentMemory
 from memories.errors import ConfigError
+from memories.guard.origin import Place
 
 
 class Answer(NamedTuple):
@@ -112,6 +113,59 @@ def test_a_conversation_is_not_named_by_a_secret(memories: Memories, home: Path)
     ) as refused:
         memories.add_turns(f"about {planted}", ["Hello"])
     assert planted not in str(refused.value)
+    assert held(home, planted) == []
+
+
+def test_a_source_does_not_name_a_secret(memories: Memories, home: Path) -> None:
+    planted = secret()
+    with pytest.raises(InvalidInput, match="source contains what looks like a secret") as refused:
+        memories.create("The sky is blue", source=f"{planted}#1")
+    assert planted not in str(refused.value)
+    assert held(home, planted) == []
+    assert memories.create("The sky is blue", source=planted, redact=False).stored
+
+
+def test_tags_of_many_memories_keep_no_secret(memories: Memories, home: Path) -> None:
+    planted = secret()
+    made = _create(memories, tags={"a": "b", "c": "d"})
+    memories.tag_where(None, tags={f"tag-{planted}": planted})
+    memories.tag_where(None, rename_tags={"a": f"a-{planted}", "c=d": f"c={planted}"})
+    memories.close()
+    assert held(home, planted) == []
+    assert len(memories.get(made.id).tags) == 3  # type: ignore[attr-defined]
+
+
+def by_client(planted: str, store: str | None = None) -> Memories:
+    """Return the memories of a client whose name and branch contain a secret."""
+    place, client = Place("shop", f"fix/{planted}"), (f"agent {planted}", "1")
+    return Memories(store, embedder="fake", channel="mcp", client=client, place=lambda: place)
+
+
+def test_origins_keep_no_secret(home: Path) -> None:
+    planted = secret()
+    with by_client(planted) as memories:
+        origin = _create(memories).memory.origin  # type: ignore[attr-defined]
+        _turn(memories)
+    assert (origin.by, origin.branch) == (
+        "agent [redacted:github_token]",
+        "fix/[redacted:github_token]",
+    )
+    assert held(home, planted) == []
+
+
+def test_an_import_keeps_no_secret_of_an_origin(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted = secret()
+    exported = tmp_path / "export.jsonl"
+    with monkeypatch.context() as patch:
+        patch.setenv("REDACT", "off")
+        with by_client(planted, f"sqlite:///{tmp_path}/other.db") as memories:
+            origin = _create(memories).memory.origin  # type: ignore[attr-defined]
+        run("export", "--output", str(exported), "--store", f"sqlite:///{tmp_path}/other.db")
+    assert (origin.by, origin.branch) == (f"agent {planted}", f"fix/{planted}")
+    (home / "events.jsonl").unlink()
+    assert json.loads(run("import", str(exported)).stdout)["imported"] == 1
     assert held(home, planted) == []
 
 

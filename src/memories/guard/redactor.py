@@ -126,13 +126,13 @@ class Redactor(NamedTuple):
         public = without_private(text)
         if public.kinds and not public.text.strip():
             raise InvalidInput(f"{name} is entirely private; there is nothing to store")
-        if self.mode == "off":
-            return public
         redacted = self.secrets(public.text)
         return Redacted(redacted.text, (public.kinds + redacted.kinds)[:MAX_NAMED])
 
     def secrets(self, text: str) -> Redacted:
         """Return a text without secrets; parts marked as private are kept."""
+        if self.mode == "off":
+            return Redacted(text, ())
         return redact(text, personal=self.mode == "pii", user_rules=self.user_rules)
 
     def pairs(self, tags: Mapping[str, str]) -> tuple[Mapping[str, str], tuple[str, ...]]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Generator, Iterable, Iterator, 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memories.errors import InvalidInput
-from memories.guard.origin import CONTINUED, HELD, IMPORT, PART, is_reserved, tags_of
+from memories.guard.origin import CONTINUED, HELD, IMPORT, PART, tags_of
 from memories.models import PENDING
 from memories.read.conversations import ABOUT
 from memories.read.versions import LINK, NOT_CORRECTED
@@ -198,7 +198,7 @@ def _without_secrets(record: Record, redactor: "Redactor") -> Record:
     """Return a record without secrets; the same object if it contains none."""
     redactor.refuse(record.ref.group, "the name of a conversation or a memory")
     text, kinds = redactor.text(record.text)
-    tags, tag_kinds = redactor.pairs(tags_of(record.labels))
+    labels, label_kinds = redactor.pairs(record.labels)
     scope, separator, name = (record.key or "").rpartition("\x1f")
     key_name = "key" if record.ref.collection is Collection.MEMORY else "message id"
     key, key_kinds = redactor.name(name, key_name)
@@ -209,18 +209,17 @@ def _without_secrets(record: Record, redactor: "Redactor") -> Record:
     if data_kinds:
         fields = {**fields, "data": data}
     ended_by, end_kinds = redactor.text(record.ended_by or "")
-    reserved = {name: value for name, value in record.labels.items() if is_reserved(name)}
     original = record._replace(vectors=None)
     clean = original._replace(
         text=text,
-        labels={**tags, **reserved},
+        labels=labels,
         key=record.key and f"{redactor.text(scope).text}{separator}{key}",
         fields={**record.fields, **fields},
         ended_by=record.ended_by and ended_by,
     )
     if clean == original:
         return record
-    all_kinds = (*kinds, *tag_kinds, *key_kinds, *field_kinds, *data_kinds, *end_kinds)
+    all_kinds = (*kinds, *label_kinds, *key_kinds, *field_kinds, *data_kinds, *end_kinds)
     return clean._replace(
         fields={**clean.fields, "redacted": " ".join(all_kinds)},
         vectors=record.vectors if text == record.text else None,  # computed from the old text

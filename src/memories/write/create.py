@@ -157,6 +157,8 @@ def _redact(draft: Draft, redactor: "Redactor") -> tuple[Draft, list[str]]:
         data, data_kinds = redactor.data(draft.data)
         draft = replace(draft, data=data)
         all_kinds += data_kinds
+    if draft.source is not None:  # like the conversation that it names
+        redactor.refuse(draft.source, "source")
     return draft, all_kinds
 
 
