@@ -41,6 +41,9 @@ from memories.stores.protocol import Store, refuse_other_model
 from memories.stores.records import Candidate, Collection, Filter, Record, Ref
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from memories.anchors.judge import Judge
     from memories.embedders import Embedder
 
@@ -402,6 +405,9 @@ def put_newer_first(
         return list(ranking)
     records = [gathered.candidates[ranked.row].record for ranked in best]
     ages = [ranked.features.age_days for ranked in best]
+    vectors: Mapping[Ref, NDArray[np.float32]] = {}
+    if query.embedder is not None:
+        vectors = store.vectors([record.ref for record in records])
     ordered = list(ranking)
     # Both are indexes into `best`. Each pair comes in both orders; the ages leave at most one.
     for old, new in permutations(range(len(best)), 2):
@@ -409,7 +415,7 @@ def put_newer_first(
         is_strong = best[new].score >= NEWER_SHARE * best[old].score
         if not is_below or not is_strong or ages[new] >= ages[old]:
             continue
-        if _may_replace(store, query, records[new], records[old]):
+        if _may_replace(query, records[new], records[old], vectors):
             ordered.remove(best[new])
             ordered.insert(ordered.index(best[old]), best[new])
     if ordered != list(ranking):
@@ -430,19 +436,20 @@ def _is_examined(ranked: Ranked, gathered: Gathered) -> bool:
     return is_memory and not is_fixed and ranked.dropped in ("", BEYOND_LIMIT)
 
 
-def _may_replace(store: Store, query: Query, newer: Record, older: Record) -> bool:
+def _may_replace(
+    query: Query, newer: Record, older: Record, vectors: Mapping[Ref, "NDArray[np.float32]"]
+) -> bool:
     if newer.ref.namespace != older.ref.namespace or has_expired(newer, query.judged_at):
         return False
     if is_corrected(newer, query.judged_at):
         return False
     if newer.labels.get("project") != older.labels.get("project"):
         return False
-    similarity = space = new_vectors = None
-    if query.embedder is not None:
-        vectors = store.vectors([newer.ref, older.ref])
-        if len(vectors) == 2:
-            new_vectors, space = vectors[newer.ref], query.embedder.space
-            similarity = float((new_vectors @ vectors[older.ref].T).max())
+    similarity = None
+    new_vectors, old_vectors = vectors.get(newer.ref), vectors.get(older.ref)
+    if new_vectors is not None and old_vectors is not None:
+        similarity = float((new_vectors @ old_vectors.T).max())
+    space = None if query.embedder is None else query.embedder.space
     return score_precedence(newer.text, older.text, similarity, space, new_vectors) > 0
 
 
