@@ -121,10 +121,13 @@ def test_time_zones_are_mixed_if_only_one_is_named(one: str, other: str, mixed: 
     assert mixes_zones(one, other) is mixed
 
 
-@pytest.mark.parametrize("day", ["2024-05-31", "20240531", "2024-W22-5"])
-def test_a_day_counts_to_its_end_however_it_is_written(day: str) -> None:
-    assert parse_time(day, NOW, end_of_day=True) - parse_time(day, NOW) == timedelta(
-        days=1, milliseconds=-1
+@pytest.mark.parametrize(
+    ("text", "days"),
+    [("2024-05-31", 1), ("20240531", 1), ("2024-W22-5", 1), ("2024-W22", 7), ("2024W22", 7)],
+)
+def test_a_day_or_week_counts_to_its_end_however_it_is_written(text: str, days: int) -> None:
+    assert parse_time(text, NOW, end_of_day=True) - parse_time(text, NOW) == timedelta(
+        days=days, milliseconds=-1
     )
 
 

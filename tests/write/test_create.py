@@ -98,6 +98,14 @@ def test_new_text_keeps_the_dates_that_are_not_given(
     assert (changed.version, changed.valid_until, changed.recheck_days) == (3, None, 7)
 
 
+def test_a_repetition_can_remove_the_dates(memories: Memories) -> None:
+    memories.create(FACT, valid_until="2027-01-01", recheck="7d")
+    created = memories.create(FACT, valid_until="", recheck="0d")
+    assert set(created.merged) == {"valid_until", "recheck"}
+    assert (created.memory.valid_until, created.memory.recheck_days) == (None, None)
+    assert memories.create(FACT, valid_until="", recheck=0).merged == ()
+
+
 def test_a_text_edited_in_review_keeps_the_dates(memories: Memories) -> None:
     accept(memories, "The sale runs", valid_until="2026-05-09", recheck="7d")
     [memory] = memories.list().memories

@@ -9,7 +9,7 @@ from memories.models import Moment
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
-_DATE_ONLY = re.compile(r"\d{4}-?\d{2}-?\d{2}|\d{4}-?W\d{2}(-?\d)?")
+_DATE_ONLY = re.compile(r"\d{4}-?\d{2}-?\d{2}|\d{4}-?W\d{2}(?P<weekday>-?\d)?")
 _AGO = re.compile(r"(\d{1,6})\s*(m|min|h|d|w|mo|y)(?:\s+ago)?")
 _IN_WORDS = re.compile(r"(\d{1,6}|an?)\s+(minute|hour|day|week|month|year)s?\s+ago", re.IGNORECASE)
 _WORD_UNITS = {
@@ -89,7 +89,7 @@ def parse_time(text: str, now: datetime, *, end_of_day: bool = False) -> datetim
     Args:
         text: The text. Without a time zone it is local time.
         now: The time from which "ago" counts back.
-        end_of_day: A day means its last millisecond instead of its first.
+        end_of_day: A day or week means its last millisecond instead of its first.
 
     Returns:
         An aware UTC time.
@@ -103,8 +103,10 @@ def parse_time(text: str, now: datetime, *, end_of_day: bool = False) -> datetim
         if ago:
             return now - int(ago[1]) * _AGO_UNITS[ago[2]]
         moment = datetime.fromisoformat(text)
-        if _DATE_ONLY.fullmatch(text) and end_of_day:
-            moment += timedelta(days=1, milliseconds=-1)
+        date = _DATE_ONLY.fullmatch(text)
+        if date and end_of_day:
+            is_week = "W" in text and date["weekday"] is None
+            moment += timedelta(days=7 if is_week else 1, milliseconds=-1)
         return moment.astimezone(UTC)
     except (ValueError, OverflowError):
         raise _not_a_time(text) from None

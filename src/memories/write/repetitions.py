@@ -137,7 +137,7 @@ def _find_new_anchors(record: Record, draft: Draft) -> dict[str, Any]:
         fields["anchors"] = both
     declared = versions.declared_fields(draft)
     for name, stored in (("valid_until", "valid_until"), ("recheck", "recheck_days")):
-        if declared.get(stored) not in (None, record.fields.get(stored)):
+        if stored in declared and declared[stored] != record.fields.get(stored):
             fields[name] = getattr(draft, name)
     return fields
 
