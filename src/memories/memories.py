@@ -243,7 +243,7 @@ class Memories:
                 `forget_turns` can erase the memory together with this source.
             force: Skip the duplicate check.
             redact: Remove secrets and the text in `<private>` tags; see the setting `redact`.
-            within: Keys of tags that distinguish memories, as `project` always does. The same text
+            within: Tag keys that distinguish memories, as `project` always does. The same text
                 is stored again if such a tag has a different value.
             anchors: The evidence that it is true, such as `docker-compose.yml::5433`; see
                 `anchors.grammar`. Each anchor must hold now in the project's working tree. If None,
@@ -281,7 +281,7 @@ class Memories:
             drafts: Drafts, or texts.
             force: Skip the duplicate check.
             redact: Remove secrets; see `create`.
-            within: Keys of tags that distinguish memories; see `create`.
+            within: Tag keys that distinguish memories; see `create`.
 
         Returns:
             The results, in order.
@@ -354,7 +354,7 @@ class Memories:
             content: The new text; None keeps the old one. If newer memories had corrected this one
                 and the new text gives a different value, it now corrects the last of them.
             tags: Tags to add or change.
-            remove_tags: Keys of tags to remove; unknown keys are ignored.
+            remove_tags: Tag keys to remove; unknown keys are ignored.
             redact: Remove secrets from the arguments; see `create`.
             not_corrects: The id of a memory that this one was wrongly assumed to correct. Both are
                 then considered true. This adds no version.
@@ -578,7 +578,7 @@ class Memories:
         Args:
             where: The expression; None for all memories.
             tags: Tags to set.
-            remove_tags: Keys of tags to remove.
+            remove_tags: Tag keys to remove.
             rename_tags: The new key for each old key, or the new `key=value` for each old one. If a
                 memory already has the new key, it keeps that key's value.
             dry_run: Change nothing; only return what would change.
@@ -679,7 +679,7 @@ class Memories:
                 it.
             user: The user in the conversation, one line; empty to remove it, None to keep it.
             tags: Tags to add or change.
-            remove_tags: Keys of tags to remove; unknown keys are ignored.
+            remove_tags: Tag keys to remove; unknown keys are ignored.
             redact: Remove secrets; see `create`.
 
         Raises:

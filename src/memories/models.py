@@ -330,7 +330,7 @@ class NamespaceCounts(NamedTuple):
         memory_count: The number of current memories.
         pending_count: The number of memories that await review.
         deleted_count: The number of deleted memories, which can be restored.
-        turn_count: The number of turns of conversations.
+        turn_count: The number of conversation turns.
         read: Whether the caller can read it.
     """
 

@@ -49,7 +49,8 @@ _NAMES = frozenset(
     PROJECT_DETECTION NAMESPACE_QUOTA SCRATCHPAD_SIZE PROMPT_TOKENS CAPTURE_PROJECTS
     TIDY_COMMAND""".split()
 )
-# Stores' clients read some of these themselves; libpq, for PostgreSQL, reads those with PG.
+# Stores' clients read some of these themselves; libpq, for PostgreSQL, reads those that start with
+# PG.
 _PREFIXES = (
     "MEMORY_", "EMBEDDER", "CONTEXT_", "CHROMA", "FILE_MIGRATE_", "QDRANT_", "CODEX_", "CLINE_",
     "XDG_", "LC_", "SSL_", "PG",

@@ -308,7 +308,7 @@ def test_a_call_that_waits_too_long_after_the_client_has_left_is_refused(
             assert server.process.returncode == 0
     [answer] = [json.loads(line) for line in out.splitlines()]
     assert (answer["id"], answer["error"]["code"]) == (99, -32603)
-    assert "the client has left" in answer["error"]["message"]
+    assert "the client has disconnected" in answer["error"]["message"]
 
 
 NO_MESSAGES: dict[str, tuple[bytes, int, int | str | None]] = {

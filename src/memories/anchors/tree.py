@@ -150,7 +150,7 @@ class WorkingTree:
             for part in parts:
                 status = os.stat(part, dir_fd=folder, follow_symlinks=False)
                 if stat.S_ISLNK(status.st_mode):
-                    raise _Refused("leads through a symbolic link, which is not followed")
+                    raise _Refused("goes through a symbolic link, which is not followed")
                 inner = os.open(part, _FOLDER, dir_fd=folder)
                 os.close(folder)
                 folder = inner

@@ -1,8 +1,8 @@
 """The fields of memories, turns, versions and hits: one table for all output and the docs.
 
-To show a field that the records of memories have, add an attribute to `models.Memory`, read it from
-the record in `versions.to_memory`, and add a row to `MEMORY` here. CONTRIBUTING.md lists what else
-to change so that writers can set it.
+To expose a field that memory records already have, add an attribute to `models.Memory`, read it
+from the record in `versions.to_memory`, and add a row to `MEMORY` here. CONTRIBUTING.md lists what
+else to change so that writers can set it.
 """
 
 from collections.abc import Callable, Mapping

@@ -32,7 +32,7 @@ _GROUPS = {
         "forget": ("memories", "Permanently erase a memory with all its versions."),
     },
     "Conversations": {
-        "turns": ("turns", "Add, read and erase the turns of conversations."),
+        "turns": ("turns", "Add, read and erase conversation turns."),
     },
     "Agents": {
         "context": ("turns", "Build the prompt for a model's answer to a message."),

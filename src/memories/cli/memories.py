@@ -146,7 +146,7 @@ def create(
     if content is None:
         raise click.UsageError("Missing argument 'CONTENT'.")
     content = read_argument(content, "content")
-    # With an id, a create that is retried after a server's answer was lost stores nothing twice.
+    # The id prevents a duplicate if the command is retried after a server's response was lost.
     draft = replace(draft, content=content, id=CREATE_ID.get() or None)
     begin_change()
     try:

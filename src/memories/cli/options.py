@@ -33,7 +33,7 @@ _NOTED = (
 )  # other commands call methods that record their own events
 _TYPES = ("preference", "fact", "observation", "project", "decision")
 _MAX_ID_BYTES = 4_194_304
-_COMPLETED = {"conversation": "conversations"}  # kind of names offered as values of a filter
+_COMPLETED = {"conversation": "conversations"}  # the kind of name offered as a filter value
 
 # The function that opens a run's memory, and the id for the memory that `create` stores. `__main__`
 # sets both if it runs a command for a client, and only the id if a server's response was lost and

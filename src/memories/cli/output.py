@@ -210,7 +210,7 @@ def watch(damaged: "Damaged") -> None:
 def report_damage(code: object) -> object:
     """Print a note on any damaged records that were left out; return the exit code.
 
-    If there are any, the exit code 0 becomes `DAMAGED`.
+    If there are any, exit code 0 becomes `DAMAGED`.
     """
     findings = _left_out()
     if not findings:

@@ -138,8 +138,8 @@ def history(
 ) -> None:
     """Show every version of a memory, oldest first.
 
-    Deleted memories have a history too. --as-of ends the history at that time. --diff shows the
-    words that each version kept, removed and added.
+    Deleted memories have a history too. --as-of ends the history at the given time. --diff shows
+    the words that each version kept, removed and added.
     """
     if diff and fields is not None:
         raise InvalidInput("--diff and --fields can't be combined; omit one of them")

@@ -56,7 +56,7 @@ _tags_option = partial(option, "--tag", "-t", "tag", metavar="KEY=VALUE", multip
     epilog='memory turns add standup "We ship on Friday" --speaker Ann\nmemory turns tail standup',
 )
 def turns() -> None:
-    """Add, read and erase the turns of conversations.
+    """Add, read and erase conversation turns.
 
     To search conversations: memory search QUERY --in history.
     """

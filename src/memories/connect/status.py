@@ -261,7 +261,7 @@ _SERVER_SECONDS = 20.0  # the limit of Codex; other hosts wait longer
 _FIRST_START_SECONDS = 3.0  # a slower start probably compiled modules, so measure a second start
 _MORE_SECONDS = ("--seconds", "10")  # lets a slow hook finish, so that it can be timed
 _HOOK_SECONDS = 15.0
-_CHECKED_EVENTS = ("session-start", "user-prompt")  # hooks of other events give the agent nothing
+_CHECKED_EVENTS = ("session-start", "user-prompt")  # hooks for other events give agents nothing
 _PROMPT = "what do you remember about this project?"
 _STATUS = "memory://status"
 

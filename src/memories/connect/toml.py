@@ -122,7 +122,7 @@ def _starts(lines: Sequence[str], at: int, table: Table, *, inside: bool) -> boo
 
 
 def _names(line: str) -> Table | None:
-    """Return the name of the table that a line starts, by its parts; None if it starts none."""
+    """Return the parts of the name of the table that a line opens; None if it opens no table."""
     if not line.lstrip(" \t").startswith("["):
         return None
     try:

@@ -1,5 +1,5 @@
-"""Pure functions that decide which turns and memories may enter a context unasked, and say why the
-others may not.
+"""Pure functions that decide which turns and memories may enter a context automatically, and say
+why the others may not.
 """
 
 from collections import Counter

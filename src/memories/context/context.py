@@ -69,9 +69,9 @@ class ContextBuilder:
             token_budget: The maximum number of tokens in the formatted context; None for no limit.
             count_tokens: Returns the number of tokens that a text has for the model that reads it.
                 [default: an upper bound for today's tokenizers; see `estimate_tokens`]
-            admission: What may enter a context unasked. [default: no texts that may be instructions
-                to a model, no tool turns, at most 3 memories and 3 recalled turns by any one other
-                writer]
+            admission: What may enter a context automatically. [default: no texts that may be
+                instructions to a model, no tool turns, at most 3 memories and 3 recalled turns by
+                any one other writer]
             recall_n: The number of earlier turns to recall, 0 to 200; 0 for none. More are recalled
                 if the budget is large.
             shares: How the budget is divided among the last turns, the recalled turns, and the

@@ -271,7 +271,7 @@ def _write(home: Path, lines: bytes) -> None:
             raise OSError(errno.EINVAL, "it is a pipe or a device, not a file")
         written = os.write(fd, lines)  # one call, so that the lines of two writers never mix
         if written < len(lines):
-            raise OSError(errno.ENOSPC, "only a part of a line could be written: the disk is full")
+            raise OSError(errno.ENOSPC, "only part of a line could be written: the disk is full")
         if status.st_size > MAX_BYTES:
             _rotate(home, fd)
     finally:

@@ -262,7 +262,7 @@ def has_long_word(text: str) -> bool:
 
 
 def _find_encoded(text: str, rule_set: RuleSet) -> list[Secret]:
-    """Return the base64 tokens that decode to a text with a secret."""
+    """Return the base64 tokens that decode to text that contains a secret."""
     if not has_long_word(text):
         return []
     secrets: list[Secret] = []

@@ -68,7 +68,7 @@ class Part(NamedTuple):
         tokens: An upper bound on its tokens.
         milliseconds: How long it took to produce the text.
         lines: The memories that were considered; the shown ones come first.
-        turns: The recalled turns of conversations.
+        turns: The recalled conversation turns.
         silence: Why hooks don't even look for memories, as a key: `command`, `switch` or `empty`.
             An empty text if they do.
         error: Why the store did not respond and the scratchpad was used; empty if the store

@@ -127,7 +127,7 @@ class Progress:
         self.forgotten_at: int = fields.get(FORGOTTEN, 0)
 
     def save(self) -> None:
-        """Replace the file, with the key names from earlier versions."""
+        """Replace the file, using the key names from earlier versions."""
         files.private_folder(str(self._file.parent.parent))
         files.private_folder(str(self._file.parent))
         fields = {

@@ -44,7 +44,7 @@ from memories.write.turn_queue import RetryQueue, files_of
 _ALL = (*SEARCHED, Collection.LOG)
 _MAX_GROUPS = 10_000_000
 _MAX_ENTRIES = 1_000  # at most this many log entries from one millisecond are compared
-_MAX_SHOWN = 20  # maximum number of tags shown, and likewise of writers and of conflicts
+_MAX_SHOWN = 20  # maximum number of tags shown; also of writers, and of conflicts
 _QUEUE_SUFFIXES = ("", ".refused", ".new", ".refused.new", ".lock", ".drain.lock")
 
 
@@ -57,7 +57,7 @@ class Contents(NamedTuple):
         pending_count: The number of memories that await review.
         deleted_count: The number of deleted memories, which can be restored.
         version_count: The number of versions of all memories.
-        turn_count: The number of turns of conversations. Each part of a long message is counted.
+        turn_count: The number of conversation turns. Each part of a long message is counted.
         conversation_count: The number of conversations.
         key_count: The number of current memories with a key.
         queued_count: The number of turns waiting to be stored.

@@ -1,9 +1,9 @@
 """The block at the start of a session's prompt: the agent's identity, memories and abilities.
 
-Memories are shown as data: they appear between marks that contain a random number, each item starts
-on its own line, and no item can close or escape the marks. Captured or imported memories that
-haven't been accepted are left out, since no person or agent decided to keep them and the block is
-shown in every session. The only exceptions are the notes of this agent's last sessions in this
+Memories are shown as data: they appear between markers that contain a random number, each item
+starts on its own line, and no item can close or escape the markers. Captured or imported memories
+that haven't been accepted are left out, since no person or agent decided to keep them and the block
+is shown in every session. The only exceptions are the notes of this agent's last sessions in this
 project, which have their own section. (Later prompts may recall an imported memory if it matches;
 it is then marked as imported.) Text that looks like instructions is always left out.
 """
@@ -211,7 +211,7 @@ def _names_of(project: str | None) -> list[str]:
 def _admit(
     entries: Iterable[Entry], request: BlockRequest, omitted: dict[str, list[Entry]]
 ) -> Iterator[Entry]:
-    """Yield the entries that may be shown unasked, and collect the others by reason."""
+    """Yield the entries that may be shown automatically, and collect the others by reason."""
     by_writer: Counter[str] = Counter()
     for entry in entries:
         is_own = entry.namespace == request.namespace

@@ -1,6 +1,6 @@
 """The MCP server's responses as text, which every client shows its model.
 
-Recalled texts are between marks, one record per line: several records as short rows, or a single
+Recalled texts are between markers, one record per line: several records as short rows, or a single
 record in full as JSON. Line breaks and markup in content are escaped (see `fence`), so content
 can't end its line or forge another line.
 """
@@ -312,9 +312,9 @@ def text(facts: Mapping[str, Any], groups: Mapping[str, Sequence[str]]) -> str:
 
 
 def fence_groups(**groups: Sequence[str]) -> str:
-    """Return groups of rows between marks that no content can forge.
+    """Return groups of rows between markers that no content can forge.
 
-    The marks contain a random number, drawn after all contents were written.
+    The markers contain a random number, drawn after all contents were written.
     """
     number = 100_000 + secrets.randbelow(900_000)
     lines: list[str] = []

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 PATIENCE = 0.5  # how long to wait for the model before searching by words
 LONGER = 10.0  # how long to wait for the model if a search by words finds nothing
 AGAIN_SECONDS = 60.0  # how long to wait before trying again to load a model
-LEAVING_SECONDS = 60.0  # how long running calls may continue after the client has left
-LAST_SECONDS = 2.0  # how long refusing the remaining calls may take after `LEAVING_SECONDS`
+LEAVING_SECONDS = 60.0  # how long running calls may continue after the client disconnects
+LAST_SECONDS = 2.0  # the time allowed for refusing the remaining calls after that
 STILL_LOADING = (
     "found by words only: the model is still loading; ask again in a second to search by meaning "
     "too"
@@ -139,7 +139,7 @@ def serve(config: Config, *, shared: bool = True, read_only: bool = False) -> No
         try:
             anyio.run(_run, built)  # `_run` waits for running calls, even after a failure
         except* BrokenPipeError:
-            pass  # the client has left
+            pass  # the client has disconnected
         except* OSError as exc:
             failures = [failure for failure in exc.exceptions if isinstance(failure, OSError)]
     for failure in failures:
@@ -321,12 +321,13 @@ async def lines(
             yield message
         else:
             await refuse(message)
-    # The client has left, so end the process even if a call is still waiting, perhaps for a lock.
+    # The client has disconnected, so end the process even if a call is still waiting, perhaps for a
+    # lock.
     timer = threading.Timer(LEAVING_SECONDS + LAST_SECONDS, os._exit, (0,))
     timer.daemon = True
     timer.start()
     for request in await waiting.end():
-        reason = "the client has left; this call may or may not have been completed"
+        reason = "the client has disconnected; this call may or may not have been completed"
         await refuse(_error(INTERNAL_ERROR, reason, request))
     waiting.is_over = True
 

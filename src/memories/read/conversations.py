@@ -253,7 +253,7 @@ def _conversations(
     filters: ConversationFilters,
     end: datetime | None,
 ) -> Iterator[Conversation]:
-    """Yield the conversations that have these last turns and match the filters."""
+    """Yield the conversations that end with these turns and match the filters."""
     for last in last_turns:
         where = _all_turns(last.ref.namespace, last.ref.group, end)
         for first in store.scan(where, limit=1):  # no turn if all were just removed

@@ -1,4 +1,4 @@
-"""Converts records to turns of conversations, and reads turns in pages.
+"""Converts records to conversation turns, and reads turns in pages.
 
 For memories see `versions`.
 """

@@ -30,8 +30,8 @@ class SearchFilters(TypedDict, total=False):
     """Search filters and bounds; all are optional.
 
     Attributes:
-        scope: `memories` (the default), `history` for the turns of conversations, or `all` for both
-            in one order.
+        scope: `memories` (the default), `history` for conversation turns, or `all` for both in one
+            order.
         conversation: Only turns in this conversation. Your own conversation takes precedence over
             one in `shared`.
         role: Only turns with this role: `user`, `assistant`, `system` or `tool`.

@@ -395,7 +395,7 @@ def _has_name(spelled: str, folded: str, name: str) -> bool:
 
 
 def _name_pattern(name: str) -> re.Pattern[str]:
-    """Return the pattern for a name, also in the possessive."""
+    """Return the pattern for a name, including its possessive form."""
     if is_unspaced(name):
         return re.compile(re.escape(name))
     ambiguous = normal_form(name) in _NAMES_THAT_ARE_WORDS or len(name) <= _SHORT_NAME

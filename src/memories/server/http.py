@@ -71,7 +71,7 @@ class _Joined:
             self._send()
 
     def close(self) -> None:
-        """Send the waiting data, then close."""
+        """Send the pending data, then close."""
         self._send()
         self._transport.close()
 

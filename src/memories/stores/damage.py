@@ -53,7 +53,10 @@ class Damaged:
         self._count = 0
 
     def note(self, finding: Finding) -> None:
-        """Record a damaged part that a result leaves out; if recorded before, it counts as new."""
+        """Record a damaged part that a result leaves out.
+
+        A part that was recorded before becomes the latest finding.
+        """
         with self._lock:
             self._count += 1
             name = finding.what if finding.ref is None else finding.ref
@@ -224,7 +227,7 @@ def _find_turn_problem(labels: Mapping[str, str], position: int) -> str | None:
 
 def _find_fields_problem(fields: object) -> str | None:
     if not isinstance(fields, Mapping):
-        return "has fields that are not pairs of a name and a value"
+        return "has fields that are not name-value pairs"
     for name, field in fields.items():
         if not _is_name(name) or not _is_scalar(field):
             return f'has a field "{shown(str(name))}" that is not text, a number, true or false'

@@ -242,9 +242,7 @@ class LoggedStore(StoreWrapper):
     # --- entries of the log
 
     def _add_notes(self, notes: Iterable[_Note]) -> None:
-        """Note actions, to be logged at the end of the transaction, if they concern memories or
-        turns.
-        """
+        """Keep the actions on memories and turns, to be logged at the end of the transaction."""
         self._local.notes += [note for note in notes if note.ref.collection in SEARCHED]
 
     def _write_entries(self, notes: Sequence[_Note]) -> None:

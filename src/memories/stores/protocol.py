@@ -102,7 +102,7 @@ class Store(Protocol):
     def touch(self, refs: Sequence[Ref], batch: str = "") -> bool:
         """Count one access for each occurrence of a ref.
 
-        The counts are only a statistic, so no caller waits for them.
+        The counts are only statistics, so no caller waits for them.
 
         Args:
             refs: The records; those that don't exist are ignored.

@@ -24,7 +24,7 @@ _NONE: Mapping[str, Any] = {}
 
 
 class Collection(StrEnum):
-    """The kinds of records: versions of memories, turns of conversations, and the audit log."""
+    """The kinds of records: versions of memories, conversation turns, and the audit log."""
 
     MEMORY = "memory"
     HISTORY = "history"

@@ -116,7 +116,7 @@ def score(
     Args:
         documents: The tokens of each document.
         terms: From `memories.languages.text.query_terms`.
-        corpus: Statistics about all documents, if `documents` is only a part of them.
+        corpus: Statistics about all documents, if `documents` is only part of them.
     """
     import numpy as np
 

@@ -212,7 +212,7 @@ class Tagging(NamedTuple):
 
     Attributes:
         tags: Tags to set.
-        remove: Keys of tags to remove.
+        remove: Tag keys to remove.
         rename: Old keys with their new keys, or old tags with new ones, both as `key=value`. A
             memory that already has the new key keeps its value.
     """

@@ -106,7 +106,7 @@ class Writer(NamedTuple):
             repeats such a memory only if the draft's own confidence is no higher.
         force: Whether to store drafts without comparing them.
         redactor: Removes secrets; None to keep drafts unchanged.
-        within: Keys of tags that, like `project`, distinguish memories: a draft does not repeat a
+        within: Tag keys that, like `project`, distinguish memories: a draft does not repeat a
             memory that has a different value for one of them.
     """
 

@@ -296,7 +296,7 @@ def test_health_and_review_say_that_they_show_the_present(
 ) -> None:
     assert memory_id
     health, review = (text_of(asking.get(f"{path}?{THEN}")) for path in ("/status", "/review"))
-    assert "1 memories 2 turns of conversations" in health
+    assert "1 memories 2 conversation turns" in health
     assert "Earlier states of the store" in health
     assert "Health as it is now" in health
     assert "only the present is shown" in review

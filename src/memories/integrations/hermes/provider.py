@@ -2,7 +2,8 @@
 
 Hermes calls a provider before each turn, to recall memories, and after it, to store what was said.
 Recall follows the same rules as the hooks of other hosts; see `hooks.prompt_recall`. Turns are
-marked as captured, so they are never shown unasked. docs/hermes.md shows how to install the plugin.
+marked as captured, so they are never shown automatically. docs/hermes.md shows how to install the
+plugin.
 """
 
 import hashlib

@@ -208,7 +208,7 @@ ROUTES = (
             "title": Field("text", "The conversation's title; empty to remove the title."),
             "user": Field("text", "The user in the conversation; empty to remove the user."),
             "tags": Field("tags", "Tags to add or change."),
-            "remove_tags": Field("texts", "Keys of tags to remove."),
+            "remove_tags": Field("texts", "Tag keys to remove."),
             "redact": _REDACT,
         },
     ),

@@ -131,7 +131,7 @@ ROUTES = (
         {
             "where": Field("text", "Only memories that match this expression; by default all."),
             "tags": Field("tags", "Tags to set."),
-            "remove_tags": Field("texts", "Keys of tags to remove."),
+            "remove_tags": Field("texts", "Tag keys to remove."),
             "rename_tags": Field(
                 "tags",
                 "A map from old keys to new keys, or from old key=value pairs to new pairs.",

@@ -171,7 +171,7 @@ DRAFT: Fields = {
 CHANGE: Fields = {
     "content": Field("text", "The new text; by default, the text stays the same."),
     "tags": Field("tags", "Tags to add or change."),
-    "remove_tags": Field("texts", "Keys of tags to remove."),
+    "remove_tags": Field("texts", "Tag keys to remove."),
     "decay": DRAFT["decay"],
     "confidence": DRAFT["confidence"],
     "not_corrects": Field(

@@ -244,7 +244,7 @@ def _captured_today(memories: "Memories") -> dict[str, Any]:
 
 
 def _describe_hosts(memories: "Memories", host: str) -> dict[str, Any]:
-    """Return the agents of this machine with their connections and hooks."""
+    """Return the agents on this machine with their connections and hooks."""
     connector = Connector(Where(Path.home(), os.environ), registers())
     problem = ""
     connections: list[Connection] = []

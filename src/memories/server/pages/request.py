@@ -335,7 +335,7 @@ def count_by_label(times: Sequence[str], labels: Sequence[str]) -> list[tuple[st
 
 def spans(days: Mapping[str, int]) -> list[tuple[str, int]]:
     """Group counts into equal spans without gaps, oldest first. Each span is named after its last
-    day. Up to 100 days are not grouped.
+    day. Ranges of 100 days or fewer are not grouped.
 
     Args:
         days: Counts by day, such as `2026-05-31`.

@@ -380,14 +380,14 @@ def health(memories: "Memories", request: PageRequest) -> View:
             if namespace.read:
                 memory_count += namespace.memory_count
                 turn_count += namespace.turn_count
-        figures = [("memories", f"{memory_count:,}"), ("turns of conversations", f"{turn_count:,}")]
+        figures = [("memories", f"{memory_count:,}"), ("conversation turns", f"{turn_count:,}")]
         why = "Earlier states of the store and its earlier statistics are not recorded."
         return explain_present(request, "Health", why, figures)
     status = memories.status()
     stats = memories.stats(since=request.text("since") or None)
     figures = [
         ("memories", f"{status.memory_count:,}"),
-        ("turns of conversations", f"{status.turn_count:,}"),
+        ("conversation turns", f"{status.turn_count:,}"),
         ("waiting for review", f"{status.pending_count:,}"),
         ("deleted", f"{status.deleted_count:,}"),
         ("on disk", size(status.size_bytes)),
@@ -423,7 +423,7 @@ def explain_present(
 
 
 def size(count: int | None) -> str:
-    """Format a number of bytes for people."""
+    """Format a byte count in human-readable form."""
     if count is None:
         return "unknown"
     for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):

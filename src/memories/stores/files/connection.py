@@ -169,7 +169,7 @@ class Folder:
                 write_all(fd, lines if ends_with_newline else b"\n" + lines)
                 os.fsync(fd)
             except BaseException:
-                os.ftruncate(fd, size)  # a full disk may have accepted a part of the lines
+                os.ftruncate(fd, size)  # a full disk may have accepted only some of the lines
                 raise
             finally:
                 os.close(fd)

@@ -298,7 +298,7 @@ def _scalars(value: object) -> Json:
     if not isinstance(value, dict) or any(
         isinstance(field, dict | list) for field in value.values()
     ):
-        raise ValueError("its fields are not pairs of a name and a value")
+        raise ValueError("its fields are not name-value pairs")
     return value
 
 

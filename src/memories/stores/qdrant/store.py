@@ -162,7 +162,7 @@ class RestTransport:
         if status != "completed":
             raise StoreBusy(
                 f"{self._client.address} did not finish a write in time; check whether the write "
-                "is stored"
+                "was stored"
             )
         return result
 

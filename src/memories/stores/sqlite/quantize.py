@@ -221,7 +221,9 @@ class Quantizer:
     def coarse_scores(
         self, query: "NDArray[np.float32]", bits: "NDArray[np.uint64]", counts: "NDArray[np.uint16]"
     ) -> "NDArray[np.float32]":
-        """Return a score for each code, shape (n,). Sorting by score is almost sorting by cosine.
+        """Return a score for each code, shape (n,).
+
+        Sorting by score is almost equivalent to sorting by cosine.
 
         The query is reduced to 8 levels, 3 bits per number. For each bit plane of the query, this
         counts the bits that are also set in a code. The counts, weighted by 1, 2 and 4, add up to

@@ -452,7 +452,7 @@ def unpack(stream: io.BufferedReader, name: str) -> io.BufferedReader:
 
 
 class _NamedFile(io.FileIO):
-    """A file whose errors name it and the remedy."""
+    """A file whose error messages include its name and, if known, how to fix the problem."""
 
     def readinto(self, buffer: Any) -> int | None:
         """Read into a buffer; see `io.RawIOBase.readinto`."""

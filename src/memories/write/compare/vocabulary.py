@@ -197,7 +197,7 @@ def join_numbers(words: Sequence[Word]) -> list[Word]:
 
 
 def _is_spelled(word: Word) -> bool:
-    """Return whether a word is a number that was written in letters."""
+    """Return whether a word is a number written out in words."""
     return word.key.isdigit() and not any(map(str.isdigit, word.shown))
 
 
