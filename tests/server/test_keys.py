@@ -246,6 +246,49 @@ def test_each_kind_of_write_is_done_once(
     assert not [word for word in words if word in saved]
 
 
+ERASED = ["create", "update", "pin", "restore", "many", "accept", "turns", "tags of many"]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("what", ERASED)
+def test_a_retry_neither_shows_nor_restores_what_was_erased(
+    tmp_path: Path, config: Config, what: str, restarts: bool
+) -> None:
+    sent = SENT[what]
+    if what == "tags of many":
+        sent = (*sent[:2], {"where": "n = alpha", "tags": {"z": "1"}}, {})
+    with app(config.store, tmp_path / "one") as one:
+        sent = prepare(one, sent)
+        first = send(one, sent)
+        assert first.status_code in (200, 201), first.text
+        with Memories(config=config) as memories:  # another process
+            memories.forget_where("version > 0")
+            memories.forget_turns("talk")
+        again = None if restarts else send(one, sent)
+    if again is None:
+        with app(config.store, tmp_path / "other") as other:
+            again = send(other, sent)
+    texts = ("Ann likes tea", "It rains", "It snows", "Fact about", "Another text", "Yes")
+    assert not [text for text in texts if text in again.text]
+    with Memories(config=config) as memories:
+        assert memories.list().memories == ()
+        assert memories.conversations() == []
+
+
+def test_a_retry_does_not_show_an_erased_memory_that_the_response_named(
+    tmp_path: Path, config: Config
+) -> None:
+    with app(config.store, tmp_path / "one") as client:
+        similar = create(client, "Karl's bike is blue", "k1").json()
+        body = {"content": "Karl's bike is red"}
+        keyed = {"idempotency-key": "k2"}
+        first = client.post("/api/memories", json=body, headers=keyed)
+        assert "blue" in first.text
+        client.post(f"/api/memories/{similar['id']}/forget", json={})
+        again = client.post("/api/memories", json=body, headers=keyed)
+        assert (again.status_code, "blue" in again.text) == (404, False)
+
+
 # --- the table in a file
 
 

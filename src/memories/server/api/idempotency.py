@@ -26,7 +26,8 @@ import apsw
 
 from memories.core.disk import CREATING, make_folder
 from memories.core.urls import local_path
-from memories.errors import RequestError, StoreDamaged, StoreError
+from memories.errors import NotFound, RequestError, StoreDamaged, StoreError
+from memories.memories import Memories
 from memories.server.api.problems import Refused
 from memories.settings import Config
 from memories.stores import claims
@@ -391,3 +392,23 @@ class Once:
         """Close the table of requests."""
         if self._claims is not None:
             self._claims.close()
+
+
+def shows_erased(memories: Memories, shape: Any) -> bool:
+    """Return whether a memory or a turn in a response is no longer in the namespace."""
+    if isinstance(shape, list):
+        return any(shows_erased(memories, member) for member in shape)
+    if not isinstance(shape, dict):
+        return False
+    name = shape.get("id") or ""
+    conversation, _, index = name.rpartition("#")
+    try:
+        if conversation:
+            turns = memories.turns(conversation, start=int(index), limit=1)
+            if [turn.id for turn in turns] != [name]:
+                return True
+        elif name:
+            memories.history(name)
+    except NotFound:
+        return True
+    return shows_erased(memories, [*shape.values()])

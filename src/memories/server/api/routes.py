@@ -25,6 +25,7 @@ from memories.memories import Memories
 from memories.models import SHARED
 from memories.read.lookup import readable_namespaces
 from memories.server.api.access import Principal
+from memories.server.api.idempotency import shows_erased
 from memories.server.api.middleware import Named
 from memories.server.api.problems import encode_json, error_response, json_response
 from memories.server.api.server import Server
@@ -184,6 +185,7 @@ _WITHOUT_CONTENT = (
     "Moved",
 )
 _CONTENT = ("steps", "conversation_id")  # members that are objects may contain content
+_ERASED = "the request was carried out, but what it wrote has been erased or moved since"
 
 
 class Call(NamedTuple):
@@ -467,8 +469,13 @@ def _handle_once(route: Route, call: Call, key: str) -> Answer:
     sync = bool(call.arguments.get("force"))
     with call.server.once.begin(key, call.who.id, request, sync=sync) as keyed:
         answer: Answer | None = keyed.answer
-        if answer is None and keyed.summary is not None:
-            answer = _revive(route, call, keyed.summary)
+        summary = keyed.summary
+        if summary and answer is not None and shows_erased(call.memories, answer.shape):
+            if "shape" not in summary:
+                raise NotFound(_ERASED)
+            answer = None  # rebuilt without content
+        if answer is None and summary is not None:
+            answer = _revive(route, call, summary)
         if answer is None:
             answer = _handle(route, call._replace(begun_at=keyed.begun_at, again=keyed.again))
             summary = None
@@ -507,7 +514,8 @@ def _without_content(schema: str, shape: Mapping[str, Any]) -> dict[str, Any]:
         return {"id": shape["id"], "stored": shape.get("stored")}
     results = shape.get("results", ())
     if schema == "Added":
-        return {"results": [result["status"] for result in results]}
+        turns = [[result["id"].rpartition("#")[2], result["status"]] for result in results]
+        return {"results": turns}
     if schema == "CreatedMany" and all(result["id"] for result in results):
         return {"results": [[result["id"], result["stored"]] for result in results]}
     is_stored = schema == "Accepted" and not shape["dry_run"]
@@ -559,10 +567,14 @@ def _revive_accepted(_: Route, call: Call, results: Sequence[Any]) -> Any:
 
 def _revive_added(route: Route, call: Call, results: Sequence[Any]) -> Any:
     """Add the turns again, which changes nothing, and report the original outcomes."""
+    name = call.arguments["conversation"].strip()
+    if shows_erased(call.memories, [{"id": f"{name}#{index}"} for index, _ in results]):
+        raise NotFound(_ERASED)
     shape = _handle(route, call).shape
-    for result, status in zip(shape["results"], results, strict=True):
+    statuses = [status for _, status in results]
+    for result, status in zip(shape["results"], statuses, strict=True):
         result["status"] = status
-    return shape | {status: results.count(status) for status in ("stored", "known", "refused")}
+    return shape | {status: statuses.count(status) for status in ("stored", "known", "refused")}
 
 
 _REVIVERS = {"CreatedMany": _revive_created, "Accepted": _revive_accepted, "Added": _revive_added}
