@@ -435,6 +435,8 @@ def test_a_server_whose_store_was_replaced_ends(
     file = tmp_path / "h" / "memories.db"
     for suffix in ("", "-wal", "-shm", ".lock"):
         Path(f"{file}{suffix}").rename(tmp_path / f"old.db{suffix}")
+    assert "memories.db is missing" in memory("list", check=False).stderr
+    (file.parent / "shared" / "scratchpad.yaml").unlink()
     assert json.loads(memory("list").stdout)["count"] == 0
     assert server.wait(60) == 75
 
