@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from memories import Memories
+from memories import Memories, NotFound
 
 pytestmark = pytest.mark.usefixtures("home")
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -141,3 +141,31 @@ def test_forgetting_a_memory_keeps_an_accepted_one_that_it_superseded(
     forgotten = memories.forget(newer)
     assert forgotten.versions == 1
     assert memories.get(older).content == "The gate is green"
+
+
+def test_a_source_names_a_turn_unless_only_a_conversation_has_that_name(memories: Memories) -> None:
+    memories.add_turns("talk", ["Good morning"])
+    for name in ("talk#0", "chat#0"):
+        memories.add_turns(name, ["The bike is blue"])
+    of_turn = create(memories, "From turn 0 of talk", source="talk#0")
+    of_other = create(memories, "From turn 0 of the other talk", source="talk#0#0")
+    labelled = create(memories, "From the other talk", tags={"conversation_id": "talk#0"})
+    of_chat = create(memories, "From the chat", source="chat#0")
+    assert memories.forget_turns("talk", index=0, with_memories=True, dry_run=True).memories == 1
+    assert memories.forget_turns("talk#0", with_memories=True).memories == 2
+    assert memories.forget_turns("chat#0", with_memories=True).memories == 1
+    assert [memory.id for memory in memories.list().memories] == [of_turn]
+    for erased in (of_other, labelled, of_chat):
+        with pytest.raises(NotFound):
+            memories.get(erased)
+    assert memories.forget_turns("talk", with_memories=True).memories == 1
+
+
+def test_a_conversation_in_a_label_is_not_read_as_a_turn(memories: Memories) -> None:
+    memories.add_turns("talk", ["Good morning"])
+    create(memories, "From the other talk", tags={"conversation_id": "talk#0"})
+    for index in (0, None):
+        planned = memories.forget_turns("talk", index=index, with_memories=True, dry_run=True)
+        assert planned.memories == 0
+    assert len(memories.list(where="source = talk#0").memories) == 1
+    assert len(memories.list(where="source = talk").memories) == 0

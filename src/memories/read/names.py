@@ -42,7 +42,7 @@ def source_of(record: Record) -> str | None:
     return record.fields.get("source") or record.labels.get("conversation_id")
 
 
-def conversation_of(source: str) -> str:
+def conversation_in(source: str) -> str:
     """Return the conversation of a source: `standup` for `standup#3`."""
     name, hash_sign, index = source.rpartition("#")
     if hash_sign and name and index.isascii() and index.isdigit():
@@ -50,9 +50,15 @@ def conversation_of(source: str) -> str:
     return source
 
 
-def is_from(source: str, wanted: str) -> bool:
-    """Return whether a source is the wanted turn, or belongs to the wanted conversation."""
-    return source == wanted or conversation_of(source) == wanted
+def conversation_of(record: Record) -> str | None:
+    """Return the conversation that a memory was made from. A label contains only its name."""
+    source = record.fields.get("source")
+    return conversation_in(source) if source else source_of(record)
+
+
+def is_from(record: Record, wanted: str) -> bool:
+    """Return whether a memory was made from the wanted turn or conversation."""
+    return wanted in (source_of(record), conversation_of(record))
 
 
 def _origin_reader(name: str) -> Reader:
@@ -76,11 +82,6 @@ def label_reader(label: str, default: str | None = None) -> Reader:
 
 def _read_key(record: Record) -> str | None:
     return versions.plain_key(record.key)
-
-
-def _read_conversation(record: Record) -> str | None:
-    source = source_of(record)
-    return None if source is None else conversation_of(source)
 
 
 def _time_reader(field: str) -> Reader:
@@ -111,7 +112,7 @@ NAMES: dict[Collection, dict[str, Name]] = {
         **_COMMON,
         "id": Name("id", _group),
         "key": Name("text", _read_key),
-        "conversation": Name("text", _read_conversation),
+        "conversation": Name("text", conversation_of),
         "source": Name("source", source_of),
         "decay": Name("choice", versions.decay_policy),
         "confidence": Name("number", None),

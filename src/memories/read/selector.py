@@ -438,7 +438,7 @@ def _compare_text(condition: Condition, kind: str, read: Reader) -> Test:
         )
     expected = condition.value
     if kind == "source":
-        return _is_from(read, expected)
+        return functools.partial(is_from, wanted=expected)
     if kind == "choice" and expected not in CHOICES[condition.name.lower()]:
         allowed = ", ".join(CHOICES[condition.name.lower()])
         raise error_at(
@@ -452,14 +452,6 @@ def _compare_text(condition: Condition, kind: str, read: Reader) -> Test:
 
     def test(record: Record) -> bool:
         return bool(read(record) == expected)
-
-    return test
-
-
-def _is_from(read: Reader, wanted: str) -> Test:
-    def test(record: Record) -> bool:
-        source = read(record)
-        return source is not None and is_from(source, wanted)
 
     return test
 

@@ -15,7 +15,7 @@ from memories.guard.origin import CONTINUED, HELD
 from memories.models import Forgotten
 from memories.read.conversations import find_namespace, keep_about, not_own
 from memories.read.lookup import Lookup
-from memories.read.names import is_from, source_of
+from memories.read.names import conversation_in, conversation_of
 from memories.read.selector import Selector
 from memories.read.turns import refs_of
 from memories.read.versions import PROPOSED
@@ -201,7 +201,7 @@ def forget_with_turns(
         NotFound: There are no such turns or memories.
     """
     tally, store = Tally(), lookup.store
-    records = _find_made_from(store, lookup.namespace, turns.name)
+    records = _find_made_from(turns)
     also_in = _erase_all(store, records, tally, dry_run=dry_run)
     count = tally.result(dry_run=dry_run).counts.get("forget", 0)
     has_erased = count > 0 and not dry_run
@@ -216,16 +216,23 @@ def forget_with_turns(
     return forgotten._replace(memories=count, also_in=all_files)
 
 
-def _find_made_from(store: Store, namespace: str, source: str) -> Iterator[Record]:
-    """Yield, for each memory, its last version that was made from a conversation or a turn."""
+def _find_made_from(turns: Turns) -> Iterator[Record]:
+    """Yield, for each memory, its last version that was made from a conversation or a turn.
+
+    A source such as `talk#0` means a turn of `talk` if there is that conversation, and otherwise
+    the conversation with this name.
+    """
+    store, namespaces, name = turns.store, turns.namespaces[:1], turns.name
+    is_whole, other = turns.place is None, conversation_in(turns.name)
+    is_of_other = is_whole and other != name and find_namespace(store, namespaces, other)
     last: Record | None = None
-    for page in scan_pages(store, Filter(Collection.MEMORY, (namespace,), state="any")):
+    for page in scan_pages(store, Filter(Collection.MEMORY, namespaces, state="any")):
         for record in page:  # versions of a memory are consecutive
             if last is not None and last.ref.group != record.ref.group:
                 yield last
                 last = None
-            record_source = source_of(record)
-            if record_source is not None and is_from(record_source, source):
+            has_source = record.fields.get("source") == name and not is_of_other
+            if has_source or (is_whole and conversation_of(record) == name):
                 last = record
     if last is not None:
         yield last
