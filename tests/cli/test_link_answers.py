@@ -111,6 +111,23 @@ def test_forgetting_a_correction_names_the_memory_that_is_current_again(
     assert "note" not in memory("forget", older, "--yes").json
 
 
+def test_erasing_a_conversation_names_the_memories_that_are_current_again(
+    memory: Command,
+) -> None:
+    older = memory("create", PORT.format(6379)).json["id"]
+    for form in ("json", "text"):
+        memory("turns", "add", "standup", "We moved")
+        memory("create", PORT.format(6380), "--source", "standup#0")
+        erase = ("turns", "forget", "standup", "--with-memories", "--format", form)
+        assert "urrent again" not in memory(*erase, "--dry-run").out
+        erased = memory(*erase, "--yes")
+        if form == "json":
+            assert erased.json["current_again"] == [older]
+        else:
+            assert erased.out.endswith(f"\nCurrent again (1): {older[:18]}\n")
+    assert "corrected_by" not in memory("get", older).json
+
+
 @pytest.mark.parametrize(("command", "verb"), [("delete", "deleted"), ("forget", "erased")])
 def test_a_memory_that_ends_with_its_correction_is_not_called_current_again(
     memory: Command, chain: tuple[str, str], command: str, verb: str

@@ -67,6 +67,7 @@ def forget_turns_result(
         "turns": forgotten.versions,
         "also_in": list(forgotten.also_in),
         "memories": memories,
+        "current_again": list(forgotten.current_again) or None,
         "dry_run": dry_run or None,
     }
     return without_none(answer)

@@ -39,12 +39,13 @@ from memories.cli.output import (
     paint,
     record_change,
     safe,
+    shorten,
     wrap,
 )
 from memories.core.batches import by_weight
 from memories.core.times import parse_span
 from memories.errors import InvalidInput, NotFound, RequestError, StoreDamaged
-from memories.guard.validate import MAX_CONTENT_BYTES, MAX_LIMIT, read_json, shown
+from memories.guard.validate import MAX_CONTENT_BYTES, MAX_LIMIT, amount, read_json, shown
 from memories.models import KNOWN_TAGS, Draft
 
 if TYPE_CHECKING:
@@ -224,10 +225,17 @@ def forget_where(
     """
     if not dry_run and not yes:
         planned = memories.forget_where(where, scope=scope, dry_run=True)
-        if planned.counts.get("forget") and not confirm(text.forget_many_question(planned)):
+        if planned.counts.get("forget") and not confirm(_ask_about(planned)):
             return 1
     run = partial(memories.forget_where, where, scope=scope, dry_run=dry_run)
     return change_many(run, show)
+
+
+def _ask_about(planned: "Affected") -> str:
+    """Return the question to ask before erasing many memories."""
+    first = "".join(f"\n  {shorten(step.content, 2)}" for step in planned.steps[:3])
+    count = amount(planned.counts["forget"], "record", "records")
+    return f"Permanently forget {count}, such as:{first}\nForget all of them?"
 
 
 def change_many(run: "Callable[[], Affected]", show: str | None) -> int:
@@ -433,15 +441,12 @@ def _render_line(answer: Mapping[str, Any]) -> str:
     return safe(f"{answer['line']:>7}  {outcome:<9}  {details}")
 
 
-@contextlib.contextmanager
-def _open(file: str) -> Iterator[BinaryIO]:
+def _open(file: str) -> contextlib.AbstractContextManager[BinaryIO]:
     if file == "-":
-        yield sys.stdin.buffer
-        return
+        return contextlib.nullcontext(sys.stdin.buffer)
     from memories.transfer.sources.reader import open_named  # only a file needs it
 
-    with open_named(Path(file)) as stream:
-        yield stream
+    return open_named(Path(file))
 
 
 def _read_lines(stream: BinaryIO, plan: Plan) -> Iterator[list[_Line]]:

@@ -167,13 +167,6 @@ def _similarity(record: "Similar", remark: str) -> str:
     return _with_suspicion(remark, record.suspicious)
 
 
-def forget_many_question(planned: "Affected") -> str:
-    """Return the question to ask before erasing many memories."""
-    first = "".join(f"\n  {shorten(step.content, 2)}" for step in planned.steps[:3])
-    count = amount(planned.counts["forget"], "record", "records")
-    return f"Permanently forget {count}, such as:{first}\nForget all of them?"
-
-
 def bulk_result(affected: "Affected", undo: str | None, limit: int) -> str:
     """Return the result of a bulk change, with the first `limit` memories."""
     if not any(affected.counts.values()):
@@ -190,12 +183,22 @@ def bulk_result(affected: "Affected", undo: str | None, limit: int) -> str:
     more = sum(affected.counts.values()) - min(limit, len(affected.steps))
     if more > 0:
         lines.append(f"  and {more} more")
-    if affected.current_again:
-        names = ", ".join(memory_id[:SHORT_ID] for memory_id in affected.current_again[:limit])
-        lines.append(f"Current again ({affected.current_again_count}): {names or '…'}")
+    lines += list_current_again(affected.current_again[:limit], affected.current_again_count)
     if undo:
         lines.append(f"To undo it: {undo}")
     return "\n".join(lines)
+
+
+def list_current_again(memory_ids: Sequence[str], count: int | None = None) -> list[str]:
+    """Return a line that names memories that are current again; an empty list if there are none.
+
+    Args:
+        memory_ids: The memories to name.
+        count: The number of all such memories; by default, those to name.
+    """
+    count = len(memory_ids) if count is None else count
+    names = ", ".join(memory_id[:SHORT_ID] for memory_id in memory_ids)
+    return [f"Current again ({count}): {safe(names) or '…'}"] if count else []
 
 
 def page(result: Page) -> str:

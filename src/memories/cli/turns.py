@@ -405,7 +405,11 @@ def forget(
         count = forgotten.memories
         memories_made = amount(count, "memory that was", "memories that were")
         answer += f", and {memories_made} made from them"
-    emit(conversation_shapes.forget_turns_result(forgotten, count, dry_run=dry_run), answer)
+    lines = [answer, *text.list_current_again(forgotten.current_again)]
+    emit(
+        conversation_shapes.forget_turns_result(forgotten, count, dry_run=dry_run),
+        "\n".join(lines),
+    )
     note_copies(forgotten.also_in)
     return 0
 

@@ -203,7 +203,8 @@ def forget_with_turns(
     tally, store = Tally(), lookup.store
     records = _find_made_from(turns)
     also_in = _erase_all(store, records, tally, dry_run=dry_run)
-    count = tally.result(dry_run=dry_run).counts.get("forget", 0)
+    affected = tally.result(dry_run=dry_run)
+    count = affected.counts.get("forget", 0)
     has_erased = count > 0 and not dry_run
     try:
         with once_erased(PARTLY_GONE) if has_erased else contextlib.nullcontext():
@@ -213,7 +214,9 @@ def forget_with_turns(
             raise
         forgotten = Forgotten(turns.name, 0, also_in)
     all_files = tuple(dict.fromkeys((*forgotten.also_in, *also_in)))
-    return forgotten._replace(memories=count, also_in=all_files)
+    return forgotten._replace(
+        memories=count, also_in=all_files, current_again=affected.current_again
+    )
 
 
 def _find_made_from(turns: Turns) -> Iterator[Record]:

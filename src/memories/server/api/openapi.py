@@ -90,7 +90,7 @@ SCHEMAS: dict[str, Schema] = {
     "Forgotten": _object("id:text forgotten:flag versions:whole also_in:texts", "note:text"),
     "ForgottenTurns": _object(
         "conversation_id:text forgotten:flag turns:whole also_in:texts",
-        "memories:whole dry_run:flag",
+        "memories:whole current_again:texts dry_run:flag",
     ),
     "Version": _shape(*VERSION, sometimes="origin:object diff:[object]"),
     "History": _object(
