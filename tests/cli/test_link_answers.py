@@ -1,10 +1,13 @@
 """A change says what it did to the links of the memory, and how to undo that."""
 
 import json
+import shlex
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+
+from memories import Memories
 
 Command = Callable[..., Any]
 
@@ -55,6 +58,14 @@ def test_a_memory_that_stays_corrected_names_its_correction(
     assert memory("update", older, *changes).json["hint"] == (
         f"{newer} corrects this memory; if this one is true, run: memory confirm {older}"
     )
+
+
+def test_restoring_a_version_says_what_it_corrects(memory: Command) -> None:
+    older = memory("create", PORT.format(1)).json["id"]
+    memory("update", older, PORT.format(6379))
+    newer = memory("create", PORT.format(6380)).json["id"]
+    answer = memory("restore", older, "--version", "1").json
+    assert (answer["corrects"], answer["hint"]) == (newer, current_again(older, newer))
 
 
 def test_an_update_that_ends_a_link_says_so(memory: Command, chain: tuple[str, str]) -> None:
@@ -126,6 +137,45 @@ def test_erasing_a_conversation_names_the_memories_that_are_current_again(
         else:
             assert erased.out.endswith(f"\nCurrent again (1): {older[:18]}\n")
     assert "corrected_by" not in memory("get", older).json
+
+
+def test_every_command_that_ends_a_link_names_the_memory_that_is_current_again(
+    memory: Command, chain: tuple[str, str]
+) -> None:
+    older, newer = chain
+
+    def check(*command: str) -> None:
+        """Run a command in both formats; undo it, so that the link returns."""
+        shown = memory(*command, "--format", "text").out
+        assert f"Current again (1): {older[:18]}\n" in shown
+        memory(*shlex.split(shown.rpartition("To undo it: memory ")[2]))
+        assert memory("get", older).json["corrected_by"] == newer
+        answer = memory(*command).json
+        assert answer["current_again"] == [older]
+        memory(*shlex.split(answer["undo"])[1:])
+        assert memory("get", older).json["corrected_by"] == newer
+
+    check("tags", "set", "project=shop", "--where", f"id = {newer}")
+    check("rollback", "--to", "1h", "--where", f"id = {newer}")
+    check("move", newer, "--to", "bob")
+    memory("update", newer, "--valid-until", "2020-01-01")
+    [proposal] = memory("tidy").json["proposals"]
+    accepted = memory("review", "accept", "--yes", proposal["id"], "--dry-run").json
+    assert "current_again" not in accepted["results"][0]  # it expired, so nothing changes
+
+
+def test_accepting_another_text_names_the_memory_that_is_current_again(
+    memory: Command,
+) -> None:
+    older = memory("create", PORT.format(6379)).json["id"]
+    memory("create", PORT.format(6380), "--key", "api/port", "--valid-until", "2999-01-01")
+    with Memories() as memories:
+        waiting = memories.create("The office is in Rome.", key="api/port", pending=True).id
+    accept = ("review", "accept", "--yes", str(waiting))
+    shown = memory(*accept, "--dry-run", "--format", "text").out
+    assert shown.endswith(f"\nCurrent again (1): {older[:18]}\n")
+    [accepted] = memory(*accept).json["results"]
+    assert accepted["current_again"] == [older]
 
 
 @pytest.mark.parametrize(("command", "verb"), [("delete", "deleted"), ("forget", "erased")])

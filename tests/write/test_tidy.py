@@ -81,6 +81,19 @@ def test_a_stale_memory_is_deleted_when_its_proposal_is_accepted(
     assert memories.list().memories == ()
 
 
+def test_an_accepted_deletion_names_the_memories_that_are_current_again(
+    memories: Memories, project: Path
+) -> None:
+    older = create(memories, "Postgres listens on port 5432")
+    newer = str(memories.create("Postgres listens on port 5433").id)
+    memories.truth.confirm(newer, anchors=["compose.yml::5433"])
+    assert memories.get(older).corrected_by == newer
+    (project / "compose.yml").write_text("port: 5434\n")
+    [(_, proposal)] = memories.truth.tidy()
+    [reviewed] = memories.review.accept([proposal])
+    assert reviewed.current_again == (older,)
+
+
 def test_a_rejected_proposal_does_not_return(memories: Memories, project: Path) -> None:
     create(memories, "Postgres is on 5433, see compose.yml")
     (project / "compose.yml").write_text("port: 5434\n")

@@ -123,6 +123,8 @@ def create_result(shortener: "Memories", created: "Created") -> str:
     if others:
         rows.append("if the new memory replaces or repeats one of these, add --supersedes ID:")
         rows += _similar(others, names)
+    if created.memory is not None and created.note:
+        rows.append(f"note: {_one_line(created.note)}")
     return "\n".join([head, *rows])
 
 

@@ -264,6 +264,7 @@ CREATED = (
     Field("not_merged", "object", "What was not added to the existing memory.", {}),
     Field("reinforced", "flag", "Whether the existing memory was reinforced.", False),
     Field("similar_to", "[Similar]", "Similar memories that say something different.", []),
+    Field("current_again", "texts", "The ids of memories that nothing corrects any more.", []),
     Field("redacted", "texts", "The kinds of secrets removed from it.", []),
     Field("note", "text", "A remark, such as why it has no vector.", ""),
     Field("hint", "text", "The result and the next step, in one sentence.", ""),

@@ -115,6 +115,7 @@ def create_result(created: "Created") -> dict[str, Any]:
         "not_merged": {name: plain(value) for name, value in created.not_merged.items()},
         "reinforced": created.reinforced,
         "similar_to": similar(created.similar_to, SIMILAR_CHARACTERS),
+        "current_again": list(created.current_again),
         "redacted": list(created.redacted),
         "note": created.note,
         "hint": hint_of(created),
@@ -313,7 +314,9 @@ def verification(result: "Verification") -> dict[str, Any]:
 
 def move_result(moved: "MovedMemories") -> dict[str, Any]:
     """Return the result of moving memories to another namespace."""
-    return {**moved._asdict(), "ids": list(moved.ids), "count": len(moved.ids)}
+    answer = {**moved._asdict(), "ids": list(moved.ids), "count": len(moved.ids)}
+    answer["current_again"] = list(moved.current_again) or None
+    return without_none(answer)
 
 
 def _current_again_note(memories: "Memories", memory_ids: Iterable[str], verb: str) -> str | None:
@@ -480,6 +483,8 @@ def _accepted(review: "Reviewed") -> dict[str, Any]:
         answer["duplicates"] = similar(review.duplicates)
     if review.similar_to:
         answer["similar_to"] = similar(review.similar_to, SIMILAR_CHARACTERS)
+    if review.current_again:
+        answer["current_again"] = list(review.current_again)
     if review.not_merged:
         answer["not_merged"] = {name: plain(value) for name, value in review.not_merged.items()}
     if review.is_outdated:

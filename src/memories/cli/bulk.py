@@ -307,7 +307,7 @@ _FIELDS = (
     "content", "tags", "decay", "key", "supersedes", "confidence", "created_at", "source",
     "anchors", "valid_until", "recheck",
 )  # fmt: skip
-_ANSWERED = ("id", "stored", "merged", "duplicates", "similar_to", "corrects", "redacted", "note")
+_ANSWERED = "id stored merged duplicates similar_to corrects current_again redacted note".split()
 
 
 class Plan(NamedTuple):

@@ -20,6 +20,7 @@ from memories.cli.options import (
     format_option,
     named_options,
     show_option,
+    text,
     unasked_option,
     with_memories,
     with_settings,
@@ -275,10 +276,9 @@ def move(memories: "Memories", selection: Selection, to: str) -> None:
     where = options_for(moved.into)
     undo = f"memory move {' '.join(moved.ids)}{where} --to {moved.namespace}"
     count = amount(len(moved.ids), "memory is", "memories are")
-    emit(
-        {**shapes.move_result(moved), "undo": undo},
-        f"{count} now in {moved.into}.\nTo undo it: {undo}",
-    )
+    lines = [f"{count} now in {moved.into}.", *text.list_current_again(moved.current_again)]
+    lines.append(f"To undo it: {undo}")
+    emit({**shapes.move_result(moved), "undo": undo}, "\n".join(lines))
 
 
 # --- projects ---

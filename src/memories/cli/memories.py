@@ -324,10 +324,10 @@ def restore(memories: "Memories", names: Sequence[str], version: int | None, rep
             raise InvalidInput("a store is restored from one FILE; omit all other arguments")
         restore_store(memories.config, names[0], replace=replace)
         return 0
-    from memories.cli.bulk import change_each
+    from memories.cli.bulk import restate_each
 
     run = partial(memories.restore, version=version)
-    return change_each(memories, select(memories, names), run, "restored")
+    return restate_each(memories, select(memories, names), run, "restored")
 
 
 def _is_file(name: str) -> bool:

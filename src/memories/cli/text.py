@@ -340,7 +340,8 @@ def _render_accepted(review: "Reviewed") -> list[str]:
     elif review.is_outdated:
         remark = HINT_OUTDATED
     similar = [_similar_line(similar, "similar") for similar in review.similar_to]
-    return [_line(review.id, record.content, remark), *similar]
+    current_again = list_current_again(review.current_again)
+    return [_line(review.id, record.content, remark), *similar, *current_again]
 
 
 def _render_waiting(review: "Reviewed") -> list[str]:

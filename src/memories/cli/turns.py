@@ -433,7 +433,7 @@ def forget(
 )  # fmt: skip
 @option(
     "--include-corrected", is_flag=True, group="include",
-    help="Also show memories that another memory in the context corrects.",
+    help="Also show memories that other memories correct.",
 )  # fmt: skip
 @option(
     "--include-tool-turns", is_flag=True, group="include",

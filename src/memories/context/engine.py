@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from memories.context.protocol import (
 )
 from memories.core.disk import locked
 from memories.core.times import to_iso
-from memories.errors import InvalidInput, MemoriesError, RequestError
+from memories.errors import InvalidInput, MemoriesError, NotFound, RequestError
 from memories.guard.origin import IMPORTED, user
 from memories.guard.validate import MAX_QUERY_CHARACTERS, MAX_TAG_VALUE
 from memories.memories import Memories
@@ -50,7 +51,7 @@ class EngineBackend:
         Args:
             memories: The object.
             owned: Whether `close` also closes the object.
-            include_corrected: Also recall memories that another recalled memory corrects.
+            include_corrected: Also recall memories that other memories correct.
         """
         self.memories = memories
         self._include_corrected = include_corrected
@@ -158,7 +159,23 @@ class EngineBackend:
                 tags=tags,
                 include_corrected=self._include_corrected,
             )
+            if not self._include_corrected:
+                corrected = map(self._replace_with_correction, hits)
+                hits = tuple({hit.id: hit for hit in corrected}.values())
             return list(map(self._memory_with_owner, hits))
+
+    def _replace_with_correction(self, hit: Hit) -> Hit:
+        """Replace a hit's memory with its latest correction, which the search may not have found
+        because it is worded differently.
+        """
+        passed = {hit.id}
+        while (newer := hit.memory.corrected_by) is not None and newer not in passed:
+            passed.add(newer)
+            try:
+                hit = replace(hit, found=self.memories.get(newer))
+            except NotFound:
+                break
+        return hit
 
     def recall_turns(
         self, query_text: str, k: int, conversation_id: str | None, *, own: bool = False

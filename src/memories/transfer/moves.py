@@ -14,7 +14,7 @@ from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Record, Ref
 from memories.transfer.lines import content_hash
 from memories.write.forget import find_repeating
-from memories.write.links import leave_chains, restore_links, without_links
+from memories.write.links import find_uncorrected, leave_chains, restore_links, without_links
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
@@ -30,12 +30,15 @@ class MovedMemories(NamedTuple):
         namespace: Their old namespace.
         into: Their new namespace.
         versions: The number of their versions.
+        current_again: The ids of the memories in the old namespace that are current again, because
+            their corrections were moved.
     """
 
     ids: tuple[str, ...]
     namespace: str
     into: str
     versions: int
+    current_again: tuple[str, ...] = ()
 
 
 def move(
@@ -84,11 +87,12 @@ def move(
             if record.ended_at is None:
                 restore_links(store, _renamed(record, into), record)
         live = [record for record in versions if record.ended_at is None]
-        leave_chains(store, live)
+        uncorrected = leave_chains(store, live, now)
         store.patch([end_version(record, now, "delete") for record in live])
+        current_again = find_uncorrected(store, namespace, sorted(uncorrected), now)
     repeating = find_repeating(store, namespace, set(groups))
     store.remove([*(record.ref for record in versions), *reinforcements, *repeating])
-    return MovedMemories(groups, namespace, into, len(versions))
+    return MovedMemories(groups, namespace, into, len(versions), current_again)
 
 
 def _copy_reinforcements(

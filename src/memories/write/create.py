@@ -66,6 +66,8 @@ class Created:
         not_merged: The draft's fields, under the same names, that were not merged because they
             contradict that memory or because this writer may not change it.
         reinforced: Whether the decay of that memory was reset.
+        current_again: The ids of the memories that are current again, because the draft replaced
+            their correction or gave it another text.
     """
 
     stored: bool
@@ -78,6 +80,7 @@ class Created:
     merged: tuple[str, ...] = ()
     not_merged: Mapping[str, Any] = field(default_factory=dict)
     reinforced: bool = False
+    current_again: tuple[str, ...] = ()
 
     @property
     def id(self) -> str | None:
@@ -229,8 +232,8 @@ class Batch(NamedTuple):
         return results
 
     def _make_note(self, created: Created) -> str:
-        """Return a result's note. Add that the stored text has no vectors, and that the memory
-        has already expired.
+        """Return a result's note. Add that the stored text has no vectors, that the memory has
+        already expired, and which memories are current again.
         """
         notes = [created.note]
         if created.stored:
@@ -238,6 +241,10 @@ class Batch(NamedTuple):
         is_new_expiry = created.stored or "valid_until" in created.merged
         if is_new_expiry and created.memory is not None:
             notes.append(_describe_expiry(created.memory, self.writer.now))
+        notes += [
+            f"memory {memory_id} is current again, since nothing corrects it any more"
+            for memory_id in created.current_again
+        ]
         return "; ".join(filter(None, notes))
 
 
@@ -255,13 +262,25 @@ def _store_draft(writer: Writer, prepared: Prepared) -> Created:
     if retry is not None:
         return retry
     prepared = _look_up_superseded(writer, prepared)
-    draft = prepared.draft
+    draft, latest = prepared.draft, None
     if draft.pending:
         return _store_pending(writer, prepared)
     if draft.key is not None:
         latest = writer.lookup.find_by_key(versions.scoped_key(draft.key, draft.tags))
-        if latest is not None:
-            return _store_version(writer, prepared, latest)
+    if latest is not None:
+        created = _store_version(writer, prepared, latest)
+    else:
+        created = _store_unless_known(writer, prepared)
+    if created.memory is None:
+        return created
+    memory, current_again = writer.pass_on_links(created.memory, prepared.superseded, latest)
+    corrects = memory.corrects if created.stored else created.corrects
+    return replace(created, memory=memory, corrects=corrects, current_again=current_again)
+
+
+def _store_unless_known(writer: Writer, prepared: Prepared) -> Created:
+    """Store a draft without a stored key, unless it repeats a memory."""
+    draft = prepared.draft
     comparison = Comparison()
     if not writer.force:
         comparison = writer.compare(draft, prepared.vectors)

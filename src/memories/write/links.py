@@ -10,6 +10,7 @@ A link is made when
 
 - a new memory (`write.create`) or an accepted one (`write.review`) corrects others, or a person
   accepts a proposal of `memory tidy` to link two memories (`link_correction`);
+- a memory replaces a correction (`take_over_links`);
 - a corrected memory is restated, by storing its text again or by confirming it
   (`update_links_after_restating`), or by an update to another value (`update_links_after_change`);
   it moves to the end of its chain (`move_to_end_of_chain`);
@@ -25,7 +26,7 @@ A link ends when
 - an update gives either memory a value that no longer contradicts the other, or moves it to another
   project (`update_links_after_change`);
 - the corrected memory is restated: it is then the newer one (`move_to_end_of_chain`);
-- either memory ends (`leave_chains`).
+- either memory ends (`leave_chains`), unless another replaces the correction (`take_over_links`).
 
 A link doesn't end when the correction expires. From then on, the older memory counts as current
 (`read.versions.is_corrected`), but the link stays, because the correction may be renewed.
@@ -137,6 +138,48 @@ def leave_chains(store: Store, records: Iterable[Record], now: datetime | None =
             if now is None or is_corrected(older, now):
                 uncorrected.add(older.ref.group)
     return uncorrected
+
+
+def take_over_links(
+    store: Store, record: Record, corrected_ids: Iterable[str], at: datetime
+) -> Record:
+    """Link a memory to those that the memory it replaced corrected, so that they stay corrected.
+
+    Memories of another project, and those that say the same thing, are left out.
+
+    Args:
+        store: The store of the memories, in a transaction.
+        record: The memory, which replaced a correction.
+        corrected_ids: The memories that the correction corrected.
+        at: The time of the replacement.
+
+    Returns:
+        The memory with its links.
+    """
+    following = {newer.ref.group for newer in (record, *_find_rest_of_chain(store, record))}
+    added: list[Record] = []
+    for memory_id in corrected_ids:
+        older = _find_current_version(store, record.ref.namespace, memory_id)
+        if older is None or memory_id in following or "corrected_by" in older.fields:
+            continue
+        if _still_corrects(record, older, record, older) and not _repeats(record, older):
+            added.append(_mark_corrected(store, older, record, at))
+    if not added:
+        return record
+    corrects = " ".join((*record.names("corrects"), _join_ids(added)))
+    return _patch_fields(store, record, corrects=corrects)
+
+
+def find_uncorrected(
+    store: Store, namespace: str, memory_ids: Iterable[str], now: datetime
+) -> tuple[str, ...]:
+    """Return those of these memories that are current and that no memory corrects."""
+    uncorrected: list[str] = []
+    for memory_id in memory_ids:
+        current = _find_current_version(store, namespace, memory_id)
+        if current is not None and not is_corrected(current, now):
+            uncorrected.append(memory_id)
+    return tuple(uncorrected)
 
 
 def without_links(record: Record) -> Record:
@@ -372,9 +415,9 @@ def _still_corrects(
     """Return whether a link between two memories still holds, given the versions for which it was
     made.
 
-    A link between texts that don't contradict each other by their words was accepted by a person. A
-    new text doesn't end such a link, but it ends a link that was made by words if it no longer
-    contradicts the other text.
+    A link between texts that don't contradict each other by their words was accepted by a person or
+    taken over from a memory that was replaced. A new text doesn't end such a link, but it ends a
+    link that was made by words if it no longer contradicts the other text.
     """
     if newer.labels.get("project") != older.labels.get("project"):
         return False

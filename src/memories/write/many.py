@@ -22,7 +22,7 @@ from memories.read.turns import group_parts, join_parts, parts_of, start_of
 from memories.stores.audit_log import chain_of
 from memories.stores.protocol import Store, find_first, scan_pages
 from memories.stores.records import Collection, Filter, Patch, Record, Ref
-from memories.write.links import leave_chains, restore_links, without_links
+from memories.write.links import find_uncorrected, leave_chains, restore_links, without_links
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
@@ -64,8 +64,8 @@ class Affected(NamedTuple):
             None if the change can't be undone, or if there was nothing to do.
         undo_where: The expression that limits that rollback to this change.
         also_in: Files that may still contain forgotten content.
-        current_again: The ids of the first 1,000 memories that are current again because the
-            memories that corrected them were deleted or erased.
+        current_again: The ids of the first 1,000 memories that are current again because the links
+            to their corrections ended.
         current_again_count: The number of all such memories.
     """
 
@@ -109,10 +109,10 @@ class Tally:
         """Count changes without keeping a step for each."""
         self._counts[action] = self._counts.get(action, 0) + number
 
-    def note_ended(self, records: Iterable[Record], uncorrected: set[str]) -> None:
+    def note_ended(self, records: Iterable[Record], uncorrected: Iterable[str]) -> None:
         """Note memories that end, and the ids of those that are no longer corrected."""
         self._ended.update(record.ref.group for record in records)
-        self._uncorrected |= uncorrected
+        self._uncorrected.update(uncorrected)
 
     def result(
         self, *, dry_run: bool, at: datetime | None = None, also_in: tuple[str, ...] = ()
@@ -296,12 +296,16 @@ def retag(
                     tags = validate.tags(tagging.apply(tags_of(record.labels)))
                     new = versions.next_version(record, "update", at, fresh=False, labels=tags)
                     pairs.append((record, new))
-                _write_versions(lookup, pairs, vectors, tally)
+                _write_versions(lookup, pairs, vectors, tally, at)
     return tally.result(dry_run=dry_run, at=at)
 
 
 def _write_versions(
-    lookup: Lookup, pairs: Sequence[tuple[Record, Record]], vectors: Mapping[Ref, Any], tally: Tally
+    lookup: Lookup,
+    pairs: Sequence[tuple[Record, Record]],
+    vectors: Mapping[Ref, Any],
+    tally: Tally,
+    at: datetime,
 ) -> None:
     """Write the next versions of memories, except those whose key belongs to another memory."""
     taken: set[str] = set()
@@ -323,11 +327,12 @@ def _write_versions(
         patches.append(versions.end_version(latest, new.created_at, "update"))
         records.append(without_links(new)._replace(vectors=vectors.get(latest.ref)))
     store = lookup.store
-    leave_chains(store, [latest for latest, _ in writable])
+    uncorrected = leave_chains(store, [latest for latest, _ in writable], at)
     store.patch(patches)
     store.append(records)
     for latest, new in writable:
         restore_links(store, without_links(new), latest)
+    tally.note_ended([], find_uncorrected(store, lookup.namespace, uncorrected, at))
 
 
 def vectors_of(

@@ -22,7 +22,7 @@ from memories.stores.protocol import PAGE_SIZE, find_first, scan_pages
 from memories.stores.records import Collection, Filter, Patch, Record, Ref
 from memories.write import tidy
 from memories.write.create import BATCH_COMPARED
-from memories.write.links import link_correction, update_links_after_change
+from memories.write.links import find_uncorrected, link_correction, update_links_after_change
 from memories.write.suspicion import mark_suspicious
 from memories.write.writer import Comparison, Similar, Writer
 
@@ -75,6 +75,8 @@ class Reviewed(NamedTuple):
             keeps its own values.
         is_outdated: Whether a proposal of `Truth.tidy` was not carried out, since its memories had
             changed.
+        current_again: The ids of the memories that are current again, because the accepted memory
+            replaced their correction, or the accepted proposal deleted it.
     """
 
     id: str
@@ -84,6 +86,7 @@ class Reviewed(NamedTuple):
     similar_to: tuple[Similar, ...] = ()
     not_merged: Mapping[str, Any] = {}
     is_outdated: bool = False
+    current_again: tuple[str, ...] = ()
 
 
 class Rivals(NamedTuple):
@@ -231,6 +234,7 @@ class Review:
         for batch in by_count(records, BATCH_COMPARED):
             texts = [content or record.text for record in batch]
             embedded = embed_to_store(writer.embedder, texts)
+            start = len(results)
             try:
                 with self._lookup.store.transaction():
                     for record, vectors in zip(batch, embedded.vectors, strict=True):
@@ -242,6 +246,7 @@ class Review:
                             results.append(Reviewed(pending.ref.group, False, memory))
                         else:
                             results.append(self._accept(writer, pending, content, vectors))
+                    results[start:] = map(self._check_current_again, results[start:])
                     if dry_run:
                         raise _Undo
             except _Undo:
@@ -339,18 +344,42 @@ class Review:
     ) -> Reviewed:
         applied = tidy.apply(writer, record) if content is None else None
         if applied is not None:
-            target, is_done = applied
-            outdated = None if is_done else 1
-            ended = self._end(
-                record, "supersede", superseded_by=target, **{tidy.OUTDATED: outdated}
-            )
-            memory = writer.to_memory(ended)
-            return Reviewed(record.ref.group, True, memory, is_outdated=not is_done)
+            outdated = {tidy.OUTDATED: None if applied.is_done else 1}
+            ended = self._end(record, "supersede", superseded_by=applied.target, **outdated)
+            return Reviewed(
+                record.ref.group, True, writer.to_memory(ended), is_outdated=not applied.is_done,
+                current_again=applied.current_again,
+            )  # fmt: skip
         draft = _draft_of(record, content)
         superseded = self._find_superseded(draft, record)
         latest = None
         if record.key is not None:
             latest = self._lookup.find_by_key(record.key)
+        reviewed = self._accept_draft(writer, record, draft, vectors, superseded, latest)
+        if not reviewed.done:
+            return reviewed
+        memory, current_again = writer.pass_on_links(reviewed.memory, superseded, latest)
+        return reviewed._replace(memory=memory, current_again=current_again)
+
+    def _accept_draft(
+        self,
+        writer: Writer,
+        record: Record,
+        draft: Draft,
+        vectors: Any,
+        superseded: Record | None,
+        latest: Record | None,
+    ) -> Reviewed:
+        """Store an accepted memory, unless it repeats a current one.
+
+        Args:
+            writer: Compares and writes it.
+            record: The memory.
+            draft: The memory as a draft, with the content to store.
+            vectors: The vectors of that content.
+            superseded: The memory that it replaces, if any.
+            latest: The current memory with its key, if any.
+        """
         if latest is not None:
             if superseded is not None and superseded.ref.group != latest.ref.group:
                 writer.retire(superseded, latest.ref.group, writer.now)
@@ -377,6 +406,12 @@ class Review:
             new = self._make_current(record, comparison)
         memory = writer.to_memory(new)
         return Reviewed(record.ref.group, True, memory, similar_to=comparison.similar)
+
+    def _check_current_again(self, review: Reviewed) -> Reviewed:
+        """Leave out memories that have ended, or are corrected again, since they were found."""
+        lookup, ids = self._lookup, review.current_again
+        still_current = find_uncorrected(lookup.store, lookup.namespace, ids, self._writer.now)
+        return review._replace(current_again=still_current)
 
     def _find_superseded(self, draft: Draft, record: Record) -> Record | None:
         """Find the memory that an accepted memory will replace; None if it has ended in the

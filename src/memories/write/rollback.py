@@ -22,7 +22,7 @@ from memories.read.selector import Selector
 from memories.stores import audit_log
 from memories.stores.protocol import Store, scan_pages
 from memories.stores.records import Collection, Filter, Finding, Patch, Record, Ref
-from memories.write.links import leave_chains, restore_links
+from memories.write.links import find_uncorrected, leave_chains, restore_links
 from memories.write.many import (
     BATCH,
     CLOCKS,
@@ -276,14 +276,16 @@ class Rollback(NamedTuple):
                 new[group] = self._new_version(change, vectors)
             if change.action != "left":
                 patches.append(self._end_latest(change, new.get(group)))
-        leave_chains(
-            store, [change.latest for change in changes.values() if change.action in _ENDING]
-        )
+        ending = [change.latest for change in changes.values() if change.action in _ENDING]
+        uncorrected = leave_chains(store, ending, self.at)
         for patches_of_page in by_count(patches, PAGE):
             store.patch(patches_of_page)
         for records in by_count(list(new.values()), PAGE):
             store.append(records)
         self._restore_links(changes, new)
+        deleted = [change.latest for change in changes.values() if change.action == "delete"]
+        namespace = self.lookup.namespace
+        tally.note_ended(deleted, find_uncorrected(store, namespace, uncorrected, self.at))
         for change in changes.values():
             tally.add(change.action, change.latest, change.reason)
 

@@ -130,12 +130,23 @@ def _store(writer: Writer, suggestion: Suggestion) -> str:
     return memory_id
 
 
-def apply(writer: Writer, record: Record) -> tuple[str, bool] | None:
-    """Carry out a proposal in a transaction, unless its memories have changed since it was made.
+class Applied(NamedTuple):
+    """The result of an accepted proposal.
 
-    Returns:
-        The id of the memory that the proposal is about, and whether the proposal was carried out;
-        None if the record doesn't propose a change to a memory.
+    Attributes:
+        target: The id of the memory that the proposal is about.
+        is_done: Whether the proposal was carried out.
+        current_again: The ids of the memories that the target corrected, if it was deleted.
+    """
+
+    target: str
+    is_done: bool
+    current_again: tuple[str, ...] = ()
+
+
+def apply(writer: Writer, record: Record) -> Applied | None:
+    """Carry out a proposal in a transaction, unless its memories have changed since it was made;
+    return None if the record doesn't propose a change to a memory.
     """
     action = json.loads(record.fields.get(versions.PROPOSED, "{}"))
     if not action:
@@ -143,11 +154,11 @@ def apply(writer: Writer, record: Record) -> tuple[str, bool] | None:
     where = Filter(Collection.MEMORY, (record.ref.namespace,), group=action["id"])
     live = find_first(writer.store, where)
     if live is None or live.ref.position != action["version"]:
-        return str(action["id"]), False
+        return Applied(str(action["id"]), False)
     if action["do"] == "delete":
-        leave_chains(writer.store, [live])
+        uncorrected = leave_chains(writer.store, [live], writer.now)
         writer.store.patch([versions.end_version(live, writer.now, "delete")])
-        return live.ref.group, True
+        return Applied(live.ref.group, True, tuple(sorted(uncorrected)))
     where = where._replace(group=action["corrects"])
     older = find_first(writer.store, where)
     proposed = find_first(
@@ -155,11 +166,11 @@ def apply(writer: Writer, record: Record) -> tuple[str, bool] | None:
     )
     is_linked = not {"corrects", "corrected_by"}.isdisjoint(live.fields)
     if older is None or proposed is None or older.text != proposed.text or is_linked:
-        return live.ref.group, False
+        return Applied(live.ref.group, False)
     linked = link_correction(writer.store, live, [older], now=writer.now, at=writer.now)
     links = {name: linked.fields.get(name) for name in versions.LINK}
     writer.store.patch([Patch(live.ref, None, None, links)])
-    return live.ref.group, "corrects" in linked.fields
+    return Applied(live.ref.group, "corrects" in linked.fields)
 
 
 # --- a second opinion

@@ -141,6 +141,34 @@ class Writer(NamedTuple):
             patch = versions.end_version(superseded, at, "supersede", superseded_by=successor)
             self.store.patch([patch])
 
+    def pass_on_links(
+        self, memory: Memory, superseded: Record | None, latest: Record | None
+    ) -> tuple[Memory, tuple[str, ...]]:
+        """Link a stored memory to those that the memory it replaced corrected.
+
+        Args:
+            memory: The memory.
+            superseded: The memory that it replaced, as it was before; None if there is none.
+            latest: Its own previous version; None if there is none.
+
+        Returns:
+            The memory with its links, and the ids of the memories that one of the other two
+            corrected and that no memory corrects any more.
+        """
+        if superseded is not None and superseded.ref.group == memory.id:
+            superseded = None  # a memory can't replace itself
+        before = [record for record in (superseded, latest) if record is not None]
+        ids = [name for record in before for name in versions.read_corrected_ids(record, self.now)]
+        if not ids:
+            return memory, ()
+        from memories.write.links import find_uncorrected, take_over_links
+
+        if superseded is not None:
+            record = self.lookup.own.find(memory.id)
+            taken_over = versions.read_corrected_ids(superseded, self.now)
+            memory = self.to_memory(take_over_links(self.store, record, taken_over, self.now))
+        return memory, find_uncorrected(self.store, self.lookup.namespace, ids, self.now)
+
     def make_repetition(
         self, record: Record, draft: Draft, vectors: Any, redacted: tuple[str, ...] = ()
     ) -> "Repetition":

@@ -388,7 +388,7 @@ def delete(call: Call) -> Any:
 def restore(call: Call) -> Answer:
     """Restore a deleted or superseded memory, or an earlier version."""
     restore = partial(call.memories.restore, call.id, version=call.arguments.get("version"))
-    return memory_answer(_change_once(call, "restore", restore))
+    return _restate(call, "restore", restore)
 
 
 def reinforce(call: Call) -> Any:
@@ -401,8 +401,13 @@ def confirm(call: Call) -> Answer:
     """Confirm that a memory is still true by adding a version with the same text."""
     arguments = {name: value for name, value in call.arguments.items() if name != "id"}
     confirm = partial(call.memories.truth.confirm, call.id, **arguments)
+    return _restate(call, "confirm", confirm)
+
+
+def _restate(call: Call, action: str, change: Callable[[], Memory]) -> Answer:
+    """Make a change as `_change_once` does; the answer includes a hint about its links."""
     before = _read_before(call)
-    memory = _change_once(call, "confirm", confirm)
+    memory = _change_once(call, action, change)
     is_retry = before is not None and before.version == memory.version
     return memory_answer(memory, None if is_retry else before)
 
@@ -487,7 +492,7 @@ ROUTES = (
         "POST",
         f"{_ID}/restore",
         restore,
-        "Memory",
+        "Changed",
         {"version": Field("whole", "The version to restore.")},
     ),
     write_route("POST", f"{_ID}/reinforce", reinforce, "Reinforced", {}),

@@ -107,7 +107,9 @@ SCHEMAS: dict[str, Schema] = {
         "count:whole dry_run:flag counts:counts steps:[object]",
         "left:whole undo:object also_in:texts current_again:texts current_again_count:whole",
     ),
-    "Moved": _object("ids:texts namespace:text into:text versions:whole count:whole"),
+    "Moved": _object(
+        "ids:texts namespace:text into:text versions:whole count:whole", "current_again:texts"
+    ),
     "Accepted": _object("accepted:whole left:whole results:[object] dry_run:flag"),
     "Rejected": _object("rejected:whole results:[object] dry_run:flag"),
     "Turn": _shape(*TURN),

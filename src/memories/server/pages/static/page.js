@@ -161,7 +161,7 @@ async function act(element, body) {
         tell(undone || "Undone.");
       } catch (error) { tell(error.message); }
     });
-    tell(said.hint || done || "Done.", back);
+    tell(said.hint || said.note || done || "Done.", back);
     return true;
   } catch (error) {
     const stale = error.status === 412;
