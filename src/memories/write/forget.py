@@ -38,10 +38,11 @@ def memory(lookup: Lookup, group: str, now: datetime) -> Forgotten:
         latest = store.scan(where, limit=1, newest_first=True)
         uncorrected = leave_chains(store, latest, now)
     reinforcements = reinforcements_of(where.namespaces, group)
+    repeating = find_repeating(store, lookup.namespace, {group})
 
     def find() -> list[Ref]:
-        repeating = find_repeating(store, lookup.namespace, {group})
-        return [*store.refs(where), *store.refs(reinforcements), *repeating]
+        refs = [*store.refs(where), *store.refs(reinforcements)]
+        return [*refs, *repeating] if refs else []
 
     def count_versions(refs: Sequence[Ref]) -> int:
         return sum(ref.collection in SEARCHED and ref.group == group for ref in refs)
