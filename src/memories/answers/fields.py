@@ -103,7 +103,7 @@ def _verdict(name: str) -> Callable[[Any], Any]:
     return read
 
 
-def _zoned(name: str) -> Callable[[Any], str]:
+def _read_zoned(name: str) -> Callable[[Any], str]:
     def read(record: Any) -> str:
         return to_iso(getattr(record, name), keep_zone=True)
 
@@ -215,7 +215,7 @@ TURN = (
         "created_at",
         "text",
         "When it was said, in the time zone of its writer.",
-        read=_zoned("created_at"),
+        read=_read_zoned("created_at"),
     ),
     Field("message_id", "text", "Its id in the system that it comes from.", None),
     Field("origin", "object", "Who wrote it.", None, read=_origin),
@@ -248,7 +248,7 @@ HIT = (
     Field("similarity", "number?", "The cosine similarity of its embedding and the query's."),
     Field("calibrated", "number", "The similarity on a scale that all embedders share.", None),
     Field("score", "number", "The ranking score, 0 to 1, comparable only within one search."),
-    Field("date", "time", "When it was said, or last written.", read=_zoned("date")),
+    Field("date", "time", "When it was said, or last written.", read=_read_zoned("date")),
 )
 KIND = Field("kind", "text", "`memory` or `turn`.")
 # The result of a create, without the memory.

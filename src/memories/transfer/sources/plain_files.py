@@ -33,7 +33,7 @@ def recognize_csv(sample: Sample) -> bool:
 
 def read_csv(reader: Reader, file: Path) -> Iterator[Item]:
     """Yield a draft for each row that contains text."""
-    lines = _decoded(reader, file)
+    lines = _decode_lines(reader, file)
     first = next(lines, "")
     names = _split(first[:_MAX_HEADER])
     if not _has_text(names):
@@ -56,7 +56,7 @@ def read_csv(reader: Reader, file: Path) -> Iterator[Item]:
         ) from exc
 
 
-def _decoded(reader: Reader, file: Path) -> Iterator[str]:
+def _decode_lines(reader: Reader, file: Path) -> Iterator[str]:
     for number, line in enumerate(reader.lines(file), 1):
         try:
             yield from _OLD_LINE_END.split(line.decode("utf-8-sig" if number == 1 else "utf-8"))

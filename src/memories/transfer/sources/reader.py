@@ -307,12 +307,12 @@ class Reader:
                     packed = file.stat().st_size
                     self._total -= packed
                     self._unpacked = 0
-                    yield from self._archived(stream, file.name, patterns, packed)
+                    yield from self._open_archived(stream, file.name, patterns, packed)
                 else:
                     stream.seek(0)
                     yield self.below(file), stream
 
-    def _archived(
+    def _open_archived(
         self,
         stream: IO[bytes],
         name: str,
@@ -336,7 +336,9 @@ class Reader:
             for info in inner:
                 with archive.open(info) as member, _spooled(member) as copy:
                     inner_name = info.filename
-                    yield from self._archived(copy, inner_name, patterns, packed, is_inner=True)
+                    yield from self._open_archived(
+                        copy, inner_name, patterns, packed, is_inner=True
+                    )
 
 
 class _Element:
