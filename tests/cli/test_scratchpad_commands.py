@@ -250,10 +250,10 @@ def test_a_lost_store_is_not_replaced_by_an_empty_one(
         for command in commands:
             answer = memory(*command.split())
             assert answer.code == 1, command
-            problem, _, remedy = answer.error.partition("; ")
-            assert problem == f"{database} is missing, but still mirrored by {pad}"
-            assert remedy.startswith("put the file back, restore a backup (memory restore ")
-            assert remedy.endswith("), or move each scratchpad away to start a new store")
+            assert answer.error == (
+                f"{database} is missing, but still mirrored by {pad}; put the file back, restore a "
+                "backup (memory restore FILE), or move each scratchpad away to start a new store"
+            )
         named = memory("create", "new", "--store", f"sqlite:///{database}")
         assert f"memory restore --store sqlite:///{database} FILE" in named.error
         assert json.loads(memory("status").err)["status"] == "unhealthy"

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 _FIELDS = ("error", "hint", "note", "remedy")  # fields of responses that may advise commands
 # Text in quotes is a user's, so it isn't changed.
 _COMMANDS = re.compile(
-    r'"[^"]*"|\bmemory (?:(?P<of_a_store>doctor|migrate|namespaces(?: merge| rename)?|reembed)|'
+    r'"[^"]*"|\bmemory (?:'
+    "(?P<of_a_store>doctor|migrate|namespaces(?: merge| rename)?|reembed|restore(?= FILE))|"
     "confirm|create|delete|edit|export|forget|get|import|list|log|projects|restore|rollback|search|"
     "tags|tidy|update|verify|review(?: accept| edit| list| reject)?|"
     r"scratchpad (?:pin|rebuild|show)|turns (?:forget|list))\b"
