@@ -274,6 +274,16 @@ def test_a_server_without_http_gives_way_to_one_with_a_page(
 
 
 @pytest.mark.thorough
+def test_a_server_that_is_said_to_be_stopped_no_longer_runs(
+    site: Site, memory: Callable[..., Any]
+) -> None:
+    stopped = json.loads(memory("serve", "--stop").stdout)
+    assert (stopped["stopped"], stopped["running"]) == (True, False)
+    assert json.loads(memory("serve", "--status", code=1).stdout) == {"running": False}
+    site.process.wait(300)
+
+
+@pytest.mark.thorough
 def test_a_second_server_names_the_first_and_commands_work_after_a_kill(
     site: Site, memory: Callable[..., Any]
 ) -> None:

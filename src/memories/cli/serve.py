@@ -4,10 +4,12 @@ Each command returns a request, from which the entry point starts the program. T
 optional and slow to import.
 """
 
+import contextlib
 import json
 import os
 import socket
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -32,7 +34,8 @@ _PORT = "port must be a whole number from 0 to 65535"
 _IDLE = "idle must be a whole number of minutes, 1 or more"
 
 
-_TIMEOUT_SECONDS = 10.0  # how long to wait for a running server's response
+_TIMEOUT_SECONDS = 10.0  # how long to wait for a running server's response, or for its end
+_POLL_SECONDS = 0.05
 
 
 class StartServer(NamedTuple):
@@ -271,6 +274,18 @@ def send(config: Config, word: str) -> Mapping[str, Any] | None:
     return answer
 
 
+def _wait_for_end(config: Config, process: int) -> bool:
+    """Wait until a server that was told to stop no longer answers; return whether it ended."""
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
+    while time.monotonic() < deadline:
+        with contextlib.suppress(SystemFault):  # the connection may be cut while the server ends
+            status = send(config, "status")
+            if status is None or status.get("process") != process:
+                return True
+        time.sleep(_POLL_SECONDS)
+    return False
+
+
 def uninstall(config: Config) -> Unit | None:
     """Remove the unit that an earlier version's `memory serve --install` wrote for a store.
 
@@ -313,10 +328,13 @@ def _manage(config: Config, action: str) -> int:
         return 0
     status = send(config, action) or {"running": False}
     if action == "stop":
-        status = {**status, "running": False, "stopped": status["running"]}
-        stopped = f"Stopped process {status.get('process')} of {status.get('store')}."
-        emit(status, safe(stopped) if status["stopped"] else "No server was running.")
-        return 0
+        process = status.get("process")  # servers of earlier versions don't say it
+        has_ended = process is None or _wait_for_end(config, process)
+        status = {**status, "running": not has_ended, "stopped": status["running"] and has_ended}
+        done = "Stopped" if has_ended else "Told to stop, but still running:"
+        stopped = f"{done} process {process} of {status.get('store')}."
+        emit(status, "No server was running." if process is None else safe(stopped))
+        return 0 if has_ended else 1
     emit(status, partial(_describe_server, status))
     return 0 if status["running"] else 1
 
