@@ -112,6 +112,25 @@ def test_a_memory_that_changed_meanwhile_is_not_touched(memories: Memories, proj
     assert memories.get(stale).content == "Postgres is on 5434, see compose.yml"
 
 
+@pytest.mark.parametrize("change", ["delete", "update"])
+def test_the_last_copy_of_a_text_is_not_deleted(
+    memories: Memories, now: list[datetime], change: str
+) -> None:
+    older = create(memories, "Deploys happen on Tuesdays")
+    now[0] += timedelta(days=3)
+    newer = create(memories, "Deploys happen on Tuesdays")
+    [(suggestion, proposal)] = memories.truth.tidy()
+    assert suggestion.kind == "same"
+    now[0] += timedelta(hours=1)
+    if change == "delete":
+        memories.delete(older)
+    else:
+        memories.update(older, "Deploys happen when the tests pass")
+    [reviewed] = memories.review.accept([proposal])
+    assert not memories.get(newer).deleted
+    assert reviewed.is_outdated
+
+
 def test_each_kind_of_proposal_is_made(
     memories: Memories, project: Path, now: list[datetime]
 ) -> None:

@@ -60,7 +60,7 @@ def find_repeating(store: Store, namespace: str, groups: set[str]) -> list[Ref]:
     for page in scan_pages(store, held):
         for record in page:
             action = json.loads(record.fields.get(PROPOSED, "{}"))
-            related = {action.get("id"), action.get("corrects")}
+            related = {action.get(name) for name in ("id", "corrects", "same_as")}
             if record.ended_at == record.created_at:  # it was never current
                 related.add(record.fields.get("superseded_by"))
             if not groups.isdisjoint(related):

@@ -17,7 +17,7 @@ import signal
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memories.core.batches import by_count
@@ -64,7 +64,8 @@ class Suggestion(NamedTuple):
         text: The proposal and its evidence.
         certainty: From 0 to 1.
         action: What happens when it is accepted: `delete` or `link`, with ids and versions; empty
-            to keep the text as a memory.
+            to keep the text as a memory. `same_as` is the memory that says the same thing as the
+            deleted one; if it changes before, nothing is deleted.
         source: The turn from which the proposed memory was made.
     """
 
@@ -155,22 +156,32 @@ def apply(writer: Writer, record: Record) -> Applied | None:
     live = find_first(writer.store, where)
     if live is None or live.ref.position != action["version"]:
         return Applied(str(action["id"]), False)
+    other = action.get("corrects", action.get("same_as"))
+    older = None
+    if other is not None:
+        older = _find_unchanged(writer, where._replace(group=other), record.created_at)
+        if older is None:
+            return Applied(live.ref.group, False)
     if action["do"] == "delete":
         uncorrected = leave_chains(writer.store, [live], writer.now)
         writer.store.patch([versions.end_version(live, writer.now, "delete")])
         return Applied(live.ref.group, True, tuple(sorted(uncorrected)))
-    where = where._replace(group=action["corrects"])
-    older = find_first(writer.store, where)
-    proposed = find_first(
-        writer.store, where._replace(state="any", until=record.created_at), newest_first=True
-    )
     is_linked = not {"corrects", "corrected_by"}.isdisjoint(live.fields)
-    if older is None or proposed is None or older.text != proposed.text or is_linked:
+    if older is None or is_linked:
         return Applied(live.ref.group, False)
     linked = link_correction(writer.store, live, [older], now=writer.now, at=writer.now)
     links = {name: linked.fields.get(name) for name in versions.LINK}
     writer.store.patch([Patch(live.ref, None, None, links)])
     return Applied(live.ref.group, "corrects" in linked.fields)
+
+
+def _find_unchanged(writer: Writer, where: Filter, since: datetime) -> Record | None:
+    """Return the current version of a memory; None if its text has changed since a time."""
+    current = find_first(writer.store, where)
+    before = find_first(writer.store, where._replace(state="any", until=since), newest_first=True)
+    if current is None or before is None or current.text != before.text:
+        return None
+    return current
 
 
 # --- a second opinion
@@ -304,7 +315,8 @@ def _find_alike(writer: Writer, records: Sequence[Record]) -> Iterator[Suggestio
             older = [memory_id for memory_id in repeated if memory_id < record.ref.group]
             if older and record.key is None:
                 evidence = f"memory {older[0]} says the same thing"
-                yield _deletion("same", 0.95, memory, evidence)
+                same = _deletion("same", 0.95, memory, evidence)
+                yield same._replace(action={**same.action, "same_as": older[0]})
             elif not (
                 {"corrects", "corrected_by"} & record.fields.keys()
                 or versions.has_expired(record, writer.now)
