@@ -159,7 +159,7 @@ def apply(writer: Writer, record: Record) -> Applied | None:
     other = action.get("corrects", action.get("same_as"))
     older = None
     if other is not None:
-        older = _find_unchanged(writer, where._replace(group=other), record.created_at)
+        older = _find_with_same_text(writer, where._replace(group=other), record.created_at)
         if older is None:
             return Applied(live.ref.group, False)
     if action["do"] == "delete":
@@ -175,7 +175,7 @@ def apply(writer: Writer, record: Record) -> Applied | None:
     return Applied(live.ref.group, "corrects" in linked.fields)
 
 
-def _find_unchanged(writer: Writer, where: Filter, since: datetime) -> Record | None:
+def _find_with_same_text(writer: Writer, where: Filter, since: datetime) -> Record | None:
     """Return the current version of a memory; None if its text has changed since a time."""
     current = find_first(writer.store, where)
     before = find_first(writer.store, where._replace(state="any", until=since), newest_first=True)

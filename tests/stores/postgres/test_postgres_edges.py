@@ -366,11 +366,13 @@ def test_memories_move_to_another_namespace_and_back(url: str) -> None:
         assert made
         bob.update(made, "Tea is served cold")
         bob.reinforce(made)
-        before = bob.history(made), bob.get(made).last_reinforced_at
+        # The memory itself isn't compared, since each `get` counts a read.
+        before = bob.history(made)._replace(memory=None), bob.get(made).last_reinforced_at
         assert bob.move([made], "ann").versions == 2
         assert bob.list().memories == ()
         assert ann.id_of_key("tea") == made
         assert ann.search("how is tea served?")[0].memory.id == made
         ann.move([made], "bob")
-        assert (bob.history(made), bob.get(made).last_reinforced_at) == before
+        after = bob.history(made)._replace(memory=None), bob.get(made).last_reinforced_at
+        assert after == before
         assert [check.problem for check in (*bob.verify_log(), *ann.verify_log())] == [None, None]
