@@ -1,7 +1,7 @@
 """The default `MemoryGateway` backend, which uses a `Memories` object with any of its stores."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -160,22 +160,13 @@ class EngineBackend:
                 include_corrected=self._include_corrected,
             )
             if not self._include_corrected:
-                corrected = map(self._replace_with_correction, hits)
-                hits = tuple({hit.id: hit for hit in corrected}.values())
+                # The search may not have found a correction, because it is worded differently.
+                latest: dict[str, Hit] = {}
+                for hit in hits:
+                    memory = latest_correction(hit.memory, self.memories.get)
+                    latest[memory.id] = replace(hit, found=memory)
+                hits = tuple(latest.values())
             return list(map(self._memory_with_owner, hits))
-
-    def _replace_with_correction(self, hit: Hit) -> Hit:
-        """Replace a hit's memory with its latest correction, which the search may not have found
-        because it is worded differently.
-        """
-        passed = {hit.id}
-        while (newer := hit.memory.corrected_by) is not None and newer not in passed:
-            passed.add(newer)
-            try:
-                hit = replace(hit, found=self.memories.get(newer))
-            except NotFound:
-                break
-        return hit
 
     def recall_turns(
         self, query_text: str, k: int, conversation_id: str | None, *, own: bool = False
@@ -248,6 +239,23 @@ def translate_errors() -> Iterator[None]:
         raise MCPError(str(exc)) from exc
     except OSError as exc:
         raise MCPError(f"the operating system reported: {exc.strerror or exc}") from exc
+
+
+def latest_correction(memory: Memory, get: Callable[[str], Memory]) -> Memory:
+    """Return the latest correction of a memory; the memory itself if it has none.
+
+    Args:
+        memory: The memory.
+        get: Reads a memory by id.
+    """
+    passed = {memory.id}
+    while (newer := memory.corrected_by) is not None and newer not in passed:
+        passed.add(newer)
+        try:
+            memory = get(newer)
+        except NotFound:
+            break
+    return memory
 
 
 def _window_tag(window: str) -> str:

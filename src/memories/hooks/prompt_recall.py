@@ -14,13 +14,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from memories.context import rendering
 from memories.context.admission import Admission, is_admitted
 from memories.context.context import ContextBuilder, estimate_tokens
-from memories.context.engine import EngineBackend, memory_document, translate_errors
+from memories.context.engine import (
+    EngineBackend,
+    latest_correction,
+    memory_document,
+    translate_errors,
+)
 from memories.context.gateway import MemoryGateway, WithScratchpad
 from memories.context.protocol import MCPError
 from memories.core.deadline import Deadline, MemoryTimeout, run_once
 from memories.core.events import OFF
 from memories.embedders import scores
-from memories.errors import InvalidInput, NotFound, StoreError, StoreUnreachable
+from memories.errors import InvalidInput, StoreError, StoreUnreachable
 from memories.guard.validate import MAX_QUERY_CHARACTERS
 from memories.hooks import gate, runs, session
 from memories.hooks.recall_strategy import NOT_ASKED, HookContext, RecallRequest
@@ -525,19 +530,15 @@ def _put_corrections(
         rated: All candidates by id.
         get: Reads a memory that is not a candidate.
     """
+
+    def read(memory_id: str) -> Memory:
+        return rated[memory_id].memory if memory_id in rated else get(memory_id)
+
     current: dict[str, Rated] = {}
     for entry in selected:
-        latest, passed = entry, {entry.memory.id}
-        while (newer := latest.memory.corrected_by) is not None and newer not in passed:
-            passed.add(newer)
-            if newer in rated:
-                latest = rated[newer]
-                continue
-            try:
-                latest = Rated(Hit(get(newer), entry.hit.score, None, None), entry.relevance)
-            except NotFound:
-                break
-        current.setdefault(latest.memory.id, latest)
+        memory = latest_correction(entry.memory, read)
+        hit = Hit(memory, entry.hit.score, None, None)
+        current.setdefault(memory.id, rated.get(memory.id, Rated(hit, entry.relevance)))
     return list(current.values())
 
 
