@@ -27,7 +27,7 @@ from memories.stores import open_store
 from memories.transfer.export import export
 from memories.transfer.importing import check, import_
 from memories.transfer.intake import Intake
-from memories.transfer.lines import read_header
+from memories.transfer.lines import SQLITE, read_header
 from memories.transfer.pages import Progress, count_records, places
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 _ENDINGS = {"sqlite": ".db", "export": ".jsonl"}
 _SIDE_FILES = ("", "-wal", "-shm", "-journal", ".db", ".db-wal", ".db-shm", ".db.lock")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
-_SQLITE = b"SQLite format 3\0"  # the beginning of each SQLite database
 _MAX_HEADER = 65_536
 _PIECE = 1_048_576
 
@@ -236,7 +235,7 @@ def read_mark(file: Path) -> "Mark | None":
     try:
         with open_file(file) as stream:
             first_line = stream.readline(_MAX_HEADER)
-        if first_line.startswith(_SQLITE):
+        if first_line.startswith(SQLITE):
             return mark_of(file)
         header = read_header(first_line.decode())
         return None if header.backup is None else Mark(**header.backup)
@@ -256,8 +255,8 @@ def copies_of(config: Config, *, is_home: bool) -> tuple[str, ...]:
 
 
 def backups_of(config: Config) -> tuple[str, ...]:
-    """Return this store's backups next to it and in folders `backups`, whatever their names; they
-    may contain forgotten memories.
+    """Return this store's backups, under any name, next to it and in `backups` folders. They may
+    contain forgotten memories.
     """
     store, path = _mark(config.store, datetime.now(UTC)).store, local_path(config.store)
     folders = [config.home / "backups"]

@@ -41,6 +41,7 @@ _MAX_KEY = 2 * validate.MAX_KEY + 1  # a stored key also contains its project or
 _MAX_FIELDS = 100
 _END = re.compile(r'\s*\{\s*"end"\s*:')
 _ID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
+SQLITE = b"SQLite format 3\0"  # the beginning of every SQLite database
 _OTHER_FILES = (
     (b"PK\x03\x04", "a ZIP archive; unpack it first"),
     (b"PK\x05\x06", "a ZIP archive; unpack it first"),
@@ -50,7 +51,7 @@ _OTHER_FILES = (
     (b"\x28\xb5\x2f\xfd", "a zstd file; unpack it first"),
     (b"7z\xbc\xaf\x27\x1c", "a 7z archive; unpack it first"),
     (b"Rar!", "a RAR archive; unpack it first"),
-    (b"SQLite format 3\0", "a SQLite database; if it is a store of memories, use memory restore"),
+    (SQLITE, "a SQLite database; if it is a store of memories, use memory restore"),
     *((bytes((0x80, version)), "a Python pickle") for version in range(2, 6)),
     (b"%YAML", "a YAML document"),
     (b"%PDF", "a PDF document"),

@@ -10,6 +10,7 @@ from typing import Any
 
 from memories.errors import InvalidInput, SystemFault
 from memories.guard.validate import shown
+from memories.transfer.lines import SQLITE
 
 _ATTEMPTS = 5
 _SIDE_FILES = ("", "-wal", "-journal")
@@ -146,7 +147,7 @@ def _copy(file: Path, copy: Path) -> None:
     except OSError as exc:
         problem = f"cannot read {shown(str(file))}: {exc.strerror or exc}"
         raise InvalidInput(f"{problem}; use another copy") from exc
-    if start != b"SQLite format 3\0":
+    if start != SQLITE:
         raise InvalidInput(f"{shown(file.name)} is not a SQLite database")
     for _ in range(_ATTEMPTS):
         before = _state(file)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from memories.errors import MemoriesError
+from memories.transfer.lines import SQLITE
 from memories.transfer.sources.items import Item
 from memories.transfer.sources.reader import ZIP, Reader, unpack
 
@@ -22,7 +23,6 @@ _MAX_DEPTH = 200
 _MAX_LINES = 50
 _MAX_LINE_BYTES = 1_048_576
 _MAX_FRONTMATTER_BYTES = 4_096
-_SQLITE = b"SQLite format 3\0"
 
 
 class Sample:
@@ -62,7 +62,7 @@ class Sample:
     @property
     def is_database(self) -> bool:
         """Whether the file is a SQLite database."""
-        return self.start.startswith(_SQLITE)
+        return self.start.startswith(SQLITE)
 
     @property
     def is_archive(self) -> bool:
