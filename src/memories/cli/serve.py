@@ -275,7 +275,7 @@ def send(config: Config, word: str) -> Mapping[str, Any] | None:
 
 
 def _wait_for_end(config: Config, process: int) -> bool:
-    """Wait until a server that was told to stop no longer answers; return whether it ended."""
+    """Wait for a stopping server to end; return whether it did."""
     deadline = time.monotonic() + _TIMEOUT_SECONDS
     while time.monotonic() < deadline:
         with contextlib.suppress(SystemFault):  # the connection may be cut while the server ends

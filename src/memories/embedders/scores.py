@@ -54,11 +54,11 @@ def rate_need(model: str, vector: "NDArray[np.float32]") -> float:
 
 
 def rate_change(model: str, vector: "NDArray[np.float32]") -> float | None:
-    """Return the change that the text with this vector reports; None if there are no weights for
-    the model.
+    """Return the log-odds that the text with this vector reports a change, such as "We ripped Redux
+    out"; None if there are no weights for the model.
 
-    The change is the log-odds that an English text reports a change: "We ripped Redux out". In
-    other languages, MiniLM's value means little and is low.
+    The weights were fitted to English texts. For other languages, MiniLM's scores are low and mean
+    little.
     """
     name = FITTED.get(model)
     return None if name is None else _read(CHANGE, name).score(vector)

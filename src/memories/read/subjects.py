@@ -91,8 +91,11 @@ def score_precedence(
     Two texts with few words in common are often unrelated, so they need `SURELY_REPLACES`.
     """
     score = score_replacement(new, old, similarity, space, vectors)
-    has_words = score >= REPLACES and coverage(new, _terms(old)) >= MIN_SHARED
-    return score if score >= (REPLACES if has_words else SURELY_REPLACES) else 0.0
+    if score < REPLACES:
+        return 0.0
+    if score < SURELY_REPLACES and coverage(new, _terms(old)) < MIN_SHARED:
+        return 0.0
+    return score
 
 
 def reports_change(text: str) -> bool:

@@ -1,5 +1,5 @@
-"""A namespace's data in files next to the store: captured events, sessions and uncounted reads, and
-what waits to be stored of a conversation.
+"""A namespace's data in files next to the store: captured events, sessions, uncounted reads, and
+turns that have not been stored yet.
 
 All these files contain JSON lines. A program locks the file before it adds a line; see `hooks` and
 `write.accesses`.
@@ -23,7 +23,7 @@ from memories.write.turn_queue import RetryQueue
 
 FLUSH_LOCK = ".flush.lock"  # in the inbox; locked while a process stores the waiting events
 GIVEN_TO = "given_to"  # key in a session's line: the namespace whose memories were shown
-# key in the state of a session: texts said until then, in milliseconds since 1970, were erased
+# key in a session's state: the time until which its texts were erased, in milliseconds since 1970
 FORGOTTEN = "forgotten"
 _WAIT_SECONDS = 60.0  # maximum time to wait for a flusher to finish
 
@@ -82,7 +82,7 @@ def change(config: Config, name: str, into: str | None, *, dry_run: bool = False
 
 
 class Waiting(NamedTuple):
-    """What is not in the store yet of a namespace's conversations.
+    """The texts of a namespace's conversations that have not been stored yet.
 
     Attributes:
         queue: The queued turns.
@@ -185,8 +185,8 @@ def _is_name(value: object, name: str) -> bool:
 def _edit_lines(file: Path, edit: Edit, *, dry_run: bool, removes: bool = False) -> int:
     """Apply an edit to each line of a file; return how many lines change.
 
-    The edit gets the value in a line, or the bytes of a line that can't be read. With `removes`, a
-    file that has no lines left is removed; whoever adds lines to it must expect that.
+    The edit gets the value in a line, or the bytes of a line that can't be read. With `removes`,
+    the file is removed if no lines are left; programs that add lines to it must expect that.
     """
     count = 0
     with contextlib.suppress(FileNotFoundError, IsADirectoryError), file.open("r+b") as stream:

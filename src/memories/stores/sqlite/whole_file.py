@@ -55,6 +55,7 @@ def refuse_lost(path: Path, home: Path | None) -> None:
                 "remove the log too"
             )
     if home is not None:
+        # Stores don't depend on scratchpads, so the module is loaded by name.
         importlib.import_module("memories.scratchpad.file").refuse_lost(home, path)
 
 
