@@ -13,6 +13,7 @@ import pytest
 
 from clock import Clock
 from memories import Created, Draft, Memories
+from memories.answers.shapes import create_result
 from memories.guard.validate import MAX_TAGS
 from memories.write.repetitions import NOTE_TAGS, NOTE_TRUST, NOTE_WAITS
 from opening import opening
@@ -276,6 +277,17 @@ def test_a_repetition_with_supersedes_retires_that_memory(
     assert memories.history(str(old)).superseded_by == memory_id
 
 
+def test_a_memory_with_a_key_that_replaces_the_same_memory_again_gets_a_version(
+    memories: Memories,
+) -> None:
+    old = str(memories.create("Ann feeds the ducks of the castle").id)
+    memory_id = store_first(memories, key="harbour/deploys", supersedes=old)
+    memories.restore(old)
+    made = memories.create(TEXT, key="harbour/deploys", supersedes=old)
+    assert (made.stored, made.id, made.memory) == (True, memory_id, memories.get(memory_id))
+    assert memories.history(old).superseded_by == memory_id
+
+
 def test_tags_beyond_the_limit_are_not_merged(memories: Memories) -> None:
     memory_id = store_first(memories, tags={f"n{number}": "1" for number in range(MAX_TAGS)})
     made = memories.create(TEXT, tags={"more": "1"}, confidence=1.0)
@@ -328,6 +340,19 @@ def test_a_less_trusted_writer_changes_nothing_by_repeating(
     assert repetition_of(made) == (False, (), left, False)
     assert made.note == NOTE_TRUST
     assert replace(memories.get(memory_id), access_count=0) == before
+
+
+def test_what_a_less_trusted_repetition_replaces_is_linked_from_both_sides(
+    memories: Memories, open_as: Callable[..., Memories]
+) -> None:
+    memory_id = store_first(memories)
+    old = memories.create(OLD).id
+    made = open_as("import").create(TEXT, supersedes=old)
+    assert (made.id, made.merged, made.note) == (memory_id, ("supersedes",), "")
+    assert made.memory == memories.get(memory_id)
+    assert (made.memory.supersedes, made.memory.origin.trust) == (old, "agent")
+    assert memories.history(str(old)).superseded_by == memory_id
+    assert f"it replaces {old}" in create_result(made)["hint"]
 
 
 def test_an_agent_reinforces_what_a_person_said_and_changes_nothing_else(
@@ -444,6 +469,20 @@ def test_an_older_repetition_stays_corrected(memories: Memories, clock: Clock) -
     made = memories.create(OLD, created_at=clock.now - DAY)
     assert repetition_of(made) == (False, (), {}, False)
     assert memories.get(str(old)).corrected_by == new
+
+
+def test_a_repetition_that_has_already_expired_reverses_no_correction(
+    memories: Memories, clock: Clock
+) -> None:
+    old = str(memories.create(OLD).id)
+    clock.now += DAY
+    new = memories.create(NEW).id
+    clock.now += DAY
+    made = memories.create(OLD, valid_until=clock.now - timedelta(hours=1))
+    assert (made.id, made.merged, made.corrects) == (old, ("valid_until",), None)
+    assert memories.get(old).corrected_by == new
+    assert "corrects" not in create_result(made)["hint"]
+    assert memories.truth.confirm(old, valid_until=clock.now - DAY).corrected_by == new
 
 
 def test_an_agent_does_not_undo_a_correction_by_a_person(

@@ -291,10 +291,10 @@ def pin(
                 "memory scratchpad show lists them"
             )
         new = versions.next_version(latest, "update", now, fresh=False, pinned=pinned)
-        return _append_same(lookup.store, latest, new, vectors)
+        return append_same(lookup.store, latest, new, vectors)
 
 
-def _append_same(store: Store, latest: Record, new: Record, vectors: Any) -> Record:
+def append_same(store: Store, latest: Record, new: Record, vectors: Any) -> Record:
     """Append a version with the same content as the previous one, keeping its origin and
     acceptance.
     """

@@ -378,7 +378,8 @@ def _store_version(writer: Writer, prepared: Prepared, latest: Record) -> Create
     has_same_fields = all(latest.fields.get(name) == value for name, value in fields.items())
     is_unchanged = draft.content == latest.text and labels == tags and has_same_fields
     # Restating a memory that decays adds information, namely that it is still true.
-    if is_unchanged and versions.decay_policy(latest) is DecayPolicy.STABLE:
+    is_stable = versions.decay_policy(latest) is DecayPolicy.STABLE
+    if is_unchanged and is_stable and superseded is None:
         draft = replace(draft, supersedes=None)
         repetition = writer.make_repetition(latest, draft, prepared.vectors)
         return _report_merged(writer, repetition.merge())

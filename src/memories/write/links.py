@@ -44,6 +44,7 @@ from memories.read.versions import (
     LINK,
     NOT_CORRECTED,
     compute_correction_end,
+    has_expired,
     is_corrected,
     stated_at,
 )
@@ -299,7 +300,7 @@ def remove_link(store: Store, record: Record, older_id: str) -> Record | None:
 
 def update_links_after_restating(store: Store, latest: Record, new: Record) -> Record:
     """Return the next version of a memory whose text was restated, with its links. If newer
-    memories corrected it, it moves to the end of their chain.
+    memories corrected it, it moves to the end of their chain, unless it has already expired.
 
     Args:
         store: The store of the memories, in a transaction.
@@ -307,7 +308,7 @@ def update_links_after_restating(store: Store, latest: Record, new: Record) -> R
         new: Its next version, with the same text.
     """
     end_of_chain = find_end_of_chain(store, latest, new.created_at)
-    if end_of_chain is None:
+    if end_of_chain is None or has_expired(new, new.created_at):
         return update_links_after_change(store, latest, new)
     return move_to_end_of_chain(store, latest, new, end_of_chain)
 

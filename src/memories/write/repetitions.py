@@ -17,7 +17,7 @@ from memories.read import versions
 from memories.stores.logged import append_as_stamped, stamp_record
 from memories.stores.protocol import Store
 from memories.stores.records import Record
-from memories.write.change import reset_decay
+from memories.write.change import append_same, reset_decay
 from memories.write.links import find_end_of_chain, move_to_end_of_chain, update_links_after_change
 from memories.write.suspicion import mark_suspicious
 
@@ -193,7 +193,8 @@ class Repetition(NamedTuple):
         if self.is_less_trusted():
             not_merged = differences.list_all()
             note = NOTE_TRUST if not_merged else ""
-            return self._reinforce(MergeResult(self.record, superseding, not_merged, note=note))
+            record = self._link_superseded() if superseding else self.record
+            return self._reinforce(MergeResult(record, superseding, not_merged, note=note))
         note = ""
         if differences.new_tags and len(self._merge_tags(differences)) > MAX_TAGS:
             note = NOTE_TAGS
@@ -202,7 +203,10 @@ class Repetition(NamedTuple):
         merged = differences.name_new() + superseding
         if self._writer_rank() > _trust_rank(self.record):
             merged += ("trust",)
-        end_of_chain = find_end_of_chain(self.store, self.record, self.at)
+        end_of_chain = None
+        until = self.draft.valid_until
+        if not isinstance(until, datetime) or until >= self.at:  # else it is no longer true
+            end_of_chain = find_end_of_chain(self.store, self.record, self.at)
         if end_of_chain is not None:
             merged += ("corrects",)
         record = self._add_version(differences, end_of_chain) if merged else self.record
@@ -214,6 +218,13 @@ class Repetition(NamedTuple):
 
     def _merge_tags(self, differences: Differences) -> dict[str, str]:
         return {**tags_of(self.record.labels), **differences.new_tags}
+
+    def _link_superseded(self) -> Record:
+        """Add a version that names the memory that the draft replaces, but keeps its own writer."""
+        fields = {"supersedes": self.draft.supersedes}
+        new = versions.next_version(self.record, "update", self.at, fresh=False, fields=fields)
+        vectors = self.store.vectors([self.record.ref]).get(self.record.ref)
+        return append_same(self.store, self.record, new, vectors)
 
     def _add_version(self, differences: Differences, end_of_chain: Record | None) -> Record:
         """Add a version with the same text. If the writer is more trusted than the memory's, the
