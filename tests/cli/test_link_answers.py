@@ -92,6 +92,19 @@ def test_an_update_that_changes_nothing_says_so(memory: Command, chain: tuple[st
     assert removed["hint"] == f"this memory no longer corrects {older}"
 
 
+def test_removing_the_older_link_of_a_corrected_memory_names_both_links(
+    memory: Command, chain: tuple[str, str]
+) -> None:
+    older, newer = chain
+    newest = memory("create", PORT.format(6381)).json["id"]
+    hint = memory("update", newer, "--not-corrects", older).json["hint"]
+    assert hint == (
+        f"this memory no longer corrects {older}; {newest} corrects this memory; if this one is "
+        f"true, run: memory confirm {newer}"
+    )
+    assert "corrected_by" not in memory("get", older).json
+
+
 def test_an_update_names_a_tag_that_it_did_not_find(memory: Command) -> None:
     made = memory("create", "The office is in Rome", "--tag", "team=blue").json["id"]
     answer = memory("update", made, "--remove-tag", "taem")

@@ -308,6 +308,16 @@ def test_a_wrong_link_is_undone_as_the_answer_says(modern: Agent, memories: Memo
     )
 
 
+def test_the_older_link_of_a_corrected_memory_is_removed_truthfully(modern: Agent) -> None:
+    older, middle, newest = (
+        modern.call("create_memory", content=f"The database listens on port {port}")["id"]
+        for port in (5433, 5434, 5435)
+    )
+    hint = modern.call("update_memory", id=middle, not_corrects=older)["hint"]
+    assert hint.startswith(f"this memory no longer corrects {older}; {newest} corrects this memory")
+    assert "both memories are current" not in hint
+
+
 def test_a_create_names_the_memory_that_it_may_replace_in_few_tokens(tmp_path: Path) -> None:
     with Memories(f"sqlite:///{tmp_path}/m.db") as memories:
         agent = Agent(memories, "auto")

@@ -153,12 +153,18 @@ def change_hint(
     """
     parts: list[str] = []
     corrected_before, corrected = {*corrected_ids(before)}, {*corrected_ids(record)}
+    lost = ""
+    if corrected_before - corrected:
+        ids = " and ".join(sorted(corrected_before - corrected))
+        lost = f"this memory no longer corrects {ids}"
     missing = [f'"{key}"' for key in tag_keys(remove_tags) if key not in before.tags]
     if missing:
         parts.append(f"the memory has no tag {' or '.join(missing)}")
     elif is_unchanged(before, record):
         parts.append(HINT_UNCHANGED)
     if record.corrected_by is not None:
+        if lost:
+            parts.append(lost)
         advice = confirm.format(record.id)
         parts.append(f"{record.corrected_by} corrects this memory; if this one is true, {advice}")
     elif record.corrects is not None and not corrected <= corrected_before:
@@ -169,10 +175,8 @@ def change_hint(
         )
     elif before.corrected_by is not None:
         parts.append(f"{before.corrected_by} no longer corrects this memory")
-    elif corrected_before - corrected:
-        parts.append(
-            f"this memory no longer corrects {' and '.join(sorted(corrected_before - corrected))}"
-        )
+    elif lost:
+        parts.append(lost)
     return "; ".join(parts)
 
 

@@ -425,10 +425,12 @@ class Tools:
             not_corrects=not_corrects or None,
         )
         hint = shapes.change_hint(before, memory, remove_tags or (), CONFIRM)
+        if not_corrects and memory.corrected_by is None:
+            hint = HINT_UNLINKED
         return _change_result(
             memory,
             version=memory.version,
-            hint=HINT_UNLINKED if not_corrects else hint or None,
+            hint=hint or None,
             redacted=list(memory.redacted) or None,
         )
 
