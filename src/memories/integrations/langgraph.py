@@ -34,6 +34,7 @@ from langgraph.store.base.embed import get_text_at_path
 
 from memories import Draft, InvalidInput, Memories, Memory, NotFound
 from memories.guard import validate
+from memories.stores.records import Record
 
 if TYPE_CHECKING:
     from memories import Config, Embedder, Store
@@ -45,7 +46,9 @@ _TAG = "langgraph."
 _UNSEARCHED = {"langgraph.index": "none"}
 _BETWEEN = "."  # separates labels, so a namespace's labels can't contain it
 _PAGE = 1_000
-_MORE = 4  # factor by which more hits are fetched if a filter may drop some
+_HITS = 20  # number of hits that are fetched first; fewer would not be faster
+_MORE = 4  # factor by which more hits are fetched if these are not enough
+_Candidate = tuple[Memory, float | None, Record | None]  # with the score and record of a hit
 
 
 class MemoriesStore(BaseStore):
@@ -115,38 +118,65 @@ class MemoriesStore(BaseStore):
         for op in operations:
             validate_op_namespace(op)
             if isinstance(op, PutOp):
-                _check(op)
+                self._check(op)
                 writes[op.namespace, op.key] = op
         drafts = [self._draft(op) for op in writes.values() if op.value is not None]
         results = [None if isinstance(op, PutOp) else self._read(op) for op in operations]
         deletions = [op for op in writes.values() if op.value is None]
-        # A single put has its own transaction; inside an outer one, it would block writers while
-        # the model runs.
-        with self._memories.transaction() if deletions or len(drafts) > 1 else nullcontext():
+        # The model runs before the transaction, so that it doesn't keep other writers waiting.
+        batches = list(self._memories.prepare(drafts, force=True))
+        with self._memories.transaction() if deletions or len(batches) > 1 else nullcontext():
             for op in deletions:
                 memory = self._find(op)
                 if memory is not None:
                     self._memories.delete(memory.id)
-            self._memories.create_many(drafts, force=True)
+            for batch in batches:
+                batch.write()
         return results
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """Run operations in a thread; see `batch`."""
         return await asyncio.to_thread(self.batch, ops)
 
+    def _check(self, op: PutOp) -> None:
+        """Refuse operations whose values can't be stored, or would change when stored.
+
+        Raises:
+            InvalidInput: A label or the key is not normalized, is too long or contains a secret.
+            NotImplementedError: The item has a TTL.
+            TypeError: The key is not text, or the value is not a mapping.
+        """
+        if not isinstance(op.key, str):
+            raise TypeError(f"the key {op.key!r} is of type {type(op.key).__name__}; pass a string")
+        if op.value is not None and not isinstance(op.value, dict):
+            raise TypeError(f"the value is of type {type(op.value).__name__}; pass a dict")
+        if op.ttl is not None:
+            raise NotImplementedError(
+                "TTL is not supported by MemoriesStore; delete items that are no longer needed"
+            )
+        if not op.namespace:
+            raise InvalidInput("the namespace is empty; give at least one label")
+        for part in (*op.namespace, op.key):
+            if validate.one_line(part, "label or key") != part:
+                raise InvalidInput(
+                    f'"{validate.shown(part)}" begins or ends with a space, or is not in Unicode '
+                    "NFC"
+                )
+        redactor = self._memories.config.redactor()
+        for name in (_key(op), *_tags(op.namespace).values()):
+            redactor.refuse(name, "namespace or key")
+
     def _draft(self, op: PutOp) -> Draft:
+        text = ""
         try:
             data = json.dumps(op.value, ensure_ascii=False, allow_nan=False)
+            if op.index is not False:
+                text = _searched_text(json.loads(data), op.index or self._fields)
         except (TypeError, ValueError, RecursionError) as exc:
             raise InvalidInput(
                 f'the value of "{validate.shown(op.key)}" can\'t be stored as JSON ({exc})'
             ) from exc
-        text = ""
-        if op.index is not False:
-            text = _searched_text(json.loads(data), op.index or self._fields)
-        tags = {}
-        for depth in range(1, len(op.namespace) + 1):
-            tags[f"{_TAG}{depth}"] = _BETWEEN.join(op.namespace[:depth])
+        tags = _tags(op.namespace)
         if not text:
             return Draft(data, tags | _UNSEARCHED, key=_key(op), data=data)
         return Draft(text, tags, key=_key(op), data=data)
@@ -163,53 +193,69 @@ class MemoriesStore(BaseStore):
 
     def _find(self, op: GetOp | PutOp) -> Memory | None:
         try:
-            return self._memories.get(self._memories.id_of_key(_key(op)))
+            memory = self._memories.get(self._memories.id_of_key(_key(op)))
         except NotFound:
             return None
+        # A key is found with blanks around it too, and may belong to a memory that is not an item.
+        is_item = memory.key == _key(op) and _namespace(memory) == tuple(op.namespace)
+        return memory if is_item else None
 
     def _search(self, op: SearchOp) -> list[SearchItem]:
         end = op.offset + op.limit
         items: list[SearchItem] = []
-        for memory, score in self._candidates(op, end) if op.limit > 0 else ():
+        read: list[Record | None] = []
+        for memory, score, record in self._candidates(op) if op.limit > 0 else ():
             item = SearchItem(**_parts(memory), score=score)
             if op.filter is None or _fits_filter(item.value, op.filter):
                 items.append(item)
+                read.append(record)
             if len(items) >= end:  # before the next candidate, which may require another search
                 break
+        self._memories.count_reads(list(filter(None, read[op.offset : end])))
         return items[op.offset : end]
 
-    def _candidates(self, op: SearchOp, count: int) -> Iterator[tuple[Memory, float | None]]:
-        """Yield a search's candidates, best first, each with its score if it has one."""
-        depth = len(op.namespace_prefix)
-        tags = {f"{_TAG}{depth}": _BETWEEN.join(op.namespace_prefix)} if depth else {}
+    def _candidates(self, op: SearchOp) -> Iterator[_Candidate]:
+        """Yield a search's candidates, best first. Their order doesn't depend on the offset, so
+        that the pages of a search fit together.
+        """
+        prefix = tuple(op.namespace_prefix)
+        tags = {}
+        if prefix:
+            tags = {f"{_TAG}{len(prefix)}": _BETWEEN.join(prefix)}
         query = (op.query or "").strip()[: validate.MAX_QUERY_CHARACTERS]
         if query:
-            limit = count if op.filter is None else count * _MORE
-            yield from self._hits(query, tags, min(validate.MAX_LIMIT, limit))
+            for memory, score, record in self._hits(query, tags, max(_HITS, op.limit)):
+                if _is_below(memory, prefix) and not _UNSEARCHED.items() <= memory.tags.items():
+                    yield memory, score, record
             tags |= _UNSEARCHED
         cursor = None
         while True:
             page = self._memories.list(tags=tags, limit=_PAGE, cursor=cursor)
             for memory in page.memories:
-                if _namespace(memory):
-                    yield memory, None
+                if _is_below(memory, prefix):
+                    yield memory, None, None
             cursor = page.next_cursor
             if cursor is None:
                 return
 
-    def _hits(self, query: str, tags: dict[str, str], limit: int) -> Iterator[tuple[Memory, float]]:
-        """Yield a query's hits, except memories that weren't stored by a graph and items that are
-        excluded from search.
+    def _hits(self, query: str, tags: dict[str, str], limit: int) -> Iterator[_Candidate]:
+        """Yield a query's hits, each once. More hits may come in another order, since more
+        candidates are ranked.
         """
-        seen = 0
+        seen: set[str] = set()
+        limit = min(validate.MAX_LIMIT, limit)
         while True:
-            hits = self._memories.search(query, tags=tags, limit=limit, min_confidence=0.0)
-            for hit in hits[seen:]:
-                if _namespace(hit.memory) and not _UNSEARCHED.items() <= hit.memory.tags.items():
-                    yield hit.memory, hit.score
+            result = self._memories.find_candidates(
+                query, tags=tags, limit=limit, min_confidence=0.0
+            )
+            hits = result.hits()
+            for hit, record in zip(hits, result.memory_records(), strict=True):
+                if hit.id not in seen:
+                    seen.add(hit.id)
+                    yield hit.memory, hit.score, record
             if len(hits) < limit or limit == validate.MAX_LIMIT:
                 return
-            seen, limit = len(hits), min(validate.MAX_LIMIT, _MORE * limit)
+            limit = min(validate.MAX_LIMIT, _MORE * limit)
 
     def _namespaces(self, op: ListNamespacesOp) -> list[Namespace]:
         rules = op.match_conditions or ()
@@ -237,34 +283,24 @@ class MemoriesStore(BaseStore):
             depth, counts = depth + 1, deeper
 
 
-def _check(op: PutOp) -> None:
-    """Refuse operations whose values can't be stored, or would change when stored.
-
-    Raises:
-        InvalidInput: A label or the key is not normalized, or the key is too long.
-        NotImplementedError: The item has a TTL.
-        TypeError: The key is not text, or the value is not a mapping.
-    """
-    if not isinstance(op.key, str):
-        raise TypeError(f"the key {op.key!r} is of type {type(op.key).__name__}; pass a string")
-    if op.value is not None and not isinstance(op.value, dict):
-        raise TypeError(f"the value is of type {type(op.value).__name__}; pass a dict")
-    if op.ttl is not None:
-        raise NotImplementedError(
-            "TTL is not supported by MemoriesStore; delete items that are no longer needed"
-        )
-    if not op.namespace:
-        raise InvalidInput("the namespace is empty; give at least one label")
-    for part in (*op.namespace, op.key):
-        if validate.one_line(part, "label or key") != part:
-            raise InvalidInput(
-                f'"{validate.shown(part)}" begins or ends with a space, or is not in Unicode NFC'
-            )
+def _tags(namespace: Namespace) -> dict[str, str]:
+    """Return the tags that store a namespace."""
+    depths = range(1, len(namespace) + 1)
+    return {f"{_TAG}{depth}": _BETWEEN.join(namespace[:depth]) for depth in depths}
 
 
 def _key(op: GetOp | PutOp) -> str:
     """Return an item's key among all memories."""
-    return f"{_BETWEEN.join(op.namespace)}/{op.key}"
+    return _key_prefix(tuple(op.namespace)) + op.key
+
+
+def _key_prefix(namespace: Namespace) -> str:
+    """Return the beginning of the keys of a namespace's items.
+
+    It ends at the first slash that doesn't follow a dot: a slash in a label becomes `./`, which
+    can't come from anything else, since a label is not empty and contains no dot.
+    """
+    return _BETWEEN.join(namespace).replace("/", "./") + "/"
 
 
 def _namespace(memory: Memory) -> Namespace:
@@ -276,9 +312,17 @@ def _namespace(memory: Memory) -> Namespace:
     return tuple(memory.tags.get(f"{_TAG}{depth}", "").split(_BETWEEN))
 
 
+def _is_below(memory: Memory, prefix: Namespace) -> bool:
+    """Return whether a memory is an item whose namespace begins with the given labels. A filter by
+    tag would also accept labels with blanks around them.
+    """
+    namespace = _namespace(memory)
+    return bool(namespace) and namespace[: len(prefix)] == prefix
+
+
 def _parts(memory: Memory) -> dict[str, Any]:
     namespace = _namespace(memory)
-    key = (memory.key or "").removeprefix(_BETWEEN.join(namespace) + "/")
+    key = (memory.key or "").removeprefix(_key_prefix(namespace))
     value = {"content": memory.content} if memory.data is None else json.loads(memory.data)
     times = {"created_at": memory.created_at, "updated_at": memory.updated_at}
     return {"namespace": namespace, "key": key, "value": value, **times}

@@ -260,7 +260,12 @@ def test_a_key_that_would_be_normalized_is_refused(ours: MemoriesStore, key: str
     assert ours.search(()) == []
 
 
-@pytest.mark.parametrize("value", [{"n": float("nan")}, {"n": {1, 2}}, {"n": "\ud800"}])
+DEEP = json.loads("[" * 900 + "]" * 900)
+
+
+@pytest.mark.parametrize(
+    "value", [{"n": float("nan")}, {"n": {1, 2}}, {"n": "\ud800"}, {"n": DEEP}]
+)
 def test_a_value_that_is_not_json_is_refused_and_its_batch_stores_nothing(
     ours: MemoriesStore, value: dict[str, Any]
 ) -> None:
@@ -298,6 +303,83 @@ def test_a_filter_finds_its_only_match_behind_many_hits(ours: MemoriesStore) -> 
         ]
     )
     assert keys(ours.search(ANN, query="mountains", filter={"n": 7}, limit=1)) == {"k7"}
+
+
+@pytest.mark.parametrize("wanted", [None, {"n": 3}], ids=["no filter", "filter"])
+def test_a_querys_pages_contain_each_hit_once(
+    ours: MemoriesStore, wanted: dict[str, Any] | None
+) -> None:
+    subjects = ("Ann", "Bob", "Cy", "Dee", "Eve")
+    places = ("Alps", "Rome", "garden", "port", "tea house")
+    contents = [f"{subjects[n % 5]} likes the {places[n % 7 % 5]}, note {n % 9}" for n in range(90)]
+    ours.batch([PutOp(ANN, f"k{n}", {"content": contents[n], "n": n % 4}) for n in range(90)])
+    for query in ("Eve", "who likes the Alps?"):
+        pages = [
+            item.key
+            for offset in range(0, 90, 6)
+            for item in ours.search(ANN, query=query, filter=wanted, limit=6, offset=offset)
+        ]
+        whole = ours.search(ANN, query=query, filter=wanted, limit=90)
+        assert len(pages) == len(set(pages))
+        assert set(pages) == keys(whole)
+        assert len(whole) == len(pages)
+
+
+def test_a_search_counts_only_the_reads_of_the_items_that_it_returns(ours: MemoriesStore) -> None:
+    ours.batch([PutOp(ANN, f"k{n}", {"content": f"a day in the mountains, {n}"}) for n in range(9)])
+    found = keys(ours.search(ANN, query="mountains", limit=2, offset=1))
+    ours._memories.flush_accesses()
+    read = [item for item in ours._memories.list().memories if item.access_count]
+    assert {str(item.key).removeprefix("users.ann/") for item in read} == found
+
+
+def test_items_whose_labels_and_keys_contain_slashes_are_different(store: BaseStore) -> None:
+    places = [(("a/b",), "k"), (("a",), "b/k"), (("a/",), "k"), (("a",), "/k"), (("a", "/b"), "k")]
+    for number, (namespace, key) in enumerate(places):
+        store.put(namespace, key, {"content": f"number {number}"})
+    for number, (namespace, key) in enumerate(places):
+        item = store.get(namespace, key)
+        assert item is not None
+        assert (tuple(item.namespace), item.key) == (namespace, key)
+        assert item.value == {"content": f"number {number}"}
+    assert {(tuple(item.namespace), item.key) for item in store.search(())} == set(places)
+
+
+@pytest.mark.parametrize(
+    ("namespace", "key"),
+    [
+        (ANN, "ghp_52bed334f8730fed0e717859699da7cc2379"),
+        (("users", "token: 4c55f1fdb129c430fbc54589d3478fc5"), "k"),
+    ],
+    ids=["key", "label"],
+)
+def test_a_name_that_contains_a_secret_is_refused(
+    ours: MemoriesStore, namespace: tuple[str, ...], key: str
+) -> None:
+    with pytest.raises(InvalidInput, match="contains what looks like a secret"):
+        ours.put(namespace, key, {"content": "Ann climbs"})
+    assert ours.search(()) == []
+
+
+def test_a_name_with_an_additional_blank_finds_nothing(store: BaseStore) -> None:
+    store.put(ANN, "k", {"content": "Ann climbs"})
+    assert store.get(ANN, "k ") is None
+    assert store.search(("users ",)) == []
+
+
+def test_a_batch_embeds_before_it_begins_to_write(
+    ours: MemoriesStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_transactions = []
+
+    def embed(self: FakeEmbedder, text: str) -> Any:
+        open_transactions.append(ours._memories._open_transactions)
+        return real_embed(self, text)
+
+    real_embed = FakeEmbedder.embed
+    monkeypatch.setattr(FakeEmbedder, "embed", embed)
+    ours.batch([PutOp(ANN, "k", {"content": "Ann climbs"}), PutOp(ANN, "l", {"content": "Ben"})])
+    assert set(open_transactions) == {0}
 
 
 def test_an_item_is_a_memory_that_the_user_can_change(ours: MemoriesStore) -> None:
