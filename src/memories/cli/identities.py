@@ -235,13 +235,11 @@ def _open_store(memories: "Memories") -> Iterator["Store"]:
     from memories.stores.records import Collection, Filter, Space
 
     config = memories.config
-    space = None
     with contextlib.closing(open_store(config.store, None, config)) as store:
         model = store.info(Filter(Collection.MEMORY, (memories.namespace,))).model
         dimension = None if model is None else _dimension(store)
         if model is not None and dimension:
-            space = Space(model, dimension, 0.0, 0.0, 1.0, 1.0, (1.0, 0.0))
-    with contextlib.closing(open_store(config.store, space, config)) as store:
+            store.use_space(Space(model, dimension, 0.0, 0.0, 1.0, 1.0, (1.0, 0.0)))
         yield store
 
 

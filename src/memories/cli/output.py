@@ -334,8 +334,6 @@ def width_of(text: str) -> int:
 
 def fold(line: str, taken: int, limit: int = MAX_WIDTH) -> list[str]:
     """Split a line into parts that fit on the terminal next to the columns already used."""
-    import re
-
     width = max(8, _columns(limit) - taken)
     parts, part, part_width = [], "", 0
     for word in re.findall(r"\S+\s*|\s+", line):

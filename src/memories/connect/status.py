@@ -273,11 +273,13 @@ class HookCheck(NamedTuple):
         event: The event.
         seconds: How long the host waited.
         characters: The length of the text that the agent would have got.
+        is_on: Whether memory is on in this folder.
     """
 
     event: str
     seconds: float
     characters: int
+    is_on: bool = True
 
     @property
     def is_late(self) -> bool:
@@ -294,7 +296,6 @@ class Check(NamedTuple):
         store: The URL of the store that the server opened, without a password.
         memories: How many memories the store has; None if the server didn't say.
         hooks: The hooks that were run.
-        is_off: Whether memory is switched off in this folder.
         problem: Why the connection does not work, as a sentence; empty if it works.
         remedy: What to do about the problem.
     """
@@ -304,9 +305,13 @@ class Check(NamedTuple):
     store: str = ""
     memories: int | None = None
     hooks: tuple[HookCheck, ...] = ()
-    is_off: bool = False
     problem: str = ""
     remedy: str = ""
+
+    @property
+    def is_off(self) -> bool:
+        """Whether memory is switched off in this folder."""
+        return not all(hook.is_on for hook in self.hooks)
 
 
 def check_connections(connections: Sequence[Connection]) -> list[Connection]:
@@ -360,12 +365,10 @@ def check_connection(entries: FoundEntries) -> Check:
         check = _check_server(entries.server, entries.environment)
         if check.seconds > _FIRST_START_SECONDS:
             check = _check_server(entries.server, entries.environment)
-        reports = [_run_hook(words) for words in hooks]
+        return check._replace(hooks=tuple(map(_run_hook, hooks)))
     except _Failure as failure:
         problem, remedy = failure.args
         return check._replace(problem=problem, remedy=remedy)
-    is_off = any(not is_on for _, is_on in reports)
-    return check._replace(hooks=tuple(hook for hook, _ in reports), is_off=is_off)
 
 
 # --- the MCP server ---
@@ -438,8 +441,8 @@ def _event(words: Sequence[str]) -> str:
     return words[words.index("hook") + 1]
 
 
-def _run_hook(words: Sequence[str]) -> tuple[HookCheck, bool]:
-    """Run a hook; return its result, and whether memory is on in this folder.
+def _run_hook(words: Sequence[str]) -> HookCheck:
+    """Run a hook; return its result.
 
     Raises:
         _Failure: The hook does not work.
@@ -460,7 +463,7 @@ def _run_hook(words: Sequence[str]) -> tuple[HookCheck, bool]:
     if report["problem"]:
         problem, _, remedy = str(report["problem"]).partition("; ")
         raise _Failure(f"its {event} hook can't recall: {problem}", remedy or "run: memory doctor")
-    return HookCheck(event, seconds, len(report["text"])), report["is_on"]
+    return HookCheck(event, seconds, len(report["text"]), report["is_on"])
 
 
 def _send_event(words: Sequence[str]) -> bytes:

@@ -95,7 +95,7 @@ def install_command(extra: str = "") -> str:
     return shlex.join(arguments)
 
 
-def install_arguments(extra: str = "", installation: Installation | None = None) -> list[str]:
+def install_arguments(extra: str, installation: Installation | None = None) -> list[str]:
     """Return the command that adds an optional part of this program, in its own environment.
 
     Args:

@@ -153,7 +153,7 @@ def handle(call: HookCall) -> Outcome:
     home = ""
     event = None
     try:
-        event = HostEvent(call.host, _read_event(0))
+        event = HostEvent(call.host, _read_event())
         if CHECK in event.fields:
             return Outcome(_answer_check(call, event))
         call.host = event.host
@@ -482,8 +482,8 @@ def _start_detached(command: list[str], folder: str) -> None:
     )
 
 
-def _read_event(fd: int) -> "dict[str, object]":
-    """Read an event from a file descriptor.
+def _read_event() -> "dict[str, object]":
+    """Read an event from standard input.
 
     Even an oversized event is read to its end, so that the host's pipe does not break.
 
@@ -491,7 +491,7 @@ def _read_event(fd: int) -> "dict[str, object]":
         ValueError: The event is too long, or is not a JSON object.
     """
     parts, size = [], 0
-    while part := os.read(fd, 1_048_576):
+    while part := os.read(0, 1_048_576):
         size += len(part)
         if size <= MAX_EVENT_BYTES:
             parts.append(part)

@@ -32,7 +32,6 @@ _FOLDERS = {
     "codex": ("CODEX_HOME", "sessions", ".codex/sessions"),
     "gemini": ("GEMINI_CLI_HOME", ".gemini/tmp", ".gemini/tmp"),
 }
-HOSTS = tuple(_FOLDERS)  # hosts whose transcripts are read
 # Lines of Claude Code's transcripts with one of these fields are left out.
 _HIDDEN = ("isMeta", "isSidechain", "isCompactSummary", "isApiErrorMessage")
 _PROGRESS = "state"  # the folder in which the positions are stored
@@ -257,7 +256,7 @@ def _read_new_lines(
     """
     event = run[-1]
     host, path = str(event.get("host")), str(event.get("transcript") or "")
-    if not path or host not in HOSTS:
+    if not path or host not in _PARSERS:
         return []
     sizes = _Sizes.of(run)
     progress.offset = max(progress.offset, sizes.resumed)
@@ -265,7 +264,7 @@ def _read_new_lines(
     is_off, before = False, _time_of(event)
     forgotten_at = datetime.fromtimestamp(progress.forgotten_at / 1000, UTC)
     try:
-        for line in read_lines(host, path, progress.offset):
+        for line in _read_lines(host, path, progress.offset):
             if not is_last and line.end > sizes.largest:
                 break
             if line.end < progress.offset:  # the host has written a new file
@@ -288,11 +287,11 @@ def _read_new_lines(
     return utterances
 
 
-def read_lines(host: str, path: str, start: int) -> Iterator[Line]:
+def _read_lines(host: str, path: str, start: int) -> Iterator[Line]:
     """Yield a transcript's texts from a position onward, but not from an unfinished last line.
 
     Args:
-        host: The host.
+        host: A host in `_PARSERS`.
         path: The path of the file, as given in an event.
         start: The position, in bytes. A shorter file must be new, and is read from its beginning.
 
@@ -300,9 +299,6 @@ def read_lines(host: str, path: str, start: int) -> Iterator[Line]:
         UnknownTranscript: The path is not a file of this user in this host's folder.
         OSError: The file can't be read.
     """
-    parse = _PARSERS.get(host)
-    if parse is None:
-        raise UnknownTranscript(f"{host} has no transcripts in a known format")
     with open(_open_transcript(host, path), "rb") as stream:
         end = start if start <= os.fstat(stream.fileno()).st_size else 0
         stream.seek(end)
@@ -320,7 +316,7 @@ def read_lines(host: str, path: str, start: int) -> Iterator[Line]:
                 continue
             if isinstance(fields, dict):
                 at = _parse_time(fields.get("timestamp"))
-                for role, raw in parse(fields):
+                for role, raw in _PARSERS[host](fields):
                     text = clean_prompt(raw) if role == USER else remove_frames(raw)
                     limit = MAX_TOOL if role == TOOL else MAX_TEXT
                     if text := remove_private(text)[:limit].strip():
