@@ -51,12 +51,14 @@ class Situation(NamedTuple):
         project: The session's project; None if there is none.
         client: How the agent reaches its memory: see `session_block.build_session_block`.
         root: The top folder of the project's working tree, if any.
+        open_in_server: Opens the memories in a server; None in other processes.
     """
 
     config: Config
     project: str | None
     client: str
     root: Path | None = None
+    open_in_server: "OpenMemories | None" = None
 
     def root_of(self, project: str) -> Path | None:
         """Return the top folder of a project's working tree, if the session works there."""
@@ -76,12 +78,12 @@ def build_hook_context(
         MemoriesError: A setting is wrong, or a session starts with neither a reachable store nor a
             scratchpad.
     """
-    situation = find_situation(request)
+    situation = find_situation(request)._replace(open_in_server=open_in_server)
     config = situation.config
     if request.prompt is None:
-        context = context_of(build_block(request, situation, open_in_server), config.namespace)
+        context = context_of(build_block(request, situation), config.namespace)
     else:
-        context = open_and_recall(request, situation, open_in_server)
+        context = open_and_recall(request, situation)
     context.figures = runs.figures(config, request.folder, context.text)
     if config.serve != "off" and open_in_server is None:
         context.wanted_store = config.store
@@ -141,26 +143,20 @@ def read_settings(request: RecallRequest) -> Config:
 
 
 @contextlib.contextmanager
-def open_memories(
-    config: Config, situation: Situation, open_in_server: "OpenMemories | None"
-) -> "Iterator[Memories]":
+def open_memories(config: Config, situation: Situation) -> "Iterator[Memories]":
     """Open the memories that hooks read; anchors are checked in the session's working tree."""
     from memories.memories import Memories
 
-    opening = (
-        Memories(config=config, channel="hook")
-        if open_in_server is None
-        else open_in_server(config, True)
-    )
+    if situation.open_in_server is None:
+        opening = Memories(config=config, channel="hook")
+    else:
+        opening = situation.open_in_server(config, True)
     with opening as memories:
         yield memories.judge_in(situation.root_of, HOOK_SECONDS)
 
 
 def open_and_recall(
-    request: RecallRequest,
-    situation: Situation,
-    open_in_server: "OpenMemories | None",
-    trace: "RecallTrace | None" = None,
+    request: RecallRequest, situation: Situation, trace: "RecallTrace | None" = None
 ) -> HookContext:
     """Return the memories and turns that a prompt recalls.
 
@@ -172,7 +168,7 @@ def open_and_recall(
     if not request.counts:
         config = config._replace(events=OFF, count_accesses=False, reinforce_on_retrieval=False)
     projects = names_of(situation.project)
-    with open_memories(config, situation, open_in_server) as memories:
+    with open_memories(config, situation) as memories:
         return recall_for_prompt(
             memories,
             request,
@@ -183,9 +179,7 @@ def open_and_recall(
         )
 
 
-def build_block(
-    request: RecallRequest, situation: Situation, open_in_server: "OpenMemories | None"
-) -> session_block.SessionBlock:
+def build_block(request: RecallRequest, situation: Situation) -> session_block.SessionBlock:
     """Return the block for the start of a session.
 
     Raises:
@@ -194,11 +188,11 @@ def build_block(
     config = situation.config
     wanted = session_block.BlockRequest.of(config, situation.project, MAX_TOKENS, situation.client)
     scratchpad = None
-    if open_in_server is None:
+    if situation.open_in_server is None:
         names = tuple(dict.fromkeys((config.namespace, SHARED)))
         scratchpad = read_up_to_date(config, names, datetime.now(UTC))
     if scratchpad is None:
-        return _block_with_memories(request, situation, wanted, open_in_server)
+        return _block_with_memories(request, situation, wanted)
     cache = cache_of(config.home, config.namespace)
     judge = Judge(situation.root_of, cache, HOOK_SECONDS)
     return session_block.render(wanted, scratchpad.with_verdicts(judge, datetime.now(UTC)))
@@ -217,13 +211,10 @@ def context_of(block: session_block.SessionBlock, namespace: str) -> HookContext
 
 
 def _block_with_memories(
-    request: RecallRequest,
-    situation: Situation,
-    wanted: session_block.BlockRequest,
-    open_in_server: "OpenMemories | None",
+    request: RecallRequest, situation: Situation, wanted: session_block.BlockRequest
 ) -> session_block.SessionBlock:
     """Return the block from a scratchpad, brought up to date first if the store may be asked."""
-    with open_memories(situation.config, situation, open_in_server) as memories:
+    with open_memories(situation.config, situation) as memories:
         if request.asks_store:
             return session_block.build_session_block(
                 memories, project=wanted.project, budget=wanted.budget, client=wanted.client

@@ -19,7 +19,7 @@ from memories.models import is_recall_off
 
 if TYPE_CHECKING:
     from memories.context.protocol import HistoryTurn
-    from memories.hooks.model_context import OpenMemories, Situation
+    from memories.hooks.model_context import Situation
     from memories.models import Memory
     from memories.scratchpad.entries import Entry
 
@@ -91,16 +91,13 @@ class Preview(NamedTuple):
     prompt: Part | None
 
 
-def preview(
-    situation: "Situation", folder: str, message: str, open_in_server: "OpenMemories | None" = None
-) -> Preview:
+def preview(situation: "Situation", folder: str, message: str) -> Preview:
     """Return a preview of what an agent would see.
 
     Args:
         situation: The settings, the project, and how the agent reaches its memory.
         folder: The agent's working folder; empty if only the project matters.
         message: The prompt; may be empty.
-        open_in_server: Opens the memories in a server; None in other processes.
 
     Raises:
         MemoriesError: The store can't be reached, and there is no scratchpad.
@@ -108,7 +105,7 @@ def preview(
     place = (str(situation.config.home), folder or os.sep, _NO_SESSION, None)
     start = time.monotonic()
     request = RecallRequest(place, None, start + SECONDS, counts=False)
-    block = model_context.build_block(request, situation, open_in_server)
+    block = model_context.build_block(request, situation)
     context = model_context.context_of(block, situation.config.namespace)
     names = {situation.project, *names_of(situation.project)}
     lines = list(_block_lines(block, names, is_shown=bool(context.text)))
@@ -117,7 +114,7 @@ def preview(
     first = Part(context.text, tokens, milliseconds, lines, [], error=context.error)
     if not message.strip():
         return Preview(first, None)
-    return Preview(first, _preview_prompt(situation, place, message, context, open_in_server))
+    return Preview(first, _preview_prompt(situation, place, message, context))
 
 
 def _preview_prompt(
@@ -125,7 +122,6 @@ def _preview_prompt(
     place: tuple[str, str, str, None],
     message: str,
     start: HookContext,
-    open_in_server: "OpenMemories | None",
 ) -> Part:
     from memories.context.tokens import estimate_tokens
 
@@ -136,7 +132,7 @@ def _preview_prompt(
     begun = time.monotonic()
     request = RecallRequest(place, query_of(prompt), begun + SECONDS, counts=False)
     trace = RecallTrace(map(mark, start.shown))
-    context = model_context.open_and_recall(request, situation, open_in_server, trace)
+    context = model_context.open_and_recall(request, situation, trace)
     milliseconds = _elapsed_ms(begun)
     lines = _prompt_lines(trace, set(context.shown))
     if not context.text:

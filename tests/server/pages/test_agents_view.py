@@ -45,12 +45,13 @@ def test_the_page_shows_what_the_hooks_give(site: Site, asking: httpx.Client) ->
         "/agents", params={"format": "json", "project": "harbour", "message": question}
     ).json()
     config = site.memories.config
-    seen = preview(
-        Situation(config, "harbour", "shell"),
-        "",
-        question,
-        lambda config, _: Memories(config=config, embedder="none"),
+    situation = Situation(
+        config,
+        "harbour",
+        "shell",
+        open_in_server=lambda config, _: Memories(config=config, embedder="none"),
     )
+    seen = preview(situation, "", question)
     assert seen.prompt
     assert without_numbers(answer["start"]["text"]) == without_numbers(seen.start.text)
     assert without_numbers(answer["prompt"]["text"]) == without_numbers(seen.prompt.text)

@@ -99,7 +99,8 @@ def agents(memories: "Memories", request: PageRequest) -> View:
         return explain_present(request, "Agents", why)
     chosen = _read_choice(request)
     situation = _find_situation(memories, request, chosen)
-    seen = preview(situation, chosen.folder, chosen.message, request.open_memories)
+    situation = situation._replace(open_in_server=request.open_memories)
+    seen = preview(situation, chosen.folder, chosen.message)
     data = {
         "host": chosen.host,
         "namespace": situation.config.namespace,
