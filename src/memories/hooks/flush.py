@@ -186,13 +186,11 @@ class _Flusher:
         """Store a run of events with the same namespace and folder."""
         event = run[-1]
         folder = Path(str(event.get("folder") or self._home))
-        namespace = event.get("namespace")
-        flags = {"namespace": namespace} if isinstance(namespace, str) and namespace else {}
-        has_folder = folder.is_dir()
-        config = load_config(
-            flags, folder=folder if has_folder else None, tell=partial(runs.log, self._home)
-        )
-        project = identify(folder) if has_folder and config.project_detection else None
+        flags = {"namespace": event.get("namespace") or None}
+        config = load_config(flags, folder=folder, tell=partial(runs.log, self._home))
+        project = None
+        if config.project_detection and folder.is_dir():
+            project = identify(folder)
         utterances = read_utterances(run, progress, is_last=is_last)
         source = SessionSource(
             name,

@@ -127,13 +127,12 @@ def read_settings(request: RecallRequest) -> Config:
 
     The timeouts for calls are limited to the time that the hook has left.
     """
-    folder = Path(request.folder)
-    flags = {"namespace": request.namespace} if request.namespace else {}
 
     def log(message: str) -> None:
         runs.log(request.home, message)
 
-    config = load_config(flags, folder=folder if folder.is_dir() else None, tell=log)
+    flags = {"namespace": request.namespace or None}
+    config = load_config(flags, folder=Path(request.folder), tell=log)
     if not request.asks_store:
         return config
     seconds = round(request.seconds(), 2)

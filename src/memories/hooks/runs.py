@@ -263,7 +263,6 @@ def figures_of_silence(folder: str, namespace: str | None) -> "dict[str, Any]":
 
     from memories.config import load_config
 
-    flags = {"namespace": namespace} if namespace else {}
-    settings_from = Path(folder) if Path(folder).is_dir() else None
-    config = load_config(flags, folder=settings_from, tell=lambda _: None)  # already reported
+    flags = {"namespace": namespace or None}
+    config = load_config(flags, folder=Path(folder), tell=lambda _: None)  # already reported
     return figures(config, folder)
