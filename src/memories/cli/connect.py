@@ -18,7 +18,7 @@ from memories.cli.options import (
     namespace_option,
     with_settings,
 )
-from memories.cli.output import emit, safe, table, wrap
+from memories.cli.output import as_sentence, emit, safe, table, wrap
 from memories.cli.serve import stop_command_server
 from memories.connect import report
 from memories.connect.connect import SCOPES, Change, Connector, Target, make_entries
@@ -313,11 +313,11 @@ def _notes(
             f"remove the plugin, or run memory disconnect {request.name}."
         )
     if program.doubt and is_changed:
-        notes.append(f"{program.doubt[:1].upper()}{program.doubt[1:]}.")
+        notes.append(as_sentence(program.doubt))
     if request.scope == "project":
         notes += _project_notes(connector, request)
     for conflict in find_conflicts(os.environ):
-        notes.append(f"{conflict.problem[:1].upper()}{conflict.problem[1:]}; {conflict.remedy}.")
+        notes.append(as_sentence(f"{conflict.problem}; {conflict.remedy}"))
     if request.capture and not _has_hooks(request.name):
         notes.append(
             f"{host.title} has no hooks, so it captures nothing; it only gets the MCP server's "

@@ -17,6 +17,7 @@ from memories.context.protocol import (
     MCPError,
     MemoryItem,
     UnsupportedEndpoint,
+    describe_error,
     metadata_of,
     to_document,
     with_zone,
@@ -197,9 +198,8 @@ class MemoryGateway:
                 stored, pending = [], _number_pending(queued, [])
                 if not pending:
                     raise
-                error = " ".join(str(exc).split()) or type(exc).__name__
                 for document in pending:
-                    document["error"] = error
+                    document["error"] = describe_error(exc)
                 event(_log, logging.ERROR, "only queued turns could be read", error=str(exc))
         return _without_generated_ids((stored + pending)[-n:])
 

@@ -15,6 +15,7 @@ from memories.context.protocol import (
     HistoryTurn,
     MemoryItem,
     Place,
+    describe_error,
     item_of,
     parse_time,
     place_of,
@@ -123,8 +124,7 @@ class _Reader:
     def _record_error(self, part: str, exc: Exception) -> None:
         kind = type(exc).__name__
         event(_log, logging.ERROR, "context degraded", part=part, error=str(exc), kind=kind)
-        error = " ".join(str(exc).split()) or kind
-        self.gathered.errors.append({"part": part, "error": error})
+        self.gathered.errors.append({"part": part, "error": describe_error(exc)})
 
     def read_history(self, conversation_id: str, message: str) -> None:
         """Read the last turns, without the message to answer."""

@@ -14,7 +14,7 @@ from memories.config import load_config
 from memories.context.context import ContextBuilder
 from memories.context.gateway import MemoryGateway, new_message_id
 from memories.context.policy import MEMORY_TYPES, MemoryPolicy, window_key
-from memories.context.protocol import MCPError, UnsupportedEndpoint
+from memories.context.protocol import MCPError, UnsupportedEndpoint, describe_error
 from memories.core import logs
 from memories.core.times import to_iso
 from memories.settings import Config
@@ -219,7 +219,7 @@ class AgentMemory:
                 return Offered(memory_id)
         except Exception as exc:  # noqa: BLE001 - whatever fails, the agent continues
             _log_failure("memory not stored", exc, type=memory_type)
-            return Offered(None, _one_line(exc))
+            return Offered(None, describe_error(exc))
 
     def context(self, conversation_id: str, latest_user_text: str) -> dict[str, Any]:
         """Return the context for a message; see `ContextBuilder.build_context`."""
@@ -261,7 +261,7 @@ class AgentMemory:
             queued = len(self.gateway.queue.entries())
             refused = self.gateway.queue.refused_count()
         except Exception as exc:  # noqa: BLE001 - a health check reports failures
-            queued, queue = None, _one_line(exc)
+            queued, queue = None, describe_error(exc)
         is_healthy = not (history or memory or queue or queued or refused)
         if not is_healthy:
             logs.event(
@@ -298,16 +298,13 @@ def _find_problem(check: Callable[..., object], *arguments: object) -> str | Non
     try:
         check(*arguments)
     except Exception as exc:  # noqa: BLE001 - a health check reports failures
-        return _one_line(exc)
+        return describe_error(exc)
     return None
 
 
 def _log_failure(name: str, exc: Exception, **fields: object) -> None:
-    logs.event(_log, logging.ERROR, name, error=_one_line(exc), kind=type(exc).__name__, **fields)
-
-
-def _one_line(exc: Exception) -> str:
-    return " ".join(str(exc).split()) or type(exc).__name__
+    kind = type(exc).__name__
+    logs.event(_log, logging.ERROR, name, error=describe_error(exc), kind=kind, **fields)
 
 
 def _storable(text: str, max_characters: int) -> str:

@@ -43,6 +43,11 @@ class UnsupportedEndpoint(ConnectionError):
     """No backend supports the endpoint; retrying does not help."""
 
 
+def describe_error(exc: Exception) -> str:
+    """Return an error's message on one line; the error's type if it has no message."""
+    return " ".join(str(exc).split()) or type(exc).__name__
+
+
 @dataclass
 class HistoryTurn:
     """One message in a conversation.
