@@ -122,7 +122,7 @@ def _follow_up(
 ) -> "Callable[[], None]":
     """Return a function that does the work after the response.
 
-    The function records figures, starts a server if the settings ask for one, and probes the store.
+    The function records the run, starts a server if the settings ask for one, and probes the store.
 
     Args:
         call: The run of the hook.
@@ -135,11 +135,11 @@ def _follow_up(
     def follow_up() -> None:
         context = reply.context
         if context is None or not context.is_noted:
-            figures = dict(context.figures) if context else {}
-            if not figures:  # this loads the settings
-                place = working_folder() if folder is None else folder
-                figures = runs.figures_of_silence(place, call.namespace)
-            runs.note(figures, call.event, call.host, result, ms)
+            place = working_folder() if folder is None else folder
+            namespace, text = call.namespace, ""
+            if context is not None:
+                namespace, text = context.namespace, context.text
+            runs.note(call.event, place, namespace, text, agent=call.host, outcome=result, ms=ms)
         if context and context.wanted_store and call.start_server:
             call.start_server(context.wanted_store)
         if reply.probe:

@@ -84,7 +84,6 @@ def build_hook_context(
         context = context_of(build_block(request, situation), config.namespace)
     else:
         context = open_and_recall(request, situation)
-    context.figures = runs.figures(config, request.folder, context.text)
     if config.serve != "off" and open_in_server is None:
         context.wanted_store = config.store
     return context
@@ -93,17 +92,22 @@ def build_hook_context(
 def answer_as_server(data: bytes, open_in_server: "OpenMemories | None") -> str:
     """Answer a hook's encoded request in a server; return the encoded context.
 
-    The server also records the figures for `memory stats`, since a hook would have to load more
-    code to do so.
+    The server also records the run for `memory stats`, since a hook would have to load more code to
+    do so.
     """
     request = RecallRequest.decode(data)
     context = build_hook_context(request, open_in_server)
     if request.counts:
         event = "session-start" if request.prompt is None else "user-prompt"
-        host = request.session.partition(".")[0]
-        outcome = "degraded" if context.error else "ok"
-        ms = round((time.monotonic() - request.started_at) * 1000, 2)
-        runs.note(dict(context.figures), event, host, outcome, ms)
+        runs.note(
+            event,
+            request.folder,
+            context.namespace,
+            context.text,
+            agent=request.session.partition(".")[0],
+            outcome="degraded" if context.error else "ok",
+            ms=round((time.monotonic() - request.started_at) * 1000, 2),
+        )
         context.is_noted = True
     return context.encode()
 

@@ -17,7 +17,6 @@ from memories.hooks import session
 TYPE_CHECKING = False  # importing `typing` for this takes 3 ms
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
     AskServer = Callable[[bytes], bytes | None]
     AnswerHere = Callable[["RecallRequest"], "HookContext"]
@@ -107,8 +106,7 @@ class HookContext:
         sentences: The hashes of the text's sentences; see `sentences.hash_sentences`.
         error: Why the store did not respond and the text comes from the scratchpad, or why the text
             can't be recorded as shown; else empty.
-        figures: Figures for `memory stats`; see `runs.figures`.
-        is_noted: Whether the server has already recorded these figures.
+        is_noted: Whether the server has already recorded the run for `memory stats`.
         wanted_store: The URL of the store to start a server for; empty if the settings ask for no
             server.
     """
@@ -118,7 +116,6 @@ class HookContext:
         self.text, self.namespace, self.error, self.wanted_store = text, namespace, "", ""
         self.shown: list[str] = []
         self.sentences: list[str] = []
-        self.figures: dict[str, Any] = {}
         self.is_noted = False
 
     def encode(self) -> str:

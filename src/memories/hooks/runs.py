@@ -15,7 +15,6 @@ TYPE_CHECKING = False  # importing `typing` for this takes 3 ms
 if TYPE_CHECKING:
     from typing import Any
 
-    from memories.settings import Config
     from memories.stores.records import Finding
 
 _MAX_REASON = 300  # maximum length of a failure's reason, in characters
@@ -210,59 +209,39 @@ def _iso(millis: int) -> str | None:
     return to_iso(from_millis(millis)) if millis else None
 
 
-def figures(config: "Config", folder: str, text: str = "") -> "dict[str, Any]":
-    """Return a run's figures for `memory stats`, as arguments for `core.events.note`.
+def note(event: str, folder: str, namespace: str | None, text: str, **figures: "Any") -> None:
+    """Record a run for `memory stats`.
 
     Args:
-        config: The settings.
+        event: The event.
         folder: The agent's working folder.
-        text: The text that the hook gave the model.
+        namespace: The namespace of the run; None for the configured one.
+        text: The text that the hook gave the model; may be empty.
+        **figures: Further fields; see `core.events.note`.
     """
     from pathlib import Path
 
+    from memories.config import load_config
     from memories.context.tokens import estimate_tokens
     from memories.core import events
     from memories.errors import ConfigError
     from memories.identity.project import identify
 
+    flags = {"namespace": namespace or None}
+    config = load_config(flags, folder=Path(folder), tell=lambda _: None)  # already reported
     project = None
     if config.events != events.OFF and config.project_detection:
         try:
             project = identify(Path(folder), record=False)
         except (ConfigError, OSError):
             project = None  # doctor reports project names that can't be read
-    return {
-        "home": str(config.home),
-        "setting": config.events,
-        "namespace": config.namespace,
-        "project": None if project is None else project.name,
-        "tokens": estimate_tokens(text) if text else 0,
-    }
-
-
-def note(figures: "dict[str, Any]", event: str, host: str, outcome: str, ms: float) -> None:
-    """Record the figures of one run for `memory stats`."""
-    from pathlib import Path
-
-    from memories.core import events
-
-    home = Path(figures.pop("home"))
     events.note(
-        home, f"hook.{event}", **figures, agent=host, channel="hook", outcome=outcome, ms=ms
+        config.home,
+        f"hook.{event}",
+        setting=config.events,
+        namespace=config.namespace,
+        project=None if project is None else project.name,
+        channel="hook",
+        tokens=estimate_tokens(text),
+        **figures,
     )
-
-
-def figures_of_silence(folder: str, namespace: str | None) -> "dict[str, Any]":
-    """Return the figures to record for a run that gave the model nothing.
-
-    Args:
-        folder: The agent's working folder.
-        namespace: A namespace, if one was named.
-    """
-    from pathlib import Path
-
-    from memories.config import load_config
-
-    flags = {"namespace": namespace or None}
-    config = load_config(flags, folder=Path(folder), tell=lambda _: None)  # already reported
-    return figures(config, folder)
