@@ -30,7 +30,14 @@ from memories.server.api import records  # noqa: E402
 from memories.settings import Config  # noqa: E402
 from memories.stores import open_store as open_url  # noqa: E402
 from memories.stores.http import HttpStore  # noqa: E402
-from memories.stores.records import Collection, Space  # noqa: E402
+from memories.stores.records import (  # noqa: E402
+    Candidate,
+    Collection,
+    Finding,
+    Patch,
+    Record,
+    Space,
+)
 from memories.stores.sqlite.connection import SQLiteFile  # noqa: E402
 from memories.stores.sqlite.store import SQLiteStore  # noqa: E402
 from opening import opening  # noqa: E402
@@ -114,6 +121,20 @@ def test_a_token_reaches_only_its_namespaces(live: Live, tmp_path: Path) -> None
         with pytest.raises(ConfigError, match="refused the token"):
             forbidden()
     assert len(everything(client(live), pool("ann", "bob", "shared"))) == 3
+
+
+@pytest.mark.parametrize("method", ["read", "vectors", "touch", "remove"])
+@pytest.mark.parametrize("kind", [Candidate, Finding, Patch, Record])
+def test_a_token_reaches_no_other_namespace_through_a_disguised_list(
+    live: Live, tmp_path: Path, method: str, kind: Any
+) -> None:
+    """A store only iterates over its argument, so any tuple can pass for a list of addresses."""
+    client(live).append([record("m", namespace="bob")])
+    own, others = record("m", namespace="ann").ref, record("m", namespace="bob").ref
+    disguised = kind(own, *[others] * (len(kind._fields) - 1))
+    with pytest.raises(ConfigError, match=r"may not .* namespace bob"):
+        client(live, _token(tmp_path, "ann:admin"))._ask(method, disguised)
+    assert len(everything(client(live), pool("bob"))) == 1
 
 
 def test_a_token_without_admin_rights_cannot_write_records(live: Live, tmp_path: Path) -> None:

@@ -126,17 +126,19 @@ def _array_from_wire(name: str, shape: list[int], data: str) -> "np.ndarray[Any,
 
 
 def namespaces_of(argument: Any) -> set[str]:
-    """Return all namespaces that are named in a call's arguments."""
+    """Return all namespaces that are named in a call's arguments.
+
+    This looks into every tuple, whatever its type, because a store iterates over any tuple that a
+    client sends in place of a list of records.
+    """
     if isinstance(argument, Ref):
         return {argument.namespace}
-    if isinstance(argument, Filter):
-        return set(argument.namespaces)
-    if isinstance(argument, Record | Patch):
-        return {argument.ref.namespace}
-    if isinstance(argument, Mapping):
-        return namespaces_of([*argument.keys(), *argument.values()])
     names: set[str] = set()
-    if isinstance(argument, list | tuple) and type(argument).__name__ not in KINDS:
+    if isinstance(argument, Filter):
+        names.update(argument.namespaces)
+    if isinstance(argument, Mapping):
+        argument = [*argument.keys(), *argument.values()]
+    if isinstance(argument, list | tuple):
         for member in argument:
             names |= namespaces_of(member)
     return names
