@@ -3,7 +3,7 @@ that die.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from contract import SPACE, OpenStore, StoreContract, everything, pool, record  
 from live_server import Live, running  # noqa: E402
 from memories import Memories  # noqa: E402
 from memories.config import load_config  # noqa: E402
+from memories.core.http import JsonClient, NoAnswer  # noqa: E402
 from memories.errors import (  # noqa: E402
     ConfigError,
     Conflict,
@@ -301,6 +302,51 @@ def test_a_wrong_token_and_a_stopped_server_have_different_errors(live: Live) ->
     silent = r"does not answer: Connection refused; check that memory serve is running there"
     with pytest.raises(StoreUnreachable, match=silent):
         HttpStore("http://127.0.0.1:9", SPACE, config).count(pool())
+
+
+def break_after(monkeypatch: pytest.MonkeyPatch, method: str, then: Callable[[], object]) -> None:
+    """Break the connection after the server has carried out a method, then run a function."""
+    send, broken = JsonClient._send, list[str]()
+
+    def break_once(client: JsonClient, verb: str, path: str, data: bytes, seconds: float) -> Any:
+        answer = send(client, verb, path, data, seconds)
+        if path.endswith(method) and not broken:
+            broken.append(path)
+            then()
+            raise NoAnswer("Connection reset by peer", sent=True) from ConnectionResetError()
+        return answer
+
+    monkeypatch.setattr(JsonClient, "_send", break_once)
+
+
+def test_a_commit_that_was_sent_again_to_a_restarted_server_is_in_doubt(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = client(live)
+
+    def restart() -> None:
+        """Forget the transactions and the answers, as a new server would."""
+        live.app.state.records.close()
+        live.app.state.records = records.Records(live.app.state.server)
+
+    break_after(monkeypatch, "commit", restart)
+    with pytest.raises(StoreUnreachable, match="may or may not be stored"), store.transaction():
+        store.append([record("m")])
+    assert len(everything(store, pool())) == 1
+
+
+def test_a_commit_whose_server_is_gone_is_in_doubt(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = client(live)
+
+    def refuse(*_: object) -> None:
+        """Refuse a connection."""
+        raise NoAnswer("Connection refused") from ConnectionRefusedError()
+
+    break_after(monkeypatch, "commit", lambda: monkeypatch.setattr(JsonClient, "_send", refuse))
+    with pytest.raises(StoreUnreachable, match="may or may not be stored"), store.transaction():
+        store.append([record("m")])
 
 
 def test_the_library_works_against_a_server(live: Live, tmp_path: Path) -> None:

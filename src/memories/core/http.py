@@ -100,11 +100,13 @@ class Answer(NamedTuple):
         status: The HTTP status code, which the caller must check.
         value: The JSON of the body, or its text if it isn't JSON.
         headers: The headers, by name in lower case.
+        sent_before: As in `NoAnswer`.
     """
 
     status: int
     value: Any
     headers: Mapping[str, str] = MappingProxyType({})
+    sent_before: bool = False
 
     @property
     def retry_after(self) -> float:
@@ -214,7 +216,7 @@ class JsonClient:
             ):
                 raise
         try:
-            return self._send(method, path, data, seconds)
+            return self._send(method, path, data, seconds)._replace(sent_before=True)
         except NoAnswer as exc:
             exc.sent_before = True
             raise

@@ -108,7 +108,8 @@ class HttpStore(Store):
             try:
                 answer = self._client.ask("POST", self._path + method, body, seconds=SECONDS)
             except NoAnswer as exc:
-                advice = _UNSURE if exc.sent and method in _WRITES else address.hint
+                is_in_doubt = (exc.sent or exc.sent_before) and method in _WRITES
+                advice = _UNSURE if is_in_doubt else address.hint
                 reason = address.quoted(str(exc))
                 if not isinstance(exc, TimedOut | Unusable):
                     reason = f"does not answer: {reason}"
@@ -121,6 +122,8 @@ class HttpStore(Store):
     def _refusal(self, answer: Answer, method: str) -> Exception:
         """Return the error for a refused request."""
         address = self._client.address
+        if answer.sent_before and method in _WRITES:  # perhaps because it was done the first time
+            return StoreUnreachable(f"the connection to {address} was lost; {_UNSURE}")
         value = answer.value
         detail = value if isinstance(value, str) else json.dumps(value)
         if isinstance(value, dict):

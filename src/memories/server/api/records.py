@@ -45,7 +45,10 @@ _WHOLE = frozenset("namespaces unstaged stage switch check repair".split())
 _STEPS = frozenset("begin enter leave undo commit rollback".split())
 _REMEMBERED = 1_000
 _STOPPING = "the server is stopping; nothing was written; try again in a second"
-_UNHEARD = "there is no such transaction; it was rolled back after a long time without requests"
+_UNHEARD = (
+    "there is no such transaction; it was rolled back after ten seconds without requests, or the "
+    "server was restarted"
+)
 
 
 class _StoreRequest(NamedTuple):
