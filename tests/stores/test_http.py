@@ -17,7 +17,7 @@ from contract import SPACE, OpenStore, StoreContract, everything, pool, record  
 from live_server import Live, running  # noqa: E402
 from memories import Memories  # noqa: E402
 from memories.config import load_config  # noqa: E402
-from memories.core.http import JsonClient, NoAnswer  # noqa: E402
+from memories.core.http import Answer, JsonClient, NoAnswer  # noqa: E402
 from memories.errors import (  # noqa: E402
     ConfigError,
     Conflict,
@@ -347,6 +347,18 @@ def test_a_commit_whose_server_is_gone_is_in_doubt(
     break_after(monkeypatch, "commit", lambda: monkeypatch.setattr(JsonClient, "_send", refuse))
     with pytest.raises(StoreUnreachable, match="may or may not be stored"), store.transaction():
         store.append([record("m")])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, "<html>", [], {}, {"ok": True}, {"value": {"new": 1}}, {"value": 1, "damaged": 2}],
+)
+def test_a_response_of_another_program_is_an_error_of_the_store(
+    live: Live, monkeypatch: pytest.MonkeyPatch, value: Any
+) -> None:
+    monkeypatch.setattr(JsonClient, "_send", lambda *_: Answer(200, value))
+    with pytest.raises(StoreError, match="a response that this version does not understand"):
+        client(live).info(pool())
 
 
 def test_the_library_works_against_a_server(live: Live, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from memories import errors
 from memories.core.batches import by_weight
 from memories.core.http import Address, Answer, JsonClient, NoAnswer, TimedOut, Unusable
 from memories.core.urls import is_loopback
-from memories.errors import ConfigError, MemoriesError, StoreError, StoreUnreachable
+from memories.errors import ConfigError, InvalidInput, MemoriesError, StoreError, StoreUnreachable
 from memories.settings import Config
 from memories.stores.damage import Damaged
 from memories.stores.protocol import Store
@@ -96,11 +96,17 @@ class HttpStore(Store):
         if self._transaction is not None:
             body["transaction"] = self._transaction
         answer = self._send(method, body)
-        if answer.status != 200 or not isinstance(answer.value, dict):
+        if answer.status != 200:
             raise self._refusal(answer, method)
-        for finding in from_wire(answer.value.get("damaged", [])):
-            self.damaged.note(finding)
-        return from_wire(answer.value.get("value"))
+        try:
+            for finding in from_wire(answer.value.get("damaged", [])):
+                self.damaged.note(finding)
+            return from_wire(answer.value["value"])
+        except (AttributeError, InvalidInput, LookupError, TypeError) as exc:
+            raise StoreError(
+                f"{self._client.address} sent a response that this version does not understand; "
+                "check the URL of the store, and update the older of the two programs"
+            ) from exc
 
     def _send(self, method: str, body: dict[str, Any]) -> Answer:
         address = self._client.address
