@@ -4,6 +4,7 @@ versions.
 
 import contextlib
 import errno
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -59,6 +60,66 @@ def test_an_exported_folder_is_imported_unchanged(
     filled("import", folder, "--trusted")
     after = filled("export").out
     assert after.splitlines()[:-1] == before.splitlines()[:-1]
+
+
+def assert_import_is_complete(
+    memory: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Export everything to a folder, import it into an empty store, and compare the two stores."""
+    folder = str(tmp_path / "out")
+    memory("export", "--all-namespaces", "--markdown", folder)
+    before = memory("export", "--all-namespaces").out
+    monkeypatch.setenv("MEMORY_HOME", str(tmp_path / "other"))
+    answer = memory("import", folder, "--all-namespaces", "--trusted")
+    assert answer.code == 0, answer.error
+    assert memory("export", "--all-namespaces").out.splitlines()[:-1] == before.splitlines()[:-1]
+
+
+@pytest.mark.parametrize("confidence", [0.00001, 1.5e-7])
+def test_a_small_confidence_is_imported_unchanged(
+    memory: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, confidence: float
+) -> None:
+    with Memories() as memories:
+        memories.create("Perhaps it rains.", confidence=confidence, tags={"level": "1e-05"})
+    assert_import_is_complete(memory, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("project", ["項目" * 50, "a b " * 60 + "c", "…"])
+def test_a_project_with_any_name_is_exported(
+    memory: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, project: str
+) -> None:
+    with Memories() as memories:
+        memories.create("Deploys happen on Tuesdays.", tags={"project": project})
+    assert_import_is_complete(memory, tmp_path, monkeypatch)
+
+
+def test_a_memory_in_two_namespaces_with_similar_names_has_two_files(
+    memory: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory("create", "Deploys happen on Tuesdays.", "-n", "a.b")
+    for namespace in ("a-b", "a_b"):
+        export = memory("export", "-n", "a.b", "--no-shared").out
+        memory("import", "-", "--as", namespace, stdin=export)
+    assert_import_is_complete(memory, tmp_path, monkeypatch)
+    assert len(list((tmp_path / "out" / "a-b" / "notes").iterdir())) == 3
+
+
+def test_memories_with_the_ids_of_another_program_have_files_of_their_own(
+    memory: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = ("user1-notes-2026", "user2-notes-2026", "/../../../ab", "x\ny", "ü")
+    lines = [
+        {
+            "collection": "memory", "namespace": "shared", "group": memory_id, "position": 1,
+            "text": "Deploys happen on Tuesdays.", "created_at": "2026-01-02T10:00:00.000Z",
+        }
+        for memory_id in ids
+    ]  # fmt: skip
+    export = "\n".join(map(json.dumps, [{"format": "memories", "version": 1}, *lines]))
+    memory("import", "-", "--trusted", stdin=export)
+    memory("create", "The port is 1.")
+    assert_import_is_complete(memory, tmp_path, monkeypatch)
+    assert len(list((tmp_path / "out" / "shared" / "notes").iterdir())) == len(ids) + 1
 
 
 @pytest.mark.parametrize("kind", ["file", "broken link"])

@@ -345,6 +345,16 @@ def test_every_store_exports_lines_in_the_same_order(full: SQLiteStore) -> None:
     assert groups == ["0" * 36, IDS[5], "Talk", "about", "talk", "talk", "zebra", "über"]
 
 
+def test_memories_with_the_ids_of_another_program_are_exported_in_the_same_order(
+    opened: Open,
+) -> None:
+    store = opened()
+    ids = [IDS[3], "über", "zebra", "Note", "about", IDS[1]]
+    store.append([Record(Ref(MEMORY, "ann", name, 1), f"text of {name}", T0) for name in ids])
+    groups = [json.loads(line)["group"] for line in lines_of(store)[1:-1]]
+    assert groups == sorted(ids)
+
+
 def test_an_export_contains_nothing_of_other_namespaces(full: SQLiteStore) -> None:
     lines = lines_of(full, ["ann", "shared"])
     assert len(lines) == 15

@@ -6,6 +6,7 @@ the last line omits the text. So the folder can be turned back into the same exp
 whether someone edited the text.
 """
 
+import functools
 import hashlib
 import json
 import os
@@ -26,6 +27,8 @@ _GENERATOR = "memoriae"
 _LINKS = "\n\n<!-- links -->\nCorrects "
 _MAX_FILE_BYTES = 67_108_864
 _WITHOUT_PROJECT = "notes"
+_MAX_FOLDER = 60  # characters; most file systems allow 255 bytes
+_EXPONENT = re.compile(r"-?[0-9]+e[+-]?[0-9]+")  # JSON writes 0.00001 as 1e-05
 # Characters that YAML reads as a line break, or can't read.
 _ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
@@ -175,14 +178,21 @@ def _paths(memories: Sequence[Sequence[Mapping[str, Any]]]) -> Iterator[str]:
     The path survives updates of the memory, because its first text never changes. Memories that
     are deleted or await review have folders of their own.
     """
+    taken: set[str] = set()
     for rows in memories:
         first, last = rows[0], rows[-1]
         project = last.get("labels", {}).get("project") or _WITHOUT_PROJECT
         if "ended_at" in last:
             project = "pending" if last.get("ended_by") == PENDING else "deleted"
+        folder = _slug(project)[:_MAX_FOLDER].strip("-") or _WITHOUT_PROJECT
         name = _slug(first["text"])[:48].strip("-") or "memory"
-        number = last["group"].replace("-", "")[-12:]
-        yield f"{_slug(last['namespace'])}/{_slug(project)}/{name}-{number}.md"
+        stem = f"{_slug(last['namespace'])}/{folder}/{name}-{_slug(last['group'])[-12:]}"
+        path, number = f"{stem}.md", 1
+        while path in taken:  # the same id in the namespaces a.b and a-b, for example
+            number += 1
+            path = f"{stem}-{number}.md"
+        taken.add(path)
+        yield path
 
 
 def _slug(text: str) -> str:
@@ -311,6 +321,20 @@ def _files(folder: Path) -> Iterator[Path]:
                 yield file
 
 
+@functools.cache
+def _loader() -> Any:
+    """Return a safe YAML loader that also reads JSON numbers such as 1e-05, which YAML 1.1 takes
+    for text.
+    """
+    import yaml
+
+    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+        pass
+
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-0123456789"))
+    return Loader
+
+
 def _parse(file: Path) -> tuple[dict[str, Any], str]:
     """Return a file's frontmatter, and the text below it."""
     import yaml
@@ -323,9 +347,8 @@ def _parse(file: Path) -> tuple[dict[str, Any], str]:
         raise InvalidInput(f"{shown(file.name)} is not UTF-8; save it as UTF-8") from None
     head, separator, body = content.removeprefix("---\n").partition("\n---\n")
     try:
-        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
         is_complete = separator and content.startswith("---\n")
-        fields = yaml.load(head, loader) if is_complete else None  # noqa: S506 - both are safe loaders
+        fields = yaml.load(head, _loader()) if is_complete else None  # noqa: S506 - a safe loader
     except (yaml.YAMLError, ValueError, RecursionError) as exc:
         reason = str(exc).splitlines()[0]
         raise InvalidInput(f"{shown(file.name)} has damaged frontmatter: {reason}") from exc

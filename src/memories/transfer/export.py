@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from memories.core.disk import CREATING, locked, replacing
 from memories.errors import ConfigError, InvalidInput
-from memories.stores.protocol import Store
+from memories.stores.protocol import Store, find_first
 from memories.stores.records import Collection, Record
 from memories.transfer.lines import Tally, header_line, is_id, read_header, to_line
 from memories.transfer.pages import PAGE, Place, Progress, count_records, pages, places
@@ -176,9 +176,10 @@ def export(  # noqa: PLR0913 - these are the properties of an export
 def _in_order(store: Store, place: Place) -> Iterator[Record]:
     """Yield records in the order of their groups' names.
 
-    Some stores return groups that are named by ids separately from other groups.
+    Some stores return groups that are named by ids after all other groups.
     """
-    if place.collection is Collection.MEMORY:  # every group is named by an id
+    first = find_first(store, place.everything())
+    if first is None or is_id(first.ref.group):
         return (record for page in pages(store, place) for record in page)
 
     def by_kind(*, ids: bool) -> Iterator[Record]:
