@@ -101,3 +101,11 @@ class EmbedderError(SystemFault):
 
 class EmbedderMismatch(SystemFault):
     """The store's vectors come from another model; vectors of two models are never compared."""
+
+
+def describe_after_writes(error: Exception) -> str:
+    """Return an error's message for an operation that has already written something.
+
+    The message alone would say that nothing was written.
+    """
+    return str(error).replace("; nothing was written", "")

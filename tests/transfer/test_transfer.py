@@ -26,6 +26,7 @@ from memories.errors import (
     StoreBusy,
     StoreDamaged,
     StoreError,
+    StoreFull,
 )
 from memories.stores import open_store
 from memories.stores.protocol import Store
@@ -360,6 +361,31 @@ def test_an_export_contains_nothing_of_other_namespaces(full: SQLiteStore) -> No
     assert len(lines) == 15
     assert not any("bob" in line or "secret" in line for line in lines)
     assert len(lines_of(full, ["nobody"])) == 2
+
+
+@pytest.mark.parametrize("step", ["import", "migrate"])
+def test_an_error_says_how_much_was_written_before(
+    opened: Open, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    source, target = opened(), opened("two")
+    groups = [new_id(T0 + timedelta(seconds=number)) for number in range(300)]
+    source.append([record(group, 1, text=f"text of {group}") for group in groups])
+    append = target.append
+
+    def append_until_full(records: Sequence[Record]) -> None:
+        if len(records) < 250:  # the second page
+            raise StoreFull("the disk of two is full; nothing was written; try again")
+        append(records)
+
+    monkeypatch.setattr(target, "append", append_until_full)
+    with pytest.raises(StoreFull) as caught:
+        if step == "import":
+            import_lines(target, lines_of(source))
+        else:
+            migrate(source, target, FakeEmbedder(), progress=quiet)
+    verb = {"import": "imported", "migrate": "copied"}[step]
+    assert str(caught.value) == (f"250 records were {verb}, but the disk of two is full; try again")
+    assert len(content(target)) == 250
 
 
 def test_an_export_of_a_missing_store_is_empty_and_creates_no_store(

@@ -14,7 +14,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO
 
 from memories.answers.advice import complete_answer, complete_commands, running_config
-from memories.errors import ConfigError, InvalidInput, MemoriesError, RequestError
+from memories.errors import (
+    ConfigError,
+    InvalidInput,
+    MemoriesError,
+    RequestError,
+    describe_after_writes,
+)
 from memories.languages import escape_code, make_visible
 
 if TYPE_CHECKING:
@@ -145,7 +151,7 @@ def report_error(error: Exception) -> int:
     if isinstance(error, OSError) and not isinstance(error, MemoriesError):
         return _report_os_error(error)
     if change():
-        return print_error(_describe_loss(str(error)), 1)
+        return print_error(_describe_loss(describe_after_writes(error)), 1)
     code = 2 if isinstance(error, ConfigError | InvalidInput) else 1
     return print_error(str(error), code, matches=getattr(error, "matches", ()))
 

@@ -31,7 +31,7 @@ from memories.transfer.intake import (
     without_acceptance,
 )
 from memories.transfer.lines import Header
-from memories.transfer.pages import PAGE, Place, with_vectors
+from memories.transfer.pages import PAGE, Place, add_count_to_errors, with_vectors
 from memories.write.suspicion import mark_suspicious
 
 if TYPE_CHECKING:
@@ -197,13 +197,14 @@ def import_(
         records = rename(records, intake.into)
     if not intake.accepted:
         records = map(without_acceptance, records)
-    for batch in _batches(records):
-        lines_to_store = batch
-        if intake.foreign is not None:
-            statements = [line for line in batch if not is_proposal(line.record)]
-            importer.result.proposals += len(batch) - len(statements)
-            lines_to_store = hold_for_review(statements, intake.foreign)
-        importer.store_batch(list(redact(lines_to_store, intake.redactor)))
+    with add_count_to_errors(lambda: importer.result.imported, "imported"):
+        for batch in _batches(records):
+            lines_to_store = batch
+            if intake.foreign is not None:
+                statements = [line for line in batch if not is_proposal(line.record)]
+                importer.result.proposals += len(batch) - len(statements)
+                lines_to_store = hold_for_review(statements, intake.foreign)
+            importer.store_batch(list(redact(lines_to_store, intake.redactor)))
     return importer.result
 
 

@@ -28,6 +28,7 @@ from memories.transfer.pages import (
     PAGE,
     Place,
     Progress,
+    add_count_to_errors,
     all_places,
     check_readable,
     count_records,
@@ -107,22 +108,23 @@ def migrate(
     migration = _Migration(source, target, embedder, source.info(min(all_seen).searched()).model)
     for place in all_seen:
         migration.check_target(place)
-    for _ in range(MAX_PASSES):
-        written_before = migration.written
-        sources = all_places(source)
-        all_seen.update(sources)
-        total, copied = count_records(source, sources), 0
-        for place in sources:
-            for page in pages(source, place):
-                migration.copy(page)
-                copied += len(page)
-                progress("copying", min(copied, total), total)
-        if migration.written - written_before <= FEW_CHANGES:
-            break
-    with source.transaction():
-        # Places seen earlier are included: all their records may have been forgotten since.
-        for place in sorted(all_seen.union(all_places(source))):
-            migration.result.contents[place] = migration.finish(place)
+    with add_count_to_errors(lambda: migration.written, "copied"):
+        for _ in range(MAX_PASSES):
+            written_before = migration.written
+            sources = all_places(source)
+            all_seen.update(sources)
+            total, copied = count_records(source, sources), 0
+            for place in sources:
+                for page in pages(source, place):
+                    migration.copy(page)
+                    copied += len(page)
+                    progress("copying", min(copied, total), total)
+            if migration.written - written_before <= FEW_CHANGES:
+                break
+        with source.transaction():
+            # Places seen earlier are included: all their records may have been forgotten since.
+            for place in sorted(all_seen.union(all_places(source))):
+                migration.result.contents[place] = migration.finish(place)
     migration.remove_surplus()
     migration.verify(progress)
     return migration.result
