@@ -22,6 +22,7 @@ from memories.transfer.export import export
 from memories.transfer.importing import import_
 from memories.transfer.intake import Intake
 from memories.transfer.migrate import migrate
+from memories.write import many, rollback
 from memories.write.compare.corrections import is_correction
 from memories.write.compare.duplicates import Relation, compare_texts
 from tables import failures_of
@@ -404,10 +405,13 @@ def test_memories_forgotten_together_leave_no_link(memories: Memories, where: st
     assert {link for pair in left.values() for link in pair} <= {None, *left}
 
 
+@pytest.mark.parametrize(("page", "batch"), [(many.PAGE, many.BATCH), (1, many.BATCH), (1, 1)])
 @pytest.mark.parametrize("where", SOME)
 def test_memories_that_move_to_a_project_together_stay_linked(
-    memories: Memories, where: str
+    memories: Memories, monkeypatch: pytest.MonkeyPatch, where: str, page: int, batch: int
 ) -> None:
+    monkeypatch.setattr(many, "PAGE", page)
+    monkeypatch.setattr(many, "in_batches", functools.partial(many.in_batches, size=batch))
     chain(memories)
     before = links_by_id(memories)
     memories.tag_where(where, tags={"project": "shop"})
@@ -416,6 +420,37 @@ def test_memories_that_move_to_a_project_together_stay_linked(
     for newer, (older, _) in after.items():
         assert older is None or (project[older] == project[newer] and after[older][1] == newer)
     assert where != SOME[-1] or after == before
+
+
+@pytest.mark.parametrize("page", [1, 2])
+def test_memories_tagged_together_name_those_that_are_current_again(
+    memories: Memories, monkeypatch: pytest.MonkeyPatch, page: int
+) -> None:
+    monkeypatch.setattr(many, "PAGE", page)
+    older, newer = (create(memories, text) for text in (OLD, NEW))
+    assert memories.tag_where(None, tags={"project": "shop"}).current_again == ()
+    affected = memories.tag_where(f"id = {older}", tags={"project": "web"})
+    assert affected.current_again == (older,)
+    assert links_by_id(memories) == {older: (None, None), newer: (None, None)}
+
+
+@pytest.mark.parametrize("batch", [1, 2, rollback.BATCH])
+@pytest.mark.parametrize("undone", ["tags", "texts"])
+def test_memories_that_are_rolled_back_together_are_linked_again(
+    memories: Memories, monkeypatch: pytest.MonkeyPatch, undone: str, batch: int
+) -> None:
+    monkeypatch.setattr(rollback, "BATCH", batch)
+    ids = chain(memories)
+    before = links_by_id(memories)
+    to = memories._clock()
+    for number, memory_id in enumerate(ids):
+        if undone == "tags":
+            memories.update(memory_id, tags={"project": f"shop {number}"})
+        else:
+            memories.update(memory_id, f"Bananas are sold in crate {number}.")
+    assert not any(link for pair in links_by_id(memories).values() for link in pair)
+    assert memories.rollback(to).current_again == ()
+    assert links_by_id(memories) == before
 
 
 def test_a_restored_middle_rejoins_its_chain(memories: Memories) -> None:

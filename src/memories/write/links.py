@@ -118,7 +118,7 @@ def leave_chains(store: Store, records: Iterable[Record], now: datetime | None =
     for record in records:
         is_current = record.ended_at is None
         # An earlier version doesn't say whether the current one has links.
-        if record.ref.group in seen or (is_current and not _has_link(record)):
+        if record.ref.group in seen or (is_current and not has_link(record)):
             continue
         seen.add(record.ref.group)
         # Read the memory again: if its neighbour has just left the chain, its links have changed.
@@ -185,7 +185,7 @@ def find_uncorrected(
 
 def without_links(record: Record) -> Record:
     """Return a record without its links; nothing is stored."""
-    return _with_fields(record, **dict.fromkeys(LINK)) if _has_link(record) else record
+    return _with_fields(record, **dict.fromkeys(LINK)) if has_link(record) else record
 
 
 def restore_links(store: Store, record: Record, former: Record) -> Record:
@@ -203,7 +203,7 @@ def restore_links(store: Store, record: Record, former: Record) -> Record:
     Returns:
         The memory with the restored links.
     """
-    if not _has_link(former):
+    if not has_link(former):
         return record
     # Another memory in the same change may have restored its links to this one.
     record = _find_current_version(store, record.ref.namespace, record.ref.group) or record
@@ -326,7 +326,7 @@ def update_links_after_change(store: Store, latest: Record, new: Record) -> Reco
         latest: The latest version of the memory.
         new: Its next version.
     """
-    if not _has_link(new):
+    if not has_link(new):
         return new
     older_neighbours = _find_older_neighbours(store, new)
     newer = _find_newer_neighbour(store, new)
@@ -467,7 +467,8 @@ def _find_latest_version(store: Store, namespace: str, memory_id: str | None) ->
     return find_first(store, where, newest_first=True)
 
 
-def _has_link(record: Record) -> bool:
+def has_link(record: Record) -> bool:
+    """Return whether a memory corrects another or is corrected."""
     return any(name in record.fields for name in LINK)
 
 

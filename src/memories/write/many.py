@@ -22,7 +22,13 @@ from memories.read.turns import group_parts, join_parts, parts_of, start_of
 from memories.stores.audit_log import chain_of
 from memories.stores.protocol import Store, find_first, scan_pages
 from memories.stores.records import Collection, Filter, Patch, Record, Ref
-from memories.write.links import find_uncorrected, leave_chains, restore_links, without_links
+from memories.write.links import (
+    find_uncorrected,
+    has_link,
+    leave_chains,
+    restore_links,
+    without_links,
+)
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
@@ -284,6 +290,8 @@ def retag(
         tags = tags_of(record.labels)
         return tagging.apply(tags) != tags
 
+    linked: list[Record] = []
+    uncorrected: set[str] = set()
     for batch in in_batches(select(store, selector, lookup.namespace, changes)):
         if dry_run:
             tally.add_all("tag", batch)
@@ -296,18 +304,53 @@ def retag(
                     tags = validate.tags(tagging.apply(tags_of(record.labels)))
                     new = versions.next_version(record, "update", at, fresh=False, labels=tags)
                     pairs.append((record, new))
-                _write_versions(lookup, pairs, vectors, tally, at)
+                pairs = _without_taken_keys(lookup, pairs, tally)
+                linked += [old._replace(ended_at=at) for old, _ in pairs if has_link(old)]
+                uncorrected |= leave_chains(store, [latest for latest, _ in pairs], at)
+                _write_versions(store, pairs, vectors)
+            restore_links_of(store, lookup.namespace, linked)
+    uncorrected.update(record.ref.group for record in linked if versions.is_corrected(record, at))
+    tally.note_ended([], find_uncorrected(store, lookup.namespace, uncorrected, at))
     return tally.result(dry_run=dry_run, at=at)
 
 
 def _write_versions(
-    lookup: Lookup,
-    pairs: Sequence[tuple[Record, Record]],
-    vectors: Mapping[Ref, Any],
-    tally: Tally,
-    at: datetime,
+    store: Store, pairs: Sequence[tuple[Record, Record]], vectors: Mapping[Ref, Any]
 ) -> None:
-    """Write the next versions of memories, except those whose key belongs to another memory."""
+    """Write the next versions of memories without links."""
+    patches: list[Patch] = []
+    records: list[Record] = []
+    for latest, new in pairs:
+        patches.append(versions.end_version(latest, new.created_at, "update"))
+        records.append(without_links(new)._replace(vectors=vectors.get(latest.ref)))
+    store.patch(patches)
+    store.append(records)
+
+
+def restore_links_of(store: Store, namespace: str, former: Iterable[Record]) -> None:
+    """Restore the links of memories that got new versions, in a transaction.
+
+    If a memory and its neighbour are on different pages or in different batches, their link can be
+    restored only after both got their new versions.
+
+    Args:
+        store: The store of the memories.
+        namespace: Their namespace.
+        former: The versions that had the links, of this batch and of earlier ones.
+    """
+    for record in former:
+        where = Filter(Collection.MEMORY, (namespace,), group=record.ref.group)
+        current = find_first(store, where)
+        if current is not None:
+            restore_links(store, current, record)
+
+
+def _without_taken_keys(
+    lookup: Lookup, pairs: Sequence[tuple[Record, Record]], tally: Tally
+) -> list[tuple[Record, Record]]:
+    """Return the memories, each with its next version, except those whose new key belongs to
+    another memory.
+    """
     taken: set[str] = set()
     writable: list[tuple[Record, Record]] = []
     for latest, new in pairs:
@@ -321,18 +364,7 @@ def _write_versions(
             taken.add(new.key)
         writable.append((latest, new))
         tally.add("tag", latest)
-    patches: list[Patch] = []
-    records: list[Record] = []
-    for latest, new in writable:
-        patches.append(versions.end_version(latest, new.created_at, "update"))
-        records.append(without_links(new)._replace(vectors=vectors.get(latest.ref)))
-    store = lookup.store
-    uncorrected = leave_chains(store, [latest for latest, _ in writable], at)
-    store.patch(patches)
-    store.append(records)
-    for latest, new in writable:
-        restore_links(store, without_links(new), latest)
-    tally.note_ended([], find_uncorrected(store, lookup.namespace, uncorrected, at))
+    return writable
 
 
 def vectors_of(

@@ -6,7 +6,7 @@ the memory was current. The audit log shows which versions, such as imported one
 after the dates that they carry.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,7 +22,7 @@ from memories.read.selector import Selector
 from memories.stores import audit_log
 from memories.stores.protocol import Store, scan_pages
 from memories.stores.records import Collection, Filter, Finding, Patch, Record, Ref
-from memories.write.links import find_uncorrected, leave_chains, restore_links
+from memories.write.links import find_uncorrected, has_link, leave_chains
 from memories.write.many import (
     BATCH,
     CLOCKS,
@@ -31,6 +31,7 @@ from memories.write.many import (
     Affected,
     Tally,
     moment_after,
+    restore_links_of,
     vectors_of,
 )
 
@@ -80,6 +81,20 @@ class Change(NamedTuple):
         return characters
 
 
+class _Links(NamedTuple):
+    """What a rollback knows of links after its batches so far.
+
+    Attributes:
+        then: The versions, from the time to roll back to, whose links are restored first.
+        latest: The latest versions before the rollback, whose links are restored next.
+        uncorrected: The ids of memories whose corrections left their chains.
+    """
+
+    then: list[Record]
+    latest: list[Record]
+    uncorrected: set[str]
+
+
 class Rollback(NamedTuple):
     """A rollback of one namespace.
 
@@ -118,6 +133,7 @@ class Rollback(NamedTuple):
         """Roll back in batches, each in a transaction of its own; see `Memories.rollback`."""
         tally, store = Tally(), self.lookup.store
         changes = filter(None, map(self._find_change, self._scan_memories()))
+        links = _Links([], [], set())
         weigh = attrgetter("weight")
         for batch in by_weight(changes, weigh, most=BATCH, heaviest=MAX_BATCH_CHARACTERS):
             if dry_run:
@@ -127,7 +143,12 @@ class Rollback(NamedTuple):
             vectors = vectors_of(store, embedder, [change.then for change in batch if change.then])
             with store.transaction():
                 groups = [change.latest.ref.group for change in batch]
-                self._apply(groups, vectors, embedder, tally)
+                done = self._apply(groups, vectors, embedder, links)
+            for change in done:
+                tally.add(change.action, change.latest, change.reason)
+            tally.note_ended((each.latest for each in done if each.action == "delete"), ())
+        uncorrected = find_uncorrected(store, self.lookup.namespace, links.uncorrected, self.at)
+        tally.note_ended((), uncorrected)
         return tally.result(dry_run=dry_run, at=self.at)
 
     # --- finding the changes
@@ -255,9 +276,13 @@ class Rollback(NamedTuple):
         groups: Sequence[str],
         vectors: Mapping[Ref, Any],
         embedder: "Embedder | None",
-        tally: Tally,
-    ) -> None:
-        """Restore memories in the running transaction, after reading their state again."""
+        links: "_Links",
+    ) -> Sequence[Change]:
+        """Restore memories in the running transaction, after reading their state again.
+
+        Returns:
+            The changes that were made or left out.
+        """
         store = self.lookup.store
         changes: dict[str, Change] = {}
         for group in groups:
@@ -277,32 +302,29 @@ class Rollback(NamedTuple):
             if change.action != "left":
                 patches.append(self._end_latest(change, new.get(group)))
         ending = [change.latest for change in changes.values() if change.action in _ENDING]
-        uncorrected = leave_chains(store, ending, self.at)
+        links.uncorrected.update(leave_chains(store, ending, self.at))
         for patches_of_page in by_count(patches, PAGE):
             store.patch(patches_of_page)
         for records in by_count(list(new.values()), PAGE):
             store.append(records)
-        self._restore_links(changes, new)
-        deleted = [change.latest for change in changes.values() if change.action == "delete"]
-        namespace = self.lookup.namespace
-        tally.note_ended(deleted, find_uncorrected(store, namespace, uncorrected, self.at))
-        for change in changes.values():
-            tally.add(change.action, change.latest, change.reason)
+        self._collect_links(changes.values(), links)
+        restore_links_of(store, self.lookup.namespace, (*links.then, *links.latest))
+        return tuple(changes.values())
 
-    def _restore_links(self, changes: Mapping[str, Change], new: Mapping[str, Record]) -> None:
-        """Restore the links that the memories had at the time to roll back to. If a memory had
-        none, keep its newer links.
+    def _collect_links(self, changes: Iterable[Change], links: "_Links") -> None:
+        """Add the links that changed memories had at the time to roll back to. If a memory had
+        none, it keeps its newer links.
         """
-        pairs: list[tuple[Record, Record]] = []
-        for group, change in changes.items():
+        for change in changes:
             then = change.then
-            if then is not None and change.action in ("restore", "update"):
-                if versions.read_linked_correction_id(then, self.to) is None:
-                    then = then._replace(fields={**then.fields, "corrected_by": None})
-                pairs.append((new[group], then))
-        pairs += [(record, changes[record.ref.group].latest) for record, _ in pairs]
-        for record, former in pairs:
-            restore_links(self.lookup.store, record._replace(vectors=None), former)
+            if then is None or change.action not in ("restore", "update"):
+                continue
+            if versions.read_linked_correction_id(then, self.to) is None:
+                then = then._replace(fields={**then.fields, "corrected_by": None})
+            if has_link(then):
+                links.then.append(then)
+            if has_link(change.latest):
+                links.latest.append(change.latest)
 
     def _find_change_now(self, group: str) -> Change | None:
         records = self._read_versions(group)
