@@ -261,6 +261,59 @@ def test_the_link_of_a_correction_is_not_part_of_its_text(memory: Command, tmp_p
     assert memory("get", newer["id"]).json["content"] == "Our API listens on port 5434"
 
 
+def test_edits_in_every_imported_namespace_become_versions(memory: Command, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    memory("create", "The port is 1.", "--key", "port")
+    memory("create", "The port is 1.", "--key", "port", "-n", "bob")
+    memory("export", "--all-namespaces", "--markdown", str(folder))
+    for file in folder.rglob("the-port-*.md"):
+        file.write_text(file.read_text().replace("\n\nThe port is 1.", "\n\nThe port is 2."))
+    preview = memory("import", str(folder), "--all-namespaces", "--dry-run")
+    assert preview.json["edited"] == 2
+    answer = memory("import", str(folder), "--all-namespaces", "--yes")
+    assert (answer.code, answer.json["edited"], answer.json["conflict_count"]) == (0, 2, 0)
+    for namespace in ("shared", "bob"):
+        found = memory("get", "--key", "port", "-n", namespace).json
+        assert (found["content"], found["version"]) == ("The port is 2.", 2)
+
+
+def test_an_edit_that_changes_a_link_says_so(memory: Command, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    older = memory("create", "The API listens on port 5433", "-n", "bob").json["id"]
+    newer = memory("create", "The API listens on port 5434", "-n", "bob").json["id"]
+    memory("export", "--all-namespaces", "--markdown", str(folder))
+    [file] = [file for file in folder.rglob("*.md") if f'\nid: "{older}' in file.read_text()]
+    file.write_text(
+        file.read_text().replace(
+            "\n\nThe API listens on port 5433", "\n\nThe API listens on port 5435"
+        )
+    )
+    answer = memory("import", str(folder), "--all-namespaces", "--yes")
+    assert answer.code == 0
+    sentence = " ".join(answer.err.split())
+    assert f"{older}: it is current again and corrects {newer}" in sentence
+    assert f"run: memory confirm {newer} -n bob" in sentence
+
+
+def test_an_edit_of_a_memory_that_awaits_review_is_not_applied(
+    memory: Command, tmp_path: Path
+) -> None:
+    folder = tmp_path / "out"
+    with Memories() as memories:
+        memories.create("The port is 1.", pending=True)
+        memories.create("Tigers have stripes.")
+    memory("export", "--markdown", str(folder))
+    for file in folder.rglob("*.md"):
+        text = file.read_text().replace("\n\nThe port is 1.", "\n\nThe port is 2.")
+        file.write_text(text.replace("\n\nTigers have", "\n\nAll tigers have"))
+    answer = memory("import", str(folder), "--yes")
+    assert (answer.code, answer.json["edited"]) == (0, 1)
+    assert "it is waiting for review; to edit it, run: memory review edit" in " ".join(
+        answer.err.split()
+    )
+    assert memory("review", "list").json["results"][0]["content"] == "The port is 1."
+
+
 def test_an_edit_of_a_memory_that_has_changed_since_is_not_applied(
     filled: Command, tmp_path: Path
 ) -> None:

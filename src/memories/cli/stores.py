@@ -1,13 +1,14 @@
 """Commands that copy a store, change its embedder, or import edits from an exported folder."""
 
 import contextlib
-import errno
 import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -24,17 +25,10 @@ from memories.cli.options import (
     where_option,
     with_settings,
 )
-from memories.cli.output import (
-    begin_change,
-    confirm,
-    emit,
-    note,
-    record_change,
-    watch,
-)
+from memories.cli.output import begin_change, confirm, emit, note, record_change, watch
 from memories.config import save_setting
-from memories.core.disk import replacing
-from memories.core.urls import slashes_hint
+from memories.core.disk import name_place, replacing, temporary_copy
+from memories.core.urls import absolute_url, slashes_hint
 from memories.errors import InvalidInput, MemoriesError, SystemFault
 from memories.guard.validate import amount
 from memories.models import SHARED
@@ -47,11 +41,10 @@ if TYPE_CHECKING:
     from memories.settings import Config
     from memories.stores import Store
     from memories.stores.records import Collection, Record
+    from memories.transfer.bundle import Edit
     from memories.transfer.export import Select
 
 _MAX_URL_BYTES = 8_192
-# maximum size of an export kept in memory; a larger one goes to a temporary file
-_IN_MEMORY_BYTES = 16_777_216
 CHUNK_BYTES = 1_048_576
 
 _store_settings = with_settings(store_option, format_option)
@@ -98,32 +91,6 @@ def namespaces_of(
     if no_shared or config.namespace == SHARED:
         return (config.namespace,)
     return (config.namespace, SHARED)
-
-
-@contextlib.contextmanager
-def temporary_copy(write: Callable[[IO[bytes]], object]) -> Iterator[IO[bytes]]:
-    """Yield a private file that a function has written; a small file stays in memory."""
-    import tempfile  # takes 5 ms, which other commands avoid
-
-    with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as copy:
-        with name_place(tempfile.gettempdir(), "set TMPDIR to a folder with more space"):
-            write(copy)
-        copy.seek(0)
-        yield copy
-
-
-@contextlib.contextmanager
-def name_place(place: str, consequence: str) -> Iterator[None]:
-    """Turn a system error in the `with` block into one that states the path and the consequence."""
-    try:
-        yield
-    except (BrokenPipeError, MemoriesError):
-        raise
-    except OSError as exc:
-        parts = [f"cannot write {place}: {exc.strerror or exc}"]
-        if exc.errno in (errno.ENOSPC, errno.EDQUOT):
-            parts.append("free some space on its disk and try again")
-        raise SystemFault("; ".join([*parts, consequence])) from exc
 
 
 # --- export ---
@@ -270,13 +237,20 @@ def _select_memories(collection: "Collection", records: "Iterator[Record]") -> "
 
 
 def apply_edits(
-    config: "Config", folder: Path, *, dry_run: bool, redact: bool, yes: bool
+    config: "Config",
+    folder: Path,
+    *,
+    namespaces: Sequence[str] | None,
+    dry_run: bool,
+    redact: bool,
+    yes: bool,
 ) -> tuple[Iterator[bytes], int] | None:
     """Store the edited texts of a folder as new versions, once they are confirmed.
 
     Args:
         config: The settings.
         folder: A folder that `memory export --markdown` wrote.
+        namespaces: Only edits in these namespaces are stored; None for all.
         dry_run: Whether to show only the differences.
         redact: Whether to remove secrets.
         yes: Whether the changes are already confirmed; otherwise, ask the user.
@@ -293,30 +267,60 @@ def apply_edits(
     contents = bundle.read(folder)
     missing: list[str] = []  # a line for each edited memory that the store lacks
     edited: list[tuple[Memory, str]] = []
-    with open_memory(config, shared=False) as memories:
-        for edit in contents.edits:
-            memory = _find_memory(memories, edit.memory_id)
-            if memory is None:
-                missing += edit.lines
-            elif bundle.digest(memory.content) == edit.digest:
-                edited.append((memory, edit.text))
-                note(_describe_edit(memory, edit.text))
-            elif memory.content != edit.text:
-                note(
-                    f"{memory.id} was left unchanged: both the memory and its file have changed "
-                    "since the export; update one of them yourself"
-                )
-        if dry_run or not edited:
-            return contents.to_export(missing), len(edited)
-        question = f"Store {amount(len(edited), 'edit', 'edits')} as new versions?"
-        why = "edits become new versions"
-        if not yes and not confirm(question, otherwise="Nothing was changed.", why=why):
-            return None
-        begin_change()
-        for memory, text in edited:
-            memories.update(memory.id, text, redact=redact, if_version=memory.version)
-            record_change(f"{memory.id} was updated; running the command again does the rest")
+    for namespace, edits in groupby(contents.edits, key=attrgetter("namespace")):
+        if namespaces is not None and namespace not in namespaces:
+            missing += [line for edit in edits for line in edit.lines]
+            continue
+        with open_memory(config._replace(namespace=namespace), shared=False) as memories:
+            for edit in edits:
+                memory = _find_memory(memories, edit.memory_id)
+                if memory is None:
+                    missing += edit.lines
+                elif _is_editable(memory, edit):
+                    edited.append((memory, edit.text))
+    if dry_run or not edited:
+        return contents.to_export(missing), len(edited)
+    question = f"Store {amount(len(edited), 'edit', 'edits')} as new versions?"
+    why = "edits become new versions"
+    if not yes and not confirm(question, otherwise="Nothing was changed.", why=why):
+        return None
+    _store_edits(config, edited, redact=redact)
     return contents.to_export(missing), len(edited)
+
+
+def _store_edits(config: "Config", edited: "Sequence[tuple[Memory, str]]", *, redact: bool) -> None:
+    """Store edited texts as new versions, and print which links of corrections have changed."""
+    from memories.answers import shapes
+
+    begin_change()
+    for namespace, pairs in groupby(edited, key=lambda pair: pair[0].namespace):
+        with open_memory(config._replace(namespace=namespace), shared=False) as memories:
+            for memory, text in pairs:
+                changed = memories.update(memory.id, text, redact=redact, if_version=memory.version)
+                record_change(f"{memory.id} was updated; running the command again does the rest")
+                advice = f"run: memory confirm {{}} -n {namespace}"
+                if hint := shapes.change_hint(memory, changed, confirm=advice):
+                    note(f"{memory.id}: {hint}")
+
+
+def _is_editable(memory: "Memory", edit: "Edit") -> bool:
+    """Return whether an edit can become a version, and print the edit or the reason it can't."""
+    if memory.pending:
+        reason = (
+            "it is waiting for review; to edit it, run: "
+            f"memory review edit {memory.id} -n {memory.namespace}"
+        )
+    elif edit.applies_to(memory.content):
+        note(f"{memory.id} was edited:\n{edit.difference(memory.content)}")
+        return True
+    else:
+        reason = (
+            "both the memory and its file have changed since the export; update one of them "
+            "yourself"
+        )
+    if memory.content != edit.text:
+        note(f"{memory.id} was left unchanged: {reason}")
+    return False
 
 
 def _find_memory(memories: "Memories", memory_id: str) -> "Memory | None":
@@ -326,14 +330,6 @@ def _find_memory(memories: "Memories", memory_id: str) -> "Memory | None":
     except MemoriesError:
         return None
     return memory if memory.namespace == memories.namespace else None
-
-
-def _describe_edit(memory: "Memory", text: str) -> str:
-    import difflib  # takes 4 ms
-
-    before, after = memory.content.splitlines(), text.splitlines()
-    lines = list(difflib.unified_diff(before, after, lineterm=""))[2:]
-    return "\n".join([f"{memory.id} was edited:", *lines])
 
 
 # --- migrate ---
@@ -405,7 +401,7 @@ def _copy_store(config: "Config", target: str) -> None:
     from memories.embedders import open_embedder, own_embedder
     from memories.transfer.migrate import migrate as run
 
-    if _absolute(target) == _absolute(config.store):
+    if absolute_url(target) == absolute_url(config.store):
         raise InvalidInput("the target is the same store as the source; name a different store")
     embedder = open_embedder(config.embedder, config)
     begin_change()
@@ -443,15 +439,7 @@ def _setting(url: str, otherwise: str) -> str:
 
     if without_password(url) != url:
         return f"{otherwise} (its password is not shown)"
-    return f"export MEMORY_STORE={shlex.quote(_absolute(url))}"
-
-
-def _absolute(url: str) -> str:
-    """Return a store's URL in a form that doesn't depend on the working folder."""
-    from memories.core.urls import local_path
-
-    path = local_path(url)
-    return url if path is None else f"{url.partition(':')[0]}:///{path}"
+    return f"export MEMORY_STORE={shlex.quote(absolute_url(url))}"
 
 
 # --- reembed ---

@@ -31,9 +31,9 @@ from memories.cli.stores import (
     namespace_settings,
     namespaces_of,
     open_store,
-    temporary_copy,
     without_vector,
 )
+from memories.core.disk import temporary_copy
 from memories.errors import InvalidInput, MemoriesError
 from memories.guard.validate import amount, namespace, shown
 from memories.transfer.bundle import is_bundle
@@ -382,9 +382,10 @@ def _import_export(
 
 def _import_bundle(config: "Config", folder: str, *, yes: bool, **terms: Any) -> int:
     """Import a folder that `memory export --markdown` wrote: its edited texts and new memories."""
-    applied = apply_edits(
-        config, Path(folder).resolve(), dry_run=terms["dry_run"], redact=terms["redact"], yes=yes
-    )
+    options = {name: terms[name] for name in ("namespaces", "dry_run", "redact")}
+    if terms["into"] is not None:  # the edited texts go into that namespace too
+        options["namespaces"] = ()
+    applied = apply_edits(config, Path(folder).resolve(), yes=yes, **options)
     if applied is None:
         return 1
     lines, edited = applied

@@ -17,6 +17,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import IO
 
+from memories.errors import MemoriesError, SystemFault
+
 try:
     import fcntl
 except ImportError:  # Windows: only the threads of one process wait for each other
@@ -24,6 +26,7 @@ except ImportError:  # Windows: only the threads of one process wait for each ot
 
 CREATING = os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 FULL = (errno.ENOSPC, errno.EDQUOT)
+_IN_MEMORY_BYTES = 16_777_216  # maximum size of a temporary copy in memory; a larger one is a file
 _FIRST_POLL_SECONDS, _POLL_SECONDS = 0.0005, 0.002
 _QUEUES = hasattr(fcntl, "F_OFD_SETLK") and sys.maxsize > 2**32
 _FLOCK = "hhqqi4x"  # struct flock on 64-bit Linux
@@ -318,3 +321,29 @@ def _is_private(group_id: int) -> bool:
     if (group.gr_gid, group.gr_name) != (user.pw_gid, user.pw_name):
         return False
     return set(group.gr_mem) <= {user.pw_name}
+
+
+@contextlib.contextmanager
+def temporary_copy(write: Callable[[IO[bytes]], object]) -> Iterator[IO[bytes]]:
+    """Yield a private file that a function has written; a small file stays in memory."""
+    import tempfile  # takes 5 ms, which other commands avoid
+
+    with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as copy:
+        with name_place(tempfile.gettempdir(), "set TMPDIR to a folder with more space"):
+            write(copy)
+        copy.seek(0)
+        yield copy
+
+
+@contextlib.contextmanager
+def name_place(place: str, consequence: str) -> Iterator[None]:
+    """Turn a system error in the `with` block into one that states the path and the consequence."""
+    try:
+        yield
+    except (BrokenPipeError, MemoriesError):
+        raise
+    except OSError as exc:
+        parts = [f"cannot write {place}: {exc.strerror or exc}"]
+        if exc.errno in FULL:
+            parts.append("free some space on its disk and try again")
+        raise SystemFault("; ".join([*parts, consequence])) from exc

@@ -18,6 +18,12 @@ def local_path(url: str) -> Path | None:
     return Path(rest[1:]).expanduser().absolute()
 
 
+def absolute_url(url: str) -> str:
+    """Return a store's URL in a form that doesn't depend on the working folder."""
+    path = local_path(url)
+    return url if path is None else f"{url.partition(':')[0]}:///{path}"
+
+
 def slashes_hint(url: str) -> str:
     """Return a hint if a relative path was probably meant as an absolute one, else an empty string.
 

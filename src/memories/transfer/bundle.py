@@ -50,6 +50,17 @@ class Edit(NamedTuple):
     digest: str
     lines: Sequence[str]
 
+    def applies_to(self, content: str) -> bool:
+        """Return whether a memory still has the content that was exported."""
+        return digest(content) == self.digest
+
+    def difference(self, content: str) -> str:
+        """Return the lines in which the edited text differs from a memory's content."""
+        import difflib  # takes 4 ms
+
+        before, after = content.splitlines(), self.text.splitlines()
+        return "\n".join(list(difflib.unified_diff(before, after, lineterm=""))[2:])
+
 
 class Bundle(NamedTuple):
     """The memories in a folder.
