@@ -122,6 +122,13 @@ def test_memories_with_the_ids_of_another_program_have_files_of_their_own(
     assert len(list((tmp_path / "out" / "shared" / "notes").iterdir())) == len(ids) + 1
 
 
+def test_only_the_owner_can_open_the_folder(filled: Command, tmp_path: Path) -> None:
+    filled("export", "--markdown", str(tmp_path / "new" / "out"))
+    folders = [path for path in (tmp_path / "new").rglob("*") if path.is_dir()]
+    assert len(folders) > 2
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "new", *folders)} == {0o700}
+
+
 @pytest.mark.parametrize("kind", ["file", "broken link"])
 def test_a_path_that_is_not_a_folder_is_refused(filled: Command, tmp_path: Path, kind: str) -> None:
     target = tmp_path / "notes"

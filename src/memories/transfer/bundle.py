@@ -16,7 +16,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memories.core.disk import replacing
+from memories.core.disk import make_folder, replacing
 from memories.errors import InvalidInput
 from memories.guard.validate import shown
 from memories.models import PENDING
@@ -280,7 +280,7 @@ def _dump(value: object) -> str:
 
 
 def _write_file(file: Path, content: str) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(file.parent)
     with replacing(file) as stream:
         stream.write(content.encode("utf-8", "surrogatepass"))
 
