@@ -906,7 +906,8 @@ def test_a_record_forgotten_between_two_migrations_is_refused(
     full.remove([ref])
     with pytest.raises(
         RequestError,
-        match=f"memory {ref.group} .* was forgotten here after it was copied; forget it",
+        match=f"memory {ref.group} .* was forgotten or moved to another namespace here after it "
+        "was copied; forget it",
     ):
         migrate(full, copy, FakeEmbedder(), progress=quiet)
     copy.remove([ref])
