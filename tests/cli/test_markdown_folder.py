@@ -84,6 +84,16 @@ def test_a_small_confidence_is_imported_unchanged(
     assert_import_is_complete(memory, tmp_path, monkeypatch)
 
 
+@pytest.mark.parametrize("title", ["1e5 apples", "1e-05", "-1e5.", "1e"])
+def test_a_title_may_begin_like_a_number(memory: Command, tmp_path: Path, title: str) -> None:
+    folder = tmp_path / "out"
+    memory("create", "The port is 1.")
+    memory("export", "--markdown", str(folder))
+    [file] = folder.rglob("the-port-*.md")
+    file.write_text(file.read_text().replace('title: "The port is 1."', f"title: {title}"))
+    assert memory("import", str(folder)).json["known"] == 1
+
+
 @pytest.mark.parametrize("project", ["項目" * 50, "a b " * 60 + "c", "…"])
 def test_a_project_with_any_name_is_exported(
     memory: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, project: str

@@ -28,7 +28,7 @@ _LINKS = "\n\n<!-- links -->\nCorrects "
 _MAX_FILE_BYTES = 67_108_864
 _WITHOUT_PROJECT = "notes"
 _MAX_FOLDER = 60  # characters; most file systems allow 255 bytes
-_EXPONENT = re.compile(r"-?[0-9]+e[+-]?[0-9]+")  # JSON writes 0.00001 as 1e-05
+_EXPONENT = re.compile(r"\A-?[0-9]{1,20}e[+-]?[0-9]{1,3}\Z")  # JSON writes 0.00001 as 1e-05
 # Characters that YAML reads as a line break, or can't read.
 _ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
