@@ -84,6 +84,19 @@ def test_a_small_confidence_is_imported_unchanged(
     assert_import_is_complete(memory, tmp_path, monkeypatch)
 
 
+def test_a_folder_with_the_line_ends_of_windows_is_imported_unchanged(
+    filled: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "out"
+    filled("export", "--markdown", str(folder))
+    before = filled("export").out
+    for file in folder.rglob("*.md"):
+        file.write_bytes(file.read_bytes().replace(b"\n", b"\r\n"))
+    monkeypatch.setenv("MEMORY_HOME", str(tmp_path / "other"))
+    assert filled("import", str(folder), "--trusted").code == 0
+    assert filled("export").out.splitlines()[:-1] == before.splitlines()[:-1]
+
+
 @pytest.mark.parametrize("title", ["1e5 apples", "1e-05", "-1e5.", "1e"])
 def test_a_title_may_begin_like_a_number(memory: Command, tmp_path: Path, title: str) -> None:
     folder = tmp_path / "out"

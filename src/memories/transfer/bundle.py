@@ -102,7 +102,7 @@ def digest(text: str) -> str:
 def is_bundle(folder: Path) -> bool:
     """Return whether a folder was written by `write`."""
     try:
-        start = (folder / INDEX).read_bytes()[:4_096]
+        start = (folder / INDEX).read_bytes()[:4_096].replace(b"\r\n", b"\n")
     except (OSError, ValueError):
         return False
     return f"\ngenerator: {_GENERATOR}\n".encode() in start.partition(b"\n---\n")[0] + b"\n"
@@ -356,6 +356,8 @@ def _parse(file: Path) -> tuple[dict[str, Any], str]:
         content = file.read_bytes().decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
         raise InvalidInput(f"{shown(file.name)} is not UTF-8; save it as UTF-8") from None
+    if content.startswith("---\r\n"):  # git on Windows converts line ends
+        content = content.replace("\r\n", "\n")
     head, separator, body = content.removeprefix("---\n").partition("\n---\n")
     try:
         is_complete = separator and content.startswith("---\n")
