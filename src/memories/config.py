@@ -55,7 +55,7 @@ def load_config(
     variables = _by_name(os.environ if environment is None else environment)
     layers: list[Layer] = [("flag", given_flags), ("environment", variables)]
     home, _ = _find_value(_HOME, layers)
-    dotenv = _read_dotenv(folder or _working_folder(), home or _platform_folder("config"))
+    dotenv = _read_dotenv(folder or working_folder(), home or _platform_folder("config"))
     layers.append((".env", dotenv.allowed))
     home, home_source = _find_value(_HOME, layers)
     file = (home or _platform_folder("config")) / "config.toml"
@@ -337,11 +337,12 @@ def cache_folder() -> Path:
     return _platform_folder("cache")
 
 
-def _working_folder() -> Path | None:
+def working_folder() -> Path | None:
+    """Return the working folder; None if another process has removed it."""
     try:
         return Path.cwd()
     except FileNotFoundError:
-        return None  # another process has removed the folder
+        return None
 
 
 def _platform_folder(kind: str) -> Path:

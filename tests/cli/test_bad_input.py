@@ -308,6 +308,9 @@ TABLE = [
     query("52", "", "query is empty"),
     query("52", "   ", "query has no visible text"),
     query("53", "q" * 100_000, "query is 100000 characters; the limit is 4096"),
+    Bad(
+        "53", ("search", "-"), None, 2, "limit of 16384 bytes; shorten or split it", b"q" * 2 * MIB
+    ),
     query("55", "a\0b", "query contains a NUL character at 1"),
     query("55", "a\ud800", "query is not valid Unicode at 1"),
     *[

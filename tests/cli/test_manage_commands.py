@@ -202,6 +202,18 @@ def test_the_working_folder_may_have_been_removed(memory: Command, folder: Path)
     assert memory("status").json["status"] == "healthy"
 
 
+@pytest.mark.parametrize("command", ["connect", "off", "trust", "mcp"])
+def test_a_command_that_needs_the_removed_working_folder_says_so(
+    memory: Command, folder: Path, command: str
+) -> None:
+    folder.rmdir()
+    answer = memory(*command.split())
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.error == (
+        "the working folder no longer exists; change to another one, and try again"
+    )
+
+
 def test_status_of_a_store_of_another_model_is_unhealthy(
     memory: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

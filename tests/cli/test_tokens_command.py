@@ -68,6 +68,13 @@ def test_a_span_until_expiry_counts_from_now(memory: Command) -> None:
     assert made["expires_at"] > made["created_at"]
 
 
+def test_an_expiry_may_be_written_in_words(memory: Command) -> None:
+    made = memory("tokens", "create", "x", "--allow", "bob", "--expires", "tomorrow").json
+    assert made["expires_at"] > made["created_at"]
+    passed = memory("tokens", "create", "y", "--allow", "bob", "--expires", "yesterday")
+    assert (passed.code, "is in the past" in passed.err) == (2, True)
+
+
 def test_two_tokens_cannot_have_the_same_name(memory: Command) -> None:
     memory("tokens", "create", "x", "--allow", "bob")
     shown = memory("tokens", "create", "x", "--allow", "ann")

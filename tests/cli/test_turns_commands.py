@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,16 @@ def test_a_time_is_shown_in_the_zone_in_which_it_was_given(memory: Command) -> N
     assert (hit["date"], hit["created_at"]) == (added["created_at"],) * 2
     for until, count in (("2025-12-25T14:29:59Z", 0), ("2025-12-25T15:30+01:00", 1)):
         assert memory("turns", "tail", "trip", "--until", until).json["count"] == count
+
+
+def test_a_turn_may_be_dated_in_words(memory: Command) -> None:
+    day_ago = datetime.now(UTC) - timedelta(days=1)
+    added = memory("turns", "add", "trip", "ferry", "--at", "yesterday").json
+    line = json.dumps({"content": "train", "created_at": "yesterday"})
+    memory("turns", "add", "trip", "-", stdin=line)
+    dates = {turn["created_at"] for turn in memory("turns", "tail", "trip").json["results"]}
+    assert dates == {added["created_at"]}
+    assert day_ago - timedelta(days=1) <= datetime.fromisoformat(added["created_at"]) <= day_ago
 
 
 @pytest.mark.usefixtures("filled")

@@ -118,6 +118,12 @@ def test_a_text_that_is_not_an_id_is_refused(text: str) -> None:
         parse_id(text)
 
 
+@pytest.mark.parametrize("text", ["standup#3", "Über uns #2#0"])
+def test_the_id_of_a_turn_is_recognized(text: str) -> None:
+    with pytest.raises(InvalidInput, match="is the id of a turn, not of a memory"):
+        parse_id(text)
+
+
 def test_a_repeatable_id_is_the_same_each_time() -> None:
     at = datetime(2026, 5, 1, 12, 0, 0, 123_456, tzinfo=UTC)
     ids = [same_id(at, "ann/k1", number) for number in range(1_000)]

@@ -745,6 +745,17 @@ def test_added_turns_are_stored_and_found(agent: Agent, memories: Memories) -> N
     assert agent.call("add_turns", conversation="the boat", turns=[])["results"] == []
 
 
+def test_a_turn_keeps_its_time_zone_and_may_be_dated_in_words(
+    agent: Agent, memories: Memories
+) -> None:
+    zoned, words = "2026-05-08T10:00:00+09:00", "3 May 2026"
+    said = [{"content": "Set sail", "at": zoned}, {"content": "Land ahead", "at": words}]
+    agent.call("add_turns", conversation="the boat", turns=said)
+    times = [turn.created_at for turn in memories.tail_turns("the boat")]
+    assert times[0].isoformat() == zoned
+    assert times[1].astimezone().date().isoformat() == "2026-05-03"
+
+
 def test_conversations_are_listed_in_pages(modern: Agent, memories: Memories) -> None:
     assert modern.text_of("list_conversations") == "Nothing found."
     for day in range(1, 13):

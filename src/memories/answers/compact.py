@@ -181,7 +181,7 @@ def _writer(record: "Memory | Version") -> str:
 
 
 def _marks(record: Memory) -> list[str]:
-    """Return marks for a memory's unusual properties, such as `pinned`."""
+    """Return marks for a memory's unusual properties, such as `pending`."""
     marks = []
     if record.origin is not None and record.origin.trust in (CAPTURED, IMPORTED):
         marks.append(record.origin.trust)

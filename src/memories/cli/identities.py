@@ -34,7 +34,7 @@ from memories.cli.output import (
     safe,
 )
 from memories.config import registers
-from memories.core.times import parse_time, to_iso
+from memories.core.times import parse_span, to_iso
 from memories.errors import InvalidInput, NotFound
 from memories.guard.validate import amount
 from memories.identity import registry
@@ -402,7 +402,7 @@ def _parse_project(name: str) -> str:
 
 # --- tokens ---
 
-# `parse_time` reads these spans as times in the past.
+# `parse_span` reads these spans as times in the past.
 _SPAN = re.compile(r"\d{1,6}\s*(h|d|w|mo|y)")
 _format_settings = with_settings(format_option)
 
@@ -448,7 +448,7 @@ def create(config: "Config", name: str, allow: Sequence[str], expires: str | Non
     expires_at = None
     if expires is not None:
         now = datetime.now(UTC)
-        expires_at = parse_time(expires, now)
+        expires_at, _ = parse_span(expires, now)
         if _SPAN.fullmatch(expires.strip()):  # 30d, for example, means 30 days from now
             expires_at = now + (now - expires_at)
     begin_change()

@@ -246,7 +246,7 @@ def _id_of_key(memories: "Memories", key: str, projects: Sequence[str]) -> str:
 
 def read_ids() -> list[str]:
     """Return the ids on standard input, separated by spaces or line ends."""
-    return read_argument("-", "ids", _MAX_ID_BYTES).split()
+    return read_argument("-", "the list of ids", _MAX_ID_BYTES).split()
 
 
 # --- input and progress ---
@@ -271,7 +271,7 @@ def read_argument(argument: str, name: str, max_bytes: int = MAX_CONTENT_BYTES) 
         raise InvalidInput(f"{name} looks like UTF-16; save it as UTF-8")
     if len(data) > max_bytes + framing:
         raise InvalidInput(
-            f"{name} is larger than the limit of {max_bytes} bytes; store it in parts"
+            f"{name} is larger than the limit of {max_bytes} bytes; shorten or split it"
         )
     try:
         return data.decode("utf-8-sig").rstrip("\r\n")

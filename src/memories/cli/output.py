@@ -157,6 +157,8 @@ def report_error(error: Exception) -> int:
 
 
 def _report_os_error(error: OSError) -> int:
+    from memories.config import working_folder
+
     reason = error.strerror or str(error)
     if change():
         return print_error(_describe_loss(f"the output could not be printed: {reason}"), 1)
@@ -168,6 +170,8 @@ def _report_os_error(error: OSError) -> int:
         message = f"cannot use {error.filename}: {reason}"
     elif error.errno == errno.ENOSPC:
         message = f"the output could not be printed: {reason}"
+    elif working_folder() is None:
+        message = "the working folder no longer exists; change to another one, and try again"
     else:
         message = f"operating system error: {reason}"
     return print_error(message, 1)

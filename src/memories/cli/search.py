@@ -30,7 +30,7 @@ from memories.cli.options import (
 )
 from memories.cli.output import DAMAGED, SCRATCHPAD_INSTEAD, emit, note, safe
 from memories.errors import InvalidInput
-from memories.guard.validate import parse_tag, shown
+from memories.guard.validate import MAX_QUERY_CHARACTERS, parse_tag, shown
 from memories.models import Page
 from memories.search.filters import FILTERS
 
@@ -68,7 +68,7 @@ def search(
     or by word. If the store can't be reached, the scratchpad is searched, and the exit code is 4.
     """
     names = field_names(fields)
-    query = read_argument(query, "query")
+    query = read_argument(query, "query", 4 * MAX_QUERY_CHARACTERS)
     result = memories.explain(query, offline=True, **filters)
     # Ids of the scratchpad are shortened without the store, which may not answer.
     shortener = compact.UnknownIds() if result.tier == "hot" else memories

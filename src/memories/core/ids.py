@@ -14,6 +14,7 @@ ID_LENGTH = 36
 _HEX = re.compile(r"[0-9a-f]{8,32}")
 _UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
 _SHORT_FORM = re.compile(r"(\d{4})(\d{2})(\d{2})-(\d{8})(\d{4})", re.ASCII)
+_TURN_ID = re.compile(r".+#\d+", re.ASCII)
 _DAY_MILLIS = 86_400_000
 _LAST_SHORT_MILLIS = 8_000 * 365 * _DAY_MILLIS  # later years have more than four digits
 _MAX_MILLIS = (1 << 48) - 1
@@ -111,6 +112,10 @@ def parse_id(text: str) -> str:
         raise InvalidInput(f"a memory id must be text, not {type(text).__name__}")
     text = _expand_short_form(text.strip().lower())
     digits = text.replace("-", "")
+    if _TURN_ID.fullmatch(text):
+        raise InvalidInput(
+            f'"{shown(text)}" is the id of a turn, not of a memory; memory turns show reads turns'
+        )
     if len(text) > ID_LENGTH or not _HEX.fullmatch(digits):
         raise InvalidInput(
             f'"{shown(text)}" is not a memory id; give the whole id, or its first {MIN_PREFIX} '

@@ -173,10 +173,10 @@ def _is_time_without_zone(text: str) -> bool:
 
 
 def parse_time_in_zone(text: str, now: datetime) -> datetime:
-    """Read a time as `parse_time` does; return it in the text's time zone, or in UTC if the text
-    has none.
+    """Read a time as `parse_span` does; return its start in the text's time zone, or in UTC if the
+    text has none.
     """
-    return parse_time(text, now).astimezone(zone_of(text) or UTC)
+    return parse_span(text, now)[0].astimezone(zone_of(text) or UTC)
 
 
 def zone_of(text: str) -> tzinfo | None:

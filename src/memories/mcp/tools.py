@@ -16,7 +16,7 @@ from memories.context import fence
 from memories.context.context import ContextBuilder
 from memories.context.engine import EngineBackend
 from memories.context.gateway import ENGINE, MemoryGateway
-from memories.core.times import parse_time
+from memories.core.times import parse_time_in_zone
 from memories.embedders import give_hint
 from memories.errors import InvalidInput, NotFound
 from memories.identity.place import find_project
@@ -456,7 +456,7 @@ class Tools:
         now = datetime.now(UTC)
         drafts = []
         for message in turns:
-            said_at = parse_time(message.at, now) if message.at else None
+            said_at = parse_time_in_zone(message.at, now) if message.at else None
             speaker, message_id = message.speaker or None, message.message_id or None
             drafts.append(TurnDraft(message.content, message.role, speaker, said_at, message_id))
         added = self._written_by(caller).add_turns(conversation, drafts)
