@@ -311,6 +311,21 @@ def test_a_namespace_is_shown_renamed_merged_and_deleted(
     assert memory("namespaces").json == {"namespaces": [], "count": 0}
 
 
+@pytest.mark.parametrize("action", ["rename", "merge"])
+def test_a_namespace_takes_rejected_edits_of_its_scratchpad_along(
+    memory: Command, stored: Callable[..., str], home: Path, action: str
+) -> None:
+    stored("bob likes tea", "-n", "bob")
+    memory("scratchpad", "show", "-n", "bob")
+    with (home / "bob" / "scratchpad.yaml").open("a") as stream:
+        stream.write("bad: [yaml")
+    assert "scratchpad.edited.yaml" in memory("list", "-n", "bob").err
+    assert memory("namespaces", action, "bob", "rob").json["versions"] == 1
+    assert "bad: [yaml" in (home / "rob" / "scratchpad.edited.yaml").read_text()
+    assert not (home / "bob").exists()
+    assert [row["name"] for row in memory("namespaces").json["namespaces"]] == ["rob"]
+
+
 def test_moved_memories_can_be_moved_back_with_the_command_in_the_answer(
     memory: Command, stored: Callable[..., str]
 ) -> None:

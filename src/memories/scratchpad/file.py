@@ -305,6 +305,7 @@ def keep_copy(place: Place, text: str) -> Path:
     while os.path.lexists(copy):
         number += 1
         copy = place.folder / f"scratchpad.edited-{number}.yaml"
+    make_folder(place.folder)
     with replacing(copy) as stream:
         stream.write(text.encode())
     return copy
