@@ -476,6 +476,8 @@ def _add_agent(tags: Mapping[str, str], caller: Caller) -> Mapping[str, str]:
 def _check_limit(limit: int) -> None:
     if limit > MAX_RESULTS:
         raise InvalidInput(f"limit must be at most {MAX_RESULTS}, not {limit}; narrow the search")
+    if limit < 1:
+        raise InvalidInput(f"limit must be from 1 to {MAX_RESULTS}, not {limit}")
 
 
 # --- results ---
