@@ -16,6 +16,7 @@ import pytest
 from memories import Memories
 from memories.cli.output import safe, width_of
 from memories.guard.origin import user
+from memories.hooks import runs
 
 Command = Callable[..., Any]
 ESCAPE = "\x1b"
@@ -115,6 +116,26 @@ def test_text_is_dated_and_aligned(memory: Command, stored: Callable[..., str]) 
     rows = memory("status", "--format", "text").out.splitlines()
     assert rows[0] == "status    healthy"
     assert len({re.match(r"[a-z ]+?  +", row).end() for row in rows}) == 1  # type: ignore[union-attr]
+
+
+def test_every_time_in_text_is_local_and_has_an_age(
+    memory: Command, stored: Callable[..., str], home: Path
+) -> None:
+    stored("Deploys happen on Tuesdays", "-n", "bob")
+    memory("tokens", "create", "laptop", "--allow", "bob", "--expires", "90d")
+    runs.record_run(str(home), "claude-code", "session-start")
+    backup = memory("backup").json["backup"]
+    for command, part in (
+        ("namespaces show bob", "written from"),
+        ("tokens list", "until"),
+        ("stats -n bob", "since"),
+        ("capture status", "session-start: last"),
+        (f"restore {backup} --replace", "made at"),
+    ):
+        text = memory(*command.split(), "--format", "text").out
+        time = r"\d{4}-\d\d-\d\d \d\d:\d\d UTC \((just now|in \d)"
+        assert re.search(f"{part} {time}", text), text
+        assert not re.search(r"\dT\d\d:", text)
 
 
 def test_wide_characters_keep_the_columns(memory: Command, stored: Callable[..., str]) -> None:

@@ -30,6 +30,7 @@ from memories.cli.output import (
     begin_change,
     edit_text,
     emit,
+    format_time,
     note,
     record_change,
     safe,
@@ -395,7 +396,8 @@ def _render_capture(answer: Mapping[str, Any]) -> str:
     lines.append(f"{amount(answer['waiting_bytes'], 'byte is', 'bytes are')} waiting in the inbox.")
     for run in answer["hooks"]:
         count = amount(run["run_count"], "run", "runs")
-        line = f"{run['host']} {run['event']}: last {run['last_run_at']}, {count}"
+        last = format_time(run["last_run_at"]) if run["last_run_at"] else "unknown"
+        line = f"{run['host']} {run['event']}: last {last}, {count}"
         if run["failure_count"]:
             line += f", {run['failure_count']} failed, last: {run['reason']}"
         lines.append(line)

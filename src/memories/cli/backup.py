@@ -23,7 +23,7 @@ from memories.cli.options import (
     whole_number_or,
     with_settings,
 )
-from memories.cli.output import DIM, GREEN, YELLOW, emit, note, paint, safe, table
+from memories.cli.output import DIM, GREEN, YELLOW, emit, format_time, note, paint, safe, table
 from memories.core.urls import local_path
 from memories.errors import InvalidInput, MemoriesError
 from memories.guard.validate import OWN_FOLDERS, amount
@@ -91,7 +91,7 @@ def restore_store(config: "Config", file: str, *, replace: bool) -> None:
 
 
 def _render_restore(answer: Mapping[str, Any]) -> str:
-    made = f", made at {answer['made_at']}" if answer["made_at"] else ""
+    made = f", made at {format_time(answer['made_at'])}" if answer["made_at"] else ""
     records = amount(answer["records"], "record", "records")
     lines = [f"Restored and verified: {records} from {answer['restored']}{made}."]
     if answer["without_vector"]:

@@ -29,6 +29,7 @@ from memories.cli.output import (
     ask_person,
     begin_change,
     emit,
+    format_time,
     note,
     record_change,
     safe,
@@ -163,7 +164,8 @@ def _render_namespace(contents: "Contents") -> str:
         f"{contents.text_bytes} bytes of text",
     ]
     if contents.first_at and contents.last_at:
-        lines.append(f"written from {to_iso(contents.first_at)} to {to_iso(contents.last_at)}")
+        first_at, last_at = format_time(contents.first_at), format_time(contents.last_at)
+        lines.append(f"written from {first_at} to {last_at}")
     lines += [f"  {safe(tag)}  {count}" for tag, count in contents.tags.items()]
     lines += [f"  by {safe(writer)}  {count}" for writer, count in contents.writers.items()]
     return "\n".join(lines)
@@ -475,9 +477,9 @@ def _render_tokens(listed: "Sequence[Token]") -> str:
         grants = " ".join(f"{name}:{level}" for name, level in token.namespaces.items())
         line = f"{token.id}  {safe(token.name)}  {grants}"
         if token.expires_at:
-            line += f"  until {to_iso(token.expires_at)}"
+            line += f"  until {format_time(token.expires_at)}"
         if token.last_used_at:
-            line += f"  last used {to_iso(token.last_used_at)}"
+            line += f"  last used {format_time(token.last_used_at)}"
         else:
             line += "  never used"
         lines.append(line)

@@ -412,12 +412,18 @@ def cut_around(lines: list[str], words: frozenset[str], command: str, indent: st
     return f"{paint(BOLD, chr(10).join(kept))}\n{indent}{paint(DIM, left)}"
 
 
-def format_time(moment: "datetime") -> str:
-    """Return a time with its zone and age; it is in local time unless the writer gave a zone."""
+def format_time(moment: "datetime | str") -> str:
+    """Return a time with its zone and age; it is in local time unless the writer gave a zone.
+
+    Args:
+        moment: An aware time, or its ISO 8601 form.
+    """
     from datetime import UTC, datetime
 
     from memories.core.times import describe_age
 
+    if isinstance(moment, str):
+        moment = datetime.fromisoformat(moment)
     if not moment.utcoffset():
         moment = moment.astimezone()
     offset = moment.strftime("%z")
