@@ -170,9 +170,10 @@ def test_very_similar_lines_are_not_stored(
     assert text.splitlines()[0].split() == ["1", "duplicate", "of", first["id"]]
 
 
-def test_as_text_each_line_has_its_result(memory: Command) -> None:
+@pytest.mark.parametrize("output_format", ["text", "compact"])
+def test_as_text_each_line_has_its_result(memory: Command, output_format: str) -> None:
     out = memory(
-        "create", "--lines", "-", "--format", "text", stdin="Ann leads\nAnn leads\n\0\n"
+        "create", "--lines", "-", "--format", output_format, stdin="Ann leads\nAnn leads\n\0\n"
     ).out.splitlines()
     assert [line.split()[:2] for line in out[:3]] == [
         ["1", "stored"],

@@ -371,7 +371,7 @@ def create_lines(memories: "Memories", file: str, plan: Plan) -> int:
     if not counts["lines"]:
         raise InvalidInput("the input has no lines; write one memory per line")
     summary = ", ".join(f"{count} {name}" for name, count in counts.items())
-    emit(counts, summary)
+    emit(counts, summary, compact=summary)
     if counts["refused"]:
         return REFUSED
     return NOT_STORED if counts["duplicates"] else 0
