@@ -356,6 +356,13 @@ def test_the_version_is_printed(memory: Command) -> None:
         (("get",), "Missing argument 'ID', or --key; see memory get --help"),
         (("migrate",), "Missing option '--to'; see memory migrate --help"),
         (("--flag",), "No such option '--flag'"),
+        (("-n", "bob", "list"), "'-n'; options follow the command, as in memory list --limit 3"),
+        (("turns", "--role", "user", "tail", "x"), "'--role'; options follow the command"),
+        (
+            ("search", "--query", "x"),
+            "'--query'; give the text without an option; see memory search",
+        ),
+        (("create", "--content", "x"), "'--content'; give the text without an option"),
     ],
 )
 def test_a_wrong_command_line_gets_one_sentence(

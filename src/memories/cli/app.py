@@ -86,11 +86,24 @@ def _describe(error: click.ClickException, arguments: Sequence[str]) -> str:
     elif arguments and arguments[0] in COMMANDS:  # errors from a command's parser have no context
         path = f"memory {arguments[0]}"
     if isinstance(error, click.NoSuchOption):
-        if error.option_name == "--json":
-            message = "No such option '--json'; use --format json"
-        elif not error.possibilities:
-            message += "; if it is text, put -- before it"
+        message = _describe_option(error, message)
     return f"{message}; see {path} --help"
+
+
+def _describe_option(error: click.NoSuchOption, message: str) -> str:
+    """Return the message about an unknown option, with the remedy if it is a usual mistake."""
+    name = error.option_name
+    unknown = f"No such option '{name}'"
+    if name == "--json":
+        return f"{unknown}; use --format json"
+    command = error.ctx.command if error.ctx else None
+    if isinstance(command, click.Group):
+        return f"{unknown}; options follow the command, as in memory list --limit 3"
+    parameters = command.params if command else []
+    arguments = {row.name for row in parameters if isinstance(row, click.Argument)}
+    if name.lstrip("-") in arguments:
+        return f"{unknown}; give the text without an option"
+    return message if error.possibilities else f"{message}; if it is text, put -- before it"
 
 
 class _Word(str):
