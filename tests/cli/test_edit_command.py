@@ -85,7 +85,7 @@ def test_an_unchanged_text_creates_no_version(
     [
         (
             "file.write_text('')",
-            "the saved file is empty; nothing was changed; to delete a memory, use memory delete",
+            "the saved file is empty; nothing was changed; to delete a memory, use memory delete ID",
         ),
         ("file.write_text(' \\n\\n')", "the saved file is empty"),
         ("file.unlink()", "the file was removed, so there is no new text; nothing was changed"),

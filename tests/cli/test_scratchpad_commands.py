@@ -140,6 +140,22 @@ def test_edit_opens_an_editor(
     assert "there is no terminal" in memory("scratchpad", "edit", "-n", "bob").error
 
 
+def test_edits_that_were_rejected_earlier_do_not_fail_a_new_edit(
+    terminal: Command, stored: Callable[..., str], memory: Command, home: Path
+) -> None:
+    stored("The user prefers tabs", "-n", "bob")
+    memory("scratchpad", "show", "-n", "bob")
+    with (home / "bob" / "scratchpad.yaml").open("a") as stream:
+        stream.write("bad: [yaml")
+    memory("list", "-n", "bob")
+    environment = {"EDITOR": "sed -i s/tabs/spaces/", "VISUAL": "", "EMBEDDER": "fake"}
+    answer = terminal("scratchpad", "edit", "-n", "bob", env=environment)
+    assert ("has version 2" in answer.out, answer.code) == (True, 0)
+    environment["EDITOR"] = "sed -i s/spaces//;s/The.user.prefers//"
+    answer = terminal("scratchpad", "edit", "-n", "bob", env=environment)
+    assert ("was not saved" in answer.out, answer.code) == (True, 1)
+
+
 def test_each_tier_answers_and_auto_chooses_one(
     memory: Command, stored: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

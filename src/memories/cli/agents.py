@@ -124,7 +124,8 @@ def edit(memories: "Memories") -> int:
     """
     from memories.scratchpad.file import replace_by_person
 
-    file = memories.scratchpad(refresh=True).file
+    refreshed = memories.scratchpad(refresh=True)
+    file = refreshed.file
     if file is None:
         raise InvalidInput(
             "the scratchpad of a store specified with --store has no file; omit --store"
@@ -143,7 +144,7 @@ def edit(memories: "Memories") -> int:
     for sentence in content.taken:
         note(sentence)
     _emit_scratchpad(memories, content)
-    return 1 if content.notes else 0
+    return 1 if set(content.notes) - set(refreshed.notes) else 0
 
 
 @scratchpad.command(epilog="memory scratchpad rebuild -n bob")

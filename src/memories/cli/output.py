@@ -657,7 +657,7 @@ def _read_saved(file: "Path", before: str) -> str | None:
     text = text.rstrip("\r\n")
     if not text.strip():
         raise InvalidInput(
-            "the saved file is empty; nothing was changed; to delete a memory, use memory delete"
+            "the saved file is empty; nothing was changed; to delete a memory, use memory delete ID"
         )
     return None if text == before.rstrip("\r\n") else text
 
