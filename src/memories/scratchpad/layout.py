@@ -265,7 +265,9 @@ def _read_yaml(text: str) -> Parts:
         raise ValueError(f"{reason}{place}") from None
     if not isinstance(root, dict):
         raise ValueError("it isn't a mapping")  # noqa: TRY004 - the text is wrong
-    items = root.pop("memories", None) or []
+    if "memories" not in root:  # its name is misspelled, perhaps, and edits may be in it
+        raise ValueError('it has no line "memories:"')
+    items = root.pop("memories") or []
     if not isinstance(items, list):
         raise ValueError("memories isn't a list")  # noqa: TRY004 - the text is wrong
     return root, items
