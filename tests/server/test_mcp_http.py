@@ -86,6 +86,23 @@ def test_a_token_writes_in_its_namespace_under_its_name(
     )
 
 
+def test_only_managers_of_the_store_see_its_path(live: Live, token: Token) -> None:
+    wait_until_loaded(live)
+    params = {"uri": "memory://status"}
+    read = {"jsonrpc": "2.0", "id": 1, "method": "resources/read", "params": params}
+    accept = {"Accept": "application/json, text/event-stream"}
+
+    def status() -> Any:
+        """Return the text of the resource."""
+        _, told = live.ask("POST", "/mcp", read, **accept)
+        return json.loads(told["result"]["contents"][0]["text"])
+
+    assert status()["store"].endswith("/m.db")
+    live.token = token("bob:rw")["authorization"].removeprefix("Bearer ")
+    assert status()["namespace"] == "bob"
+    assert "store" not in status()
+
+
 def test_a_read_only_token_gets_no_writing_tools(live: Live, token: Token) -> None:
     [names] = ask(live, token("bob:r"))
     assert "search_memories" in names

@@ -250,13 +250,9 @@ def _add_resources(built: MCPServer, tools: Tools) -> None:
         return _read_resource(read)
 
     @built.resource("memory://status", title="State of the memory", mime_type="application/json")
-    def status() -> dict[str, Any]:
+    def status() -> Mapping[str, Any]:
         """Return the state of the memory: its contents and whether it works."""
-
-        def read() -> dict[str, Any]:
-            return store_shapes.status(tools.memories.status())
-
-        return _read_resource(read)
+        return _read_resource(tools.status)
 
 
 def _add_prompts(built: MCPServer, tools: Tools, *, read_only: bool) -> None:

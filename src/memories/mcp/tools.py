@@ -11,7 +11,7 @@ from mcp.server.mcpserver import Context
 from mcp_types import CallToolResult, TextContent
 from pydantic import BaseModel, Field
 
-from memories.answers import conversation_shapes, shapes
+from memories.answers import conversation_shapes, shapes, store_shapes
 from memories.context import fence
 from memories.context.context import ContextBuilder
 from memories.context.engine import EngineBackend
@@ -184,6 +184,10 @@ class Tools:
     def rows(self, shapes: Sequence[Mapping[str, Any]], *, tags: bool = False) -> list[str]:
         """Return records as rows; see `answers.rows`."""
         return rows(shapes, own=self._own(), tags=tags)
+
+    def status(self) -> Mapping[str, Any]:
+        """Return the state of the memory, as JSON."""
+        return store_shapes.status(self.memories.status())
 
     def _own(self) -> Own:
         return Own.of(self.memories)

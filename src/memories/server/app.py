@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -23,6 +23,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from memories.answers import shapes
 from memories.embedders import Embedder
 from memories.memories import Memories
 from memories.server.api import (
@@ -85,6 +86,11 @@ def _application(*, read_only: bool) -> tuple[ASGIApp, Any]:
                 return sender.memories
             name = client.client_info.name if sender.who.id == "owner" else sender.who.name
             return sender.memories.of_client(name, client.client_info.version)
+
+        def status(self) -> Mapping[str, Any]:
+            """Return the state of the memory; only managers of the store see where it is."""
+            shape = super().status()
+            return shape if _caller.get().who.manages_store else shapes.without_place(shape)
 
     server = serve_tools(TokenTools(), read_only=read_only)
     # The guard has already checked that the host and the origin name this server.
