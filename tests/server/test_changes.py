@@ -10,9 +10,10 @@ import pytest
 
 from live_server import WAIT, Live, running
 from memories import Memories
-from memories.identity import tokens
+from memories.identity import namespaces, tokens
 from memories.server.api import server, store_routes
 from memories.settings import Config
+from memories.stores import open_store
 
 
 @pytest.fixture(autouse=True)
@@ -73,6 +74,46 @@ def test_missed_changes_are_sent_after_a_reconnection(live: Live, config: Config
     with listening(live, f"Last-Event-ID: {found[1]['id']}") as events:
         next(events)
         assert next(events)["data"]["number"] == 3
+
+
+def test_a_stream_that_breaks_before_the_missed_changes_loses_none(
+    live: Live, config: Config
+) -> None:
+    with Memories(config=config) as other:
+        for number in range(3):
+            other.create(f"Fact number {number}", force=True)
+    with listening(live, "Last-Event-ID: shared:1") as events:
+        last = next(events)["id"]
+    with listening(live, f"Last-Event-ID: {last}") as events:
+        next(events)
+        assert [next(events)["data"]["number"] for _ in range(2)] == [2, 3]
+
+
+def test_the_case_of_a_namespace_in_an_id_does_not_matter(live: Live, config: Config) -> None:
+    with Memories(config=config) as other:
+        other.create("Deploys happen on Tuesdays")
+    with listening(live, "Last-Event-ID: SHARED:0") as events:
+        next(events)
+        assert next(events)["data"]["number"] == 1
+
+
+def test_a_listener_is_told_to_reload_when_a_namespace_is_erased(
+    live: Live, config: Config
+) -> None:
+    with Memories(config=config) as other:
+        for number in range(3):
+            other.create(f"Fact number {number}", force=True)
+        with listening(live) as events:
+            last = next(events)["id"]
+            with contextlib.closing(open_store(config.store, None, config)) as store:
+                namespaces.delete(store, config, "shared")
+            reset = next(events)
+            assert (reset["event"], reset["id"]) == ("reset", "shared:0")
+            other.create("The first of a new log")
+            assert next(events)["data"]["number"] == 1
+    with listening(live, f"Last-Event-ID: {last}") as events:
+        next(events)
+        assert next(events)["event"] == "reset"
 
 
 def test_a_listener_that_missed_too_much_is_told_to_reload(

@@ -24,7 +24,7 @@ from memories.server.api.memory_routes import AS_OF, LIMIT
 from memories.server.api.problems import Refused, json_response
 from memories.server.api.routes import Call, Field, Fields, Route, read_route
 from memories.server.api.server import PING_SECONDS, Server
-from memories.stores.audit_log import CHAIN, chain_of
+from memories.stores.audit_log import chain_of
 from memories.transfer.backup import back_up
 from memories.transfer.export import export, matching, own_key
 from memories.transfer.importing import Imported, Terms, examine, import_, log_import
@@ -233,9 +233,9 @@ async def changes(call: Call) -> Response:
     server = call.server
     after = call.request.headers.get("last-event-id")
     seen = await _to_thread(server, _last_entries, server, call.readable)
-    first = [_event("ready", seen, {"namespaces": list(call.readable)})]
     if after is not None:
         seen = _parse(after, seen)
+    first = [_event("ready", seen, {"namespaces": list(call.readable)})]
     headers = {"x-accel-buffering": "no"}
     return _Stream(
         server, _events(call, seen, first), media_type="text/event-stream", headers=headers
@@ -301,40 +301,38 @@ def _new_events(call: Call, seen: Seen) -> list[str]:
     events = []
     for namespace in call.readable:
         after = seen[namespace]
-        newest = call.server.handles.store.scan(
-            chain_of(namespace),
-            limit=1,
-            after=(CHAIN, after) if after else None,
-            newest_first=False,
-        )
-        if not newest:
-            continue
-        entries, missed = _entries_since(call, namespace, after)
+        entries, last = _entries_since(call, namespace, after)
         if entries is None:
-            seen[namespace] = after + missed
+            seen[namespace] = last
+            missed = last - after if last > after else last
             events.append(_event("reset", seen, {"namespace": namespace, "missed": missed}))
             continue
         for entry in reversed(entries):
             seen[namespace] = entry.number
             events.append(_event("change", seen, store_shapes.log_entries([entry])["results"][0]))
-        seen[namespace] = max(after + missed, seen[namespace])
+        seen[namespace] = max(last, seen[namespace])
     return events
 
 
 def _entries_since(call: Call, namespace: str, after: int) -> tuple[list[LogEntry] | None, int]:
-    """Return the log entries above a given number, newest first, and how many there are. If there
-    are too many, return None instead of the entries.
+    """Return the log entries above a given number, newest first, and the last entry's number.
+
+    Return None instead of the entries if there are too many, or if the log is shorter than that
+    because the namespace was erased.
     """
-    memories = call.server.handles.of(call.who, namespace, shared=False)
     while True:
-        missed = _last_entries(call.server, (namespace,))[namespace] - after
-        if missed > MAX_MISSED:
-            return None, missed
+        last = _last_entries(call.server, (namespace,))[namespace]
+        missed = last - after
+        if missed == 0:
+            return [], last
+        if not 0 < missed <= MAX_MISSED:
+            return None, last
+        memories = call.server.handles.of(call.who, namespace, shared=False)
         entries = memories.log(limit=missed)
         if len(entries) < missed or entries[-1].number <= after + 1:
             return [
                 entry for entry in entries if entry.number > after
-            ], missed  # otherwise, more were written in the meantime
+            ], last  # otherwise, more were written in the meantime
 
 
 def _is_still_allowed(call: Call) -> bool:
@@ -361,8 +359,8 @@ def _parse(text: str, now: Seen) -> Seen:
         namespace, _, position = part.strip().rpartition(":")
         if not (position.isascii() and position.isdigit() and len(position) <= 15):
             raise InvalidInput("Last-Event-ID is not an id that this server sent")
-        if canonical_namespace(namespace) in seen:
-            seen[namespace] = min(int(position), now[namespace])
+        if (name := canonical_namespace(namespace)) in seen:
+            seen[name] = int(position)
     return seen
 
 
