@@ -27,6 +27,7 @@ from hypothesis import strategies as st
 
 from memories import Draft, Memories, MemoriesError
 from memories.errors import ConfigError, InvalidInput, NotFound, SystemFault
+from memories.guard.validate import shown
 from memories.languages.text import MAX_QUERY_TERMS, query_terms
 from memories.read.turns import TurnDraft
 
@@ -452,6 +453,9 @@ def test_a_bad_namespace_is_quoted_with_the_rule(memory: Command, name: str) -> 
         (("review", "list", "--match", ""), "match is empty"),
         (("serve", "--host", ""), "--host is empty; give it a value"),
         (("serve", "--host-name", " "), "--host-name is empty; give it a value"),
+        (("serve", "--host-name", "a:80"), "--host-name must be a host name or an IP address"),
+        (("serve", "--host-name", "https://a"), "without a port or a path, such as"),
+        (("serve", "--host-name", "*"), 'memory.example.org or [fd00::1], not "*"'),
         (("serve", "--public-url", ""), "--public-url is empty; give it a value"),
         (("turns", "list", "--title", ""), "title is empty"),
         (("turns", "list", "--title", " "), "title is empty"),
@@ -478,16 +482,19 @@ def test_an_empty_or_unknown_value_is_refused(
         "https://:80",
         "https://[x",
         "http://a:b",
+        "https://ann:secret@a",
+        "https://a/?b",
+        "https://a/#b",
     ],
 )
-def test_serve_refuses_a_public_url_without_a_scheme_and_a_host(
+def test_serve_refuses_a_public_url_that_is_not_just_an_address(
     memory: Command, home: Path, url: str
 ) -> None:
     answer = memory("serve", "--public-url", url)
     assert answer.code == 2
     assert answer.error == (
-        "--public-url must be an http:// or https:// URL with a host, such as "
-        f'https://memory.example.org, not "{url}"'
+        "--public-url must be an http:// or https:// URL with a host, and without a user, a query "
+        f'or a fragment, such as https://memory.example.org, not "{shown(url)}"'
     )
     assert not home.exists() or not any(home.iterdir())
 

@@ -251,6 +251,29 @@ def test_a_port_in_use_is_refused_in_one_sentence(memory: Callable[..., Any]) ->
     assert json.loads(refused.stderr)["error"] == f"{problem}; choose another with --port"
 
 
+@pytest.mark.parametrize("host", ["999.1.1.1", "192.0.2.1", "a..b"])
+def test_an_address_of_another_machine_is_refused_with_advice(
+    memory: Callable[..., Any], host: str
+) -> None:
+    memory("tokens", "create", "ann", "--allow", "shared:r")
+    refused = json.loads(memory("serve", "--host", host, "--port", "0", code=2).stderr)["error"]
+    assert refused.startswith(f"cannot listen on {host} port 0: ")
+    assert refused.endswith("; choose another with --host")
+
+
+@pytest.mark.parametrize("content", [None, "not PEM"])
+def test_a_server_without_a_usable_certificate_does_not_say_that_it_serves(
+    memory: Callable[..., Any], tmp_path: Path, content: str | None
+) -> None:
+    file = tmp_path / "cert.pem"
+    if content is not None:
+        file.write_text(content)
+    options = ("--tls-cert", str(file), "--tls-key", str(file))
+    refused = memory("serve", "--port", "0", *options, code=2).stderr
+    problem = f"cannot use the TLS certificate {file} with the key {file}: "
+    assert json.loads(refused)["error"].startswith(problem)
+
+
 @pytest.mark.thorough
 def test_a_server_without_http_gives_way_to_one_with_a_page(
     environment: Mapping[str, str], tmp_path: Path, memory: Callable[..., Any]

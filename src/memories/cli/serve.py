@@ -7,6 +7,7 @@ optional and slow to import.
 import contextlib
 import json
 import os
+import re
 import socket
 import sys
 import time
@@ -31,6 +32,7 @@ from memories.settings import Config
 from memories.warm import GREETING, is_ours, socket_of
 
 _PORT = "port must be a whole number from 0 to 65535"
+_HOST_NAME = re.compile(r"\[[0-9a-f:.]{2,45}\]|[a-z0-9](?:[a-z0-9._-]{0,252}[a-z0-9])?")
 _IDLE = "idle must be a whole number of minutes, 1 or more"
 
 
@@ -124,6 +126,7 @@ def serve(
     """
     _refuse_empty(http)
     _refuse_bad_url(http.get("public_url"))
+    _refuse_bad_names(http.get("names", ()))
     if (tls_cert is None) != (tls_key is None):
         raise InvalidInput("--tls-cert and --tls-key require each other; give both")
     if no_http and (tls_cert or any(http.values())):
@@ -165,14 +168,26 @@ def _refuse_bad_url(public_url: str | None) -> None:
         return
     try:
         parts = urlsplit(public_url)
-        has_host = bool(parts.hostname) and parts.port != 0
+        is_usable = bool(parts.hostname) and parts.port != 0
+        is_usable &= not (parts.username or parts.password or parts.query or parts.fragment)
     except ValueError:  # brackets or the port
-        has_host = False
-    if not has_host or parts.scheme not in ("http", "https"):
+        is_usable = False
+    if not is_usable or parts.scheme not in ("http", "https"):
         raise InvalidInput(
-            "--public-url must be an http:// or https:// URL with a host, such as "
-            f'https://memory.example.org, not "{shown(public_url)}"'
+            "--public-url must be an http:// or https:// URL with a host, and without a user, a "
+            "query or a fragment, such as https://memory.example.org, not "
+            f'"{shown(public_url)}"'
         )
+
+
+def _refuse_bad_names(names: Sequence[str]) -> None:
+    """Refuse a host name that no client could send in its `Host` header."""
+    for name in names:
+        if not _HOST_NAME.fullmatch(name.lower()):
+            raise InvalidInput(
+                "--host-name must be a host name or an IP address, without a port or a path, such "
+                f'as memory.example.org or [fd00::1], not "{shown(name)}"'
+            )
 
 
 @command(epilog="memory mcp --namespace bob\nclaude mcp add memories -- memoriae mcp")

@@ -230,21 +230,27 @@ class Web:
         self.metrics = Metrics(self._note_request, self._gauges)
         app = build(process.config, self._app_options(options, port))
         certificate, key = options.tls or (None, None)
-        self._server = _Server(
-            uvicorn.Config(
-                Logged(app, self.metrics),
-                log_level="warning",
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,
-                http=HttpProtocol,
-                ws="none",
-                timeout_graceful_shutdown=2 * _GRACE_SECONDS,
-                timeout_keep_alive=5,
-                ssl_certfile=certificate,
-                ssl_keyfile=key,
-            )
+        settings = uvicorn.Config(
+            Logged(app, self.metrics),
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            http=HttpProtocol,
+            ws="none",
+            timeout_graceful_shutdown=2 * _GRACE_SECONDS,
+            timeout_keep_alive=5,
+            ssl_certfile=certificate,
+            ssl_keyfile=key,
         )
+        try:
+            settings.load()
+        except OSError as exc:  # also an `SSLError`
+            reason = getattr(exc, "reason", None) or exc.strerror
+            raise ConfigError(
+                f"cannot use the TLS certificate {certificate} with the key {key}: {reason}"
+            ) from exc
+        self._server = _Server(settings)
         self._server.end_streams = app.state.server.end_streams
         self._server.end_transactions = app.state.records.end
         self._server.group_commit = process.group_commit

@@ -1,6 +1,7 @@
 """A server's options, lock and sockets, and its messages to and from systemd."""
 
 import contextlib
+import errno
 import fcntl
 import os
 import socket
@@ -151,11 +152,13 @@ def bind_address(options: ServeOptions) -> socket.socket:
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     try:
         return socket.create_server((options.host, options.port), family=family, backlog=128)
-    except OSError as exc:
-        reason, _, _ = (exc.strerror or str(exc)).partition(" (while attempting to bind")
+    except (OSError, UnicodeError) as exc:
+        message = getattr(exc, "strerror", None) or str(exc)
+        reason, _, _ = message.partition(" (while attempting to bind")
+        has_wrong_port = getattr(exc, "errno", None) in (errno.EADDRINUSE, errno.EACCES)
         raise ConfigError(
             f"cannot listen on {options.host} port {options.port}: {reason}; choose another with "
-            "--port"
+            f"{'--port' if has_wrong_port else '--host'}"
         ) from exc
 
 
