@@ -567,6 +567,18 @@ def test_the_last_use_of_a_token_is_recorded(config: Config, token: Token) -> No
     assert tokens.read(config.home)[0].last_used_at is not None
 
 
+def test_a_full_disk_does_not_prevent_reading(
+    nobody: TestClient, token: Token, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        """Fail as a write to a full disk does."""
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(access, "_FLUSH_SECONDS", 0)
+    monkeypatch.setattr(tokens, "record_use", fail)
+    assert nobody.get("/api/memories", headers=token("bob:r")).status_code == 200
+
+
 def test_logs_contain_no_token_and_no_content(
     owner: TestClient, token: Token, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -19,7 +19,7 @@ from starlette.types import Scope
 
 from memories.core.disk import locked, read_file, replacing
 from memories.core.urls import is_loopback
-from memories.errors import ConfigError, InvalidInput
+from memories.errors import ConfigError, InvalidInput, MemoriesError
 from memories.guard.validate import canonical_namespace
 from memories.identity import tokens
 from memories.models import SHARED
@@ -224,12 +224,15 @@ class Access:
         return Principal(token.id, token.name, token.namespaces)
 
     def flush(self) -> None:
-        """Save the times at which tokens were last used."""
+        """Save the times at which tokens were last used, if that is possible."""
         with self._lock:
             used_at, self._used_at = self._used_at, {}
             self._flushed = time.monotonic()
         if used_at:
-            tokens.record_use(self._home, used_at)
+            try:
+                tokens.record_use(self._home, used_at)
+            except (MemoriesError, OSError) as exc:  # such as a full disk; requests still work
+                _logger.warning("cannot record when tokens were last used: %s", exc)
 
     def session(self, token: str) -> str | None:
         """Return the signed value of a session cookie for a token's owner; None if the token is
