@@ -94,6 +94,21 @@ def test_a_client_generated_from_the_document_can_call_every_route(
     assert rest == {"get_api_changes"}  # an endless stream: see test_changes
 
 
+def test_the_document_describes_every_member_of_a_new_memory(
+    document: dict[str, Any], owner: TestClient
+) -> None:
+    made = owner.post("/api/memories", json={"content": DEPLOY, "key": "team/deploys"}).json()
+    assert made.keys() <= document["components"]["schemas"]["Created"]["properties"].keys()
+
+
+def test_the_document_names_the_statuses_of_refused_requests(document: dict[str, Any]) -> None:
+    change = document["paths"]["/api/memories/{id}"]["patch"]["responses"]
+    assert {"409", "412", "413", "415", "422"} <= change.keys()
+    assert not {"412", "413", "415", "422"} & set(
+        document["paths"]["/api/memories/{id}"]["get"]["responses"]
+    )
+
+
 def _memories(client: Client) -> None:
     """Call every route of memories."""
     made = client.call(

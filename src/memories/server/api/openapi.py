@@ -74,7 +74,11 @@ SCHEMAS: dict[str, Schema] = {
         "id:text content:text similarity:number? created_at:time",
         "agent:text difference:text origin:object suspicious:texts corrected_by:text",
     ),
-    "Created": _shape(Field("id", "text?", "Its id; null if nothing was stored."), *CREATED),
+    "Created": _shape(
+        Field("id", "text?", "Its id; null if nothing was stored."),
+        *CREATED,
+        *(field._replace(default=None) for field in MEMORY if field.name != "id"),
+    ),
     "CreatedMany": _object("results:[object] count:whole"),
     "Listed": {"anyOf": [_type("Hit"), _type("Memory")]},
     "Results": _object(
@@ -210,6 +214,11 @@ _ERRORS = {
     "503": "The store or the server is temporarily unable to do this.",
     "507": "The disk is full.",
 }
+_BODY_ERRORS = {"413": "The body is too large.", "415": "The body is not JSON in UTF-8."}
+_HEADER_ERRORS = {
+    "Idempotency-Key": {"422": "The key was used for a different request."},
+    "If-Match": {"412": "The memory has another version."},
+}
 _HEADERS = {
     "Idempotency-Key": "A retry with the same key gets the same answer and is not applied again.",
     "If-Match": "Change the memory only if this is still its ETag.",
@@ -267,10 +276,13 @@ def _operation(route: Route) -> dict[str, Any]:
     if route.scope not in ("signed", "store"):
         fields |= SPACE
     parameters += [_parameter(name, field) for name, field in fields.items()]
-    if route.repeatable:
-        parameters.append(_header("Idempotency-Key"))
+    headers = ["Idempotency-Key"] if route.repeatable else []
     if f"{route.method} {route.path}" in _TAKES_IF_MATCH:
-        parameters.append(_header("If-Match"))
+        headers.append("If-Match")
+    parameters += map(_header, headers)
+    errors = _ERRORS if route.method == "GET" else _ERRORS | _BODY_ERRORS
+    for header in headers:
+        errors = errors | _HEADER_ERRORS[header]
     if route.body is not None:
         content = {"application/json": {"schema": _members(route.body)}}
         is_required = any(field.required for field in route.body.values())
@@ -278,7 +290,7 @@ def _operation(route: Route) -> dict[str, Any]:
     elif route.streams and route.method == "POST":
         content = {"application/x-ndjson": {"schema": {"type": "string"}}}
         operation["requestBody"] = {"required": True, "content": content}
-    for status, description in _ERRORS.items():
+    for status, description in sorted(errors.items()):
         problem = {"application/problem+json": {"schema": _type("Problem")}}
         if status in operation["responses"]:
             operation["responses"][status]["content"] |= problem
