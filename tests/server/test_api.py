@@ -287,6 +287,17 @@ def test_if_match_restricts_a_change_to_the_version_that_was_read(owner: TestCli
 # --- idempotency keys
 
 
+def test_a_write_that_ignores_versions_refuses_if_match(owner: TestClient) -> None:
+    path = f"/api/memories/{create(owner).json()['id']}"
+    for action in ("forget", "pin", "unpin"):
+        answer = owner.post(f"{path}/{action}", json={}, headers={"if-match": '"7"'})
+        assert (answer.status_code, answer.json()["detail"]) == (
+            400,
+            "If-Match can't be used with this request; it does not look at versions",
+        )
+    assert "pinned" not in owner.get(path, headers={"if-match": '"7"'}).json()
+
+
 def test_a_retry_with_its_key_is_not_done_twice(owner: TestClient, config: Config) -> None:
     key = {"idempotency-key": "k1"}
     answers = [create(owner, headers=key, force=True) for _ in range(3)]

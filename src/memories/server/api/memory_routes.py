@@ -21,6 +21,7 @@ from memories.server.api.routes import (
     Field,
     Fields,
     Later,
+    Route,
     read_route,
     write_route,
 )
@@ -446,6 +447,15 @@ def get_history(call: Call) -> Any:
 
 
 _ID = "/api/memories/{id}"
+
+
+def _version_route(
+    method: str, end: str, handle: Callable[[Call], Any], schema: str, body: Fields | None
+) -> Route:
+    """Return a route that changes one memory and takes If-Match."""
+    return write_route(method, f"{_ID}{end}", handle, schema, body)._replace(versioned=True)
+
+
 ROUTES = (
     read_route("/api/memories", find, "Results", SEARCH | LISTING, kind="search"),
     read_route(
@@ -486,19 +496,19 @@ ROUTES = (
         {"memories": Field("objects", "The memories to store.", required=True, of=DRAFT)} | WRITING,
     ),
     read_route(_ID, get, "Memory", AS_OF),
-    write_route("PATCH", _ID, update, "Changed", CHANGE),
-    write_route("DELETE", _ID, delete, "Deleted", None),
-    write_route(
+    _version_route("PATCH", "", update, "Changed", CHANGE),
+    _version_route("DELETE", "", delete, "Deleted", None),
+    _version_route(
         "POST",
-        f"{_ID}/restore",
+        "/restore",
         restore,
         "Changed",
         {"version": Field("whole", "The version to restore.")},
     ),
-    write_route("POST", f"{_ID}/reinforce", reinforce, "Reinforced", {}),
-    write_route(
+    _version_route("POST", "/reinforce", reinforce, "Reinforced", {}),
+    _version_route(
         "POST",
-        f"{_ID}/confirm",
+        "/confirm",
         confirm,
         "Changed",
         {name: CHANGE[name] for name in ("anchors", "valid_until")},

@@ -223,13 +223,6 @@ _HEADERS = {
     "Idempotency-Key": "A retry with the same key gets the same answer and is not applied again.",
     "If-Match": "Change the memory only if this is still its ETag.",
 }
-_TAKES_IF_MATCH = (
-    "PATCH /api/memories/{id}",
-    "DELETE /api/memories/{id}",
-    "POST /api/memories/{id}/restore",
-    "POST /api/memories/{id}/reinforce",
-    "POST /api/memories/{id}/confirm",
-)
 
 
 def document(routes: Iterable[Route]) -> dict[str, Any]:
@@ -277,7 +270,7 @@ def _operation(route: Route) -> dict[str, Any]:
         fields |= SPACE
     parameters += [_parameter(name, field) for name, field in fields.items()]
     headers = ["Idempotency-Key"] if route.repeatable else []
-    if f"{route.method} {route.path}" in _TAKES_IF_MATCH:
+    if route.versioned:
         headers.append("If-Match")
     parameters += map(_header, headers)
     errors = _ERRORS if route.method == "GET" else _ERRORS | _BODY_ERRORS

@@ -264,6 +264,7 @@ class Route(NamedTuple):
         statuses: The statuses of successful responses.
         submit: A handler that doesn't wait for the result. It is used if the server has a write
             queue and the request has no idempotency key.
+        versioned: Whether If-Match restricts the change to one version of the memory.
     """
 
     method: str
@@ -277,6 +278,7 @@ class Route(NamedTuple):
     statuses: tuple[int, ...] = (200,)
     streams: bool = False
     submit: Callable[[Call], Later] | None = None
+    versioned: bool = False
 
     @property
     def repeatable(self) -> bool:
@@ -331,6 +333,8 @@ def endpoint(route: Route) -> Named:
 async def _process_request(route: Route, request: Request) -> Response:
     """Parse a request here, then authorize and handle it in a thread, which may wait."""
     server: Server = request.app.state.server
+    if route.kind == "write" and not route.versioned and "if-match" in request.headers:
+        raise InvalidInput("If-Match can't be used with this request; it does not look at versions")
     fields = route.query if route.scope in ("signed", "store") else route.query | SPACE
     arguments = from_query(query_pairs(request), fields) | path_values(request)
     if route.body is not None and not route.streams:
