@@ -142,7 +142,8 @@ def test_a_claim_sets_the_namespaces_of_a_token(api: TestClient, issuer: TokenIs
         {"aud": "https://other.example/mcp"}, {"aud": None}, {"iss": "https://evil.example"},
         {"exp": 1.0},
         {"exp": None}, {"sub": None}, {"scope": ""}, {"scope": "openid profile"}, {"nbf": 9e9},
-        {"namespaces": {}},
+        {"namespaces": {}}, {"namespaces": []}, {"namespaces": ["bob"]}, {"namespaces": "bob"},
+        {"sub": ""}, {"sub": " "}, {"sub": "\u200b"},
         {"scope": 5}, {"scope": {"memory:admin": True}},
     ],
 )  # fmt: skip
@@ -150,6 +151,15 @@ def test_tokens_with_wrong_claims_are_refused(
     api: TestClient, issuer: TokenIssuer, claims: dict[str, Any]
 ) -> None:
     assert api.get("/api/me", headers=issuer.sign(**claims)).status_code == 401
+
+
+@pytest.mark.parametrize("client", [" ", "", "\u202e", 5, ["claude"]])
+def test_a_client_without_a_readable_name_is_recorded_as_its_user(
+    api: TestClient, issuer: TokenIssuer, client: Any
+) -> None:
+    headers = issuer.sign(scope="memory:write", client_id=client, azp=client)
+    made = api.post("/api/memories", headers=headers, json={"content": "Ann likes tea"}).json()
+    assert made["origin"]["by"] == "ann"
 
 
 def test_only_signatures_by_the_issuers_keys_are_accepted(

@@ -22,6 +22,7 @@ from memories.core.urls import is_loopback
 from memories.errors import ConfigError, InvalidInput, MemoriesError
 from memories.guard.validate import canonical_namespace
 from memories.identity import tokens
+from memories.languages import is_unseen
 from memories.models import SHARED
 from memories.server.api.middleware import LOG
 from memories.server.api.problems import Refused
@@ -431,9 +432,11 @@ class Issuer:
             scopes = []
         known_scopes = [name for name in map(str, scopes) if name in OAUTH_SCOPES]
         max_level = max((tokens.LEVELS[OAUTH_SCOPES[name]] for name in known_scopes), default=0)
-        namespaces = claims.get("namespaces")
-        if not isinstance(namespaces, dict):
-            namespaces = {self._namespace: "admin"}
+        namespaces = claims.get("namespaces", {self._namespace: "admin"})
+        names = filter(_is_readable, map(claims.get, ("client_id", "azp", "sub")))
+        client = next(names, None)
+        if not isinstance(namespaces, dict) or client is None:
+            return None
         grants: dict[str, str] = {}
         for name, level in namespaces.items():
             try:
@@ -445,8 +448,7 @@ class Issuer:
                 grants[namespace] = _LEVELS[allowed]
         if not grants:
             return None
-        client = claims.get("client_id") or claims.get("azp") or claims["sub"]
-        return Principal(f"oauth:{claims['sub']}", str(client), grants)
+        return Principal(f"oauth:{claims['sub']}", client, grants)
 
     def _key(self, kid: str | None) -> Any:
         """Return the key with this id; None if it is unknown.
@@ -482,6 +484,11 @@ class Issuer:
                 keys = jwt.PyJWKSet.from_dict(_get_json(str(metadata["jwks_uri"])) or {})
                 return {key.key_id: key for key in keys.keys}
         raise LookupError(self.url)
+
+
+def _is_readable(name: Any) -> bool:
+    """Return whether a claim is a text with a visible character; an origin needs such a name."""
+    return isinstance(name, str) and not all(is_unseen(sign) or sign.isspace() for sign in name)
 
 
 def _get_json(url: str) -> Any:
