@@ -202,7 +202,7 @@ def test_the_working_folder_may_have_been_removed(memory: Command, folder: Path)
     assert memory("status").json["status"] == "healthy"
 
 
-@pytest.mark.parametrize("command", ["connect", "off", "trust", "mcp"])
+@pytest.mark.parametrize("command", ["connect", "off", "trust"])
 def test_a_command_that_needs_the_removed_working_folder_says_so(
     memory: Command, folder: Path, command: str
 ) -> None:
