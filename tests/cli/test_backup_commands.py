@@ -143,7 +143,7 @@ def test_keep_removes_the_oldest_backups_of_this_store_only(memory: Command, fol
     for wrong in ("0", "-1", "x", "10001"):
         assert (
             memory("backup", "all", "--keep", wrong).error
-            == f'--keep must be a whole number from 1 to 10000, not "{wrong}"'
+            == f'keep must be a whole number from 1 to 10000, not "{wrong}"'
         )
     answer = memory("backup", "mine.db", "--keep", "1")
     assert answer.code == 2

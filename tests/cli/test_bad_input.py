@@ -289,6 +289,11 @@ TABLE = [
         2,
         'tag "project" is given twice',
     ),
+    Bad("31", ("tags", "set", "a=1", "a=2"), None, 2, 'tag "a" is given twice, as "1" and "2"'),
+    Bad("31", ("turns", "list", "-t", "a=1", "-t", "a=2"), None, 2, 'tag "a" is given twice'),
+    Bad(
+        "31", ("turns", "update", "c", "-t", "a=1", "-t", "a=2"), None, 2, 'tag "a" is given twice'
+    ),
     Bad("31", ("create", "c", "--tag", "agent="), None, 2, "is empty"),
     refused("31", ("tags", ""), lambda found: found.tags(""), "tag key is empty"),
     refused(

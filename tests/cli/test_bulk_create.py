@@ -89,6 +89,7 @@ def test_an_object_sets_the_fields_of_its_memory(memory: Command) -> None:
     ("line", "error"),
     [
         ("nonsense", "it is not JSON ("),
+        ('{"content": ' + "9" * 5000 + "}", "it contains a number with too many digits"),
         ('{"content": "a", "content": "b"}', 'it contains the key "content" twice'),
         ('{"content": "a", "text": "b"}', 'it contains "content" twice, under both of its names'),
         ("[1]", "it is neither a JSON object nor a quoted string"),

@@ -122,6 +122,7 @@ REFUSED: tuple[tuple[str, str, Any, int, str], ...] = (
     ("GET", "/api/memories?limit=0", None, 400, "limit must be a whole number from 1 to 1000"),
     ("GET", "/api/memories?lmit=1", None, 400, 'unknown parameter "lmit"; use '),
     ("GET", "/api/memories?deleted=true&q=x", None, 400, "deleted can't be used with a search"),
+    ("GET", "/api/memories?tag=a%3Db&tag=a%3Dc", None, 400, 'tag "a" is given twice, as "b"'),
     ("GET", "/api/memories?where=nonsense%20%3D", None, 400, ""),
     ("GET", "/api/memories/01a1fdf1-92cd-72f2", None, 404, "Memory not found"),
     ("GET", "/api/memories/x", None, 400, ""),
@@ -131,6 +132,8 @@ REFUSED: tuple[tuple[str, str, Any, int, str], ...] = (
     ("POST", "/api/memories", [1], 400, "the body must be a JSON object"),
     ("PATCH", "/api/memories/01a1fdf1-92cd-72f2", {"content": "a"}, 404, ""),
     ("POST", "/api/review/accept", {}, 400, "give either ids"),
+    ("POST", "/api/backup", {"keep": 0}, 400, "keep must be a whole number from 1 to 10000"),
+    ("POST", "/api/backup", {"keep": -1}, 400, "keep must be a whole number from 1 to 10000"),
     ("DELETE", "/api/memories", None, 405, "DELETE is not supported for this path"),
     ("GET", "/nowhere", None, 404, "there is nothing at this path"),
 )

@@ -11,7 +11,7 @@ import click
 from memories.cli import ALIASES, COMMANDS, help_page
 from memories.cli.output import say
 from memories.errors import InvalidInput
-from memories.guard.validate import parse_tag
+from memories.guard.validate import add_tags
 
 TIME = (
     "TIME is a date (2024-05-31), an ISO 8601 time (2024-05-31T14:00Z), a time span before now "
@@ -267,11 +267,7 @@ class TagOption(Option):
         tags = context.params.setdefault(self.group, {})
         if self.is_nested:
             tags = tags.setdefault("tags", {})
-        for key, text in map(parse_tag, self._pairs(value)):
-            if tags.setdefault(key, text) != text:
-                raise InvalidInput(
-                    f'tag "{key}" is given twice, as "{tags[key]}" and "{text}"; give it once'
-                )
+        add_tags(tags, self._pairs(value))
 
     def _pairs(self, value: Any) -> list[str]:
         if self.name == "tag":

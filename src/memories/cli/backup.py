@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from memories.settings import Config
     from memories.transfer.doctor import Examined, Salvaged
 
-_KEEP = "--keep must be a whole number from 1 to 10000"
+_KEEP = "keep must be a whole number from 1 to 10000"
 _MAX_LOST = 100  # maximum number of lost records printed
 _MODEL_PACKAGES = {"minilm": "memoriae", "e5": "memoriae-e5"}
 
@@ -58,8 +58,6 @@ def backup(config: "Config", target: str | None, keep: int | None) -> None:
     from memories.transfer.backup import back_up
     from memories.write.turn_queue import count_waiting
 
-    if keep is not None and not 1 <= keep <= 10_000:
-        raise InvalidInput(f'{_KEEP}, not "{keep}"')
     with ProgressBar() as bar:
         result = back_up(config, target, keep=keep, now=datetime.now(UTC), progress=bar)
     queued = count_waiting(config)

@@ -30,7 +30,7 @@ from memories.cli.options import (
 )
 from memories.cli.output import DAMAGED, SCRATCHPAD_INSTEAD, emit, note, safe
 from memories.errors import InvalidInput
-from memories.guard.validate import MAX_QUERY_CHARACTERS, parse_tag, shown
+from memories.guard.validate import MAX_QUERY_CHARACTERS, add_tags, shown
 from memories.models import Page
 from memories.search.filters import FILTERS
 
@@ -293,7 +293,7 @@ def _change_tags(
         raise InvalidInput("the past can't be changed; omit --as-of")
     change: dict[str, Any]
     if verb == "set":
-        change = {"tags": dict(map(parse_tag, names))}
+        change = {"tags": add_tags({}, names)}
     elif verb == "remove":
         change = {"remove_tags": names}
     else:

@@ -35,7 +35,7 @@ from memories.cli.output import (
 )
 from memories.core.times import parse_time_in_zone
 from memories.errors import InvalidInput, NotFound, SystemFault
-from memories.guard.validate import amount, parse_tag, read_json
+from memories.guard.validate import add_tags, amount, read_json
 from memories.search.filters import ROLES
 
 if TYPE_CHECKING:
@@ -302,7 +302,7 @@ def list_(
     store does not respond, only conversations with turns waiting to be stored are shown, and the
     exit code is 1.
     """
-    tags = dict(parse_tag(pair) for pair in tag) or None
+    tags = add_tags({}, tag) or None
     problem = None
     try:
         page = memories.list_conversations(cursor=cursor, tags=tags, **filters)
@@ -348,7 +348,7 @@ def update(
 
     Anything you omit stays the same.
     """
-    tags = dict(parse_tag(pair) for pair in tag)
+    tags = add_tags({}, tag)
     begin_change()
     record = memories.update_conversation(conversation, tags=tags, redact=not no_redact, **changes)
     record_change(f"{record.id} was updated")

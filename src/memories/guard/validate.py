@@ -4,7 +4,7 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from memories.errors import InvalidInput
@@ -160,6 +160,20 @@ def parse_tag(text: str) -> tuple[str, str]:
     return _check_tag(key, value)
 
 
+def add_tags(tags: dict[str, str], texts: Iterable[str]) -> dict[str, str]:
+    """Add tags written as `key=value` to a dict, and return the dict.
+
+    Raises:
+        InvalidInput: A tag does not have that form, or there are two values for a key.
+    """
+    for key, value in map(parse_tag, texts):
+        if tags.setdefault(key, value) != value:
+            raise InvalidInput(
+                f'tag "{key}" is given twice, as "{tags[key]}" and "{value}"; give it once'
+            )
+    return tags
+
+
 def is_own_name(name: str) -> bool:
     """Return whether a name is reserved for the program's own files and folders in the home."""
     return name in OWN_FOLDERS or _OWN_FILE.fullmatch(name) is not None
@@ -289,8 +303,10 @@ def read_json(text: str) -> Any:
         raise
     except RecursionError:
         raise InvalidInput("is not JSON (it is nested too deeply)") from None
-    except ValueError as exc:
+    except json.JSONDecodeError as exc:
         raise InvalidInput(f"is not JSON ({exc})") from exc
+    except ValueError:  # Python limits the length of whole numbers
+        raise InvalidInput("contains a number with too many digits") from None
 
 
 def _read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -106,11 +106,14 @@ def back_up(
         progress: Called while an export is written.
 
     Raises:
+        InvalidInput: `keep` is out of range, or the target is not a folder.
         RequestError: There is no store yet, or the target is a file, but not a backup of this
             store.
         StoreDamaged: The store or the copy is damaged.
         StoreError: The file could not be written.
     """
+    if keep is not None and not 1 <= keep <= 10_000:
+        raise InvalidInput(f'keep must be a whole number from 1 to 10000, not "{keep}"')
     path = sqlite_file(config.store)
     if path is not None and not path.exists():
         raise RequestError(f"there is no store at {path} yet, so there is nothing to back up")

@@ -20,7 +20,7 @@ from starlette.responses import Response
 
 from memories.answers import shapes, store_shapes
 from memories.errors import InvalidInput, NotFound
-from memories.guard.validate import canonical_namespace, parse_tag, read_json, shown
+from memories.guard.validate import add_tags, canonical_namespace, read_json, shown
 from memories.memories import Memories
 from memories.models import SHARED
 from memories.read.lookup import readable_namespaces
@@ -76,8 +76,7 @@ def from_query(pairs: Sequence[tuple[str, str]], fields: Fields) -> dict[str, An
     for name, text in pairs:
         field = _find_field(name, fields)
         if field.kind == "tags":
-            key, tag = parse_tag(text)
-            values.setdefault(name, {})[key] = tag
+            add_tags(values.setdefault(name, {}), [text])
         elif field.kind == "texts":
             values.setdefault(name, []).append(text)
         elif name in values:
