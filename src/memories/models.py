@@ -378,13 +378,18 @@ class Actor(NamedTuple):
     program: str
 
 
+LOG_ACTIONS = (
+    "create", "update", "restore", "confirm", "delete", "supersede", "reinforce", "accept",
+    "rollback", "turns", "forget", "import", "move", "undone", "change",
+)  # fmt: skip
+
+
 class Change(NamedTuple):
     """A change to a memory or a conversation, in the audit log.
 
     Attributes:
-        action: `create`, `update`, `confirm`, `restore`, `delete`, `supersede`, `reinforce`,
-            `accept`, `rollback`, `turns`, `forget`, `import`, `move`, `undone` (the changes in
-            log entry number `first` were never stored) or `change`.
+        action: One of `LOG_ACTIONS`; `undone` means that the changes in log entry number `first`
+            were never stored.
         id: The memory; None for turns.
         conversation: The conversation to which turns belong, if it still exists and is readable;
             else `#` and its digest. None for a memory.

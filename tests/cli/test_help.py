@@ -420,6 +420,7 @@ CHOICES = [
     ("memory search x --in h", ["history"]),
     ("memory status --format ", ["json", "text", "compact"]),
     ("memory turns add c t --role a", ["assistant"]),
+    ("memory log --action r", ["restore", "reinforce", "rollback"]),
 ]
 KNOWN = [
     ("memory get --key us", ["user/editor"]),

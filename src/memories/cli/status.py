@@ -36,6 +36,7 @@ from memories.cli.output import (
 )
 from memories.errors import InvalidInput, NotFound, SystemFault
 from memories.guard.validate import amount
+from memories.models import LOG_ACTIONS
 
 if TYPE_CHECKING:
     from memories.memories import Memories
@@ -44,9 +45,6 @@ if TYPE_CHECKING:
     from memories.transfer.audit import LogFilters
     from memories.transfer.stats import Stats
 
-_ACTIONS = tuple(
-    "create update restore delete supersede reinforce turns forget import undone change".split()
-)
 _MAX_BARS = 21  # maximum number of rows in the chart; with more days, a row covers several
 _MAX_CHANGES = 20  # maximum number of changes shown for one log entry
 _MAX_FORKS = 10
@@ -312,7 +310,7 @@ def _chart(per_day: Mapping[str, int], width: int) -> str:
     help="Only changes to this conversation, even if it was forgotten.",
 )  # fmt: skip
 @option(
-    "--action", metavar="ACTION", values=_ACTIONS, section="Filters", group="filters",
+    "--action", metavar="ACTION", values=LOG_ACTIONS, section="Filters", group="filters",
     help="Only changes of this kind, such as create, reinforce or forget.",
 )  # fmt: skip
 @filtered_by("since", "until", "limit")

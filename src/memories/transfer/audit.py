@@ -11,7 +11,7 @@ from memories.core.ids import parse_id
 from memories.core.times import to_moment
 from memories.errors import InvalidInput, StoreDamaged
 from memories.guard import validate
-from memories.models import Change, LogCheck, LogEntry, Moment
+from memories.models import LOG_ACTIONS, Change, LogCheck, LogEntry, Moment
 from memories.stores.audit_log import (
     CHAIN,
     Item,
@@ -26,23 +26,6 @@ from memories.stores.protocol import Store, scan_pages
 from memories.stores.records import SEARCHED, Collection, Filter, Record, Ref
 from memories.transfer.pages import Place, pages
 
-ACTIONS = (
-    "create",
-    "update",
-    "restore",
-    "confirm",
-    "delete",
-    "supersede",
-    "reinforce",
-    "accept",
-    "rollback",
-    "turns",
-    "forget",
-    "import",
-    "move",
-    "undone",
-    "change",
-)
 _WRITING = ("create", "update", "restore", "confirm", "rollback", "turns", "import", "move")
 _MAX_CONVERSATIONS = 100_000  # maximum number of conversations whose names are looked up
 _MAX_POSITIONS = 1_000_000  # maximum number of positions read from one item
@@ -123,9 +106,9 @@ def parse_query(memory_id: str | None, filters: LogFilters, now: datetime) -> Lo
             names = ", ".join(LogFilters.__annotations__)
             raise InvalidInput(f'there is no filter "{name}"; use {names}')
     action, conversation = filters.get("action"), filters.get("conversation")
-    if action is not None and action not in ACTIONS:
+    if action is not None and action not in LOG_ACTIONS:
         shown = validate.shown(str(action))
-        raise InvalidInput(f'"{shown}" is not an action; use {", ".join(ACTIONS)}')
+        raise InvalidInput(f'"{shown}" is not an action; use {", ".join(LOG_ACTIONS)}')
     if memory_id is not None and conversation is not None:
         raise InvalidInput("an entry is about either a memory or a conversation; give only one")
     since = to_moment(filters.get("since"), now)
