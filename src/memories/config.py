@@ -13,7 +13,7 @@ from memories.core.disk import home_in_doubt, make_folder, others_may_write, rep
 from memories.core.urls import local_path, slashes_hint
 from memories.errors import ConfigError, InvalidInput
 from memories.guard import validate
-from memories.settings import SETTINGS, Config, HalfLife, Setting
+from memories.settings import LOCAL_EMBEDDERS, SETTINGS, Config, HalfLife, Setting
 from memories.settings import namespace as parse_namespace
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ def _describe_ignored(dotenv: _DotEnv, embedder: str) -> str:
     """Return a sentence about the ignored settings in a `.env`, or an empty string."""
     # Many projects keep API keys for their own programs in `.env`. With a local embedder, Memories
     # needs no key, so an ignored key isn't worth a warning.
-    needs_no_key = embedder in ("minilm", "e5", "none", "fake")
+    needs_no_key = embedder in LOCAL_EMBEDDERS
     names: list[str] = []
     remedy = ""
     for setting in SETTINGS:

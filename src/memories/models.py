@@ -90,6 +90,9 @@ def is_recall_off(tags: Mapping[str, str]) -> bool:
     return tags.get("recall", "").lower() == "off"
 
 
+LIST_ORDERS = ("created", "updated", "reinforced", "confidence", "accesses", "version", "key")
+
+
 class DecayPolicy(StrEnum):
     """How confidence decays: never, from the time of writing, or from the last reinforcement."""
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 
 RANKS = ("relevance", "similarity", "formula")
+LOCAL_EMBEDDERS = ("minilm", "e5", "fake", "none")  # these send no text to a service
 
 
 class HalfLife(float):

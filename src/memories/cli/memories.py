@@ -53,7 +53,7 @@ from memories.cli.output import (
 from memories.core.ids import parse_id
 from memories.errors import InvalidInput, NotFound, RequestError, StoreDamaged
 from memories.guard.validate import amount
-from memories.models import Draft
+from memories.models import DecayPolicy, Draft
 from memories.search.filters import SCOPES
 
 if TYPE_CHECKING:
@@ -62,7 +62,6 @@ if TYPE_CHECKING:
     from memories.write.create import Created
 
 NOT_STORED = 3  # exit code
-_POLICIES = ("stable", "contextual", "reinforceable")
 _parse_confidence = partial(parse_share, name="confidence")
 
 
@@ -85,7 +84,7 @@ _parse_confidence = partial(parse_share, name="confidence")
     help="Store many memories: one text per line; - reads standard input.",
 )  # fmt: skip
 @option(
-    "--decay", metavar="POLICY", values=_POLICIES, group="fields",
+    "--decay", metavar="POLICY", values=tuple(DecayPolicy), group="fields",
     help="How the confidence decays: stable, contextual or reinforceable. [default: stable]",
 )  # fmt: skip
 @option(
@@ -187,7 +186,7 @@ def _describe(created: "Created", *, force: bool) -> str:
 @tag_options
 @remove_tag_option
 @option(
-    "--decay", metavar="POLICY", values=_POLICIES, group="changes",
+    "--decay", metavar="POLICY", values=tuple(DecayPolicy), group="changes",
     help="stable, contextual or reinforceable. [default: unchanged]",
 )  # fmt: skip
 @option(

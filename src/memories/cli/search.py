@@ -31,7 +31,7 @@ from memories.cli.options import (
 from memories.cli.output import DAMAGED, SCRATCHPAD_INSTEAD, emit, note, safe
 from memories.errors import InvalidInput
 from memories.guard.validate import MAX_QUERY_CHARACTERS, add_tags, shown
-from memories.models import Page
+from memories.models import LIST_ORDERS, Page
 from memories.search.filters import FILTERS
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from memories.write.truth import Verification
     from memories.write.writer import Repeat
 
-ORDERS = ("created", "updated", "reinforced", "confidence", "accesses", "version", "key")
 _TAG_CHANGES = ("set", "remove", "rename", "merge")
 _OUTDATED = 1  # exit code
 _MAX_EXCERPT = 200  # maximum number of characters in the excerpt of a duplicate
@@ -203,7 +202,7 @@ def emit_fields(
     help="List deleted memories instead.",
 )  # fmt: skip
 @option(
-    "--sort", metavar="BY", values=ORDERS, section="Output", group="filters",
+    "--sort", metavar="BY", values=LIST_ORDERS, section="Output", group="filters",
     help="created, updated, reinforced, confidence, accesses, version or key. [default: created]",
 )  # fmt: skip
 @option(

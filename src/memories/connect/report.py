@@ -11,9 +11,7 @@ from memories.connect.connect import Target
 from memories.connect.status import Check, FoundEntries, connect_command
 from memories.core.urls import local_path, without_password
 from memories.hooks.hook import SECONDS as HOOK_SECONDS
-from memories.settings import Config
-
-_LOCAL_EMBEDDERS = ("minilm", "e5", "fake", "none")
+from memories.settings import LOCAL_EMBEDDERS, Config
 
 
 def describe(config: Config, target: Target, check: Check, undo: str) -> dict[str, Any]:
@@ -143,7 +141,7 @@ def _describe_network(config: Config, target: Target) -> str:
     places = []
     if local_path(config.store) is None:
         places.append(f"memories, to {without_password(config.store)}")
-    if config.embedder not in _LOCAL_EMBEDDERS:
+    if config.embedder not in LOCAL_EMBEDDERS:
         service = urlsplit(config.embedder_url or "").hostname or config.embedder
         places.append(f"texts, to the embedder {service}")
     sent = " and ".join(places) or "nothing leaves this machine"

@@ -8,6 +8,7 @@ from memories.answers import shapes
 from memories.core.times import to_iso
 from memories.errors import InvalidInput
 from memories.guard.validate import MAX_LIMIT, canonical_namespace
+from memories.search.filters import SCOPES
 from memories.server.api.memory_routes import CURSOR, FILTERED, LIMIT
 from memories.server.api.routes import Call, Field, Fields, Route, read_route, write_route
 from memories.write.many import Affected
@@ -147,7 +148,7 @@ ROUTES = (
         "Affected",
         {
             "where": _WHERE,
-            "in": Field("text", "What to erase.", choices=("memories", "history", "all")),
+            "in": Field("text", "What to erase.", choices=SCOPES),
             **_MANY,
         },
         scope="admin",

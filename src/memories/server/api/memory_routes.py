@@ -12,7 +12,7 @@ from memories.answers.compare import compare_versions
 from memories.core.ids import same_id
 from memories.errors import Conflict, InvalidInput, RequestError
 from memories.identity.place import find_project
-from memories.models import Change, Draft, Forgotten, Memory
+from memories.models import LIST_ORDERS, Change, DecayPolicy, Draft, Forgotten, Memory
 from memories.search.filters import FILTERS
 from memories.server.api.problems import Refused
 from memories.server.api.routes import (
@@ -49,7 +49,7 @@ LISTING: Fields = {
     "sort": Field(
         "text",
         "How the list is sorted.",
-        choices=("created", "updated", "reinforced", "confidence", "accesses", "version", "key"),
+        choices=LIST_ORDERS,
     ),
     "reverse": Field("flag", "Reverse the order of the list."),
     **{row.public_name: FILTERED[row.public_name] for row in FILTERS.values() if row.in_lists},
@@ -150,7 +150,7 @@ DRAFT: Fields = {
     "decay": Field(
         "text",
         "How the memory's confidence decays.",
-        choices=("stable", "contextual", "reinforceable"),
+        choices=tuple(DecayPolicy),
     ),
     "key": Field(
         "text",

@@ -20,6 +20,7 @@ from memories.guard.validate import canonical_namespace
 from memories.guard.validate import namespace as checked_namespace
 from memories.models import LogEntry
 from memories.scratchpad.file import mark_all_stale
+from memories.search.filters import SCOPES
 from memories.server.api.memory_routes import AS_OF, LIMIT
 from memories.server.api.problems import Refused, json_response
 from memories.server.api.routes import Call, Field, Fields, Route, read_route
@@ -36,7 +37,7 @@ _PIECE = 262_144
 _SCOPE = Field(
     "text",
     "The kind of records to export; no effect without where.",
-    choices=("memories", "history", "all"),
+    choices=SCOPES,
 )
 
 
