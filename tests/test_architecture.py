@@ -64,7 +64,7 @@ ORDER = {
     "memories.transfer": """lines pages stats < audit bundle export intake migrate moves sources < importing foreign <
         backup < doctor""",
     "memories.transfer.sources": """items database < reader < sample < markdown < chats chroma
-        memory_programs plain_files sessions web_exports""",
+        plain_files sessions web_exports < memory_programs""",
     "memories.context": """fence policy tokens < protocol < admission rendering passages < engine
         chroma_mcp fitting < gateway < gathering < context < memory""",
     "memories.identity": "git registry tokens < namespaces session_block project < place prompt",

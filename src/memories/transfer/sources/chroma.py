@@ -30,9 +30,11 @@ _OF_SPECIFICATION = frozenset(
 )
 _VALUES = ("string_value", "int_value", "float_value", "bool_value")
 _DOCUMENTS = (
-    "WHERE segment_id IN (SELECT id FROM segments WHERE scope = 'METADATA' AND collection = ?) "
-    "ORDER BY id"
+    "WHERE segment_id IN (SELECT s.id FROM segments AS s JOIN collections AS c "
+    "ON c.id = s.collection WHERE s.scope = 'METADATA' AND c.name = ?) ORDER BY id"
 )
+
+Document = tuple[str, object, Mapping[str, Any]]  # ID, text and metadata
 
 
 def recognize(sample: Sample) -> bool:
@@ -55,9 +57,6 @@ def read(reader: Reader) -> Iterator[Item]:
             reader.skip("documents without text")
 
 
-_Document = tuple[str, object, Mapping[str, Any]]
-
-
 def _to_draft(their_id: str, text: object, metadata: Mapping[str, Any]) -> Draft | None:
     draft = to_draft({**metadata, "content": text})
     if draft is None:
@@ -72,20 +71,17 @@ def _to_draft(their_id: str, text: object, metadata: Mapping[str, Any]) -> Draft
 # --- from its folder
 
 
-def _read_files(reader: Reader, name: str) -> Iterator[_Document]:
+def _read_files(reader: Reader, name: str) -> Iterator[Document]:
     for file in reader.files("chroma.sqlite3"):
         with open_copy(file) as database:
-            rows = database.rows("collections", ("id",), (), "WHERE name = ?", name)
-            ids = [row["id"] for row in rows]
-            if not ids:
+            if not any(database.rows("collections", ("id",), (), "WHERE name = ?", name)):
                 raise _missing(name, str(reader.path))
-            for collection_id in ids:
-                yield from _read_collection(database, collection_id)
+            yield from read_collection(database, name)
 
 
-def _read_collection(database: Database, collection_id: str) -> Iterator[_Document]:
-    columns = ("id", "embedding_id")
-    for row in database.rows("embeddings", columns, (), _DOCUMENTS, collection_id):
+def read_collection(database: Database, name: str) -> Iterator[Document]:
+    """Yield each document of a collection in a Chroma database."""
+    for row in database.rows("embeddings", ("id", "embedding_id"), (), _DOCUMENTS, name):
         metadata: dict[str, Any] = {}
         pairs = database.rows(
             "embedding_metadata", ("key",), _VALUES, "WHERE id = ?", str(row["id"])
@@ -99,7 +95,7 @@ def _read_collection(database: Database, collection_id: str) -> Iterator[_Docume
 # --- from a server
 
 
-def _ask(url: str, name: str) -> Iterator[_Document]:
+def _ask(url: str, name: str) -> Iterator[Document]:
     parts = urlsplit(url)
     try:
         port = parts.port or _PORT

@@ -14,6 +14,7 @@ from memories.errors import InvalidInput
 from memories.guard.validate import shown
 from memories.models import Draft
 from memories.read.turns import TurnDraft
+from memories.transfer.sources.chroma import read_collection
 from memories.transfer.sources.database import Database, open_copy
 from memories.transfer.sources.items import (
     Item,
@@ -187,10 +188,6 @@ def read_service(reader: Reader, file: Path) -> Iterator[Item]:
 # --- MemPalace: its palace, in Chroma or SQLite, and its knowledge graph ---
 
 _PALACE = ("chroma.sqlite3", "sqlite_exact.sqlite3", "knowledge_graph.sqlite3")
-_DRAWERS = (
-    "WHERE segment_id IN (SELECT s.id FROM segments s JOIN collections c ON c.id = s.collection "
-    "WHERE c.name = 'mempalace_drawers') ORDER BY id"
-)
 _DOCUMENTS = (
     "WHERE collection_id IN (SELECT id FROM collections WHERE name = 'mempalace_drawers') "
     "ORDER BY created_at, id"
@@ -214,13 +211,8 @@ def read_palace(reader: Reader, file: Path) -> Iterator[Item]:
         if file.name == "knowledge_graph.sqlite3":
             yield from _read_facts(reader, database)
         elif file.name == "chroma.sqlite3":
-            columns = ("key", "string_value")
-            for row in database.rows("embeddings", ("id", "embedding_id"), (), _DRAWERS):
-                where, number = "WHERE id = ?", str(row["id"])
-                pairs = database.rows("embedding_metadata", columns, (), where, number)
-                metadata = {pair["key"]: pair["string_value"] for pair in pairs}
-                text = metadata.get("chroma:document")
-                yield from _read_drawer(row["embedding_id"], text, metadata)
+            for identifier, text, metadata in read_collection(database, "mempalace_drawers"):
+                yield from _read_drawer(identifier, text, metadata)
         else:
             needed = ("id", "document", "metadata_json")
             for row in database.rows("documents", needed, (), _DOCUMENTS):
