@@ -1,6 +1,7 @@
 """Moves of memories to another namespace lose nothing, and moving back undoes them."""
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,40 @@ def test_a_correction_moved_alone_is_unlinked_and_linked_again_when_it_returns(u
         assert alice.get(older).corrected_by == newer.id
         alice.move([newer.id, older], "bob")
         assert exported(bob) == before
+
+
+def links_of(memories: Memories, ids: Sequence[str]) -> list[tuple[str | None, str | None]]:
+    """Return what each memory corrects, and what corrects it."""
+    return [(each.corrects, each.corrected_by) for each in map(memories.get, ids)]
+
+
+@pytest.mark.parametrize("moved", [0, 1, 2])
+def test_a_memory_moved_alone_has_no_link_until_it_returns(url: str, moved: int) -> None:
+    texts = [f"Deploys of the shop happen on {day}s" for day in ("Tuesday", "Thursday", "Friday")]
+    with memories_of(url, "bob") as bob, memories_of(url, "alice") as alice:
+        ids = [str(bob.create(text).id) for text in texts]
+        before, linked = exported(bob), links_of(bob, ids)
+        bob.move([ids[moved]], "alice")
+        assert links_of(alice, [ids[moved]]) == [(None, None)]
+        older, newer = (name for name in ids if name != ids[moved])
+        assert links_of(bob, [older, newer]) == [(None, newer), (older, None)]
+        alice.move([ids[moved]], "bob")
+        assert links_of(bob, ids) == linked
+        assert exported(bob) == before
+        bob.move([ids[moved]], "alice")
+        alice.update(ids[moved], tags={"team": "blue"})
+        alice.move([ids[moved]], "bob")
+        assert links_of(bob, ids) == linked
+
+
+def test_a_memory_that_got_another_text_elsewhere_returns_without_its_link(url: str) -> None:
+    with memories_of(url, "bob") as bob, memories_of(url, "alice") as alice:
+        older = str(bob.create("Deploys of the shop happen on Tuesdays").id)
+        newer = str(bob.create("Deploys of the shop happen on Thursdays").id)
+        bob.move([older], "alice")
+        alice.update(older, "The cat sleeps all day long")
+        alice.move([older], "bob")
+        assert links_of(bob, [older, newer]) == [(None, None), (None, None)]
 
 
 def test_the_quota_of_the_other_namespace_applies(

@@ -12,6 +12,8 @@ from memories.stores.records import Collection, Patch, Record, Ref
 
 # fields of a correction; see `write.links`
 LINK = ("corrects", "corrected_by", "corrected_at", "corrected_until")
+# fields of a memory that was moved without its neighbours: its links, until it returns to them
+FORMER_LINK = ("former_corrects", "former_corrected_by")
 # field of the newer memory: the ids of memories that it must not be linked to again; set by
 # `--not-corrects`
 NOT_CORRECTED = "not_corrected"
@@ -82,7 +84,7 @@ def next_version(
         copied += ["aging_from", "reinforced_at"]
         fields["aging_from"] = written_at
     if changes.get("text", latest.text) == latest.text:
-        copied += ["data", *ANCHORS]
+        copied += ["data", *ANCHORS, *FORMER_LINK]
     else:
         copied.append("recheck_days")
         if not has_expired(latest, now):  # a new text is true now

@@ -316,6 +316,8 @@ _FIELD_RULES: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "corrected_by": (_is_id, "an id"),
     "corrected_at": (_is_time, "a time in milliseconds"),
     "corrected_until": (_is_time, "a time in milliseconds"),
+    "former_corrects": (_is_ids, "ids"),
+    "former_corrected_by": (_is_id, "an id"),
     "not_corrected": (_is_text, "text"),
     "suspicious": (_is_text, "text"),
     "redacted": (_is_text, "text"),

@@ -7,14 +7,20 @@ from typing import TYPE_CHECKING, NamedTuple
 from memories.errors import InvalidInput, RequestError, StoreDamaged
 from memories.guard import validate
 from memories.read.lookup import MAX_VERSIONS, Lookup, check_namespace
-from memories.read.versions import end_version, plain_key
+from memories.read.versions import FORMER_LINK, LINK, end_version, plain_key
 from memories.settings import Config
 from memories.stores.audit_log import reinforcements_of
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Record, Ref
 from memories.transfer.lines import content_hash
 from memories.write.forget import find_repeating
-from memories.write.links import find_uncorrected, leave_chains, restore_links, without_links
+from memories.write.links import (
+    find_uncorrected,
+    leave_chains,
+    restore_links,
+    set_former_links_aside,
+    with_former_links,
+)
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
@@ -83,9 +89,11 @@ def move(
             raise RequestError(f"{into} already has {description}; none was moved")
         append_copies(store, new, into, with_vectors=embedder is not None)
         reinforcements = _copy_reinforcements(store, namespace, groups, into)
-        for record in new:
-            if record.ended_at is None:
-                restore_links(store, _renamed(record, into), record)
+        moved = [record for record in new if record.ended_at is None]
+        for record in moved:
+            restore_links(store, _renamed(record, into), with_former_links(record))
+        for record in moved:
+            set_former_links_aside(store, into, record.ref.group)
         live = [record for record in versions if record.ended_at is None]
         uncorrected = leave_chains(store, live, now)
         store.patch([end_version(record, now, "delete") for record in live])
@@ -126,7 +134,9 @@ def _read(store: Store, where: Filter) -> list[Record]:
 
 def _hash_of_copy(record: Record) -> int:
     """Return a hash that is the same for a record and an unchanged copy of it."""
-    return content_hash(without_links(record)._replace(ended_at=None, ended_by=None))
+    links = (*LINK, *FORMER_LINK)
+    fields = {name: value for name, value in record.fields.items() if name not in links}
+    return content_hash(record._replace(ended_at=None, ended_by=None, fields=fields))
 
 
 def find_copies(

@@ -16,7 +16,8 @@ A link is made when
   it moves to the end of its chain (`move_to_end_of_chain`);
 - a memory leaves the middle of a chain: its neighbours are linked to each other (`leave_chains`);
 - a memory is restored, rolled back, moved to another namespace, or tagged by a bulk command: its
-  former links that still hold are made again (`restore_links`).
+  former links that still hold are made again (`restore_links`). A memory that is moved away from
+  its neighbours keeps the ids of its links until it returns (`set_former_links_aside`).
 
 An import doesn't use this module: exported records contain their links.
 
@@ -41,6 +42,7 @@ from datetime import datetime
 
 from memories.core.times import to_millis
 from memories.read.versions import (
+    FORMER_LINK,
     LINK,
     NOT_CORRECTED,
     compute_correction_end,
@@ -186,6 +188,36 @@ def find_uncorrected(
 def without_links(record: Record) -> Record:
     """Return a record without its links; nothing is stored."""
     return _with_fields(record, **dict.fromkeys(LINK)) if has_link(record) else record
+
+
+def with_former_links(record: Record) -> Record:
+    """Return a memory with the links that it had before it was moved away from its neighbours;
+    nothing is stored.
+    """
+    corrects = " ".join(dict.fromkeys((*record.names("corrects"), *record.names(FORMER_LINK[0]))))
+    newer = record.fields.get("corrected_by", record.fields.get(FORMER_LINK[1]))
+    return _with_fields(record, corrects=corrects or None, corrected_by=newer)
+
+
+def set_former_links_aside(store: Store, namespace: str, memory_id: str) -> None:
+    """Keep the links of a moved memory to memories that are not in its namespace under other names,
+    so that they have no effect. The memories that it is linked to no longer need theirs to it.
+    """
+    moved = _find_current_version(store, namespace, memory_id)
+    if moved is None:
+        return
+    newer = _find_newer_neighbour(store, moved)
+    for record in filter(None, (moved, newer, *_find_older_neighbours(store, moved))):
+        former = with_former_links(record)
+        linked = [older.ref.group for older in _find_older_neighbours(store, record)]
+        left = [name for name in former.names("corrects") if name not in linked]
+        fields: dict[str, str | int | None] = {"corrects": " ".join(linked) or None}
+        fields |= {FORMER_LINK[0]: " ".join(left) or None, FORMER_LINK[1]: None}
+        if _find_newer_neighbour(store, record) is None:
+            fields |= dict.fromkeys(("corrected_by", "corrected_at", "corrected_until"))
+            fields[FORMER_LINK[1]] = former.fields.get("corrected_by")
+        if any(record.fields.get(name) != value for name, value in fields.items()):
+            _patch_fields(store, record, **fields)
 
 
 def restore_links(store: Store, record: Record, former: Record) -> Record:

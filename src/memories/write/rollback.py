@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memories.core.batches import by_count, by_weight
-from memories.core.times import to_iso, to_millis, to_moment, to_stored_time
+from memories.core.times import from_millis, to_iso, to_millis, to_moment, to_stored_time
 from memories.errors import InvalidInput
 from memories.guard.origin import HELD
 from memories.models import PENDING, Moment
@@ -51,6 +51,7 @@ _OF_A_VERSION = (
     "rolled_back_to",
     "reinforced_at",
     *versions.LINK,
+    *versions.FORMER_LINK,
     versions.NOT_CORRECTED,
 )
 
@@ -126,7 +127,7 @@ class Rollback(NamedTuple):
             raise InvalidInput(
                 f"{to_iso(to)} is in the future; a rollback needs a time in the past"
             )
-        late = dict(_find_written_after(lookup.store, lookup.namespace, to))
+        late = _find_written_after(lookup.store, lookup.namespace, to)
         return cls(lookup, to, moment_after(lookup.store, lookup.namespace, now), selector, late)
 
     def run(self, embedder: "Embedder | None", *, dry_run: bool) -> Affected:
@@ -252,7 +253,11 @@ class Rollback(NamedTuple):
         if record.created_at > self.to:
             return False
         written_at = self.late.get(_hash(record.ref.group, record.ref.position))
-        return written_at is None or written_at - record.created_at <= CLOCKS
+        if written_at is None and record.ref.position == 1:
+            written_at = _time_of(record.ref.group)
+        if written_at is None or written_at <= self.to:
+            return True
+        return written_at - record.created_at <= CLOCKS
 
     def _content_of(self, record: Record) -> tuple[Any, ...]:
         carried = self._carried_fields(record)
@@ -415,24 +420,30 @@ class Rollback(NamedTuple):
         return versions.end_version(latest, self.at, ended_by, **fields)
 
 
-def _find_written_after(
-    store: Store, namespace: str, to: datetime
-) -> Iterator[tuple[int, datetime]]:
-    """Yield each version that was written after a given time according to the audit log: its hash,
+def _find_written_after(store: Store, namespace: str, to: datetime) -> dict[int, datetime]:
+    """Return each version that was written after a given time according to the audit log: its hash,
     and the time of its entry in the log.
 
     For versions older than the log, the dates in their records are trusted. A first version is left
-    out if its id shows that the memory was created at about that time or later, since there may be
-    a million of them.
+    out if its id shows when the memory was created, since there may be a million of them. A memory
+    that was moved away and back is left out: its first entry after that time is about a move away.
     """
+    late: dict[int, datetime] = {}
     where = audit_log.chain_of(namespace)._replace(since=to)
     for page in scan_pages(store, where):
         for record in page:
-            if record.created_at > to:
-                yield from _read_entry(store, record)
+            if record.created_at <= to:
+                continue
+            for action, version in _read_entry(store, record):
+                if action == "move" and version in late:
+                    del late[version]  # the memory was moved away, or came back
+                else:
+                    late[version] = record.created_at
+    return late
 
 
-def _read_entry(store: Store, record: Record) -> Iterator[tuple[int, datetime]]:
+def _read_entry(store: Store, record: Record) -> Iterator[tuple[str, int]]:
+    """Yield the actions in an entry of the log that may write versions, with the versions."""
     try:
         changes = [
             (action, audit_log.parse_item(item))
@@ -450,19 +461,20 @@ def _read_entry(store: Store, record: Record) -> Iterator[tuple[int, datetime]]:
         if action not in _WRITING or item.memory is None:
             continue
         for position in range(item.first, min(item.last, item.first + _MOST_VERSIONS) + 1):
-            if position > 1 or not _has_time(item.memory, record.created_at):
-                yield _hash(item.memory, position), record.created_at
+            created_at = _time_of(item.memory) if action != "move" and position == 1 else None
+            if created_at is None or created_at < record.created_at - CLOCKS:
+                yield action, _hash(item.memory, position)
 
 
-def _has_time(memory_id: str, written_at: datetime) -> bool:
-    """Return whether an id is a UUIDv7 that was made at about a given time, or later."""
+def _time_of(memory_id: str) -> datetime | None:
+    """Return the time in a UUIDv7; None for any other id."""
     digits = memory_id.replace("-", "")
     if len(digits) != 32 or digits[12] != "7":
-        return False
+        return None
     try:
-        return int(digits[:12], 16) >= to_millis(written_at - CLOCKS)
-    except ValueError:
-        return False
+        return from_millis(int(digits[:12], 16))
+    except (ValueError, OverflowError):
+        return None
 
 
 def _hash(group: str, position: int) -> int:

@@ -1,0 +1,86 @@
+"""A rollback finds out which memories existed at a past time."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from clock import Clock
+from memories import Draft, Memories
+from memories.core.ids import new_id
+from opening import opening
+
+TEXT = "Lunch is at noon in the big kitchen"
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A clock that the test moves."""
+    return Clock()
+
+
+@pytest.fixture
+def memories(tmp_path: Path, clock: Clock) -> Iterator[Memories]:
+    """Memories that use the clock."""
+
+    def open_one(namespace: str) -> Memories:
+        return Memories(
+            f"sqlite:///{tmp_path}/m.db", namespace=namespace, embedder="none", clock=clock
+        )
+
+    with opening(open_one) as open_as:
+        yield open_as("ann")
+
+
+def move_to_bob_and_back(memories: Memories, memory_id: str, clock: Clock) -> None:
+    """Move a memory to another namespace and back, an hour apart."""
+    memories.move([memory_id], "bob")
+    clock.move(timedelta(hours=1))
+    with Memories(memories._raw_store, namespace="bob", embedder="none", clock=clock) as bob:
+        bob.move([memory_id], "ann")
+    clock.move(timedelta(hours=1))
+
+
+@pytest.mark.parametrize("state", ["current", "deleted"])
+def test_a_memory_that_was_moved_away_and_back_existed_before(
+    memories: Memories, clock: Clock, state: str
+) -> None:
+    made = str(memories.create(TEXT).id)
+    if state == "deleted":
+        memories.delete(made)
+    clock.move()
+    before = clock.now
+    for _ in range(2):
+        clock.move()
+        move_to_bob_and_back(memories, made, clock)
+    assert memories.rollback(before).counts == {}
+    assert memories.history(made).memory.deleted is (state == "deleted")
+
+
+def test_a_memory_that_was_moved_in_did_not_exist_before(memories: Memories, clock: Clock) -> None:
+    with Memories(memories._raw_store, namespace="bob", embedder="none", clock=clock) as bob:
+        made = str(bob.create(TEXT).id)
+        clock.move()
+        before = clock.now
+        clock.move()
+        bob.move([made], "ann")
+    clock.move()
+    move_to_bob_and_back(memories, made, clock)
+    assert memories.rollback(before).counts == {"delete": 1}
+
+
+def test_a_backdated_memory_with_an_id_of_its_own_did_not_exist_before(
+    memories: Memories, clock: Clock
+) -> None:
+    clock.move()
+    before = clock.now
+    clock.move()
+    draft = Draft(TEXT, created_at=before - DAY, id=new_id(clock.now), fresh=True)
+    memories.create_many([draft])
+    clock.move()
+    existed = clock.now
+    clock.move()
+    assert memories.rollback(existed).counts == {}
+    assert memories.rollback(before).counts == {"delete": 1}
