@@ -84,3 +84,54 @@ def test_a_backdated_memory_with_an_id_of_its_own_did_not_exist_before(
     clock.move()
     assert memories.rollback(existed).counts == {}
     assert memories.rollback(before).counts == {"delete": 1}
+
+
+@pytest.mark.parametrize("end", ["delete", "supersede"])
+def test_undoing_a_rollback_that_restored_a_memory_brings_back_its_text_and_state(
+    memories: Memories, clock: Clock, end: str
+) -> None:
+    made = str(memories.create(TEXT).id)
+    clock.move()
+    before = clock.now
+    clock.move()
+    memories.update(made, "Lunch is at one", tags={"team": "blue"})
+    clock.move()
+    if end == "delete":
+        memories.delete(made)
+    else:
+        memories.create("The kitchen is closed", supersedes=made)
+    ended = memories.history(made)
+    clock.move()
+    affected = memories.rollback(before)
+    assert memories.get(made).content == TEXT
+    clock.move()
+    assert affected.undo_to is not None
+    undone = memories.rollback(affected.undo_to, where=affected.undo_where)
+    now = memories.history(made)
+    assert now.superseded_by == ended.superseded_by
+    assert memories.list(deleted=True).memories == ((now.memory,) if end == "delete" else ())
+    restored = memories.restore(made)
+    assert (restored.content, restored.tags) == ("Lunch is at one", {"team": "blue"})
+    clock.move()
+    memories.rollback(undone.undo_to)
+    assert memories.get(made).content == TEXT
+
+
+def test_forgetting_the_successor_keeps_an_accepted_memory_that_a_rollback_ended_again(
+    memories: Memories, clock: Clock
+) -> None:
+    made = str(memories.create(TEXT, pending=True).id)
+    memories.review.accept([made])
+    clock.move()
+    successor = str(memories.create("The kitchen is closed", supersedes=made).id)
+    clock.move()
+    before = clock.now
+    clock.move()
+    memories.restore(made)
+    memories.update(made, "Lunch is at one")
+    clock.move()
+    assert memories.rollback(before).counts == {"delete": 1}
+    history = memories.history(made)
+    assert (history.superseded_by, history.memory.content) == (successor, TEXT)
+    assert memories.forget(successor).versions == 1
+    assert len(memories.history(made).versions) == len(history.versions) == 4

@@ -302,7 +302,7 @@ class Rollback(NamedTuple):
         new: dict[str, Record] = {}
         patches: list[Patch] = []
         for group, change in changes.items():
-            if change.action not in ("delete", "reject", "left"):
+            if self._needs_version(change):
                 new[group] = self._new_version(change, vectors)
             if change.action != "left":
                 patches.append(self._end_latest(change, new.get(group)))
@@ -376,6 +376,15 @@ class Rollback(NamedTuple):
             return None
         return other
 
+    def _needs_version(self, change: Change) -> bool:
+        """Return whether a change appends a version. A memory that is deleted again gets one if it
+        had another text when it was deleted before, so that a restoration brings that text back.
+        """
+        if change.action != "delete":
+            return change.action not in ("reject", "left")
+        then = change.then
+        return then is not None and self._content_of(then) != self._content_of(change.latest)
+
     def _new_version(self, change: Change, vectors: Mapping[Ref, Any]) -> Record:
         """Return a version that repeats an earlier one."""
         then, latest = change.then, change.latest
@@ -385,14 +394,24 @@ class Rollback(NamedTuple):
         fields |= {"operation": "rollback", "rolled_back_to": to_millis(self.to)}
         if versions.NOT_CORRECTED in latest.fields:
             fields[versions.NOT_CORRECTED] = latest.fields[versions.NOT_CORRECTED]
-        is_pending = change.action == "pend"
-        if is_pending:
+        labels, ended_by = dict(then.labels), None
+        if change.action == "pend":
             fields = {name: value for name, value in fields.items() if name not in _ACCEPTED}
+            ended_by = PENDING
+        if change.action == "delete":
+            # A held record that ended at once would be erased with its successor.
+            labels.pop(HELD, None)
+            ended_by, successor = self._end_of(then, latest)
+            links = {name: then.fields.get(name) for name in versions.LINK}
+            fields |= {name: value for name, value in links.items() if value is not None}
+            if successor is not None:
+                fields["superseded_by"] = successor
         return then._replace(
             ref=latest.ref._replace(position=latest.ref.position + 1),
             created_at=written_at,
-            ended_at=written_at if is_pending else None,
-            ended_by="pending" if is_pending else None,
+            ended_at=None if ended_by is None else written_at,
+            ended_by=ended_by,
+            labels=labels,
             fields=fields,
             vectors=vectors.get(then.ref),
             accesses=0,
@@ -413,11 +432,14 @@ class Rollback(NamedTuple):
         if latest.ended_by == PENDING:  # the memory awaits review, and is rejected
             return Patch(latest.ref, latest.ended_at, ended_by, fields)
         if then is not None:
-            if self._state(then, latest) == "supersede":
-                ended_by = "supersede"
-            successor = then.fields.get("superseded_by") or then.fields.get("replaced_by")
-            fields["superseded_by"] = successor
+            ended_by, fields["superseded_by"] = self._end_of(then, latest)
         return versions.end_version(latest, self.at, ended_by, **fields)
+
+    def _end_of(self, then: Record, latest: Record) -> tuple[str, str | None]:
+        """Return how a memory had ended at the time to roll back to, and its successor, if any."""
+        is_superseded = self._state(then, latest) == "supersede"
+        successor = then.fields.get("superseded_by") or then.fields.get("replaced_by")
+        return "supersede" if is_superseded else "delete", successor
 
 
 def _find_written_after(store: Store, namespace: str, to: datetime) -> dict[int, datetime]:
