@@ -483,9 +483,14 @@ def _read_entry(store: Store, record: Record) -> Iterator[tuple[str, int]]:
         if action not in _WRITING or item.memory is None:
             continue
         for position in range(item.first, min(item.last, item.first + _MOST_VERSIONS) + 1):
-            created_at = _time_of(item.memory) if action != "move" and position == 1 else None
-            if created_at is None or created_at < record.created_at - CLOCKS:
+            if action == "move" or position > 1 or not _has_time(item.memory, record.created_at):
                 yield action, _hash(item.memory, position)
+
+
+def _has_time(memory_id: str, written_at: datetime) -> bool:
+    """Return whether an id is a UUIDv7 that was made at about a given time, or later."""
+    made_at = _time_of(memory_id)
+    return made_at is not None and made_at >= written_at - CLOCKS
 
 
 def _time_of(memory_id: str) -> datetime | None:
