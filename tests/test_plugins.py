@@ -248,6 +248,30 @@ await hooks.dispose()
     )
 
 
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+def test_the_opencode_plugin_recalls_after_the_session_block(tmp_path: Path) -> None:
+    """Otherwise, the first message could recall what the block shows."""
+    program, log = tmp_path / "memory", tmp_path / "log"
+    program.write_text(
+        f'#!/bin/sh\ncat >/dev/null\n[ "$2" = user-prompt ] || sleep 0.5\necho "$2" >>{log}\n'
+    )
+    program.chmod(0o700)
+    body = (ROOT / "src" / "memories" / "connect" / "opencode.js").read_text()
+    head = (
+        f"const COMMAND = [{json.dumps(str(program))}]\nconst OPTIONS = []\nconst CAPTURE = false\n"
+    )
+    script = """
+const hooks = await MemoriesPlugin({ client: {}, directory: "/" })
+await hooks["chat.message"]({ sessionID: "s" }, { message: {}, parts: [{ type: "text", text: "hello" }] })
+"""
+    (tmp_path / "try.mjs").write_text(head + body + script)
+    done = subprocess.run(
+        ["node", str(tmp_path / "try.mjs")], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert log.read_text().split() == ["session-start", "user-prompt"]
+
+
 def report_of(done: subprocess.CompletedProcess[str]) -> str:
     """Return the message of a hook that must have succeeded."""
     assert done.returncode == 0

@@ -501,6 +501,24 @@ def test_session_files_of_earlier_versions_that_name_turns_are_read(home: Path) 
     assert "talk" not in str(session.read(str(home), "one").in_context)
 
 
+@pytest.mark.parametrize("event", ["session-start", "user-prompt"])
+def test_a_memory_that_has_changed_since_it_was_shown_is_given_again(
+    event: str, hook: Hook, home: Path
+) -> None:
+    prompt = {"prompt": "when do deploys happen?"}
+    with Memories() as memories:
+        shown = memories.create(f"{DEPLOY}. Ask Ann first.", tags={"type": "fact"}).memory
+    assert shown is not None
+    assert DEPLOY in hook(event, prompt).context
+    with Memories() as memories:
+        memories.update(shown.id, tags={"type": "decision"})
+    assert hook("user-prompt", prompt).silent  # its text is the same
+    with Memories() as memories:
+        memories.update(shown.id, "Deploys happen on Thursdays at noon. Ask Ann first.")
+    assert "Thursdays" in hook("user-prompt", prompt).context
+    assert hook("user-prompt", prompt).silent
+
+
 def read_counts() -> dict[str, int]:
     """Return how often each memory was read."""
     with Memories() as memories:

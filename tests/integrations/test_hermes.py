@@ -119,6 +119,16 @@ def test_a_message_recalls_the_memory_that_it_needs_once(run: Any) -> None:
     assert (again, other) == ("", "")
 
 
+def test_a_message_recalls_nothing_that_the_system_prompt_shows(run: Any) -> None:
+    with Memories() as memories:
+        memories.create("Deploys happen on Tuesdays at nine.")
+    prompt, recalled = run(
+        ("build_system_prompt", [], {}), ("prefetch_all", ["When do deploys happen?"], {})
+    )
+    assert "Deploys happen on Tuesdays at nine." in prompt
+    assert recalled == ""
+
+
 def test_a_turn_is_stored_as_captured_and_not_by_a_subagent(run: Any) -> None:
     turn = ("sync_all", ["We ship on Friday.", "Noted."], {"session_id": "s1"})
     run(turn, agent_context="subagent")

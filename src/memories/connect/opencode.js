@@ -91,7 +91,8 @@ export const MemoriesPlugin = async ({ client, directory }) => {
       const here = await session(input.sessionID)
       here.prompt = textOf(output.parts)
       const given = { ...about(input.sessionID), prompt: here.prompt, turn_id: output.message?.id }
-      ;[here.recalled] = await Promise.all([hook("user-prompt", given, await here.captured), here.known])
+      await here.known // once it is recorded, the prompt recalls nothing that it shows
+      here.recalled = await hook("user-prompt", given, await here.captured)
     },
     "experimental.chat.system.transform": async (input, output) => {
       const here = input.sessionID && sessions.get(input.sessionID)

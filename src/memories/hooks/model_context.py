@@ -205,10 +205,13 @@ def context_of(block: session_block.SessionBlock, namespace: str) -> HookContext
     """Return a block as the context of a session; empty if the block is too long for hosts."""
     text = block.text if len(block.text) <= MAX_CHARACTERS else ""
     context = HookContext(text, namespace)
-    context.sentences = sorted(hash_sentences(text))
-    if text:  # a truncated memory doesn't count as shown
-        shown = (*block.entries, *block.sessions)
-        context.shown = [entry.id for entry in shown if entry.cut is None]
+    sentences = hash_sentences(text)
+    if text:
+        for entry in (*block.entries, *block.sessions):
+            if entry.cut is None:  # a truncated memory doesn't count as shown
+                context.shown.append(entry.id)
+                sentences |= hash_sentences(entry.content)
+    context.sentences = sorted(sentences)
     context.error = block.degraded or ""
     return context
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from memories.hooks import gate, host_events, model_context, switch
 from memories.hooks.prompt_recall import Rated, RecallTrace, id_of_turn, is_own
 from memories.hooks.recall_strategy import HookContext, RecallRequest, query_of
-from memories.hooks.session import mark
 from memories.identity import session_block
 from memories.identity.place import names_of
 from memories.models import is_recall_off
@@ -131,7 +130,7 @@ def _preview_prompt(
         return Part("", 0, 0.0, [], [], silence=silence)
     begun = time.monotonic()
     request = RecallRequest(place, query_of(prompt), begun + SECONDS, counts=False)
-    trace = RecallTrace(map(mark, start.shown))
+    trace = RecallTrace(start)
     context = model_context.open_and_recall(request, situation, trace)
     milliseconds = _elapsed_ms(begun)
     lines = _prompt_lines(trace, set(context.shown))
@@ -194,7 +193,7 @@ def _reason_of(entry: Rated, trace: RecallTrace, shown: set[str]) -> str:
     if memory_id in trace.current:
         if is_recall_off(entry.memory.tags):
             return "recall_off"
-        if mark(memory_id) in trace.in_context:
+        if memory_id in trace.start.shown:
             return "in_context"
         reason = "beyond" if trace.current.index(memory_id) >= gate.MAX_MEMORIES else "no_room"
         return trace.left_out.get(memory_id, reason)

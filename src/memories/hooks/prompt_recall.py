@@ -89,7 +89,7 @@ class RecallTrace:
     """Records why a prompt recalls some memories and not others. Only previews use it.
 
     Attributes:
-        in_context: The marks of memories to treat as already shown to the session.
+        start: The context that the session began with.
         projects: All names of the session's project.
         rated: The memories that the searches considered, by id.
         selected: The ids of the memories that passed the gate.
@@ -99,9 +99,9 @@ class RecallTrace:
         turn_relevance: The relevance of the turns that passed the gate, by id.
     """
 
-    def __init__(self, in_context: Iterable[str] = ()) -> None:
+    def __init__(self, start: HookContext | None = None) -> None:
         """Create an empty trace."""
-        self.in_context = set(in_context)
+        self.start = start or HookContext("", "")
         self.projects: Sequence[str] = ()
         self.rated: dict[str, Rated] = {}
         self.selected: list[str] = []
@@ -148,9 +148,10 @@ def recall_for_prompt(
         limits: The limits of the text.
         trace: Records the reasons for the preview.
     """
-    in_context = session.read(request.home, request.session).in_context
+    state = session.read(request.home, request.session)
     if trace is not None:
-        in_context |= trace.in_context
+        start = trace.start
+        state.update({session.SHOWN: start.shown, session.SENTENCES: start.sentences})
         trace.projects = projects
     if not request.asks_store:
         why_offline, seconds = NOT_ASKED, config.memory_timeout_seconds
@@ -158,7 +159,7 @@ def recall_for_prompt(
         why_offline, seconds = _check_store(memories, request.seconds() / 2), request.seconds()
     backend = _GatedBackend(memories, projects, why_offline, trace)
     with _GatedGateway(backend, seconds) as gateway:
-        built, text = _build(gateway, config, str(request.prompt), in_context, projects, limits)
+        built, text = _build(gateway, config, str(request.prompt), state, projects, limits)
     if trace is not None:
         trace.finish(built)
     errors = built["metadata"]["errors"]
@@ -210,7 +211,7 @@ def _build(
     gateway: MemoryGateway,
     config: Config,
     prompt: str,
-    in_context: set[str],
+    state: session.Session,
     projects: Sequence[str],
     limits: Limits,
 ) -> tuple[dict[str, Any], str]:
@@ -230,7 +231,7 @@ def _build(
         # `_GatedBackend.recall` and `_GatedBackend.recall_turns`. Without a store, `recall` raises
         # `StoreUnreachable`, and `context.gathering` then calls `recall_offline` of the gateway.
         # Both are asked for at least twice `top_k` memories; the admission keeps `top_k`.
-        built = _leave_out(builder.build_recall(prompt), in_context)
+        built = _leave_out(builder.build_recall(prompt), state)
         text = ""
         if built["memories"] or built["recalled"]:
             text = rendering.recall_text(
@@ -246,14 +247,17 @@ def _build(
             return {**built, "memories": [], "recalled": []}, ""
 
 
-def _leave_out(built: Mapping[str, Any], in_context: set[str]) -> dict[str, Any]:
-    """Return the parts without the memories and turns that are in the session's context already."""
+def _leave_out(built: Mapping[str, Any], state: session.Session) -> dict[str, Any]:
+    """Return the parts without the memories and turns that are in the session's context already.
+
+    A memory whose text has changed since it was shown is not left out.
+    """
     memories = [
         (memory, similarity)
         for memory, similarity in built["memories"]
-        if session.mark(str(memory.id)) not in in_context
+        if not state.has(str(memory.id)) or not hash_sentences(memory.text) <= state.sentences
     ]
-    turns = [turn for turn in built["recalled"] if session.mark(id_of_turn(turn)) not in in_context]
+    turns = [turn for turn in built["recalled"] if not state.has(id_of_turn(turn))]
     return {**built, "memories": memories, "recalled": turns}
 
 

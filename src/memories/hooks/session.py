@@ -56,6 +56,10 @@ class Session:
         self.seen: set[str] = set()
         self.sentences: set[str] = set()
 
+    def has(self, item_id: str) -> bool:
+        """Return whether a memory or turn is now in the session's context."""
+        return mark(item_id) in self.in_context
+
     def update(self, line: "dict[str, object]") -> None:
         """Apply one line from the file."""
         shown, sentences = line.get(SHOWN), line.get(SENTENCES)

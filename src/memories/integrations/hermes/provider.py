@@ -18,9 +18,10 @@ from agent.memory_provider import MemoryProvider
 from memories import InvalidInput, Memories, MemoriesError, TurnDraft, load_config
 from memories.answers import shapes
 from memories.hooks import files, session
+from memories.hooks.model_context import context_of
 from memories.hooks.prompt_recall import Limits, recall_for_prompt
-from memories.hooks.recall_strategy import RecallRequest, query_of
-from memories.identity.session_block import block
+from memories.hooks.recall_strategy import HookContext, RecallRequest, query_of
+from memories.identity.session_block import build_session_block
 from memories.mcp.answers import Own, brief_rows, fence_groups, rows
 
 if TYPE_CHECKING:
@@ -122,7 +123,12 @@ class MemoriesProvider(MemoryProvider):  # type: ignore[misc]  # Hermes has no t
         """Return the start of a session's prompt: the agent's identity, memories and tools."""
         if self._memories is None:
             return ""
-        return block(self._memories, project=None, budget=RECALL_TOKENS, client="mcp")
+        shown = build_session_block(
+            self._memories, project=None, budget=RECALL_TOKENS, client="mcp"
+        )
+        context = context_of(shown, self._memories.namespace)
+        self._record_shown(context, self._session_name(""))
+        return context.text
 
     def prefetch(self, query: str, *, session_id: str = "") -> str:
         """Return the memories that are relevant to a message, fenced as data; empty if there are
@@ -137,10 +143,14 @@ class MemoriesProvider(MemoryProvider):  # type: ignore[misc]  # Hermes has no t
         context = recall_for_prompt(
             self._memories, request, self._config, projects=(), limits=limits
         )
-        if context.shown:
-            facts = {session.SHOWN: context.shown, session.SENTENCES: context.sentences}
-            session.try_note(home, name, **facts)  # if it can't be written, memories may repeat
+        self._record_shown(context, name)
         return context.text
+
+    def _record_shown(self, context: HookContext, name: str) -> None:
+        """Record what a session was shown; if that can't be written, memories may repeat."""
+        if context.shown and self._config is not None:
+            facts = {session.SHOWN: context.shown, session.SENTENCES: context.sentences}
+            session.try_note(str(self._config.home), name, **facts)
 
     def sync_turn(
         self, user_content: str, assistant_content: str, *, session_id: str = "", **_kwargs: Any
