@@ -93,6 +93,13 @@ def test_the_plugin_has_the_manifest_of_a_memory_with_its_tools(plugin: Plugin) 
     assert None not in answers
 
 
+def test_a_folder_named_memories_in_the_workspace_is_not_run(plugin: Plugin) -> None:
+    (plugin.workspace / "memories").mkdir()
+    code = "raise SystemExit('the code of another program')"
+    (plugin.workspace / "memories" / "__init__.py").write_text(code)
+    assert "persistent memory" in plugin.prompt("good morning")["appendSystemContext"]
+
+
 def test_a_session_begins_with_the_block_which_names_the_tools(plugin: Plugin) -> None:
     with Memories() as memories:
         memories.create("The user prefers short answers", tags={"type": "preference"})

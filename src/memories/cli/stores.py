@@ -531,7 +531,7 @@ def _install_model() -> None:
         )
     # The installation may have replaced the environment, so start a new process in it.
     again = [argument for argument in sys.argv[1:] if argument != "--install"]
-    os.execv(sys.executable, [sys.executable, "-m", "memories", *again])  # noqa: S606
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "memories", *again])  # noqa: S606
 
 
 COMMANDS = (export, migrate, reembed)

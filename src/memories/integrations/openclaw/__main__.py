@@ -17,7 +17,8 @@ def install(state: Path) -> Path:
     """
     folder = state / "local-plugins" / NAME
     folder.mkdir(parents=True, exist_ok=True)
-    command = f"const COMMAND = {json.dumps([sys.executable, '-m', 'memories'])}"
+    # -P keeps Python from importing a folder `memories` where OpenClaw runs.
+    command = f"const COMMAND = {json.dumps([sys.executable, '-P', '-m', 'memories'])}"
     for name in FILES:
         text = (Path(__file__).parent / name).read_text(encoding="utf-8")
         (folder / name).write_text(text.replace(_COMMAND, command), encoding="utf-8")
