@@ -152,7 +152,8 @@ def test_a_hook_works_even_if_it_cannot_record_its_hint(hook: Run) -> None:
         ),
         (["user-prompt", "gemini"], {"PLUGIN_ROOT": "/x"}, "hook user-prompt --host gemini"),
         (["stop"], {}, ""),
-        (["session-end"], {"CLAUDE_PLUGIN_OPTION_CAPTURE": "false", "MEMORY_CAPTURE": "1"}, ""),
+        (["stop"], {"CLAUDE_PLUGIN_OPTION_CAPTURE": "false", "MEMORY_CAPTURE": "1"}, ""),
+        (["session-end"], {}, "hook session-end --host claude-code"),
         (
             ["stop"],
             {"CLAUDE_PLUGIN_OPTION_CAPTURE": "true"},

@@ -255,6 +255,7 @@ def test_hooks_are_written_with_their_time_limits(host: str, memory: Command, us
     assert {words_of(command)[2] for listed in recall.values() for command in listed} == {
         "session-start",
         "user-prompt",
+        "session-end",
     }
     memory("connect", host, "--capture", "-n", "bob")
     names = {each.name: event for event, each in load_hosts()[host].hooks.items()}
@@ -316,7 +317,8 @@ def test_cursor_gets_only_hooks_that_it_knows(memory: Command, user: Path) -> No
         assert 0 < handler["timeout"] <= 10  # seconds
         assert "//" not in handler["command"]  # Cursor reads on from there as a comment
     memory("connect", "cursor")
-    assert json.loads(file.read_text())["hooks"].keys() == {"sessionStart", "beforeSubmitPrompt"}
+    recalling = {"sessionStart", "beforeSubmitPrompt", "sessionEnd"}
+    assert json.loads(file.read_text())["hooks"].keys() == recalling
     memory("disconnect", "cursor")
     assert not file.exists()
 

@@ -31,7 +31,7 @@ case ${CLAUDE_PLUGIN_OPTION_CAPTURE:-${MEMORY_CAPTURE:-}} in
   1 | true | yes | on) set -- "$@" --capture ;;
   *)
     case $event in
-      stop | pre-compact | session-end) # nothing to recall
+      stop | pre-compact) # nothing to recall
         cat >/dev/null
         exit 0
         ;;

@@ -16,7 +16,9 @@ from typing import NamedTuple
 from memories.core.installation import install_command, is_temporary
 from memories.hooks.hook import EVENTS
 
-CAPTURING = EVENTS[2:]
+# Events whose hooks only capture. The end of a session also tells the MCP server, which may go on,
+# that the session's identity no longer applies.
+CAPTURING = tuple(event for event in EVENTS[2:] if event != "session-end")
 
 _PLAIN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
 NAMES = ("memoriae", "memory")  # names of the command; agents use the first, which is unique

@@ -20,7 +20,7 @@ from memories.connect import files, toml
 from memories.connect.connect import Connector, Target
 from memories.connect.entries import PLUGIN_MARK, find_hooks, parse, server_words
 from memories.connect.hosts import SERVER, Host, Where, load_hosts
-from memories.connect.program import CAPTURING, is_missing, is_server, words_of
+from memories.connect.program import is_missing, is_server, words_of
 from memories.core.installation import install_command
 from memories.errors import InvalidInput
 from memories.hooks.hook import SECONDS as HOOK_SECONDS
@@ -147,9 +147,9 @@ def _plugin_commands(plugin: str) -> list[list[str]]:
         command, options = json.loads(constants["COMMAND"]), json.loads(constants["OPTIONS"])
     except (KeyError, ValueError):
         return []
-    events = list(load_hosts()["claude-code"].hooks)
+    events: Sequence[str] = list(load_hosts()["claude-code"].hooks)
     if "--capture" not in options:
-        events = [event for event in events if event not in CAPTURING]
+        events = _CHECKED_EVENTS
     return [[*command, "hook", event, "--host", "opencode", *options] for event in events]
 
 
