@@ -379,6 +379,16 @@ def test_a_key_decides_about_each_memory_newest_first(
     assert waiting(memory) == {captured[0]}
 
 
+def test_arrow_and_function_keys_decide_nothing(
+    memory: Command, terminal: Command, captured: list[str]
+) -> None:
+    up, end, f2, f3, f4, console_f1 = "\x1b[A", "\x1b[F", "\x1bOQ", "\x1bOR", "\x1b[1;2S", "\x1b[[A"
+    typed = f"{up}{end}{f2}{f3}{f4}{console_f1}q"
+    shown = terminal("review", typed=typed, env={"EMBEDDER": "fake"})
+    assert "nothing decided. 3 memories are waiting" in shown.out.lower()
+    assert waiting(memory) == set(captured)
+
+
 def test_decisions_by_keys_can_be_undone_one_after_another(
     memory: Command, terminal: Command, captured: list[str]
 ) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from select import select
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -55,6 +56,9 @@ if TYPE_CHECKING:
 _MAY_DECIDE = "memories.review.may_decide"  # set in the context's meta if no subcommand was named
 _REJECTED = "rejected"
 _TICK = timedelta(milliseconds=1)  # the precision of the store's times
+# An arrow or function key sends an escape character, and a sequence that ends in a letter: up is
+# ESC [ A. That letter must not count as a key. These bytes can come before it.
+_ESCAPE, _BEFORE_END = b"\x1b", b"\x1b[O;0123456789"
 _KEYS = "a accept · r reject · e edit · s skip · u undo · q quit"
 _all_option = option(
     "--all", "everything", is_flag=True, section="Filters", help="All pending memories."
@@ -118,9 +122,7 @@ def list_(
     shown together.
     """
     names = field_names(fields)
-    rule = _nonempty(filters)
-    if suspicious:
-        rule["suspicious"] = True
+    rule = _nonempty({**filters, "suspicious": suspicious or None})
     is_bare = click.get_current_context().meta.get(_MAY_DECIDE) and not (limit or cursor or fields)
     if is_bare and shows_text() and is_person() and sys.stdout.isatty():
         _Decisions(memories, rule).run()
@@ -254,9 +256,7 @@ def reject(
     filters.
     """
     _require_person(yes=yes, dry_run=dry_run)
-    rule = _nonempty(filters)
-    if suspicious:
-        rule["suspicious"] = True
+    rule = _nonempty({**filters, "suspicious": suspicious or None})
     named, batch = _select(memories, ids, everything, rule)
     if not dry_run:
         begin_change()
@@ -372,11 +372,9 @@ class _Decisions:
     def _find_next(self) -> bool:
         """Skip memories that are no longer waiting; return whether any memory is left."""
         while len(self._decisions) < len(self._ids):
-            try:
+            with contextlib.suppress(NotFound):
                 if self._memories.get(self._id).pending:
                     return True
-            except NotFound:
-                pass
             self._decide("decided elsewhere", None)
         return False
 
@@ -462,8 +460,16 @@ def _single_keys() -> Iterator[Callable[[], str]]:
     terminal = sys.stdin.fileno()
     settings = termios.tcgetattr(terminal)
     tty.setcbreak(terminal, termios.TCSADRAIN)
+
+    def read_key() -> str:
+        key = part = os.read(terminal, 1)
+        if key == _ESCAPE:
+            while part and part in _BEFORE_END and select([terminal], [], [], 0.2)[0]:
+                part = os.read(terminal, 1)
+        return key.decode("ascii", "replace").lower()
+
     try:
-        yield lambda: os.read(terminal, 1).decode("ascii", "replace").lower()
+        yield read_key
     finally:
         termios.tcsetattr(terminal, termios.TCSADRAIN, settings)
 
