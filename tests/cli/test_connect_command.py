@@ -523,6 +523,19 @@ def test_only_a_few_copies_are_kept(memory: Command, user: Path) -> None:
     assert json.loads(copies(user)[-1].read_text()) == {"number": 8}
 
 
+def test_a_folder_that_disconnect_did_not_find_can_still_be_restored(
+    memory: Command, user: Path, tmp_path: Path
+) -> None:
+    moved = {"CLAUDE_CONFIG_DIR": str(tmp_path / "moved")}
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "moved" / "settings.json").write_text('{"hooks": {},\n\n"model": "m"}')
+    before = everything(tmp_path / "moved")
+    memory("connect", "claude-code", env=moved)
+    assert not memory("disconnect", "claude-code").json["disconnected"][0]["changed"]
+    memory("disconnect", "claude-code", env=moved)
+    assert everything(tmp_path / "moved") == before
+
+
 def test_connecting_with_other_options_can_still_be_undone_to_the_byte(
     memory: Command, user: Path
 ) -> None:

@@ -199,14 +199,19 @@ class Connector:
         return written
 
     def disconnect(self, target: Target, changes: Sequence[Change]) -> None:
-        """Write the changes that disconnect a host, and remove its receipt.
+        """Write the changes that disconnect a host, and remove these files from its receipt.
+
+        The receipt keeps files in another folder, which a variable such as `CLAUDE_CONFIG_DIR`
+        named when the host was connected.
 
         Raises:
             InvalidInput: A file has changed in the meantime.
             SystemFault: A file can't be written.
         """
         with locked(self.folder / "connect.lock"):
-            records = self._written_files(target)
+            paths = set(map(str, self.files(target).paths))
+            written_files = self._written_files(target)
+            records = {path: file for path, file in written_files.items() if path in paths}
             with _all_or_none(target) as applied:
                 self._apply(target, changes, records, applied, keep_copies=False)
             folders: list[str] = []
@@ -220,7 +225,8 @@ class Connector:
                 before = change.before or b""
                 if _can_restore(record, before) and _earlier_content(record) == change.after:
                     Path(record.before).unlink(missing_ok=True)  # restored, so no longer needed
-            files.keep_receipt(self.folder, target.place, [])
+            others = [file for path, file in written_files.items() if path not in paths]
+            files.keep_receipt(self.folder, target.place, others)
 
     def _apply(
         self,
