@@ -211,6 +211,19 @@ def test_a_preference_is_shown_first_even_if_it_is_old(bob: Memories) -> None:
     assert len(shown) == MAX_ENTRIES
 
 
+def test_a_newer_memory_is_shown_before_an_older_one_that_is_read_often(bob: Memories) -> None:
+    """The older one may be outdated: a correction in other words isn't linked to it."""
+    older, newer = "Ann owns the payments module", "Bert has taken over payments from Ann"
+    old = bob.create(older, created_at=datetime.now(UTC) - timedelta(hours=1)).memory
+    bob.create(newer, force=True)
+    assert old is not None
+    for _ in range(10):
+        bob.get(old.id)
+    assert [entry.content for entry in bob.scratchpad(rebuild=True).entries] == [older, newer]
+    shown = build_session_block(bob, project=None, budget=1500).entries
+    assert [entry.content for entry in shown] == [newer, older]
+
+
 def test_preferences_leave_room_for_other_memories(bob: Memories) -> None:
     for number in range(20):
         bob.create(f"Preference {number}", tags={"type": "preference"}, force=True)

@@ -174,7 +174,7 @@ def render(
     names = _names_of(request.project)
     ordered, far = _order_entries(admitted, {request.project, *names})
     if request.project is None:
-        ordered += far
+        ordered += _put_newest_first(far, MAX_ENTRIES - len(ordered))
     elif far:
         omitted["other_project"] = far
     entries = ordered[:MAX_ENTRIES]
@@ -257,8 +257,8 @@ def _order_entries(
 
     Pinned memories come first, then up to `MAX_PREFERENCES` preferences of any age, then the
     project's other memories, and then those that belong to all projects or to none, with the
-    surplus of preferences. Each group is in the scratchpad's order, except that memories that are
-    no longer true come last.
+    surplus of preferences. The scratchpad's order decides which memories of a group are shown; see
+    `_put_newest_first`.
     """
     pinned: list[Entry] = []
     preferences: list[Entry] = []
@@ -279,8 +279,24 @@ def _order_entries(
             near.append(entry)
     ordered: list[Entry] = []
     for entries in (pinned, preferences, own, near):
-        ordered += sorted(entries, key=attrgetter("is_doubtful"))
-    return ordered, sorted(far, key=attrgetter("is_doubtful"))
+        ordered += _put_newest_first(entries, MAX_ENTRIES - len(ordered))
+    return ordered, far
+
+
+def _put_newest_first(entries: Iterable[Entry], room: int) -> list[Entry]:
+    """Return a group's memories: the first ones, which are shown, newest first, then the others.
+
+    A memory often replaces an older one without being linked to it. Memories that are no longer
+    true come last.
+
+    Args:
+        entries: The memories, in the scratchpad's order.
+        room: The number of memories to show.
+    """
+    ordered = sorted(entries, key=attrgetter("is_doubtful"))
+    room = max(0, room)
+    newest_first = sorted(ordered[:room], key=attrgetter("written"), reverse=True)
+    return [*sorted(newest_first, key=attrgetter("is_doubtful")), *ordered[room:]]
 
 
 def group_of(entry: Entry, projects: Collection[str | None]) -> str:
