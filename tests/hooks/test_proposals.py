@@ -245,6 +245,7 @@ def test_the_packaged_model_rates_a_rule_above_a_request() -> None:
     assert rate is not None
     assert rate("Errors shown to users carry a support code") > 0
     assert rate("Show me the last error") < -1
+    assert candidates("Karl handles the DNS entries", "user", rate)  # as in docs/capture.md
     assert worth_rater(open_embedder("none")) is None
     assert worth_rater(FakeEmbedder()) is None
 
