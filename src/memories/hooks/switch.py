@@ -48,7 +48,13 @@ _NOT_NAMES = frozenset(
     "opposed promised ever if though then draft text plain markdown json yaml toml csv html "
     "pdf xml code main master intended proposed appropriate required necessary usually "
     "specified mentioned here there now one two superuser sudo anonymous process subprocess "
-    "thread module script function class list table string number boolean array object".split()
+    "thread module script function class list table string number boolean array object "
+    "recommended documented configured designed advised outlined noted listed ordered defined "
+    "declared implemented illustrated detailed parquet jsonl ndjson tsv yml sql docx xlsx svg png "
+    "jpg jpeg webp gif zip tar md txt latex protobuf base64 hex utf-8 ascii int integer float bool "
+    "str tuple dict set enum constant variable parameter argument property method component hook "
+    "plugin library package container image postgres ubuntu dev prod production staging optional "
+    "private public static async readonly deprecated done fixed resolved closed".split()
 )
 
 
