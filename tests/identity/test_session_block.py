@@ -144,6 +144,20 @@ def test_shared_memories_are_marked_and_limited_per_writer(bob: Memories) -> Non
         assert ", shared: " not in block(alone, project=None, budget=1500)
 
 
+def test_the_limit_per_writer_leaves_out_the_last_memories_of_the_block(bob: Memories) -> None:
+    """Other projects' memories don't count, and preferences come first however old they are."""
+    with Memories() as everybody:
+        everybody.create("be brief", tags={"type": "preference"}, force=True)
+        for at in range(4):
+            everybody.create(f"about the shop {at}", force=True, tags={"project": "shop"})
+        for at in range(6):
+            everybody.create(f"about the bank {at}", force=True, tags={"project": "bank"})
+    found = build_session_block(bob, project="shop", budget=1500)
+    shown = ["be brief", "about the shop 3", "about the shop 2"]
+    assert [entry.content for entry in found.entries] == shown
+    assert found.left_out == {"one_writer": 2, "other_project": 6}
+
+
 def test_a_block_stays_within_its_budget_and_shows_whole_items(bob: Memories) -> None:
     texts = [f"{at} " + "a statement about the deployment of the shop " * 12 for at in range(12)]
     for text in texts:

@@ -172,11 +172,16 @@ def render(
     omitted: dict[str, list[Entry]] = {}
     admitted = list(_admit(scratchpad.entries, request, omitted))
     names = _names_of(request.project)
-    ordered, far = _order_entries(admitted, {request.project, *names})
+    *groups, far = _group_entries(admitted, {request.project, *names})
     if request.project is None:
-        ordered += _put_newest_first(far, MAX_ENTRIES - len(ordered))
+        groups.append(far)
     elif far:
         omitted["other_project"] = far
+    ordered: list[Entry] = []
+    by_writer: Counter[str] = Counter()
+    for group in groups:
+        allowed = list(_limit_writers(group, request, by_writer, omitted))
+        ordered += _put_newest_first(allowed, MAX_ENTRIES - len(ordered))
     entries = ordered[:MAX_ENTRIES]
     sessions = _choose_sessions(admitted, request.namespace, names)
     page = _Page(request, scratchpad.waiting, degraded is not None)
@@ -212,7 +217,6 @@ def _admit(
     entries: Iterable[Entry], request: BlockRequest, omitted: dict[str, list[Entry]]
 ) -> Iterator[Entry]:
     """Yield the entries that may be shown automatically, and collect the others by reason."""
-    by_writer: Counter[str] = Counter()
     for entry in entries:
         is_own = entry.namespace == request.namespace
         is_note = entry.trust == CAPTURED and is_session_note(entry.tags, entry.key)
@@ -225,12 +229,6 @@ def _admit(
             reason = "untrusted"
         elif entry.suspicious or any(map(find_marks, (entry.content, *entry.tags.values()))):
             reason = "suspicious"
-        elif not is_own:
-            limit = request.max_per_writer
-            if limit is not None and by_writer[entry.by] >= limit:
-                reason = "one_writer"
-            else:
-                by_writer[entry.by] += 1
         if reason:
             omitted.setdefault(reason, []).append(entry)
         else:
@@ -250,15 +248,13 @@ def _is_session(entry: Entry) -> bool:
     return entry.is_session and (not entry.pinned or _is_undecided(entry))
 
 
-def _order_entries(
-    admitted: Sequence[Entry], projects: set[str | None]
-) -> tuple[list[Entry], list[Entry]]:
-    """Return the memories in the order of the block, and separately those of other projects.
+def _group_entries(admitted: Sequence[Entry], projects: set[str | None]) -> tuple[list[Entry], ...]:
+    """Return the groups of memories in the order of the block; the last has other projects' ones.
 
     Pinned memories come first, then up to `MAX_PREFERENCES` preferences of any age, then the
     project's other memories, and then those that belong to all projects or to none, with the
-    surplus of preferences. The scratchpad's order decides which memories of a group are shown; see
-    `_put_newest_first`.
+    surplus of preferences. Each group is in the scratchpad's order, except that memories that are
+    no longer true come last.
     """
     pinned: list[Entry] = []
     preferences: list[Entry] = []
@@ -277,26 +273,47 @@ def _order_entries(
             own.append(entry)
         elif group != "session":
             near.append(entry)
-    ordered: list[Entry] = []
-    for entries in (pinned, preferences, own, near):
-        ordered += _put_newest_first(entries, MAX_ENTRIES - len(ordered))
-    return ordered, far
+    groups = (pinned, preferences, own, near, far)
+    return tuple(sorted(group, key=attrgetter("is_doubtful")) for group in groups)
 
 
-def _put_newest_first(entries: Iterable[Entry], room: int) -> list[Entry]:
+def _limit_writers(
+    group: Iterable[Entry],
+    request: BlockRequest,
+    by_writer: Counter[str],
+    omitted: dict[str, list[Entry]],
+) -> Iterator[Entry]:
+    """Yield a group's entries, but not too many shared ones by any one writer.
+
+    Args:
+        group: The entries.
+        request: The request.
+        by_writer: The number of shared entries by writer, in this group and those before it.
+        omitted: Collects the other entries by reason.
+    """
+    for entry in group:
+        if entry.namespace != request.namespace:
+            limit = request.max_per_writer
+            if limit is not None and by_writer[entry.by] >= limit:
+                omitted.setdefault("one_writer", []).append(entry)
+                continue
+            by_writer[entry.by] += 1
+        yield entry
+
+
+def _put_newest_first(entries: Sequence[Entry], room: int) -> list[Entry]:
     """Return a group's memories: the first ones, which are shown, newest first, then the others.
 
     A memory often replaces an older one without being linked to it. Memories that are no longer
-    true come last.
+    true stay last.
 
     Args:
-        entries: The memories, in the scratchpad's order.
+        entries: The memories.
         room: The number of memories to show.
     """
-    ordered = sorted(entries, key=attrgetter("is_doubtful"))
     room = max(0, room)
-    newest_first = sorted(ordered[:room], key=attrgetter("written"), reverse=True)
-    return [*sorted(newest_first, key=attrgetter("is_doubtful")), *ordered[room:]]
+    newest_first = sorted(entries[:room], key=attrgetter("written"), reverse=True)
+    return [*sorted(newest_first, key=attrgetter("is_doubtful")), *entries[room:]]
 
 
 def group_of(entry: Entry, projects: Collection[str | None]) -> str:
