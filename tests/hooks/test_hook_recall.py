@@ -77,6 +77,18 @@ def test_the_scratchpad_answers_only_with_confident_memories(hook: Hook) -> None
     assert [days for days in (0, 3, 15, 20) if f"sighting of {days} days" in said] == [0, 3]
 
 
+def test_the_scratchpad_puts_a_newer_memory_before_the_one_that_it_replaces(hook: Hook) -> None:
+    yesterday = datetime.now(UTC) - timedelta(days=1)
+    older, newer = "Ann owns the payments module", "Bert has taken over the payments module"
+    with Memories() as memories:
+        memories.create(older, created_at=yesterday)
+        memories.create(newer, force=True)
+    down = {"MEMORY_STORE": "qdrant://127.0.0.1:1"}
+    said = hook("user-prompt", {"prompt": "who owns the payments module?"}, env=down).context
+    assert newer in said
+    assert older not in said.partition(newer)[0]
+
+
 @pytest.mark.usefixtures("deploys")
 def test_empty_inserted_and_unknown_prompts_recall_nothing(hook: Hook) -> None:
     for prompt in (

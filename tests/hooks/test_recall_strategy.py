@@ -114,6 +114,20 @@ def test_a_store_that_answers_a_probe_is_asked_again(home: Path, store: Store) -
     assert (said, len(store.asked)) == ("from the store", 3)
 
 
+def test_a_probe_during_another_hook_still_counts(home: Path, store: Store) -> None:
+    kill_hook(home, store)
+    _, probe = recall_once(home, store)
+    where = str(home), str(home.parent), "codex.s1", None
+
+    def answer_after_probe(request: RecallRequest) -> HookContext:
+        probe()
+        return model_context.build_hook_context(request)
+
+    request = RecallRequest(where, "when do deploys happen?", time.monotonic() + 60)
+    recall_strategy.recall_in_time(request, store, answer_after_probe)
+    assert recall_once(home, store)[0] == "from the store"
+
+
 def test_a_store_that_failed_is_not_waited_for_again(home: Path, store: Store) -> None:
     store.why = "it is locked"
     assert recall_once(home, store)[0] == "from the store"

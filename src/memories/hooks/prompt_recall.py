@@ -416,7 +416,7 @@ class _GatedGateway(WithScratchpad):
             is_global = _is_global(hit.memory)
             relevance = prompt_gate.rate(hit.content, None, word_score, is_global=is_global)
             rated.append(Rated(hit, relevance))
-        selected = _select(query_text, rated, self._projects)
+        selected = _put_newer(_select(query_text, rated, self._projects), rated, None)
         return [entry.hit for entry in selected if not is_recall_off(entry.memory.tags)]
 
 

@@ -169,7 +169,7 @@ def recall_in_time(
         announce()
     if was_suspect:
         context = answer_here(RecallRequest(request.place, request.prompt, None))
-        _record_shown(request, context, suspect_from=state.suspect_from)
+        _record_shown(request, context, suspect_from=None)  # meanwhile a probe may have cleared it
         return Recall(context, probe_store=is_probe_due(request, state, now))
 
     context = answer_by_server_or_here(request, ask_server, answer_here)
@@ -217,16 +217,21 @@ def answer_by_server_or_here(
     return answer_here(request) if answer is None else HookContext.decode(answer)
 
 
-def _record_shown(request: RecallRequest, context: HookContext, *, suspect_from: int) -> None:
+def _record_shown(
+    request: RecallRequest, context: HookContext, *, suspect_from: int | None
+) -> None:
     """Record which texts were shown, and their namespace.
 
-    Recorded texts are neither shown nor captured again. If they can't be recorded, the context is
-    given anyway, with the reason in its `error`.
+    Also record from when on the store is suspect, unless `suspect_from` is None. Recorded texts are
+    neither shown nor captured again. If they can't be recorded, the context is given anyway, with
+    the reason in its `error`.
     """
-    facts: dict[str, object] = {session.SUSPECT_FROM: suspect_from}
-    if context.error and _TOO_SLOW not in context.error:
-        # The next prompt should report a failure only if the store was too slow.
-        facts[session.MISS_REPORTED] = suspect_from
+    facts: dict[str, object] = {}
+    if suspect_from is not None:
+        facts[session.SUSPECT_FROM] = suspect_from
+        if context.error and _TOO_SLOW not in context.error:
+            # The next prompt should report a failure only if the store was too slow.
+            facts[session.MISS_REPORTED] = suspect_from
     if context.shown or context.sentences:
         facts[session.SHOWN] = context.shown
         facts[session.SENTENCES] = context.sentences
