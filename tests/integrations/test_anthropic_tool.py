@@ -105,6 +105,21 @@ def test_a_path_outside_the_folder_is_refused(
     assert memories.list().memories == ()
 
 
+def test_a_path_in_another_unicode_form_is_the_same_file(tool: MemoriesTool) -> None:
+    call(tool, "create", path="/memories/cafe\u0301.md", file_text="open")
+    for path in ("/memories/cafe\u0301.md", "/memories/caf\u00e9.md"):
+        assert call(tool, "view", path=path).endswith("\topen")
+        with pytest.raises(ToolError, match="already exists"):
+            call(tool, "create", path=path, file_text="again")
+
+
+def test_a_path_that_contains_a_secret_is_refused(tool: MemoriesTool) -> None:
+    path = "/memories/ghp_52bed334f8730fed0e717859699da7cc2379.md"
+    with pytest.raises(ToolError, match="path contains what looks like a secret"):
+        call(tool, "create", path=path, file_text="text")
+    assert call(tool, "view", path="/memories").endswith("0B\t/memories")
+
+
 def test_a_file_is_a_memory_with_versions(tool: MemoriesTool, memories: Memories) -> None:
     call(tool, "create", path="/memories/likes.md", file_text="Ann likes tea")
     call(tool, "str_replace", path="/memories/likes.md", old_str="tea", new_str="coffee")

@@ -6,6 +6,7 @@ runner = client.beta.messages.tool_runner(..., tools=[MemoriesTool(Memories(name
 
 import contextlib
 import json
+import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -180,6 +181,7 @@ class MemoriesTool(BetaAbstractMemoryTool):
         raise ToolError(f"The path {name} does not exist. Please provide a valid path.")
 
     def _write(self, path: str, text: str) -> None:
+        self._memories.config.redactor().refuse(path, "path")
         content = text if any(map(str.isalnum, text)) else path
         # content is normalized to one Unicode form, so store the original text as well
         data = json.dumps({"text": text}, ensure_ascii=False)
@@ -200,7 +202,7 @@ def _normal_path(path: str) -> str:
     Raises:
         ToolError: The path is ambiguous, or leads outside the tool's folder.
     """
-    path = path.rstrip("/") if len(path) > 1 else path
+    path = unicodedata.normalize("NFC", path.rstrip("/") or path)
     if path != ROOT and not path.startswith(f"{ROOT}/"):
         raise ToolError(f"Path must start with /memories, got: {path}")
     if not _is_path(path) and path != ROOT:
