@@ -15,7 +15,7 @@ from agents import Agent, OpenAIChatCompletionsModel, RunConfig, Runner, functio
 from agents.memory import Session, SessionSettings
 from openai import AsyncOpenAI
 
-from memories import Memories
+from memories import InvalidInput, Memories
 from memories.integrations.openai import MemoriesSession
 
 CALL = {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}", "id": "f"}
@@ -94,6 +94,29 @@ def test_items_can_be_searched_and_secrets_are_redacted(memories: Memories) -> N
     items = asyncio.run(session.get_items())
     assert token not in json.dumps(items)
     assert items[1]["call_id"] == "c"
+
+
+def test_encrypted_reasoning_is_returned_unchanged(memories: Memories) -> None:
+    # The second part looks like a token with an unknown prefix.
+    encrypted = "gAAAAABQdrl4-ga-3SJFTAKtxwqIcas8vjkyC7LYiPYnSXsqVzLwN2WR6cFH4s9nGCU2uixUBPNLJ-x"
+    summary = {"type": "summary_text", "text": "The password is: hunter2secret99"}
+    reasoning = {"type": "reasoning", "summary": [summary], "encrypted_content": encrypted}
+    items = [*ITEMS[:2], reasoning, OUTPUT]
+
+    async def use() -> list[Any]:
+        session = MemoriesSession("s", memories)
+        await session.add_items(items)
+        return await session.get_items()
+
+    returned = asyncio.run(use())
+    assert returned[2]["encrypted_content"] == encrypted
+    assert returned[2]["summary"][0]["text"] == "The password is: [redacted:password]"
+    assert returned[:2] + returned[3:] == items[:2] + items[3:]
+
+
+def test_the_name_of_a_session_must_not_be_a_secret(memories: Memories) -> None:
+    with pytest.raises(InvalidInput, match="contains what looks like a secret"):
+        MemoriesSession("ghp_52bed334f8730fed0e717859699da7cc2379", memories)
 
 
 def test_a_second_run_of_the_real_sdk_continues_the_session(memories: Memories) -> None:

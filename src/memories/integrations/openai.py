@@ -6,8 +6,10 @@ Memories(namespace="ann")))
 """
 
 import asyncio
+import itertools
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from memories import InvalidInput, Memories, NotFound, Turn, TurnDraft
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from memories.guard.redactor import Redactor
 
 _PAGE = 1_000
+_ENCRYPTED = "encrypted_content"  # name of the encrypted part of an item, such as its reasoning
 _AS_JSON = {"format": "agents-item"}  # tag of a turn whose content is an item's JSON
 _ROLES = ("user", "assistant", "system", "tool")
 
@@ -43,8 +46,12 @@ class MemoriesSession:
             session_id: The conversation's id, at most 256 characters.
             memories: The `Memories` whose namespace stores it. The caller closes it.
             session_settings: The SDK's settings, such as the number of items for a run.
+
+        Raises:
+            InvalidInput: The conversation's id is too long, has several lines or contains a secret.
         """
         self.session_id = validate.one_line(session_id, "conversation id")
+        memories.config.redactor().refuse(self.session_id, "conversation id")
         self.session_settings = session_settings
         self._memories = memories
 
@@ -82,10 +89,15 @@ class MemoriesSession:
         return turns if limit is None else turns[-limit:]
 
     def _add(self, items: Sequence[Mapping[str, Any]]) -> None:
-        if items:
-            redactor = self._memories.config.redactor()
-            drafts = [_draft(item, redactor) for item in items]
-            self._memories.add_turns(self.session_id, drafts)
+        redactor = self._memories.config.redactor()
+        groups = [
+            ([_draft(item, redactor) for item in group], is_encrypted)
+            for is_encrypted, group in itertools.groupby(items, _is_encrypted)
+        ]
+        with self._memories.transaction() if len(groups) > 1 else nullcontext():
+            for drafts, is_encrypted in groups:
+                # `_draft` has redacted what can be read in them.
+                self._memories.add_turns(self.session_id, drafts, redact=not is_encrypted)
 
     def _pop(self) -> Any:
         for last in self._memories.tail_turns(self.session_id, limit=1):
@@ -107,8 +119,20 @@ def _draft(item: Mapping[str, Any], redactor: "Redactor") -> TurnDraft:
         return TurnDraft(str(content), role=str(role))
     if role not in _ROLES:
         role = "tool" if str(item.get("type", "")).endswith("output") else "assistant"
-    text = redactor.data(json.dumps(item, ensure_ascii=True)).text
+    readable = {
+        name: value for name, value in item.items() if name != _ENCRYPTED or not _is_encrypted(item)
+    }
+    text = redactor.data(json.dumps(readable, ensure_ascii=True)).text
+    if _is_encrypted(item):
+        text = json.dumps({**json.loads(text), _ENCRYPTED: item[_ENCRYPTED]}, ensure_ascii=True)
     return TurnDraft(text, role=str(role), tags=_AS_JSON)
+
+
+def _is_encrypted(item: Mapping[str, Any]) -> bool:
+    """Return whether an item has an encrypted part. By chance, the part may look like a secret, but
+    the model's provider accepts it only unchanged.
+    """
+    return isinstance(item.get(_ENCRYPTED), str)
 
 
 def _is_stored_unchanged(content: object) -> bool:
