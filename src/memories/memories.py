@@ -289,7 +289,7 @@ class Memories:
         Raises:
             InvalidInput: A draft is invalid; nothing was stored.
         """
-        if isinstance(drafts, str):
+        if isinstance(drafts, str) or not isinstance(drafts, Iterable):
             raise InvalidInput(
                 "create_many takes a list of drafts or texts; for one text use create"
             )
@@ -316,7 +316,9 @@ class Memories:
                 for draft in drafts
             ]
         placed = [self._lookup.with_project(draft, self._place()) for draft in drafts]
-        writer = self._writer(force=force, redact=redact)._replace(within=tuple(within))
+        writer = self._writer(force=force, redact=redact)._replace(
+            within=tuple(validate.tag_keys(within))
+        )
         return prepare_batches(writer, placed)
 
     @property
@@ -497,6 +499,8 @@ class Memories:
         """
         from memories.transfer.moves import move
 
+        if isinstance(memory_ids, str) or not isinstance(memory_ids, Iterable):
+            raise InvalidInput("move takes a list of ids; put a single id in a list")
         self.flush_accesses()
         lookup = self._lookup._replace(store=self._store.keeping_origins("move"))
         return move(lookup, self.embedder, memory_ids, to, self.config, self._now())
@@ -536,7 +540,8 @@ class Memories:
         """
         from memories.write import many
 
-        return many.delete(self._lookup, self._selector(where), dry_run=dry_run)
+        selector = self._selector(validate.text_of(where, "where"))
+        return many.delete(self._lookup, selector, dry_run=dry_run)
 
     def forget_where(
         self, where: str, *, scope: str = "memories", dry_run: bool = False
@@ -558,6 +563,7 @@ class Memories:
         from memories.search.search import collections_of
         from memories.write.forget import forget_selected
 
+        where = validate.text_of(where, "where")
         selectors = [
             self._selector(where, collection, any_state=collection is Collection.MEMORY)
             for collection in collections_of(scope)
@@ -590,7 +596,7 @@ class Memories:
 
         redactor = self.config.redactor()
         new_tags, _ = redactor.pairs(tags or {})
-        renamed = {old: redactor.text(new, "tag").text for old, new in (rename_tags or {}).items()}
+        renamed, _ = redactor.pairs(rename_tags or {})
         tagging = many.Tagging(new_tags, remove_tags, renamed)
         selector = self._selector(where)
         return many.retag(self._lookup, self.embedder, selector, tagging, dry_run=dry_run)
@@ -649,7 +655,7 @@ class Memories:
         from memories.read.turns import TurnDraft
         from memories.write.turns import append
 
-        if isinstance(turns, str):
+        if isinstance(turns, str) or not isinstance(turns, Iterable):
             raise InvalidInput(
                 "add_turns takes a list of turns or texts; put a single one in a list"
             )
@@ -890,7 +896,10 @@ class Memories:
         if place is not None:
             with contextlib.suppress(NotFound):  # not in this project: search outside projects
                 return self._raw_lookup.id_of_key(key, place.project)
-        return self._raw_lookup.id_of_key(key, *(self._raw_lookup.names_of_project(project) or ()))
+        if project is None:
+            return self._raw_lookup.id_of_key(key)
+        names = self._raw_lookup.names_of_project(validate.text_of(project, "project"))
+        return self._raw_lookup.id_of_key(key, *(names or ()))
 
     def short_ids(self, ids: Sequence[str]) -> dict[str, str]:
         """Return the shortest unambiguous prefix of each id, at least 8 characters long."""
@@ -1472,7 +1481,7 @@ class Memories:
 
     def _flush_before(self, expression: str | None) -> None:
         """Count the pending reads if an expression uses access counts."""
-        if expression is not None and "access_count" in expression:
+        if expression is not None and "access_count" in validate.text_of(expression, "where"):
             self.flush_accesses()
 
     def _count_access(self, records: Sequence[Record]) -> None:

@@ -249,6 +249,28 @@ TABLE = [
     library("30", lambda _: Memories(namespace=5), "namespace is of type int"),  # type: ignore[arg-type]
     library("30", lambda _: Memories(Path("m.db")), "store is of type PosixPath; pass a URL"),  # type: ignore[arg-type]
     library("30", lambda _: Memories(embedder=5), "embedder is of type int; pass a name"),  # type: ignore[arg-type]
+    library("30", lambda found: found.delete_where(None), "where is of type NoneType"),  # type: ignore[arg-type]
+    library("30", lambda found: found.forget_where(None), "where is of type NoneType"),  # type: ignore[arg-type]
+    library("30", lambda found: found.list(where=5), "where is of type int"),  # type: ignore[arg-type]
+    library("30", lambda found: found.search("q", where=5), "where is of type int"),  # type: ignore[arg-type]
+    library("30", lambda found: found.rollback("2020-01-01", where=5), "where is of type int"),  # type: ignore[arg-type]
+    library("30", lambda found: found.tag_where(None, remove_tags=5), "tag keys are of type int"),  # type: ignore[arg-type]
+    library("30", lambda found: found.tag_where(None, rename_tags=5), "rename_tags is of type int"),  # type: ignore[arg-type]
+    library(
+        "30", lambda found: found.tag_where(None, rename_tags={"a": 5}), "tag key is of type int"
+    ),  # type: ignore[dict-item]
+    library("30", lambda found: found.list(project=5), "project is of type int"),  # type: ignore[arg-type]
+    library("30", lambda found: found.list(project={"a": "b"}), "project is of type dict"),  # type: ignore[arg-type]
+    library("30", lambda found: found.id_of_key("k", project=5), "project is of type int"),  # type: ignore[arg-type]
+    library("30", lambda found: found.id_of_key("k", project=["a", "b"]), "project is of type"),  # type: ignore[arg-type]
+    library("30", lambda found: found.move(UNKNOWN, "bob"), "move takes a list of ids"),
+    library("30", lambda found: found.move(None, "bob"), "move takes a list of ids"),  # type: ignore[arg-type]
+    library("30", lambda found: found.list(sort=[]), '"[]" is not an order'),  # type: ignore[arg-type]
+    library("30", lambda found: found.search(5, tier="hot"), "query is of type int"),  # type: ignore[arg-type]
+    library("30", lambda found: found.create_many(5), "takes a list of drafts or texts"),  # type: ignore[arg-type]
+    library("30", lambda found: found.add_turns("c", 5), "takes a list of turns or texts"),  # type: ignore[arg-type]
+    library("30", lambda found: found.create("c", within=5), "tag keys are of type int"),  # type: ignore[arg-type]
+    library("30", lambda found: found.create("c", recheck=1.5), "recheck must be a time span"),  # type: ignore[arg-type]
     library("30", lambda found: found.create("c", created_at=NAIVE), "is not an aware datetime"),
     library("30", lambda found: found.search("q", since=NAIVE), "has no time zone"),
     refused(

@@ -45,7 +45,7 @@ def content(text: str, max_bytes: int | None = MAX_CONTENT_BYTES) -> str:
         InvalidInput: The content is not text, is empty, invisible or too large, or its normal form
             is too large.
     """
-    text = _require_visible(_require_text(text, "content").removeprefix("\ufeff"), "content")
+    text = _require_visible(text_of(text, "content").removeprefix("\ufeff"), "content")
     size = len(text.encode())
     if max_bytes is not None and size > max_bytes:
         raise InvalidInput(f"content is {size} bytes; the limit is {max_bytes}; store it in parts")
@@ -68,7 +68,7 @@ def data(text: str) -> str:
     """
     if not text:
         return ""
-    size = len(_require_text(text, "data").encode("utf-8", "replace"))
+    size = len(text_of(text, "data").encode("utf-8", "replace"))
     if size > MAX_CONTENT_BYTES:
         raise InvalidInput(
             f"data is {size} bytes; the limit is {MAX_CONTENT_BYTES}; store it in parts"
@@ -89,7 +89,7 @@ def query(text: str) -> str:
     Raises:
         InvalidInput: The query is not text, or is empty, invisible or too long.
     """
-    if len(_require_text(text, "query")) > MAX_QUERY_CHARACTERS:
+    if len(text_of(text, "query")) > MAX_QUERY_CHARACTERS:
         raise InvalidInput(
             f"query is {len(text)} characters; the limit is {MAX_QUERY_CHARACTERS}; shorten it"
         )
@@ -117,7 +117,7 @@ def tag_key(key: str) -> str:
     Raises:
         InvalidInput: The key is invalid.
     """
-    key = _check_line(_require_text(key, "tag key").strip(), "tag key", MAX_TAG_KEY)
+    key = _check_line(text_of(key, "tag key").strip(), "tag key", MAX_TAG_KEY)
     if not _TAG_KEY.fullmatch(key):
         raise InvalidInput(
             f'tag key "{shown(key)}" is not usable; leave out spaces, commas and "="'
@@ -131,7 +131,11 @@ def tag_keys(keys: Sequence[str]) -> list[str]:
     Raises:
         InvalidInput: A key is invalid.
     """
-    return [tag_key(key) for key in ([keys] if isinstance(keys, str) else keys)]
+    if isinstance(keys, str):
+        return [tag_key(keys)]
+    if not isinstance(keys, Iterable):
+        raise InvalidInput(f"tag keys are of type {type(keys).__name__}; pass a list of strings")
+    return list(map(tag_key, keys))
 
 
 def _check_tag(key: str, value: object) -> tuple[str, str]:
@@ -207,7 +211,7 @@ def canonical_namespace(name: str) -> str:
         InvalidInput: The name is empty, too long or `all`, or contains characters other than
             a-z 0-9 . _ -
     """
-    folded = unicodedata.normalize("NFKC", _require_text(name, "namespace")).casefold().strip(" ")
+    folded = unicodedata.normalize("NFKC", text_of(name, "namespace")).casefold().strip(" ")
     if not folded:
         raise InvalidInput("namespace is empty; leave it out to use the shared one")
     if len(folded) > MAX_NAMESPACE:
@@ -243,7 +247,7 @@ def one_line(text: str, name: str) -> str:
     Raises:
         InvalidInput: The name is empty, too long, or has several lines.
     """
-    text = unicodedata.normalize("NFC", _require_text(text, name).strip())
+    text = unicodedata.normalize("NFC", text_of(text, name).strip())
     return _check_line(text, name, MAX_KEY)
 
 
@@ -342,10 +346,19 @@ def shown(text: str) -> str:
     return make_visible(text, lambda sign: sign.encode("unicode_escape", "replace").decode())
 
 
-def _require_text(text: object, name: str) -> str:
-    if not isinstance(text, str):
-        raise InvalidInput(f"{name} is of type {type(text).__name__}; pass a string")
-    return text
+def text_of(value: object, name: str) -> str:
+    """Return a value that is text.
+
+    Args:
+        value: The value.
+        name: Its name, for the message.
+
+    Raises:
+        InvalidInput: The value is not text.
+    """
+    if not isinstance(value, str):
+        raise InvalidInput(f"{name} is of type {type(value).__name__}; pass a string")
+    return value
 
 
 def _require_visible(text: str, name: str) -> str:

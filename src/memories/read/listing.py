@@ -146,7 +146,7 @@ def parse_order(
     }
     if sort is None:
         sort = "created"
-    if sort not in values:
+    if not isinstance(sort, str) or sort not in values:
         raise InvalidInput(
             f'"{validate.shown(str(sort))}" is not an order; use {", ".join(values)}'
         )

@@ -3,7 +3,7 @@
 For pages of memories see `listing`.
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -464,9 +464,13 @@ def complete_project(project: str | Sequence[str] | None, names: Set[str]) -> Se
     unchanged.
 
     Raises:
-        InvalidInput: See `complete_name`.
+        InvalidInput: The project is of the wrong type; or see `complete_name`.
     """
-    return [complete_name(project, names)] if isinstance(project, str) else project
+    if isinstance(project, str):
+        return [complete_name(project, names)]
+    if project is not None and (isinstance(project, Mapping) or not isinstance(project, Iterable)):
+        raise InvalidInput(f"project is of type {type(project).__name__}; pass a string or a list")
+    return project
 
 
 def complete_name(project: str, names: Set[str]) -> str:

@@ -109,6 +109,7 @@ class Scratchpads:
         from memories.search.filters import only_in_store
 
         _refuse(only_in_store(filters))
+        validate.text_of(query, "query")
         scratchpad = self._load_files() if offline else self._load()
         entries = () if scratchpad is None else scratchpad.entries
         rules = self._rules()

@@ -204,10 +204,10 @@ def parse_recheck(span: str | int | None) -> int | None:
         return None
     if isinstance(span, int):
         days = span
-    elif not span.strip():
+    elif isinstance(span, str) and not span.strip():
         days = 0
     else:
-        match = _SPAN.fullmatch(span.strip())
+        match = _SPAN.fullmatch(str(span).strip())
         days = -1
         if match:
             days = int(match[1]) * _DAYS[match[2]]

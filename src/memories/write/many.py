@@ -235,7 +235,14 @@ class Tagging(NamedTuple):
         """
         if not self.tags and not self.remove and not self.rename:
             raise InvalidInput("no tag changes were given; specify tags to set, remove or rename")
+        if not isinstance(self.rename, Mapping):
+            raise InvalidInput(
+                f"rename_tags is of type {type(self.rename).__name__}; pass a mapping of old names "
+                "to new ones"
+            )
         for old, new in self.rename.items():
+            for name in (old, new):
+                validate.text_of(name, "tag key")
             if ("=" in old) is not ("=" in new):
                 pair = f'"{validate.shown(old)}" and "{validate.shown(new)}"'
                 raise InvalidInput(f"{pair} must both be keys, or both be tags such as type=fact")
