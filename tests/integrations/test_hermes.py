@@ -145,6 +145,32 @@ def test_a_turn_is_stored_as_captured_and_not_by_a_subagent(run: Any) -> None:
     assert {said.origin.trust for said in turns if said.origin} == {"captured"}
 
 
+def test_the_namespace_of_the_settings_is_the_one_that_commands_use(
+    run: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "hermes" / "memories.json").write_text('{"namespace": "Bob "}')
+    run(tool("create_memory", content="Anna leads the payments team."))
+    with Memories(namespace="bob", shared=False) as memories:
+        assert [memory.content for memory in memories.list().memories] == [
+            "Anna leads the payments team."
+        ]
+
+
+@pytest.mark.parametrize("settings", ['{"namespace": "../x"}', "{"])
+def test_invalid_settings_open_no_memory(run: Any, tmp_path: Path, settings: str) -> None:
+    (tmp_path / "hermes" / "memories.json").write_text(settings)
+    [answer] = run(tool("create_memory", content="Anna leads the payments team."))
+    assert "not open" in json.loads(answer)["error"]
+
+
+def test_a_chat_without_a_user_does_not_read_the_owners_memory(run: Any) -> None:
+    with Memories() as memories:
+        memories.create("The owner's door code is under the stone mat.")
+    ask = tool("search_memories", query="Where is the door code?")
+    [answer] = run(ask, platform="telegram", chat_id="-100123")
+    assert "stone" not in json.loads(answer)["result"]
+
+
 def test_users_of_a_chat_service_share_no_memory(run: Any) -> None:
     secret = tool("create_memory", content="Ann's door code hides under the mat.")
     run(secret, platform="telegram", user_id="Ann_1")

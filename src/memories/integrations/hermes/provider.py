@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from agent.memory_provider import MemoryProvider
 
-from memories import InvalidInput, Memories, MemoriesError, TurnDraft, load_config
+from memories import ConfigError, InvalidInput, Memories, MemoriesError, TurnDraft, load_config
 from memories.answers import shapes
+from memories.guard import validate
 from memories.hooks import files, session
 from memories.hooks.model_context import context_of
 from memories.hooks.prompt_recall import Limits, recall_for_prompt
@@ -87,8 +88,8 @@ class MemoriesProvider(MemoryProvider):  # type: ignore[misc]  # Hermes has no t
 
         Args:
             session_id: The session.
-            **kwargs: Hermes's facts about the session; only `hermes_home`, `platform`, `user_id`
-                and `agent_context` are used.
+            **kwargs: Hermes's facts about the session; only `hermes_home`, `platform`, `user_id`,
+                `chat_id` and `agent_context` are used.
 
         Raises:
             MemoriesError: A setting is invalid.
@@ -98,11 +99,13 @@ class MemoriesProvider(MemoryProvider):  # type: ignore[misc]  # Hermes has no t
         self._is_primary = kwargs.get("agent_context") in (None, "", "primary")
         config = load_config({})
         namespace = _read_settings(kwargs.get("hermes_home")).get("namespace", config.namespace)
-        is_guest = kwargs.get("platform", "") not in _LOCAL and bool(kwargs.get("user_id"))
-        if is_guest:  # users of a chat service don't share memories
-            user = f"{kwargs['platform']}/{kwargs['user_id']}".encode()
-            namespace = f"{HOST}-{hashlib.blake2b(user, digest_size=12).hexdigest()}"
-        self._config = config = config._replace(namespace=namespace)
+        # Users of a chat service don't share memories; the posts of a channel have no user.
+        user = kwargs.get("user_id") or kwargs.get("chat_id")
+        is_guest = kwargs.get("platform", "") not in _LOCAL and bool(user)
+        if is_guest:
+            name = f"{kwargs['platform']}/{user}".encode()
+            namespace = f"{HOST}-{hashlib.blake2b(name, digest_size=12).hexdigest()}"
+        self._config = config = config._replace(namespace=validate.namespace(namespace))
         self._memories = Memories(config=config, channel=HOST, shared=not is_guest)
         self._captured = Memories(config=config, channel="hook", shared=not is_guest)
 
@@ -232,8 +235,13 @@ class MemoriesProvider(MemoryProvider):  # type: ignore[misc]  # Hermes has no t
         return [{"key": "namespace", "description": about, "default": "shared"}]
 
     def save_config(self, values: dict[str, Any], hermes_home: str) -> None:
-        """Store the fields in Hermes's home."""
-        text = json.dumps({"namespace": values.get("namespace") or "shared"}, indent=2)
+        """Store the fields in Hermes's home.
+
+        Raises:
+            InvalidInput: The namespace is invalid.
+        """
+        namespace = validate.namespace(values.get("namespace") or "shared")
+        text = json.dumps({"namespace": namespace}, indent=2)
         (Path(hermes_home) / SETTINGS).write_text(text + "\n", encoding="utf-8")
 
     def backup_paths(self) -> list[str]:
@@ -248,5 +256,8 @@ def _read_settings(hermes_home: Any) -> dict[str, Any]:
         text = (Path(hermes_home) / SETTINGS).read_text(encoding="utf-8")
     except FileNotFoundError:
         return {}
-    settings = json.loads(text)
+    try:
+        settings = validate.read_json(text)
+    except InvalidInput as exc:
+        raise ConfigError(f"{SETTINGS} in Hermes's home {exc}") from exc
     return settings if isinstance(settings, dict) else {}
