@@ -4,13 +4,16 @@ together with it.
 
 import inspect
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from memories import Memories
 from memories.embedders import Embedder, minilm, open_embedder
+from memories.embedders.fake import FakeEmbedder
 from memories.embedders.minilm import MAX_WINDOWS, MiniLM
 from memories.embedders.protocol import embed_many
 from memories.errors import ConfigError, EmbedderError
@@ -215,3 +218,50 @@ def test_embedders_are_opened_by_name() -> None:
     for name in ("gpt", "gpt:4", "openai-large", "", ":"):
         with pytest.raises(ConfigError, match=f'there is no embedder "{name}"'):
             open_embedder(name)
+
+
+class OddEmbedder(FakeEmbedder):
+    """An embedder that returns what a given function makes of the right vectors."""
+
+    space = FakeEmbedder.space._replace(model="odd/1")
+
+    def __init__(self, change: Callable[[Any], Any]) -> None:
+        """Initialize with the function."""
+        self._change = change
+
+    def embed(self, text: str) -> Any:
+        """Return the changed vectors."""
+        return self._change(super().embed(text))
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        (lambda vectors: vectors[:, :10], "an array of shape (1, 10)"),
+        (lambda vectors: vectors[0], "an array of shape (64,)"),
+        (lambda vectors: vectors[:0], "an array of shape (0, 64)"),
+        (lambda vectors: vectors * np.nan, "a vector of length nan"),
+        (lambda vectors: vectors * 0, "a vector of length 0"),
+        (lambda vectors: vectors * 7, "a vector of length 7"),
+        (lambda vectors: vectors.tolist(), "something of type list"),
+        (lambda _: None, "something of type NoneType"),
+    ],
+)
+def test_what_is_not_a_unit_vector_is_neither_stored_nor_searched_for(
+    tmp_path: Path, change: Callable[[Any], Any], part: str
+) -> None:
+    url = f"sqlite:///{tmp_path}/store"
+    message = (
+        f"the embedder odd/1 returned {part}; it must return unit vectors of shape (windows, 64)"
+    )
+    with Memories(url, embedder=OddEmbedder(change)) as memories:
+        with pytest.raises(EmbedderError) as caught:
+            memories.create("The port is 5433")
+        assert str(caught.value) == message
+        with pytest.raises(EmbedderError):
+            memories.add_turns("talk", ["The port is 5433"])
+    with Memories(url, embedder=OddEmbedder(lambda vectors: vectors)) as memories:
+        assert memories.status().memory_count == memories.status().turn_count == 0
+        memories.create("The port is 5433")
+    with Memories(url, embedder=OddEmbedder(change)) as memories, pytest.raises(EmbedderError):
+        memories.search("port")

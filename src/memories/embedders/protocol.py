@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from memories.core.deadline import WAIT
 from memories.errors import EmbedderError
@@ -127,6 +127,8 @@ def _embed(
             vectors = [embedder.embed(text) for text in texts]
         else:
             vectors = embed_together(texts)
+    for windows in vectors:
+        _check(embedder, windows)
     if not roles:
         return vectors
     return [
@@ -160,7 +162,30 @@ def embed_query(embedder: Embedder, text: str) -> "NDArray[np.float32]":
     with WAIT.get() or contextlib.nullcontext():
         embed = getattr(embedder, "embed_query", embedder.embed)
         vectors: NDArray[np.float32] = embed(text)
+        _check(embedder, vectors)
         return vectors
+
+
+def _check(embedder: Embedder, windows: Any) -> None:
+    """Refuse what is not an array of unit vectors, which would spoil every later search.
+
+    Raises:
+        EmbedderError: The embedder returned something else.
+    """
+    space = embedder.space
+    shape = getattr(windows, "shape", None)
+    returned = f"something of type {type(windows).__name__}"
+    if shape is not None:
+        returned = f"an array of shape {shape}"
+        if len(shape) == 2 and shape[0] and shape[1] == space.dimension:
+            lengths = (windows * windows).sum(axis=1)
+            if lengths.min() > 0.9 and lengths.max() < 1.1:  # NaN fails both tests
+                return
+            returned = f"a vector of length {float(lengths.max()) ** 0.5:.3g}"
+    raise EmbedderError(
+        f"the embedder {space.model} returned {returned}; it must return unit vectors of shape "
+        f"(windows, {space.dimension})"
+    )
 
 
 def embed_to_store(
