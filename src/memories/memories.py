@@ -262,9 +262,9 @@ class Memories:
             NotFound: There is no memory with the id given as `supersedes`.
         """
         draft = Draft(
-            content, tags or {}, decay, key, supersedes, confidence, created_at, pending, source
-        )
-        draft = replace(draft, anchors=anchors, valid_until=valid_until, recheck=recheck)
+            content, tags or {}, decay, key, supersedes, confidence, created_at, pending, source,
+            anchors=anchors, valid_until=valid_until, recheck=recheck,
+        )  # fmt: skip
         return self.create_many([draft], force=force, redact=redact, within=within)[0]
 
     def create_many(
@@ -381,19 +381,12 @@ class Memories:
         """
         from memories.write import change
 
-        changes = change.Update(
-            content,
-            tags or {},
-            remove_tags,
-            self._redactor(redact),
-            not_corrects,
-            if_version,
-            decay,
-            confidence,
-            anchors,
-            valid_until,
-            recheck,
-        )
+        draft = Draft(
+            "", tags or {}, decay, confidence=confidence, anchors=anchors, valid_until=valid_until,
+            recheck=recheck,
+        )  # fmt: skip
+        redactor = self._redactor(redact)
+        changes = change.Update(content, draft, remove_tags, redactor, not_corrects, if_version)
         record = change.update(self._lookup, self.embedder, memory_id, changes, self._now())
         return self.judge([self._memory(record)])[0]
 

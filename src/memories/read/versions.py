@@ -1,15 +1,28 @@
-"""Pure functions that convert between memories and their records, one record for each version."""
+"""Pure functions that check drafts, and that convert between drafts, memories and records, one
+record for each version.
+"""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from memories.core.times import from_millis, to_millis
+from memories.core.ids import whole_id
+from memories.core.times import from_millis, to_millis, to_stored_time
+from memories.errors import InvalidInput
+from memories.guard import validate
 from memories.guard.origin import HELD, IMPORTED_AS, PINNED, origin_of, tags_of
 from memories.models import PENDING, DecayPolicy, Draft, History, Memory, Version
 from memories.settings import HalfLife
 from memories.stores.records import Collection, Patch, Record, Ref
 
+if TYPE_CHECKING:
+    from memories.guard.redactor import Redactor
+
+# Fields of a draft that a record stores under the same name. Updates can change `CHANGEABLE`, which
+# restoring an earlier version also restores.
+CHANGEABLE = ("decay", "confidence")
+DECLARED = (*CHANGEABLE, "source")
 # fields of a correction; see `write.links`
 LINK = ("corrects", "corrected_by", "corrected_at", "corrected_until")
 # fields of a memory that was moved without its neighbours: its links, until it returns to them
@@ -26,9 +39,56 @@ ANCHORS = ("anchors", "anchored_at", "valid_until", "recheck_days")
 _ANCHOR_SEPARATOR = "\n"
 # Fields that each next version inherits. `next_version` inherits some others under conditions, and
 # drops the rest.
-_COPIED_FIELDS = (
-    "decay", "confidence", "source", "supersedes", *LINK, NOT_CORRECTED, "first_at",
-)  # fmt: skip
+_COPIED_FIELDS = (*DECLARED, "supersedes", *LINK, NOT_CORRECTED, "first_at")
+
+
+# --- checking ---
+
+
+def redact(draft: Draft, redactor: "Redactor") -> tuple[Draft, list[str]]:
+    """Return a draft without secrets, and the kinds of the secrets that were removed."""
+    content, kinds = redactor.text(draft.content)
+    tags, tag_kinds = redactor.pairs(draft.tags)
+    all_kinds = [*kinds, *tag_kinds]
+    draft = replace(draft, content=content, tags=tags)
+    if draft.key is not None:
+        key, key_kinds = redactor.name(draft.key, "key")
+        draft = replace(draft, key=key)
+        all_kinds += key_kinds
+    if draft.data:
+        data, data_kinds = redactor.data(draft.data)
+        draft = replace(draft, data=data)
+        all_kinds += data_kinds
+    if draft.source is not None:  # like the conversation that it names
+        redactor.refuse(draft.source, "source")
+    return draft, all_kinds
+
+
+def check_fields(draft: Draft) -> Draft:
+    """Return a draft with its values in their stored form, except its content.
+
+    Raises:
+        InvalidInput: A value is invalid.
+    """
+    values: dict[str, Any] = {"tags": validate.tags(draft.tags)}
+    if draft.decay is not None:
+        if draft.decay not in tuple(DecayPolicy):
+            shown = validate.shown(str(draft.decay))
+            raise InvalidInput(f'decay must be {", ".join(DecayPolicy)}, not "{shown}"')
+        values["decay"] = str(draft.decay)
+    if draft.key is not None:
+        values["key"] = validate.key(draft.key)
+    if draft.confidence is not None:
+        values["confidence"] = validate.unit(draft.confidence, "confidence")
+    if draft.created_at is not None:
+        values["created_at"] = to_stored_time(draft.created_at, "created_at")
+    if draft.source is not None:
+        values["source"] = validate.one_line(draft.source, "source")
+    if draft.data is not None:
+        values["data"] = validate.data(draft.data)
+    if draft.id is not None:
+        values["id"] = whole_id(draft.id)
+    return replace(draft, **values)
 
 
 # --- writing ---
@@ -138,13 +198,11 @@ def declared_fields(draft: Draft) -> dict[str, Any]:
 
     A default value is stored as None, which takes no space.
     """
-    fields: dict[str, Any] = {}
-    if draft.decay is not None:
-        fields["decay"] = None if draft.decay == DecayPolicy.STABLE else str(draft.decay)
-    if draft.confidence is not None:
-        fields["confidence"] = None if draft.confidence == 1.0 else draft.confidence
-    if draft.source is not None:
-        fields["source"] = draft.source
+    fields = _without_none({name: getattr(draft, name) for name in DECLARED})
+    if draft.decay == DecayPolicy.STABLE:
+        fields["decay"] = None
+    if draft.confidence == 1.0:
+        fields["confidence"] = None
     if draft.data is not None:
         fields["data"] = draft.data or None
     if draft.anchors is not None:
@@ -229,6 +287,24 @@ def to_memory(latest: Record, now: datetime, half_life_hours: float) -> Memory:
         valid_until=time_of(fields, "valid_until"),
         recheck_days=fields.get("recheck_days"),
         anchored_at=time_of(fields, "anchored_at"),
+    )
+
+
+def to_draft(record: Record) -> Draft:
+    """Return a draft with the text and the declared values of a record."""
+    fields = record.fields
+    declared: dict[str, Any] = {name: fields.get(name) for name in DECLARED}
+    return Draft(
+        record.text,
+        tags=tags_of(record.labels),
+        key=plain_key(record.key),
+        supersedes=fields.get("supersedes"),
+        data=fields.get("data"),
+        anchors=split_anchors(fields.get("anchors")) or None,
+        anchored_at=time_of(fields, "anchored_at"),
+        valid_until=time_of(fields, "valid_until"),
+        recheck=fields.get("recheck_days"),
+        **declared,
     )
 
 

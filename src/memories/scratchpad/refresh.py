@@ -192,7 +192,7 @@ def _take_over_entry(entry: Entry, writer: "Writer") -> list[str]:
                 "the scratchpad shows only the beginning of the memory; edit it with: memory edit "
                 f"{entry.id}"
             )
-        update = change.Update(entry.content, {}, (), writer.redactor)
+        update = change.Update(entry.content, Draft(""), (), writer.redactor)
         new = change.update(writer.lookup, writer.embedder, entry.id, update, writer.now)
         taken.append(f"{entry.id} has version {new.ref.position}")
     if entry.pinned != change.is_pinned(latest):

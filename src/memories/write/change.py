@@ -10,14 +10,14 @@ from memories.embedders.protocol import embed_to_store
 from memories.errors import Conflict, InvalidInput, NotFound, NotReinforceable, RequestError
 from memories.guard import validate
 from memories.guard.origin import PINNED, is_reserved, tags_of
-from memories.models import PENDING, DecayPolicy, Draft, Moment
+from memories.models import PENDING, DecayPolicy, Draft
 from memories.read import versions
 from memories.read.lookup import Lookup, refuse_pending
 from memories.stores.audit_log import reinforcements_of
 from memories.stores.logged import append_as_stamped, stamp_record
 from memories.stores.protocol import Store, find_first
 from memories.stores.records import Collection, Filter, Patch, Record
-from memories.write.anchoring import Anchoring, fields_of
+from memories.write.anchoring import Anchoring
 from memories.write.links import (
     leave_chains,
     remove_link,
@@ -36,61 +36,34 @@ if TYPE_CHECKING:
 
 
 class Update(NamedTuple):
-    """Changes for a new version; see `Memories.update`."""
+    """Changes for a new version; see `Memories.update`.
+
+    Attributes:
+        content: The new text; None to keep the old one.
+        draft: The other new values.
+    """
 
     content: str | None
-    tags: Mapping[str, str]
+    draft: Draft
     remove_tags: Sequence[str]
     redactor: "Redactor | None"
     not_corrects: str | None = None
     if_version: int | None = None
-    decay: str | None = None
-    confidence: float | None = None
-    anchors: Sequence[str] | None = None
-    valid_until: Moment | None = None
-    recheck: str | int | None = None
-
-    def declared_fields(self) -> dict[str, Any]:
-        """Return the policy and confidence of this update as fields of the new version.
-
-        Raises:
-            InvalidInput: A value is invalid.
-        """
-        if self.decay is not None and self.decay not in tuple(DecayPolicy):
-            shown = validate.shown(str(self.decay))
-            raise InvalidInput(f'decay must be {", ".join(DecayPolicy)}, not "{shown}"')
-        if self.confidence is not None:
-            validate.unit(self.confidence, "confidence")
-        return versions.declared_fields(Draft("", decay=self.decay, confidence=self.confidence))
-
-    def redact(self) -> "tuple[Update, tuple[str, ...]]":
-        """Return the update without secrets, and the kinds of the removed secrets."""
-        if self.redactor is None:
-            return self, ()
-        tags, kinds = self.redactor.pairs(self.tags)
-        clean = self._replace(tags=tags)
-        if self.content is None:
-            return clean, tuple(kinds)
-        content, content_kinds = self.redactor.text(self.content)
-        return clean._replace(content=content), (*content_kinds, *kinds)
 
 
 def update(
     lookup: Lookup, embedder: "Embedder | None", memory_id: str, change: Update, now: datetime
 ) -> Record:
     """Append a new version to a memory, if anything changes; return the latest version."""
-    declared = change.declared_fields()
     anchoring = Anchoring(lookup.judge, change.redactor, now)
-    draft, anchor_kinds = _check_anchors(lookup, memory_id, change, anchoring)
-    declared |= fields_of(draft)
-    is_empty = not (change.content is not None or change.tags or change.remove_tags or declared)
+    draft, kinds = _check(lookup, memory_id, change, anchoring)
+    declared = versions.declared_fields(draft)
+    content, added = draft.content, draft.tags
+    is_empty = not (content or added or change.remove_tags or declared)
     if is_empty and change.not_corrects is None:
         raise InvalidInput(
             "no changes were given; specify content, a tag, decay, confidence or an anchor"
         )
-    change, kinds = change.redact()
-    content = None if change.content is None else validate.content(change.content)
-    added = validate.tags(change.tags)
     removed = validate.tag_keys(change.remove_tags)
     # Embedded before the transaction, so that no other writer waits for the model.
     expected = content or lookup.find_own(memory_id).text
@@ -107,7 +80,6 @@ def update(
         declared |= anchoring.make_fields(latest, text, tags, declared)
         if not is_new_text and tags == old_tags and _has_fields(latest, declared):
             return latest
-        kinds = (*anchor_kinds, *kinds)
         all_kinds = kinds if is_new_text else (*latest.names("redacted"), *kinds)
         new = versions.next_version(
             latest,
@@ -138,19 +110,24 @@ def _refuse_other_version(latest: Record, version: int | None) -> None:
         )
 
 
-def _check_anchors(
+def _check(
     lookup: Lookup, memory_id: str, change: Update, anchoring: Anchoring
 ) -> tuple[Draft, tuple[str, ...]]:
-    """Return a draft with an update's checked anchors, and the kinds of secrets removed from
-    them.
+    """Return an update's values in their stored form, without secrets, as a draft whose content is
+    empty if the text stays the same; and the kinds of the secrets that were removed.
     """
-    draft = Draft(
-        "", anchors=change.anchors, valid_until=change.valid_until, recheck=change.recheck
-    )
-    if change.anchors:
-        tags = {**tags_of(lookup.find_own(memory_id).labels), **change.tags}
-        draft = replace(draft, tags=tags)
-    return anchoring.check(draft)
+    draft = replace(change.draft, content=change.content or "")
+    kinds: list[str] = []
+    if change.redactor is not None:
+        draft, kinds = versions.redact(draft, change.redactor)
+    if change.content is not None:
+        draft = replace(draft, content=validate.content(draft.content))
+    draft = versions.check_fields(draft)
+    tags = draft.tags
+    if draft.anchors:
+        draft = replace(draft, tags={**tags_of(lookup.find_own(memory_id).labels), **tags})
+    draft, anchor_kinds = anchoring.check(draft)
+    return replace(draft, tags=tags), (*anchor_kinds, *kinds)
 
 
 def append_confirmation(
@@ -352,7 +329,7 @@ def restore_version(
     vectors = _embed(embedder, old.text)
     with lookup.store.transaction():
         latest = lookup.find_current(old.ref.group)
-        names = ("decay", "confidence", "redacted", *versions.ANCHORS)
+        names = (*versions.CHANGEABLE, "redacted", *versions.ANCHORS)
         fields = {name: old.fields.get(name) for name in names}
         tags = tags_of(old.labels)
         is_same = old.text == latest.text and tags == tags_of(latest.labels)

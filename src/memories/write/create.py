@@ -21,8 +21,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from memories.core.ids import new_id, whole_id
-from memories.core.times import to_stored_time
+from memories.core.ids import new_id
 from memories.embedders.protocol import embed_to_store
 from memories.errors import InvalidInput, NotFound
 from memories.guard import validate
@@ -36,7 +35,6 @@ from memories.write.suspicion import mark_suspicious
 from memories.write.writer import Comparison, Similar, Writer
 
 if TYPE_CHECKING:
-    from memories.guard.redactor import Redactor
     from memories.write.repetitions import MergeResult
 
 BATCH = 500  # maximum number of drafts in one transaction, which needs one disk flush
@@ -140,59 +138,11 @@ def _redact_and_check(writer: Writer, draft: Draft) -> Prepared:
     """
     kinds: list[str] = []
     if writer.redactor is not None:
-        draft, kinds = _redact(draft, writer.redactor)
-    draft, anchor_kinds = writer.anchoring.check(_check_fields(draft))
+        draft, kinds = versions.redact(draft, writer.redactor)
+    draft = replace(draft, content=validate.content(draft.content))
+    draft, anchor_kinds = writer.anchoring.check(versions.check_fields(draft))
     anchors = writer.anchoring.discover(draft)
     return Prepared(draft, (*kinds, *anchor_kinds), anchors=anchors)
-
-
-def _redact(draft: Draft, redactor: "Redactor") -> tuple[Draft, list[str]]:
-    """Return a draft without secrets, and the kinds of the secrets that were removed."""
-    content, kinds = redactor.text(draft.content)
-    tags, tag_kinds = redactor.pairs(draft.tags)
-    all_kinds = [*kinds, *tag_kinds]
-    draft = replace(draft, content=content, tags=tags)
-    if draft.key is not None:
-        key, key_kinds = redactor.name(draft.key, "key")
-        draft = replace(draft, key=key)
-        all_kinds += key_kinds
-    if draft.data:
-        data, data_kinds = redactor.data(draft.data)
-        draft = replace(draft, data=data)
-        all_kinds += data_kinds
-    if draft.source is not None:  # like the conversation that it names
-        redactor.refuse(draft.source, "source")
-    return draft, all_kinds
-
-
-def _check_fields(draft: Draft) -> Draft:
-    """Return a draft with its values in their stored form.
-
-    Raises:
-        InvalidInput: A value is invalid.
-    """
-    values: dict[str, Any] = {
-        "content": validate.content(draft.content),
-        "tags": validate.tags(draft.tags),
-    }
-    if draft.decay is not None:
-        if draft.decay not in tuple(DecayPolicy):
-            shown = validate.shown(str(draft.decay))
-            raise InvalidInput(f'decay must be {", ".join(DecayPolicy)}, not "{shown}"')
-        values["decay"] = DecayPolicy(draft.decay)
-    if draft.key is not None:
-        values["key"] = validate.key(draft.key)
-    if draft.confidence is not None:
-        values["confidence"] = validate.unit(draft.confidence, "confidence")
-    if draft.created_at is not None:
-        values["created_at"] = to_stored_time(draft.created_at, "created_at")
-    if draft.source is not None:
-        values["source"] = validate.one_line(draft.source, "source")
-    if draft.data is not None:
-        values["data"] = validate.data(draft.data)
-    if draft.id is not None:
-        values["id"] = whole_id(draft.id)
-    return replace(draft, **values)
 
 
 # --- in the transaction

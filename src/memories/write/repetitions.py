@@ -110,20 +110,19 @@ def find_differences(record: Record, draft: Draft) -> Differences:
 
     new_fields: dict[str, Any] = {}
     other_fields: dict[str, Any] = {}
-    if draft.decay is not None:
-        rank_change = _rank_of(draft.decay) - _rank_of(versions.decay_policy(record))
-        if rank_change:
-            target = new_fields if rank_change > 0 else other_fields
-            target["decay"] = str(draft.decay)
-    confidence = record.fields.get("confidence", 1.0)
-    if draft.confidence is not None and draft.confidence != confidence:
-        is_higher = draft.confidence > confidence
-        target = new_fields if is_higher else other_fields
-        target["confidence"] = draft.confidence
-    source = record.fields.get("source")
-    if draft.source is not None and draft.source != source:
-        target = new_fields if source is None else other_fields
-        target["source"] = draft.source
+    policy, confidence = versions.decay_policy(record), versions.base_confidence(record)
+    stored = {**record.fields, "decay": policy, "confidence": confidence}
+    for name in versions.DECLARED:
+        value, old = getattr(draft, name), stored.get(name)
+        if value is None or value == old:
+            continue
+        is_new = old is None
+        if name == "decay":
+            is_new = _rank_of(value) > _rank_of(policy)
+        elif name == "confidence":
+            is_new = value > confidence
+        target = new_fields if is_new else other_fields
+        target[name] = value
     new_fields |= _find_new_anchors(record, draft)
     return Differences(new_tags, new_fields, other_tags, other_fields)
 

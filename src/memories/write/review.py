@@ -165,7 +165,7 @@ class Review:
                 rivals.append(Rivals(None, (), ()))
                 continue
             record = records[ref]
-            comparison = self._writer.compare(_draft_of(record, None), vectors.get(ref))
+            comparison = self._writer.compare(versions.to_draft(record), vectors.get(ref))
             duplicates = comparison.duplicates
             if comparison.same is not None:
                 same = comparison.same
@@ -350,7 +350,9 @@ class Review:
                 record.ref.group, True, writer.to_memory(ended), is_outdated=not applied.is_done,
                 current_again=applied.current_again,
             )  # fmt: skip
-        draft = _draft_of(record, content)
+        draft = versions.to_draft(record)
+        if content not in (None, record.text):  # the data is about the old text
+            draft = replace(draft, content=content, data=None)
         superseded = self._find_superseded(draft, record)
         latest = None
         if record.key is not None:
@@ -502,27 +504,6 @@ class Review:
             "accepted_at": to_millis(self._writer.now),
             "accepted_by": f"{origin.by}@{origin.host} ({origin.trust}, {origin.channel})",
         }
-
-
-def _draft_of(record: Record, content: str | None) -> Draft:
-    """Return a draft made from a record that awaits review. Its data is about its text, so a
-    person's new text drops it.
-    """
-    fields = record.fields
-    return Draft(
-        record.text if content is None else content,
-        tags=tags_of(record.labels),
-        decay=fields.get("decay"),
-        key=versions.plain_key(record.key),
-        supersedes=fields.get("supersedes"),
-        confidence=fields.get("confidence"),
-        source=fields.get("source"),
-        data=fields.get("data") if content in (None, record.text) else None,
-        anchors=versions.split_anchors(fields.get("anchors")) or None,
-        anchored_at=versions.time_of(fields, "anchored_at"),
-        valid_until=versions.time_of(fields, "valid_until"),
-        recheck=fields.get("recheck_days"),
-    )
 
 
 def _fits(record: Record, filters: Mapping[str, Any]) -> bool:
