@@ -318,6 +318,12 @@ class Draft:
     anchored_at: datetime | None = None
 
 
+# Fields of a draft that records store under the same names. Updates can change `CHANGEABLE`, which
+# restoring an earlier version also restores.
+CHANGEABLE = ("decay", "confidence")
+DECLARED = (*CHANGEABLE, "source")
+
+
 class Page(NamedTuple):
     """A page of memories. Pass `next_cursor` to get the next page; it is None at the end."""
 

@@ -1,11 +1,13 @@
 """The table of answer fields covers the library's attributes, and answers and schemas follow it."""
 
+import inspect
 from dataclasses import fields
 
 from memories import Memories, Memory, TurnDraft, Version
 from memories.answers import shapes
 from memories.answers.fields import (
     ALWAYS,
+    DRAFT,
     HIT,
     KIND,
     KNOWN_TAGS,
@@ -16,6 +18,7 @@ from memories.answers.fields import (
     Field,
     shape,
 )
+from memories.models import CHANGEABLE, DECLARED
 from memories.read.turns import Turn
 from memories.server.api.openapi import SCHEMAS
 
@@ -60,6 +63,11 @@ def test_every_attribute_of_the_library_is_in_the_table() -> None:
     assert set(Version._fields) - {field.name for field in VERSION} == {
         "origin"
     }  # it depends on the memory
+
+
+def test_every_field_that_a_draft_declares_can_be_set() -> None:
+    assert set(DECLARED) <= DRAFT.keys() <= inspect.signature(Memories.create).parameters.keys()
+    assert set(CHANGEABLE) <= inspect.signature(Memories.update).parameters.keys()
 
 
 def test_the_schemas_describe_exactly_the_fields_of_the_table() -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from forked import Forked
 from memories import __version__
+from memories.answers.fields import DRAFT
 from memories.cli import ALIASES, COMMANDS, everyday_page, help_page
 from memories.cli.app import TIME, app
 from memories.guard.validate import MAX_LIMIT
@@ -282,9 +283,11 @@ def test_every_option_with_a_default_shows_it() -> None:
     """
     shown = {(name, option.name): found[1] for name, option in options()
             if (found := re.search(r"\[default: (.+)\]$", option.help or ""))}  # fmt: skip
-    without = {name for name, row in FILTERS.items() if not row.default} | {
-        "tag", "agent", "personality", "type", "cursor", "key", "supersedes", "remove_tags", "message_id", "target",
-        "salvage", "action", "against", "partitions", "import_id", "match", "not_corrects", "host", "to", "source",
+    without = {name for name, row in FILTERS.items() if not row.default}
+    without |= DRAFT.keys() - {"decay", "confidence"}
+    without |= {
+        "tag", "agent", "personality", "type", "cursor", "remove_tags", "message_id", "target",
+        "salvage", "action", "against", "partitions", "import_id", "match", "not_corrects", "host", "to",
         "allow", "jsonl", "lines", "version", "title", "user", "env_file", "anchors", "valid_until", "recheck",
         "names", "tls_cert", "tls_key", "issuer", "public_url",
     }  # fmt: skip

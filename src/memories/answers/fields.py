@@ -1,4 +1,5 @@
-"""The fields of memories, turns, versions and hits: one table for all output and the docs.
+"""The fields of memories, turns, versions and hits: one table for all output and the docs; and the
+fields of drafts: one table from which the command and HTTP take their parameters.
 
 To expose a field that memory records already have, add an attribute to `models.Memory`, read it
 from the record in `versions.to_memory`, and add a row to `MEMORY` here. CONTRIBUTING.md lists what
@@ -11,6 +12,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memories.core.times import to_iso
+from memories.models import DecayPolicy
+from memories.search.filters import Parameter
 
 if TYPE_CHECKING:
     from memories.guard.origin import Origin
@@ -269,4 +272,22 @@ CREATED = (
     Field("note", "text", "A remark, such as why it has no vector.", ""),
     Field("hint", "text", "The result and the next step, in one sentence.", ""),
 )
+# What writers can set, besides content, tags, anchors and dates.
+DRAFT: Mapping[str, Parameter] = {row.name: row for row in (
+    Parameter(
+        "decay", "text", "How the memory's confidence decays.", metavar="POLICY",
+        choices=tuple(DecayPolicy),
+    ),
+    Parameter(
+        "key", "text",
+        "A stable key, such as user/editor; creating a memory with an existing key adds a version.",
+        metavar="KEY",
+    ),
+    Parameter("supersedes", "text", "The id of a memory that this one replaces.", metavar="ID"),
+    Parameter("confidence", "share", "The writer's confidence, from 0 to 1."),
+    Parameter(
+        "source", "text", "The conversation or turn that the memory was made from.",
+        metavar="CONVERSATION[#INDEX]",
+    ),
+)}  # fmt: skip
 NAMES = frozenset(field.name for field in (*MEMORY, *TURN, *VERSION, *HIT, KIND))

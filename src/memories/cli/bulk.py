@@ -14,6 +14,7 @@ import click
 
 from memories.answers import shapes
 from memories.answers.advice import complete_commands
+from memories.answers.fields import DRAFT
 from memories.cli.app import command, option
 from memories.cli.options import (
     ProgressBar,
@@ -303,10 +304,7 @@ def rollback(
 
 # Field names used by other programs and in our own output.
 _ALIASES = {"text": "content", "decay_policy": "decay", "ts": "created_at"}
-_FIELDS = (
-    "content", "tags", "decay", "key", "supersedes", "confidence", "created_at", "source",
-    "anchors", "valid_until", "recheck",
-)  # fmt: skip
+_FIELDS = ("content", "tags", *DRAFT, "created_at", "anchors", "valid_until", "recheck")
 _ANSWERED = "id stored merged duplicates similar_to corrects current_again redacted note".split()
 
 
@@ -517,13 +515,10 @@ def _draft(line: str, plan: Plan) -> Draft:
     if not isinstance(fields.get("content"), str):
         raise InvalidInput('it contains no text under "content"')
     tags = {**plan.default.tags, **_tags(fields)}
-    changes = {}
-    for name in _FIELDS:
-        if name != "tags" and fields.get(name) is not None:
-            changes[name] = fields[name]
+    changes = {name: fields[name] for name in _FIELDS if fields.get(name) is not None}
     if "created_at" in changes:
         changes["created_at"] = parse_span(str(changes["created_at"]), datetime.now(UTC))[0]
-    return replace(plan.default, **changes, tags=tags)
+    return replace(plan.default, **{**changes, "tags": tags})
 
 
 def _rename_fields(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -535,9 +530,9 @@ def _rename_fields(value: Mapping[str, Any]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for key, field in value.items():
         name = _ALIASES.get(key, key)
-        if name not in (*_FIELDS, *KNOWN_TAGS):
-            known = ", ".join((*_FIELDS, *KNOWN_TAGS))
-            raise InvalidInput(f'it contains the key "{shown(key)}"; use {known}')
+        names = (*_FIELDS, *KNOWN_TAGS)
+        if name not in names:
+            raise InvalidInput(f'it contains the key "{shown(key)}"; use {", ".join(names)}')
         if name in fields:
             raise InvalidInput(f'it contains "{name}" twice, under both of its names')
         fields[name] = field

@@ -2,7 +2,7 @@
 forget.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,9 +12,11 @@ import click
 
 from memories.answers import shapes
 from memories.answers.advice import options_for
+from memories.answers.fields import DRAFT
 from memories.cli.app import command, completing, option
 from memories.cli.options import (
     CREATE_ID,
+    Decorator,
     Selection,
     anchor_option,
     anchor_options,
@@ -25,7 +27,6 @@ from memories.cli.options import (
     no_redact_option,
     note_language,
     one_named_option,
-    parse_share,
     read_argument,
     read_evidence,
     remove_tag_option,
@@ -33,8 +34,10 @@ from memories.cli.options import (
     show_option,
     tag_options,
     text,
+    together,
     unasked_option,
     valid_until_option,
+    value_option,
     where_option,
     whole_number_or,
     with_memories,
@@ -53,7 +56,7 @@ from memories.cli.output import (
 from memories.core.ids import parse_id
 from memories.errors import InvalidInput, NotFound, RequestError, StoreDamaged
 from memories.guard.validate import amount
-from memories.models import DecayPolicy, Draft
+from memories.models import CHANGEABLE, Draft
 from memories.search.filters import SCOPES
 
 if TYPE_CHECKING:
@@ -62,7 +65,15 @@ if TYPE_CHECKING:
     from memories.write.create import Created
 
 NOT_STORED = 3  # exit code
-_parse_confidence = partial(parse_share, name="confidence")
+
+
+def _field_options(group: str, names: Iterable[str], **helps: str) -> Decorator:
+    """Return the options for these fields of a draft; `helps` has a command's own words."""
+    rows = [
+        DRAFT[name]._replace(about=helps.get(name, DRAFT[name].about), section="Options")
+        for name in names
+    ]
+    return together(*(value_option(row, group) for row in rows))
 
 
 @command(
@@ -83,26 +94,15 @@ _parse_confidence = partial(parse_share, name="confidence")
     "--lines", metavar="FILE",
     help="Store many memories: one text per line; - reads standard input.",
 )  # fmt: skip
-@option(
-    "--decay", metavar="POLICY", values=tuple(DecayPolicy), group="fields",
-    help="How the confidence decays: stable, contextual or reinforceable. [default: stable]",
-)  # fmt: skip
-@option(
-    "--key", metavar="KEY", kind="keys", group="fields",
-    help="A stable key, such as user/editor. A memory that already has the key gets a new version.",
-)  # fmt: skip
-@option(
-    "--supersedes", metavar="ID", kind="ids", group="fields",
-    help="The ID of the memory that the new one replaces.",
-)  # fmt: skip
-@option(
-    "--confidence", metavar="0..1", parse=_parse_confidence, group="fields",
-    help="How sure you are, from 0 to 1. [default: 1]",
-)  # fmt: skip
-@option(
-    "--source", metavar="CONVERSATION[#INDEX]", group="fields",
-    help="The conversation, or the turn, that the memory comes from.",
-)  # fmt: skip
+@_field_options(
+    "fields",
+    DRAFT,
+    decay="How the confidence decays: stable, contextual or reinforceable. [default: stable]",
+    key="A stable key, such as user/editor. A memory that already has the key gets a new version.",
+    supersedes="The ID of the memory that the new one replaces.",
+    confidence="How sure you are, from 0 to 1. [default: 1]",
+    source="The conversation, or the turn, that the memory comes from.",
+)
 @anchor_options("--until")
 @option("--force", is_flag=True, help="Store it without comparing it with existing memories.")
 @no_redact_option
@@ -185,14 +185,12 @@ def _describe(created: "Created", *, force: bool) -> str:
 @click.argument("content", required=False)
 @tag_options
 @remove_tag_option
-@option(
-    "--decay", metavar="POLICY", values=tuple(DecayPolicy), group="changes",
-    help="stable, contextual or reinforceable. [default: unchanged]",
-)  # fmt: skip
-@option(
-    "--confidence", metavar="0..1", parse=_parse_confidence, group="changes",
-    help="How sure you are now, from 0 to 1. [default: unchanged]",
-)  # fmt: skip
+@_field_options(
+    "changes",
+    CHANGEABLE,
+    decay="stable, contextual or reinforceable. [default: unchanged]",
+    confidence="How sure you are now, from 0 to 1. [default: unchanged]",
+)
 @anchor_options()
 @option(
     "--not-corrects", metavar="ID", kind="ids", group="changes",
@@ -482,8 +480,7 @@ def confirm_(memories: "Memories", selection: Selection, evidence: Mapping[str, 
     """
     from memories.cli.bulk import restate_each
 
-    anchors, valid_until = evidence.get("anchors") or None, evidence.get("valid_until")
-    run = partial(memories.truth.confirm, anchors=anchors, valid_until=valid_until)
+    run = partial(memories.truth.confirm, **read_evidence(evidence))
     return restate_each(memories, selection, run, "confirmed")
 
 

@@ -17,7 +17,7 @@ from memories.core.events import noting
 from memories.core.urls import local_path
 from memories.errors import InvalidInput, NotFound
 from memories.guard.validate import MAX_CONTENT_BYTES, MAX_LIMIT
-from memories.search.filters import FILTERS
+from memories.search.filters import FILTERS, Parameter
 
 if TYPE_CHECKING:
     from memories.memories import Memories
@@ -33,7 +33,10 @@ _NOTED = (
 )  # other commands call methods that record their own events
 _TYPES = ("preference", "fact", "observation", "project", "decision")
 _MAX_ID_BYTES = 4_194_304
-_COMPLETED = {"conversation": "conversations"}  # the kind of name offered as a filter value
+# the kind of names offered as values
+_COMPLETED = {
+    "conversation": "conversations", "key": "keys", "project": "project", "supersedes": "ids",
+}  # fmt: skip
 
 # The function that opens a run's memory, and the id for the memory that `create` stores. `__main__`
 # sets both if it runs a command for a client, and only the id if a server's response was lost and
@@ -426,17 +429,21 @@ def filter_option(name: str, group: str = "") -> Decorator:
             section=row.section,
             help=row.about,
         )
+    return value_option(row, group)
+
+
+def value_option(row: Parameter, group: str) -> Decorator:
+    """Return the option for a row that takes a value."""
     parse: Callable[[str], Any] | None = None
     if row.kind == "whole":
         parse = parse_whole_number
     elif row.kind == "share":
         parse = functools.partial(parse_share, name=row.flag[2:])
-    elif name == "project":
+    elif row.name == "project":
         parse = parse_project
-    kind = "project" if name == "project" else _COMPLETED.get(name, "")
     return option(
-        row.flag, name, metavar=row.placeholder, values=row.choices, kind=kind, parse=parse,
-        group=group, section=row.section,
+        row.flag, row.name, metavar=row.placeholder, values=row.choices, parse=parse,
+        kind=_COMPLETED.get(row.name, ""), group=group, section=row.section,
         help=f"{row.about} [default: {row.default}]" if row.default else row.about,
     )  # fmt: skip
 
@@ -520,21 +527,19 @@ def anchor_options(*aliases: str) -> Decorator:
 
 
 def read_evidence(evidence: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the anchors and dates from options as arguments for `Memories.create` and `update`.
+    """Return the anchors and dates from options as arguments for `Memories.create`, `update`
+    and `Truth.confirm`.
 
     Raises:
         InvalidInput: Both --anchor and --no-anchors are given.
     """
-    anchors = evidence.get("anchors") or None
-    if evidence.get("no_anchors"):
+    values = dict(evidence)
+    anchors = values.pop("anchors") or None
+    if values.pop("no_anchors", False):
         if anchors:
             raise InvalidInput("--anchor and --no-anchors can't be combined; omit one of them")
         anchors = ()
-    return {
-        "anchors": anchors,
-        "valid_until": evidence.get("valid_until"),
-        "recheck": evidence.get("recheck"),
-    }
+    return {**values, "anchors": anchors}
 
 
 # --- other options ---

@@ -12,17 +12,13 @@ from memories.core.times import from_millis, to_millis, to_stored_time
 from memories.errors import InvalidInput
 from memories.guard import validate
 from memories.guard.origin import HELD, IMPORTED_AS, PINNED, origin_of, tags_of
-from memories.models import PENDING, DecayPolicy, Draft, History, Memory, Version
+from memories.models import DECLARED, PENDING, DecayPolicy, Draft, History, Memory, Version
 from memories.settings import HalfLife
 from memories.stores.records import Collection, Patch, Record, Ref
 
 if TYPE_CHECKING:
     from memories.guard.redactor import Redactor
 
-# Fields of a draft that a record stores under the same name. Updates can change `CHANGEABLE`, which
-# restoring an earlier version also restores.
-CHANGEABLE = ("decay", "confidence")
-DECLARED = (*CHANGEABLE, "source")
 # fields of a correction; see `write.links`
 LINK = ("corrects", "corrected_by", "corrected_at", "corrected_until")
 # fields of a memory that was moved without its neighbours: its links, until it returns to them

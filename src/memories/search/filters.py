@@ -87,10 +87,11 @@ class SearchFilters(TypedDict, total=False):
 
 
 class Parameter(NamedTuple):
-    """A filter as the command, MCP and HTTP offer it.
+    """A filter as the command, MCP and HTTP offer it, or a field of a draft as the command and HTTP
+    do (`answers.fields.DRAFT`).
 
     Attributes:
-        name: Its key in `SearchFilters`, and its name in MCP.
+        name: Its key in `SearchFilters`, and its name in MCP; or the draft's attribute.
         kind: The type of its value: text, a time, a share from 0 to 1, a whole number, true or
             false, or tags.
         about: Its effect, in one sentence.

@@ -10,7 +10,7 @@ from memories.embedders.protocol import embed_to_store
 from memories.errors import Conflict, InvalidInput, NotFound, NotReinforceable, RequestError
 from memories.guard import validate
 from memories.guard.origin import PINNED, is_reserved, tags_of
-from memories.models import PENDING, DecayPolicy, Draft
+from memories.models import CHANGEABLE, PENDING, DecayPolicy, Draft
 from memories.read import versions
 from memories.read.lookup import Lookup, refuse_pending
 from memories.stores.audit_log import reinforcements_of
@@ -329,7 +329,7 @@ def restore_version(
     vectors = _embed(embedder, old.text)
     with lookup.store.transaction():
         latest = lookup.find_current(old.ref.group)
-        names = (*versions.CHANGEABLE, "redacted", *versions.ANCHORS)
+        names = (*CHANGEABLE, "redacted", *versions.ANCHORS)
         fields = {name: old.fields.get(name) for name in names}
         tags = tags_of(old.labels)
         is_same = old.text == latest.text and tags == tags_of(latest.labels)

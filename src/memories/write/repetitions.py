@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from memories.core.times import to_millis
 from memories.guard.origin import AGENT, TRUST, USER, tags_of
 from memories.guard.validate import MAX_TAGS
-from memories.models import DecayPolicy, Draft
+from memories.models import DECLARED, DecayPolicy, Draft
 from memories.read import versions
 from memories.stores.logged import append_as_stamped, stamp_record
 from memories.stores.protocol import Store
@@ -112,7 +112,7 @@ def find_differences(record: Record, draft: Draft) -> Differences:
     other_fields: dict[str, Any] = {}
     policy, confidence = versions.decay_policy(record), versions.base_confidence(record)
     stored = {**record.fields, "decay": policy, "confidence": confidence}
-    for name in versions.DECLARED:
+    for name in DECLARED:
         value, old = getattr(draft, name), stored.get(name)
         if value is None or value == old:
             continue

@@ -2,18 +2,18 @@
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from memories.answers import shapes
+from memories.answers import fields, shapes
 from memories.answers.compare import compare_versions
 from memories.core.ids import same_id
 from memories.errors import Conflict, InvalidInput, RequestError
 from memories.identity.place import find_project
-from memories.models import LIST_ORDERS, Change, DecayPolicy, Draft, Forgotten, Memory
-from memories.search.filters import FILTERS
+from memories.models import CHANGEABLE, LIST_ORDERS, Change, Draft, Forgotten, Memory
+from memories.search.filters import FILTERS, Parameter
 from memories.server.api.problems import Refused
 from memories.server.api.routes import (
     Answer,
@@ -30,10 +30,14 @@ from memories.write.create import BATCH, BATCH_COMPARED, Created
 _KINDS = {"time": "text", "share": "number"}  # kinds not named here keep their names
 
 
-FILTERED: Fields = {
-    row.public_name: Field(_KINDS.get(row.kind, row.kind), row.meaning, choices=row.choices)
-    for row in FILTERS.values()
-}
+def _make_fields(rows: Mapping[str, Parameter]) -> Fields:
+    return {
+        row.public_name: Field(_KINDS.get(row.kind, row.kind), row.meaning, choices=row.choices)
+        for row in rows.values()
+    }
+
+
+FILTERED = _make_fields(FILTERS)
 LIMIT: Fields = {"limit": FILTERED["limit"]}
 CURSOR: Fields = {"cursor": Field("text", "Continue after a page; use its next_cursor.")}
 AS_OF: Fields = {"as_of": FILTERED["as_of"]}
@@ -147,21 +151,7 @@ DRAFT: Fields = {
         "tags",
         "Arbitrary pairs; agent, personality, project, type and global have a special meaning.",
     ),
-    "decay": Field(
-        "text",
-        "How the memory's confidence decays.",
-        choices=tuple(DecayPolicy),
-    ),
-    "key": Field(
-        "text",
-        (
-            "A stable key, such as user/editor; creating a memory with an existing key adds a "
-            "version."
-        ),
-    ),
-    "supersedes": Field("text", "The id of a memory that this one replaces."),
-    "confidence": Field("number", "The writer's confidence, from 0 to 1."),
-    "source": Field("text", "The conversation or turn that the memory was made from."),
+    **_make_fields(fields.DRAFT),
     "pending": Field("flag", "Hold the memory for review."),
     "anchors": Field(
         "texts", "What makes the memory true: path, FILE::SYMBOL, FILE::LITERAL, URL …"
@@ -169,12 +159,15 @@ DRAFT: Fields = {
     "valid_until": Field("text", "When the memory stops being true; a date means that day's end."),
     "recheck": Field("text", "How long until the memory should be confirmed again, such as 90d."),
 }
+WRITING: Fields = {
+    "force": Field("flag", "Store without comparing with existing memories."),
+    "redact": Field("flag", "Redact secrets; true by default."),
+}
 CHANGE: Fields = {
     "content": Field("text", "The new text; by default, the text stays the same."),
     "tags": Field("tags", "Tags to add or change."),
     "remove_tags": Field("texts", "Tag keys to remove."),
-    "decay": DRAFT["decay"],
-    "confidence": DRAFT["confidence"],
+    **{name: DRAFT[name] for name in CHANGEABLE},
     "not_corrects": Field(
         "text", "The id of a memory that this one does not correct after all; both stay current."
     ),
@@ -183,11 +176,7 @@ CHANGE: Fields = {
     "recheck": Field(
         "text", "How long until the memory should be confirmed again; empty for never."
     ),
-    "redact": Field("flag", "Redact secrets; true by default."),
-}
-WRITING: Fields = {
-    "force": Field("flag", "Store without comparing with existing memories."),
-    "redact": Field("flag", "Redact secrets; true by default."),
+    "redact": WRITING["redact"],
 }
 
 
