@@ -889,10 +889,9 @@ class Memories:
         if place is not None:
             with contextlib.suppress(NotFound):  # not in this project: search outside projects
                 return self._raw_lookup.id_of_key(key, place.project)
-        if project is None:
-            return self._raw_lookup.id_of_key(key)
-        names = self._raw_lookup.names_of_project(validate.text_of(project, "project"))
-        return self._raw_lookup.id_of_key(key, *(names or ()))
+        if project is not None:
+            project = validate.text_of(project, "project")
+        return self._raw_lookup.id_of_key(key, *(self._raw_lookup.names_of_project(project) or ()))
 
     def short_ids(self, ids: Sequence[str]) -> dict[str, str]:
         """Return the shortest unambiguous prefix of each id, at least 8 characters long."""
