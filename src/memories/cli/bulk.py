@@ -163,7 +163,7 @@ def for_each(
         compact=compact and partial(_join, compact, results, "\n", ""),
     )
     for name, error in list(errors.items())[:_MAX_ERRORS]:
-        note(f"{name}: {error}")
+        note(f"{shown(name)}: {error}")
     if len(errors) > _MAX_ERRORS:
         note(f"and {len(errors) - _MAX_ERRORS} more")
     return 1 if errors else 0
