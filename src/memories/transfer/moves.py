@@ -17,7 +17,7 @@ from memories.write.forget import find_repeating
 from memories.write.links import (
     find_uncorrected,
     leave_chains,
-    restore_links,
+    restore_links_of,
     set_former_links_aside,
     with_former_links,
 )
@@ -90,8 +90,7 @@ def move(
         append_copies(store, new, into, with_vectors=embedder is not None)
         reinforcements = _copy_reinforcements(store, namespace, groups, into)
         moved = [record for record in new if record.ended_at is None]
-        for record in moved:
-            restore_links(store, _renamed(record, into), with_former_links(record))
+        restore_links_of(store, into, map(with_former_links, moved))
         for record in moved:
             set_former_links_aside(store, into, record.ref.group)
         live = [record for record in versions if record.ended_at is None]

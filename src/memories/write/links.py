@@ -229,7 +229,7 @@ def restore_links(store: Store, record: Record, former: Record) -> Record:
 
     Args:
         store: The memory's store, in a transaction.
-        record: The memory.
+        record: The memory as it is now.
         former: An earlier version of the memory, which has the links.
 
     Returns:
@@ -237,8 +237,6 @@ def restore_links(store: Store, record: Record, former: Record) -> Record:
     """
     if not has_link(former):
         return record
-    # Another memory in the same change may have restored its links to this one.
-    record = _find_current_version(store, record.ref.namespace, record.ref.group) or record
     linked_older = _find_older_neighbours(store, record)
     linked_newer = _find_newer_neighbour(store, record)
     added = _find_former_older_neighbours(
@@ -266,6 +264,24 @@ def restore_links(store: Store, record: Record, former: Record) -> Record:
     if not linked_older:
         return record
     return _patch_fields(store, record, corrects=_join_ids(linked_older))
+
+
+def restore_links_of(store: Store, namespace: str, former: Iterable[Record]) -> None:
+    """Restore the links of memories that were added without them; see `restore_links`.
+
+    If a memory and its neighbour are on different pages or in different batches, their link can be
+    restored only after both were added.
+
+    Args:
+        store: The store of the memories, in a transaction.
+        namespace: Their namespace.
+        former: The versions that had the links, of this batch and of earlier ones.
+    """
+    for record in former:
+        # Each memory is read just before, since another one may have restored its links to it.
+        current = _find_current_version(store, namespace, record.ref.group)
+        if current is not None:
+            restore_links(store, current, record)
 
 
 def _find_former_older_neighbours(

@@ -26,7 +26,7 @@ from memories.write.links import (
     find_uncorrected,
     has_link,
     leave_chains,
-    restore_links,
+    restore_links_of,
     without_links,
 )
 
@@ -332,24 +332,6 @@ def _write_versions(
         records.append(without_links(new)._replace(vectors=vectors.get(latest.ref)))
     store.patch(patches)
     store.append(records)
-
-
-def restore_links_of(store: Store, namespace: str, former: Iterable[Record]) -> None:
-    """Restore the links of memories that got new versions, in a transaction.
-
-    If a memory and its neighbour are on different pages or in different batches, their link can be
-    restored only after both got their new versions.
-
-    Args:
-        store: The store of the memories.
-        namespace: Their namespace.
-        former: The versions that had the links, of this batch and of earlier ones.
-    """
-    for record in former:
-        where = Filter(Collection.MEMORY, (namespace,), group=record.ref.group)
-        current = find_first(store, where)
-        if current is not None:
-            restore_links(store, current, record)
 
 
 def _without_taken_keys(

@@ -22,7 +22,7 @@ from memories.read.selector import Selector
 from memories.stores import audit_log
 from memories.stores.protocol import Store, scan_pages
 from memories.stores.records import Collection, Filter, Finding, Patch, Record, Ref
-from memories.write.links import find_uncorrected, has_link, leave_chains
+from memories.write.links import find_uncorrected, has_link, leave_chains, restore_links_of
 from memories.write.many import (
     BATCH,
     CLOCKS,
@@ -31,7 +31,6 @@ from memories.write.many import (
     Affected,
     Tally,
     moment_after,
-    restore_links_of,
     vectors_of,
 )
 
@@ -83,7 +82,7 @@ class Change(NamedTuple):
 
 
 class _Links(NamedTuple):
-    """What a rollback knows of links after its batches so far.
+    """The links that a rollback has to restore or check, collected from its batches so far.
 
     Attributes:
         then: The versions, from the time to roll back to, whose links are restored first.
