@@ -16,8 +16,8 @@ from typing import NamedTuple
 from memories.core.installation import install_command, is_temporary
 from memories.hooks.hook import EVENTS
 
-# Events whose hooks only capture. The end of a session also tells the MCP server, which may go on,
-# that the session's identity no longer applies.
+# Events whose hooks only capture. The hook for the end of a session also ends the session's
+# identity, which the MCP server would otherwise keep using.
 CAPTURING = tuple(event for event in EVENTS[2:] if event != "session-end")
 
 _PLAIN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)

@@ -167,7 +167,7 @@ def embed_query(embedder: Embedder, text: str) -> "NDArray[np.float32]":
 
 
 def _check(embedder: Embedder, windows: Any) -> None:
-    """Refuse what is not an array of unit vectors, which would spoil every later search.
+    """Refuse a result that isn't an array of unit vectors; it would spoil every later search.
 
     Raises:
         EmbedderError: The embedder returned something else.

@@ -96,7 +96,7 @@ class MemoriesSession:
         ]
         with self._memories.transaction() if len(groups) > 1 else nullcontext():
             for drafts, is_encrypted in groups:
-                # `_draft` has redacted what can be read in them.
+                # `_draft` has redacted the readable parts of an item with an encrypted one.
                 self._memories.add_turns(self.session_id, drafts, redact=not is_encrypted)
 
     def _pop(self) -> Any:
@@ -119,12 +119,11 @@ def _draft(item: Mapping[str, Any], redactor: "Redactor") -> TurnDraft:
         return TurnDraft(str(content), role=str(role))
     if role not in _ROLES:
         role = "tool" if str(item.get("type", "")).endswith("output") else "assistant"
-    readable = {
-        name: value for name, value in item.items() if name != _ENCRYPTED or not _is_encrypted(item)
-    }
+    encrypted = {_ENCRYPTED: item[_ENCRYPTED]} if _is_encrypted(item) else {}
+    readable = {name: value for name, value in item.items() if name not in encrypted}
     text = redactor.data(json.dumps(readable, ensure_ascii=True)).text
-    if _is_encrypted(item):
-        text = json.dumps({**json.loads(text), _ENCRYPTED: item[_ENCRYPTED]}, ensure_ascii=True)
+    if encrypted:
+        text = json.dumps({**json.loads(text), **encrypted}, ensure_ascii=True)
     return TurnDraft(text, role=str(role), tags=_AS_JSON)
 
 

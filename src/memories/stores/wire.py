@@ -128,8 +128,8 @@ def _array_from_wire(name: str, shape: list[int], data: str) -> "np.ndarray[Any,
 def namespaces_of(argument: Any) -> set[str]:
     """Return all namespaces that are named in a call's arguments.
 
-    This looks into every tuple, whatever its type, because a store iterates over any tuple that a
-    client sends in place of a list of records.
+    Named tuples are searched too, because a store iterates over any tuple that a client sends
+    instead of a list of records.
     """
     if isinstance(argument, Ref):
         return {argument.namespace}

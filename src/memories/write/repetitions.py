@@ -192,7 +192,7 @@ class Repetition(NamedTuple):
         if self.is_less_trusted():
             not_merged = differences.list_all()
             note = NOTE_TRUST if not_merged else ""
-            record = self._link_superseded() if superseding else self.record
+            record = self._add_supersedes() if superseding else self.record
             return self._reinforce(MergeResult(record, superseding, not_merged, note=note))
         note = ""
         if differences.new_tags and len(self._merge_tags(differences)) > MAX_TAGS:
@@ -218,7 +218,7 @@ class Repetition(NamedTuple):
     def _merge_tags(self, differences: Differences) -> dict[str, str]:
         return {**tags_of(self.record.labels), **differences.new_tags}
 
-    def _link_superseded(self) -> Record:
+    def _add_supersedes(self) -> Record:
         """Add a version that names the memory that the draft replaces, but keeps its own writer."""
         fields = {"supersedes": self.draft.supersedes}
         new = versions.next_version(self.record, "update", self.at, fresh=False, fields=fields)

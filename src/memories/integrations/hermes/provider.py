@@ -150,7 +150,7 @@ class MemoriesProvider(MemoryProvider):  # type: ignore[misc]  # Hermes has no t
         return context.text
 
     def _record_shown(self, context: HookContext, name: str) -> None:
-        """Record what a session was shown; if that can't be written, memories may repeat."""
+        """Record which memories a session has seen; without this record, they may be repeated."""
         if context.shown and self._config is not None:
             facts = {session.SHOWN: context.shown, session.SENTENCES: context.sentences}
             session.try_note(str(self._config.home), name, **facts)
