@@ -272,7 +272,7 @@ def test_accepting_an_outdated_proposal_says_that_nothing_was_done(
     [proposal] = memory("tidy").json["proposals"]
     memory("update", older, "The office is in Rome.")
     shown = memory("review", "accept", "--yes", proposal["id"], "--format", form).out
-    assert "nothing was done: a memory in the proposal has changed since" in shown
+    assert "nothing was done: the proposal is out of date" in shown
 
 
 def test_a_corrected_memory_in_other_words_can_be_confirmed(memory: Command) -> None:

@@ -120,9 +120,22 @@ def test_verify_reports_whether_the_log_is_intact(memory: Command, home: Path) -
         answer = memory("log", "--verify", *options)
         assert answer.code == 1
         assert '"verified": false' in answer.out
-        assert "cut off" in answer.out
+        assert "is not in the log: entries were removed" in answer.out
     assert "broken: " in memory("log", "--verify", "--format", "text").out
     assert link_of(last).hash == log["head"]
+
+
+def test_a_log_without_entries_is_not_intact_if_there_are_memories(
+    memory: Command, home: Path
+) -> None:
+    memory("create", "About apples")
+    store = SQLiteStore(home / "memories.db", None)
+    store.remove(store.refs(chain_of("shared")))
+    store.close()
+    answer = memory("log", "--verify")
+    assert answer.code == 1
+    assert '"unlogged": 1' in answer.out
+    assert "is not in the log: entries were removed, or another program" in answer.out
 
 
 @pytest.mark.parametrize(

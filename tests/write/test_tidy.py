@@ -131,6 +131,69 @@ def test_the_last_copy_of_a_text_is_not_deleted(
     assert reviewed.is_outdated
 
 
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        ({}, {"tags": {"owner": "ann"}}),
+        ({"tags": {"owner": "bob"}}, {"tags": {"owner": "ann"}}),
+        ({}, {"tags": {"global": "true"}}),
+        ({"decay": "contextual"}, {}),
+        ({"decay": "contextual"}, {"decay": "contextual"}),
+        ({"confidence": 0.4}, {}),
+        ({}, {"anchors": ["compose.yml"]}),
+        ({"valid_until": "2026-05-02"}, {}),
+        ({"valid_until": "2026-06-02"}, {}),
+    ],
+)
+def test_a_copy_that_adds_something_is_not_proposed_for_deletion(
+    memories: Memories,
+    now: list[datetime],
+    older: dict[str, object],
+    newer: dict[str, object],
+) -> None:
+    create(memories, "Deploys happen on Tuesdays", **older)
+    now[0] += timedelta(days=3)
+    create(memories, "Deploys happen on Tuesdays", **newer)
+    assert "same" not in kinds(memories)
+
+
+@pytest.mark.parametrize("change", ["pin", "correct"])
+def test_a_copy_of_a_memory_that_is_corrected_or_less_lasting_is_not_deleted(
+    memories: Memories, now: list[datetime], change: str
+) -> None:
+    older = create(memories, "Deploys happen on Tuesdays")
+    now[0] += timedelta(days=3)
+    newer = create(memories, "Deploys happen on Tuesdays")
+    [(_, proposal)] = memories.truth.tidy()
+    now[0] += timedelta(hours=1)
+    if change == "pin":
+        memories.pin(newer)
+    else:
+        memories.create("Deploys happen on Thursdays")
+        assert memories.get(older).corrected_by is not None
+    assert "same" not in kinds(memories)
+    [reviewed] = memories.review.accept([proposal])
+    assert reviewed.is_outdated
+    assert not memories.get(newer).deleted
+
+
+def test_a_deletion_whose_reason_no_longer_holds_is_not_carried_out(
+    memories: Memories, project: Path, now: list[datetime]
+) -> None:
+    ficus = create(memories, "The office plant is a ficus", decay="reinforceable")
+    now[0] += timedelta(days=366)
+    port = create(memories, "Postgres is on 5433, see compose.yml")
+    (project / "compose.yml").write_text("port: 5434\n")
+    proposals = memories.truth.tidy()
+    assert [suggestion.kind for suggestion, _ in proposals] == ["changed", "unread"]
+    memories.reinforce(ficus)
+    (project / "compose.yml").write_text("port: 5433\n")
+    reviews = memories.review.accept([proposal for _, proposal in proposals])
+    assert [reviewed.is_outdated for reviewed in reviews] == [True, True]
+    assert not memories.get(ficus).deleted
+    assert not memories.get(port).deleted
+
+
 def test_each_kind_of_proposal_is_made(
     memories: Memories, project: Path, now: list[datetime]
 ) -> None:

@@ -63,10 +63,7 @@ HINT_SUSPICIOUS = (
     "left waiting: the memory is marked as suspicious; to accept it, give its id: memory review "
     "accept {id}"
 )
-HINT_OUTDATED = (
-    "nothing was done: a memory in the proposal has changed since; for new proposals, run: memory "
-    "tidy"
-)
+HINT_OUTDATED = "nothing was done: the proposal is out of date; for new proposals, run: memory tidy"
 HINT_PENDING = "stored, but hidden until you accept it; to decide, run: memory review"
 HINT_WAITS = (
     "nothing was stored: a memory that says the same thing is already waiting for review; to "

@@ -357,10 +357,10 @@ class _ChainCheck:
                     self._written.add(_hash_address(item.memory, item.digest, position))
 
     def compare(self, addresses: Iterable[_Address]) -> None:
-        """Check that the log names every record written since the log began."""
+        """Check that the log names every record written since its first entry, if it has one."""
         has_forks = bool(self._forks())
         for collection, group, position, created_at in addresses:
-            if self._since is None or created_at < self._since:
+            if self._since is not None and created_at < self._since:
                 continue
             # If both sides of a merge used the same position for a version, the merge moved one
             # version. So a merged log shows that a memory was written, but not which version.
@@ -373,8 +373,8 @@ class _ChainCheck:
             if not self._written.intersection(hashes):
                 self._unlogged += 1
                 self.report(
-                    f"{collection} {group} ({position}) is not in the log: its end was cut off, or "
-                    "another program wrote that record"
+                    f"{collection} {group} ({position}) is not in the log: entries were removed, "
+                    "or another program wrote that record"
                 )
 
     def _forks(self) -> tuple[int, ...]:

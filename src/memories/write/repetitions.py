@@ -162,7 +162,7 @@ class Repetition(NamedTuple):
 
     def is_less_trusted(self) -> bool:
         """Return whether the draft's writer is less trusted than the memory's."""
-        return self._writer_rank() < _trust_rank(self.record)
+        return self._writer_rank() < trust_rank(self.record)
 
     def was_corrected(self) -> bool:
         """Return whether the memory had been corrected before this repetition."""
@@ -200,7 +200,7 @@ class Repetition(NamedTuple):
             all_tags = {**differences.other_tags, **differences.new_tags}
             differences = differences._replace(new_tags={}, other_tags=all_tags)
         merged = differences.name_new() + superseding
-        if self._writer_rank() > _trust_rank(self.record):
+        if self._writer_rank() > trust_rank(self.record):
             merged += ("trust",)
         end_of_chain = None
         until = self.draft.valid_until
@@ -213,7 +213,7 @@ class Repetition(NamedTuple):
         return self._reinforce(MergeResult(record, merged, not_merged, note=note))
 
     def _writer_rank(self) -> int:
-        return _trust_rank(stamp_record(self.store, self.record))
+        return trust_rank(stamp_record(self.store, self.record))
 
     def _merge_tags(self, differences: Differences) -> dict[str, str]:
         return {**tags_of(self.record.labels), **differences.new_tags}
@@ -231,7 +231,7 @@ class Repetition(NamedTuple):
         chain of corrections.
         """
         existing, draft = self.record, self.draft
-        is_more_trusted = self._writer_rank() > _trust_rank(existing)
+        is_more_trusted = self._writer_rank() > trust_rank(existing)
         declared = Draft(draft.content, anchored_at=draft.anchored_at, **differences.new_fields)
         kinds = self.redacted
         if not is_more_trusted:
@@ -269,7 +269,7 @@ class Repetition(NamedTuple):
         agent decided to store.
         """
         record = result.record
-        is_decided = self._writer_rank() >= min(_trust_rank(record), _RANKS[AGENT])
+        is_decided = self._writer_rank() >= min(trust_rank(record), _RANKS[AGENT])
         is_reinforceable = versions.decay_policy(record) is DecayPolicy.REINFORCEABLE
         if not is_reinforceable or not is_decided:
             return result
@@ -280,7 +280,8 @@ class Repetition(NamedTuple):
         return result._replace(record=record._replace(fields=fields), reinforced=True)
 
 
-def _trust_rank(record: Record) -> int:
+def trust_rank(record: Record) -> int:
+    """Return how far a memory's writer is trusted; 2 is highest."""
     trust = record.labels.get(TRUST)
     if trust is None:
         return _UNKNOWN_RANK

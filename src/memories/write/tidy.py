@@ -26,14 +26,24 @@ from memories.embedders.protocol import embed_to_store
 from memories.errors import SystemFault
 from memories.guard.origin import HELD
 from memories.languages.text import coverage, index_text, query_terms
-from memories.models import CHANGED, EXPIRED, PENDING, Draft, Memory, is_session_note
+from memories.models import (
+    CHANGED,
+    EXPIRED,
+    PENDING,
+    VERIFIED,
+    Draft,
+    Memory,
+    is_session_note,
+)
 from memories.read import versions
 from memories.read.subjects import SURELY_REPLACES, reports_change
 from memories.read.turns import to_turn
 from memories.stores.logged import append_as_stamped, stamp_record
 from memories.stores.protocol import PAGE_SIZE, find_first, scan_pages
 from memories.stores.records import Candidate, Collection, Filter, Patch, Record
+from memories.write.change import is_pinned
 from memories.write.links import leave_chains, link_correction
+from memories.write.repetitions import find_differences, trust_rank
 from memories.write.writer import Writer
 
 if TYPE_CHECKING:
@@ -49,6 +59,7 @@ _POLL_SECONDS = 0.02
 _KEEP, _DROP = "keep", "drop"
 _MAX_COMPARED = 2_000  # only this many of the newest memories are compared with the others
 _UNREAD_FOR = timedelta(days=365)
+_UNREAD = "unread"
 _LEAST_REPEATS = 3  # minimum number of conversations in which a user says the same thing
 _STATEMENT_WORDS = (4, 40)
 _MAX_EXCERPT = 160
@@ -123,7 +134,8 @@ def _store(writer: Writer, suggestion: Suggestion) -> str:
     )  # fmt: skip
     memory_id = new_id(writer.now)
     record = versions.first_version(draft, memory_id, writer.lookup.namespace, writer.now)
-    fields = {**record.fields, versions.PROPOSED: json.dumps(suggestion.action)}
+    proposed = json.dumps(suggestion.action and {**suggestion.action, "kind": suggestion.kind})
+    fields = {**record.fields, versions.PROPOSED: proposed}
     vectors = embed_to_store(writer.embedder, [suggestion.text]).vectors[0]
     record = stamp_record(writer.store, record._replace(fields=fields))
     with writer.store.transaction():
@@ -146,8 +158,8 @@ class Applied(NamedTuple):
 
 
 def apply(writer: Writer, record: Record) -> Applied | None:
-    """Carry out a proposal in a transaction, unless its memories have changed since it was made;
-    return None if the record doesn't propose a change to a memory.
+    """Carry out a proposal in a transaction, unless its memories have changed since it was made, or
+    its reason no longer holds; return None if the record doesn't propose a change to a memory.
     """
     action = json.loads(record.fields.get(versions.PROPOSED, "{}"))
     if not action:
@@ -162,17 +174,35 @@ def apply(writer: Writer, record: Record) -> Applied | None:
         older = _find_with_same_text(writer, where._replace(group=other), record.created_at)
         if older is None:
             return Applied(live.ref.group, False)
-    if action["do"] == "delete":
-        uncorrected = leave_chains(writer.store, [live], writer.now)
-        writer.store.patch([versions.end_version(live, writer.now, "delete")])
-        return Applied(live.ref.group, True, tuple(sorted(uncorrected)))
-    is_linked = not {"corrects", "corrected_by"}.isdisjoint(live.fields)
-    if older is None or is_linked:
+    if action["do"] == "link":
+        return Applied(live.ref.group, older is not None and _link(writer, live, older))
+    if not _is_still_right(writer, live, older, action.get("kind")):
         return Applied(live.ref.group, False)
+    uncorrected = leave_chains(writer.store, [live], writer.now)
+    writer.store.patch([versions.end_version(live, writer.now, "delete")])
+    return Applied(live.ref.group, True, tuple(sorted(uncorrected)))
+
+
+def _link(writer: Writer, live: Record, older: Record) -> bool:
+    """Mark an older memory as corrected by another; return whether it is."""
+    if not {"corrects", "corrected_by"}.isdisjoint(live.fields):
+        return False
     linked = link_correction(writer.store, live, [older], now=writer.now, at=writer.now)
     links = {name: linked.fields.get(name) for name in versions.LINK}
     writer.store.patch([Patch(live.ref, None, None, links)])
-    return Applied(live.ref.group, "corrects" in linked.fields)
+    return "corrects" in linked.fields
+
+
+def _is_still_right(writer: Writer, record: Record, older: Record | None, kind: str | None) -> bool:
+    """Return whether the reason for deleting a memory still holds, if it can be checked here."""
+    if older is not None:
+        return _adds_nothing(writer, record, older)
+    if kind == _UNREAD:
+        return any(_find_unread(writer, [record]))
+    if writer.lookup.judge is None:
+        return True
+    [memory] = writer.lookup.judge.judge([writer.to_memory(record)], writer.now)
+    return memory.verdict is None or memory.verdict.word != VERIFIED
 
 
 def _find_with_same_text(writer: Writer, where: Filter, since: datetime) -> Record | None:
@@ -314,9 +344,7 @@ def _find_alike(writer: Writer, records: Sequence[Record]) -> Iterator[Suggestio
             memory = writer.to_memory(record)
             older = [memory_id for memory_id in repeated if memory_id < record.ref.group]
             if older and record.key is None:
-                evidence = f"memory {older[0]} says the same thing"
-                same = _deletion("same", 0.95, memory, evidence)
-                yield same._replace(action={**same.action, "same_as": older[0]})
+                yield from _find_repetition(writer, record, older)
             elif not (
                 {"corrects", "corrected_by"} & record.fields.keys()
                 or versions.has_expired(record, writer.now)
@@ -337,6 +365,38 @@ def _find_alike(writer: Writer, records: Sequence[Record]) -> Iterator[Suggestio
                         and not versions.is_corrected(older, writer.now)
                     ],
                 )
+
+
+def _find_repetition(
+    writer: Writer, record: Record, older_ids: Sequence[str]
+) -> Iterator[Suggestion]:
+    """Yield a suggestion to delete a memory that adds nothing to an older one."""
+    for older_id in older_ids:
+        where = Filter(Collection.MEMORY, (record.ref.namespace,), group=older_id)
+        older = find_first(writer.store, where)
+        if older is not None and _adds_nothing(writer, record, older):
+            evidence = f"memory {older_id} says the same thing"
+            same = _deletion("same", 0.95, writer.to_memory(record), evidence)
+            yield same._replace(action={**same.action, "same_as": older_id})
+            return
+
+
+def _adds_nothing(writer: Writer, record: Record, older: Record) -> bool:
+    """Return whether an older memory that says the same is as detailed, lasting and trusted, and
+    still current.
+    """
+    differences = find_differences(older, versions.to_draft(record))
+    ranks = [
+        (trust_rank(each), is_pinned(each), writer.to_memory(each).confidence)
+        for each in (record, older)
+    ]
+    return not (
+        differences.name_new()
+        or differences.other_tags
+        or record.fields.get("valid_until") != older.fields.get("valid_until")
+        or versions.is_corrected(older, writer.now)
+        or any(rank > older_rank for rank, older_rank in zip(*ranks, strict=True))
+    )
 
 
 def _find_reworded(
@@ -389,7 +449,7 @@ def _find_unread(writer: Writer, records: Sequence[Record]) -> Iterator[Suggesti
         since = memory.last_reinforced_at or memory.updated_at
         if not memory.access_count and not is_lasting and writer.now - since > _UNREAD_FOR:
             evidence = f"it has not been read since {since.date().isoformat()}"
-            yield _deletion("unread", 0.6, memory, evidence)
+            yield _deletion(_UNREAD, 0.6, memory, evidence)
 
 
 def _find_repeated(writer: Writer) -> Iterator[Suggestion]:
