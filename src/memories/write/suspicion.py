@@ -29,7 +29,11 @@ _PUNCTUATION = {
     ord(sign): " "
     for sign in "'!\"#%&()*+,./:;<=>?@[\\]^_`{|}~-\n\r\t\0“”„«»‘’、。，！？：；（）【】「」—–…¿¡"
 }
-_EMPHASIS = {ord(sign): " " for sign in "*`\0"}
+_EMPHASIS = {ord(sign): " " for sign in "*`"}
+# Markup in the middle of a word.
+_INNER = r"(?<=\w)(?:[*`]{1,3}|<!--[^<>]{0,80}-->|</?[a-z]{1,10}>)+(?=\w)"
+# Ranges of marks that are drawn on another letter.
+_ACCENTS = "\u0300\u036f \u0483\u0489 \u1ab0\u1aff \u1dc0\u1dff \u20d0\u20ff \ufe20\ufe2f".split()
 # Maps letters of other scripts to the Latin letters that they look like. A folded text has no
 # capitals or accents.
 _LOOKS = {
@@ -73,9 +77,12 @@ _HEX = (
     r"(?<![0-9a-z])(?:[0-9a-f]{2}){16,}(?![0-9a-z])"
     r"|(?<![0-9a-z])(?:(?:\\x|0x)?[0-9a-f]{2}[ ,:]{1,2}){16,}"
 )
-_ESCAPED = r"(?:\\u00[0-9a-f]{2}|\\x[0-9a-f]{2}|&#x?[0-9a-f]{2,4};|%[0-9a-f]{2}){6,}"
-_CODE = r"(?:\\u00|\\x|%|&#x)([0-9a-f]{2});?|&#([0-9]{2,4});"
-_CODES = ("%2", "%4", "%5", "%6", "%7", "&#", "\\u00", "\\x")
+_ESCAPED = (
+    r"(?:\\u00[0-9a-f]{2}|\\u\{0{0,6}[0-9a-f]{2}\}|\\U0{6}[0-9a-f]{2}|\\x[0-9a-f]{2}"
+    r"|&#x?0{0,6}[0-9a-f]{2,4};|%[0-9a-f]{2}){6,}"
+)
+_CODE = r"(?:\\u00|\\u\{0{0,6}|\\U0{6}|\\x|%|&#x0{0,6})([0-9a-f]{2})[;}]?|&#0{0,6}([0-9]{2,4});"
+_CODES = ("%2", "%4", "%5", "%6", "%7", "&#", "\\u00", "\\u{", "\\U000000", "\\x")
 _CODED = ("\\x", "0x", "&#", "%2", "%6", "%7", " 6")
 # Prefixes of keys, checksums and encoded files, which are not messages.
 _KEYS = (
@@ -177,7 +184,7 @@ def find_marks(text: str) -> tuple[str, ...]:
     """
     plain, has_unseen = text, False
     if not text.isascii():
-        has_unseen = any(map(is_unseen, set(text).difference("\n\t\r")))
+        has_unseen = any(map(_is_hidden, set(text)))
         plain = unicodedata.normalize("NFKC", text)
     folded = _fold(plain)
     marks = dict.fromkeys(_match_structures(plain))
@@ -216,14 +223,17 @@ def _fold(text: str) -> _Folded:
     """Return a text in lower case, with one space between words, without accents or invisible
     characters.
     """
-    if not text.isascii():
-        text = unicodedata.normalize("NFKD", text)
-        table: dict[int, str | None] = {ord("’"): "'"}
-        for sign in set(text).difference("\n\t\r"):
-            if "\u0300" <= sign <= "\u036f" or is_unseen(sign):
-                table[ord(sign)] = None
-        text = unicodedata.normalize("NFC", text.translate(table))
+    text = unicodedata.normalize("NFKD", text)
+    table: dict[int, str | None] = {ord("’"): "'"}
+    for sign in set(text):
+        if _is_hidden(sign) or any(ends[0] <= sign <= ends[1] for ends in _ACCENTS):
+            table[ord(sign)] = None
+    text = unicodedata.normalize("NFC", text.translate(table))
     return _with_words(" ".join(text.casefold().translate(_EMPHASIS).split()))
+
+
+def _is_hidden(sign: str) -> bool:
+    return is_unseen(sign) and not sign.isspace()
 
 
 def _with_words(folded: str) -> _Folded:
@@ -284,8 +294,11 @@ def _is_reported(folded: str, match: re.Match[str]) -> bool:
 
 def _reveal(plain: str, folded: _Folded) -> Iterator[str]:
     """Yield a folded text with each possible disguise undone: look-alike letters, spelled-out
-    words, digits for letters, words without spaces, reversed or rotated letters.
+    words, markup in words, invisible characters for spaces, digits for letters, words without
+    spaces, reversed or rotated letters.
     """
+    for text in _unmask(plain):
+        yield _fold(text).text
     if not plain.isascii():
         latin = folded.text.translate(_LOOK_ALIKE)
         if latin != folded.text:
@@ -303,6 +316,17 @@ def _reveal(plain: str, folded: _Folded) -> Iterator[str]:
         yield folded.text[::-1]
     if _contains(folded.text, _ROT13):
         yield folded.text.translate(_ROTATED)
+
+
+def _unmask(plain: str) -> Iterator[str]:
+    """Yield a text with spaces for invisible characters, and without markup in words, if any."""
+    hidden = {ord(sign): " " for sign in filter(_is_hidden, set(plain))}
+    if hidden:
+        yield plain.translate(hidden)
+    if _contains(plain, "*`<"):
+        joined = _compile(_INNER, re.I).sub("", plain)
+        if joined != plain:
+            yield joined
 
 
 def _is_leet(word: str) -> bool:
