@@ -25,6 +25,7 @@ import numpy as np
 import pytest
 
 from memories import Memories
+from memories.answers.store_shapes import describe_problem
 from memories.config import load_config, registers
 from memories.core import trust
 from memories.core.deadline import Deadline
@@ -660,6 +661,29 @@ def test_an_answer_that_can_not_be_used_stores_nothing(
         with pytest.raises(EmbedderError, match="63 dimensions"):
             memories.create("one")
         assert memories.status().memory_count == 0
+
+
+def test_an_error_in_a_later_batch_does_not_say_that_nothing_was_stored(
+    server: Server, tmp_path: Path
+) -> None:
+    embedder = opened(server)
+    texts = [f"Fact {number} about {number * 7} apples" for number in range(300)]
+    with Memories(f"sqlite:///{tmp_path}/m.db", embedder=embedder) as memories:
+        memories.create_many(texts[:250], force=True)
+        server.next.append(made(lambda found: found[1:]))
+        with pytest.raises(EmbedderError) as caught:
+            memories.create_many(texts[250:], force=True)
+        assert memories.status().memory_count == 250
+    assert "nothing was stored" not in str(caught.value)
+
+
+def test_a_status_reports_vectors_of_another_length(server: Server, tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/m.db"
+    with Memories(store, embedder=opened(server)) as memories:
+        memories.create("one")
+    with Memories(store, embedder=opened(server, embedder_dimensions=32)) as memories:
+        problem = describe_problem(memories.status())
+    assert "openai/tiny/1 (64 dimensions), but the embedder is openai/tiny/1 (32)" in problem
 
 
 def test_an_answer_has_a_largest_size(server: Server) -> None:

@@ -26,7 +26,7 @@ from memories.read.lookup import (
     with_past_reinforcement,
 )
 from memories.settings import Config
-from memories.stores.protocol import PAGE_SIZE, Store, scan_pages
+from memories.stores.protocol import PAGE_SIZE, Store, name_spaces, scan_pages
 from memories.stores.records import SEARCHED, Collection, Filter, Record, Ref
 
 if TYPE_CHECKING:
@@ -408,6 +408,9 @@ def status(lookup: Lookup, config: Config, embedder: "Embedder | None") -> Statu
     store, where = lookup.store, lookup.where()
     history = where._replace(collection=Collection.HISTORY)
     of_memories, of_turns = store.info(where), store.info(history)
+    stored, used = of_memories.model, "none"
+    if embedder:
+        stored, used = name_spaces(of_memories, embedder.space)
     damage: list[str] = []
     for finding in store.check(deep=False):
         is_readable = finding.ref is None or finding.ref.namespace in lookup.readable
@@ -421,8 +424,8 @@ def status(lookup: Lookup, config: Config, embedder: "Embedder | None") -> Statu
         deleted_count=store.count(where._replace(state="ended", ended_by="delete")),
         without_vector_count=of_memories.without_vector_count + of_turns.without_vector_count,
         turn_count=count_turns(store, history),
-        embedder=embedder.space.model if embedder else "none",
-        store_model=of_memories.model,
+        embedder=used,
+        store_model=stored,
         schema_version=of_memories.schema_version,
         size_bytes=of_memories.size_bytes,
         erasing=of_memories.erasing,

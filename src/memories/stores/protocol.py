@@ -417,14 +417,23 @@ def refuse_damaged(store: Store, where: Filter, mark: int) -> None:
 
 
 def refuse_other_model(store: Store, space: Space, where: Filter) -> None:
-    """Check the model of a store's vectors, for callers that have no vector to search with.
+    """Check the space of a store's vectors, for callers that have no vector to search with.
 
     Raises:
         EmbedderMismatch: Another model made the store's vectors.
     """
-    model = store.info(where).model
-    if model is not None and model != space.model:
-        raise other_embedder(model, space.model)
+    stored, used = name_spaces(store.info(where), space)
+    if stored is not None and stored != used:
+        raise other_embedder(stored, used)
+
+
+def name_spaces(info: StoreInfo, space: Space) -> tuple[str | None, str]:
+    """Return the names of a store's space, if it has one, and of an embedder's; with the dimensions
+    if only these differ.
+    """
+    if info.model != space.model or info.dimension in (None, space.dimension):
+        return info.model, space.model
+    return f"{info.model} ({info.dimension} dimensions)", f"{space.model} ({space.dimension})"
 
 
 def other_space(model: str, dimension: int, space: Space) -> EmbedderMismatch:

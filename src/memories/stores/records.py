@@ -259,6 +259,7 @@ class StoreInfo(NamedTuple):
             truncated or removed, or because an older copy replaced the file.
         read_only: Whether the caller may only read it.
         compact: Whether its vectors are stored in the smaller form: see the setting `compact`.
+        dimension: The length of its vectors; None if it is unknown.
     """
 
     url: str
@@ -272,6 +273,7 @@ class StoreInfo(NamedTuple):
     missing_commits: int = 0
     read_only: bool = False
     compact: bool = False
+    dimension: int | None = None
 
 
 class Finding(NamedTuple):

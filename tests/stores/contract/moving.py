@@ -35,6 +35,7 @@ from memories.core.ids import new_id
 from memories.embedders.fake import FakeEmbedder
 from memories.errors import Conflict, EmbedderMismatch
 from memories.stores import Store
+from memories.stores.protocol import refuse_other_model
 from memories.stores.records import SEARCHED, SPEAKER, Patch, Ref, Space, TurnQuery
 from memories.stores.sqlite.store import SQLiteStore
 from memories.transfer.export import export
@@ -68,6 +69,8 @@ class Moving(Opened):
             store.matches(turns(), TurnQuery(vector[0], ["apple"], 5))
         assert everything(store, pool()) == everything(open_store(SPACE), pool())
         assert by_words(store, ["apple"]) != {}
+        with pytest.raises(EmbedderMismatch, match="fake/1"):
+            refuse_other_model(store, other, pool())
 
     def test_a_mismatch_in_the_middle_of_an_append_adds_nothing(
         self, open_store: OpenStore

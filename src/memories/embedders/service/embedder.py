@@ -197,19 +197,15 @@ class HTTPEmbedder:
 
         name, dimension = self._chosen.service.shown, self.space.dimension
         if len(answer) != count:
-            raise EmbedderError(
-                f"{name} returned {len(answer)} vectors for {count} texts; nothing was stored"
-            )
+            raise EmbedderError(f"{name} returned {len(answer)} vectors for {count} texts")
         for vector in answer:
             is_list = isinstance(vector, list)
             if not is_list or not all(type(number) in (int, float) for number in vector):
-                raise EmbedderError(
-                    f"{name} returned something other than numbers for a vector; nothing was stored"
-                )
+                raise EmbedderError(f"{name} returned something other than numbers for a vector")
             if len(vector) != dimension:
                 raise EmbedderError(
                     f"{name} returned a vector of {len(vector)} dimensions, but "
-                    f"{self.space.model} should return {dimension}; nothing was stored; "
+                    f"{self.space.model} should return {dimension}; "
                     "check EMBEDDER and EMBEDDER_DIMENSIONS"
                 )
         try:
@@ -218,9 +214,7 @@ class HTTPEmbedder:
             vectors = np.full((count, dimension), np.inf)
         largest = np.abs(vectors).max(axis=1, keepdims=True)
         if not np.isfinite(vectors).all() or not largest.all():
-            raise EmbedderError(
-                f"{name} returned a vector that is zero or not finite; nothing was stored"
-            )
+            raise EmbedderError(f"{name} returned a vector that is zero or not finite")
         vectors /= largest  # the squares of huge numbers would be infinite
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         return vectors.astype(np.float32)

@@ -445,6 +445,7 @@ class RemoteStore:
             url=self._driver.url,
             schema_version=SCHEMA if state else None,
             model=state.get("model"),
+            dimension=int(state["dimension"]) if "dimension" in state else None,
             size_bytes=None,
             without_vector_count=len(without),
             erasing=False,

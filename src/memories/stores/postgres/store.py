@@ -377,6 +377,7 @@ class PostgresStore:
             url=self._server.masked_url,
             schema_version=meta.schema or None,
             model=meta.used.model if meta.used else None,
+            dimension=meta.used.dimension if meta.used else None,
             size_bytes=int(size or 0),
             without_vector_count=without,
             erasing=bool(meta.erasing),

@@ -474,6 +474,7 @@ class SQLiteStore:
             url=f"sqlite:///{self._file.path}",
             schema_version=version or None,
             model=(space.model or None) if space else None,
+            dimension=(space.dimension or None) if space else None,
             size_bytes=self._file.size_bytes(),
             without_vector_count=without_vector,
             erasing=is_erasing,
