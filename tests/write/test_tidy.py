@@ -2,9 +2,10 @@
 proposal returns.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from memories import Memories, TurnDraft
 from memories.guard.origin import Place
 from memories.models import Memory
 from memories.stores.records import Collection, Record, Ref
-from memories.write import many, tidy
+from memories.write import forget, many, tidy
 from memories.write.tidy import _is_statement
 from tables import failures_of
 
@@ -192,6 +193,48 @@ def test_a_deletion_whose_reason_no_longer_holds_is_not_carried_out(
     assert [reviewed.is_outdated for reviewed in reviews] == [True, True]
     assert not memories.get(ficus).deleted
     assert not memories.get(port).deleted
+
+
+@pytest.mark.parametrize("kind", ["same", "contradiction", "repeated"])
+def test_what_is_forgotten_while_proposals_are_chosen_is_not_quoted(
+    memories: Memories, now: list[datetime], kind: str
+) -> None:
+    older = create(memories, "Deploys happen on Tuesdays")
+    now[0] += timedelta(days=3)
+    texts = {"same": "Deploys happen on Tuesdays", "contradiction": "Deploys happen on Thursdays"}
+    newer = create(memories, texts.get(kind, "The office plant is a ficus"))
+    if kind == "repeated":
+        for name in ("a", "b", "c"):
+            memories.add_turns(name, [TurnDraft("Please always answer in short sentences.")])
+
+    def choose(suggestions: Sequence[tidy.Suggestion]) -> Sequence[tidy.Suggestion]:
+        assert [suggestion.kind for suggestion in suggestions] == [kind]
+        if kind == "repeated":
+            memories.forget_turns("c")
+        else:
+            memories.forget({"same": newer, "contradiction": older}[kind])
+        return suggestions
+
+    assert memories.truth.tidy(choose=choose) == []
+    assert waiting(memories) == []
+
+
+def test_a_proposal_that_is_made_while_its_memory_is_forgotten_is_erased(
+    memories: Memories, now: list[datetime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(memories, "Deploys happen on Tuesdays")
+    now[0] += timedelta(days=3)
+    newer = create(memories, "Deploys happen on Thursdays")
+    find = forget.find_repeating
+
+    def find_and_tidy(*arguments: Any) -> list[Ref]:
+        refs = find(*arguments)
+        memories.truth.tidy()
+        return refs
+
+    monkeypatch.setattr(forget, "find_repeating", find_and_tidy)
+    memories.forget(newer)
+    assert waiting(memories) == []
 
 
 def test_each_kind_of_proposal_is_made(

@@ -147,7 +147,7 @@ class Session:
         self._entries, self._salt = {}, os.urandom(16)
         if self._cache is None:
             return self._entries
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
             content = json.loads(self._cache.read_bytes())
             salt, entries = bytes.fromhex(content["salt"]), dict(content["checks"])
             if all(_is_entry(entry) for entry in entries.values()):

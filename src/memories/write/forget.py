@@ -38,11 +38,10 @@ def memory(lookup: Lookup, group: str, now: datetime) -> Forgotten:
         latest = store.scan(where, limit=1, newest_first=True)
         uncorrected = leave_chains(store, latest, now)
     reinforcements = reinforcements_of(where.namespaces, group)
-    repeating = find_repeating(store, lookup.namespace, {group})
 
     def find() -> list[Ref]:
-        refs = [*store.refs(where), *store.refs(reinforcements)]
-        return [*refs, *repeating] if refs else []
+        repeating = find_repeating(store, lookup.namespace, {group})
+        return [*store.refs(where), *store.refs(reinforcements), *repeating]
 
     def count_versions(refs: Sequence[Ref]) -> int:
         return sum(ref.collection in SEARCHED and ref.group == group for ref in refs)

@@ -40,7 +40,7 @@ from memories.read.subjects import SURELY_REPLACES, reports_change
 from memories.read.turns import to_turn
 from memories.stores.logged import append_as_stamped, stamp_record
 from memories.stores.protocol import PAGE_SIZE, find_first, scan_pages
-from memories.stores.records import Candidate, Collection, Filter, Patch, Record
+from memories.stores.records import Candidate, Collection, Filter, Patch, Record, Ref
 from memories.write.change import is_pinned
 from memories.write.links import leave_chains, link_correction
 from memories.write.repetitions import find_differences, trust_rank
@@ -123,10 +123,12 @@ def propose(
         new = list(choose(new[:_MAX_CONSULTED]))
     if dry_run:
         return [(suggestion, "") for suggestion in new[:room]]
-    return [(suggestion, _store(writer, suggestion)) for suggestion in new[:room]]
+    stored = [(suggestion, _store(writer, suggestion)) for suggestion in new[:room]]
+    return [(suggestion, memory_id) for suggestion, memory_id in stored if memory_id]
 
 
 def _store(writer: Writer, suggestion: Suggestion) -> str:
+    """Store a proposal; return its id, or an empty string if what it quotes was forgotten."""
     tags = {"type": TYPE} if suggestion.action else {}
     draft = Draft(
         suggestion.text, tags, confidence=suggestion.certainty, pending=True,
@@ -139,8 +141,21 @@ def _store(writer: Writer, suggestion: Suggestion) -> str:
     vectors = embed_to_store(writer.embedder, [suggestion.text]).vectors[0]
     record = stamp_record(writer.store, record._replace(fields=fields))
     with writer.store.transaction():
+        if not _has_quoted(writer, suggestion):
+            return ""
         append_as_stamped(writer.store, [record._replace(vectors=vectors)])
     return memory_id
+
+
+def _has_quoted(writer: Writer, suggestion: Suggestion) -> bool:
+    """Return whether the memories or the turn that a suggestion quotes still exist."""
+    action, where = suggestion.action, writer.lookup.own.where()
+    if suggestion.source is not None:
+        conversation, _, index = suggestion.source.rpartition("#")
+        ref = Ref(Collection.HISTORY, writer.lookup.namespace, conversation, int(index))
+        return bool(writer.store.read([ref]))
+    ids = [action[name] for name in ("id", "corrects", "same_as") if name in action]
+    return all(find_first(writer.store, where._replace(group=name)) for name in ids)
 
 
 class Applied(NamedTuple):
