@@ -274,6 +274,7 @@ def test_only_the_holder_of_the_key_can_write_an_own_export(
         exported.replace(f'"{last["proof"]}"', "null"),
         exported.replace(f'"{last["proof"]}"', '["' + last["proof"] + '"]'),
         exported.replace(f'"{last["proof"]}"', '"\u00fc"'),
+        exported.replace(f'"{last["proof"]}"', r'"\ud800"'),
     ):
         assert forged != exported
         assert memory("import", "-", *other, stdin=forged).json["trusted"] is False

@@ -160,7 +160,7 @@ class Tally:
         if key is None:
             return False
         proof = str(shape.get("proof"))
-        return hmac.compare_digest(proof.encode(), self._proof(key).encode())
+        return hmac.compare_digest(proof.encode(errors="replace"), self._proof(key).encode())
 
     def _proof(self, key: bytes) -> str:
         """Return the HMAC-SHA256 of the hash and the number of records, for the last line."""
