@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _ENDINGS = {"sqlite": ".db", "export": ".jsonl"}
 _SIDE_FILES = ("", "-wal", "-shm", "-journal", ".db", ".db-wal", ".db-shm", ".db.lock")
+_PART = re.compile(r"(?:-wal|-shm|-journal|\.lock)$")  # after the name of a store's file
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _MAX_HEADER = 65_536
 _PIECE = 1_048_576
@@ -268,7 +269,8 @@ def backups_of(config: Config) -> tuple[str, ...]:
     backups: dict[str, None] = {}
     for folder in folders:
         for file in sorted(folder.glob("*")):
-            is_store = os.path.lexists(f"{file}.lock")
+            # Closing a part of an open store would drop this process's locks on that part.
+            is_store = os.path.lexists(_PART.sub("", str(file)) + ".lock")
             mark = read_mark(file) if file.is_file() and not is_store else None
             if mark is not None and mark.store == store:
                 backups[str(file)] = None

@@ -3,6 +3,7 @@ the store.
 """
 
 import contextlib
+import os
 import random
 import shutil
 from collections.abc import Callable
@@ -599,3 +600,27 @@ def test_a_failure_before_the_commit_of_an_erasure_is_an_ordinary_error(
     assert not isinstance(raised.value, ErasureUnfinished)
     assert memories.get(made.id).content == "the quixotrumpel"
     memories.close()
+
+
+IS_FREE = """
+import fcntl, sys
+with open(sys.argv[1], "rb+") as file:
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 128)  # held while the file is in use
+    except OSError:
+        print("in use")
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="SQLite uses POSIX locks")
+def test_looking_for_backups_drops_no_lock_of_the_open_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_python: RunPython
+) -> None:
+    """Without the lock, the next process truncates the shared memory, and this one crashes."""
+    monkeypatch.setenv("MEMORY_HOME", str(tmp_path))
+    with Memories(embedder="fake") as memories:
+        memories.create("Ann's recipe for apple pie")
+        other = memories.create("The harbor closes at nine")
+        assert run_python(IS_FREE, tmp_path / "memories.db-shm").stdout == "in use\n"
+        memories.forget(str(other.id))
+        assert run_python(IS_FREE, tmp_path / "memories.db-shm").stdout == "in use\n"
