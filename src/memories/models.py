@@ -116,6 +116,8 @@ class Memory:
         base_confidence: The writer's confidence, 0 to 1.
         created_at: When its first version was written.
         updated_at: When its latest version was written.
+        stated_at: When its text was last written or confirmed; new tags, for example, leave it
+            unchanged.
         last_reinforced_at: When it was last reinforced, if ever.
         version: The number of its latest version, which is also the number of versions.
         key: Its stable key, if it has one. Creating a memory with the same key adds a version to
@@ -158,6 +160,7 @@ class Memory:
     base_confidence: float
     created_at: datetime
     updated_at: datetime
+    stated_at: datetime
     last_reinforced_at: datetime | None
     version: int
     key: str | None

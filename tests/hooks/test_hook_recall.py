@@ -89,6 +89,18 @@ def test_the_scratchpad_puts_a_newer_memory_before_the_one_that_it_replaces(hook
     assert older not in said.partition(newer)[0]
 
 
+def test_a_memory_is_no_newer_for_a_tag_that_it_got_later(hook: Hook) -> None:
+    older, newer = "Ann owns the payments module", "Bert has taken over the payments module"
+    with Memories() as memories:
+        first = memories.create(older, created_at=datetime.now(UTC) - timedelta(days=1))
+        memories.create(newer, force=True)
+        assert first.id is not None
+        memories.update(first.id, tags={"area": "shop"})
+    said = hook("user-prompt", {"prompt": "who owns the payments module?"}).context
+    assert newer in said
+    assert older not in said.partition(newer)[0]
+
+
 @pytest.mark.usefixtures("deploys")
 def test_empty_inserted_and_unknown_prompts_recall_nothing(hook: Hook) -> None:
     for prompt in (

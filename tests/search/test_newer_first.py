@@ -32,6 +32,18 @@ def test_the_newer_of_two_memories_about_a_subject_comes_first(memories: Memorie
     assert contents(memories) == [NEW, OLD]
 
 
+@pytest.mark.parametrize("change", ["tag", "reinforce"])
+def test_a_memory_is_no_newer_for_a_tag_or_a_reinforcement(memories: Memories, change: str) -> None:
+    old = memories.create(OLD, decay="reinforceable")
+    memories.create(NEW)
+    assert old.id is not None
+    if change == "tag":
+        memories.update(old.id, tags={"area": "databases"})
+    else:
+        memories.reinforce(old.id)
+    assert contents(memories) == [NEW, OLD]
+
+
 def test_the_newer_memory_takes_the_only_place(memories: Memories) -> None:
     memories.create(OLD)
     memories.create(NEW)

@@ -160,7 +160,7 @@ def _lines(
     for record in records:
         if isinstance(record, Memory):
             name = names[record.id]
-            head = _head(record.updated_at, now, _writer(record), _marks(record))
+            head = _head(record.stated_at, now, _writer(record), _marks(record))
         else:
             name = f"{record.conversation_id}#{record.index}"
             marks = ["suspicious"] if record.suspicious else []

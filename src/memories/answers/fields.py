@@ -251,7 +251,9 @@ HIT = (
     Field("similarity", "number?", "The cosine similarity of its embedding and the query's."),
     Field("calibrated", "number", "The similarity on a scale that all embedders share.", None),
     Field("score", "number", "The ranking score, 0 to 1, comparable only within one search."),
-    Field("date", "time", "When it was said, or last written.", read=_read_zoned("date")),
+    Field(
+        "date", "time", "When it was said, or last written or confirmed.", read=_read_zoned("date")
+    ),
 )
 KIND = Field("kind", "text", "`memory` or `turn`.")
 # The result of a create, without the memory.

@@ -309,8 +309,8 @@ def memory_document(hit: Hit) -> Document:
 
 
 def _format_time(memory: Memory) -> str:
-    """Return the time a memory was written, in its writer's zone, or in UTC if changed since."""
-    written_at, tag = to_iso(memory.updated_at), memory.tags.get(_TS)
+    """Return the time a memory was stated, in its writer's zone, or in UTC if changed since."""
+    written_at, tag = to_iso(memory.stated_at), memory.tags.get(_TS)
     if not tag:
         return written_at
     try:

@@ -592,7 +592,7 @@ def _score_replacement(newer: Rated, older: Rated, space: "Space | None") -> flo
     new, old = newer.memory, older.memory
     is_beside = new.namespace == old.namespace
     is_beside = is_beside and new.tags.get("project") == old.tags.get("project")
-    is_later = newer.hit.date > older.hit.date and new.corrected_by is None
+    is_later = new.stated_at > old.stated_at and new.corrected_by is None
     if not is_beside or not is_later:
         return 0.0
     similarity = None

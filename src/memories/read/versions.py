@@ -261,6 +261,7 @@ def to_memory(latest: Record, now: datetime, half_life_hours: float) -> Memory:
         base_confidence=base_confidence(latest),
         created_at=first_written_at(latest),
         updated_at=latest.created_at,
+        stated_at=stated_at(latest),
         last_reinforced_at=last_reinforced_at(latest, now),
         version=latest.ref.position,
         key=plain_key(latest.key),
@@ -471,9 +472,7 @@ def aging_from(record: Record, now: datetime) -> datetime:
 
 
 def stated_at(record: Record) -> datetime:
-    """Return the time at which a version's text was written or confirmed; new tags, for example,
-    leave it unchanged.
-    """
+    """Return the time at which a version's text was last written or confirmed."""
     return time_of(record.fields, "aging_from") or record.created_at
 
 

@@ -98,9 +98,9 @@ class Hit:
 
     @property
     def date(self) -> datetime:
-        """When the turn was said, or the memory last written."""
+        """When the turn was said, or the memory's text was last written or confirmed."""
         if isinstance(self.found, Memory):
-            return self.found.updated_at
+            return self.found.stated_at
         return self.found.created_at
 
     @property

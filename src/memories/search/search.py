@@ -21,7 +21,7 @@ from memories.guard import validate
 from memories.languages.text import query_terms, stop_terms
 from memories.read.lookup import Lookup, apply_filters, only_pending, with_global
 from memories.read.subjects import score_precedence
-from memories.read.versions import has_expired, is_corrected
+from memories.read.versions import has_expired, is_corrected, stated_at
 from memories.search import noise
 from memories.search.candidates import Gathered, Query, gather_standalone
 from memories.search.filters import FILTERS, SearchFilters
@@ -404,16 +404,15 @@ def put_newer_first(
     if len(best) < 2:
         return list(ranking)
     records = [gathered.candidates[ranked.row].record for ranked in best]
-    ages = [ranked.features.age_days for ranked in best]
     vectors: Mapping[Ref, NDArray[np.float32]] = {}
     if query.embedder is not None:
         vectors = store.vectors([record.ref for record in records])
     ordered = list(ranking)
-    # Both are indexes into `best`. Each pair comes in both orders; the ages leave at most one.
+    # Both are indexes into `best`. Each pair comes in both orders; the times leave at most one.
     for old, new in permutations(range(len(best)), 2):
         is_below = ordered.index(best[new]) > ordered.index(best[old])
         is_strong = best[new].score >= NEWER_SHARE * best[old].score
-        if not is_below or not is_strong or ages[new] >= ages[old]:
+        if not is_below or not is_strong:
             continue
         if _may_replace(query, records[new], records[old], vectors):
             ordered.remove(best[new])
@@ -439,6 +438,8 @@ def _is_examined(ranked: Ranked, gathered: Gathered) -> bool:
 def _may_replace(
     query: Query, newer: Record, older: Record, vectors: Mapping[Ref, "NDArray[np.float32]"]
 ) -> bool:
+    if stated_at(newer) <= stated_at(older):
+        return False
     if newer.ref.namespace != older.ref.namespace or has_expired(newer, query.judged_at):
         return False
     if is_corrected(newer, query.judged_at):

@@ -432,6 +432,22 @@ def test_a_backup_without_a_log_begins_its_own_history(
     assert after[0] != before[0]
 
 
+def test_a_transaction_without_changes_leaves_a_restored_backup_as_it_is(path: Path) -> None:
+    fill(path, "a", "b")
+    backup = path.with_name("backup.db")
+    shutil.copy(path, backup)
+    mark(backup)
+    fill(path, "c", "d", "e")
+    shutil.copy(backup, path)
+    store = SQLiteStore(path, SPACE)
+    with store.transaction():
+        assert names(store) == ["a", "b"]
+    assert store.info(pool()).missing_commits == 0
+    store.append([record("f")])
+    assert names(store) == ["a", "b", "f"]
+    store.close()
+
+
 def marker(path: Path) -> tuple[str, str]:
     """Return the id of a closed store, and how many commits it has had."""
     db = apsw.Connection(str(path))

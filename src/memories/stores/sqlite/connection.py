@@ -128,6 +128,8 @@ class SQLiteFile:
                     has_changed = connection.total_changes() != changes
                     if has_changed:
                         engine.set_state(connection, marker)
+                        # A restored backup that was written to is a store of its own.
+                        connection.execute("DELETE FROM meta WHERE name = 'backup'")
                     connection.execute("COMMIT")
                 except BaseException:
                     self._undo(connection, "ROLLBACK")
@@ -536,8 +538,6 @@ class SQLiteFile:
         if missing:
             raise CommitsMissing(loss_message(self.path, missing))
         marker, is_restored = engine.state(connection)
-        if is_restored:
-            connection.execute("DELETE FROM meta WHERE name = 'backup'")
         return next_marker(marker, forked=is_restored)
 
     def _note_commit(self, side: int, marker: Marker) -> None:
