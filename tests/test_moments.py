@@ -79,7 +79,7 @@ def test_events_since_their_own_time_include_them(home: Path) -> None:
 
 
 def test_a_day_includes_its_first_and_its_last_millisecond(tmp_path: Path) -> None:
-    first, last = parse_time("2026-06-01", T), parse_time("2026-06-01", T, end_of_day=True)
+    first, last = parse_time("2026-06-01"), parse_time("2026-06-01", end_of_day=True)
     times = {"Oslo": first - MILLISECOND, "Rome": first, "Lima": last, "Bern": last + MILLISECOND}
     now = T
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none", clock=lambda: now) as memories:

@@ -69,8 +69,9 @@ def test_a_span_until_expiry_counts_from_now(memory: Command) -> None:
 
 
 def test_an_expiry_may_be_written_in_words(memory: Command) -> None:
-    made = memory("tokens", "create", "x", "--allow", "bob", "--expires", "tomorrow").json
-    assert made["expires_at"] > made["created_at"]
+    for name, words in (("x", "tomorrow"), ("w", "friday"), ("z", "2 weeks")):
+        made = memory("tokens", "create", name, "--allow", "bob", "--expires", words).json
+        assert made["expires_at"] > made["created_at"]
     passed = memory("tokens", "create", "y", "--allow", "bob", "--expires", "yesterday")
     assert (passed.code, "is in the past" in passed.err) == (2, True)
 

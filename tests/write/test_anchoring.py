@@ -18,6 +18,8 @@ def test_a_confirmation_is_due_after_a_span_of_days() -> None:
         (" ", 0),
         (0, 0),
         ("0d", 0),
+        ("90 days", 90),
+        ("a week", 7),
         ("1d", 1),
         (" 12w ", 84),
         ("3 mo", 90),
@@ -42,6 +44,7 @@ def test_a_memory_is_valid_until_the_end_of_a_day_or_for_a_span() -> None:
         ("", NOW, ""),
         (" ", NOW, ""),
         ("90d", NOW, NOW + timedelta(days=90)),
+        ("in 7 days", NOW, NOW + timedelta(days=7)),
         (" 2w ", NOW, NOW + timedelta(days=14)),
         ("12h", NOW, NOW + timedelta(hours=12)),
         ("30 min", NOW, NOW + timedelta(minutes=30)),
@@ -51,6 +54,8 @@ def test_a_memory_is_valid_until_the_end_of_a_day_or_for_a_span() -> None:
         ("2026-06-01T10:00Z", NOW, datetime(2026, 6, 1, 10, tzinfo=UTC)),
     ]
     assert failures_of(rows, parse_valid_until) == []
+    friday = parse_valid_until("friday", datetime(2026, 5, 4, 12, tzinfo=UTC))
+    assert isinstance(friday, datetime) and friday.astimezone().strftime("%F %H") == "2026-05-08 23"
     assert parse_valid_until("2026-06-01", NOW) > datetime(2026, 6, 1, 23, 59, tzinfo=UTC)
     for text in ("soon", "99999y"):
         with pytest.raises(InvalidInput, match=f'"{text}"; use .* a span from now, such as 90d'):

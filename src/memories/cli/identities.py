@@ -1,7 +1,6 @@
 """Commands for namespaces, projects and server tokens: namespaces, move, projects, tokens."""
 
 import contextlib
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -404,8 +403,6 @@ def _parse_project(name: str) -> str:
 
 # --- tokens ---
 
-# `parse_span` reads these spans as times in the past.
-_SPAN = re.compile(r"\d{1,6}\s*(h|d|w|mo|y)")
 _format_settings = with_settings(format_option)
 
 
@@ -450,9 +447,7 @@ def create(config: "Config", name: str, allow: Sequence[str], expires: str | Non
     expires_at = None
     if expires is not None:
         now = datetime.now(UTC)
-        expires_at, _ = parse_span(expires, now)
-        if _SPAN.fullmatch(expires.strip()):  # 30d, for example, means 30 days from now
-            expires_at = now + (now - expires_at)
+        expires_at, _ = parse_span(expires, now, is_ahead=True)
     begin_change()
     secret, token = register.create(config.home, name, grants, expires_at)
     record_change(

@@ -10,25 +10,16 @@ from memories.models import Moment
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _DATE_ONLY = re.compile(r"\d{4}-?\d{2}-?\d{2}|\d{4}-?W\d{2}(?P<weekday>-?\d)?")
-_AGO = re.compile(r"(\d{1,6})\s*(m|min|h|d|w|mo|y)(?:\s+ago)?")
-_IN_WORDS = re.compile(r"(\d{1,6}|an?)\s+(minute|hour|day|week|month|year)s?\s+ago", re.IGNORECASE)
-_WORD_UNITS = {
-    "minute": timedelta(minutes=1),
-    "hour": timedelta(hours=1),
-    "day": timedelta(days=1),
-    "week": timedelta(weeks=1),
-    "month": timedelta(days=30),
-    "year": timedelta(days=365),
+_LENGTH = re.compile(r"(\d{1,6}|an?(?=\s))\s*([A-Za-z]+)")
+_UNIT_NAMES = {
+    "m min minute minutes": timedelta(minutes=1),
+    "h hour hours": timedelta(hours=1),
+    "d day days": timedelta(days=1),
+    "w week weeks": timedelta(weeks=1),
+    "mo month months": timedelta(days=30),
+    "y year years": timedelta(days=365),
 }
-_AGO_UNITS = {
-    "m": _WORD_UNITS["minute"],
-    "min": _WORD_UNITS["minute"],
-    "h": _WORD_UNITS["hour"],
-    "d": _WORD_UNITS["day"],
-    "w": _WORD_UNITS["week"],
-    "mo": _WORD_UNITS["month"],
-    "y": _WORD_UNITS["year"],
-}
+_UNITS = {name: length for names, length in _UNIT_NAMES.items() for name in names.split()}
 _AGES = (
     (31_557_600, "year"),
     (2_629_800, "month"),
@@ -83,42 +74,50 @@ def to_stored_time(moment: object, name: str) -> datetime:
         ) from None
 
 
-def parse_time(text: str, now: datetime, *, end_of_day: bool = False) -> datetime:
-    """Read a time: `2024-05-31`, ISO 8601, or how long ago (`30m`, `12h`, `7d`, `2w`, `3mo`, `1y`).
+def parse_time(text: str, *, end_of_day: bool = False) -> datetime:
+    """Read a date or an ISO 8601 time.
 
     Args:
         text: The text. Without a time zone it is local time.
-        now: The time from which "ago" counts back.
         end_of_day: A day or week means its last millisecond instead of its first.
 
     Returns:
         An aware UTC time.
 
     Raises:
-        InvalidInput: The text isn't a time, or is not in the years 1 to 9999.
+        ValueError: The text isn't a time.
+        OverflowError: The time is not in the years 1 to 9999.
     """
-    text = text.strip()
-    ago = _AGO.fullmatch(text)
-    try:
-        if ago:
-            return now - int(ago[1]) * _AGO_UNITS[ago[2]]
-        moment = datetime.fromisoformat(text)
-        date = _DATE_ONLY.fullmatch(text)
-        if date and end_of_day:
-            is_week = "W" in text and date["weekday"] is None
-            moment += timedelta(days=7 if is_week else 1, milliseconds=-1)
-        return moment.astimezone(UTC)
-    except (ValueError, OverflowError):
-        raise _not_a_time(text) from None
+    moment = datetime.fromisoformat(text)
+    date = _DATE_ONLY.fullmatch(text)
+    if date and end_of_day:
+        is_week = "W" in text and date["weekday"] is None
+        moment += timedelta(days=7 if is_week else 1, milliseconds=-1)
+    return moment.astimezone(UTC)
 
 
-def parse_span(text: str, now: datetime) -> tuple[datetime, datetime]:
-    """Read a time as people write it in a filter: in words, or in a form that `parse_time` reads.
+def parse_length(text: str) -> timedelta | None:
+    """Read a length of time: `30m`, `12h`, `7d`, `2 weeks`, `3mo`, `1y`; None for other texts."""
+    match = _LENGTH.fullmatch(text.strip())
+    if match is None:
+        return None
+    count, unit = match.groups()
+    if len(unit) > 3:
+        unit = unit.lower()  # but `3M` may mean months
+    length = _UNITS.get(unit)
+    if length is None:
+        return None
+    return length * (int(count) if count.isdigit() else 1)
+
+
+def parse_span(text: str, now: datetime, *, is_ahead: bool = False) -> tuple[datetime, datetime]:
+    """Read a time as people write it: in words, as a length, or in a form of `parse_time`.
 
     Args:
-        text: The text: `2024-05-31`, `7d`, `last week`, `yesterday`, `3 May`, `2 hours ago`. Days
-            are in local time.
-        now: The time from which "ago" counts back.
+        text: The text: `2024-05-31`, `7d`, `last week`, `yesterday`, `3 May`, `2 hours ago`, `now`.
+            Days are in local time.
+        now: The time from which words and lengths count.
+        is_ahead: Whether `7d`, `friday` and `3 May` are in the future, unless they say otherwise.
 
     Returns:
         The first and the last millisecond as aware UTC times; they differ for a day or a week.
@@ -126,32 +125,43 @@ def parse_span(text: str, now: datetime) -> tuple[datetime, datetime]:
     Raises:
         InvalidInput: The text isn't a time, or is not in the years 1 to 9999.
     """
-    ago = _IN_WORDS.fullmatch(text.strip())
-    if ago:
-        count = 1
-        if ago[1].isdigit():
-            count = int(ago[1])
-        try:
-            moment = now - count * _WORD_UNITS[ago[2].lower()]
-        except OverflowError:
-            raise _not_a_time(text) from None
-        return moment, moment
+    text = text.strip()
     try:
-        return parse_time(text, now), parse_time(text, now, end_of_day=True)
-    except InvalidInput:
+        moment = _count_from(text, now, is_ahead=is_ahead)
+        if moment is not None:
+            return moment, moment
+        return parse_time(text), parse_time(text, end_of_day=True)
+    except OverflowError:
+        days = None
+    except ValueError:
         from memories.languages import dates  # not needed by most commands
 
-        days = dates.span(text, now.astimezone())
-        if days is None:
-            raise
-        return parse_time(f"{days[0]}", now), parse_time(f"{days[1]}", now, end_of_day=True)
+        days = dates.span(text, now.astimezone(), is_ahead=is_ahead)
+    if days is None:
+        form = "how long ago, such as 7d"
+        if is_ahead:
+            form = "a span from now, such as 90d"
+        raise InvalidInput(
+            f'not a date or time: "{shown(text)}"; use 2024-05-31, an ISO 8601 time, or {form}'
+        )
+    return parse_time(f"{days[0]}"), parse_time(f"{days[1]}", end_of_day=True)
 
 
-def _not_a_time(text: str) -> InvalidInput:
-    return InvalidInput(
-        f'not a date or time: "{shown(text)}"; use 2024-05-31, an ISO 8601 time, or how long ago, '
-        "such as 7d"
-    )
+def _count_from(text: str, now: datetime, *, is_ahead: bool) -> datetime | None:
+    """Return `now`, or the time that is a length of time from it; None for other texts."""
+    lower = text.lower()
+    if lower == "now":
+        return now
+    if lower.endswith(" ago"):
+        text, is_ahead = text[:-4], False
+    elif lower.startswith("in "):
+        text, is_ahead = text[3:], True
+    elif lower.endswith(" from now"):
+        text, is_ahead = text[:-9], True
+    length = parse_length(text)
+    if length is None:
+        return None
+    return now + length if is_ahead else now - length
 
 
 def mixes_zones(one: str, other: str) -> bool:

@@ -222,8 +222,7 @@ def _change(home: Path) -> Iterator[list[Token]]:
 
 
 def _parse(row: Mapping[str, Any]) -> Token:
-    now = datetime.now(UTC)
-    times = [row[name] and parse_time(row[name], now) for name in _TIMES]
+    times = [row[name] and parse_time(row[name]) for name in _TIMES]
     grants = {str(name): str(level) for name, level in row["namespaces"].items()}
     if not all(level in LEVELS for level in grants.values()):
         raise ValueError(f"token {row['id']} has an unknown level")

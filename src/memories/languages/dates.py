@@ -62,10 +62,12 @@ class _Context(NamedTuple):
     Attributes:
         today: The day from which relative dates are counted.
         years: The years that a date without a year may mean.
+        is_ahead: Whether "friday" is the next one, and "this week" lasts until Sunday.
     """
 
     today: date
     years: Sequence[int]
+    is_ahead: bool = False
 
 
 Reader = Callable[[re.Match[str], _Context], Iterator[Span]]
@@ -94,20 +96,21 @@ def spans(text: str, now: datetime, years: Sequence[int]) -> list[Span]:
     return result
 
 
-def span(text: str, now: datetime) -> Span | None:
+def span(text: str, now: datetime, *, is_ahead: bool = False) -> Span | None:
     """Return the days of a text such as "last week", "yesterday" or "3 May"; None for other texts.
 
     Args:
         text: A date and nothing else.
         now: When it was written. A date without a year means the latest one that has begun.
+        is_ahead: A date without a year means the next one instead, and so does a weekday.
     """
     if len(text) > _LONGEST:
         return None
-    if span_in_english := _span(text, now):
+    if span_in_english := _span(text, now, is_ahead):
         return span_in_english
     from memories.languages.days import single_day
 
-    return _span(single_day(text), now)
+    return _span(single_day(text), now, is_ahead)
 
 
 def _in_english(text: str) -> str:
@@ -119,17 +122,19 @@ def _in_english(text: str) -> str:
     return in_english(text)
 
 
-def _span(text: str, now: datetime) -> Span | None:
+def _span(text: str, now: datetime, is_ahead: bool) -> Span | None:
     today = now.date()
-    context = _Context(today, range(today.year, today.year - _LEAP_YEARS, -1))
+    step = 1 if is_ahead else -1
+    years = range(today.year, today.year + step * _LEAP_YEARS, step)
+    context = _Context(today, years, is_ahead)
     title = " ".join(text.split()).title()  # with a capital, "May" is a month
     for phrase in (title, f"On {title}"):  # a bare weekday or month is found only after "On"
         for pattern, read in _patterns():
             match = pattern.fullmatch(phrase)
             candidates = list(read(match, context)) if match else []
-            for candidate in candidates:
-                if candidate[0] <= today:
-                    return candidate
+            for first, last in candidates:
+                if (last >= today) if is_ahead else (first <= today):
+                    return first, last
             if candidates:
                 return candidates[0]
     return None
@@ -313,11 +318,17 @@ def _read_this(match: re.Match[str], context: _Context) -> Iterator[Span]:
         "month": today.replace(day=1),
         "year": today.replace(month=1, day=1),
     }
-    yield starts[match[1].lower()], today
+    last = today
+    if context.is_ahead:
+        last = _days_before(next(_read_next(match, context))[0], 1)
+    yield starts[match[1].lower()], last
 
 
 def _read_weekday(match: re.Match[str], context: _Context) -> Iterator[Span]:
-    """Read a weekday: the last one before today."""
+    """Read a weekday: the last one before today, or the first one after it."""
+    if context.is_ahead and match[0].lower().startswith("on"):
+        yield from _read_next(match, context)
+        return
     days = (context.today.weekday() - _WEEKDAYS[match[1].lower()] - 1) % 7 + 1
     day = _days_before(context.today, days)
     yield day, day

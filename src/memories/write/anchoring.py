@@ -1,12 +1,11 @@
 """Sets the anchors of memories: those given by the writer, otherwise those found in the text."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from memories.core.times import parse_time, to_moment
+from memories.core.times import parse_length, parse_span, to_moment
 from memories.errors import InvalidInput
 from memories.guard import validate
 from memories.guard.origin import tags_of
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from memories.stores.records import Record
 
 MAX_RECHECK_DAYS = 36_500
-_SPAN = re.compile(r"(\d{1,5})\s*(d|w|mo|y)")
-_DAYS = {"d": 1, "w": 7, "mo": 30, "y": 365}
 
 
 class Anchoring(NamedTuple):
@@ -176,18 +173,9 @@ def parse_valid_until(moment: Moment | None, now: datetime) -> Moment | None:
     """
     if not isinstance(moment, str):
         return to_moment(moment, now)
-    text = moment.strip()
-    if not text:
+    if not moment.strip():
         return ""
-    try:
-        if re.fullmatch(r"\d{1,6}\s*(?:m|min|h|d|w|mo|y)", text):
-            return now + (now - parse_time(text, now))
-        return to_moment(text, now, end_of_day=True)
-    except (InvalidInput, OverflowError):
-        raise InvalidInput(
-            f'not a date or time: "{validate.shown(text)}"; use 2024-05-31, an ISO 8601 time, or '
-            "a span from now, such as 90d"
-        ) from None
+    return parse_span(moment, now, is_ahead=True)[1]
 
 
 def parse_recheck(span: str | int | None) -> int | None:
@@ -207,10 +195,10 @@ def parse_recheck(span: str | int | None) -> int | None:
     elif isinstance(span, str) and not span.strip():
         days = 0
     else:
-        match = _SPAN.fullmatch(str(span).strip())
+        length = parse_length(str(span))
         days = -1
-        if match:
-            days = int(match[1]) * _DAYS[match[2]]
+        if length is not None and not length.seconds:
+            days = length.days
     if not 0 <= days <= MAX_RECHECK_DAYS:
         shown = validate.shown(str(span))
         raise InvalidInput(
