@@ -1,5 +1,6 @@
 """The redactor removes secrets from texts and leaves everything else."""
 
+import base64
 import itertools
 import random
 import re
@@ -140,6 +141,23 @@ def test_what_stands_around_a_secret_stays() -> None:
         redact("postgresql://ann:Xk4mzQ9v@db.example/app").text
         == "postgresql://ann:[redacted:url_password]@db.example/app"
     )
+
+
+def test_base64_is_not_a_token_because_a_part_of_it_looks_like_one() -> None:
+    rng = random.Random(5)
+    blobs = [base64.urlsafe_b64encode(rng.randbytes(600)).decode().rstrip("=") for _ in range(400)]
+    assert [blob for blob in blobs if "token" in redact(blob).kinds] == []
+    part = corpus.text(rng, 30)
+    assert redact(f"x Yh7-acme_{part}").kinds == ()
+    assert redact(f"the token acme_{part}-prod.").text == "the token [redacted:token]."
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["License keys are Ed25519-signed", "the api key is X25519-wrapped", "API keys: ed25519"],
+)
+def test_the_name_of_an_algorithm_is_not_a_key(text: str) -> None:
+    assert redact(text).text == text
 
 
 DISGUISES = {

@@ -355,7 +355,12 @@ LONG: tuple[Rule, ...] = (
         rf"(?P<s>[MNO]{_STARTED}{WORD}{{23,27}}\.{WORD}{{6}}\.{WORD}{{27,40}})",
         locate_varied,
     ),
-    Rule("token", (), rf"(?P<s>{ALNUM}(?<=[_-].){ALNUM}{{27,199}}){END}", locate_unknown_token),
+    Rule(
+        "token",
+        (),
+        rf"(?P<s>{ALNUM}(?<=[_-].){ALNUM}{{27,199}})(?:[_-]{WORD}{{0,99}})?(?!{WORD})",
+        locate_unknown_token,
+    ),
 )
 NUMBERS: tuple[Rule, ...] = (
     Rule(

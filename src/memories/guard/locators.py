@@ -16,7 +16,7 @@ _NEXT_PARAMETER = (
     r"[;&,](?=[A-Za-z_][\w .-]{0,40}=)|(?:&(?:amp|quot|lt|gt);|\\[nrt\"']|%26|\\u0026)"
 )
 _ID_PREFIX = (
-    r"(?:^|[^A-Za-z0-9_+/]|\\[nrt]|[0-9;]m)"
+    r"(?:^|[^A-Za-z0-9_+/-]|\\[nrt]|[0-9;]m)"
     r"((?:[a-z][a-z0-9]{1,15})(?:[_-][a-z0-9]{1,12}){0,3}[_-])$"
 )
 # Prefixes of ids that look like tokens but are public.
@@ -165,9 +165,9 @@ def locate_aws_secret(match: Match[str]) -> Span | None:
 
 def locate_unknown_token(match: Match[str]) -> Span | None:
     """Locate a token with a prefix unknown to the rules, unless it is a public id, which has the
-    same form.
+    same form, or a part of longer base64.
     """
-    start, end = match.span("s")
+    start = match.start("s")
     prefix = re.search(_ID_PREFIX, match.string[max(0, start - 60) : start])
     if prefix is None:
         return None
@@ -176,7 +176,7 @@ def locate_unknown_token(match: Match[str]) -> Span | None:
             return None
     if _PUBLIC_PREFIXES & set(re.split(r"[_-]", prefix[1])) or not values.is_random(match["s"]):
         return None
-    return start - len(prefix[1]), end
+    return start - len(prefix[1]), match.end()
 
 
 def locate_card(match: Match[str]) -> Span | None:
