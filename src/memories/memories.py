@@ -873,25 +873,22 @@ class Memories:
         self._count_access([latest])
         return self.judge([self._memory(latest)])[0]
 
-    def id_of_key(self, key: str, *, project: str | None = None) -> str:
+    def id_of_key(self, key: str, *, project: str | Sequence[str] | None = None) -> str:
         """Return the id of the memory with a key.
 
         Args:
             key: The key, such as `user/editor`.
-            project: The memory's project, since each project has its own keys. By default, first
-                your current project is searched, and then the memories without a project.
+            project: The memory's project, or its names in the order in which to search them, since
+                each project has its own keys. By default, first your current project is searched,
+                and then the memories without a project.
 
         Raises:
             NotFound: No readable memory has the key. Your own namespace takes precedence over
                 `shared`.
         """
         place = None if project is not None else self._place()
-        if place is not None:
-            with contextlib.suppress(NotFound):  # not in this project: search outside projects
-                return self._raw_lookup.id_of_key(key, place.project)
-        if project is not None:
-            project = validate.text_of(project, "project")
-        return self._raw_lookup.id_of_key(key, *(self._raw_lookup.names_of_project(project) or ()))
+        names = (place.project, None) if place else self._raw_lookup.names_of_project(project)
+        return self._raw_lookup.id_of_key(key, names or (None,), self.config)
 
     def short_ids(self, ids: Sequence[str]) -> dict[str, str]:
         """Return the shortest unambiguous prefix of each id, at least 8 characters long."""

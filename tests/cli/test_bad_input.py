@@ -262,7 +262,7 @@ TABLE = [
     library("30", lambda found: found.list(project=5), "project is of type int"),  # type: ignore[arg-type]
     library("30", lambda found: found.list(project={"a": "b"}), "project is of type dict"),  # type: ignore[arg-type]
     library("30", lambda found: found.id_of_key("k", project=5), "project is of type int"),  # type: ignore[arg-type]
-    library("30", lambda found: found.id_of_key("k", project=["a", "b"]), "project is of type"),  # type: ignore[arg-type]
+    library("30", lambda found: found.id_of_key("k", project=["a", 5]), "project"),  # type: ignore[arg-type]
     library("30", lambda found: found.move(UNKNOWN, "bob"), "move takes a list of ids"),
     library("30", lambda found: found.move(None, "bob"), "move takes a list of ids"),  # type: ignore[arg-type]
     library("30", lambda found: found.list(sort=[]), '"[]" is not an order'),  # type: ignore[arg-type]

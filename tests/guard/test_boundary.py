@@ -21,7 +21,7 @@ from memories import __main__ as front_door
 from memories.config import load_config
 from memories.context.gateway import MemoryGateway
 from memories.context.memory import AgentMemory
-from memories.errors import ConfigError
+from memories.errors import ConfigError, NotFound
 from memories.guard.origin import Place
 
 
@@ -191,6 +191,10 @@ def test_one_key_is_one_memory_although_it_held_a_secret(memories: Memories) -> 
     assert made[0] and made[1] and made[2]
     assert made[0].id == made[1].id != made[2].id
     assert made[1].version == 2
+    assert memories.id_of_key(f"k/{one}") == made[0].id
+    with pytest.raises(NotFound) as refused:
+        memories.id_of_key(one)
+    assert one not in str(refused.value)
 
 
 def test_a_message_id_counts_once_although_it_held_a_secret(memories: Memories) -> None:

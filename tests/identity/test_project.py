@@ -709,5 +709,6 @@ def test_a_key_belongs_to_the_current_project_unless_another_is_named(
         here = Place("shop", "main")
         assert memories.id_of_key("deploy/day") == ids["shop"]
         assert memories.id_of_key("deploy/day", project="bank") == ids["bank"]
+        assert memories.id_of_key("deploy/day", project=["garden", "bank"]) == ids["bank"]
         here = Place("garden", "main")
         assert memories.id_of_key("deploy/day") == ids[None]

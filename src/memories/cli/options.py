@@ -15,7 +15,7 @@ from memories.cli.app import TagOption, completing, option, parse_project
 from memories.cli.output import FORMATS, configure, note, report_damage, set_format, unwatch, watch
 from memories.core.events import noting
 from memories.core.urls import local_path
-from memories.errors import InvalidInput, NotFound
+from memories.errors import InvalidInput
 from memories.guard.validate import MAX_CONTENT_BYTES, MAX_LIMIT
 from memories.search.filters import FILTERS, Parameter
 
@@ -223,7 +223,7 @@ def select(
     if key is not None:
         if arguments:
             raise InvalidInput("ID and --key can't be combined; give one of them")
-        return Selection([_id_of_key(memories, key, projects)], is_list=False)
+        return Selection([memories.id_of_key(key, project=projects or None)], is_list=False)
     if projects:
         raise InvalidInput("--project requires --key here, since each project has its own keys")
     if not arguments:
@@ -235,16 +235,6 @@ def select(
         raise InvalidInput("standard input contains no ids; write one per line")
     is_list = len(arguments) > 1 or "-" in arguments
     return Selection(list(dict.fromkeys(ids)), is_list)
-
-
-def _id_of_key(memories: "Memories", key: str, projects: Sequence[str]) -> str:
-    """Return the id of the memory with a key, trying the names of the project in order."""
-    if not projects:
-        return memories.id_of_key(key)
-    for name in projects[:-1]:
-        with contextlib.suppress(NotFound):
-            return memories.id_of_key(key, project=name)
-    return memories.id_of_key(key, project=projects[-1])
 
 
 def read_ids() -> list[str]:

@@ -277,14 +277,15 @@ class Lookup(NamedTuple):
             return None
         return records[0]
 
-    def id_of_key(self, key: str, project: str | None = None) -> str:
+    def id_of_key(self, key: str, projects: Sequence[str | None], config: Config) -> str:
         """Return the id of the memory with a key; the caller's own namespace takes precedence over
         `shared`.
 
         Args:
             key: The key.
-            project: The project that the memory belongs to. A global memory that is outside
-                projects matches too.
+            projects: The projects to search, in order; None for the memories outside projects. A
+                global memory that is outside projects matches too.
+            config: The settings; a key that they call a secret was stored in redacted form.
 
         Raises:
             NotFound: No memory has the key; the message names projects in which a memory has it. Or
@@ -294,21 +295,30 @@ class Lookup(NamedTuple):
             StoreDamaged: The memory with the key is damaged.
         """
         key = validate.key(key)
+        for project in projects:
+            record = self._find_in_project(key, project)
+            if record is not None:
+                self._refuse_hidden(record.ref, key)
+                return record.ref.group
+        stored_key = config.redactor().name(key, "key").text
+        if stored_key != key:
+            return self.id_of_key(stored_key, projects, config)
+        raise NotFound(
+            f'Memory not found: none has the key "{key}"{self._describe_places(key, projects[-1])}'
+        )
+
+    def _find_in_project(self, key: str, project: str | None) -> Record | None:
+        """Return the latest version of the memory with a key in a project, or outside projects."""
         tags = {} if project is None else validate.tags({"project": project})
         for namespace in self.readable:
             lookup = self._replace(namespace=namespace)
             record = lookup.find_by_key(scoped_key(key, tags))
-            if record is None and tags:
-                outside = lookup.find_by_key(key)
-                record = None
-                if outside is not None and is_global(outside):
-                    record = outside
             if record is not None:
-                self._refuse_hidden(record.ref, key)
-                return record.ref.group
-        raise NotFound(
-            f'Memory not found: none has the key "{key}"{self._describe_places(key, project)}'
-        )
+                return record
+            outside = lookup.find_by_key(key) if tags else None
+            if outside is not None and is_global(outside):
+                return outside
+        return None
 
     def names_of_project(self, project: str | Sequence[str] | None) -> Sequence[str] | None:
         """Return all names of the project that a caller gave; see `complete_project`."""
