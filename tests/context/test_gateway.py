@@ -291,6 +291,17 @@ def test_recall_filters_by_confidence_and_conversation(gateway: MemoryGateway) -
     assert len(gateway.recall_memory("bees", 1, 0.0)) == 1
 
 
+def test_a_correction_that_stands_in_for_a_hit_must_be_confident_enough_too(
+    gateway: MemoryGateway,
+) -> None:
+    remember(gateway, "Deploys happen on Tuesdays", 0.9)
+    remember(gateway, "Deploys happen on Thursdays", 0.4)
+    assert gateway.recall_memory("when do deploys happen?", 8, 0.7) == []
+    assert [
+        found["text"] for found in gateway.recall_memory("when do deploys happen?", 8, 0.3)
+    ] == ["Deploys happen on Thursdays"]
+
+
 def test_a_repetition_with_higher_confidence_raises_the_memorys_confidence(
     gateway: MemoryGateway,
 ) -> None:

@@ -164,7 +164,8 @@ class EngineBackend:
                 latest: dict[str, Hit] = {}
                 for hit in hits:
                     memory = latest_correction(hit.memory, self.memories.get)
-                    latest[memory.id] = replace(hit, found=memory)
+                    if memory.confidence >= min_confidence:
+                        latest.setdefault(memory.id, replace(hit, found=memory))
                 hits = tuple(latest.values())
             return list(map(self._memory_with_owner, hits))
 
