@@ -295,6 +295,13 @@ def test_a_correction_is_stored_and_names_similar_memories(memory: Command) -> N
     assert "--supersedes ID" in other["hint"]
 
 
+def test_a_similarity_is_at_most_one(memory: Command) -> None:
+    env = {"EMBEDDER": "minilm"}
+    memory("create", "Ann likes tea", env=env)
+    [similar] = memory("create", "Ann likes tea", "--key", "ann/drink", env=env).json["similar_to"]
+    assert similar["similarity"] == 1
+
+
 def test_deleting_a_correction_names_the_memory_that_is_current_again(memory: Command) -> None:
     ports = [memory("create", f"The API listens on port {n}.").json["id"] for n in (1, 2, 3, 4)]
     note = f"memory {ports[2]}, which the deleted one corrected, is current again"

@@ -262,6 +262,8 @@ def test_known_memories_are_not_stored_again(modern: Agent) -> None:
     again = modern.call("create_memory", content=f"{said}.")
     assert (again["stored"], again["id"]) == (False, first["id"])
     assert "already says the same" in again["hint"]
+    less_sure = modern.call("create_memory", content=said, confidence=0.5)
+    assert "to change the rest, call create_memory with supersedes=ID" in less_sure["hint"]
     other = modern.call("create_memory", content=said.replace("5433", "5434"))
     assert other["stored"] is True
     assert [alike["id"] for alike in other["similar_to"]] == [short_id(first["id"])]

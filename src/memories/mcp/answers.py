@@ -54,7 +54,10 @@ HINT_CORRECTS = (
 HINT_ALSO = (
     "if it also replaces another memory in similar_to, call create_memory again with supersedes=ID"
 )
-HINT_NOT_MERGED = "not_merged lists what it says differently; call update_memory to change that"
+HINT_NOT_MERGED = (
+    "not_merged lists what it says differently; to change tags, call update_memory; to change the "
+    "rest, call create_memory with supersedes=ID"
+)
 # Fields in the response to `create_memory`.
 CREATED = ("id", "stored", "merged", "not_merged", "reinforced")
 

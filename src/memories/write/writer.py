@@ -384,7 +384,7 @@ class Writer(NamedTuple):
         return Similar(
             id=record.ref.group,
             content=record.text,
-            similarity=round(max(0.0, candidate.similarity or 0.0), 4),
+            similarity=round(min(1.0, max(0.0, candidate.similarity or 0.0)), 4),
             created_at=record.created_at,
             agent=record.labels.get("agent"),
             difference=difference,
