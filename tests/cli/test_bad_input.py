@@ -378,6 +378,12 @@ TABLE = [
         lambda _: Memories("sqlite://x"),
         "is not a store",
     ),
+    refused(
+        "store",
+        ("list", "--store", "sqlite:///a?mode=ro"),
+        lambda _: Memories("sqlite:///a?mode=ro"),
+        'has options after "?"',
+    ),
 ]
 
 SETTINGS = [

@@ -171,3 +171,16 @@ def test_logs_are_written_only_if_a_level_is_set(process: Command) -> None:
     assert {json.loads(row)["event"] for row in loud.err.splitlines()} == {
         *("history read", "memories recalled", "history searched")
     }
+
+
+@pytest.mark.parametrize("query", ["", " \n"])
+def test_a_context_needs_a_message_or_a_conversation(filled: Command, query: str) -> None:
+    refused = filled("context", query)
+    assert (refused.code, "query is empty" in refused.error) == (2, True)
+    assert filled("context", query, "--conversation", "c").json["history"]
+
+
+def test_a_message_with_a_nul_character_recalls_as_others_do(filled: Command) -> None:
+    shape = filled("context", "-", stdin="who keeps\0bees?").json
+    assert shape["metadata"]["degraded"] is False
+    assert "Ann keeps bees" in [each["text"] for each in shape["memories"]]

@@ -300,8 +300,9 @@ def test_text_shows_speaker_conversation_and_time(memory: Command) -> None:
     assert "the ferry leaves at nine\nAnn in trip · 2026-05-01 09:01 UTC" in shown
     assert "assistant in trip" in shown
     assert shown.endswith("trip#2\n")
-    missing = memory("turns", "tail", "missing", "--format", "text").out
-    assert missing.startswith("Conversation not found (missing)")
+    missing = memory("turns", "tail", "missing", "--format", "text")
+    assert missing.out == "Nothing here.\n"
+    assert missing.err.startswith("Note: Conversation not found (missing)")
     added = memory(
         "turns", "add", "trip", "-", "--format", "text", stdin=lines({"content": "hello"})
     )
@@ -592,13 +593,10 @@ def test_show_pages_through_a_conversation(memory: Command, filled: None) -> Non
     assert contents(memory("turns", "show", "trip", "--from", "2")) == ["a ferry is a boat"]
     nowhere = memory("turns", "show", "nowhere")
     assert (nowhere.code, nowhere.json) == (0, {"results": [], "count": 0})
-    nowhere = memory("turns", "show", "nowhere", "--format", "text")
-    assert nowhere.out == (
-        "Conversation not found (nowhere); run memory turns list to see the conversations\n"
+    assert nowhere.err == (
+        "Note: Conversation not found (nowhere); run memory turns list to see the conversations\n"
     )
-    assert (
-        "not found" not in memory("turns", "show", "trip", "--from", "99", "--format", "text").out
-    )
+    assert memory("turns", "show", "trip", "--from", "99").err == ""
     assert "Ann in trip" in memory("turns", "show", "trip", "--format", "text").out
 
 

@@ -87,7 +87,8 @@ def _describe(error: click.ClickException, arguments: Sequence[str]) -> str:
         path = f"memory {arguments[0]}"
     if isinstance(error, click.NoSuchOption):
         message = _describe_option(error, message)
-    return f"{message}; see {path} --help"
+    see = " See" if message.endswith("?") else "; see"
+    return f"{message}{see} {path} --help"
 
 
 def _describe_option(error: click.NoSuchOption, message: str) -> str:

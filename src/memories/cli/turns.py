@@ -250,27 +250,20 @@ def _emit_turns(
         records, problem = memories.waiting_turns(conversation), exc
         if not records:
             raise
+    if not records:
+        try:
+            memories.conversation(conversation, as_of=as_of)
+        except NotFound as exc:
+            turns_list = complete_commands("memory turns list")
+            note(f"Note: {exc} ({conversation}); run {turns_list} to see the conversations")
     emit(
         conversation_shapes.turns(records),
-        partial(_render_turns, memories, conversation, records, as_of),
+        partial(text.turns, records),
         compact=partial(compact.page, memories, records),
     )
     if problem is not None:
         return print_error(f"{problem}; only turns waiting to be stored are shown", 1)
     return 0
-
-
-def _render_turns(
-    memories: "Memories", conversation: str, turns: "list[Turn]", as_of: str | None
-) -> str:
-    """Return turns as text, or a sentence if there is no such conversation."""
-    if not turns:
-        try:
-            memories.conversation(conversation, as_of=as_of)
-        except NotFound as exc:
-            turns_list = complete_commands("memory turns list")
-            return f"{exc} ({conversation}); run {turns_list} to see the conversations"
-    return text.turns(turns)
 
 
 @turns.command(
@@ -461,6 +454,8 @@ def context(
     if budget is not None and not 1 <= budget <= MAX_BUDGET:
         raise InvalidInput(f'{_BUDGET}, not "{budget}"')
     message = read_argument(query, "query")
+    if conversation is None and not message.strip():
+        raise InvalidInput("query is empty; give the message, or a --conversation to continue")
     options = dict(include)
     gateway = _gateway(memories, include_corrected=options.pop("include_corrected"))
     builder = ContextBuilder.from_config(gateway, memories.config, budget, **options)

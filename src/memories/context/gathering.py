@@ -86,6 +86,7 @@ def gather(
     reader = _Reader(gateway, request)
     if conversation is not None:
         reader.attempt("history", reader.read_history, conversation, message)
+    query = query.replace("\0", " ")  # a search refuses a text with a NUL
     if query.strip():
         reader.attempt("memories", reader.read_memories, query)
         if request.hits and hasattr(gateway, "recall_history"):

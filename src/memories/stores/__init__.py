@@ -10,6 +10,7 @@ to change.
 """
 
 import importlib
+import re
 from typing import cast
 
 from memories.core.urls import local_path, without_password
@@ -60,6 +61,10 @@ def open_store(url: str, space: Space | None, config: Config | None = None) -> S
         raise ConfigError(
             f'"{without_password(url)[:80]}" is not a store; use sqlite:///path, or a URL '
             f"with one of these schemes: {', '.join(_STORES)}"
+        )
+    if path is not None and re.search(r"\?\w+=", url):
+        raise ConfigError(
+            f'"{without_password(url)[:80]}" has options after "?"; the URL of a file takes none'
         )
     module, _, name = _STORES[scheme].rpartition(".")
     store_class = getattr(importlib.import_module(f"memories.stores.{module}"), name)
