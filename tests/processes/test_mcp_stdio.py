@@ -595,3 +595,16 @@ def test_the_inspector_of_the_protocol_lists_calls_and_reads(environment: dict[s
     assert json.loads(made["content"][0]["text"])["stored"] is True
     [content] = inspect("--method", "resources/read", "--uri", "memory://recent")["contents"]
     assert "Deploys happen on Tuesdays" in content["text"]
+
+
+def test_an_error_advises_commands_with_the_store_and_the_namespace(
+    start: Callable[..., Server], tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path / 'other.db'}"
+    with Memories(url, namespace="bob", embedder="fake") as memories:
+        memories.create("Ann keeps bees")
+    server = start([*MEMORY, "--store", url, "-n", "bob"])
+    server.greet()
+    refused = server.ask("tools/call", name="create_memory", arguments={"content": "x"})
+    assert refused["isError"]
+    assert refused["content"][0]["text"].endswith(f"memory reembed --store {url}")

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from memories import __version__
 from memories.answers import shapes, store_shapes
+from memories.answers.advice import complete_commands
 from memories.context import fence
 from memories.errors import AmbiguousId, InvalidInput, MemoriesError, NotFound
 from memories.guard.validate import query, shown
@@ -136,13 +137,14 @@ def _with_damage(answer: Any, findings: Sequence[Finding]) -> Any:
     """Return a result with a report of the damaged records left out of it."""
     if not findings or not isinstance(answer, CallToolResult):
         return answer
-    damage = answers.text({"damaged": store_shapes.describe_damage(findings)}, {})
+    sentence = complete_commands(store_shapes.describe_damage(findings))
+    damage = answers.text({"damaged": sentence}, {})
     texts = [part.text for part in answer.content if isinstance(part, TextContent)]
     return result("\n".join([damage, *texts]))
 
 
 def _sentence(exc: MemoriesError) -> str:
-    sentence = " ".join(str(exc).split())
+    sentence = " ".join(complete_commands(str(exc)).split())
     if isinstance(exc, AmbiguousId):
         sentence += f": {', '.join(exc.matches)}"
     return fence.escaped(sentence)
