@@ -481,7 +481,8 @@ class Memories:
         undoes it.
 
         Args:
-            memory_ids: Ids, or unambiguous prefixes of 8 or more characters, in any state.
+            memory_ids: Ids, or unambiguous prefixes of 8 or more characters, in any state; without
+                any, nothing happens.
             to: The target namespace.
 
         Raises:
@@ -632,7 +633,7 @@ class Memories:
 
         Args:
             conversation_id: The conversation, at most 256 characters.
-            turns: Drafts, or texts said by the user, in order.
+            turns: Drafts, or texts said by the user, in order; without any, nothing happens.
             redact: Remove secrets; see `create`.
 
         Returns:

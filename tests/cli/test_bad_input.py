@@ -212,7 +212,7 @@ TABLE = [
             "28",
             ("search", "q", f"--min-{name}", text),
             lambda found, name=name, number=number: found.search("q", **{f"min_{name}": number}),
-            f"min-{name} must be a number from 0 to 1",
+            f"{name} must be a number from 0 to 1",
         )
         for name in ("confidence", "similarity")
         for text, number in (

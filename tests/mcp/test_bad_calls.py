@@ -100,6 +100,7 @@ CALLS: list[tuple[str, str, Mapping[str, Any], str]] = [
     ("24", "delete_memory", {"id": "2026-11-22/0000"}, "is not a memory id"),
     ("22", "delete_memory", {"id": "20261122-000000000000"}, "Memory not found"),
     ("30", "add_turns", {"conversation": "trip", "turns": "hello"}, "turns: "),
+    ("30", "add_turns", {"conversation": "trip", "turns": []}, "send 1 to "),
     ("30", "add_turns", {"conversation": "trip", "turns": ["hello"]}, "turns.0: "),
     (
         "30",

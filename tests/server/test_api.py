@@ -37,6 +37,7 @@ from memories.identity import tokens
 from memories.server.api import access, idempotency, middleware
 from memories.server.app import Options, build
 from memories.server.group_commit import GroupCommit
+from memories.server.pages import routes as pages
 from memories.settings import Config
 from memories.stores import claims, open_store
 from memories.transfer import migrate
@@ -124,6 +125,9 @@ REFUSED: tuple[tuple[str, str, Any, int, str], ...] = (
     ("GET", "/api/memories?deleted=true&q=x", None, 400, "deleted can't be used with a search"),
     ("GET", "/api/memories?tag=a%3Db&tag=a%3Dc", None, 400, 'tag "a" is given twice, as "b"'),
     ("GET", "/api/memories?where=nonsense%20%3D", None, 400, ""),
+    ("GET", "/api/memories?q=x&min_confidence=2", None, 400, "min_confidence must be a number"),
+    ("POST", "/api/move?to=ann", {"ids": []}, 400, "ids is empty"),
+    ("POST", "/api/conversations/c/turns", {"turns": []}, 400, "turns must contain 1 to 1000"),
     ("GET", "/api/memories/01a1fdf1-92cd-72f2", None, 404, "Memory not found"),
     ("GET", "/api/memories/x", None, 400, ""),
     ("GET", "/api/conversations/nobody", None, 404, ""),
@@ -151,6 +155,57 @@ def test_an_error_is_a_problem_with_the_commands_message(owner: TestClient) -> N
                 f"{method} {path} {body}: expected {status} {said!r}, found {found} {told}"
             )
     assert failures == []
+
+
+def test_an_unsupported_method_gets_405_with_the_supported_ones(config: Config) -> None:
+    options = Options(port=8765, routes=pages.routes())
+    with TestClient(build(config, options), base_url=BASE) as client:
+        found = [
+            (answer.status_code, answer.headers.get("allow"))
+            for path in ("/mcp", "/health", "/login", "/api/memories", "/store/v1/scan", "/nowhere")
+            for answer in [client.put(path, json={})]
+        ]
+    assert found == [
+        (405, "DELETE, GET, HEAD, POST"),
+        (405, "GET, HEAD"),
+        (405, "GET, HEAD, POST"),
+        (405, "GET, HEAD, POST"),
+        (405, "POST"),
+        (404, None),
+    ]
+
+
+def test_only_managers_of_the_store_see_the_folders_of_its_files(
+    owner: TestClient, token: Token, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bob = token("bob:admin")
+    for text in ("tea", "boats", "bread", "rain"):
+        create(owner, f"Bob likes {text}", headers=bob)
+    for name in ("c0", "c1"):
+        add = {"turns": [{"content": "hello"}]}
+        owner.post(f"/api/conversations/{name}/turns", json=add, headers=bob)
+    backup = owner.post("/api/backup", json={}).json()["backup"]
+    ids = [memory["id"] for memory in owner.get("/api/memories", headers=bob).json()["results"]]
+    for number, (headers, shown) in enumerate(
+        ((bob, f"backups/{Path(backup).name}"), ({}, backup))
+    ):
+        erased = [
+            owner.post(path, params={"namespace": "bob"}, json=body, headers=headers).json()
+            for path, body in (
+                (f"/api/memories/{ids[number]}/forget", {}),
+                ("/api/forget", {"where": f"id = {ids[number + 2]}"}),
+                (f"/api/conversations/c{number}/forget", {}),
+            )
+        ]
+        assert [answer["also_in"] for answer in erased] == [[shown]] * 3, erased
+
+    def full(*_: object, **__: object) -> None:
+        """Fail as a full disk does."""
+        raise StoreFull(f"the disk of {config.home}/m.db is full")
+
+    monkeypatch.setattr(Memories, "list", full)
+    seen = [owner.get("/api/memories", headers=headers).json()["detail"] for headers in (bob, {})]
+    assert seen == ["the disk of m.db is full", f"the disk of {config.home}/m.db is full"]
 
 
 def test_a_repetition_is_answered_with_the_stored_memory(owner: TestClient) -> None:
@@ -276,6 +331,11 @@ def test_if_match_restricts_a_change_to_the_version_that_was_read(owner: TestCli
         assert late.status_code == 412
     for weak in ("3", 'W/"2"', "", "x"):
         assert owner.delete(path, headers={"if-match": weak}).status_code == 412
+    for version in ("1", "7"):  # one that was current, and one that never was
+        stale = owner.patch(path, json={"content": "x"}, headers={"if-match": f'"{version}"'})
+        assert stale.json()["detail"] == (
+            "If-Match does not name the memory's version, which is 2; read it again"
+        )
     assert owner.get(path).json()["content"] == "Deploys happen on Thursdays"
     assert (
         owner.patch(path, json={"content": "Never"}, headers={"if-match": '"1", "3"'}).status_code

@@ -48,6 +48,11 @@ def _events(stream: Any) -> Iterator[dict[str, Any]]:
             event = {}
 
 
+def test_a_head_request_opens_no_stream(live: Live) -> None:
+    head = live.head("HEAD /api/changes HTTP/1.1")
+    assert live.send(head + live.head("GET /health HTTP/1.1", "Connection: close")) == [200, 200]
+
+
 def test_a_write_of_another_process_is_sent(live: Live, config: Config) -> None:
     with listening(live) as events:
         assert next(events)["event"] == "ready"

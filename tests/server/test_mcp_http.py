@@ -9,6 +9,7 @@ import pytest
 
 from live_server import Live, running
 from memories import Memories
+from memories.errors import StoreFull
 from memories.server.app import McpOverHttp
 from memories.settings import Config
 
@@ -101,6 +102,50 @@ def test_only_managers_of_the_store_see_its_path(live: Live, token: Token) -> No
     live.token = token("bob:rw")["authorization"].removeprefix("Bearer ")
     assert status()["namespace"] == "bob"
     assert "store" not in status()
+
+
+def test_the_query_selects_the_namespace(live: Live, token: Token, config: Config) -> None:
+    wait_until_loaded(live)
+    for name in ("bob", "ann", "shared"):
+        with Memories(config=config, namespace=name) as memories:
+            memories.create(f"{name} likes tea")
+    live.token = token("bob:rw", "ann:r", "shared:r")["authorization"].removeprefix("Bearer ")
+    accept = {"Accept": "application/json, text/event-stream"}
+
+    def search(query: str) -> str:
+        """Return what the server answers to a search."""
+        arguments = {"name": "search_memories", "arguments": {"query": "who likes tea?"}}
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": arguments}
+        return json.dumps(live.ask("POST", f"/mcp{query}", body, **accept))
+
+    shown = {
+        query: [name for name in ("bob", "ann", "shared") if f"{name} likes tea" in search(query)]
+        for query in ("", "?namespace=ann", "?namespace=ann&shared=false")
+    }
+    assert shown == {
+        "": ["bob", "shared"],
+        "?namespace=ann": ["ann", "shared"],
+        "?namespace=ann&shared=false": ["ann"],
+    }
+    assert "may not read namespace carl" in search("?namespace=carl")
+    assert 'unknown parameter \\"name\\"' in search("?name=ann")
+
+
+def test_an_error_names_no_folder_of_the_server(
+    live: Live, token: Token, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait_until_loaded(live)
+
+    def full(*_: object, **__: object) -> None:
+        """Fail as a full disk does."""
+        raise StoreFull(f"the disk of {config.home}/m.db is full")
+
+    monkeypatch.setattr(Memories, "list", full)
+    calls = ("list_memories", {})
+    _, seen = ask(live, {"authorization": f"Bearer {live.token}"}, calls)
+    assert seen.content[0].text == f"the disk of {config.home}/m.db is full"
+    _, seen = ask(live, token("bob:rw"), calls)
+    assert seen.content[0].text == "the disk of m.db is full"
 
 
 def test_a_read_only_token_gets_no_writing_tools(live: Live, token: Token) -> None:

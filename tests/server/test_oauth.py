@@ -107,6 +107,17 @@ def test_a_client_learns_the_address_of_the_issuer(api: TestClient, issuer: Toke
     assert wanted in refused.headers["www-authenticate"]
 
 
+def test_the_metadata_of_a_server_below_a_path_is_where_rfc_9728_puts_it(
+    config: Config, issuer: TokenIssuer
+) -> None:
+    options = Options(port=8765, issuer=issuer.url, public_url="http://127.0.0.1:8765/memory/")
+    with TestClient(build(config, options), base_url="http://127.0.0.1:8765") as api:
+        challenge = api.post("/mcp", json={}).headers["www-authenticate"]
+        url = "http://127.0.0.1:8765/.well-known/oauth-protected-resource/memory/mcp"
+        assert f'resource_metadata="{url}"' in challenge
+        assert api.get(url).json()["resource"] == "http://127.0.0.1:8765/memory/mcp"
+
+
 def test_scopes_set_the_rights_of_a_token(api: TestClient, issuer: TokenIssuer) -> None:
     reads, writes = issuer.sign(), issuer.sign(scope="memory:read memory:write", azp="claude")
     assert api.get("/api/memories", headers=reads).status_code == 200

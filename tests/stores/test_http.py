@@ -2,27 +2,34 @@
 that die.
 """
 
+import contextlib
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.register_assert_rewrite("contract")
 
 from contract import SPACE, OpenStore, StoreContract, everything, pool, record  # noqa: E402
+from contract.samples import embed  # noqa: E402
 
 from live_server import Live, running  # noqa: E402
+from live_server import everything as received  # noqa: E402
 from memories import Memories  # noqa: E402
 from memories.config import load_config  # noqa: E402
 from memories.core.http import Answer, JsonClient, NoAnswer  # noqa: E402
 from memories.errors import (  # noqa: E402
     ConfigError,
     Conflict,
+    EmbedderMismatch,
     ErasureUnfinished,
     InvalidInput,
+    StoreBusy,
     StoreError,
     StoreUnreachable,
 )
@@ -41,6 +48,8 @@ from memories.stores.records import (  # noqa: E402
 )
 from memories.stores.sqlite.connection import SQLiteFile  # noqa: E402
 from memories.stores.sqlite.store import SQLiteStore  # noqa: E402
+from memories.stores.wire import to_wire  # noqa: E402
+from memories.transfer.doctor import examine  # noqa: E402
 from opening import opening  # noqa: E402
 
 
@@ -86,6 +95,12 @@ def client(live: Live, token: str | None = None, space: Space | None = SPACE) ->
 
 
 class TestHttpStore(StoreContract):
+    @pytest.fixture(autouse=True)
+    def lenient(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+        """For tests of how invalid records are read, let the server store them."""
+        if "an_invalid" in request.node.name:
+            monkeypatch.setattr("memories.stores.wire.find_problem", lambda _: None)
+
     @pytest.fixture
     def open_store(self, fresh: Live) -> Iterator[OpenStore]:
         with opening(lambda space: client(fresh, space=space)) as open_store:
@@ -133,7 +148,7 @@ def test_a_token_reaches_no_other_namespace_through_a_disguised_list(
     client(live).append([record("m", namespace="bob")])
     own, others = record("m", namespace="ann").ref, record("m", namespace="bob").ref
     disguised = kind(own, *[others] * (len(kind._fields) - 1))
-    with pytest.raises(ConfigError, match=r"may not .* namespace bob"):
+    with pytest.raises(InvalidInput, match=f"refs of the store's method {method}"):
         client(live, _token(tmp_path, "ann:admin"))._ask(method, disguised)
     assert len(everything(client(live), pool("bob"))) == 1
 
@@ -148,6 +163,29 @@ def test_a_token_without_admin_rights_cannot_write_records(live: Live, tmp_path:
         mine.append([record("m")])
     with pytest.raises(ConfigError, match="refused the token"), mine.transaction():
         pass
+
+
+def test_a_token_without_shared_gets_advice(live: Live, tmp_path: Path) -> None:
+    mine = client(live, _token(tmp_path, "ann:admin"))
+    advice = "leave it out with --no-shared, and name another with --namespace"
+    with pytest.raises(ConfigError, match=f"may not read namespace shared; {advice}"):
+        mine.count(pool("ann", "shared"))
+
+
+def test_doctor_examines_what_a_limited_token_may_read(live: Live, tmp_path: Path) -> None:
+    client(live).append([record("m"), record("n"), record("m", namespace="bob")])
+    environment = {
+        "MEMORY_HOME": str(tmp_path / "mine"),
+        "MEMORY_TOKEN": _token(tmp_path, "ann:r"),
+        "MEMORY_STORE": live.url,
+    }
+    config = load_config(environment=environment, folder=tmp_path)
+    mine = examine(config._replace(namespace="ann"), deep=True)
+    assert (mine.findings, mine.facts["records"], mine.facts["namespaces"]) == ([], 2, 1)
+    assert mine.facts["limited"] == "only namespace ann; others need another token"
+    [finding] = examine(config._replace(namespace="bob"), deep=True).findings
+    assert "the store can't be used" in finding.what
+    assert "may not read namespace bob" in finding.what
 
 
 def test_a_transaction_of_another_token_is_unknown(live: Live, tmp_path: Path) -> None:
@@ -195,13 +233,13 @@ def test_a_repeated_request_waits_for_the_answer_to_the_first(
             has_come.set()
             return super().result(timeout)
 
-    def noted(store: SQLiteStore, added: Any) -> None:
-        calls.append(len(added))
+    def noted(store: SQLiteStore, records: Any) -> None:
+        calls.append(len(records))
         begun.set()
         if len(calls) == 2:
             has_come.set()
         assert has_come.wait(60)
-        append(store, added)
+        append(store, records)
 
     monkeypatch.setattr(records, "Future", Noted)
     monkeypatch.setattr(SQLiteStore, "append", noted)
@@ -214,24 +252,147 @@ def test_a_repeated_request_waits_for_the_answer_to_the_first(
     assert calls == [1]
 
 
-def test_the_number_of_spaces_of_clients_is_limited(
-    live: Live, monkeypatch: pytest.MonkeyPatch
+def test_a_reader_cannot_use_up_the_vector_spaces(
+    live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(records, "MAX_SPACES", 3)
-    for number in range(3):
-        assert everything(client(live, space=SPACE._replace(model=f"model {number}")), pool()) == []
-    with pytest.raises(InvalidInput, match="spaces"):
-        everything(client(live, space=SPACE._replace(model="one more")), pool())
-    assert everything(client(live, space=SPACE._replace(model="model 0")), pool()) == []
+    monkeypatch.setattr(records, "MAX_SPACES", 2)
+    token = _token(tmp_path, "ann:r")
+    client(live).append([record("m")])
+    for number in range(4):
+        other = client(live, token, space=SPACE._replace(model=f"model {number}"))
+        assert len(everything(other, pool("ann"))) == 1
+    assert len(live.app.state.records._stores) == 3
+    for space in (None, SPACE, SPACE._replace(model="model 0")):
+        assert len(everything(client(live, space=space), pool("ann"))) == 1
 
 
-def test_an_invalid_list_of_namespaces_is_refused(live: Live, tmp_path: Path) -> None:
-    mine = client(live, _token(tmp_path, "ann:r"))
-    for wrong in ("ann", [["ann"]], None, ["ann", 1]):
-        with pytest.raises(InvalidInput):
-            mine._ask("values", Collection.MEMORY, wrong, "type")
-    with pytest.raises(InvalidInput):
-        mine._ask("values", Collection.MEMORY, namespaces=["bob"], key="type")
+def test_a_client_with_another_embedder_is_not_told_to_restart_the_server(live: Live) -> None:
+    client(live).append([record("m")])
+    other = client(live, space=SPACE._replace(model="another"))
+    with pytest.raises(EmbedderMismatch) as refused:
+        other.candidates(pool(), vector=embed("note")[0], terms=[], k=1)
+    assert "restart" not in str(refused.value)
+    assert "set EMBEDDER to the one that created them" in str(refused.value)
+
+
+def test_a_space_in_use_stays_open(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "MAX_SPACES", 1)
+    other = client(live, space=SPACE._replace(model="another"))
+    with other.transaction():
+        with pytest.raises(StoreBusy, match="1 vector spaces are in use"):
+            client(live, space=SPACE._replace(model="one more")).count(pool())
+        assert other.count(pool()) == 0
+    assert client(live, space=SPACE._replace(model="one more")).count(pool()) == 0
+
+
+# --- malformed requests
+
+_REF: Any = {"Ref": [{"collection": "memory"}, "ann", "m", 1]}
+_LOG: Any = {"Filter": [{"collection": "log"}, {"tuple": ["ann"]}]}
+_ANN: Any = {"Filter": [{"collection": "memory"}, {"tuple": ["ann"]}]}
+
+
+def _array(*shape: int, dtype: str = "float32", value: float = 1.0) -> Any:
+    """Return an encoded array."""
+    return to_wire(np.full(shape, value, dtype=dtype))
+
+
+def _record(ref: Any = _REF, text: Any = "text", **others: Any) -> Any:
+    """Return an encoded record."""
+    parts = {"time": {"time": "2026-06-01T00:00:00+00:00"}, "ended_at": None, "ended_by": None}
+    parts |= {"key": None, "labels": {"map": []}, "fields": {"map": []}, "vectors": None}
+    return {"Record": [ref, text, *(parts | {"accesses": 0, "session": None} | others).values()]}
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "named", "said"),
+    [
+        ("scan", [_ANN], {}, "scan missing a required argument: 'limit'"),
+        ("scan", [_ANN], {"limit": 1, "more": 2}, "unexpected keyword argument 'more'"),
+        ("scan", [_ANN, 5], {"limit": 1}, "too many positional arguments"),
+        ("scan", [_ANN], {"limit": "5"}, "limit of the store's method scan"),
+        ("scan", [_ANN], {"limit": True}, "limit of"),
+        ("scan", [_ANN], {"limit": 10**30}, "limit of"),
+        ("scan", [_ANN], {"limit": -1}, "limit of"),
+        ("scan", [_ANN], {"limit": 1, "after": ["m"]}, "after of"),
+        ("scan", [{"map": []}], {"limit": 1}, "where of"),
+        ("count", [{"Filter": [{"collection": "memory"}, {"tuple": ["ann", 1]}]}], {}, "where of"),
+        ("count", [{"Filter": [{"collection": "memory"}, ["ann"]]}], {}, "where of"),
+        ("count", [{"Filter": [{"collection": "x"}, {"tuple": ["ann"]}]}], {}, "valid collection"),
+        ("labels", [_ANN, "\ud800"], {}, "key of"),
+        ("labels", [_ANN, _REF], {}, "key of"),
+        ("read", [_REF], {}, "refs of"),
+        ("read", [[{"Ref": [{"collection": "memory"}, 1, "m", 1]}]], {}, "refs of"),
+        ("values", [{"collection": "memory"}, "ann", "type"], {}, "namespaces of"),
+        ("candidates", [_ANN], {"vector": _array(1, 64), "terms": [], "k": 5}, "vector of"),
+        ("candidates", [_ANN], {"vector": _array(3), "terms": [], "k": 5}, "dimensions"),
+        ("candidates", [_LOG], {"vector": None, "terms": [], "k": 5}, "the log has neither"),
+        (
+            "candidates",
+            [_ANN],
+            {"vector": _array(64, value=float("nan")), "terms": [], "k": 5},
+            "vector of",
+        ),
+        ("candidates", [_ANN], {"vector": _array(64, dtype="bool"), "terms": [], "k": 5}, "vector"),
+        ("info", [_LOG], {}, "the log has neither"),
+        ("append", [[_record(text=None)]], {}, "records of"),
+        ("append", [[_record(session=-1)]], {}, "a record has a session that is not"),
+        ("append", [[_record(fields={"map": [["confidence", 7]]})]], {}, "the confidence"),
+        ("append", [[_record(fields={"map": [["x", ["list"]]]})]], {}, "records of"),
+        ("append", [[_record(time={"time": "0001-01-01T00:00:00+23:00"})]], {}, "valid time"),
+        ("append", [[_record(vectors=_array(1, 3))]], {}, "dimensions"),
+        ("append", [[_record(vectors=_array(0, 64))]], {}, "records of"),
+        ("append", [_record()], {}, "records of"),
+        ("patch", [[{"Patch": [_REF, None, "\n", {"map": []}]}]], {}, "an ended_by that"),
+        (
+            "stage",
+            [{"Space": ["m", 2**40, 0, 0, 0, 0, {"tuple": [0, 0]}]}, {"map": []}],
+            {},
+            "space of",
+        ),
+        ("begin", 5, {}, "not a request to a store"),
+        ("nothing", [], {}, "the store has no such method"),
+    ],
+)
+def test_a_malformed_request_gets_one_sentence(
+    shared: Live, method: str, arguments: Any, named: Any, said: str
+) -> None:
+    shape = {
+        "call": said,
+        "space": to_wire(SPACE),
+        "arguments": arguments,
+        "named": {"map": list(named.items())},
+    }
+    status, answer = shared.ask("POST", f"/store/v1/{method}", shape)
+    assert (status, answer["kind"]) == (400, "InvalidInput"), answer
+    assert said in answer["detail"]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"", "the body is not JSON"),
+        (b"\xff", "the body is not UTF-8"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"call": "x", "arguments": [NaN]}', "NaN is not a number"),
+        (b"[]", "not a request to a store"),
+        (b'{"call": "x", "arguments": [], "named": []}', "not a request to a store"),
+        (b'{"call": ["x"], "arguments": [], "named": {"map": []}}', "not a request to a store"),
+        (b'{"call": "x", "arguments": [{"No": 1}], "named": {"map": []}}', "not a valid No"),
+    ],
+)
+def test_a_body_that_is_no_request_gets_one_sentence(shared: Live, body: bytes, said: str) -> None:
+    head = shared.head(
+        "POST /store/v1/count HTTP/1.1",
+        "Connection: close",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+    )
+    with contextlib.closing(socket.create_connection(("127.0.0.1", shared.port))) as line:
+        line.sendall(head + body)
+        answer = received(line).decode()
+    assert answer.startswith("HTTP/1.1 400 ")
+    assert said in answer
 
 
 def test_many_records_are_added_in_one_transaction_of_several_requests(
@@ -257,7 +418,7 @@ def test_many_records_are_added_in_one_transaction_of_several_requests(
         ("http://127.0.0.1.example:1", "unencrypted"),
         ("https://mem_secret@memories.example", "MEMORY_TOKEN"),
         ("https://me:mem_secret@memories.example", "MEMORY_TOKEN"),
-        ("https://memories.example/?token=mem_secret", "without a path"),
+        ("https://memories.example/?token=mem_secret", "no query"),
         ("https://memories.example:99999", "port"),
         ("https://memories.example", "requires a token"),
     ],

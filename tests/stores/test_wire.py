@@ -41,25 +41,6 @@ def test_a_token_is_checked_for_every_namespace_of_an_argument(
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [
-        REF._replace(namespace=1),
-        REF._replace(group=None),
-        REF._replace(position="1"),
-        REF._replace(collection="memory"),
-        Filter(Collection.MEMORY, ["ann"]),  # type: ignore[arg-type]
-        Filter(Collection.MEMORY, ("ann", 1)),  # type: ignore[arg-type]
-        Filter("memory", ("ann",)),  # type: ignore[arg-type]
-        Record("m", "hello", NOW),  # type: ignore[arg-type]
-        Patch("m", NOW, "update", {}),  # type: ignore[arg-type]
-    ],
-)
-def test_an_address_of_the_wrong_type_is_refused(wrong: Any) -> None:
-    with pytest.raises(InvalidInput, match="is not a valid"):
-        from_wire(to_wire(wrong))
-
-
-@pytest.mark.parametrize(
     ("name", "dtype"),
     [("float32", "float32"), ("float64", "float64"), ("int64", "int64"), ("bool", "bool"), ("float16", "float32")],
 )  # fmt: skip

@@ -16,7 +16,7 @@ from memories.cli.output import FORMATS, configure, note, report_damage, set_for
 from memories.core.events import noting
 from memories.core.urls import local_path
 from memories.errors import InvalidInput
-from memories.guard.validate import MAX_CONTENT_BYTES, MAX_LIMIT
+from memories.guard.validate import MAX_CONTENT_BYTES, MAX_LIMIT, unit
 from memories.search.filters import FILTERS, Parameter
 
 if TYPE_CHECKING:
@@ -348,16 +348,14 @@ def whole_number_or(complaint: str) -> Callable[[str], int]:
 
 
 def parse_share(text: str, name: str) -> float:
-    """Parse a number from 0 to 1; the caller checks its range.
+    """Parse a number from 0 to 1.
 
     Raises:
-        InvalidInput: The text is not a number.
+        InvalidInput: The text is not such a number.
     """
-    try:
-        return float(text)
-    except ValueError:
-        message = f'{name} must be a number from 0 to 1, not "{text[:40]}"'
-        raise InvalidInput(message) from None
+    with contextlib.suppress(ValueError):
+        return unit(float(text), name)
+    raise InvalidInput(f'{name} must be a number from 0 to 1, not "{text[:40]}"')
 
 
 # --- tags ---

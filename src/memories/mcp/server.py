@@ -19,7 +19,6 @@ from pydantic import ValidationError
 
 from memories import __version__
 from memories.answers import shapes, store_shapes
-from memories.answers.advice import complete_commands
 from memories.context import fence
 from memories.errors import AmbiguousId, InvalidInput, MemoriesError, NotFound
 from memories.guard.validate import query, shown
@@ -99,11 +98,12 @@ class OurTool(Tool):
             mark = damaged.mark()
             try:
                 answer = await super().run(arguments, context, convert_result)
-                return _with_damage(_with_owner(answer, memories.namespace), damaged.since(mark))
+                answer = _with_owner(answer, memories.namespace)
+                return _with_damage(tools, answer, damaged.since(mark))
             except ToolError as exc:
                 cause = exc.__cause__
                 if isinstance(cause, MemoriesError):
-                    raise ToolError(_sentence(cause)) from cause
+                    raise ToolError(_sentence(tools, cause)) from cause
                 if isinstance(cause, ValidationError):
                     raise ToolError(fence.escaped(self._complaint(cause))) from cause
                 raise
@@ -133,18 +133,18 @@ def _with_owner(answer: Any, namespace: str) -> Any:
     return result(f"{answers.text(facts, {})}{separator}{rest}")
 
 
-def _with_damage(answer: Any, findings: Sequence[Finding]) -> Any:
+def _with_damage(tools: Tools, answer: Any, findings: Sequence[Finding]) -> Any:
     """Return a result with a report of the damaged records left out of it."""
     if not findings or not isinstance(answer, CallToolResult):
         return answer
-    sentence = complete_commands(store_shapes.describe_damage(findings))
+    sentence = tools.complete(store_shapes.describe_damage(findings))
     damage = answers.text({"damaged": sentence}, {})
     texts = [part.text for part in answer.content if isinstance(part, TextContent)]
     return result("\n".join([damage, *texts]))
 
 
-def _sentence(exc: MemoriesError) -> str:
-    sentence = " ".join(complete_commands(str(exc)).split())
+def _sentence(tools: Tools, exc: MemoriesError) -> str:
+    sentence = " ".join(tools.complete(str(exc)).split())
     if isinstance(exc, AmbiguousId):
         sentence += f": {', '.join(exc.matches)}"
     return fence.escaped(sentence)
@@ -218,15 +218,15 @@ def _lean(schema: Any, definitions: Mapping[str, Any]) -> Any:
 # --- resources and prompts ---
 
 
-def _read_resource(read: Callable[[], Value]) -> Value:
+def _read_resource(tools: Tools, read: Callable[[], Value]) -> Value:
     try:
         return read()
     except NotFound as exc:
-        raise ResourceNotFoundError(_sentence(exc)) from exc
+        raise ResourceNotFoundError(_sentence(tools, exc)) from exc
     except InvalidInput as exc:
-        raise MCPError(INVALID_PARAMS, _sentence(exc)) from exc
+        raise MCPError(INVALID_PARAMS, _sentence(tools, exc)) from exc
     except MemoriesError as exc:
-        raise ResourceError(_sentence(exc)) from exc
+        raise ResourceError(_sentence(tools, exc)) from exc
 
 
 def _add_resources(built: MCPServer, tools: Tools) -> None:
@@ -239,7 +239,7 @@ def _add_resources(built: MCPServer, tools: Tools) -> None:
             memory = shapes.memory(tools.memories.get(id))
             return fence_groups(memory=[fence.line(brief(memory))])
 
-        return _read_resource(read)
+        return _read_resource(tools, read)
 
     @built.resource("memory://recent", title="The newest memories", mime_type="text/plain")
     def recent() -> str:
@@ -249,12 +249,12 @@ def _add_resources(built: MCPServer, tools: Tools) -> None:
             newest = [shapes.memory(memory) for memory in tools.memories.list().memories]
             return fence_groups(memories=tools.rows(newest))
 
-        return _read_resource(read)
+        return _read_resource(tools, read)
 
     @built.resource("memory://status", title="State of the memory", mime_type="application/json")
     def status() -> Mapping[str, Any]:
         """Return the state of the memory: its contents and whether it works."""
-        return _read_resource(tools.status)
+        return _read_resource(tools, tools.status)
 
 
 def _add_prompts(built: MCPServer, tools: Tools, *, read_only: bool) -> None:
@@ -264,7 +264,7 @@ def _add_prompts(built: MCPServer, tools: Tools, *, read_only: bool) -> None:
         try:
             context = tools.context(query(topic), "", RECALL_TOKENS)
         except MemoriesError as exc:
-            raise MCPError(INVALID_PARAMS, _sentence(exc)) from exc
+            raise MCPError(INVALID_PARAMS, _sentence(tools, exc)) from exc
         return f"Memories about {fence.quoted(topic)}:\n{context}"
 
     if read_only:

@@ -12,6 +12,7 @@ from mcp_types import CallToolResult, TextContent
 from pydantic import BaseModel, Field
 
 from memories.answers import conversation_shapes, shapes, store_shapes
+from memories.answers.advice import complete_commands
 from memories.context import fence
 from memories.context.context import ContextBuilder
 from memories.context.engine import EngineBackend
@@ -188,6 +189,10 @@ class Tools:
     def status(self) -> Mapping[str, Any]:
         """Return the state of the memory, as JSON."""
         return store_shapes.status(self.memories.status())
+
+    def complete(self, sentence: str) -> str:
+        """Return a sentence for the client, with complete commands."""
+        return complete_commands(sentence)
 
     def _own(self) -> Own:
         return Own.of(self.memories)
@@ -453,9 +458,9 @@ class Tools:
         self, conversation: str, turns: list[Message], *, caller: Caller
     ) -> CallToolResult:
         """Append messages to a conversation, in order, so they can be found later."""
-        if len(turns) > MAX_TURNS:
+        if not 1 <= len(turns) <= MAX_TURNS:
             raise InvalidInput(
-                f"turns contains {len(turns)} messages; send at most {MAX_TURNS} at a time"
+                f"turns contains {len(turns)} messages; send 1 to {MAX_TURNS} at a time"
             )
         now = datetime.now(UTC)
         drafts = []

@@ -115,7 +115,7 @@ class Scratchpads:
         rules = self._rules()
         min_confidence = filters.get("min_confidence")
         if min_confidence is not None:
-            rules = rules._replace(min_confidence=validate.unit(min_confidence, "min-confidence"))
+            rules = rules._replace(min_confidence=validate.unit(min_confidence, "min_confidence"))
         limit = filters.get("limit")
         limit = self.config.default_limit if limit is None else validate.limit(limit)
         is_wanted = self._predicate(filters, entries)

@@ -156,9 +156,9 @@ def parse_request(
     limit = config.default_limit if limit is None else validate.limit(limit)
     if min_confidence is None:
         min_confidence = config.min_confidence
-    min_similarity = validate.unit(filters.get("min_similarity") or 0.0, "min-similarity")
+    min_similarity = validate.unit(filters.get("min_similarity") or 0.0, "min_similarity")
     if min_similarity and embedder is None:
-        raise InvalidInput("min-similarity needs an embedder, but EMBEDDER is none")
+        raise InvalidInput("a minimum similarity needs an embedder, but EMBEDDER is none")
     return SearchRequest(
         query=Query(
             text=text,
@@ -171,7 +171,7 @@ def parse_request(
         ),
         alternatives=alternatives,
         limit=limit,
-        min_confidence=validate.unit(min_confidence, "min-confidence"),
+        min_confidence=validate.unit(min_confidence, "min_confidence"),
         min_similarity=min_similarity,
         include_corrected=filters.get("include_corrected", True),
         predicates=predicates,

@@ -25,7 +25,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from memories.answers import shapes
 from memories.embedders import Embedder
+from memories.guard.validate import canonical_namespace
 from memories.memories import Memories
+from memories.models import SHARED
 from memories.server.api import (
     conversation_routes,
     many_routes,
@@ -33,12 +35,20 @@ from memories.server.api import (
     store_routes,
 )
 from memories.server.api.access import SESSION_SECONDS, WELL_KNOWN, Access, Issuer, Principal
-from memories.server.api.middleware import Guard, Named
+from memories.server.api.middleware import Guard, Named, allowed_methods
 from memories.server.api.openapi import document
-from memories.server.api.problems import Refused, error_response, json_response, problem
+from memories.server.api.problems import Refused, json_response, problem
 from memories.server.api.records import Records
 from memories.server.api.records import route as store_route
-from memories.server.api.routes import Field, Route, endpoint, from_body
+from memories.server.api.routes import (
+    SPACE,
+    Field,
+    Route,
+    endpoint,
+    from_body,
+    from_query,
+    query_pairs,
+)
 from memories.server.api.server import Handles, Server
 from memories.server.group_commit import GroupCommit
 from memories.settings import Config
@@ -62,7 +72,7 @@ class _Caller(NamedTuple):
 _caller: ContextVar[_Caller] = ContextVar("caller")
 
 
-def _application(*, read_only: bool) -> tuple[ASGIApp, Any]:
+def _application(access: Access, *, read_only: bool) -> tuple[ASGIApp, Any]:
     """Return the SDK's application and its session manager; this imports the SDK."""
     from mcp.server.transport_security import TransportSecuritySettings
 
@@ -92,6 +102,10 @@ def _application(*, read_only: bool) -> tuple[ASGIApp, Any]:
             shape = super().status()
             return shape if _caller.get().who.manages_store else shapes.without_place(shape)
 
+        def complete(self, sentence: str) -> str:
+            """Return a sentence; only managers of the store see folders in it."""
+            return access.without_folders(_caller.get().who, super().complete(sentence))
+
     server = serve_tools(TokenTools(), read_only=read_only)
     # The guard has already checked that the host and the origin name this server.
     unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
@@ -117,7 +131,7 @@ class McpOverHttp:
         try:
             async with contextlib.AsyncExitStack() as running:
                 for read_only in (False, True):
-                    make = functools.partial(_application, read_only=read_only)
+                    make = functools.partial(_application, self._server.access, read_only=read_only)
                     app, manager = await anyio.to_thread.run_sync(make)
                     await running.enter_async_context(manager.run())
                     self._apps[read_only] = app
@@ -127,23 +141,17 @@ class McpOverHttp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        try:
-            caller = await anyio.to_thread.run_sync(
-                self._authorize, scope, limiter=self._server.limits["sign"]
-            )
-            app = self._apps.get(caller.who.level(caller.namespace) < 2)
-            if app is None:
-                raise Refused(503, "MCP is still loading; try again in a second", retry_after="1")
-            if scope["method"] == "POST":
-                receive = await _buffer_body(receive)
-            kind = "stream" if scope["method"] == "GET" else "write"
-            self._server.require_room(kind)
-        except Exception as exc:  # noqa: BLE001 - every error becomes a response
-            await error_response(exc)(scope, receive, send)
-            return
+        caller = await anyio.to_thread.run_sync(
+            self._authorize, scope, limiter=self._server.limits["sign"]
+        )
+        app = self._apps.get(caller.who.level(caller.namespace) < 2)
+        if app is None:
+            raise Refused(503, "MCP is still loading; try again in a second", retry_after="1")
+        if scope["method"] == "POST":
+            receive = await _buffer_body(receive)
         token = _caller.set(caller)
         try:
-            async with self._server.limit(kind):
+            async with self._server.limit("stream" if scope["method"] == "GET" else "write"):
                 await self._until_closing(app, scope, receive, send)
         finally:
             _caller.reset(token)
@@ -167,11 +175,13 @@ class McpOverHttp:
 
     def _authorize(self, scope: Scope) -> _Caller:
         who = self._server.access.principal(scope)
+        arguments = from_query(query_pairs(Request(scope)), SPACE)
         namespace = who.home(self._server.config.namespace)
+        if "namespace" in arguments:
+            namespace = canonical_namespace(arguments["namespace"])
         who.require("read", namespace)
-        memories = self._server.handles.of(
-            who, namespace, shared=who.level("shared") > 0, channel="mcp"
-        )
+        shared = arguments.get("shared", True) and who.level(SHARED) > 0
+        memories = self._server.handles.of(who, namespace, shared=shared, channel="mcp")
         return _Caller(who, namespace, memories)
 
 
@@ -235,7 +245,7 @@ def build(config: Config, options: Options = Options()) -> Starlette:  # noqa: B
     """
     public = (options.public_url or f"http://127.0.0.1:{options.port}").rstrip("/")
     issuer = Issuer(options.issuer, f"{public}{PATH}", config.namespace) if options.issuer else None
-    access = Access(config.home, options.port, issuer)
+    access = Access(config, options.port, issuer)
     handles = Handles(config, store=options.store, embedder=options.embedder)
     server = Server(config, access, handles, options.group_commit)
     records, mcp = Records(server), McpOverHttp(server)
@@ -256,8 +266,8 @@ def build(config: Config, options: Options = Options()) -> Starlette:  # noqa: B
 
     metadata: list[BaseRoute] = []
     if issuer is not None:  # these routes tell OAuth clients where to sign in
-        paths = WELL_KNOWN, WELL_KNOWN + PATH
-        metadata = [_public_route(path, issuer.metadata) for path in paths]
+        places = {"", PATH, urlsplit(issuer.resource).path}
+        metadata = [_public_route(WELL_KNOWN + place, issuer.metadata) for place in places]
     app = Starlette(
         routes=[
             _public_route("/health", lambda: {"ok": True}),
@@ -304,14 +314,11 @@ def _public_route(path: str, make_shape: Callable[[], Any]) -> Named:
 async def _login(request: Request, *, secure: bool) -> Response:
     """Give a browser a cookie in exchange for a token."""
     access: Access = request.app.state.server.access
-    try:
-        token = from_body(await request.body(), _TOKEN)["token"]
-        value = await anyio.to_thread.run_sync(access.session, token)
-        if value is None:
-            await anyio.to_thread.run_sync(access.count_failure, request.scope)
-            raise Refused(401, "this token is unknown; create one with: memory tokens create")
-    except Exception as exc:  # noqa: BLE001 - as for every route
-        return error_response(exc)
+    token = from_body(await request.body(), _TOKEN)["token"]
+    value = await anyio.to_thread.run_sync(access.session, token)
+    if value is None:
+        await anyio.to_thread.run_sync(access.count_failure, request.scope)
+        raise Refused(401, "this token is unknown; create one with: memory tokens create")
     answer = json_response({"ok": True})
     answer.set_cookie(
         access.cookie,
@@ -327,12 +334,9 @@ async def _login(request: Request, *, secure: bool) -> Response:
 
 async def _logout(request: Request) -> Response:
     server: Server = request.app.state.server
-    try:
-        await anyio.to_thread.run_sync(
-            server.access.end_session, request.scope, limiter=server.limits["sign"]
-        )
-    except Exception as exc:  # noqa: BLE001 - as for every route
-        return error_response(exc)
+    await anyio.to_thread.run_sync(
+        server.access.end_session, request.scope, limiter=server.limits["sign"]
+    )
     answer = json_response({"ok": True})
     answer.delete_cookie(server.access.cookie, path="/", httponly=True, samesite="strict")
     return answer
@@ -341,7 +345,8 @@ async def _logout(request: Request) -> Response:
 async def _nowhere(request: Request, exc: Exception) -> Response:
     status = getattr(exc, "status_code", 404)
     detail = "there is nothing at this path"
+    headers = {}
     if status != 404:
         detail = f"{request.method} is not supported for this path"
-    headers = getattr(exc, "headers", None) or {}
-    return problem(status, f"{detail}; see /openapi.json for all routes", **headers)
+        headers = {"allow": ", ".join(allowed_methods(request))}
+    return problem(status, f"{detail}; see /openapi.json for all routes", None, **headers)

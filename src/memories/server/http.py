@@ -25,7 +25,7 @@ from memories.core.urls import is_loopback
 from memories.errors import ConfigError, MemoriesError
 from memories.identity import tokens
 from memories.server.api.middleware import Gauge, Logged, Metrics, Named
-from memories.server.api.problems import error_response, json_response, problem
+from memories.server.api.problems import json_response, problem
 from memories.server.app import Options, build, principal
 from memories.server.group_commit import MOST_WAITING, GroupCommit
 from memories.server.pages import routes as pages
@@ -365,10 +365,7 @@ class Web:
         return json_response(shape, 503 if problem else 200)
 
     async def _metrics(self, request: Request) -> Response:
-        try:
-            (await principal(request)).require("admin")
-        except Exception as exc:  # noqa: BLE001 - as for every route
-            return error_response(exc)
+        (await principal(request)).require("admin")
         text = await anyio.to_thread.run_sync(self.metrics.text)
         return Response(text, media_type="text/plain; version=0.0.4")
 

@@ -247,7 +247,7 @@ def _parse_address(parts: SplitResult, config: Config | None) -> Address:
             "the port in the URL of the store is not a number from 1 to 65535"
         ) from None
     if not parts.hostname or parts.query or parts.fragment:
-        raise ConfigError("the URL of a server is http://host:port or https://host, without a path")
+        raise ConfigError("the URL of a server is http://host:port or https://host, with no query")
     if parts.username is not None or parts.password is not None:
         raise ConfigError("the URL of a store must not contain a token; put it into MEMORY_TOKEN")
     allows_plain = config is not None and config.plain_http

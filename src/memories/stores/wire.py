@@ -3,12 +3,19 @@
 Only the types named here can be created from JSON.
 """
 
+import functools
+import inspect
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Mapping
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from memories.core.ids import storable
 from memories.errors import InvalidInput
+from memories.guard.validate import shown
+from memories.stores.damage import find_problem
+from memories.stores.protocol import Store
 from memories.stores.records import (
     Candidate,
     Collection,
@@ -31,6 +38,14 @@ _TYPES = (
     Candidate, Filter, Finding, Matches, Patch, Record, Ref, Space, StoreInfo, TurnQuery,
 )  # fmt: skip
 KINDS: Mapping[str, Any] = {kind.__name__: kind for kind in _TYPES}
+# the other types that are accepted for some
+_ALSO: Mapping[Any, tuple[type, ...]] = {
+    float: (int, float),
+    Any: (str, bool, int, float, type(None)),
+}
+# the lowest and highest values of numbers that bound how much work a request makes
+_BOUNDS = {"dimension": (1, 65_536), **dict.fromkeys(("limit", "k", "at_most"), (0, 2**31 - 1))}
+_SEARCHES = frozenset("candidates matches info unstaged stage".split())
 _DTYPES = ("float32", "float64", "int64", "bool")
 
 
@@ -72,41 +87,24 @@ def from_wire(shape: Any) -> Any:
     [(kind, members)] = shape.items()
     try:
         return _create(kind, members)
-    except (TypeError, ValueError, LookupError) as exc:
-        raise InvalidInput(f"this is not a valid {kind[:40]}") from exc
+    except InvalidInput:
+        raise
+    except (TypeError, ValueError, LookupError, OverflowError) as exc:
+        raise InvalidInput(f"this is not a valid {shown(kind)}") from exc
 
 
 def _create(kind: str, members: Any) -> Any:
     if kind == "collection":
         return Collection(members)
     if kind == "time":
-        return datetime.fromisoformat(members)
+        return datetime.fromisoformat(members).astimezone(UTC)
     if kind == "tuple":
         return tuple(from_wire(member) for member in members)
     if kind == "map":
         return {from_wire(key): from_wire(member) for key, member in members}
     if kind == "array":
         return _array_from_wire(*members)
-    created = KINDS[kind](*map(from_wire, members))
-    if not _has_valid_address(created):
-        raise ValueError(kind)
-    return created
-
-
-def _has_valid_address(part: Any) -> bool:
-    """Return whether a value's address has the right types; access rights depend on it."""
-    if isinstance(part, Ref):
-        has_names = isinstance(part.namespace, str) and isinstance(part.group, str)
-        return (
-            isinstance(part.collection, Collection) and has_names and isinstance(part.position, int)
-        )
-    if isinstance(part, Filter):
-        if not isinstance(part.collection, Collection) or not isinstance(part.namespaces, tuple):
-            return False
-        return all(isinstance(name, str) for name in part.namespaces)
-    if isinstance(part, Record | Patch):
-        return isinstance(part.ref, Ref)
-    return True
+    return KINDS[kind](*map(from_wire, members))
 
 
 def _array_to_wire(array: "NDArray[Any]") -> list[Any]:
@@ -125,20 +123,127 @@ def _array_from_wire(name: str, shape: list[int], data: str) -> "np.ndarray[Any,
     return np.frombuffer(b64decode(data), dtype=name).reshape(shape).copy()
 
 
-def namespaces_of(argument: Any) -> set[str]:
-    """Return all namespaces that are named in a call's arguments.
+def read_arguments(
+    method: str, space: Space | None, arguments: Sequence[Any], named: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments of a call by name; their types are those that `Store` requires.
 
-    Named tuples are searched too, because a store iterates over any tuple that a client sends
-    instead of a list of records.
+    Args:
+        method: A method of `Store`.
+        space: The space of the vectors in the arguments.
+        arguments: The positional arguments.
+        named: The other arguments.
+
+    Raises:
+        InvalidInput: The method doesn't take these arguments, a record would count as damaged, or a
+            vector is not in its space.
     """
-    if isinstance(argument, Ref):
-        return {argument.namespace}
+    function = getattr(Store, method)
+    try:
+        values = inspect.signature(function).bind(None, *arguments, **named).arguments
+    except TypeError as exc:
+        raise InvalidInput(f"the store's method {method} {exc}") from exc
+    hints = _hints(function)
+    del values["self"]
+    if type(values.get("after")) is list:  # clients send a list instead of any tuple
+        values["after"] = tuple(values["after"])
+    for name, value in values.items():
+        if not fits(name, value, hints[name]):
+            raise InvalidInput(f"{name} of the store's method {method} is not valid")
+    for part in parts_of(values):
+        if problem := _find_problem(part, values.get("space", space)):
+            raise InvalidInput(problem)
+        if part is Collection.LOG and method in _SEARCHES:
+            raise InvalidInput("the log has neither words nor vectors")
+    return values
+
+
+def _find_problem(part: Any, space: Space | None) -> str | None:
+    """Return why no store can keep or compare a part of an argument; None if one can."""
+    if isinstance(part, Patch):
+        fields = {name: value for name, value in part.fields.items() if value is not None}
+        part = Record(part.ref, "", datetime.now(UTC), None, part.ended_by, fields=fields)
+    if isinstance(part, Record):
+        problem = find_problem(part)
+        if part.ref.collection is Collection.LOG and part.vectors is not None:
+            problem = "of the log has a vector"
+        return problem and f"a record {problem}"
+    if hasattr(part, "dtype") and space is not None and part.shape[-1] != space.dimension:
+        return "a vector and its space have different dimensions"
+    return None
+
+
+@functools.cache
+def _hints(owner: Any) -> dict[str, Any]:
+    """Return the types of a method's parameters, or of a named tuple's fields."""
+    import numpy as np
+    from numpy.typing import NDArray
+
+    return get_type_hints(owner, localns={**KINDS, "np": np, "NDArray": NDArray})
+
+
+def fits(name: str, value: Any, hint: Any) -> bool:
+    """Return whether a store can use a value for a parameter or a field with this type.
+
+    The types must be exact, since the access rights depend on the namespaces in the arguments.
+    """
+    if get_origin(hint) in (Union, UnionType):
+        return any(fits(name, value, part) for part in get_args(hint))
+    if get_origin(hint) is not None:
+        return _contains(name, value, hint)
+    if hasattr(hint, "_fields"):
+        hints = _hints(hint)
+        return type(value) is hint and all(
+            fits(field, getattr(value, field), hints[field]) for field in hint._fields
+        )
+    if type(value) not in _ALSO.get(hint, (hint,)):
+        return False
+    if type(value) is int:
+        lowest, highest = _BOUNDS.get(name, (-(2**63), 2**63 - 1))
+        return lowest <= value <= highest
+    return type(value) is not str or storable(value.replace("\0", ""))
+
+
+def _contains(name: str, value: Any, hint: Any) -> bool:
+    """Return whether a collection or an array contains values of the right types; see `fits`."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return type(value) is str and value in parts
+    if origin is Mapping:
+        return type(value) is dict and all(
+            fits(name, key, parts[0]) and fits(name, member, parts[1])
+            for key, member in value.items()
+        )
+    if origin is Sequence:
+        return type(value) in (list, tuple) and all(fits(name, one, parts[0]) for one in value)
+    if origin is tuple:
+        if type(value) is not tuple:
+            return False
+        hints = parts[:1] * len(value) if parts[-1] is Ellipsis else parts
+        return len(value) == len(hints) and all(map(fits, [name] * len(value), value, hints))
+    import numpy as np
+
+    axes = 1 if name == "vector" else 2
+    is_array = isinstance(value, np.ndarray) and value.dtype.kind == "f" and value.ndim == axes
+    return is_array and value.size > 0 and bool(np.isfinite(value).all())
+
+
+def namespaces_of(argument: Any) -> set[str]:
+    """Return all namespaces that are named in a call's arguments."""
     names: set[str] = set()
-    if isinstance(argument, Filter):
-        names.update(argument.namespaces)
+    for part in parts_of(argument):
+        if isinstance(part, Ref):
+            names.add(part.namespace)
+        elif isinstance(part, Filter):
+            names.update(part.namespaces)
+    return names
+
+
+def parts_of(argument: Any) -> Iterator[Any]:
+    """Yield an argument and everything in it."""
+    yield argument
     if isinstance(argument, Mapping):
         argument = [*argument.keys(), *argument.values()]
     if isinstance(argument, list | tuple):
         for member in argument:
-            names |= namespaces_of(member)
-    return names
+            yield from parts_of(member)

@@ -19,7 +19,7 @@ from memories.config import is_own_name
 from memories.core import events
 from memories.core.disk import is_read_only, put_in_place
 from memories.core.urls import local_path, without_password
-from memories.errors import InvalidInput, MemoriesError, StoreDamaged
+from memories.errors import ConfigError, InvalidInput, MemoriesError, StoreDamaged
 from memories.guard.redactor import Redactor
 from memories.guard.validate import amount
 from memories.read import versions
@@ -121,7 +121,13 @@ def _write_remedy(path: Path) -> str:
 def _examine_store(config: Config, examined: Examined, *, deep: bool) -> None:
     facts, findings = examined
     with contextlib.closing(open_store(config.store, None, config)) as store:
-        all_places = places(store)
+        is_limited = False
+        try:
+            all_places = places(store)
+        except ConfigError:  # the token of a server's client may be for some namespaces only
+            is_limited = True
+            all_places = [Place(kind, config.namespace) for kind in sorted(SEARCHED)]
+            facts["limited"] = f"only namespace {config.namespace}; others need another token"
         if all_places:
             _examine_info(store, all_places[0], examined)
         facts["records"] = count_records(store, all_places)
@@ -134,7 +140,8 @@ def _examine_store(config: Config, examined: Examined, *, deep: bool) -> None:
                 findings.append(Finding(f"{problem}, so it has no scratchpad", remedy))
         if facts.get("model") and config.embedder != "none":
             findings += _find_missing_vectors(store, tuple(names))
-        findings += store.check(deep=deep or facts["records"] <= SMALL)
+        is_deep = deep or facts["records"] <= SMALL
+        findings += store.check(deep=is_deep and not is_limited)
 
 
 def _examine_info(store: Store, place: Place, examined: Examined) -> None:

@@ -101,13 +101,10 @@ def _refuse_other_version(latest: Record, version: int | None) -> None:
     """Refuse to change a memory whose latest version isn't the expected one.
 
     Raises:
-        Conflict: Another writer wrote a version in the meantime.
+        Conflict: It has another number.
     """
     if version not in (None, latest.ref.position):
-        raise Conflict(
-            f"Memory now has version {latest.ref.position}, which another writer wrote in the "
-            "meantime"
-        )
+        raise Conflict(f"Memory has version {latest.ref.position}, not {version}; read it again")
 
 
 def _check(

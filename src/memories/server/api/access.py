@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import functools
 import hashlib
 import hmac
 import json
@@ -18,14 +19,15 @@ from urllib.parse import urlsplit
 from starlette.types import Scope
 
 from memories.core.disk import locked, read_file, replacing
-from memories.core.urls import is_loopback
+from memories.core.urls import is_loopback, local_path
 from memories.errors import ConfigError, InvalidInput, MemoriesError
 from memories.guard.validate import canonical_namespace
 from memories.identity import tokens
 from memories.languages import is_unseen
 from memories.models import SHARED
 from memories.server.api.middleware import LOG
-from memories.server.api.problems import Refused
+from memories.server.api.problems import PUBLIC, Refused
+from memories.settings import Config
 
 SESSION_SECONDS = 12 * 3600
 SCOPES = {"read": 1, "write": 2, "admin": 3, "unredacted": 3}
@@ -111,26 +113,29 @@ class Access:
     take effect immediately.
     """
 
-    def __init__(self, home: Path, port: int, issuer: "Issuer | None") -> None:
+    def __init__(self, config: Config, port: int, issuer: "Issuer | None") -> None:
         """Initialize without reading any tokens.
 
         Args:
-            home: The folder that contains the tokens.
+            config: The settings; their home contains the tokens.
             port: The server's port. It is part of the cookie's name, because browsers send a cookie
                 to every port of a host.
             issuer: Identifies senders whose tokens this server did not issue.
         """
         self.cookie = f"memories_{port}"
-        self._home, self._issuer = home, issuer
-        self._own = tokens.own(home)
+        self._home, self._issuer = config.home, issuer
+        self._own = tokens.own(config.home)
         self._key = hashlib.sha256(b"cookie:" + self._own.encode()).digest()
         self._lock = threading.Lock()
         self._tokens: Sequence[tokens.Token] = ()
         self._stamp = (-1, -1, -1)
-        self._ended = home / "serve" / "signed-out.json"
+        self._ended = config.home / "serve" / "signed-out.json"
         self._used_at: dict[str, datetime] = {}
         self._flushed = time.monotonic()
         self._buckets: dict[str, tuple[float, float]] = {}
+        store = local_path(config.store) or config.home
+        folders = {str(folder) for folder in (config.home, store.parent, Path.home())}
+        self._folders = sorted(folders, key=len, reverse=True)
 
     @property
     def is_quick(self) -> bool:
@@ -160,9 +165,18 @@ class Access:
                 www_authenticate=challenge,
             )
         scope.get(LOG, {})["token"] = principal.id
+        scope[PUBLIC] = functools.partial(self.without_folders, principal)
         if principal is not OWNER:
             self._count(principal.id, RATE, BURST)
         return principal
+
+    def without_folders(self, who: Principal, text: str) -> str:
+        """Return a text without the folders of the server's files, unless the sender manages the
+        store.
+        """
+        for folder in () if who.manages_store else self._folders:
+            text = text.replace(f"{folder}/", "")
+        return text
 
     def count_failure(self, scope: Scope) -> None:
         """Count a wrong token against the client's address.

@@ -77,6 +77,8 @@ def move(call: Call) -> Any:
     """Move memories to another namespace: all of them, or none."""
     into = canonical_namespace(call.arguments["to"])
     call.who.require("admin", into)
+    if not call.arguments["ids"]:
+        raise InvalidInput("ids is empty; name at least one memory")
     return shapes.move_result(call.memories.move(call.arguments["ids"], into))
 
 

@@ -287,10 +287,21 @@ def _if_match(call: Call) -> Iterator[None]:
         yield
         return
     with call.memories.transaction():
-        version = call.memories.history(call.id).versions[-1].version
-        if version not in allowed:
-            raise _changed_meanwhile(f"the memory now has version {version}")
+        _refuse_other_version(call, allowed)
         yield
+
+
+def _refuse_other_version(call: Call, allowed: Sequence[int]) -> None:
+    """Refuse a change unless If-Match allows the memory's current version.
+
+    Raises:
+        Refused: 412.
+    """
+    version = call.memories.history(call.id).versions[-1].version
+    if version not in allowed:
+        raise Refused(
+            412, f"If-Match does not name the memory's version, which is {version}; read it again"
+        )
 
 
 def _find_logged(call: Call, action: str) -> Change | None:
@@ -327,10 +338,6 @@ def _is_updated(call: Call) -> bool:
     return False
 
 
-def _changed_meanwhile(detail: str) -> Refused:
-    return Refused(412, f"the memory has changed: {detail}; read it again")
-
-
 def _read_before(call: Call) -> Memory | None:
     """Return a memory before it changes; None if it can't be read. The change reports the error."""
     with contextlib.suppress(RequestError):
@@ -353,10 +360,10 @@ def update(call: Call) -> Answer:
             memory_id, content = arguments.pop("id"), arguments.pop("content", None)
             memory = call.memories.update(memory_id, content, **arguments)
             return memory_answer(memory, before, arguments.get("remove_tags", ()))
-    except Conflict as exc:
-        if allowed is None:
-            raise
-        raise _changed_meanwhile(str(exc)) from exc
+    except Conflict:
+        if allowed is not None:
+            _refuse_other_version(call, allowed)
+        raise
 
 
 def _change_once(call: Call, action: str, change: Callable[[], Memory]) -> Memory:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -160,6 +161,15 @@ class Named(Route):
         """Answer a request."""
         scope.get(LOG, {})["route"] = self.path
         await super().handle(scope, receive, send)
+
+
+def allowed_methods(request: Request) -> list[str]:
+    """Return the methods that routes support for a request's path."""
+    routes = [route for route in request.app.routes if isinstance(route, Named)]
+    methods = [
+        route.methods or () for route in routes if route.path_regex.match(request.scope["path"])
+    ]
+    return sorted(set().union(*methods))
 
 
 def _labels(values: Mapping[str, str]) -> str:
@@ -317,7 +327,7 @@ class Guard:
             if not started:
                 await stopping_response(in_doubt=not _is_read(scope))(scope, receive, answer)
         except Exception as exc:  # noqa: BLE001 - every error becomes a response; unexpected ones are also logged
-            problem = error_response(exc)
+            problem = error_response(exc, scope)
             if not started:
                 await problem(scope, receive, answer)
 

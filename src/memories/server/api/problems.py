@@ -14,7 +14,9 @@ from starlette.responses import Response
 
 from memories import errors
 from memories.core.disk import FULL
+from memories.errors import InvalidInput
 from memories.guard.redactor import redact
+from memories.guard.validate import read_json
 
 _logger = logging.getLogger(__name__)
 _json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -67,6 +69,9 @@ class Refused(Exception):
         self.status, self.headers = status, headers
 
 
+# key in a scope for a function that returns a text without what its sender must not see
+PUBLIC = "memories.public"
+_NO_SCOPE: Mapping[str, Any] = {}
 _RETRY = {"retry_after": "1"}
 
 
@@ -75,6 +80,22 @@ def encode_json(value: Any) -> bytes:
     escape.
     """
     return _json(value).encode("utf-8", "backslashreplace")
+
+
+def decode_json(data: bytes) -> Any:
+    """Return the value of a JSON body.
+
+    Raises:
+        InvalidInput: The body is not JSON.
+    """
+    try:
+        return read_json(data.decode())
+    except UnicodeDecodeError as exc:
+        raise InvalidInput(
+            f"the body is not UTF-8 (byte 0x{data[exc.start]:02x} at {exc.start})"
+        ) from None
+    except InvalidInput as exc:
+        raise InvalidInput(f"the body {exc}") from exc
 
 
 def json_response(
@@ -107,7 +128,7 @@ def problem(
     return Response(body, status, header_values, media_type="application/problem+json")
 
 
-def error_response(exc: Exception) -> Response:
+def error_response(exc: Exception, scope: Mapping[str, Any] = _NO_SCOPE) -> Response:
     """Return the response to a request that raised an error. The log says where an unexpected error
     was raised, but never contains content.
     """
@@ -121,8 +142,10 @@ def error_response(exc: Exception) -> Response:
             more: dict[str, Any] = {"kind": public_kinds[0].__name__, "exit_code": code}
             if matches := getattr(exc, "matches", ()):
                 more["matches"] = list(matches)
-            detail = str(exc)
-            if isinstance(exc, errors.EmbedderMismatch):
+            detail = scope.get(PUBLIC, str)(str(exc))
+            # a client that uses the server as its store has an embedder of its own
+            is_store_client = scope.get("path", "").startswith("/store/")
+            if isinstance(exc, errors.EmbedderMismatch) and not is_store_client:
                 detail = f"restart the server if memory reembed ran since it started: {detail}"
             is_temporary = isinstance(exc, _TEMPORARY)
             return problem(status, detail, more, **(_RETRY if is_temporary else {}))

@@ -7,16 +7,14 @@ right, since a writer could forge the origins that records contain.
 
 import contextlib
 import functools
-import json
 import queue
 import threading
 import uuid
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
-from itertools import chain
 from typing import Any, NamedTuple
 
 import anyio
@@ -25,20 +23,21 @@ from starlette.responses import Response
 
 from memories.errors import InvalidInput, StoreBusy, StoreError
 from memories.guard.validate import namespace as checked_namespace
+from memories.models import SHARED
 from memories.scratchpad import file
 from memories.scratchpad.mirror import Mirror
 from memories.server.api.access import Principal
 from memories.server.api.middleware import READS, Named
-from memories.server.api.problems import Refused, encode_json, error_response
+from memories.server.api.problems import Refused, decode_json, encode_json
 from memories.server.api.server import Server
 from memories.stores import Store, open_store
 from memories.stores.logged import Change, ref_of
 from memories.stores.records import Collection, Finding, Record, Space, StoreInfo
-from memories.stores.wire import from_wire, namespaces_of, to_wire
+from memories.stores.wire import fits, from_wire, namespaces_of, read_arguments, to_wire
 
 IDLE_SECONDS = 10.0  # seconds without a request after which a transaction is rolled back
 MAX_OPEN = 16
-MAX_SPACES = 8  # maximum number of vector spaces; each keeps a store open
+MAX_SPACES = 8  # maximum number of stores open for other vector spaces than the server's own
 _WRITES = frozenset("append patch touch remove".split())
 _CHANGES = frozenset("append patch remove".split())
 _WHOLE = frozenset("namespaces unstaged stage switch check repair".split())
@@ -56,8 +55,7 @@ class _StoreRequest(NamedTuple):
 
     method: str
     space: Space | None
-    arguments: list[Any]
-    named: Mapping[str, Any]
+    arguments: Mapping[str, Any]
     transaction: str | None
     call: str
 
@@ -73,8 +71,10 @@ class _Transaction:
     thread.
     """
 
-    def __init__(self, store: Store, who: Principal) -> None:
-        self.store, self.who = store, who
+    store: Store  # once it has begun
+
+    def __init__(self, lent: AbstractContextManager[Store], who: Principal) -> None:
+        self._lent, self.who = lent, who
         self.changes: list[Change] = []
         self._inner: list[tuple[AbstractContextManager[None], int]] = []
         self._work: queue.Queue[tuple[Callable[[], Any], Future[Any], bool]] = queue.Queue()
@@ -109,7 +109,7 @@ class _Transaction:
         result: Any = None
         last: Future[Any] | None = None
         try:
-            with self.store.transaction():
+            with self._lent as self.store, self.store.transaction():
                 # raises an error if the transaction was prevented from beginning
                 self._begun.set_result(None)
                 result, last = self._until_the_end()
@@ -206,7 +206,10 @@ class Records:
             makes_file=lambda _: False,
         )
         self._lock = threading.Lock()
+        embedder = server.handles.embedder
+        self._own = (None, embedder.space if embedder else None)
         self._stores: dict[Space | None, Store] = {}
+        self._users: Counter[Space | None] = Counter()
         self._transactions: dict[str, _Transaction] = {}
         self._ending = False
         self._answers: OrderedDict[str, Future[bytes]] = OrderedDict()
@@ -228,18 +231,34 @@ class Records:
                 ):  # if the folder is not writable, neither is the file
                     file.mark_stale(place)
 
-    def _store(self, space: Space | None) -> Store:
+    @contextlib.contextmanager
+    def _lend(self, space: Space | None) -> Iterator[Store]:
+        """Open the store for a space, unless it is open, and keep it open for the next request."""
         with self._lock:
-            if space not in self._stores:
-                if len(self._stores) >= MAX_SPACES:
-                    raise InvalidInput(
-                        "clients of this server use too many vector spaces; use the server's "
-                        "embedder"
-                    )
-                self._stores[space] = open_store(
-                    self._server.config.store, space, self._server.config
-                )
-            return self._stores[space]
+            store = self._stores.pop(space, None) or self._open(space)
+            self._stores[space] = store  # the most recently used one is last
+            self._users[space] += 1
+        try:
+            yield store
+        finally:
+            with self._lock:
+                self._users[space] -= 1
+
+    def _open(self, space: Space | None) -> Store:
+        """Open a store. If too many are open, close the one that has not been used for longest.
+
+        Raises:
+            StoreBusy: All of them are in use.
+        """
+        config = self._server.config
+        others = [other for other in self._stores if other not in self._own]
+        if space not in self._own and len(others) >= MAX_SPACES:
+            idle = next((other for other in others if not self._users[other]), None)
+            if idle is None:
+                raise StoreBusy(f"{MAX_SPACES} vector spaces are in use; try again in a second")
+            self._stores.pop(idle).close()
+            del self._users[idle]
+        return open_store(config.store, space, config)
 
     def answer(self, who: Principal, request: _StoreRequest) -> bytes:
         """Handle a request; return the response's JSON.
@@ -279,13 +298,17 @@ class Records:
         return encode_json(shape)
 
     def _call(self, who: Principal, request: _StoreRequest) -> tuple[Any, list[Finding]]:
-        transaction = None
-        if request.transaction is not None:
-            transaction = self._transaction(who, request.transaction)
-        store = self._store(request.space) if transaction is None else transaction.store
+        if request.transaction is None:
+            with self._lend(request.space) as store:
+                return self._use(store, None, who, request)
+        transaction = self._transaction(who, request.transaction)
+        return self._use(transaction.store, transaction, who, request)
+
+    def _use(
+        self, store: Store, transaction: _Transaction | None, who: Principal, request: _StoreRequest
+    ) -> tuple[Any, list[Finding]]:
         mark = store.damaged.mark()
-        method = getattr(store, request.method)
-        run = functools.partial(method, *request.arguments, **request.named)
+        run = functools.partial(getattr(store, request.method), **request.arguments)
         changes = _changes(request)
         if request.method == "remove":
             self._update_scratchpads(changes)
@@ -298,14 +321,29 @@ class Records:
         if isinstance(value, StoreInfo):
             value = value._replace(url="")
         if request.method == "check":
-            value = [_without_ref(finding, who) for finding in value]
-        namespaces = namespaces_of([request.arguments, dict(request.named)])
+            value = [self._public_finding(finding, who) for finding in value]
+        if request.method == "remove":
+            value = tuple(self._server.access.without_folders(who, place) for place in value)
+        namespaces = namespaces_of(request.arguments)
         findings = store.damaged.since(mark)
         return value, [
             finding
             for finding in findings
             if finding.ref is not None and finding.ref.namespace in namespaces
         ]
+
+    def _public_finding(self, finding: Finding, who: Principal) -> Finding:
+        """Return a finding without folders, and without details about namespaces that the sender
+        may not read.
+        """
+        if finding.ref is None or who.level(finding.ref.namespace):
+            what = self._server.access.without_folders(who, finding.what)
+            return finding._replace(what=what)
+        return Finding(
+            "a record in another namespace is damaged",
+            "run memory doctor for details",
+            finding.derived,
+        )
 
     def _step(self, who: Principal, request: _StoreRequest) -> str | None:
         if request.method == "begin":
@@ -318,7 +356,7 @@ class Records:
                 begun = [item for item in self._transactions.values() if item.has_begun]
                 if len(begun) >= MAX_OPEN:
                     raise StoreBusy(f"{MAX_OPEN} transactions are open; try again in a second")
-            return self._begin(_Transaction(self._store(request.space), who))
+            return self._begin(_Transaction(self._lend(request.space), who))
         if request.transaction is None:
             raise InvalidInput("a step requires the id of an open transaction")
         transaction = self._transaction(who, request.transaction)
@@ -378,9 +416,7 @@ def _changes(request: _StoreRequest) -> list[Change]:
     """
     if request.method not in _CHANGES:
         return []
-    arguments = (*request.arguments, *request.named.values())
-    lists = (argument for argument in arguments if isinstance(argument, list))
-    changes = (change for change in chain(*lists) if isinstance(change, Change))
+    [changes] = request.arguments.values()
     return [change for change in changes if _is_valid(ref_of(change).namespace)]
 
 
@@ -397,52 +433,48 @@ def _permit(who: Principal, request: _StoreRequest) -> None:
     Raises:
         Refused: 403.
     """
-    namespaces = namespaces_of([request.arguments, dict(request.named)])
-    if request.method == "values":
-        match request.arguments, request.named:
-            case [_, list(names), *_], _ if all(isinstance(name, str) for name in names):
-                namespaces |= set(names)
-            case _:
-                raise InvalidInput("the body is not a request to a store")
-    is_quick_check = request.method == "check" and not request.named.get("deep")
+    namespaces = namespaces_of(request.arguments) | set(request.arguments.get("namespaces", ()))
+    is_quick_check = request.method == "check" and not request.arguments["deep"]
     if request.method in _WHOLE and not is_quick_check:
         who.require("admin")
+    is_read = request.method in READS
+    if is_read and SHARED in namespaces and not who.level(SHARED):
+        raise Refused(
+            403,
+            "your token may not read namespace shared; leave it out with --no-shared, and name "
+            "another with --namespace",
+        )
     for namespace in namespaces:
-        who.require("read" if request.method in READS else "admin", namespace)
+        who.require("read" if is_read else "admin", namespace)
     if request.method in _STEPS and "admin" not in who.grants.values():
         raise Refused(403, "your token may not write records; that requires admin in a namespace")
-
-
-def _without_ref(finding: Finding, who: Principal) -> Finding:
-    """Return a finding without details about namespaces that the sender may not read."""
-    if finding.ref is None or who.level(finding.ref.namespace):
-        return finding
-    return Finding(
-        "a record in another namespace is damaged", "run memory doctor for details", finding.derived
-    )
 
 
 def _parse_request(method: str, data: bytes) -> _StoreRequest:
     if method not in READS | _WRITES | _WHOLE | _STEPS:
         raise InvalidInput("the store has no such method")
+    shape, wrong = decode_json(data), InvalidInput("the body is not a request to a store")
+    if not isinstance(shape, dict):
+        raise wrong
     try:
-        shape = json.loads(data)
-        space, arguments, named = (
-            from_wire(shape.get(name)) for name in ("space", "arguments", "named")
-        )
-        transaction, call = shape.get("transaction"), shape["call"]
-    except (ValueError, RecursionError, AttributeError, LookupError, TypeError) as exc:
-        raise InvalidInput("the body is not a request to a store") from exc
+        parts = [from_wire(shape.get(name)) for name in ("space", "arguments", "named")]
+    except RecursionError:
+        raise wrong from None
+    space, arguments, named = parts
+    call: Any = shape.get("call")
+    transaction = shape.get("transaction")
     is_valid = (
-        isinstance(space, Space | None)
+        fits("space", space, Space | None)
         and isinstance(arguments, list)
         and isinstance(named, dict)
         and isinstance(transaction, str | None)
         and isinstance(call, str)
+        and len(call) <= 64
     )
-    if not is_valid or len(call) > 64:
-        raise InvalidInput("the body is not a request to a store")
-    return _StoreRequest(method, space, arguments, named, transaction, call)
+    if not is_valid:
+        raise wrong
+    values = {} if method in _STEPS else read_arguments(method, space, arguments, named)
+    return _StoreRequest(method, space, values, transaction, call)
 
 
 def route() -> Named:
@@ -451,17 +483,14 @@ def route() -> Named:
     async def answer(request: Request) -> Response:
         server: Server = request.app.state.server
         records: Records = request.app.state.records
-        try:
-            who = await anyio.to_thread.run_sync(
-                server.access.principal, request.scope, limiter=server.limits["sign"]
+        who = await anyio.to_thread.run_sync(
+            server.access.principal, request.scope, limiter=server.limits["sign"]
+        )
+        store_request = _parse_request(str(request.path_params["method"]), await request.body())
+        async with server.limit("store") as limiter:
+            data = await anyio.to_thread.run_sync(
+                records.answer, who, store_request, limiter=limiter
             )
-            store_request = _parse_request(str(request.path_params["method"]), await request.body())
-            async with server.limit("store") as limiter:
-                data = await anyio.to_thread.run_sync(
-                    records.answer, who, store_request, limiter=limiter
-                )
-        except Exception as exc:  # noqa: BLE001 - every error becomes a response
-            return error_response(exc)
         return Response(data, media_type="application/json")
 
     return Named("/store/v1/{method}", answer, methods=["POST"])

@@ -20,14 +20,14 @@ from starlette.responses import Response
 
 from memories.answers import shapes, store_shapes
 from memories.errors import InvalidInput, NotFound
-from memories.guard.validate import add_tags, canonical_namespace, read_json, shown
+from memories.guard.validate import add_tags, canonical_namespace, shown
 from memories.memories import Memories
 from memories.models import SHARED
 from memories.read.lookup import readable_namespaces
 from memories.server.api.access import Principal
 from memories.server.api.idempotency import shows_erased
 from memories.server.api.middleware import Named
-from memories.server.api.problems import encode_json, error_response, json_response
+from memories.server.api.problems import decode_json, encode_json, json_response
 from memories.server.api.server import Server
 from memories.write.create import Created
 from memories.write.review import Reviewed
@@ -92,15 +92,7 @@ def from_body(data: bytes, fields: Fields) -> dict[str, Any]:
     Raises:
         InvalidInput: The body is not an object with these values.
     """
-    try:
-        body = read_json(data.decode()) if data else {}
-    except UnicodeDecodeError as exc:
-        raise InvalidInput(
-            f"the body is not UTF-8 (byte 0x{data[exc.start]:02x} at {exc.start})"
-        ) from None
-    except InvalidInput as exc:
-        raise InvalidInput(f"the body {exc}") from exc
-    return _read_object(body, fields, "the body")
+    return _read_object(decode_json(data) if data else {}, fields, "the body")
 
 
 def _read_object(shape: object, fields: Fields, where: str) -> dict[str, Any]:
@@ -318,14 +310,8 @@ def write_route(
 
 
 def endpoint(route: Route) -> Named:
-    """Convert a route of this API to a Starlette route."""
-
-    async def respond(request: Request) -> Response:
-        try:
-            return await _process_request(route, request)
-        except Exception as exc:  # noqa: BLE001 - every error becomes a response; unexpected ones are also logged
-            return error_response(exc)
-
+    """Convert a route of this API to a Starlette route; the guard turns errors into responses."""
+    respond = functools.partial(_process_request, route)
     return Named(route.path, respond, methods=[route.method], name=f"{route.method} {route.path}")
 
 
@@ -492,7 +478,12 @@ def _handle_once(route: Route, call: Call, key: str) -> Answer:
 def _handle(route: Route, call: Call) -> Answer:
     mark = call.memories.damaged.mark()
     answer = route.handle(call)
-    return _with_damage(call, answer if isinstance(answer, Answer) else Answer(answer), mark)
+    answer = answer if isinstance(answer, Answer) else Answer(answer)
+    if "also_in" in answer.shape:
+        public = functools.partial(call.server.access.without_folders, call.who)
+        also_in = list(map(public, answer.shape["also_in"]))
+        answer = answer._replace(shape=answer.shape | {"also_in": also_in})
+    return _with_damage(call, answer, mark)
 
 
 def _with_damage(call: Call, answer: Answer, mark: int) -> Answer:

@@ -211,25 +211,13 @@ class Server:
         Raises:
             Refused: 503, too many requests of the kind are waiting.
         """
-        self.require_room(kind)
+        if self._open[kind] >= _MAX_WAITING[kind]:
+            raise Refused(503, "the server is overloaded; try again in a second", retry_after="1")
         self._open[kind] += 1
         try:
             yield self.limits.get(kind, self.limits["read"])
         finally:
             self._open[kind] -= 1
-
-    def require_room(self, kind: str) -> None:
-        """Refuse a request if too many requests of its kind are open.
-
-        Raises:
-            Refused: 503.
-        """
-        if self._open[kind] >= _MAX_WAITING[kind]:
-            raise Refused(
-                503,
-                "the server is overloaded; try again in a second",
-                retry_after="1",
-            )
 
     def end_streams(self) -> None:
         """End the streams, because they keep the server from stopping; call this on the event

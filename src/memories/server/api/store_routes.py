@@ -231,6 +231,8 @@ Seen = dict[str, int]  # by namespace, the number of the last entry that was sen
 
 async def changes(call: Call) -> Response:
     """Stream changes as they happen (server-sent events)."""
+    if call.request.method == "HEAD":
+        return Response(media_type="text/event-stream")
     server = call.server
     after = call.request.headers.get("last-event-id")
     seen = await _to_thread(server, _last_entries, server, call.readable)

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 import anyio
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Route
 
 from memories import __version__
 from memories.core.times import describe_age
@@ -25,7 +26,7 @@ from memories.memories import Memories
 from memories.models import SHARED
 from memories.read.lookup import readable_namespaces
 from memories.server.api.access import OWNER
-from memories.server.api.middleware import Named
+from memories.server.api.middleware import Named, allowed_methods
 from memories.server.api.problems import Refused, error_response, json_response, problem
 from memories.server.api.routes import path_values, query_pairs
 from memories.server.api.server import Server
@@ -49,14 +50,6 @@ if TYPE_CHECKING:
 CHANGES = "/api/changes"
 _MAX_FIELDS = 100
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
-_LOST = (
-    "/{name}",
-    "/memories/{rest:path}",
-    "/conversations/{rest:path}",
-    "/review/{rest:path}",
-    "/tags/{rest:path}",
-    "/status/{rest:path}",
-)
 _SCRIPT = "text/javascript; charset=utf-8"
 _STATIC = {"page.css": "text/css; charset=utf-8", "page.js": _SCRIPT, "work.js": _SCRIPT}
 
@@ -95,8 +88,7 @@ def routes() -> list[BaseRoute]:
     pages = [get(page.path, _answer(page), f"page {page.path}") for page in PAGES]
     login = get("/login", show_login, "page /login")
     parts = [get(f"/static/{name}", _static(name), name) for name in _STATIC]
-    lost = [Named(path, _nowhere, methods=_METHODS, name=f"no page {path}") for path in _LOST]
-    return [*pages, login, *parts, *lost]
+    return [*pages, login, *parts, Route("/{rest:path}", _nowhere, methods=_METHODS)]
 
 
 def _answer(page: Page) -> Callable[[Request], object]:
@@ -108,7 +100,7 @@ def _answer(page: Page) -> Callable[[Request], object]:
                     _render, server, page, request, limiter=limiter
                 )
         except Exception as exc:  # noqa: BLE001 - every error becomes a response; unexpected ones are also logged
-            answer = error_response(exc)
+            answer = error_response(exc, request.scope)
             if request.query_params.get("format") == "json":
                 return answer
             if answer.status_code == 401:
@@ -153,7 +145,7 @@ def _render(server: Server, page: Page, request: Request) -> Response:
     except Refused:
         raise
     except MemoriesError as exc:
-        answer = error_response(exc.error if isinstance(exc, NotThen) else exc)
+        answer = error_response(exc.error if isinstance(exc, NotThen) else exc, request.scope)
         if as_json:
             return answer
         shape = json.loads(bytes(answer.body))
@@ -210,6 +202,8 @@ def _html(view: View, page_request: PageRequest, **about: Any) -> Response:
 
 async def _nowhere(request: Request) -> Response:
     """Answer a mistyped address; browsers get a page."""
+    if allowed_methods(request):
+        raise HTTPException(405)
     if request.method != "GET" or "text/html" not in request.headers.get("accept", ""):
         return problem(404, "there is nothing at this path; see /openapi.json for all routes")
     view = View(
