@@ -232,3 +232,16 @@ def test_a_long_log_entry_continues_in_the_next() -> None:
         1,
     ]
     assert [item for changes in entries for _, *some in changes for item in some] == items
+
+
+def test_a_store_that_was_restored_from_an_export_has_a_log(memory: Command, folder: Path) -> None:
+    files = ("--store", f"files:///{folder}/files")
+    memory("create", "About apples", *files)
+    memory("turns", "add", "talk", "We ship on Friday", *files)
+    memory("backup", "backup.jsonl", *files)
+    for url in (f"sqlite:///{folder}/restored.db", f"files:///{folder}/restored"):
+        assert memory("restore", "backup.jsonl", "--store", url).json["records"] == 2
+        [log] = memory("log", "--verify", "--store", url).json["logs"]
+        assert (log["entries"], log["unlogged"], log["problem"]) == (1, 0, None)
+        [entry] = memory("log", "--store", url).json["results"]
+        assert {change["action"] for change in entry["changes"]} == {"import"}

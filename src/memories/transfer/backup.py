@@ -25,7 +25,7 @@ from memories.guard.validate import amount
 from memories.settings import Config
 from memories.stores import open_store
 from memories.transfer.export import export
-from memories.transfer.importing import check, import_
+from memories.transfer.importing import check, import_, log_import
 from memories.transfer.intake import Intake
 from memories.transfer.lines import SQLITE, read_header
 from memories.transfer.pages import Progress, count_records, places
@@ -471,7 +471,8 @@ def _import_whole(
                 progress("restoring", read, size)
                 yield line
 
-        result = import_(store, lines(), embedder, namespaces=None, intake=Intake(own=True))
+        logged = log_import(store, "cli", None, None)
+        result = import_(logged, lines(), embedder, namespaces=None, intake=Intake(own=True))
         stored = count_records(store, places(store))
         if result.imported != records or stored != records:
             contents = amount(records, "record", "records")
