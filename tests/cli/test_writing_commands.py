@@ -188,11 +188,15 @@ def test_additions_of_a_repetition_are_merged_and_contradictions_reported(memory
     )
     assert again.json["hint"] == (
         "not stored again: this memory already says the same thing; merged into it: tags, decay; it was reinforced; not merged: "
-        f"tag type, confidence; to change that: memory update {first['id']} for tags, memory create CONTENT "
-        f"--supersedes {first['id']} for the rest"
+        f"tag type, confidence; to change that: memory update {first['id']}"
     )
+    memory("create", "The user prefers tabs", "--source", "standup")
+    moved = memory("create", "The user prefers tabs", "--source", "retro")
+    assert moved.json["hint"].endswith(f"memory create CONTENT --supersedes {first['id']}")
+    changed = memory("update", first["id"], "--confidence", "0.5", "--type", "preference").json
+    assert (changed["confidence"], changed["type"]) == (0.5, "preference")
     kept = memory("get", first["id"]).json
-    assert (kept["decay_policy"], kept["version"]) == ("reinforceable", 2)
+    assert (kept["decay_policy"], kept["version"]) == ("reinforceable", 4)
     assert "last_reinforced_at" in kept
     shown = memory("create", "The user prefers tabs", "--tag", "x=1", "--format", "text")
     assert shown.code == 0
@@ -585,6 +589,13 @@ def test_forget_asks_on_a_terminal(
     assert ("Permanently forgotten" in shown.out) is gone
     assert ("Nothing was forgotten." in shown.out) is not gone
     assert memory("status").json["memory_count"] == (0 if gone else 1)
+
+
+def test_the_end_of_input_answers_a_question_on_a_new_line(
+    terminal: Command, stored: Callable[..., str]
+) -> None:
+    memory_id = stored("the secret word")
+    assert "[y/N] \nNothing was forgotten." in terminal("forget", memory_id, typed="\x04").out
 
 
 def test_an_error_is_json_on_a_pipe(memory: Command) -> None:

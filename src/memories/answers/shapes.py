@@ -75,10 +75,9 @@ NOTE_SUSPICIOUS = (
 )
 HINT_SAME = "nothing was stored: this memory already says the same thing"
 HINT_MERGED = "not stored again: this memory already says the same thing"
-HINT_LEFT_OUT = (
-    "to change that: memory update {id} for tags, memory create CONTENT --supersedes {id} for the "
-    "rest"
-)
+HINT_LEFT_OUT = "to change that: memory update {id}"
+HINT_REPLACE = "to change that: memory create CONTENT --supersedes {id}"
+_UNCHANGEABLE = {"source", "supersedes", "data"}  # fields that an update can't change
 HINT_UNCHANGED = "nothing was changed: the memory already says this"
 _ACTIONS = {
     "delete": "deleted",
@@ -230,7 +229,8 @@ def _repetition(created: "Created", memory_id: str) -> str:
         parts.append("it was reinforced")
     if created.not_merged:
         parts.append(f"not merged: {', '.join(names_not_merged(created))}")
-        parts.append(HINT_LEFT_OUT.format(id=memory_id))
+        is_new = not _UNCHANGEABLE.isdisjoint(created.not_merged)
+        parts.append((HINT_REPLACE if is_new else HINT_LEFT_OUT).format(id=memory_id))
     return "; ".join(parts)
 
 

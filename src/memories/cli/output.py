@@ -528,7 +528,13 @@ def ask_person(question: str, why: str = "this can't be undone") -> str:
         raise InvalidInput(f"{why}, but there is no terminal to ask on; add --yes to confirm")
     sys.stderr.write(safe(question))
     sys.stderr.flush()
-    return sys.stdin.readline().strip()
+    line = ""
+    try:
+        line = sys.stdin.readline()
+    finally:
+        if not line:  # Ctrl-C and Ctrl-D leave the cursor after the question
+            sys.stderr.write("\n")
+    return line.strip()
 
 
 # --- editor ---
