@@ -223,15 +223,21 @@ def _refusal(created: "Created") -> str:
 
 
 def _repetition(created: "Created", memory_id: str) -> str:
-    parts = [HINT_MERGED if created.merged or created.reinforced else HINT_SAME]
-    parts += describe_merge(created)
-    if created.reinforced:
-        parts.append("it was reinforced")
+    parts = describe_repetition(created)
     if created.not_merged:
         parts.append(f"not merged: {', '.join(names_not_merged(created))}")
         is_new = not _UNCHANGEABLE.isdisjoint(created.not_merged)
         parts.append((HINT_REPLACE if is_new else HINT_LEFT_OUT).format(id=memory_id))
     return "; ".join(parts)
+
+
+def describe_repetition(created: "Created") -> list[str]:
+    """Return clauses that describe how a repetition changed a memory."""
+    parts = [HINT_MERGED if created.merged or created.reinforced else HINT_SAME]
+    parts += describe_merge(created)
+    if created.reinforced:
+        parts.append("it was reinforced")
+    return parts
 
 
 def describe_merge(created: "Created") -> list[str]:

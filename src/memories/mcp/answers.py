@@ -31,8 +31,6 @@ MAX_WHOLE = 40_000  # of the content, if a response has only one item
 ECHO = 200  # of a text that the caller just wrote
 MAX_NAME = 100  # of a writer's name or a tag in a table row
 
-HINT_KNOWN = "nothing was stored: this memory already says the same thing"
-HINT_MERGED = "not stored again: this memory already says the same thing"
 HINT_REPLACED = "stored as the next version under this key; get_history shows the earlier ones"
 HINT_DUPLICATE = (
     "nothing was stored: a memory already says this; change that memory with update_memory, or "
@@ -351,7 +349,9 @@ def create_result(created: "Created", seen: Collection[str], remark: str) -> str
         groups["similar_to"] = brief_rows(shape["similar_to"])
     if created.memory is not None:
         if not created.stored:
-            facts["hint"] = _hint_repeated(created)
+            # No stored text is quoted: agents trust hints.
+            parts = shapes.describe_repetition(created)
+            facts["hint"] = "; ".join([*parts, HINT_NOT_MERGED] if created.not_merged else parts)
         elif created.memory.version > 1:
             facts["hint"] = HINT_REPLACED
         if not created.stored or created.redacted:
@@ -363,17 +363,6 @@ def create_result(created: "Created", seen: Collection[str], remark: str) -> str
     if remark and "hint" not in facts:
         facts["hint"] = remark
     return text(facts, groups)
-
-
-def _hint_repeated(created: "Created") -> str:
-    """Describe how a repetition changed a memory. No stored text is quoted: agents trust hints."""
-    parts = [HINT_MERGED if created.merged or created.reinforced else HINT_KNOWN]
-    parts += shapes.describe_merge(created)
-    if created.reinforced:
-        parts.append("it was reinforced")
-    if created.not_merged:
-        parts.append(HINT_NOT_MERGED)
-    return "; ".join(parts)
 
 
 def _moment(shape: Mapping[str, Any]) -> str:
