@@ -112,14 +112,17 @@ class MemoriesStore(BaseStore):
         Raises:
             InvalidNamespaceError: A label is invalid.
             InvalidInput: A key or a value is invalid; nothing was written.
+            TypeError: A namespace, a key or a value is of the wrong type.
         """
         operations = list(ops)
         writes: dict[tuple[Namespace, str], PutOp] = {}
         for op in operations:
+            if isinstance(getattr(op, "namespace", getattr(op, "namespace_prefix", None)), str):
+                raise TypeError("the namespace is a string; pass a tuple of labels")
             validate_op_namespace(op)
             if isinstance(op, PutOp):
                 self._check(op)
-                writes[op.namespace, op.key] = op
+                writes[tuple(op.namespace), op.key] = op
         drafts = [self._draft(op) for op in writes.values() if op.value is not None]
         results = [None if isinstance(op, PutOp) else self._read(op) for op in operations]
         deletions = [op for op in writes.values() if op.value is None]

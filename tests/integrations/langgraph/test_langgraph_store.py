@@ -248,6 +248,12 @@ def test_operations_are_checked_like_method_calls(ours: MemoriesStore) -> None:
         ours.batch([PutOp((), "k", {"n": 1})])
     with pytest.raises(TypeError):
         ours.put(ANN, "k", ["no"])  # type: ignore[arg-type]
+    for call in (lambda: ours.put("ann", "k", {}), lambda: ours.search("ann")):  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="pass a tuple of labels"):
+            call()
+    ours.put(["list"], "k", {"n": 1})  # type: ignore[arg-type]
+    assert ours.get(["list"], "k") is not None  # type: ignore[arg-type]
+    ours.delete(("list",), "k")
     with pytest.raises(NotImplementedError):
         ours.put(ANN, "k", {"n": 1}, ttl=5)
     assert ours.batch([ListNamespacesOp()]) == [[]]
