@@ -267,7 +267,7 @@ def test_a_lost_store_is_not_replaced_by_an_empty_one(
             answer = memory(*command.split())
             assert answer.code == 1, command
             assert answer.error == (
-                f"{database} is missing, but still mirrored by {pad}; put the file back, restore a "
+                f"{database} is missing, but still mirrored by {pad}; put it back, restore a "
                 "backup (memory restore FILE), or move each scratchpad away to start a new store"
             )
         named = memory("create", "new", "--store", f"sqlite:///{database}")
@@ -275,12 +275,35 @@ def test_a_lost_store_is_not_replaced_by_an_empty_one(
         assert json.loads(memory("status").err)["status"] == "unhealthy"
         [finding] = json.loads(memory("doctor").out)["findings"]
         assert finding["what"] == f"{database} is missing, but still mirrored by {pad}"
-        assert finding["remedy"].startswith("put the file back, restore a backup (memory restore")
+        assert finding["remedy"].startswith("put it back, restore a backup (memory restore")
         assert (database.exists(), pad.read_bytes()) == (False, before)
         memory("restore", str(backup))
         assert memory("list", "-n", "bob").json["count"] == 1
         assert memory("scratchpad", "show", "-n", "bob").json["count"] == 1
         before = pad.read_bytes()
+
+
+@pytest.mark.cold
+@pytest.mark.parametrize("url", ["files:///{}/notes", "qdrant:///{}/notes", "sqlite:///notes"])
+def test_no_lost_local_store_is_replaced_by_an_empty_one(
+    memory: Command, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store, pad, backup = tmp_path / "notes", home / "bob" / "scratchpad.yaml", tmp_path / "backup"
+    environment = {"MEMORY_STORE": url.format(tmp_path)}
+    memory("create", "The user prefers tabs", "-n", "bob", env=environment)
+    memory("backup", str(backup), env=environment)
+    before = pad.read_bytes()
+    for file in tmp_path.glob("notes*"):
+        file.rename(tmp_path / f"lost-{file.name}")
+    commands = ["create new", "list", "get 01a1fdf1 -n bob", "namespaces list"]
+    for command in [*commands, "scratchpad rebuild -n bob", "status"]:
+        answer = memory(*command.split(), env=environment)
+        assert answer.code == 1, command
+        assert f"{store} is missing, but still mirrored by {pad}; put it back, " in answer.err
+    memory("restore", str(backup), env=environment)
+    assert memory("list", "-n", "bob", env=environment).json["count"] == 1
+    assert (store.exists(), pad.read_bytes()) == (True, before)
 
 
 @pytest.mark.cold

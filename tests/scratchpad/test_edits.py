@@ -46,15 +46,35 @@ def test_changed_content_becomes_a_new_version(bob: Memories) -> None:
     assert bob.get(name).version == 2
 
 
+@pytest.mark.parametrize("kind", ["changed", "added"])
+def test_an_edit_that_ends_a_correction_names_the_memory_that_is_current_again(
+    bob: Memories, kind: str
+) -> None:
+    older = store(bob, "The API listens on port 8080")
+    newer = bob.create("The API listens on port 9090", key="api/port").memory
+    assert newer is not None
+    assert newer.corrects == older
+    bob.scratchpad(refresh=True)
+    if kind == "changed":
+        edit(bob, "The API listens on port 9090", "Deploys happen on Tuesdays")
+    else:
+        line = "- content: Deploys happen on Tuesdays\n  key: api/port"
+        edit(bob, "memories:\n", f"memories:\n{line}\n")
+    outcome, sentence = bob.apply_edits()
+    assert outcome in (f"{newer.id} has version 2", f"{newer.id} was stored")
+    assert sentence == f"memory {older} is current again, since nothing corrects it any more"
+    assert bob.get(older).corrected_by is None
+
+
 @pytest.mark.parametrize("line", ADDED)
 def test_an_added_line_becomes_a_memory(bob: Memories, line: str) -> None:
     store(bob, "The user prefers tabs")
     edit(bob, "memories:\n", f"memories:\n{line}\n")
-    assert bob.apply_edits() == ()
+    [outcome] = bob.apply_edits()
     [added] = [
         memory for memory in bob.list().memories if memory.version == 1 and "new" in memory.content
     ]
-    assert added.content == "A new fact"
+    assert (added.content, outcome) == ("A new fact", f"{added.id} was stored")
     assert added.origin is not None
     assert added.origin.trust == "agent"
     assert set(contents(bob)) == {"A new fact", "The user prefers tabs"}
@@ -65,7 +85,7 @@ def test_a_line_may_be_added_at_the_end(bob: Memories, line: str) -> None:
     store(bob, "The user prefers tabs")
     with file_of(bob).open("a", encoding="utf-8") as stream:
         stream.write(f"{line}\n")
-    assert bob.apply_edits() == ()
+    assert len(bob.apply_edits()) == 1
     assert set(contents(bob)) == {"A new fact", "The user prefers tabs"}
     with file_of(bob).open("a", encoding="utf-8") as stream:
         stream.write("- content: no\n  pinned: maybe\n- : [\n")
@@ -79,7 +99,7 @@ def test_lines_may_be_added_to_an_empty_scratchpad(bob: Memories, line: str) -> 
     bob.delete(store(bob, "The user prefers tabs"))
     bob.scratchpad()
     edit(bob, "memories:\n", f"memories:\n{line}\n")
-    assert bob.apply_edits() == ()
+    assert len(bob.apply_edits()) == 1
     assert contents(bob) == ["A new fact"]
 
 
@@ -273,7 +293,7 @@ def test_yaml_anchors_aliases_and_tags_are_only_text(bob: Memories) -> None:
     store(bob, "The user prefers tabs")
     bomb = "".join(f"b{n}: &b{n} [*b{n - 1}, *b{n - 1}]\n" for n in range(1, 60))
     edit(bob, "memories:\n", f"b0: &b0 [x]\n{bomb}memories:\n- !!python/object:os.system x\n")
-    assert bob.apply_edits() == ()
+    assert len(bob.apply_edits()) == 1
     assert set(contents(bob)) == {"The user prefers tabs", "x"}
     edit(bob, "memories:\n", f"b0: &b0 [x]\n{bomb}memories:\n- content: *b59\n")
     [note] = bob.apply_edits()

@@ -132,8 +132,8 @@ def scratchpad(content: "Scratchpad", namespace: str) -> dict[str, Any]:
     results = [_entry(entry) for entry in content.entries]
     answer: dict[str, Any] = {"results": results, "count": len(results), "namespace": namespace}
     answer |= {"file": content.file, "pending_count": content.waiting}
-    if content.notes:
-        answer["notes"] = list(content.notes)
+    if content.outcomes:
+        answer["notes"] = list(content.outcomes)
     return answer
 
 

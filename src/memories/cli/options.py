@@ -173,7 +173,7 @@ def make_memory(config: "Config", *, shared: bool) -> "Memories":
 def open_memory(config: "Config", *, shared: bool) -> "Iterator[Memories]":
     """Open this run's memory, and store the edits made in its scratchpad file.
 
-    Damaged records, and edits that can't be stored, are reported.
+    Damaged records and these edits are reported.
     """
     with make_memory(config, shared=shared) as memories:
         watch(memories.damaged)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from memories.core.disk import CREATING, locked, make_folder, replacing, try_lock, write_all
-from memories.core.urls import local_path, without_password
+from memories.core.urls import absolute_url, local_path, without_password
 from memories.errors import InvalidInput, StoreBusy, StoreDamaged
 from memories.scratchpad.entries import Entry, EntryRules, choose
 from memories.scratchpad.layout import Pad, parse, render, without_entries
@@ -53,9 +53,9 @@ class Place(NamedTuple):
     Attributes:
         home: The folder of the default store and of the settings.
         namespace: The namespace.
-        store: The URL of the store, without a password.
-        stamp: Distinguishes the store's file from a different file that is later put at the same
-            path; empty if the store isn't a file.
+        store: The URL of the store, absolute and without a password.
+        stamp: Distinguishes a local store's file or folder from a different one that is later put
+            at the same path; empty for a store on a server.
         rules: The settings that decide which memories get an entry.
     """
 
@@ -84,11 +84,11 @@ class Place(NamedTuple):
 def place_of(config: "Config", namespace: str) -> Place:
     """Return the location of a namespace's scratchpad, which mirrors the configured store."""
     stamp = ""
-    database = local_path(config.store) if config.store.startswith("sqlite:") else None
-    if database is not None:
+    path = local_path(config.store)
+    if path is not None:
         with contextlib.suppress(OSError):
-            stamp = str(database.stat().st_ino)
-    store = without_password(config.store)
+            stamp = str(path.stat().st_ino)
+    store = without_password(absolute_url(config.store))
     return Place(config.home, namespace, store, stamp, EntryRules.of(config))
 
 
@@ -144,26 +144,23 @@ def _remember(file: Path, text: str, pad: Pad) -> None:
     _PARSED[file] = text, pad
 
 
-def refuse_lost(home: Path, database: Path) -> None:
-    """Refuse to treat a missing store file as an empty store while scratchpads mirror it.
+def refuse_lost(home: Path, url: str, is_missing: Callable[[], bool]) -> None:
+    """Refuse to treat a local store whose data is missing as empty while scratchpads mirror it.
 
     Raises:
         StoreDamaged: Scratchpads in this home have memories of the store.
     """
     mirrors: list[str] = []
-    for place in places_in(home, lambda name: Place(home, name, "")):
+    for place in places_in(home, lambda name: Place(home, name, absolute_url(url))):
         with contextlib.suppress(InvalidInput):
             pad = load(home, place.namespace)
-            if pad is None or not pad.entries:
-                continue
-            # A relative URL isn't compared: in another folder, it names another store.
-            if Path(pad.store.removeprefix("sqlite:///")).expanduser() == database:
+            if pad is not None and pad.entries and pad.store == place.store:
                 mirrors.append(str(place.file))
     # Another process may have created the store and its scratchpad in the meantime.
-    if mirrors and not database.exists():
+    if mirrors and is_missing():
         files = ", ".join(sorted(mirrors))
         raise StoreDamaged(
-            f"{database} is missing, but still mirrored by {files}; put the file back, restore a "
+            f"{local_path(url)} is missing, but still mirrored by {files}; put it back, restore a "
             "backup (memory restore FILE), or move each scratchpad away to start a new store"
         )
 

@@ -47,6 +47,11 @@ class Scratchpad(NamedTuple):
     notes: tuple[str, ...] = ()
     taken: tuple[str, ...] = ()
 
+    @property
+    def outcomes(self) -> tuple[str, ...]:
+        """What became of the user's edits, and problems with the file."""
+        return (*self.taken, *self.notes)
+
     def with_verdicts(self, judge: "Judge | None", now: datetime) -> "Scratchpad":
         """Return this scratchpad with a verdict on each entry that can be checked."""
         return self._replace(entries=with_verdicts(self.entries, judge, now))
@@ -65,7 +70,9 @@ class Scratchpad(NamedTuple):
     def merged_with(self, shared: "Scratchpad") -> "Scratchpad":
         """Return this scratchpad together with the entries and notes of the shared one."""
         return self._replace(
-            entries=(*self.entries, *shared.entries), notes=(*self.notes, *shared.notes)
+            entries=(*self.entries, *shared.entries),
+            notes=(*self.notes, *shared.notes),
+            taken=(*self.taken, *shared.taken),
         )
 
 

@@ -178,10 +178,12 @@ def _keep(place: Place, text: str, reason: str) -> tuple[str, ...]:
 
 
 def _take_over_entry(entry: Entry, writer: "Writer") -> list[str]:
-    from memories.write import change  # only needed to store edits
+    # only needed to store edits
+    from memories.write import change
+    from memories.write.create import describe_current_again
 
     if not entry.id:
-        return [_create(entry, writer)]
+        return _create(entry, writer)
     latest = writer.lookup.find_own(entry.id)
     if latest.ended_at is not None:  # replaced since the file was written, so drop the entry
         return []
@@ -194,7 +196,9 @@ def _take_over_entry(entry: Entry, writer: "Writer") -> list[str]:
             )
         update = change.Update(entry.content, Draft(""), (), writer.redactor)
         new = change.update(writer.lookup, writer.embedder, entry.id, update, writer.now)
+        _, current_again = writer.pass_on_links(writer.to_memory(new), None, latest)
         taken.append(f"{entry.id} has version {new.ref.position}")
+        taken += describe_current_again(current_again)
     if entry.pinned != change.is_pinned(latest):
         change.pin(writer.lookup, writer.embedder, entry.id, writer.now, pinned=entry.pinned)
         taken.append(f"{entry.id} is {'pinned' if entry.pinned else 'unpinned'}")
@@ -211,10 +215,10 @@ def _is_unchanged(entry: Entry, latest: Record, writer: "Writer") -> bool:
     return written is None or entry.content in (written.content, latest.text)
 
 
-def _create(entry: Entry, writer: "Writer") -> str:
+def _create(entry: Entry, writer: "Writer") -> list[str]:
     """Store a line added by the user, even if a very similar memory exists."""
     from memories.write import change
-    from memories.write.create import prepare_batches
+    from memories.write.create import describe_current_again, prepare_batches
 
     draft = Draft(entry.content, dict(entry.tags), key=entry.key)
     [batch] = prepare_batches(writer, [draft])
@@ -225,7 +229,8 @@ def _create(entry: Entry, writer: "Writer") -> str:
     assert created.memory is not None  # only a duplicate is refused, and `force` accepts it
     if entry.pinned:
         change.pin(writer.lookup, writer.embedder, created.memory.id, writer.now, pinned=True)
-    return f"{created.memory.id} {'was' if created.stored else 'is already'} stored"
+    outcome = f"{created.memory.id} {'was' if created.stored else 'is already'} stored"
+    return [outcome, *describe_current_again(created.current_again)]
 
 
 def _unpin(memory_id: str, writer: "Writer") -> bool:

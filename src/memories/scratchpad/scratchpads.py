@@ -132,7 +132,7 @@ class Scratchpads:
             text = read_text(file)
             if text is None or not is_edited(text):
                 return ()
-            return self._load_one(self.lookup.namespace).notes
+            return self._load_one(self.lookup.namespace).outcomes
         except InvalidInput as exc:
             return (str(exc),)
         except StoreError as exc:

@@ -9,14 +9,17 @@ Add the URL's scheme to `_STORES` and to the docstring of `open_store`. Change t
 to change.
 """
 
+import functools
 import importlib
 import re
+from collections.abc import Callable
+from pathlib import Path
 from typing import cast
 
 from memories.core.urls import local_path, without_password
 from memories.errors import ConfigError
 from memories.settings import Config
-from memories.stores.protocol import Store
+from memories.stores.protocol import RefuseLost, Store, treat_as_new
 from memories.stores.records import Space
 
 __all__ = ["Store", "open_store"]
@@ -34,7 +37,9 @@ _STORES = {
 }
 
 
-def open_store(url: str, space: Space | None, config: Config | None = None) -> Store:
+def open_store(
+    url: str, space: Space | None, config: Config | None = None, *, is_new: bool = False
+) -> Store:
     """Return the store at a URL; nothing is opened or written yet.
 
     Args:
@@ -45,6 +50,8 @@ def open_store(url: str, space: Space | None, config: Config | None = None) -> S
         space: The space of the vectors to write and search; None in keyword-only mode.
         config: Settings that a URL doesn't contain: the home, the collection's name, when and to
             which larger store a files store moves, and whether vectors are compact.
+            Without settings, or if `is_new`, a missing local store is treated as new even if a
+            scratchpad mirrors it.
 
     Raises:
         ConfigError: The URL is invalid, no store has this scheme, or a package is missing.
@@ -68,15 +75,25 @@ def open_store(url: str, space: Space | None, config: Config | None = None) -> S
         )
     module, _, name = _STORES[scheme].rpartition(".")
     store_class = getattr(importlib.import_module(f"memories.stores.{module}"), name)
+    refuse_lost: RefuseLost = treat_as_new
+    if config is not None and not is_new:
+        refuse_lost = functools.partial(_refuse_lost, config.home, url)
     if scheme == "sqlite":
         is_compact = config is not None and config.compact
-        home = config.home if config else None
-        return cast("Store", store_class(path, space, compact=is_compact, home=home))
+        return cast("Store", store_class(path, space, compact=is_compact, refuse_lost=refuse_lost))
     if scheme == "files":
-        return cast("Store", store_class(path, space, config, open_store))
+        return cast("Store", store_class(path, space, config, open_store, refuse_lost))
     if scheme in ("chroma", "qdrant"):
         collection = config.collection_name if config else None
-        return cast("Store", store_class(url, space, collection))
+        folder_options = {} if scheme == "chroma" else {"refuse_lost": refuse_lost}
+        return cast("Store", store_class(url, space, collection, **folder_options))
     if scheme in ("http", "https"):
         return cast("Store", store_class(url, space, config))
     return cast("Store", store_class(url, space))
+
+
+def _refuse_lost(home: Path, url: str, is_missing: Callable[[], bool]) -> None:
+    if is_missing():
+        # Stores don't depend on scratchpads, so the module is loaded by name.
+        scratchpads = importlib.import_module("memories.scratchpad.file")
+        scratchpads.refuse_lost(home, url, is_missing)

@@ -29,7 +29,14 @@ if TYPE_CHECKING:
     from memories.stores.claims import Claims
     from memories.stores.records import Matches, TurnQuery
 
+# Gets a test of whether a store's data is missing; raises `StoreDamaged` if it is, and a scratchpad
+# still mirrors the store. Local stores call it before they treat missing data as an empty store.
+RefuseLost = Callable[[Callable[[], bool]], None]
 _DEFAULT_MODEL = "all-MiniLM-L6-v2/"  # the embedder if EMBEDDER isn't set
+
+
+def treat_as_new(_is_missing: Callable[[], bool]) -> None:
+    """A `RefuseLost` for stores that no scratchpad mirrors."""
 
 
 class Store(Protocol):

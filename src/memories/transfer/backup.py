@@ -458,7 +458,8 @@ def _import_whole(
                 f"{source} is neither a SQLite backup nor an export that can be restored: {exc}"
             ) from exc
         space = embedder.space if embedder else None
-        store = stack.enter_context(contextlib.closing(open_store(config.store, space, config)))
+        store = open_store(config.store, space, config, is_new=True)
+        stack.enter_context(contextlib.closing(store))
         advice = f"to add what it lacks, run: memory import {source} --all-namespaces --trusted"
         if places(store):
             raise RequestError(f"{url} is not empty; {advice}")

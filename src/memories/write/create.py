@@ -191,11 +191,16 @@ class Batch(NamedTuple):
         is_new_expiry = created.stored or "valid_until" in created.merged
         if is_new_expiry and created.memory is not None:
             notes.append(_describe_expiry(created.memory, self.writer.now))
-        notes += [
-            f"memory {memory_id} is current again, since nothing corrects it any more"
-            for memory_id in created.current_again
-        ]
+        notes += describe_current_again(created.current_again)
         return "; ".join(filter(None, notes))
+
+
+def describe_current_again(memory_ids: Sequence[str]) -> list[str]:
+    """Return a clause for each memory that is current again."""
+    return [
+        f"memory {memory_id} is current again, since nothing corrects it any more"
+        for memory_id in memory_ids
+    ]
 
 
 def _describe_expiry(memory: Memory, now: datetime) -> str:

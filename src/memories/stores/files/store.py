@@ -16,7 +16,7 @@ from memories.stores.files.index import NO_LIMIT, FileState
 from memories.stores.files.local import LocalFiles
 from memories.stores.files.log import file_name, fold, parse
 from memories.stores.files.move import Mover, OpenStore
-from memories.stores.protocol import OnThisDisk, Store
+from memories.stores.protocol import OnThisDisk, RefuseLost, Store, treat_as_new
 from memories.stores.records import (
     Collection,
     Filter,
@@ -65,6 +65,7 @@ class FilesStore(Store):
         space: Space | None,
         config: Config | None = None,
         open_store: OpenStore | None = None,
+        refuse_lost: RefuseLost = treat_as_new,
     ) -> None:
         """Initialize; nothing is opened or written yet.
 
@@ -75,6 +76,7 @@ class FilesStore(Store):
             config: Says when the folder moves, and to which store; without it, the folder doesn't
                 move.
             open_store: Opens the larger store.
+            refuse_lost: Called before a missing folder is treated as new.
 
         Raises:
             ConfigError: The URL of the larger store is invalid.
@@ -83,6 +85,7 @@ class FilesStore(Store):
         self._folder = Folder(folder)
         self._files = LocalFiles(self._folder, space, self._after_commit, self.damaged)
         self._mover = Mover(self._folder, self._files, space, config, open_store or _refuse)
+        self._refuse_lost = refuse_lost
         self._opened: dict[str, Store] = {}
         self._opening = threading.Lock()
 
@@ -90,6 +93,7 @@ class FilesStore(Store):
         """Return the store to which the folder has moved; None if the files are still in use."""
         marker = self._mover.marker()
         if marker is None:
+            self._refuse_lost(lambda: not self._folder.exists())
             return None
         with self._opening:
             if marker.store not in self._opened:

@@ -11,6 +11,7 @@ from memories.core.urls import is_loopback
 from memories.errors import ConfigError, StoreBusy, StoreError
 from memories.stores.documents.driver import StoreClient, check_key, parse_tls
 from memories.stores.documents.store import RemoteStore
+from memories.stores.protocol import RefuseLost, treat_as_new
 from memories.stores.qdrant.driver import Body, NoCollection, QdrantDriver, Transport, Verb
 from memories.stores.records import Space
 
@@ -34,23 +35,30 @@ class QdrantStore(RemoteStore):
     models and runs it in the client's local mode. With `QDRANT_URL`, they use a real server.
     """
 
-    def __init__(self, url: str, space: Space | None, collection_name: str | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        space: Space | None,
+        collection_name: str | None = None,
+        refuse_lost: RefuseLost = treat_as_new,
+    ) -> None:
         """Initialize; nothing is opened yet.
 
         Args:
             url: See the class; three slashes precede a relative path, four an absolute path.
             space: The space of the vectors to write and search; None in keyword-only mode.
             collection_name: The collection if the URL names none.
+            refuse_lost: Called before a missing folder is treated as new.
 
         Raises:
             ConfigError: The URL is invalid.
         """
-        transport, collection = _open_transport(url)
+        transport, collection = _open_transport(url, refuse_lost)
         name = collection or collection_name or _DEFAULT_COLLECTION
         super().__init__(QdrantDriver(transport, name), space)
 
 
-def _open_transport(url: str) -> tuple[Transport, str]:
+def _open_transport(url: str, refuse_lost: RefuseLost) -> tuple[Transport, str]:
     """Return the transport for a URL, and the collection that the URL names, if any."""
     location = url.partition("://")[2]
     if location.startswith("/"):
@@ -60,7 +68,7 @@ def _open_transport(url: str) -> tuple[Transport, str]:
             )
         from memories.stores.qdrant.folder import FolderTransport
 
-        return FolderTransport(Path(location[1:]).expanduser().absolute()), ""
+        return FolderTransport(Path(location[1:]).expanduser().absolute(), refuse_lost), ""
     return _open_server(url)
 
 

@@ -17,6 +17,7 @@ import apsw
 
 from memories.core.disk import ForkGuard, try_lock
 from memories.errors import StoreBusy, StoreDamaged, StoreError, StoreFull
+from memories.stores.protocol import RefuseLost, treat_as_new
 from memories.stores.sqlite import engine
 from memories.stores.sqlite.engine import CommitNote, Identity, Marker, identity, next_marker
 from memories.stores.sqlite.errors import (
@@ -42,14 +43,14 @@ _reported: set[tuple[Path, int]] = set()
 class SQLiteFile:
     """A store file, and this process's connections to it, one for each thread."""
 
-    def __init__(self, path: Path, home: Path | None = None) -> None:
-        """Store the path, and the home whose scratchpads may mirror it; nothing is opened yet."""
+    def __init__(self, path: Path, refuse_lost: RefuseLost = treat_as_new) -> None:
+        """Store the path, and the check of a missing file; nothing is opened yet."""
         if not engine.engine_is_safe(apsw.sqlite_lib_version()):
             raise StoreError(
                 f"SQLite {apsw.sqlite_lib_version()} can lose acknowledged writes (the WAL-reset "
                 "bug); install apsw 3.51.3 or newer"
             )
-        self.path, self._home = path, home
+        self.path, self._refuse_lost = path, refuse_lost
         self._parts = tuple(f"{path}{suffix}" for suffix in _PARTS)
         self._lock_file = Path(f"{path}.lock")
         self._reset()
@@ -309,7 +310,7 @@ class SQLiteFile:
             # only new and outdated files need them
             from memories.stores.sqlite import schema, whole_file
 
-            whole_file.refuse_lost(self.path, self._home)
+            whole_file.refuse_lost(self.path, self._refuse_lost)
             if not hasattr(self._local, "empty"):
                 self._local.empty = schema.empty()
                 engine.prepare_connection(self._local.empty)
@@ -329,7 +330,7 @@ class SQLiteFile:
         if self._seen[0] is None and identity(self._parts[0]) is None:
             from memories.stores.sqlite import schema, whole_file
 
-            whole_file.refuse_lost(self.path, self._home)
+            whole_file.refuse_lost(self.path, self._refuse_lost)
             with filesystem_errors(self.path):
                 engine.refuse_network(self.path.parent)
                 whole_file.create(self.path, schema.empty())

@@ -12,6 +12,7 @@ import apsw
 from memories.core.times import to_millis
 from memories.errors import Conflict, StoreBusy, StoreDamaged, StoreError
 from memories.stores.damage import Damaged, damaged_record, refusal
+from memories.stores.protocol import RefuseLost, treat_as_new
 from memories.stores.records import (
     Candidate,
     Collection,
@@ -80,7 +81,12 @@ class SQLiteStore:
     """Implements all rules of `Store` on one SQLite file, which several processes may share."""
 
     def __init__(
-        self, path: Path, space: Space | None, *, compact: bool = False, home: Path | None = None
+        self,
+        path: Path,
+        space: Space | None,
+        *,
+        compact: bool = False,
+        refuse_lost: RefuseLost = treat_as_new,
     ) -> None:
         """Initialize; nothing is opened or written yet.
 
@@ -89,10 +95,10 @@ class SQLiteStore:
             space: The space of the vectors to write and search; None in keyword-only mode.
             compact: Whether to use the compact form for vectors that are the first in the store or
                 replace all existing ones.
-            home: A missing file is refused, not created, if scratchpads in this folder mirror it.
+            refuse_lost: Called before a missing file is treated as new.
         """
         self.damaged = Damaged()
-        self._file = SQLiteFile(path, home)
+        self._file = SQLiteFile(path, refuse_lost)
         self._compact = compact
         self._vectors = spaces.StoredVectors(space, compact=compact)
         self._staged_up_to: dict[tuple[spaces.StoredSpace, Collection], int] = {}
@@ -319,8 +325,7 @@ class SQLiteStore:
         with self._file.read() as db:
             selected = selection(db, where)
             sql = (
-                "SELECT p.namespace, r.grp, r.position FROM record r "
-                "JOIN pool p ON p.id = r.pool "
+                "SELECT p.namespace, r.grp, r.position FROM record r JOIN pool p ON p.id = r.pool "
                 f"WHERE {selected.find} ORDER BY r.grp, r.position"
             )
             refs = [

@@ -4,7 +4,6 @@ Searches and writes in a file with the current schema don't need this module.
 """
 
 import contextlib
-import importlib
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -13,6 +12,7 @@ import apsw
 
 from memories.core.disk import CREATING, put_in_place
 from memories.errors import StoreDamaged
+from memories.stores.protocol import RefuseLost
 from memories.stores.sqlite import engine
 
 _FILE_HEADER_BYTES = 100  # offset of the first page's header: https://sqlite.org/fileformat2.html
@@ -37,11 +37,10 @@ def read_pages(path: Path, page_size: int, numbers: Iterable[int]) -> dict[int, 
 # --- new and outdated files
 
 
-def refuse_lost(path: Path, home: Path | None) -> None:
+def refuse_lost(path: Path, refuse_mirrored: RefuseLost) -> None:
     """Refuse to use a missing file as a new store if it was lost.
 
-    SQLite would replay a log that is still there, and the scratchpads in the home would be
-    rewritten from the new store.
+    SQLite would replay a log that is still there.
 
     Raises:
         StoreDamaged: The log is still there, or scratchpads still mirror the store.
@@ -54,9 +53,7 @@ def refuse_lost(path: Path, home: Path | None) -> None:
                 f"{path} is gone, but its log {log.name} is still there; put the file back, or "
                 "remove the log too"
             )
-    if home is not None:
-        # Stores don't depend on scratchpads, so the module is loaded by name.
-        importlib.import_module("memories.scratchpad.file").refuse_lost(home, path)
+    refuse_mirrored(lambda: not path.exists())
 
 
 def create(path: Path, empty: apsw.Connection) -> None:
