@@ -325,6 +325,30 @@ def test_an_edit_that_changes_a_link_says_so(memory: Command, tmp_path: Path) ->
     assert f"run: memory confirm {newer} -n bob" in sentence
 
 
+@pytest.mark.parametrize("how", ["before", "after"])
+def test_an_edit_of_a_deleted_memory_is_not_applied(
+    memory: Command, tmp_path: Path, how: str
+) -> None:
+    folder = tmp_path / "out"
+    name = memory("create", "The API listens on port 5433", "-n", "bob").json["id"]
+    if how == "before":
+        memory("delete", name, "-n", "bob")
+    memory("export", "-n", "bob", "--markdown", str(folder))
+    if how == "after":
+        memory("delete", name, "-n", "bob")
+    [file] = [file for file in folder.rglob("*.md") if f'\nid: "{name}' in file.read_text()]
+    file.write_text(file.read_text().replace("\n\nThe API listens on", "\n\nThe site uses"))
+    answer = memory("import", str(folder), "-n", "bob", "--yes")
+    assert (answer.code, answer.json["edited"], answer.json["conflict_count"]) == (0, 0, 0)
+    sentence = " ".join(answer.err.split())
+    assert f"{name} was left unchanged: it was deleted or replaced" in sentence
+    assert f"memory restore {name} -n bob" in sentence
+    memory("restore", name, "-n", "bob")
+    again = memory("import", str(folder), "-n", "bob", "--yes")
+    assert (again.code, again.json["edited"]) == (0, 1)
+    assert memory("get", name, "-n", "bob").json["content"] == "The site uses port 5433"
+
+
 def test_an_edit_of_a_memory_that_awaits_review_is_not_applied(
     memory: Command, tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from memories.server.app import Options, build
 from memories.settings import Config
 from memories.stores import claims
 from memories.stores.claims import Claim, Taken
+from memories.transfer.backup import back_up, restore
 
 WAIT = 60.0
 HOLD = """
@@ -65,6 +67,19 @@ def test_servers_with_one_store_share_keys_from_any_folder(tmp_path: Path, confi
         assert create(other, "Deploys happen on Mondays", "k1").status_code == 422
     with Memories(config=config) as memories:
         assert [memory.id for memory in memories.list().memories] == [made.json()["id"]]
+
+
+def test_a_retry_after_a_restore_is_stored_again(tmp_path: Path, config: Config) -> None:
+    content = "Deploys happen on Tuesdays"
+    with app(config.store, config.home) as client:
+        create(client, "The office is in Berlin", "k1")
+        backup = back_up(config, None, now=datetime.now(UTC), progress=lambda *_: None).file
+        create(client, content, "k2")
+    restore(config, backup, None, replace=True, now=datetime.now(UTC), progress=lambda *_: None)
+    with app(config.store, config.home) as client:
+        assert [create(client, content, "k2").status_code for _ in range(2)] == [201, 201]
+    with Memories(config=config) as memories:
+        assert len(memories.list().memories) == 2
 
 
 def test_stores_in_one_folder_do_not_share_keys(tmp_path: Path) -> None:

@@ -460,6 +460,19 @@ def test_a_different_record_at_an_address_is_a_conflict_and_changes_nothing(
     assert after == before
 
 
+def test_a_memory_with_many_versions_in_a_foreign_file_is_stored_as_a_whole(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importing, "MAX_BATCH", 2)
+    monkeypatch.setattr(importing, "PAGE", 1)
+    store = opened()
+    versions = [line_of(position=position, text=f"text {position}") for position in range(1, 6)]
+    lines = [HEADER, *versions, line_of(group=IDS[1])]
+    result = import_lines(store, lines, intake=Intake(foreign="import-1"))
+    assert (result.imported, result.conflict_count) == (6, 0)
+    assert sum(result.pending.values()) == 2
+
+
 def test_a_foreign_file_with_another_version_of_our_memory_is_a_conflict(opened: Open) -> None:
     """A memory that once waited is known, regardless of the decision; one that never waited wasn't
     imported from such a file.

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from memories import Memories, NotFound
+from memories.stores.protocol import scan_pages
+from memories.write import forget as forget_module
 
 pytestmark = pytest.mark.usefixtures("home")
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -169,3 +171,23 @@ def test_a_conversation_in_a_label_is_not_read_as_a_turn(memories: Memories) -> 
         assert planned.memories == 0
     assert len(memories.list(where="source = talk#0").memories) == 1
     assert len(memories.list(where="source = talk").memories) == 0
+
+
+def test_forgetting_reads_no_memory_that_was_accepted_and_is_current(
+    memories: Memories, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        created = memories.create(f"Fact number {number}", pending=True, force=True)
+        assert created.id is not None
+        memories.review.accept([created.id])
+    [*_, memory_id] = [memory.id for memory in memories.list().memories]
+    pages: list[object] = []
+
+    def scan(*arguments: object) -> Iterator[object]:
+        for page in scan_pages(*arguments):  # type: ignore[arg-type]
+            pages.append(page)
+            yield page
+
+    monkeypatch.setattr(forget_module, "scan_pages", scan)
+    memories.forget(memory_id)
+    assert [page for page in pages if page] == []

@@ -26,14 +26,13 @@ from memories.cli.options import (
 from memories.cli.output import DIM, GREEN, YELLOW, emit, format_time, note, paint, safe, table
 from memories.core.urls import local_path
 from memories.errors import InvalidInput, MemoriesError
-from memories.guard.validate import OWN_FOLDERS, amount
+from memories.guard.validate import KEEP_RULE, OWN_FOLDERS, amount
 from memories.stores.records import Finding
 
 if TYPE_CHECKING:
     from memories.settings import Config
     from memories.transfer.doctor import Examined, Salvaged
 
-_KEEP = "keep must be a whole number from 1 to 10000"
 _MAX_LOST = 100  # maximum number of lost records printed
 _MODEL_PACKAGES = {"minilm": "memoriae", "e5": "memoriae-e5"}
 
@@ -44,7 +43,7 @@ _MODEL_PACKAGES = {"minilm": "memoriae", "e5": "memoriae-e5"}
 @command(epilog="memory backup\nmemory backup /mnt/disk/memories --keep 14")
 @click.argument("target", metavar="[FILE|DIR]", required=False, callback=check_path)
 @option(
-    "--keep", metavar="N", parse=whole_number_or(_KEEP),
+    "--keep", metavar="N", parse=whole_number_or(KEEP_RULE),
     help="In DIR, keep only the N newest backups of this store. [default: all]",
 )  # fmt: skip
 @with_settings(store_option, format_option)

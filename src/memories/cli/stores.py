@@ -37,7 +37,7 @@ from memories.search.filters import SCOPES
 if TYPE_CHECKING:
     from memories.embedders import Embedder
     from memories.memories import Memories
-    from memories.models import Memory
+    from memories.models import History, Memory
     from memories.settings import Config
     from memories.stores import Store
     from memories.stores.records import Collection, Record
@@ -63,11 +63,13 @@ namespace_settings = with_settings(
 def open_store(
     url: str, embedder: "Embedder | None", config: "Config"
 ) -> "contextlib.closing[Store]":
-    """Open a store, and watch it for damaged records."""
+    """Open a store, count the reads that aren't counted yet, and watch it for damaged records."""
     from memories import stores
+    from memories.write.accesses import Accesses
 
     store = stores.open_store(url, embedder.space if embedder else None, config)
     watch(store.damaged)
+    Accesses(config.home, url).flush(store)
     return contextlib.closing(store)
 
 
@@ -273,11 +275,11 @@ def apply_edits(
             continue
         with open_memory(config._replace(namespace=namespace), shared=False) as memories:
             for edit in edits:
-                memory = _find_memory(memories, edit.memory_id)
-                if memory is None:
+                history = _find_history(memories, edit.memory_id)
+                if history is None or history.memory is None:
                     missing += edit.lines
-                elif _is_editable(memory, edit):
-                    edited.append((memory, edit.text))
+                elif _is_editable(history, history.memory, edit):
+                    edited.append((history.memory, edit.text))
     if dry_run or not edited:
         return contents.to_export(missing), len(edited)
     question = f"Store {amount(len(edited), 'edit', 'edits')} as new versions?"
@@ -303,13 +305,13 @@ def _store_edits(config: "Config", edited: "Sequence[tuple[Memory, str]]", *, re
                     note(f"{memory.id}: {hint}")
 
 
-def _is_editable(memory: "Memory", edit: "Edit") -> bool:
+def _is_editable(history: "History", memory: "Memory", edit: "Edit") -> bool:
     """Return whether an edit can become a version, and print the edit or the reason it can't."""
+    place = f"{memory.id} -n {memory.namespace}"
     if memory.pending:
-        reason = (
-            "it is waiting for review; to edit it, run: "
-            f"memory review edit {memory.id} -n {memory.namespace}"
-        )
+        reason = f"it is waiting for review; to edit it, run: memory review edit {place}"
+    elif history.versions[-1].ended_at is not None:
+        reason = f"it was deleted or replaced; to edit it, first run: memory restore {place}"
     elif edit.applies_to(memory.content):
         note(f"{memory.id} was edited:\n{edit.difference(memory.content)}")
         return True
@@ -323,13 +325,12 @@ def _is_editable(memory: "Memory", edit: "Edit") -> bool:
     return False
 
 
-def _find_memory(memories: "Memories", memory_id: str) -> "Memory | None":
-    """Return a memory in the user's own namespace; None if there is no such memory."""
+def _find_history(memories: "Memories", memory_id: str) -> "History | None":
+    """Return a memory's history; None if there is no such memory."""
     try:
-        memory = memories.get(memory_id)
+        return memories.history(memory_id)
     except MemoriesError:
         return None
-    return memory if memory.namespace == memories.namespace else None
 
 
 # --- migrate ---

@@ -21,14 +21,15 @@ from memories.core.times import to_iso
 from memories.core.urls import local_path, without_password
 from memories.embedders.protocol import Embedder
 from memories.errors import InvalidInput, RequestError, StoreDamaged, StoreError
-from memories.guard.validate import amount
+from memories.guard.validate import KEEP_RULE, amount
 from memories.settings import Config
-from memories.stores import open_store
+from memories.stores import Store, open_store
 from memories.transfer.export import export
 from memories.transfer.importing import check, import_, log_import
 from memories.transfer.intake import Intake
 from memories.transfer.lines import SQLITE, read_header
 from memories.transfer.pages import Progress, count_records, places
+from memories.write.accesses import Accesses
 
 if TYPE_CHECKING:
     from memories.stores.sqlite.backup import Mark
@@ -114,7 +115,7 @@ def back_up(
         StoreError: The file could not be written.
     """
     if keep is not None and not 1 <= keep <= 10_000:
-        raise InvalidInput(f'keep must be a whole number from 1 to 10000, not "{keep}"')
+        raise InvalidInput(f'{KEEP_RULE}, not "{keep}"')
     path = sqlite_file(config.store)
     if path is not None and not path.exists():
         raise RequestError(f"there is no store at {path} yet, so there is nothing to back up")
@@ -142,14 +143,17 @@ def back_up(
 def _write(config: Config, scratch: Path, mark: "Mark", progress: Progress) -> int:
     """Write a copy of the store, read it back, and return the number of records."""
     path = sqlite_file(config.store)
-    if path is not None:
-        from memories.stores.sqlite.backup import copy_out
+    with contextlib.closing(open_store(config.store, None, config)) as store:
+        Accesses(config.home, config.store).flush(store)
+        if path is None:
+            return _write_export(store, scratch, mark, progress)
+    from memories.stores.sqlite.backup import copy_out
 
-        return copy_out(path, scratch, mark)
-    with (
-        contextlib.closing(open_store(config.store, None, config)) as store,
-        scratch.open("wb") as stream,
-    ):
+    return copy_out(path, scratch, mark)
+
+
+def _write_export(store: Store, scratch: Path, mark: "Mark", progress: Progress) -> int:
+    with scratch.open("wb") as stream:
         written = export(
             store,
             lambda line: stream.write(line.encode()),

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from memories.guard.redactor import Redactor
 
 MAX_BATCH = 2_000  # maximum number of records stored in one step, even if one memory has more
+# maximum number of versions of a memory from a foreign file, since nothing is added to it later
+MAX_FOREIGN_VERSIONS = 100_000
 MAX_BATCH_CHARACTERS = 33_554_432
 MAX_SHOWN = 100  # maximum number of conflicts listed; all are counted
 _ADDS = (
@@ -198,7 +200,7 @@ def import_(
     if not intake.accepted:
         records = map(without_acceptance, records)
     with add_count_to_errors(lambda: importer.result.imported, "imported"):
-        for batch in _batches(records):
+        for batch in _batches(records, is_foreign=intake.foreign is not None):
             lines_to_store = batch
             if intake.foreign is not None:
                 statements = [line for line in batch if not is_proposal(line.record)]
@@ -243,15 +245,17 @@ def check(
     return Checked(count, proven=proven)
 
 
-def _batches(lines: Iterable[Line]) -> Iterator[list[Line]]:
+def _batches(lines: Iterable[Line], *, is_foreign: bool) -> Iterator[list[Line]]:
     """Yield batches of lines that end between two memories, so that no memory is stored partially.
 
-    Only a very large memory is split between batches.
+    Only a very large memory or conversation is split between batches.
     """
     batch: list[Line] = []
     size = 0
     for line in lines:
-        is_full = len(batch) >= MAX_BATCH or size >= MAX_BATCH_CHARACTERS
+        is_whole = is_foreign and line.record.ref.collection is Collection.MEMORY
+        most = MAX_FOREIGN_VERSIONS if is_whole else MAX_BATCH
+        is_full = len(batch) >= most or size >= MAX_BATCH_CHARACTERS
         if len(batch) >= PAGE:
             is_full = is_full or owner_of(batch[-1].record.ref) != owner_of(line.record.ref)
         if is_full:

@@ -55,7 +55,7 @@ def find_repeating(store: Store, namespace: str, groups: set[str]) -> list[Ref]:
     `memory tidy` about them, and reviewed memories that were merged into them when accepted.
     """
     repeating: list[Ref] = []
-    held = Filter(Collection.MEMORY, (namespace,), state="any", labels={HELD: "1"})
+    held = Filter(Collection.MEMORY, (namespace,), state="ended", labels={HELD: "1"})
     for page in scan_pages(store, held):
         for record in page:
             action = json.loads(record.fields.get(PROPOSED, "{}"))

@@ -65,7 +65,7 @@ def file_of(config: Config) -> Path:
     path = local_path(config.store)
     if path is not None and config.store.startswith("sqlite:"):
         path = path.resolve()
-        return path.with_name(f"{path.name}-requests")
+        return path.with_name(f"{path.name}{claims.FILE_SUFFIX}")
     where = config.store if path is None else str(path.resolve())
     return config.home / f"requests-{crc32(where.encode('utf-8', 'surrogateescape')):08x}"
 

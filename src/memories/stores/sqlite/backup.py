@@ -6,6 +6,7 @@ with this mark belongs to another file; see `put_back`.
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from memories.core.disk import flush_folder, put_in_place
 from memories.core.ids import digest
 from memories.errors import RequestError, SchemaTooNew, StoreDamaged, StoreError, StoreFull
 from memories.guard.validate import amount
+from memories.stores import claims
 from memories.stores.records import Collection
 from memories.stores.sqlite import engine, schema
 from memories.stores.sqlite.connection import BUSY_SECONDS, SQLiteFile
@@ -33,6 +35,8 @@ _COUNT = (
 # how long a restore waits for readers before it continues despite them
 _SETTLING_SECONDS = 2.0
 _SIDE_FILES = ("-wal", "-shm", "-journal")
+# The requests answered by the old store; what they wrote may not be in the restored one.
+_REQUESTS = tuple(f"{claims.FILE_SUFFIX}{suffix}" for suffix in ("", "-wal", "-shm"))
 
 
 class Mark(NamedTuple):
@@ -255,7 +259,7 @@ def put_back(scratch: Path, path: Path, aside: Path | None, *, records: int, mar
         if is_settled:
             _remove_side_files(path)
         put_in_place(scratch, path)
-        _remove_side_files(path)
+        _remove_side_files(path, (*_SIDE_FILES, *_REQUESTS))
         engine.erase_note(side)  # the note in the side file describes the old file
         with open_apart(path) as db:
             count = fetch_value(db, _COUNT)
@@ -300,8 +304,8 @@ def _keep(path: Path, aside: Path) -> None:
     flush_folder(path.parent)
 
 
-def _remove_side_files(path: Path) -> None:
-    for suffix in _SIDE_FILES:
+def _remove_side_files(path: Path, suffixes: Sequence[str] = _SIDE_FILES) -> None:
+    for suffix in suffixes:
         Path(f"{path}{suffix}").unlink(missing_ok=True)
     flush_folder(path.parent)
 

@@ -99,11 +99,10 @@ class SQLiteStore:
         """
         self.damaged = Damaged()
         self._file = SQLiteFile(path, refuse_lost)
-        self._compact = compact
+        self._compact, self._postings = compact, words.Postings()
         self._vectors = spaces.StoredVectors(space, compact=compact)
         self._staged_up_to: dict[tuple[spaces.StoredSpace, Collection], int] = {}
         self._row_cache: RowCache | None = None
-        self._postings = words.Postings()
 
     # --- writing
 
