@@ -169,7 +169,8 @@ class Batch(NamedTuple):
     def write(self) -> list[Created]:
         """Store the drafts in a transaction, which may be part of another one."""
         writer = self.writer
-        if self.vectors_note and writer.embedder is not None:  # there are no vectors to check
+        if self.vectors_note and writer.embedder is not None:
+            # The store checks the model of each vector, but here there are none.
             where = Filter(Collection.MEMORY, (writer.lookup.namespace,))
             refuse_other_model(writer.store, writer.embedder.space, where)
         results: list[Created] = []
@@ -234,7 +235,7 @@ def _store_draft(writer: Writer, prepared: Prepared) -> Created:
 
 
 def _store_unless_known(writer: Writer, prepared: Prepared) -> Created:
-    """Store a draft without a stored key, unless it repeats a memory."""
+    """Store a draft whose key no memory has, unless it repeats a memory."""
     draft = prepared.draft
     comparison = Comparison()
     if not writer.force:

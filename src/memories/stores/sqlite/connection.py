@@ -120,7 +120,7 @@ class SQLiteFile:
             patience = BUSY_SECONDS if wait_seconds is None else wait_seconds
             with self._exclusive(patience) as side:
                 connection = self._begin(patience, durable=durable)
-                self._local.depth = 1
+                self._local.writing = True
                 try:
                     engine.refuse_newer(connection, self.path)
                     marker = self._next_marker(connection, side)
@@ -136,7 +136,7 @@ class SQLiteFile:
                     self._undo(connection, "ROLLBACK")
                     raise
                 finally:
-                    self._local.depth = 0
+                    self._local.writing = False
                 self._refuse_changed_parts()
                 if has_changed and durable:
                     self._note_commit(side, marker)
@@ -174,7 +174,7 @@ class SQLiteFile:
     @property
     def in_write(self) -> bool:
         """Whether this thread is inside `write`."""
-        return not self._guard.forked and bool(getattr(self._local, "depth", 0))
+        return not self._guard.forked and bool(getattr(self._local, "writing", False))
 
     @property
     def is_frozen(self) -> bool:

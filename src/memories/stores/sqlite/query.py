@@ -48,10 +48,10 @@ class ReadCache(Generic[_Name, _Value]):
     def current(self, db: apsw.Connection) -> dict[_Name, _Value]:
         """Return the cached values that are valid in a connection's transaction.
 
-        The caller adds new values to this dict. A transaction that has written gets an empty dict
-        that isn't cached, because the changes may be rolled back.
+        The caller adds new values to this dict. A transaction that may write gets an empty dict
+        that isn't cached, because its changes may be rolled back.
         """
-        if has_written(db):
+        if may_write(db):
             return {}
         changes = db.total_changes() - _ignored_changes.get(db, 0)
         state = db.execute("PRAGMA data_version").fetchall(), changes
@@ -67,8 +67,8 @@ def ignore_changes(db: apsw.Connection, count: int) -> None:
     _ignored_changes[db] = _ignored_changes.get(db, 0) + count
 
 
-def has_written(db: apsw.Connection) -> bool:
-    """Return whether a connection is in a transaction that has written."""
+def may_write(db: apsw.Connection) -> bool:
+    """Return whether a connection is in a transaction that holds the lock for writing."""
     return db.txn_state("main") == apsw.SQLITE_TXN_WRITE
 
 

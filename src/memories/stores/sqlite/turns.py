@@ -16,7 +16,7 @@ from memories.stores.records import BESIDE, Matches, TurnQuery
 from memories.stores.sqlite import words as index
 from memories.stores.sqlite.errors import WordsDamaged, decoding_errors
 from memories.stores.sqlite.quantize import windows_of
-from memories.stores.sqlite.query import READ_ANY, Selection, has_written, labels_of, records_of
+from memories.stores.sqlite.query import READ_ANY, Selection, labels_of, may_write, records_of
 from memories.stores.sqlite.rows import decode_group, fetch, fetch_value
 from memories.stores.sqlite.vectors import VectorIndex, is_large
 from memories.stores.sqlite.words import Postings
@@ -58,11 +58,11 @@ class RowCache:
     ) -> _Rows:
         """Return a query's rows, from the cache if nothing has been written in the meantime.
 
-        After its first write, a transaction neither uses nor fills the cache, because its changes
+        A transaction that may write neither uses nor fills the cache, because its changes
         may be rolled back.
         """
         state = fetch_value(db, "PRAGMA data_version"), db.total_changes(), sql, tuple(values)
-        is_writing = has_written(db)
+        is_writing = may_write(db)
         last = self._last
         if last is not None and not is_writing:
             last_state, last_db, rows = last

@@ -17,7 +17,7 @@ from memories.errors import StoreDamaged
 from memories.stores.records import Collection
 from memories.stores.sqlite.errors import decoding_errors
 from memories.stores.sqlite.quantize import Quantizer, windows_of
-from memories.stores.sqlite.query import Selection, has_written, select_seqs
+from memories.stores.sqlite.query import Selection, may_write, select_seqs
 from memories.stores.sqlite.rows import BLOCKS, STAGED, VECTORS, advance_epoch, fetch, fetch_value
 from memories.stores.words import highest
 
@@ -425,7 +425,7 @@ class VectorIndex:
         with self._lock:
             cached = self._blocks if self._epoch == epoch else self._no_blocks()
             blocks = self._read_new_blocks(db, cached)
-            if self._changing is db and not has_written(db):
+            if self._changing is db and not may_write(db):
                 self._changing = None
             if self._changing is not db:  # uncommitted changes may be rolled back
                 self._epoch, self._blocks = epoch, blocks
@@ -435,10 +435,10 @@ class VectorIndex:
         """Return the windows that aren't in a block yet; those in a valid cache aren't read again.
 
         Some records of cached windows may have been removed in the meantime; callers that read the
-        codes don't find these records. After its first write, a transaction neither uses nor fills
+        codes don't find these records. A transaction that may write neither uses nor fills
         the cache, because its changes may be rolled back and its seqs reused.
         """
-        is_writing = has_written(db)
+        is_writing = may_write(db)
         epoch = fetch_value(db, "SELECT value FROM meta WHERE name = ?", (self._epoch_name,))
         state = epoch, hi
         with self._lock:

@@ -22,7 +22,7 @@ import apsw
 from memories.core.batches import by_count
 from memories.stores.records import Record
 from memories.stores.sqlite.errors import WordsDamaged
-from memories.stores.sqlite.query import ReadCache, Selection, has_written, select_seqs
+from memories.stores.sqlite.query import ReadCache, Selection, may_write, select_seqs
 from memories.stores.sqlite.rows import (
     WORD_TABLES,
     WORDS,
@@ -62,7 +62,7 @@ class Postings:
     """Cache for one store file: how many records contain a term, and how many tokens a record has.
 
     Term counts are valid until the next commit by any connection. A record's number of tokens never
-    changes, except by a repair. A transaction that has written doesn't fill the cache, because its
+    changes, except by a repair. A transaction that may write doesn't fill the cache, because its
     changes may be rolled back.
     """
 
@@ -74,7 +74,7 @@ class Postings:
         """Return the index as a connection's transaction sees it, with its cached values."""
         cached_epoch, sizes = self._sizes
         epoch = fetch_value(db, "SELECT value FROM meta WHERE name = ?", (WORDS_EPOCH,))
-        is_writing = has_written(db)
+        is_writing = may_write(db)
         if epoch != cached_epoch or is_writing:
             sizes = array.array("I")
             if not is_writing:
