@@ -140,21 +140,20 @@ def _ask(connection: "socket", arguments: "Sequence[str]") -> int | None:
     return None
 
 
-def ask_for_hook(request: bytes, version: str) -> bytes | None:
+def ask_for_hook(request: bytes, version: str, seconds: float) -> bytes | None:
     """Ask the store's server to answer a hook; return None if the server does not respond.
-
-    A hook can't wait for a server that hangs, so the server must start to respond immediately.
 
     Args:
         request: The request; `hooks` reads and answers it.
         version: The version of this program; servers of other versions are not asked.
+        seconds: How long to wait until the server begins to respond. A server may hang.
     """
-    connection = _connect(socket_of(store_of(()), os.environ), version)
+    connection = _connect(socket_of(store_of(()), os.environ), version, seconds)
     if connection is None:
         return None
     try:
         connection.sendall(_encode_request([HOOK], "", request))
-        if connection.recv(1) != b".":  # within `_HELLO_SECONDS`
+        if connection.recv(1) != b".":  # within `seconds`
             return None
         connection.settimeout(_SILENCE_SECONDS)
         answer = _receive(connection)
@@ -198,8 +197,8 @@ def store_of(arguments: "Sequence[str]") -> str:
     return url.strip(" ")
 
 
-def _connect(path: str, version: str) -> "socket | None":
-    """Return a connection to a server with this version; None if none greets immediately."""
+def _connect(path: str, version: str, seconds: float = _HELLO_SECONDS) -> "socket | None":
+    """Return a connection to a server with this version; None if none greets within `seconds`."""
     if not os.path.exists(path):  # noqa: PTH110
         return None
     try:
@@ -211,7 +210,7 @@ def _connect(path: str, version: str) -> "socket | None":
     except (ImportError, OSError):
         return None
     connection = socket(AF_UNIX, SOCK_STREAM)
-    connection.settimeout(_HELLO_SECONDS)
+    connection.settimeout(seconds)
     try:
         connection.connect(path)
         greeting = b""  # stays empty if the server can't accept another client

@@ -223,6 +223,28 @@ def test_a_second_run_changes_nothing(host: str, memory: Command, user: Path) ->
     assert everything(user) == before
 
 
+@pytest.mark.parametrize("variables", ["MEMORY_HOME=/x ", "env MEMORY_HOME='/a b' NOTE=$HOME  "])
+@pytest.mark.parametrize("host", HOOKED)
+def test_a_hook_keeps_the_variables_that_the_user_added(
+    host: str, variables: str, memory: Command, user: Path
+) -> None:
+    memory("connect", host)
+    file = load_hosts()[host].user_files(Where(user, {}, "linux")).hooks
+    assert file is not None
+    plain = commands_of(file)
+    file.write_text(file.read_text().replace(f'"{PROGRAM} hook', f'"{variables}{PROGRAM} hook'))
+    before = everything(user)
+    assert not memory("connect", host).json["connected"][0]["changed"]
+    assert everything(user) == before
+    [row] = memory("connect", "--status", host).json["hosts"][0]["connected"]
+    assert (row["problem"], len(row["hooks"])) == (None, len(plain))
+    memory("connect", host, "--capture")
+    expected = {event: [f"{variables}{command} --capture"] for event, [command] in plain.items()}
+    assert expected.items() <= commands_of(file).items()
+    memory("disconnect", host)
+    assert not file.exists() or not commands_of(file)
+
+
 @pytest.mark.parametrize("host", load_hosts())
 def test_later_changes_of_another_program_are_kept(host: str, memory: Command, user: Path) -> None:
     """From a file that another program has changed, only our entries are removed, even without the
@@ -709,6 +731,8 @@ def test_a_folder_named_memories_in_a_project_is_not_run(
     assert is_hook([line[0], *line[2:]])  # as earlier versions wrote it
     assert is_server([*command, "-n", "bob", "mcp"])
     assert not is_hook(["python", "-m", "other", "hook", "stop"])
+    assert not is_hook(words_of("A=1 other memoriae hook stop"))
+    assert not is_hook(["env", "A=1"])
 
 
 def test_a_temporary_program_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -811,6 +835,30 @@ def test_a_host_whose_file_is_malformed_is_not_called_connected(
     examined = json.loads(memory("doctor").out)
     assert examined["connected"] == []
     assert any(problem in finding["what"] for finding in examined["findings"])
+
+
+def test_a_connection_of_an_earlier_version_lacks_a_hook(memory: Command, user: Path) -> None:
+    memory("connect", "codex", "--capture")
+    file = user / ".codex" / "hooks.json"
+    hooks = json.loads(file.read_text())
+    del hooks["hooks"]["SessionEnd"]
+    file.write_text(json.dumps(hooks))
+    what = "it was connected by an earlier version, which added no session-end hook"
+    [row] = json.loads(memory("connect", "--status", "codex").out)["hosts"]
+    assert (row["connected"][0]["problem"], row["next"]) == (
+        what,
+        "run: memory connect codex --capture",
+    )
+    [finding] = [
+        finding
+        for finding in json.loads(memory("doctor").out)["findings"]
+        if finding["what"].startswith("Codex")
+    ]
+    assert finding["what"] == f"Codex: {what}"
+    assert finding["remedy"] == "run: memory connect codex --capture"
+    memory("connect", "codex", "--capture")
+    [row] = memory("connect", "--status", "codex").json["hosts"]
+    assert row["connected"][0]["problem"] is None
 
 
 def test_connecting_again_names_the_options_that_it_removes(memory: Command, user: Path) -> None:

@@ -84,6 +84,14 @@ def test_a_prompt_and_an_answer_become_turns_and_a_proposal(home: Path) -> None:
     assert inbox.names(str(home)) == []
 
 
+@pytest.mark.parametrize("cwd", ["/" + "a" * 300, "/a" * 3_000, "/nowhere", "/x\0y", "\udcff"])
+def test_an_event_of_a_folder_that_can_not_be_read_is_stored(home: Path, cwd: str) -> None:
+    record_event(home, "user-prompt", prompt="When do deploys happen?", cwd=cwd)
+    record_event(home, "session-end", cwd=cwd)
+    done = flush_inbox(home)
+    assert (done.turns, done.waiting, done.reasons) == (1, 0, ())
+
+
 def test_a_second_flush_and_a_transcript_store_nothing_twice(home: Path, transcript: Path) -> None:
     append(
         transcript,

@@ -12,11 +12,16 @@ from typing import Any
 import pytest
 
 from memories import Memories
+from memories.config import load_config
 from memories.hooks import session
-from memories.hooks.events import MISSED, EventHandler, HookCall
+from memories.hooks.events import MISSED, EventHandler, HookCall, record_failure
 from memories.hooks.hook import SECONDS, limit_seconds
 from memories.hooks.host_events import HostEvent
-from memories.hooks.recall_strategy import HookContext, RecallRequest
+from memories.hooks.recall_strategy import (
+    HookContext,
+    RecallRequest,
+    answer_by_server_or_here,
+)
 from memories.hooks.switch import read_state
 
 Hook = Callable[..., Any]
@@ -68,6 +73,37 @@ def test_no_missed_recall_is_reported_if_the_store_answers(hook: Hook, home: Pat
         memories.create("Deploys happen on Tuesdays")
     assert MISSED not in hook("user-prompt", ASKED).context
     assert MISSED not in hook("user-prompt", {"prompt": "and when do releases happen?"}).context
+
+
+@pytest.mark.parametrize(
+    ("event", "setting", "starts"),
+    [("user-prompt", "hooks", True), ("user-prompt", "off", False), ("stop", "hooks", False)],
+)
+def test_a_recall_that_was_too_slow_starts_a_server(
+    home: Path, monkeypatch: pytest.MonkeyPatch, event: str, setting: str, starts: bool
+) -> None:
+    monkeypatch.setenv("MEMORY_SERVE", setting)
+    started: list[str] = []
+    call = HookCall()
+    call.event, call.host, call.start_server = event, "codex", started.append
+    record_failure(call, "the hook did not finish in time").follow_up()
+    assert started == [load_config().store] * starts
+
+
+@pytest.mark.parametrize(("seconds", "patience"), [(0.6, 0.1), (30.0, 1.0)])
+def test_a_hook_with_more_time_waits_longer_for_a_server(
+    home: Path, seconds: float, patience: float
+) -> None:
+    waited: list[float] = []
+
+    def ask_server(request: bytes, limit: float) -> bytes:
+        waited.append(limit)
+        return HookContext("", "shared").encode().encode()
+
+    place = (str(home), str(home), "codex.s1", None)
+    request = RecallRequest(place, None, time.monotonic() + seconds)
+    answer_by_server_or_here(request, ask_server, lambda _: HookContext("", "shared"))
+    assert waited == [patience]
 
 
 HANGING = """

@@ -101,6 +101,16 @@ def test_a_memory_is_no_newer_for_a_tag_that_it_got_later(hook: Hook) -> None:
     assert older not in said.partition(newer)[0]
 
 
+def test_the_details_of_an_older_memory_follow_the_newer_one(hook: Hook) -> None:
+    older, newer = "Deploys run with make deploy on Tuesdays", "Deploys now run on Wednesdays"
+    with Memories() as memories:
+        memories.create(older, created_at=datetime.now(UTC) - timedelta(days=9))
+        memories.create(newer)
+    for number, prompt in enumerate(("deploy it please", "how do deploys run?")):
+        said = hook("user-prompt", {"session_id": f"d{number}", "prompt": prompt}).context
+        assert said.index(newer) < said.index(older)
+
+
 @pytest.mark.usefixtures("deploys")
 def test_empty_inserted_and_unknown_prompts_recall_nothing(hook: Hook) -> None:
     for prompt in (

@@ -2,6 +2,7 @@
 no hook if it fails.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -266,7 +267,8 @@ def test_a_hook_recalls_by_itself_after_an_invalid_answer_of_the_server(
 
         def serve() -> None:
             connection, _ = listening.accept()
-            with connection:
+            # On a busy machine, the hook may have left before the answer.
+            with connection, contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 connection.sendall(f"{greeting}\n".encode())
                 connection.recv(1 << 16)
                 if answer:

@@ -62,8 +62,12 @@ def test_a_session_that_began_before_the_server_is_ignored(hook: Hook, home: Pat
     assert server_session(home).namespace() is None
 
 
-def test_after_the_named_session_has_ended_the_latest_one_is_used(hook: Hook, home: Path) -> None:
+@pytest.mark.parametrize("last_prompt", ["how are you?", "memory off"])
+def test_after_the_named_session_has_ended_the_latest_one_is_used(
+    hook: Hook, home: Path, last_prompt: str
+) -> None:
     start_session(hook, "s1", "bob")
+    assert not hook("user-prompt", {"session_id": "s1", "prompt": last_prompt}).code
     assert not hook("session-end", {"session_id": "s1", "reason": "clear"}).code
     start_session(hook, "s2")
     assert server_session(home, CLAUDE_CODE_SESSION_ID="s1").namespace() is None

@@ -1188,7 +1188,9 @@ def test_resources_return_memories_and_the_status(agent: Agent, memories: Memori
         )
 
 
-def test_prompts_recall_and_remember(agent: Agent, memories: Memories) -> None:
+def test_prompts_recall_and_remember(
+    agent: Agent, memories: Memories, caplog: pytest.LogCaptureFixture
+) -> None:
     memories.create("The cat is called Momo")
 
     def prompt_text(name: str, **given: str) -> str:
@@ -1200,12 +1202,19 @@ def test_prompts_recall_and_remember(agent: Agent, memories: Memories) -> None:
     assert "The cat is called Momo" in shown
     assert "create_memory" in prompt_text("remember")
     assert 'conversation: "the port".' in prompt_text("remember", what="the port")
-    for topic, said in (("x" * 5_000, "the limit is 4096"), ("", "query is empty")):
+    for name, given, said in (
+        ("recall", {"topic": "x" * 5_000}, "the limit is 4096"),
+        ("recall", {"topic": ""}, "query is empty"),
+        ("recall", {}, "recall needs topic"),
+        ("recall", {"topic": "x", "limit": "9"}, 'recall has no argument "limit"; it has topic'),
+        ("recal", {}, 'there is no prompt "recal"; there are recall, remember'),
+    ):
         fault = agent.protocol_error(
-            lambda client, topic=topic: client.get_prompt("recall", {"topic": topic})
+            lambda client, name=name, given=given: client.get_prompt(name, given)
         )
         assert fault.startswith("-32602")
         assert said in fault
+    assert caplog.text == ""
 
 
 def test_an_answer_reports_damaged_records_that_it_leaves_out(

@@ -131,11 +131,13 @@ def start(environment: Mapping[str, str]) -> Iterator[Callable[..., Server]]:
 def test_both_eras_of_the_protocol_work_over_real_streams(
     environment: dict[str, str], era: str, version: str
 ) -> None:
-    from mcp import Client, StdioServerParameters
+    from mcp import Client, StdioServerParameters, stdio_client
 
     async def talk() -> Any:
         parameters = StdioServerParameters(command=MEMORY[0], args=MEMORY[1:], env=environment)
-        async with Client(parameters, mode=era) as client:
+        # By default, the SDK uses the sys.stderr of its first import, which may be closed by now.
+        streams = stdio_client(parameters, errlog=sys.__stderr__)
+        async with Client(streams, mode=era) as client:
             assert client.session.protocol_version == version
             await client.call_tool("create_memory", {"content": "Deploys happen on Tuesdays"})
             return await client.call_tool("search_memories", {"query": "when do we release?"})

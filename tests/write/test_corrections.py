@@ -141,6 +141,28 @@ def test_a_shorter_text_corrects_nothing() -> None:
         assert not is_correction(old, less, None, threshold=0.8)
 
 
+@pytest.mark.parametrize(
+    ("older", "newer", "is_link"),
+    [
+        ("Backups run at 03:00 to s3://cold", "Backups run at 04:00", False),
+        ("Backups run at 03:00 to s3://cold", "Backups moved from 03:00 to 04:00", False),
+        ("Backups run at 03:00", "Backups moved from 03:00 to 04:00", True),
+        ("The dentist is Dr. Weber, phone 555-1234", "The dentist is Dr. Kim", False),
+        ("The dentist is Dr. Weber", "The dentist is Dr. Kim", True),
+        ("The release is on 3 May, announced by Ann", "The release is on 9 May", False),
+        ("The token is stored in Vault under kv/ci", "The token is stored in 1Password", False),
+        ("Secrets are stored in AWS Secrets Manager", "Secrets are stored in Vault", True),
+        ("Der Server läuft auf Port 8080 hinter nginx", "Der Server läuft auf Port 9090", False),
+        ("Tests use pytest with xdist", "Tests use nose instead of pytest", False),
+        ("Tests use pytest", "Tests use nose instead of pytest", True),
+    ],
+)
+def test_a_text_with_a_detail_that_the_newer_one_lacks_is_not_corrected(
+    older: str, newer: str, is_link: bool
+) -> None:
+    assert is_correction(newer, older, 0.8, threshold=0.8) is is_link
+
+
 @pytest.mark.parametrize("side", ["corrects", "corrected_by"])
 def test_a_one_sided_link_does_not_change_the_other_memory(memories: Memories, side: str) -> None:
     ids = [create(memories, text) for text in (OLD, NEW)]

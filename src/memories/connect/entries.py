@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from memories.connect import toml
 from memories.connect.hosts import SERVER, Host
 from memories.connect.jsonc import Document, Malformed
-from memories.connect.program import is_hook, is_server, words_of
+from memories.connect.program import is_hook, is_server, variables_of, words_of
 from memories.errors import InvalidInput
 
 KeyPath = tuple[str | int, ...]
@@ -155,12 +155,18 @@ def _remove_hook(document: Document, path: KeyPath) -> None:
 def put_hooks(document: Document, host: Host, commands: Mapping[str, str], name: str) -> None:
     """Add one hook for each event in `commands`, and remove our hooks for other events.
 
+    A hook keeps the variables that the user has added to its command.
+
     Raises:
         InvalidInput: The file has an unexpected structure.
     """
     present: set[str] = set()
+    commands = dict(commands)
     for path, command in list(find_hooks(document, host)):
         event = str(path[1])
+        variables = variables_of(command)
+        if event in commands and variables and event not in present:
+            commands[event] = variables + commands[event]
         if commands.get(event) == command and event not in present:
             present.add(event)
         else:

@@ -21,6 +21,10 @@ from memories.hooks.hook import EVENTS
 CAPTURING = tuple(event for event in EVENTS[2:] if event != "session-end")
 
 _PLAIN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
+_VARIABLE = re.compile(r"[A-Za-z_]\w*=", re.ASCII)
+_VARIABLES = re.compile(  # at the start of a shell command
+    rf"""(?:env\s+)?(?:{_VARIABLE.pattern}(?:[^\s'"\\]|\\.|'[^']*'|"[^"]*")*\s+)+""", re.ASCII
+)
 NAMES = ("memoriae", "memory")  # names of the command; agents use the first, which is unique
 _INSTALLED = ("/uv/tools/", "/pipx/venvs/")
 _OLD_NAME = "memories"  # the distribution's name before it was published
@@ -128,24 +132,45 @@ def hook_command(program: Sequence[str], event: str, host: str, options: Sequenc
 
 
 def words_of(command: object) -> list[str]:
-    """Return a configured command's words, a text or a list; empty if it is neither."""
+    """Return a configured command's words, a text or a list; empty if it is neither.
+
+    If a text sets variables for its program, the first word is `env`.
+    """
     if isinstance(command, str):
         try:
-            return shlex.split(command)
+            words = shlex.split(os.path.expandvars(command))
         except ValueError:
             return []
+        return ["env", *words] if words and _VARIABLE.match(words[0]) else words
     if isinstance(command, list) and all(isinstance(word, str) for word in command):
         return command
     return []
 
 
+def variables_of(command: str) -> str:
+    """Return the start of a shell command that sets variables for its program; may be empty."""
+    start = _VARIABLES.match(command)
+    return start[0] if start else ""
+
+
+def _program_at(words: Sequence[str]) -> int:
+    """Return the position of a command's program, after `env` and variables."""
+    position = int(words[:1] == ["env"])
+    while position and position < len(words) and _VARIABLE.match(words[position]):
+        position += 1
+    return position
+
+
 def _count_own_words(words: Sequence[str]) -> int:
     """Return how many of a command's first words start this program; 0 if it starts another one."""
-    if words and PurePath(words[0].replace("\\", "/")).name.removesuffix(".exe") in NAMES:
-        return 1
+    start = _program_at(words)
+    name = PurePath(program_of(words).replace("\\", "/")).name
+    if name.removesuffix(".exe") in NAMES:
+        return start + 1
     for module in _MODULES:
-        if list(words[1 : 1 + len(module)]) == module:
-            return 1 + len(module)
+        end = start + 1 + len(module)
+        if list(words[start + 1 : end]) == module:
+            return end
     return 0
 
 
@@ -161,9 +186,9 @@ def is_server(words: Sequence[str]) -> bool:
     return length > 0 and "mcp" in words[length:]
 
 
-def is_missing(words: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Return whether a command's program does not exist."""
-    return shutil.which(words[0], path=environment.get("PATH")) is None
+def program_of(words: Sequence[str]) -> str:
+    """Return the program that a command starts; empty if there is none."""
+    return "".join(words[_program_at(words) :][:1])
 
 
 # --- conflicts ---

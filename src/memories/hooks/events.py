@@ -216,7 +216,24 @@ def record_failure(call: HookCall | None, reason: str) -> Outcome:
         runs.log(home, reason)
         return Outcome(failed=True)
     runs.record_run(home, call.host, call.event, reason)
-    return Outcome(failed=True, follow_up=_follow_up(call, None, Reply(), "failed"))
+
+    def follow_up() -> None:
+        if call.event in _RECALL_EVENTS and call.start_server:
+            _start_wanted_server(call.start_server)  # which makes the next hooks faster
+        _follow_up(call, None, Reply(), "failed")()
+
+    return Outcome(failed=True, follow_up=follow_up)
+
+
+def _start_wanted_server(start_server: "Callable[[str], None]") -> None:
+    """Start a server for the store, unless a setting forbids it."""
+    from pathlib import Path
+
+    from memories.config import load_config
+
+    config = load_config(folder=Path(working_folder()), tell=lambda _: None)
+    if config.serve != "off":
+        start_server(config.store)
 
 
 class EventHandler:
@@ -229,6 +246,8 @@ class EventHandler:
     def reply(self) -> Reply | None:
         """Return the reply to the event; None if memory is off."""
         is_prompt = self.call.event == "user-prompt"
+        if self.call.event == "session-end" and (self.state.on or self.state.off_for_session):
+            self._note({session.ENDED: True})
         if not self.state.on and not (self.state.off_for_session and is_prompt):
             return None
         if is_prompt:
@@ -237,8 +256,6 @@ class EventHandler:
             return self._reply_to_start()
         if self.call.event == "pre-compact" and self.call.host not in _COMPACTS_EACH_TURN:
             self._note({session.RESET: True})
-        if self.call.event == "session-end":
-            self._note({session.ENDED: True})
         if self.may_capture() and self.capture() and self.call.event != "answer":
             start_flusher(self.home)
         return Reply()

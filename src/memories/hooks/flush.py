@@ -186,10 +186,13 @@ class _Flusher:
         """Store a run of events with the same namespace and folder."""
         event = run[-1]
         folder = Path(str(event.get("folder") or self._home))
+        is_readable = os.path.isdir(folder)
+        if not is_readable:
+            folder = Path(self._home)
         flags = {"namespace": event.get("namespace") or None}
         config = load_config(flags, folder=folder, tell=partial(runs.log, self._home))
         project = None
-        if config.project_detection and folder.is_dir():
+        if config.project_detection and is_readable:
             project = identify(folder)
         utterances = read_utterances(run, progress, is_last=is_last)
         source = SessionSource(

@@ -33,12 +33,7 @@ from memories.hooks.sentences import hash_sentences
 from memories.languages.text import query_terms
 from memories.memories import Memories
 from memories.models import EXPIRED, Memory, is_expired, is_recall_off
-from memories.read.subjects import (
-    REPLACES,
-    SURELY_REPLACES,
-    reports_change,
-    score_precedence,
-)
+from memories.read.subjects import REPLACES, score_precedence
 from memories.read.versions import has_expired
 from memories.search.ranking import Features, Ranked
 from memories.search.results import Hit, SearchResult, with_verdicts
@@ -551,26 +546,22 @@ def _put_newer(
 ) -> list[Rated]:
     """Put each memory after the newer one that may replace it, if there is one.
 
-    A memory that is certainly replaced is left out. A correction in different words isn't linked to
-    the memory that it corrects, and a prompt often resembles the older memory more; see
-    `search.put_newer_first`.
+    A correction in different words isn't linked to the memory that it corrects, and a prompt often
+    resembles the older memory more; see `search.put_newer_first`. The older memory stays, because
+    it may have details that the newer one lacks, such as a command.
     """
     ordered: dict[str, Rated] = {}
     for older in current:
-        newer, score = _find_newer(older, candidates, space)
+        newer = _find_newer(older, candidates, space)
         if newer is not None:
             relevance = max(older.relevance, newer.relevance)
             ordered.setdefault(newer.memory.id, newer._replace(relevance=relevance))
-            if score >= SURELY_REPLACES and reports_change(newer.memory.content):
-                continue
         ordered.setdefault(older.memory.id, older)
     return list(ordered.values())
 
 
-def _find_newer(
-    older: Rated, candidates: Sequence[Rated], space: "Space | None"
-) -> tuple[Rated | None, float]:
-    """Return the memory that most likely replaces an older one, if there is one, and its score.
+def _find_newer(older: Rated, candidates: Sequence[Rated], space: "Space | None") -> Rated | None:
+    """Return the memory that most likely replaces an older one; None if there is none.
 
     A memory replaces at most one other memory: the one for which its score is highest.
     """
@@ -584,7 +575,7 @@ def _find_newer(
         # `older` must be the memory that `newer` most likely replaces.
         if all(_score_replacement(newer, other, space) <= score for other in candidates):
             best, best_score = newer, score
-    return best, best_score
+    return best
 
 
 def _score_replacement(newer: Rated, older: Rated, space: "Space | None") -> float:

@@ -18,7 +18,7 @@ TYPE_CHECKING = False  # importing `typing` for this takes 3 ms
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    AskServer = Callable[[bytes], bytes | None]
+    AskServer = Callable[[bytes, float], bytes | None]  # the request, and how long to wait
     AnswerHere = Callable[["RecallRequest"], "HookContext"]
 
 NOT_ASKED = "the store did not answer an earlier hook of this session"
@@ -26,6 +26,8 @@ PROBE_PAUSE_MS = 3_000
 # After this time, the store is asked again even if no probe has succeeded.
 SUSPECT_FOR_MS = 600_000
 _MIN_SECONDS = 0.05
+_SERVER_SECONDS = 0.1, 1.0  # how long a server may take to begin its response: at least, at most
+_OWN_SECONDS = 1.0  # the time that remains for this process if the server hangs
 # Part of each error that reports a slow store. A server sends errors as text, so they have no type.
 _TOO_SLOW = "did not answer"
 # The value of `MAX_QUERY_CHARACTERS` in `memories.guard.validate`, which is slow to import.
@@ -212,8 +214,12 @@ def is_probe_due(request: RecallRequest, state: session.Session, now_ms: int) ->
 def answer_by_server_or_here(
     request: RecallRequest, ask_server: "AskServer | None", answer_here: "AnswerHere"
 ) -> HookContext:
-    """Return the context from a running server if there is one, else from this process."""
-    answer = None if ask_server is None else ask_server(request.encode())
+    """Return the context from a running server if there is one, else from this process.
+
+    On a busy machine, a server needs longer to begin, but still much less time than this process.
+    """
+    seconds = min(max(request.seconds() - _OWN_SECONDS, _SERVER_SECONDS[0]), _SERVER_SECONDS[1])
+    answer = None if ask_server is None else ask_server(request.encode(), seconds)
     return answer_here(request) if answer is None else HookContext.decode(answer)
 
 

@@ -121,6 +121,28 @@ class OurTool(Tool):
         return f"{name}: {message[:1].lower()}{message[1:]}"
 
 
+class OurServer(MCPServer):
+    """A server that refuses a wrong prompt in one sentence; the SDK would log a traceback."""
+
+    async def get_prompt(
+        self, name: str, arguments: dict[str, Any] | None = None, context: Any = None
+    ) -> Any:
+        """Return a prompt; see `MCPServer.get_prompt`."""
+        prompts = {prompt.name: prompt.arguments or [] for prompt in await self.list_prompts()}
+        problem = ""
+        if name not in prompts:
+            problem = f'there is no prompt "{shown(name)}"; there are {", ".join(prompts)}'
+        given, known = {*(arguments or ())}, {each.name: each for each in prompts.get(name, ())}
+        for argument in given ^ known.keys():
+            if argument not in known and not problem:
+                problem = f'{name} has no argument "{shown(argument)}"; it has {", ".join(known)}'
+            elif argument in known and known[argument].required:
+                problem = f"{name} needs {argument}"
+        if problem:
+            raise MCPError(INVALID_PARAMS, problem)
+        return await super().get_prompt(name, arguments, context)
+
+
 def _with_owner(answer: Any, namespace: str) -> Any:
     """Return a result with the name of the namespace that the tool used, unless it is `shared`."""
     if namespace == SHARED or not isinstance(answer, CallToolResult):
@@ -159,7 +181,7 @@ def serve_tools(tools: Tools, *, read_only: bool = False) -> MCPServer:
     for name, (title, annotations) in TOOLS.items():
         if annotations.read_only_hint or not read_only:
             offered.append(_tool(getattr(tools, name), title, annotations))
-    built = MCPServer(
+    built = OurServer(
         "memories",
         title="Memories",
         version=__version__,

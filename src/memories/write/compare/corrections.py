@@ -24,6 +24,9 @@ project, and never two that both have keys. `write.links` chooses among several 
       - `_is_one_predicate`, after "is": "the editor is vim", "the editor is emacs". `_is_one_thing`
         rules out "Ann's friend is Bob" and "Ann's friend is Eva", which may both be true.
 
+A text with a detail that the new text lacks is not corrected, because its correction would hide the
+detail (`frames.has_detail`, `Change.drops_detail`).
+
 For scripts without spaces, only `_replaces_characters` applies.
 """
 
@@ -41,6 +44,7 @@ from memories.write.compare.frames import (
     Change,
     find_change,
     find_verb,
+    has_detail,
     has_verb,
     is_soft,
     reduce_to_frame,
@@ -130,7 +134,7 @@ def is_correction(new: str, old: str, similarity: float | None, *, threshold: fl
         return False
     new_words, old_words = (reduce_to_frame(words) for words in align_texts(new, old))
     return (
-        _announces_change(new_words, old_words)
+        (_announces_change(new_words, old_words) and not has_detail(old_words, new_words))
         or _differs_by_denial(new_words, old_words)
         or _replaces_value(new_words, old_words, detect_languages(new, old))
     )
@@ -208,9 +212,8 @@ def _announces_change(new: Sequence[Word], old: Sequence[Word]) -> bool:
     if "instead of" in spelled:
         at = spelled.index("instead of")
         replaced = set(spelled[at + 1 :])
-        if at == 0 or not replaced:
-            return False
-        return spelled[at - 1] not in old_words and replaced <= old_words
+        is_known = bool(replaced) and replaced <= old_words
+        return at > 0 and spelled[at - 1] not in old_words and is_known
     if "from" not in spelled or "to" not in spelled[spelled.index("from") :]:
         return False
     start = spelled.index("from")
@@ -246,7 +249,7 @@ def _split_by_other(words: Sequence[Word], other: Sequence[Word]) -> tuple[list[
 def _replaces_value(new: Sequence[Word], old: Sequence[Word], codes: Sequence[str]) -> bool:
     """Return whether one value was replaced by another value of the same attribute."""
     change = find_change(new, old)
-    if change is None or not change.removed or not change.added:
+    if change is None or not change.removed or not change.added or change.drops_detail:
         return False
     if not change.head:
         return _is_role(change)

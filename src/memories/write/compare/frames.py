@@ -40,6 +40,14 @@ class Change(NamedTuple):
     added: Sequence[Word]
     tail: Sequence[Word]
 
+    @property
+    def drops_detail(self) -> bool:
+        """Whether the removed words say more than the added ones: "on Mondays with make deploy",
+        "on Tuesdays". A long name says no more than a short one.
+        """
+        is_name = all(word.shown[:1].isupper() for word in self.removed)
+        return len(self.removed) > len(self.added) + 1 and not is_name
+
 
 def reduce_to_frame(words: Sequence[Word]) -> list[Word]:
     """Return the words that form a text's frame, without articles. A colon and any form of "is"
@@ -111,6 +119,12 @@ def verb_of(word: Word) -> str:
         if base in COMMON_VERBS:
             return base
     return ""
+
+
+def has_detail(old: Sequence[Word], new: Sequence[Word]) -> bool:
+    """Return whether an old text says more than a new one that announces a change."""
+    others = [word for word in old if word.key not in keys_of(new) and word.key[0] != "@"]
+    return not all(is_soft(word) or verb_of(word) for word in others)
 
 
 def has_verb(words: Iterable[Word], verbs: Set[str]) -> bool:
