@@ -50,11 +50,11 @@ def main() -> None:
     os._exit(code)
 
 
-def _ask_server_for_hook(request: bytes, seconds: float) -> bytes | None:
+def _ask_server_for_hook(request: bytes, begin_seconds: float, seconds: float) -> bytes | None:
     """Ask the store's server to answer a hook. Return None if the hook must answer by itself."""
     from memories import __version__, warm
 
-    return warm.ask_for_hook(request, __version__, seconds)
+    return warm.ask_for_hook(request, __version__, begin_seconds, seconds)
 
 
 def run_by_server_or_here(arguments: list[str]) -> int:

@@ -9,6 +9,7 @@ greeting with its version. While it works, it sends a dot every second.
 import os
 import sys
 from binascii import crc32
+from time import monotonic
 
 TYPE_CHECKING = False
 
@@ -140,23 +141,25 @@ def _ask(connection: "socket", arguments: "Sequence[str]") -> int | None:
     return None
 
 
-def ask_for_hook(request: bytes, version: str, seconds: float) -> bytes | None:
+def ask_for_hook(
+    request: bytes, version: str, begin_seconds: float, seconds: float
+) -> bytes | None:
     """Ask the store's server to answer a hook; return None if the server does not respond.
 
     Args:
         request: The request; `hooks` reads and answers it.
         version: The version of this program; servers of other versions are not asked.
-        seconds: How long to wait until the server begins to respond. A server may hang.
+        begin_seconds: How long to wait until the server begins to respond. A server may hang.
+        seconds: How long to wait after that.
     """
-    connection = _connect(socket_of(store_of(()), os.environ), version, seconds)
+    connection = _connect(socket_of(store_of(()), os.environ), version, begin_seconds)
     if connection is None:
         return None
     try:
         connection.sendall(_encode_request([HOOK], "", request))
-        if connection.recv(1) != b".":  # within `seconds`
+        if connection.recv(1) != b".":  # within `begin_seconds`
             return None
-        connection.settimeout(_SILENCE_SECONDS)
-        answer = _receive(connection)
+        answer = _receive(connection, seconds)
     except OSError:
         return None
     finally:
@@ -304,15 +307,22 @@ def _exchange(connection: "socket", request: bytes, *, changes: bool) -> bytes |
         raise
 
 
-def _receive(connection: "socket") -> bytes | None:
+def _receive(connection: "socket", seconds: float | None = None) -> bytes | None:
     """Return a response without the dots that the server sends first; None if it is incomplete.
 
+    Args:
+        connection: The connection to the server.
+        seconds: How long the response may take; None for as long as the server sends dots.
+
     Raises:
-        OSError: The connection broke or fell silent.
+        OSError: The connection broke or fell silent, or the response took too long.
     """
     pieces: list[bytes] = []
+    end = None if seconds is None else monotonic() + seconds
     while piece := connection.recv(1 << 16):
         pieces.append(piece)
+        if end is not None:
+            connection.settimeout(max(0.001, end - monotonic()))
     answer = b"".join(pieces).lstrip(b".")
     head, newline, body = answer.partition(b"\n")
     if head == DIRECT:

@@ -21,6 +21,7 @@ from memories.hooks.recall_strategy import (
     HookContext,
     RecallRequest,
     answer_by_server_or_here,
+    recall_in_time,
 )
 from memories.hooks.switch import read_state
 
@@ -90,20 +91,35 @@ def test_a_recall_that_was_too_slow_starts_a_server(
     assert started == [load_config().store] * starts
 
 
-@pytest.mark.parametrize(("seconds", "patience"), [(0.6, 0.1), (30.0, 1.0)])
+@pytest.mark.parametrize(("seconds", "patience"), [(0.6, 0.1), (30.0, 0.7)])
 def test_a_hook_with_more_time_waits_longer_for_a_server(
     home: Path, seconds: float, patience: float
 ) -> None:
     waited: list[float] = []
 
-    def ask_server(request: bytes, limit: float) -> bytes:
-        waited.append(limit)
+    def ask_server(request: bytes, begin: float, limit: float) -> bytes:
+        waited.append(begin)
         return HookContext("", "shared").encode().encode()
 
     place = (str(home), str(home), "codex.s1", None)
     request = RecallRequest(place, None, time.monotonic() + seconds)
     answer_by_server_or_here(request, ask_server, lambda _: HookContext("", "shared"))
     assert waited == [patience]
+
+
+def test_a_server_answers_from_the_scratchpad_while_the_store_is_suspect(home: Path) -> None:
+    asked: list[tuple[bool, float]] = []
+
+    def ask_server(request: bytes, begin: float, limit: float) -> bytes:
+        asked.append((RecallRequest.decode(request).asks_store, limit))
+        assert begin == limit
+        return HookContext("", "shared").encode().encode()
+
+    session.note(str(home), "codex.s1", **{session.SUSPECT_FROM: int(time.time() * 1000) - 5_000})
+    place = (str(home), str(home), "codex.s1", None)
+    request = RecallRequest(place, "when do deploys happen?", time.monotonic() + 30)
+    assert recall_in_time(request, ask_server, lambda _: HookContext("", "")).probe_store
+    assert asked == [(False, 0.7)]
 
 
 HANGING = """

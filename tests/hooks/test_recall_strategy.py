@@ -28,8 +28,11 @@ class Store:
         self.fails: BaseException | None = None
         self.why = ""
 
-    def __call__(self, request: bytes) -> bytes:
-        self.asked.append(RecallRequest.decode(request))
+    def __call__(self, request: bytes, begin: float, seconds: float) -> bytes | None:
+        asked = RecallRequest.decode(request)
+        if not asked.asks_store:
+            return None  # the hook uses the scratchpad
+        self.asked.append(asked)
         if self.fails:
             raise self.fails
         given = HookContext("from the store", "shared")

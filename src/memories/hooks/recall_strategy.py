@@ -18,7 +18,8 @@ TYPE_CHECKING = False  # importing `typing` for this takes 3 ms
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    AskServer = Callable[[bytes, float], bytes | None]  # the request, and how long to wait
+    # The arguments are the request, and how long to wait until the response begins, and after that.
+    AskServer = Callable[[bytes, float, float], bytes | None]
     AnswerHere = Callable[["RecallRequest"], "HookContext"]
 
 NOT_ASKED = "the store did not answer an earlier hook of this session"
@@ -26,7 +27,7 @@ PROBE_PAUSE_MS = 3_000
 # After this time, the store is asked again even if no probe has succeeded.
 SUSPECT_FOR_MS = 600_000
 _MIN_SECONDS = 0.05
-_SERVER_SECONDS = 0.1, 1.0  # how long a server may take to begin its response: at least, at most
+_SERVER_SECONDS = 0.1, 0.7  # how long to wait for a server to begin: at least, at most
 _OWN_SECONDS = 1.0  # the time that remains for this process if the server hangs
 # Part of each error that reports a slow store. A server sends errors as text, so they have no type.
 _TOO_SLOW = "did not answer"
@@ -170,7 +171,10 @@ def recall_in_time(
     if announce:
         announce()
     if was_suspect:
-        context = answer_here(RecallRequest(request.place, request.prompt, None))
+        scratchpad_request = RecallRequest(request.place, request.prompt, None)
+        context = answer_by_server_or_here(
+            scratchpad_request, ask_server, answer_here, _wait_for_server(request.seconds())
+        )
         _record_shown(request, context, suspect_from=None)  # meanwhile a probe may have cleared it
         return Recall(context, probe_store=is_probe_due(request, state, now))
 
@@ -212,15 +216,33 @@ def is_probe_due(request: RecallRequest, state: session.Session, now_ms: int) ->
 
 
 def answer_by_server_or_here(
-    request: RecallRequest, ask_server: "AskServer | None", answer_here: "AnswerHere"
+    request: RecallRequest,
+    ask_server: "AskServer | None",
+    answer_here: "AnswerHere",
+    server_seconds: float | None = None,
 ) -> HookContext:
     """Return the context from a running server if there is one, else from this process.
 
-    On a busy machine, a server needs longer to begin, but still much less time than this process.
+    Args:
+        request: The request.
+        ask_server: Sends the request to a running server.
+        answer_here: Answers the request in this process.
+        server_seconds: How long the server may take to begin, and as long again to finish. By
+            default, it may take the time that the store may take.
     """
-    seconds = min(max(request.seconds() - _OWN_SECONDS, _SERVER_SECONDS[0]), _SERVER_SECONDS[1])
-    answer = None if ask_server is None else ask_server(request.encode(), seconds)
+    answer = None
+    if ask_server is not None:
+        begin = _wait_for_server(request.seconds()) if server_seconds is None else server_seconds
+        answer = ask_server(request.encode(), begin, server_seconds or request.seconds())
     return answer_here(request) if answer is None else HookContext.decode(answer)
+
+
+def _wait_for_server(seconds: float) -> float:
+    """Return how many of the seconds that a hook has left it may wait until a server begins.
+
+    On a busy machine, a server begins later, but is still much faster than the hook's process.
+    """
+    return min(max(seconds - _OWN_SECONDS, _SERVER_SECONDS[0]), _SERVER_SECONDS[1])
 
 
 def _record_shown(
