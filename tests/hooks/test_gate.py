@@ -145,27 +145,24 @@ CHANGED = "Gary has retired. For pipes and heating we call Anneke from Bright Wa
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "is_left_out"),
+    ("old", "new"),
     [
-        ("For pipes and heating we call Gary Poole.", CHANGED, True),
+        ("For pipes and heating we call Gary Poole.", CHANGED),
         (
             "The pipes are repaired by Gary, mornings only.",
             "Anneke from Bright Water repairs pipes, mornings only.",
-            False,
         ),
     ],
 )
-def test_a_reworded_correction_comes_before_the_outdated_fact_or_replaces_it(
-    hook: Hook, home: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, is_left_out: bool
+def test_a_reworded_correction_comes_before_the_outdated_fact(
+    hook: Hook, home: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str
 ) -> None:
     monkeypatch.setenv("EMBEDDER", "minilm")
     with Memories() as memories:
         memories.create(old)
         assert memories.create(new, force=True).corrects is None
     context = hook("user-prompt", {"prompt": "who do I call about the pipes, Gary?"}).context
-    assert new in context
-    assert (old not in context) == is_left_out
-    assert is_left_out or context.index(new) < context.index(old)
+    assert context.index(new) < context.index(old)
 
 
 @pytest.mark.parametrize(

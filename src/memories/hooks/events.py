@@ -246,8 +246,9 @@ class EventHandler:
     def reply(self) -> Reply | None:
         """Return the reply to the event; None if memory is off."""
         is_prompt = self.call.event == "user-prompt"
-        if self.call.event == "session-end" and (self.state.on or self.state.off_for_session):
-            self._note({session.ENDED: True})
+        has_identity = self.state.off_for_session and self.state.namespace is not None
+        if self.call.event == "session-end" and (self.state.on or has_identity):
+            self._note({session.ENDED: True})  # else the MCP server would keep using the identity
         if not self.state.on and not (self.state.off_for_session and is_prompt):
             return None
         if is_prompt:
