@@ -744,7 +744,8 @@ def test_added_turns_are_stored_and_found(agent: Agent, memories: Memories) -> N
     assert (
         agent.call("get_history", id=hit["id"])["turns"][0]["content"] == "Shall we paint the boat?"
     )
-    assert agent.call("add_turns", conversation="the boat", turns=[])["results"] == []
+    refused = agent.error_of("add_turns", conversation="the boat", turns=[])
+    assert refused == "turns contains 0 messages; send 1 to 1000 at a time"
 
 
 def test_a_turn_keeps_its_time_zone_and_may_be_dated_in_words(
