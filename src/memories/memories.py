@@ -724,7 +724,7 @@ class Memories:
         turns = forget.Turns(self._store, self._lookup.readable, conversation_id, index)
         if not with_memories:
             return turns.forget(self._waiting(), dry_run=dry_run)
-        return forget.forget_with_turns(self._lookup, turns, self._waiting(), dry_run=dry_run)
+        return forget.forget_with_turns(turns, self._waiting(), self._now(), dry_run=dry_run)
 
     def tail_turns(
         self, conversation_id: str, *, limit: int | None = None, **filters: "Unpack[TurnFilters]"

@@ -139,6 +139,8 @@ class Memory:
         corrects: The id of the memory that it corrects, whose text stays unchanged.
         also_corrects: The ids of other memories with the same old value, which it corrects too.
         corrected_by: The id of the memory that corrects it, which a search shows first.
+        current_again: In the result of a change: the ids of the memories that are current again,
+            because the change ended the links to their corrections.
         data: A JSON object that a program stores with it, as text. The object is removed if the
             content changes and no new object is given.
         pinned: Whether it stays in the scratchpad of its namespace.
@@ -185,6 +187,7 @@ class Memory:
     anchored_at: datetime | None = None
     verdict: Verdict | None = None
     also_corrects: tuple[str, ...] = ()
+    current_again: tuple[str, ...] = ()
 
 
 def corrected_ids(memory: "Memory | History") -> tuple[str, ...]:

@@ -92,6 +92,36 @@ def test_an_update_that_changes_nothing_says_so(memory: Command, chain: tuple[st
     assert removed["hint"] == f"this memory no longer corrects {older}"
 
 
+def test_removing_the_link_of_an_expired_correction_says_so(
+    memory: Command, chain: tuple[str, str]
+) -> None:
+    older, newer = chain
+    assert memory("update", newer, "--valid-until", "2020-01-01").json["current_again"] == [older]
+    shown = memory("update", newer, "--not-corrects", older, "--format", "text").out
+    assert shown.startswith("✓ updated\n")
+    assert shown.endswith(f"\nthis memory no longer corrects {older}\n")
+
+
+def test_an_update_names_a_memory_that_was_corrected_indirectly(
+    memory: Command, chain: tuple[str, str]
+) -> None:
+    older, newer = chain
+    newest = memory("create", PORT.format(6381)).json["id"]
+    memory("update", newer, "--valid-until", "2020-01-01")
+    answer = memory("update", newest, "The office is in Rome.").json
+    assert answer["hint"] == (
+        f"this memory no longer corrects {newer}; memory {older} is current again"
+    )
+
+
+@pytest.mark.parametrize("command", ["confirm", "restore"])
+def test_a_change_without_a_hint_prints_no_empty_last_line(memory: Command, command: str) -> None:
+    made = memory("create", "The office is in Rome.").json["id"]
+    if command == "restore":
+        memory("delete", made)
+    assert not memory(command, made, "--format", "text").out.endswith("\n\n")
+
+
 def test_removing_the_older_link_of_a_corrected_memory_names_both_links(
     memory: Command, chain: tuple[str, str]
 ) -> None:
@@ -127,11 +157,11 @@ def test_forgetting_a_correction_names_the_memory_that_is_current_again(
     memory: Command, chain: tuple[str, str]
 ) -> None:
     older, newer = chain
-    note = f"memory {older}, which the erased one corrected, is current again"
+    note = f"memory {older} is current again"
     assert memory("forget", newer, "--yes").json["note"] == note
     newer = memory("create", PORT.format(6380)).json["id"]
     shown = memory("forget", newer, "--yes", "--format", "text").out
-    assert f"Memory {older}, which the erased one corrected, is current again.\n" in shown
+    assert f"Memory {older} is current again.\n" in shown
     assert "note" not in memory("forget", older, "--yes").json
 
 
@@ -191,9 +221,9 @@ def test_accepting_another_text_names_the_memory_that_is_current_again(
     assert accepted["current_again"] == [older]
 
 
-@pytest.mark.parametrize(("command", "verb"), [("delete", "deleted"), ("forget", "erased")])
+@pytest.mark.parametrize("command", ["delete", "forget"])
 def test_a_memory_that_ends_with_its_correction_is_not_called_current_again(
-    memory: Command, chain: tuple[str, str], command: str, verb: str
+    memory: Command, chain: tuple[str, str], command: str
 ) -> None:
     older, newer = chain
     yes = ["--yes"] if command == "forget" else []
@@ -204,10 +234,7 @@ def test_a_memory_that_ends_with_its_correction_is_not_called_current_again(
     second = memory("create", PORT.format(7379).lower(), "--force").json["id"]
     newest = memory("create", PORT.format(7380)).json["id"]
     note = memory(command, newest, *yes).json["note"]
-    assert all(
-        f"memory {name}, which the {verb} one corrected, is current again" in note
-        for name in (first, second)
-    )
+    assert all(f"memory {name} is current again" in note for name in (first, second))
 
 
 def test_deleting_a_replacement_says_that_the_replaced_memory_stays_hidden(memory: Command) -> None:
@@ -321,7 +348,7 @@ def test_a_correction_names_all_memories_that_it_corrects(memory: Command) -> No
     assert f"\nalso corrects {first}" in memory("history", newer, "--format", "text").out
     assert f"also corrects  {first}" in memory("get", newer, "--format", "text").out
     note = memory("delete", newer).json["note"]
-    assert all(f"memory {name}, which the deleted one" in note for name in (first, second))
+    assert all(f"memory {name} is current again" in note for name in (first, second))
     memory("restore", newer)
     for name in (first, second):
         removed = memory("update", newer, "--not-corrects", name).json

@@ -308,11 +308,11 @@ def test_a_similarity_is_at_most_one(memory: Command) -> None:
 
 def test_deleting_a_correction_names_the_memory_that_is_current_again(memory: Command) -> None:
     ports = [memory("create", f"The API listens on port {n}.").json["id"] for n in (1, 2, 3, 4)]
-    note = f"memory {ports[2]}, which the deleted one corrected, is current again"
+    note = f"memory {ports[2]} is current again"
     assert memory("delete", ports[3]).json == {"id": ports[3], "deleted": True, "note": note}
     assert "note" not in memory("delete", ports[1]).json  # port 3 now corrects port 1
     shown = memory("delete", ports[2], "--format", "text").out
-    assert f"Memory {ports[0]}, which the deleted one corrected, is current again.\n" in shown
+    assert f"Memory {ports[0]} is current again.\n" in shown
 
 
 @pytest.mark.parametrize("command", ["delete", "forget"])

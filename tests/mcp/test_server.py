@@ -225,7 +225,7 @@ def test_every_answer_names_memories_by_their_short_ids(modern: Agent, memories:
     assert (history["id"], history["corrects"]) == (newer, older)
     assert modern.call("update_memory", id=newer, tags={"team": "blue"})["id"] == newer
     deleted = modern.call("delete_memory", id=newer)
-    assert deleted["note"] == f"memory {older}, which the deleted one corrected, is current again"
+    assert deleted["note"] == f"memory {older} is current again"
     assert modern.call("restore_memory", id=newer)["id"] == newer
     for memory_id in (older, newer):
         whole = memories.get(memory_id).id
@@ -460,7 +460,7 @@ def test_a_deleted_memory_shows_no_links(modern: Agent, memories: Memories) -> N
     text = modern.text_of("delete_memory", id=newer)
     assert "(deleted)" in text
     assert older is not None
-    assert f"memory {short_id(older)}, which the deleted one corrected, is current again" in text
+    assert f"memory {short_id(older)} is current again" in text
     [deleted] = memories.list(deleted=True).memories
     assert (deleted.corrects, deleted.corrected_by) == (None, None)
     assert memories.history(newer).corrects is None

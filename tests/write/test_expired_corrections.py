@@ -248,10 +248,55 @@ def test_a_copy_of_a_store_keeps_the_time_at_which_a_correction_ends(
         assert hidden(other) == set()
 
 
-def test_erasing_an_expired_correction_makes_nothing_current_again(
-    memories: Memories, clock: Clock
+ENDS: dict[str, Callable[[Memories, str], tuple[str, ...]]] = {
+    "delete": lambda m, each: m.delete(each).current_again,
+    "delete where": lambda m, each: m.delete_where(f"id = {each}").current_again,
+    "forget": lambda m, each: m.forget(each).current_again,
+    "forget where": lambda m, each: m.forget_where(f"id = {each}").current_again,
+    "move": lambda m, each: m.move([each], "bob").current_again,
+    "tag where": lambda m, each: m.tag_where(f"id = {each}", tags={"project": "a"}).current_again,
+    "update": lambda m, each: m.update(each, "Lunch is at noon.").current_again,
+    "update its end": lambda m, each: m.update(each, valid_until="2020-01-01").current_again,
+    "repeat with an end that has passed": lambda m, each: (
+        m.create(m.get(each).content, valid_until="2020-01-01").current_again
+    ),
+    "replace": lambda m, each: (
+        m.create("Lunch is at noon.", supersedes=each, tags={"project": "a"}).current_again
+    ),
+    "accept a replacement": lambda m, each: (
+        m.review.accept(
+            [str(m.create("Lunch.", supersedes=each, tags={"project": "a"}, pending=True).id)]
+        )[0].current_again
+    ),
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_change_names_exactly_the_memories_that_are_current_again(
+    memories: Memories, clock: Clock, how: str
+) -> None:
+    older, expired, newest = chain(memories, clock, 1, None)
+    clock.move(2 * DAY)
+    assert hidden(memories) == {older, expired}
+    assert ENDS[how](memories, newest) == (older,)
+    assert hidden(memories) == set()
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_the_end_of_an_expired_correction_makes_nothing_current_again(
+    memories: Memories, clock: Clock, how: str
 ) -> None:
     older, newer = chain(memories, clock, 1)
     clock.move(2 * DAY)
-    assert memories.forget(newer).current_again == ()
+    assert ENDS[how](memories, newer) == ()
     assert older in links(memories)
+
+
+def test_a_create_offers_no_memory_that_it_corrects_indirectly(
+    memories: Memories, clock: Clock
+) -> None:
+    older, expired = chain(memories, clock, 1)
+    clock.move(2 * DAY)
+    created = memories.create(NEWEST)
+    assert (created.corrects, memories.get(older).corrected_by) == (expired, expired)
+    assert created.replaceable == []

@@ -211,3 +211,75 @@ def test_a_rollback_restores_a_chain_whose_memories_were_all_updated(memories: M
     memories.rollback(before)
     assert links(memories) == was
     assert was[third] == (second, None)
+
+
+def test_undoing_a_rollback_invents_no_link(memories: Memories) -> None:
+    older, newer = chain(memories)
+    memories.truth.confirm(older)
+    to = memories._clock()
+    memories.update(newer, "Lunch is at noon.")
+    memories.update(older, NEWEST)
+    before = links(memories)
+    undone = memories.rollback(to)
+    assert links(memories) == {older: (newer, None), newer: (None, older)}
+    assert undone.undo_to is not None
+    memories.rollback(undone.undo_to)
+    assert links(memories) == before == {older: (None, None), newer: (None, None)}
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_rollback_restores_the_link_of_a_text_that_was_changed_back(
+    memories: Memories, which: int
+) -> None:
+    ids = chain(memories)
+    to, linked = memories._clock(), links(memories)
+    text = memories.get(ids[which]).content
+    memories.update(ids[which], ELSEWHERE)
+    memories.update(ids[which], text)
+    before = links(memories)
+    undone = memories.rollback(to)
+    assert links(memories) == linked
+    assert undone.undo_to is not None
+    memories.rollback(undone.undo_to)
+    assert links(memories) == before == dict.fromkeys(ids, (None, None))
+
+
+def test_a_rollback_keeps_a_link_that_was_restored_in_the_meantime(memories: Memories) -> None:
+    first, second = chain(memories)
+    start = memories._clock()
+    memories.update(first, NEWEST)
+    third = str(memories.create(LATEST).id)
+    to, linked = memories._clock(), links(memories)
+    assert linked == {first: (second, third), second: (None, first), third: (first, None)}
+    for moment in (memories._clock(), start):
+        undone = memories.rollback(moment)
+        if undone.undo_to is not None:
+            memories.rollback(undone.undo_to)
+    assert links(memories) == linked
+    memories.create(ELSEWHERE)
+    memories.rollback(to)
+    assert links(memories) == linked
+
+
+def test_memories_that_say_the_same_are_not_linked_when_the_one_between_them_ends(
+    memories: Memories,
+) -> None:
+    older, middle = chain(memories)
+    newest = str(memories.create(OLD, key="api/port").id)
+    assert links(memories)[middle] == (older, newest)
+    assert memories.delete(middle).current_again == (older,)
+    assert links(memories) == {older: (None, None), newest: (None, None)}
+    memories.restore(middle)
+    assert links(memories)[middle] == (older, newest)
+
+
+@pytest.mark.parametrize("accepted", [False, True])
+def test_a_key_that_replaces_a_memory_it_corrects_has_no_link_to_it(
+    memories: Memories, accepted: bool
+) -> None:
+    older = str(memories.create(OLD).id)
+    newer = str(memories.create(NEW, key="api/port").id)
+    created = memories.create(NEWEST, key="api/port", supersedes=older, pending=accepted)
+    if accepted:
+        memories.review.accept([str(created.id)])
+    assert links(memories) == {newer: (None, None)}

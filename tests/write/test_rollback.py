@@ -59,6 +59,19 @@ def test_a_memory_that_was_moved_away_and_back_existed_before(
     assert memories.history(made).memory.deleted is (state == "deleted")
 
 
+def test_a_replaced_memory_stays_replaced_when_its_successor_was_moved_away(
+    memories: Memories, clock: Clock
+) -> None:
+    older = str(memories.create(TEXT).id)
+    newer = str(memories.create("Dinner is at six", supersedes=older).id)
+    clock.move()
+    before = clock.now
+    clock.move()
+    memories.move([newer], "bob")
+    assert memories.rollback(before).counts == {}
+    assert memories.history(older).superseded_by == newer
+
+
 def test_a_memory_that_was_moved_in_did_not_exist_before(memories: Memories, clock: Clock) -> None:
     with Memories(memories._raw_store, namespace="bob", embedder="none", clock=clock) as bob:
         made = str(bob.create(TEXT).id)

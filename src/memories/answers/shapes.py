@@ -79,6 +79,7 @@ HINT_LEFT_OUT = "to change that: memory update {id}"
 HINT_REPLACE = "to change that: memory create CONTENT --supersedes {id}"
 _UNCHANGEABLE = {"source", "supersedes", "data"}  # fields that an update can't change
 HINT_UNCHANGED = "nothing was changed: the memory already says this"
+_NONE: Mapping[str, Any] = {}
 _ACTIONS = {
     "delete": "deleted",
     "restore": "restored",
@@ -111,7 +112,6 @@ def create_result(created: "Created") -> dict[str, Any]:
         "not_merged": {name: plain(value) for name, value in created.not_merged.items()},
         "reinforced": created.reinforced,
         "similar_to": similar(created.similar_to, SIMILAR_CHARACTERS),
-        "current_again": list(created.current_again),
         "redacted": list(created.redacted),
         "note": created.note,
         "hint": hint_of(created),
@@ -123,17 +123,17 @@ def create_result(created: "Created") -> dict[str, Any]:
 
 
 def change_result(
-    before: "Memory | History", record: "Memory", remove_tags: Sequence[str] = ()
+    before: "Memory | History", record: "Memory", changes: Mapping[str, Any] = _NONE
 ) -> dict[str, Any]:
     """Return a memory that was updated or confirmed, with a hint."""
-    hint = change_hint(before, record, remove_tags)
+    hint = change_hint(before, record, changes)
     return memory(record) | without_none({"hint": hint or None})
 
 
 def change_hint(
     before: "Memory | History",
     record: "Memory",
-    remove_tags: Sequence[str] = (),
+    changes: Mapping[str, Any] = _NONE,
     confirm: str = "run: memory confirm {}",
 ) -> str:
     """Return a hint after an update or confirmation; empty if none is needed.
@@ -144,19 +144,22 @@ def change_hint(
     Args:
         before: The memory before the change.
         record: The memory after the change.
-        remove_tags: The keys of the tags that the update should remove.
+        changes: The arguments of `Memories.update`.
         confirm: How to confirm a memory, with `{}` in place of its id.
     """
     parts: list[str] = []
     corrected_before, corrected = {*corrected_ids(before)}, {*corrected_ids(record)}
+    # A correction that has expired also has links that can be removed.
+    corrected_before.update(filter(None, [changes.get("not_corrects")]))
     lost = ""
     if corrected_before - corrected:
         ids = " and ".join(sorted(corrected_before - corrected))
         lost = f"this memory no longer corrects {ids}"
-    missing = [f'"{key}"' for key in tag_keys(remove_tags) if key not in before.tags]
+    remove_tags = tag_keys(changes.get("remove_tags") or ())
+    missing = [f'"{key}"' for key in remove_tags if key not in before.tags]
     if missing:
         parts.append(f"the memory has no tag {' or '.join(missing)}")
-    elif is_unchanged(before, record):
+    elif is_unchanged(before, record, changes):
         parts.append(HINT_UNCHANGED)
     if record.corrected_by is not None:
         if lost:
@@ -173,13 +176,21 @@ def change_hint(
         parts.append(f"{before.corrected_by} no longer corrects this memory")
     elif lost:
         parts.append(lost)
+    named = " ".join([record.id, *parts])
+    parts += describe_current_again(name for name in record.current_again if name not in named)
     return "; ".join(parts)
 
 
-def is_unchanged(before: "Memory | History", record: "Memory") -> bool:
-    """Return whether a change left a memory as it was."""
-    is_same_version = before.version == record.version
-    return is_same_version and {*corrected_ids(before)} == {*corrected_ids(record)}
+def is_unchanged(
+    before: "Memory | History", record: "Memory", changes: Mapping[str, Any] = _NONE
+) -> bool:
+    """Return whether an update with these arguments left a memory as it was."""
+    return before.version == record.version and not changes.get("not_corrects")
+
+
+def describe_current_again(memory_ids: Iterable[str]) -> list[str]:
+    """Return clauses that name memories that are current again."""
+    return [f"memory {memory_id} is current again" for memory_id in memory_ids]
 
 
 def hint_of(created: "Created") -> str:
@@ -290,16 +301,15 @@ def delete_result(memories: "Memories", record: "Memory") -> dict[str, Any]:
 
 def deletion_note(memories: "Memories", record: "Memory") -> str | None:
     """Return a note about memories that a deleted one had corrected or replaced, if any."""
-    if record.corrects is not None and record.corrected_by is None:
-        return _current_again_note(memories, corrected_ids(record), "deleted")
-    if record.supersedes is not None:
+    note = _current_again_note(memories, record.current_again)
+    if note is None and record.supersedes is not None:
         with contextlib.suppress(NotFound):  # the replaced memory may have been erased
             if memories.history(record.supersedes).superseded_by == record.id:
                 return (
                     f"memory {record.supersedes}, which the deleted one replaced, stays hidden "
                     "until it is restored"
                 )
-    return None
+    return note
 
 
 def reinforce_result(record: "Memory") -> dict[str, Any]:
@@ -326,17 +336,14 @@ def move_result(moved: "MovedMemories") -> dict[str, Any]:
     return without_none(answer)
 
 
-def _current_again_note(memories: "Memories", memory_ids: Iterable[str], verb: str) -> str | None:
+def _current_again_note(memories: "Memories", memory_ids: Iterable[str]) -> str | None:
     """Return a note about memories that are current again, except those that have ended since."""
     current = []
     for memory_id in memory_ids:
         with contextlib.suppress(NotFound):
             if memories.history(memory_id).versions[-1].ended_at is None:
                 current.append(memory_id)
-    clauses = [
-        f"memory {name}, which the {verb} one corrected, is current again" for name in current
-    ]
-    return "; ".join(clauses) or None
+    return "; ".join(describe_current_again(current)) or None
 
 
 def forget_result(memories: "Memories", forgotten: "Forgotten") -> dict[str, Any]:
@@ -352,7 +359,7 @@ def forget_result(memories: "Memories", forgotten: "Forgotten") -> dict[str, Any
 
 def forgotten_note(memories: "Memories", forgotten: "Forgotten") -> str | None:
     """Return a note if a memory is current again because its correction was erased; else None."""
-    return _current_again_note(memories, forgotten.current_again, "erased")
+    return _current_again_note(memories, forgotten.current_again)
 
 
 def bulk_result(affected: "Affected", undo: str | None, limit: int) -> dict[str, Any]:

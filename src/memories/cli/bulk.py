@@ -89,11 +89,18 @@ def restate_each(
     selection: Selection,
     change: Callable[[str], "Memory"],
     verb: str,
-    remove_tags: Sequence[str] = (),
+    changes: Mapping[str, Any] | None = None,
 ) -> int:
-    """Update or confirm each selected memory; print it, the changes to its links, and which of
-    `remove_tags` it does not have.
+    """Update or confirm each selected memory; print it, and what the changes did to its links.
+
+    Args:
+        memories: Where to change them.
+        selection: The memories.
+        change: Changes one.
+        verb: The participle for the output, such as "updated".
+        changes: The arguments of the update, if it is one.
     """
+    given = changes or {}
 
     def run(name: str) -> "tuple[History, Memory]":
         try:
@@ -106,7 +113,7 @@ def restate_each(
     def describe(before_and_after: "tuple[History, Memory]") -> str:
         before, memory = before_and_after
         head = f"{paint(GREEN, '✓')} {verb}"
-        if shapes.is_unchanged(before, memory):
+        if shapes.is_unchanged(before, memory, given):
             head = f"{paint(YELLOW, '=')} unchanged"
         return "\n".join([head, text.memory(memory), *wrap(safe(hint(before_and_after)))])
 
@@ -114,10 +121,10 @@ def restate_each(
         return compact.page(memories, before_and_after[1:], note=hint(before_and_after))
 
     def shape(before_and_after: "tuple[History, Memory]") -> dict[str, Any]:
-        return shapes.change_result(*before_and_after, remove_tags)
+        return shapes.change_result(*before_and_after, given)
 
     def hint(before_and_after: "tuple[History, Memory]") -> str:
-        return complete_commands(shapes.change_hint(*before_and_after, remove_tags))
+        return complete_commands(shapes.change_hint(*before_and_after, given))
 
     return for_each(selection, run, shape, describe, verb, describe_in_short)
 

@@ -230,7 +230,7 @@ def update(
         **read_evidence(evidence),
     )
     selection = select(memories, [memory_id])
-    return restate_each(memories, selection, run, "updated", changes.get("remove_tags", ()))
+    return restate_each(memories, selection, run, "updated", changes)
 
 
 @command(epilog="memory reinforce 01a1fdf1-92cd-72f2\nmemory reinforce --key team/commits")

@@ -454,7 +454,7 @@ def wrap(sentence: str, taken: int = 0, stream: TextIO | None = None) -> list[st
     """
     stream = stream or sys.stdout
     if not stream.isatty() or width_of(sentence) <= _columns(MAX_WIDTH) - taken:
-        return [sentence]
+        return [sentence] if sentence else []
     for mark, verb in (("run: ", ""), (": memory ", "memory ")):
         text, separator, command = sentence.rpartition(mark)
         if separator and ";" not in command:

@@ -433,7 +433,7 @@ class Tools:
             remove_tags=remove_tags or (),
             not_corrects=not_corrects or None,
         )
-        hint = shapes.change_hint(before, memory, remove_tags or (), CONFIRM)
+        hint = shapes.change_hint(before, memory, {"remove_tags": remove_tags}, CONFIRM)
         if not_corrects and memory.corrected_by is None:
             hint = HINT_UNLINKED
         return _change_result(

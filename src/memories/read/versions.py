@@ -26,6 +26,9 @@ FORMER_LINK = ("former_corrects", "former_corrected_by")
 # field of the newer memory: the ids of memories that it must not be linked to again; set by
 # `--not-corrects`
 NOT_CORRECTED = "not_corrected"
+# field of a record that a change returns, which is not stored: the ids of the memories that are
+# current again
+CURRENT_AGAIN = "current_again"
 # field of a proposal by `write.tidy`: what accepting it does, as JSON
 PROPOSED = "tidy"
 _RESTORED = " (restored)"  # suffix of a restored version's `ended_by`
@@ -278,6 +281,7 @@ def to_memory(latest: Record, now: datetime, half_life_hours: float) -> Memory:
         data=fields.get("data"),
         corrects=next(iter(corrected), None),
         also_corrects=corrected[1:],
+        current_again=latest.names(CURRENT_AGAIN),
         corrected_by=None if has_ended else read_correction_id(latest, now),
         pinned=PINNED in latest.labels,
         anchors=split_anchors(fields.get("anchors")),

@@ -196,9 +196,8 @@ def _take_over_entry(entry: Entry, writer: "Writer") -> list[str]:
             )
         update = change.Update(entry.content, Draft(""), (), writer.redactor)
         new = change.update(writer.lookup, writer.embedder, entry.id, update, writer.now)
-        _, current_again = writer.pass_on_links(writer.to_memory(new), None, latest)
         taken.append(f"{entry.id} has version {new.ref.position}")
-        taken += describe_current_again(current_again)
+        taken += describe_current_again(writer.to_memory(new).current_again)
     if entry.pinned != change.is_pinned(latest):
         change.pin(writer.lookup, writer.embedder, entry.id, writer.now, pinned=entry.pinned)
         taken.append(f"{entry.id} is {'pinned' if entry.pinned else 'unpinned'}")

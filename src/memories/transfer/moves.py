@@ -15,7 +15,7 @@ from memories.stores.records import Collection, Filter, Record, Ref
 from memories.transfer.lines import content_hash
 from memories.write.forget import find_repeating
 from memories.write.links import (
-    find_uncorrected,
+    find_current_again,
     leave_chains,
     restore_links_of,
     set_former_links_aside,
@@ -94,9 +94,9 @@ def move(
         for record in moved:
             set_former_links_aside(store, into, record.ref.group)
         live = [record for record in versions if record.ended_at is None]
-        uncorrected = leave_chains(store, live, now)
+        leave_chains(store, live)
         store.patch([end_version(record, now, "delete") for record in live])
-        current_again = find_uncorrected(store, namespace, sorted(uncorrected), now)
+        current_again = find_current_again(store, live, now)
     repeating = find_repeating(store, namespace, set(groups))
     store.remove([*(record.ref for record in versions), *reinforcements, *repeating])
     return MovedMemories(groups, namespace, into, len(versions), current_again)

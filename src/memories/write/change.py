@@ -20,6 +20,7 @@ from memories.stores.records import Collection, Filter, Patch, Record
 from memories.write.anchoring import Anchoring
 from memories.write.links import (
     leave_chains,
+    name_current_again,
     remove_link,
     restore_links,
     update_links_after_change,
@@ -69,7 +70,7 @@ def update(
     expected = content or lookup.find_own(memory_id).text
     vectors = None if is_empty else _embed(embedder, expected)
     with lookup.store.transaction():
-        latest = lookup.find_current(memory_id)
+        latest = before = lookup.find_current(memory_id)
         _refuse_other_version(latest, change.if_version)
         if change.not_corrects is not None:
             latest = _remove_link(lookup, latest, change.not_corrects)
@@ -79,7 +80,7 @@ def update(
         is_new_text = text != latest.text
         declared |= anchoring.make_fields(latest, text, tags, declared)
         if not is_new_text and tags == old_tags and _has_fields(latest, declared):
-            return latest
+            return name_current_again(lookup.store, latest, [before], now)
         all_kinds = kinds if is_new_text else (*latest.names("redacted"), *kinds)
         new = versions.next_version(
             latest,
@@ -94,7 +95,7 @@ def update(
         new = update_links_after_change(lookup.store, latest, new)
         if text != expected:
             vectors = _embed(embedder, text)
-        return _append(lookup.store, latest, new, vectors)
+        return _append(lookup.store, before, new, vectors)
 
 
 def _refuse_other_version(latest: Record, version: int | None) -> None:
@@ -237,7 +238,8 @@ def delete(lookup: Lookup, memory_id: str, now: datetime) -> Record:
         leave_chains(lookup.store, [latest])
         patch = versions.end_version(latest, latest.ended_at or now, "delete")
         lookup.store.patch([patch])
-    return latest._replace(ended_by="delete")
+        deleted = name_current_again(lookup.store, latest, [latest], now)
+    return deleted._replace(ended_by="delete")
 
 
 def is_pinned(record: Record) -> bool:
@@ -353,7 +355,7 @@ def _append(store: Store, latest: Record, new: Record, vectors: Any) -> Record:
         store.patch([versions.undo_end(latest)])
     new = mark_suspicious(new)
     store.append([new._replace(vectors=vectors)])
-    return stamp_record(store, new)
+    return name_current_again(store, stamp_record(store, new), [latest], new.created_at)
 
 
 def _embed(embedder: "Embedder | None", text: str) -> Any:

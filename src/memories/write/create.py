@@ -26,7 +26,7 @@ from memories.embedders.protocol import embed_to_store
 from memories.errors import InvalidInput, NotFound
 from memories.guard import validate
 from memories.guard.origin import tags_of
-from memories.models import DecayPolicy, Draft, Memory, corrected_ids
+from memories.models import DecayPolicy, Draft, Memory
 from memories.read import versions
 from memories.stores.logged import append_as_stamped, buffered_transaction, stamp_record
 from memories.stores.protocol import Store, refuse_other_model
@@ -64,8 +64,6 @@ class Created:
         not_merged: The draft's fields, under the same names, that were not merged because they
             contradict that memory or because this writer may not change it.
         reinforced: Whether the decay of that memory was reset.
-        current_again: The ids of the memories that are current again, because the draft replaced
-            their correction or gave it another text.
     """
 
     stored: bool
@@ -78,7 +76,6 @@ class Created:
     merged: tuple[str, ...] = ()
     not_merged: Mapping[str, Any] = field(default_factory=dict)
     reinforced: bool = False
-    current_again: tuple[str, ...] = ()
 
     @property
     def id(self) -> str | None:
@@ -86,14 +83,14 @@ class Created:
         return None if self.memory is None else self.memory.id
 
     @property
+    def current_again(self) -> tuple[str, ...]:
+        """The ids of the memories that are current again; see `Memory`."""
+        return () if self.memory is None else self.memory.current_again
+
+    @property
     def replaceable(self) -> "list[Similar]":
         """The memories of `similar_to` that are current and that the new memory doesn't correct."""
-        corrected = () if self.memory is None else corrected_ids(self.memory)
-        return [
-            similar
-            for similar in self.similar_to
-            if similar.id not in corrected and similar.corrected_by is None
-        ]
+        return [similar for similar in self.similar_to if similar.corrected_by is None]
 
 
 class Prepared(NamedTuple):
@@ -192,7 +189,9 @@ class Batch(NamedTuple):
         is_new_expiry = created.stored or "valid_until" in created.merged
         if is_new_expiry and created.memory is not None:
             notes.append(_describe_expiry(created.memory, self.writer.now))
-        notes += describe_current_again(created.current_again)
+        # A hint says that the memory itself is current again.
+        said = created.id if created.corrects else None
+        notes += describe_current_again([name for name in created.current_again if name != said])
         return "; ".join(filter(None, notes))
 
 
@@ -226,26 +225,35 @@ def _store_draft(writer: Writer, prepared: Prepared) -> Created:
     if latest is not None:
         created = _store_version(writer, prepared, latest)
     else:
-        created = _store_unless_known(writer, prepared)
+        created, latest = _store_unless_known(writer, prepared)
     if created.memory is None:
         return created
-    memory, current_again = writer.pass_on_links(created.memory, prepared.superseded, latest)
+    before = [record for record in (prepared.superseded, latest) if record is not None]
+    if not before:
+        return created
+    from memories.write.links import name_current_again
+
+    record = writer.pass_on_links(created.memory, prepared.superseded)
+    record = name_current_again(writer.store, record, before, writer.now)
+    memory = writer.to_memory(record)
     corrects = memory.corrects if created.stored else created.corrects
-    return replace(created, memory=memory, corrects=corrects, current_again=current_again)
+    return replace(created, memory=memory, corrects=corrects)
 
 
-def _store_unless_known(writer: Writer, prepared: Prepared) -> Created:
-    """Store a draft whose key no memory has, unless it repeats a memory."""
+def _store_unless_known(writer: Writer, prepared: Prepared) -> tuple[Created, Record | None]:
+    """Store a draft whose key no memory has, unless it repeats a memory; return the result, and
+    the memory with the same text, if any, as it was before.
+    """
     draft = prepared.draft
     comparison = Comparison()
     if not writer.force:
         comparison = writer.compare(draft, prepared.vectors)
     # A key says which memory is meant, so a draft with a key is never refused as a duplicate.
     if draft.key is None and comparison.same is not None:
-        return _merge(writer, prepared, comparison.same)
+        return _merge(writer, prepared, comparison.same), comparison.same
     if draft.key is None and comparison.duplicates:
-        return Created(stored=False, memory=None, duplicates=comparison.duplicates)
-    return _store_new(writer, prepared, comparison)
+        return Created(stored=False, memory=None, duplicates=comparison.duplicates), None
+    return _store_new(writer, prepared, comparison), None
 
 
 def _find_retry(writer: Writer, draft: Draft) -> Created | None:
@@ -309,6 +317,9 @@ def _store_new(writer: Writer, prepared: Prepared, comparison: Comparison) -> Cr
         )
     append_as_stamped(writer.store, [record._replace(vectors=prepared.vectors)])
     similar_to = writer.find_replaceable(draft, comparison, prepared.vectors)
+    if comparison.corrected:
+        # The new memory also corrects what an expired correction had corrected.
+        similar_to = tuple(map(writer.read_similar, similar_to))
     return _report_created(writer, record, similar_to)
 
 
@@ -329,7 +340,7 @@ def _store_version(writer: Writer, prepared: Prepared, latest: Record) -> Create
     tags = tags_of(latest.labels)
     labels = validate.tags({**tags, **draft.tags})
     written_at = draft.created_at or writer.now
-    writer.retire(superseded, latest.ref.group, written_at)
+    latest = writer.retire_for(superseded, latest, written_at)
 
     has_same_fields = all(latest.fields.get(name) == value for name, value in fields.items())
     is_unchanged = draft.content == latest.text and labels == tags and has_same_fields
@@ -354,10 +365,7 @@ def _store_version(writer: Writer, prepared: Prepared, latest: Record) -> Create
 
 def _merge(writer: Writer, prepared: Prepared, same: Record) -> Created:
     """Merge a draft into the memory with the same text."""
-    writer.retire(prepared.superseded, same.ref.group, writer.now)
-    if prepared.superseded is not None:
-        # Read the memory again, since ending the other one may have changed its links.
-        same = writer.lookup.own.find(same.ref.group)
+    same = writer.retire_for(prepared.superseded, same, writer.now)
     repetition = writer.make_repetition(same, prepared.draft, prepared.vectors, prepared.redacted)
     return _report_merged(writer, repetition.merge())
 

@@ -22,7 +22,7 @@ from memories.read.versions import PROPOSED
 from memories.stores.audit_log import reinforcements_of
 from memories.stores.protocol import PARTLY_GONE, Store, once_erased, scan_pages
 from memories.stores.records import SEARCHED, Collection, Filter, Record, Ref
-from memories.write.links import leave_chains
+from memories.write.links import find_current_again, leave_chains
 from memories.write.many import Affected, Tally, in_batches, select
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ def memory(lookup: Lookup, group: str, now: datetime) -> Forgotten:
     store, where = lookup.store, lookup.own.where(state="any", group=group)
     with store.transaction():  # so that no other memory keeps a link to this one
         latest = store.scan(where, limit=1, newest_first=True)
-        uncorrected = leave_chains(store, latest, now)
+        leave_chains(store, latest)
+        current_again = find_current_again(store, latest, now)
     reinforcements = reinforcements_of(where.namespaces, group)
 
     def find() -> list[Ref]:
@@ -47,7 +48,7 @@ def memory(lookup: Lookup, group: str, now: datetime) -> Forgotten:
         return sum(ref.collection in SEARCHED and ref.group == group for ref in refs)
 
     forgotten = _remove(store, group, find, count_versions)
-    return forgotten._replace(current_again=tuple(sorted(uncorrected)))
+    return forgotten._replace(current_again=current_again)
 
 
 def find_repeating(store: Store, namespace: str, groups: set[str]) -> list[Ref]:
@@ -185,12 +186,13 @@ def forget_selected(
         if conversation is not None:
             tally.count("forget", waiting.discard(conversation, dry_run=dry_run))
         records = select(lookup.store, selector, lookup.namespace)
-        also_in = _erase_all(lookup.store, records, tally, dry_run=dry_run) or also_in
+        now = selector.instant.now
+        also_in = _erase_all(lookup.store, records, tally, now, dry_run=dry_run) or also_in
     return tally.result(dry_run=dry_run, also_in=also_in)
 
 
 def forget_with_turns(
-    lookup: Lookup, turns: Turns, waiting: "Waiting", *, dry_run: bool
+    turns: Turns, waiting: "Waiting", now: datetime, *, dry_run: bool
 ) -> Forgotten:
     """Erase turns and the memories that were made from them; see `Memories.forget_turns`.
 
@@ -200,9 +202,8 @@ def forget_with_turns(
     Raises:
         NotFound: There are no such turns or memories.
     """
-    tally, store = Tally(), lookup.store
-    records = _find_made_from(turns)
-    also_in = _erase_all(store, records, tally, dry_run=dry_run)
+    tally = Tally()
+    also_in = _erase_all(turns.store, _find_made_from(turns), tally, now, dry_run=dry_run)
     affected = tally.result(dry_run=dry_run)
     count = affected.counts.get("forget", 0)
     has_erased = count > 0 and not dry_run
@@ -242,7 +243,7 @@ def _find_made_from(turns: Turns) -> Iterator[Record]:
 
 
 def _erase_all(
-    store: Store, records: Iterable[Record], tally: Tally, *, dry_run: bool
+    store: Store, records: Iterable[Record], tally: Tally, now: datetime, *, dry_run: bool
 ) -> tuple[str, ...]:
     also_in: tuple[str, ...] = ()
     with contextlib.ExitStack() as erased:
@@ -251,6 +252,7 @@ def _erase_all(
             if not dry_run:
                 also_in = _erase(store, batch, tally) or also_in
                 erased.enter_context(once_erased(PARTLY_GONE))
+        tally.find_current_again(store, now)
     return also_in
 
 
@@ -259,7 +261,8 @@ def _erase(store: Store, records: Sequence[Record], tally: Tally) -> tuple[str, 
     memories = [record for record in records if record.ref.collection is Collection.MEMORY]
     turns = [record for record in records if record.ref.collection is Collection.HISTORY]
     with store.transaction():
-        tally.note_ended(memories, leave_chains(store, memories))
+        tally.note_links(memories)
+        leave_chains(store, memories)
         keep_about(store, _refs_of_all(store, turns))
     also_in: tuple[str, ...] = ()
     refs = _refs_of_all(store, records)

@@ -14,7 +14,8 @@ A link is made when
 - a corrected memory is restated, by storing its text again or by confirming it
   (`update_links_after_restating`), or by an update to another value (`update_links_after_change`);
   it moves to the end of its chain (`move_to_end_of_chain`);
-- a memory leaves the middle of a chain: its neighbours are linked to each other (`leave_chains`);
+- a memory leaves the middle of a chain: its neighbours are linked to each other, unless they say
+  the same thing (`leave_chains`);
 - a memory is restored, rolled back, moved to another namespace, or tagged by a bulk command: its
   former links that still hold are made again (`restore_links`). A memory that is moved away from
   its neighbours keeps the ids of its links until it returns (`set_former_links_aside`).
@@ -37,17 +38,19 @@ Both sides store the link: the newer memory in `corrects`, each older one in `co
 linked. A memory that ends keeps its own side, so that it can be linked again if it is restored.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 
 from memories.core.times import to_millis
 from memories.read.versions import (
+    CURRENT_AGAIN,
     FORMER_LINK,
     LINK,
     NOT_CORRECTED,
     compute_correction_end,
     has_expired,
     is_corrected,
+    read_corrected_ids,
     stated_at,
 )
 from memories.stores.protocol import Store, find_first
@@ -102,45 +105,64 @@ def link_correction(
     return _with_fields(newer, corrects=_join_ids([newest, *agreeing]))
 
 
-def leave_chains(store: Store, records: Iterable[Record], now: datetime | None = None) -> set[str]:
-    """Take memories out of their chains of corrections, and link the neighbours of each memory to
-    each other. The memories are about to end, or to get a version without these links.
+def leave_chains(store: Store, records: Iterable[Record]) -> None:
+    """Take memories out of their chains of corrections, and link the neighbours that stay to each
+    other. The memories are about to end, or to get versions without these links; they keep their
+    own sides of the links.
 
     Args:
         store: The store of the memories, in a transaction.
         records: Any one version of each memory.
-        now: The current time, to leave memories whose correction had expired out of the result;
-            None to include them.
-
-    Returns:
-        The ids of memories that are no longer corrected.
     """
-    seen: set[str] = set()
-    uncorrected: set[str] = set()
+    leaving: dict[str, Record] = {}
     for record in records:
-        is_current = record.ended_at is None
         # An earlier version doesn't say whether the current one has links.
-        if record.ref.group in seen or (is_current and not has_link(record)):
-            continue
-        seen.add(record.ref.group)
-        # Read the memory again: if its neighbour has just left the chain, its links have changed.
-        current = _find_current_version(store, record.ref.namespace, record.ref.group)
-        if current is None:
-            continue
-        older_neighbours = _find_older_neighbours(store, current)
-        newer = _find_newer_neighbour(store, current)
-        if newer is not None:
-            ids = [name for name in newer.names("corrects") if name != current.ref.group]
-            ids += [older.ref.group for older in older_neighbours]
-            newer = _patch_fields(store, newer, corrects=" ".join(ids) or None)
-        for older in older_neighbours:
-            if newer is not None:
-                _mark_corrected(store, older, newer)
-                continue
+        if record.ended_at is not None or has_link(record):
+            current = _find_current_version(store, record.ref.namespace, record.ref.group)
+            if current is not None:
+                leaving[record.ref.group] = current
+    links = [
+        (_find_older_neighbours(store, record), _find_newer_except(store, record, leaving))
+        for record in leaving.values()
+    ]
+    for older_neighbours, newer in links:
+        _close_chain(store, older_neighbours, newer, leaving)
+
+
+def _find_newer_except(
+    store: Store, record: Record, leaving: Mapping[str, Record]
+) -> Record | None:
+    """Return the first memory after a memory in its chain that isn't leaving the chain."""
+    newer = leaving.get(record.fields.get("corrected_by", ""))
+    while newer is not None:
+        record = newer
+        newer = leaving.get(record.fields.get("corrected_by", ""))
+    return _find_newer_neighbour(store, record)
+
+
+def _close_chain(
+    store: Store,
+    older_neighbours: Sequence[Record],
+    newer: Record | None,
+    leaving: Mapping[str, Record],
+) -> None:
+    """Link the neighbours of a memory that leaves its chain to each other, except those that are
+    leaving too and those that say the same thing.
+    """
+    staying = [older for older in older_neighbours if older.ref.group not in leaving]
+    linked: list[Record] = []
+    if newer is not None:
+        # Read the memory again, since its links may have just changed.
+        newer = _find_current_version(store, newer.ref.namespace, newer.ref.group) or newer
+        linked = [older for older in staying if not _repeats(newer, older)]
+        ids = [name for name in newer.names("corrects") if name not in leaving]
+        corrects = " ".join([*ids, *(older.ref.group for older in linked)])
+        newer = _patch_fields(store, newer, corrects=corrects or None)
+        for older in linked:
+            _mark_corrected(store, older, newer)
+    for older in staying:
+        if older not in linked:
             _unmark_corrected(store, older)
-            if now is None or is_corrected(older, now):
-                uncorrected.add(older.ref.group)
-    return uncorrected
 
 
 def take_over_links(
@@ -173,21 +195,56 @@ def take_over_links(
     return _patch_fields(store, record, corrects=corrects)
 
 
-def find_uncorrected(
-    store: Store, namespace: str, memory_ids: Iterable[str], now: datetime
-) -> tuple[str, ...]:
-    """Return those of these memories that are current and that no memory corrects."""
-    uncorrected: list[str] = []
-    for memory_id in memory_ids:
+def find_current_again(store: Store, before: Iterable[Record], now: datetime) -> tuple[str, ...]:
+    """Return the ids of the memories that are current again because a change ended links.
+
+    Args:
+        store: The store of the memories.
+        before: The latest versions of the changed memories, as they were before the change.
+        now: The time of the change.
+    """
+    current_again: set[str] = set()
+    # The ids of memories that were corrected before the change.
+    corrected: list[tuple[str, str]] = []
+    for record in before:
+        if record.ended_at is None:
+            ids = [record.ref.group] if is_corrected(record, now) else []
+            ids += read_corrected_ids(record, now)
+            corrected += [(record.ref.namespace, memory_id) for memory_id in ids]
+    while corrected:
+        namespace, memory_id = corrected.pop()
         current = _find_current_version(store, namespace, memory_id)
-        if current is not None and not is_corrected(current, now):
-            uncorrected.append(memory_id)
-    return tuple(uncorrected)
+        if current is None or memory_id in current_again or is_corrected(current, now):
+            continue
+        if has_expired(current, now):  # no longer corrects others
+            corrected += [(namespace, older_id) for older_id in current.names("corrects")]
+        else:
+            current_again.add(memory_id)
+    return tuple(sorted(current_again))
+
+
+def name_current_again(
+    store: Store, record: Record, before: Iterable[Record], now: datetime
+) -> Record:
+    """Return a changed memory that names the memories that are current again; nothing is stored.
+    See `find_current_again`.
+    """
+    ids = find_current_again(store, before, now)
+    return _with_fields(record, **{CURRENT_AGAIN: " ".join(ids) or None})
 
 
 def without_links(record: Record) -> Record:
     """Return a record without its links; nothing is stored."""
     return _with_fields(record, **dict.fromkeys(LINK)) if has_link(record) else record
+
+
+def keep_links(record: Record, is_kept: Callable[[str], bool]) -> Record:
+    """Return a record with only its links to the memories that `is_kept` accepts; nothing is
+    stored.
+    """
+    corrects = " ".join(filter(is_kept, record.names("corrects"))) or None
+    newer = next(filter(is_kept, record.names("corrected_by")), None)
+    return _with_fields(record, corrects=corrects, corrected_by=newer)
 
 
 def with_former_links(record: Record) -> Record:
@@ -266,22 +323,31 @@ def restore_links(store: Store, record: Record, former: Record) -> Record:
     return _patch_fields(store, record, corrects=_join_ids(linked_older))
 
 
-def restore_links_of(store: Store, namespace: str, former: Iterable[Record]) -> None:
+def restore_links_of(store: Store, namespace: str, former: Iterable[Record]) -> list[Record]:
     """Restore the links of memories that were added without them; see `restore_links`.
 
-    If a memory and its neighbour are on different pages or in different batches, their link can be
-    restored only after both were added.
+    If a memory and its neighbour are in different batches, their link can be restored only after
+    both were added.
 
     Args:
         store: The store of the memories, in a transaction.
         namespace: Their namespace.
         former: The versions that had the links, of this batch and of earlier ones.
+
+    Returns:
+        Those versions some of whose links are still missing.
     """
+    missing: list[Record] = []
     for record in former:
         # Each memory is read just before, since another one may have restored its links to it.
         current = _find_current_version(store, namespace, record.ref.group)
-        if current is not None:
-            restore_links(store, current, record)
+        if current is None:
+            continue
+        restored = restore_links(store, current, record)
+        names = ("corrects", "corrected_by")
+        if any(not {*record.names(name)} <= {*restored.names(name)} for name in names):
+            missing.append(record)
+    return missing
 
 
 def _find_former_older_neighbours(

@@ -23,7 +23,7 @@ from memories.stores.audit_log import chain_of
 from memories.stores.protocol import Store, find_first, scan_pages
 from memories.stores.records import Collection, Filter, Patch, Record, Ref
 from memories.write.links import (
-    find_uncorrected,
+    find_current_again,
     has_link,
     leave_chains,
     restore_links_of,
@@ -86,13 +86,13 @@ class Affected(NamedTuple):
 
 
 class Tally:
-    """Counts a bulk change's actions, and keeps the first steps."""
+    """Counts a bulk change's actions, and keeps the first steps and the memories with links."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
         self._steps: list[Step] = []
-        self._uncorrected: set[str] = set()
-        self._ended: set[str] = set()
+        self._linked: list[Record] = []
+        self._current_again: tuple[str, ...] = ()
 
     def add(self, action: str, record: Record, reason: str = "") -> None:
         """Count an action on a record."""
@@ -115,10 +115,15 @@ class Tally:
         """Count changes without keeping a step for each."""
         self._counts[action] = self._counts.get(action, 0) + number
 
-    def note_ended(self, records: Iterable[Record], uncorrected: Iterable[str]) -> None:
-        """Note memories that end, and the ids of those that are no longer corrected."""
-        self._ended.update(record.ref.group for record in records)
-        self._uncorrected.update(uncorrected)
+    def note_links(self, before: Iterable[Record]) -> None:
+        """Note memories that are about to change, so that
+        `find_current_again` can compare their links.
+        """
+        self._linked += [record._replace(text="") for record in before if has_link(record)]
+
+    def find_current_again(self, store: Store, now: datetime) -> None:
+        """Find the memories that are current again after the change."""
+        self._current_again = find_current_again(store, self._linked, now)
 
     def result(
         self, *, dry_run: bool, at: datetime | None = None, also_in: tuple[str, ...] = ()
@@ -126,14 +131,13 @@ class Tally:
         """Return the result of a bulk change; if it can be undone, `at` is its time."""
         # A rollback can't undo a rejection, but `Memories.restore` can.
         without_undo = ("left", "reject")
-        current_again = sorted(self._uncorrected - self._ended)
         affected = Affected(
             self._counts,
             tuple(self._steps),
             dry_run,
             also_in=also_in,
-            current_again=tuple(current_again[:MAX_STEPS]),
-            current_again_count=len(current_again),
+            current_again=self._current_again[:MAX_STEPS],
+            current_again_count=len(self._current_again),
         )
         has_changes = any(
             count for action, count in self._counts.items() if action not in without_undo
@@ -190,11 +194,14 @@ def delete(lookup: Lookup, selector: Selector, *, dry_run: bool) -> Affected:
             tally.add_all("delete", batch)
             continue
         with store.transaction():
-            for records in _read_again(store, selector, batch):
-                tally.note_ended(records, leave_chains(store, records, at))
-                store.patch([versions.end_version(record, at, "delete") for record in records])
-                for record in records:
+            records = _read_again(store, selector, batch)
+            tally.note_links(records)
+            leave_chains(store, records)
+            for page in by_count(records, PAGE):
+                store.patch([versions.end_version(record, at, "delete") for record in page])
+                for record in page:
                     tally.add("delete", record, _describe_replaced(store, record))
+    tally.find_current_again(store, at)
     return tally.result(dry_run=dry_run, at=at)
 
 
@@ -297,27 +304,27 @@ def retag(
         tags = tags_of(record.labels)
         return tagging.apply(tags) != tags
 
-    linked: list[Record] = []
-    uncorrected: set[str] = set()
+    missing: Sequence[Record] = ()
     for batch in in_batches(select(store, selector, lookup.namespace, changes)):
         if dry_run:
             tally.add_all("tag", batch)
             continue
         vectors = vectors_of(store, embedder, batch)
         with store.transaction():
-            for records in _read_again(store, selector, batch):
-                pairs: list[tuple[Record, Record]] = []
-                for record in filter(changes, records):
-                    tags = validate.tags(tagging.apply(tags_of(record.labels)))
-                    new = versions.next_version(record, "update", at, fresh=False, labels=tags)
-                    pairs.append((record, new))
-                pairs = _without_taken_keys(lookup, pairs, tally)
-                linked += [old._replace(ended_at=at) for old, _ in pairs if has_link(old)]
-                uncorrected |= leave_chains(store, [latest for latest, _ in pairs], at)
-                _write_versions(store, pairs, vectors)
-            restore_links_of(store, lookup.namespace, linked)
-    uncorrected.update(record.ref.group for record in linked if versions.is_corrected(record, at))
-    tally.note_ended([], find_uncorrected(store, lookup.namespace, uncorrected, at))
+            pairs: list[tuple[Record, Record]] = []
+            for record in filter(changes, _read_again(store, selector, batch)):
+                tags = validate.tags(tagging.apply(tags_of(record.labels)))
+                new = versions.next_version(record, "update", at, fresh=False, labels=tags)
+                pairs.append((record, new))
+            pairs = _without_taken_keys(lookup, pairs, tally)
+            before = [latest for latest, _ in pairs]
+            tally.note_links(before)
+            leave_chains(store, before)
+            for page in by_count(pairs, PAGE):
+                _write_versions(store, page, vectors)
+            ended = [latest._replace(ended_at=at) for latest in before if has_link(latest)]
+            missing = restore_links_of(store, lookup.namespace, (*missing, *ended))
+    tally.find_current_again(store, at)
     return tally.result(dry_run=dry_run, at=at)
 
 
@@ -407,10 +414,9 @@ def in_batches(records: Iterable[Record], size: int = BATCH) -> Iterator[list[Re
     )
 
 
-def _read_again(
-    store: Store, selector: Selector, batch: Sequence[Record]
-) -> Iterator[list[Record]]:
-    """Yield the records in a batch that are still selected, in their current state."""
-    for part in by_count(batch, PAGE):
-        records = store.read([record.ref for record in part])
-        yield [record for record in records if selector.selects(record)]
+def _read_again(store: Store, selector: Selector, batch: Sequence[Record]) -> list[Record]:
+    """Return the records in a batch that are still selected, in their current state."""
+    records: list[Record] = []
+    for page in by_count(batch, PAGE):
+        records += filter(selector.selects, store.read([record.ref for record in page]))
+    return records

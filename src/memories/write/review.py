@@ -22,7 +22,7 @@ from memories.stores.protocol import PAGE_SIZE, find_first, scan_pages
 from memories.stores.records import Collection, Filter, Patch, Record, Ref
 from memories.write import tidy
 from memories.write.create import BATCH_COMPARED
-from memories.write.links import find_uncorrected, link_correction, update_links_after_change
+from memories.write.links import find_current_again, link_correction, update_links_after_change
 from memories.write.suspicion import mark_suspicious
 from memories.write.writer import Comparison, Similar, Writer
 
@@ -234,7 +234,7 @@ class Review:
         for batch in by_count(records, BATCH_COMPARED):
             texts = [content or record.text for record in batch]
             embedded = embed_to_store(writer.embedder, texts)
-            start = len(results)
+            accepted: list[tuple[Reviewed, Sequence[Record]]] = []
             try:
                 with self._lookup.store.transaction():
                     for record, vectors in zip(batch, embedded.vectors, strict=True):
@@ -243,10 +243,10 @@ class Review:
                             continue
                         if _is_suspicious(pending) and not suspicious:
                             memory = writer.to_memory(pending)
-                            results.append(Reviewed(pending.ref.group, False, memory))
+                            accepted.append((Reviewed(pending.ref.group, False, memory), ()))
                         else:
-                            results.append(self._accept(writer, pending, content, vectors))
-                    results[start:] = map(self._check_current_again, results[start:])
+                            accepted.append(self._accept(writer, pending, content, vectors))
+                    results += map(self._name_current_again, accepted)
                     if dry_run:
                         raise _Undo
             except _Undo:
@@ -339,17 +339,25 @@ class Review:
 
     # --- accepting
 
+    def _name_current_again(self, accepted: tuple[Reviewed, Sequence[Record]]) -> Reviewed:
+        """Return a result with the ids of the memories that are current again."""
+        review, before = accepted
+        current_again = find_current_again(self._lookup.store, before, self._writer.now)
+        return review._replace(current_again=current_again)
+
     def _accept(
         self, writer: Writer, record: Record, content: str | None, vectors: Any
-    ) -> Reviewed:
+    ) -> tuple[Reviewed, Sequence[Record]]:
+        """Accept a memory; return the result, and the memories that it ended or changed, as they
+        were before.
+        """
         applied = tidy.apply(writer, record) if content is None else None
         if applied is not None:
             outdated = {tidy.OUTDATED: None if applied.is_done else 1}
             ended = self._end(record, "supersede", superseded_by=applied.target, **outdated)
-            return Reviewed(
-                record.ref.group, True, writer.to_memory(ended), is_outdated=not applied.is_done,
-                current_again=applied.current_again,
-            )  # fmt: skip
+            memory, is_outdated = writer.to_memory(ended), not applied.is_done
+            review = Reviewed(record.ref.group, True, memory, is_outdated=is_outdated)
+            return review, () if applied.ended is None else (applied.ended,)
         draft = versions.to_draft(record)
         if content not in (None, record.text):  # the data is about the old text
             draft = replace(draft, content=content, data=None)
@@ -359,9 +367,12 @@ class Review:
             latest = self._lookup.find_by_key(record.key)
         reviewed = self._accept_draft(writer, record, draft, vectors, superseded, latest)
         if not reviewed.done:
-            return reviewed
-        memory, current_again = writer.pass_on_links(reviewed.memory, superseded, latest)
-        return reviewed._replace(memory=memory, current_again=current_again)
+            return reviewed, ()
+        before = [each for each in (superseded, latest) if each is not None]
+        if before:
+            memory = writer.to_memory(writer.pass_on_links(reviewed.memory, superseded))
+            reviewed = reviewed._replace(memory=memory)
+        return reviewed, before
 
     def _accept_draft(
         self,
@@ -384,7 +395,7 @@ class Review:
         """
         if latest is not None:
             if superseded is not None and superseded.ref.group != latest.ref.group:
-                writer.retire(superseded, latest.ref.group, writer.now)
+                latest = writer.retire_for(superseded, latest, writer.now)
             else:
                 draft = replace(draft, supersedes=None)
             return self._add_version(latest, record, draft, vectors)
@@ -408,12 +419,6 @@ class Review:
             new = self._make_current(record, comparison)
         memory = writer.to_memory(new)
         return Reviewed(record.ref.group, True, memory, similar_to=comparison.similar)
-
-    def _check_current_again(self, review: Reviewed) -> Reviewed:
-        """Leave out memories that have ended, or are corrected again, since they were found."""
-        lookup, ids = self._lookup, review.current_again
-        still_current = find_uncorrected(lookup.store, lookup.namespace, ids, self._writer.now)
-        return review._replace(current_again=still_current)
 
     def _find_superseded(self, draft: Draft, record: Record) -> Record | None:
         """Find the memory that an accepted memory will replace; None if it has ended in the

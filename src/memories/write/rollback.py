@@ -8,7 +8,9 @@ after the dates that they carry.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from operator import attrgetter
+from functools import partial
+from itertools import takewhile
+from operator import attrgetter, ne
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memories.core.batches import by_count, by_weight
@@ -22,7 +24,12 @@ from memories.read.selector import Selector
 from memories.stores import audit_log
 from memories.stores.protocol import Store, scan_pages
 from memories.stores.records import Collection, Filter, Finding, Patch, Record, Ref
-from memories.write.links import find_uncorrected, has_link, leave_chains, restore_links_of
+from memories.write.links import (
+    has_link,
+    keep_links,
+    leave_chains,
+    restore_links_of,
+)
 from memories.write.many import (
     BATCH,
     CLOCKS,
@@ -82,17 +89,15 @@ class Change(NamedTuple):
 
 
 class _Links(NamedTuple):
-    """The links that a rollback has to restore or check, collected from its batches so far.
+    """The links that a rollback has to restore, from its batches so far.
 
     Attributes:
         then: The versions, from the time to roll back to, whose links are restored first.
         latest: The latest versions before the rollback, whose links are restored next.
-        uncorrected: The ids of memories whose corrections left their chains.
     """
 
     then: list[Record]
     latest: list[Record]
-    uncorrected: set[str]
 
 
 class Rollback(NamedTuple):
@@ -104,15 +109,15 @@ class Rollback(NamedTuple):
         to: The time to roll back to.
         at: The time of the rollback, which is after every change that it undoes.
         selector: Selects the memories; None for all.
-        late: The actual writing times of versions that may be backdated, by hash; see
-            `_find_written_after`.
+        late: The actual writing times of versions that may be backdated, by hash, each with the
+            action that wrote the version; see `_find_written_after`.
     """
 
     lookup: Lookup
     to: datetime
     at: datetime
     selector: Selector | None
-    late: Mapping[int, datetime]
+    late: Mapping[int, tuple[str, datetime]]
 
     @classmethod
     def of(cls, lookup: Lookup, to: Moment, now: datetime, selector: Selector | None) -> "Rollback":
@@ -133,7 +138,7 @@ class Rollback(NamedTuple):
         """Roll back in batches, each in a transaction of its own; see `Memories.rollback`."""
         tally, store = Tally(), self.lookup.store
         changes = filter(None, map(self._find_change, self._scan_memories()))
-        links = _Links([], [], set())
+        links = _Links([], [])
         weigh = attrgetter("weight")
         for batch in by_weight(changes, weigh, most=BATCH, heaviest=MAX_BATCH_CHARACTERS):
             if dry_run:
@@ -144,11 +149,10 @@ class Rollback(NamedTuple):
             with store.transaction():
                 groups = [change.latest.ref.group for change in batch]
                 done = self._apply(groups, vectors, embedder, links)
+            tally.note_links(change.latest for change in done if change.action != "left")
             for change in done:
                 tally.add(change.action, change.latest, change.reason)
-            tally.note_ended((each.latest for each in done if each.action == "delete"), ())
-        uncorrected = find_uncorrected(store, self.lookup.namespace, links.uncorrected, self.at)
-        tally.note_ended((), uncorrected)
+        tally.find_current_again(store, self.at)
         return tally.result(dry_run=dry_run, at=self.at)
 
     # --- finding the changes
@@ -189,11 +193,9 @@ class Rollback(NamedTuple):
             The change; None if the memory is unchanged or not selected.
         """
         latest = records[-1]
-        count = 0
-        while count < len(records) and self._existed(records[count]):
-            count += 1
-        then = records[count - 1] if count else None
-        since = records[count:] or [latest]
+        existing = list(takewhile(self._existed, records))
+        then = existing[-1] if existing else None
+        since = records[len(existing) :] or [latest]
         if self.selector is not None and not any(map(self.selector.fits, since)):
             return None
         change = self._compare(latest, then)
@@ -215,10 +217,8 @@ class Rollback(NamedTuple):
             return Change("pend", latest, then) if is_live else None
         if not is_live:
             return Change("restore", latest, then)
-        # A memory that was restated may have new links.
-        correction_id = versions.read_linked_correction_id(then, self.to)
-        has_other_correction = correction_id != latest.fields.get("corrected_by")
-        is_restated = then.ref != latest.ref and has_other_correction
+        # A memory that was restated, or changed back, may have other links.
+        is_restated = then.ref != latest.ref and _links(self._with_links(then)) != _links(latest)
         if self._content_of(latest) == self._content_of(then) and not is_restated:
             return None
         return Change("update", latest, then)
@@ -239,8 +239,10 @@ class Rollback(NamedTuple):
         if then.ended_at > self.to:
             return "live"
         successor = fields.get("superseded_by") or fields.get("replaced_by")
-        if ended_by == "supersede" and successor is not None and _hash(successor, 1) in self.late:
-            return "live"
+        if ended_by == "supersede" and successor is not None:
+            action, _ = self.late.get(_hash(successor, 1), ("move", None))
+            if action != "move":  # the successor was written later, with an earlier date
+                return "live"
         return ended_by
 
     def _existed(self, record: Record) -> bool:
@@ -251,7 +253,7 @@ class Rollback(NamedTuple):
         """
         if record.created_at > self.to:
             return False
-        written_at = self.late.get(_hash(record.ref.group, record.ref.position))
+        _, written_at = self.late.get(_hash(record.ref.group, record.ref.position), ("", None))
         if written_at is None and record.ref.position == 1:
             written_at = _time_of(record.ref.group)
         if written_at is None or written_at <= self.to:
@@ -306,29 +308,67 @@ class Rollback(NamedTuple):
             if change.action != "left":
                 patches.append(self._end_latest(change, new.get(group)))
         ending = [change.latest for change in changes.values() if change.action in _ENDING]
-        links.uncorrected.update(leave_chains(store, ending, self.at))
+        leave_chains(store, ending)
         for patches_of_page in by_count(patches, PAGE):
             store.patch(patches_of_page)
         for records in by_count(list(new.values()), PAGE):
             store.append(records)
         self._collect_links(changes.values(), links)
-        restore_links_of(store, self.lookup.namespace, (*links.then, *links.latest))
+        for former in links:
+            former[:] = restore_links_of(store, self.lookup.namespace, former)
         return tuple(changes.values())
 
     def _collect_links(self, changes: Iterable[Change], links: "_Links") -> None:
-        """Add the links that changed memories had at the time to roll back to. If a memory had
-        none, it keeps its newer links.
+        """Add the links that changed memories had at the time to roll back to, and their newer
+        links to memories that aren't rolled back.
         """
         for change in changes:
             then = change.then
             if then is None or change.action not in ("restore", "update"):
                 continue
-            if versions.read_linked_correction_id(then, self.to) is None:
-                then = then._replace(fields={**then.fields, "corrected_by": None})
+            then = self._with_links(then)
             if has_link(then):
                 links.then.append(then)
-            if has_link(change.latest):
-                links.latest.append(change.latest)
+            latest = keep_links(change.latest, partial(self._keeps_link, change.latest.ref.group))
+            if has_link(latest):
+                links.latest.append(latest)
+
+    def _with_links(self, then: Record) -> Record:
+        """Return a version with the links that it had at the time to roll back to."""
+        newer_id = then.fields.get("corrected_by")
+        if newer_id is None or versions.read_linked_correction_id(then, self.to) is not None:
+            return then
+        # Restoring a link dates it later.
+        newer = self._find_version_then(newer_id)
+        if newer is not None and then.ref.group in newer.names("corrects"):
+            return then
+        return keep_links(then, partial(ne, newer_id))
+
+    def _keeps_link(self, memory_id: str, other_id: str) -> bool:
+        """Return whether a memory keeps its present link to another one, because the two were
+        linked at the time to roll back to, or the other one wasn't current then.
+        """
+        other = self._find_version_then(other_id)
+        if other is None:
+            return True
+        linked = (self._with_links(other).fields.get("corrected_by"), *other.names("corrects"))
+        return memory_id in linked
+
+    def _find_version_then(self, memory_id: str) -> Record | None:
+        """Return the version of a memory that was current at the time to roll back to; None if
+        there was none. If it is still current, what it corrects is left out, since that may have
+        been added later.
+        """
+        records = self._read_versions(memory_id)
+        existing = list(takewhile(self._existed, records))
+        if not existing or self._state(existing[-1], records[-1]) != "live":
+            return None
+        then = existing[-1]
+        return (
+            then
+            if then is not records[-1]
+            else then._replace(fields={**then.fields, "corrects": ""})
+        )
 
     def _find_change_now(self, group: str) -> Change | None:
         records = self._read_versions(group)
@@ -441,25 +481,32 @@ class Rollback(NamedTuple):
         return "supersede" if is_superseded else "delete", successor
 
 
-def _find_written_after(store: Store, namespace: str, to: datetime) -> dict[int, datetime]:
+def _links(record: Record) -> tuple[str | None, set[str]]:
+    return record.fields.get("corrected_by"), {*record.names("corrects")}
+
+
+def _find_written_after(
+    store: Store, namespace: str, to: datetime
+) -> dict[int, tuple[str, datetime]]:
     """Return each version that was written after a given time according to the audit log: its hash,
-    and the time of its entry in the log.
+    and the action and the time of its entry in the log.
 
     For versions older than the log, the dates in their records are trusted. A first version is left
     out if its id shows when the memory was created, since there may be a million of them. A memory
     that was moved away and back is left out: its first entry after that time is about a move away.
     """
-    late: dict[int, datetime] = {}
+    late: dict[int, tuple[str, datetime]] = {}
     where = audit_log.chain_of(namespace)._replace(since=to)
     for page in scan_pages(store, where):
         for record in page:
             if record.created_at <= to:
                 continue
             for action, version in _read_entry(store, record):
-                if action == "move" and version in late:
+                before, _ = late.get(version, ("", None))
+                if action != "move" or not before:
+                    late[version] = action, record.created_at
+                elif before == "move":
                     del late[version]  # the memory was moved away, or came back
-                else:
-                    late[version] = record.created_at
     return late
 
 

@@ -164,12 +164,12 @@ class Applied(NamedTuple):
     Attributes:
         target: The id of the memory that the proposal is about.
         is_done: Whether the proposal was carried out.
-        current_again: The ids of the memories that the target corrected, if it was deleted.
+        ended: The target as it was before, if it was deleted.
     """
 
     target: str
     is_done: bool
-    current_again: tuple[str, ...] = ()
+    ended: Record | None = None
 
 
 def apply(writer: Writer, record: Record) -> Applied | None:
@@ -193,9 +193,9 @@ def apply(writer: Writer, record: Record) -> Applied | None:
         return Applied(live.ref.group, older is not None and _link(writer, live, older))
     if not _is_still_right(writer, live, older, action.get("kind")):
         return Applied(live.ref.group, False)
-    uncorrected = leave_chains(writer.store, [live], writer.now)
+    leave_chains(writer.store, [live])
     writer.store.patch([versions.end_version(live, writer.now, "delete")])
-    return Applied(live.ref.group, True, tuple(sorted(uncorrected)))
+    return Applied(live.ref.group, True, ended=live)
 
 
 def _link(writer: Writer, live: Record, older: Record) -> bool:

@@ -1,7 +1,7 @@
 """Compares drafts with the memories of the namespace that they are written to."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -141,33 +141,29 @@ class Writer(NamedTuple):
             patch = versions.end_version(superseded, at, "supersede", superseded_by=successor)
             self.store.patch([patch])
 
-    def pass_on_links(
-        self, memory: Memory, superseded: Record | None, latest: Record | None
-    ) -> tuple[Memory, tuple[str, ...]]:
-        """Link a stored memory to those that the memory it replaced corrected.
+    def retire_for(self, superseded: Record | None, successor: Record, at: datetime) -> Record:
+        """End a memory that a stored one replaces; return the stored one, whose links may have
+        changed.
+        """
+        if superseded is None:
+            return successor
+        self.retire(superseded, successor.ref.group, at)
+        return self.lookup.own.find(successor.ref.group)
+
+    def pass_on_links(self, memory: Memory, superseded: Record | None) -> Record:
+        """Link a stored memory to those that the memory it replaced corrected; return it.
 
         Args:
             memory: The memory.
             superseded: The memory that it replaced, as it was before; None if there is none.
-            latest: Its own previous version; None if there is none.
-
-        Returns:
-            The memory with its links, and the ids of the memories that one of the other two
-            corrected and that no memory corrects any more.
         """
-        if superseded is not None and superseded.ref.group == memory.id:
-            superseded = None  # a memory can't replace itself
-        before = [record for record in (superseded, latest) if record is not None]
-        ids = [name for record in before for name in versions.read_corrected_ids(record, self.now)]
-        if not ids:
-            return memory, ()
-        from memories.write.links import find_uncorrected, take_over_links
+        from memories.write.links import take_over_links
 
-        if superseded is not None:
-            record = self.lookup.own.find(memory.id)
-            taken_over = versions.read_corrected_ids(superseded, self.now)
-            memory = self.to_memory(take_over_links(self.store, record, taken_over, self.now))
-        return memory, find_uncorrected(self.store, self.lookup.namespace, ids, self.now)
+        record = self.lookup.own.find(memory.id)
+        if superseded is None or superseded.ref.group == memory.id:
+            return record
+        taken_over = versions.read_corrected_ids(superseded, self.now)
+        return take_over_links(self.store, record, taken_over, self.now)
 
     def make_repetition(
         self, record: Record, draft: Draft, vectors: Any, redacted: tuple[str, ...] = ()
@@ -378,6 +374,11 @@ class Writer(NamedTuple):
         if not allowed:
             return None
         return min(allowed, key=lambda repetition: repetition.count_conflicts()).record
+
+    def read_similar(self, similar: Similar) -> Similar:
+        """Return a memory that resembles a draft with its present correction."""
+        record = self.lookup.own.find(similar.id)
+        return replace(similar, corrected_by=versions.read_correction_id(record, self.now))
 
     def _to_similar(self, candidate: Candidate, difference: str) -> Similar:
         record = candidate.record

@@ -89,7 +89,7 @@ def _to_method_names(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def memory_answer(
-    memory: Memory, before: Memory | None = None, remove_tags: Sequence[str] = ()
+    memory: Memory, before: Memory | None = None, changes: Mapping[str, Any] | None = None
 ) -> Answer:
     """Return a memory, with its version as the ETag.
 
@@ -97,7 +97,7 @@ def memory_answer(
     """
     shape = shapes.memory(memory)
     if before is not None:
-        shape = shapes.change_result(before, memory, remove_tags)
+        shape = shapes.change_result(before, memory, changes or {})
     return Answer(shape, headers={"etag": f'"{memory.version}"'})
 
 
@@ -359,7 +359,7 @@ def update(call: Call) -> Answer:
             before = _read_before(call)
             memory_id, content = arguments.pop("id"), arguments.pop("content", None)
             memory = call.memories.update(memory_id, content, **arguments)
-            return memory_answer(memory, before, arguments.get("remove_tags", ()))
+            return memory_answer(memory, before, arguments)
     except Conflict:
         if allowed is not None:
             _refuse_other_version(call, allowed)
