@@ -106,6 +106,7 @@ class EmbedderMismatch(SystemFault):
 def describe_after_writes(error: Exception) -> str:
     """Return an error's message for an operation that has already written something.
 
-    The message alone would say that nothing was written.
+    The message alone would say that nothing was written or acknowledged.
     """
-    return str(error).replace("; nothing was written", "")
+    message = str(error).replace("; nothing was acknowledged", "")
+    return message.replace("; nothing was written", "")

@@ -36,7 +36,7 @@ from memories.stores.sqlite.store import SQLiteStore
 from memories.transfer import importing
 from memories.transfer import migrate as reembedding
 from memories.transfer.backup import restore
-from memories.transfer.export import export
+from memories.transfer.export import export, matching
 from memories.transfer.importing import Imported, import_
 from memories.transfer.intake import Intake
 from memories.transfer.migrate import migrate, reembed
@@ -526,6 +526,30 @@ def test_all_conflicts_are_counted_and_the_first_are_named(
     store.append([record(group) for group in IDS])
     result = import_lines(store, [HEADER, *(line_of(group=group) for group in IDS)])
     assert (result.conflict_count, len(result.conflicts)) == (8, 3)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+def test_links_to_memories_that_were_not_imported_have_no_effect(
+    tmp_path: Path, order: Sequence[int]
+) -> None:
+    def open_one(name: str) -> Memories:
+        """Open memories in a store of their own."""
+        return Memories(f"sqlite:///{tmp_path}/{name}.db", embedder="none")
+
+    with opening(open_one) as open_as:
+        old, new = open_as("old"), open_as("new")
+        ids = [str(old.create(f"The API listens on port {n}.").id) for n in (8080, 9090, 7070)]
+        chain = {each.id: (each.corrects, each.corrected_by) for each in old.list().memories}
+        for place in order:
+            one = matching(f"id = {ids[place]}", "memories", 24)
+            lines: list[str] = []
+            export(old._store, lines.append, namespaces=None, select=one, progress=lambda *_: None)
+            for _ in range(2):
+                import_(new._store, [line.encode() for line in lines], None, namespaces=None)
+            if place == order[0]:
+                assert new.get(ids[place]).corrected_by is None
+        linked = {each.id: (each.corrects, each.corrected_by) for each in new.list().memories}
+        assert linked == chain
 
 
 def test_a_repeated_line_is_stored_once(opened: Open) -> None:

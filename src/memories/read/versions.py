@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 # fields of a correction; see `write.links`
 LINK = ("corrects", "corrected_by", "corrected_at", "corrected_until")
-# fields of a memory that was moved without its neighbours: its links, until it returns to them
+# fields of a memory that was moved or imported without its neighbours: its links, until it is with
+# them again
 FORMER_LINK = ("former_corrects", "former_corrected_by")
 # field of the newer memory: the ids of memories that it must not be linked to again; set by
 # `--not-corrects`
@@ -362,6 +363,11 @@ def _acceptance(fields: Mapping[str, Any]) -> dict[str, Any]:
         "accepted_at": from_millis(fields["accepted_at"]),
         "accepted_by": fields.get("accepted_by"),
     }
+
+
+def has_link(record: Record) -> bool:
+    """Return whether a memory corrects another or is corrected."""
+    return any(name in record.fields for name in LINK)
 
 
 def read_corrected_ids(record: Record, now: datetime) -> tuple[str, ...]:

@@ -10,11 +10,13 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from memories.core.batches import by_count
 from memories.core.ids import new_id
 from memories.embedders.protocol import Embedder
 from memories.errors import Conflict
 from memories.guard.origin import AGENT, IMPORTED, TRUST, Origin
 from memories.models import PENDING
+from memories.read.versions import FORMER_LINK, LINK
 from memories.stores.logged import LoggedStore
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Record, Ref
@@ -32,6 +34,7 @@ from memories.transfer.intake import (
 )
 from memories.transfer.lines import Header
 from memories.transfer.pages import PAGE, Place, add_count_to_errors, with_vectors
+from memories.write.links import settle_links
 from memories.write.suspicion import mark_suspicious
 
 if TYPE_CHECKING:
@@ -207,6 +210,7 @@ def import_(
                 importer.result.proposals += len(batch) - len(statements)
                 lines_to_store = hold_for_review(statements, intake.foreign)
             importer.store_batch(list(redact(lines_to_store, intake.redactor)))
+        importer.settle_links()
     return importer.result
 
 
@@ -287,6 +291,7 @@ class _Importer:
         self._dry_run = dry_run
         self._blocked: set[Ref] = set()
         self._checked: set[Place] = set()
+        self._linked: dict[str, set[str]] = {}  # ids of memories by namespace
 
     def begin(self, header: Header) -> None:
         """Read the header."""
@@ -315,6 +320,19 @@ class _Importer:
             new = [ready[line.record.ref] for line in self._select_new(new)]
             refused = self._append(new)
         self._count(new, refused)
+        for line in batch:
+            ref = line.record.ref
+            if any(name in line.record.fields for name in (*LINK, *FORMER_LINK)):
+                self._linked.setdefault(ref.namespace, set()).add(ref.group)
+
+    def settle_links(self) -> None:
+        """Leave out links to memories that the store lacks, and restore those that were left out
+        because it lacked these memories.
+        """
+        for namespace, memory_ids in self._linked.items():
+            for page in by_count(sorted(memory_ids), PAGE):
+                with self._store.transaction():
+                    settle_links(self._store, namespace, page)
 
     def _check_readable(self, batch: Sequence[Line]) -> None:
         """Raise an error if the store can't read a namespace to which the batch adds records.

@@ -14,13 +14,7 @@ from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Record, Ref
 from memories.transfer.lines import content_hash
 from memories.write.forget import find_repeating
-from memories.write.links import (
-    find_current_again,
-    leave_chains,
-    restore_links_of,
-    set_former_links_aside,
-    with_former_links,
-)
+from memories.write.links import find_current_again, leave_chains, settle_links
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
@@ -89,10 +83,7 @@ def move(
             raise RequestError(f"{into} already has {description}; none was moved")
         append_copies(store, new, into, with_vectors=embedder is not None)
         reinforcements = _copy_reinforcements(store, namespace, groups, into)
-        moved = [record for record in new if record.ended_at is None]
-        restore_links_of(store, into, map(with_former_links, moved))
-        for record in moved:
-            set_former_links_aside(store, into, record.ref.group)
+        settle_links(store, into, groups)
         live = [record for record in versions if record.ended_at is None]
         leave_chains(store, live)
         store.patch([end_version(record, now, "delete") for record in live])

@@ -228,7 +228,8 @@ def _store_draft(writer: Writer, prepared: Prepared) -> Created:
         created, latest = _store_unless_known(writer, prepared)
     if created.memory is None:
         return created
-    before = [record for record in (prepared.superseded, latest) if record is not None]
+    changed = filter(None, (prepared.superseded, latest))
+    before = [record for record in changed if versions.has_link(record)]
     if not before:
         return created
     from memories.write.links import name_current_again

@@ -20,7 +20,8 @@ A link is made when
   former links that still hold are made again (`restore_links`). A memory that is moved away from
   its neighbours keeps the ids of its links until it returns (`set_former_links_aside`).
 
-An import doesn't use this module: exported records contain their links.
+Exported records contain their links. After an import, those to memories that the store lacks are
+left out in the same way as after a move (`settle_links`).
 
 A link ends when
 
@@ -49,6 +50,7 @@ from memories.read.versions import (
     NOT_CORRECTED,
     compute_correction_end,
     has_expired,
+    has_link,
     is_corrected,
     read_corrected_ids,
     stated_at,
@@ -247,7 +249,32 @@ def keep_links(record: Record, is_kept: Callable[[str], bool]) -> Record:
     return _with_fields(record, corrects=corrects, corrected_by=newer)
 
 
-def with_former_links(record: Record) -> Record:
+def settle_links(store: Store, namespace: str, memory_ids: Iterable[str]) -> None:
+    """Restore the links of memories that were moved or imported, except those to memories that are
+    not in this namespace.
+
+    Args:
+        store: The store of the memories, in a transaction.
+        namespace: Their namespace.
+        memory_ids: Their ids.
+    """
+    versions = (_find_current_version(store, namespace, memory_id) for memory_id in memory_ids)
+    moved = [record for record in versions if record is not None and not _is_settled(store, record)]
+    restore_links_of(store, namespace, map(_with_former_links, moved))
+    for record in moved:
+        _set_former_links_aside(store, namespace, record.ref.group)
+
+
+def _is_settled(store: Store, record: Record) -> bool:
+    """Return whether all memories to which a memory has links are linked to it."""
+    if any(name in record.fields for name in FORMER_LINK):
+        return False
+    is_whole = len(_find_older_neighbours(store, record)) == len(record.names("corrects"))
+    has_newer = _find_newer_neighbour(store, record) is not None
+    return is_whole and has_newer is ("corrected_by" in record.fields)
+
+
+def _with_former_links(record: Record) -> Record:
     """Return a memory with the links that it had before it was moved away from its neighbours;
     nothing is stored.
     """
@@ -256,7 +283,7 @@ def with_former_links(record: Record) -> Record:
     return _with_fields(record, corrects=corrects or None, corrected_by=newer)
 
 
-def set_former_links_aside(store: Store, namespace: str, memory_id: str) -> None:
+def _set_former_links_aside(store: Store, namespace: str, memory_id: str) -> None:
     """Keep the links of a moved memory to memories that are not in its namespace under other names,
     so that they have no effect. The memories that it is linked to no longer need theirs to it.
     """
@@ -265,7 +292,7 @@ def set_former_links_aside(store: Store, namespace: str, memory_id: str) -> None
         return
     newer = _find_newer_neighbour(store, moved)
     for record in filter(None, (moved, newer, *_find_older_neighbours(store, moved))):
-        former = with_former_links(record)
+        former = _with_former_links(record)
         linked = [older.ref.group for older in _find_older_neighbours(store, record)]
         left = [name for name in former.names("corrects") if name not in linked]
         fields: dict[str, str | int | None] = {"corrects": " ".join(linked) or None}
@@ -579,11 +606,6 @@ def _find_latest_version(store: Store, namespace: str, memory_id: str | None) ->
         return None
     where = Filter(Collection.MEMORY, (namespace,), state="any", group=memory_id)
     return find_first(store, where, newest_first=True)
-
-
-def has_link(record: Record) -> bool:
-    """Return whether a memory corrects another or is corrected."""
-    return any(name in record.fields for name in LINK)
 
 
 def _join_ids(records: Iterable[Record]) -> str:

@@ -24,7 +24,6 @@ from memories.stores.protocol import Store, find_first, scan_pages
 from memories.stores.records import Collection, Filter, Patch, Record, Ref
 from memories.write.links import (
     find_current_again,
-    has_link,
     leave_chains,
     restore_links_of,
     without_links,
@@ -119,7 +118,7 @@ class Tally:
         """Note memories that are about to change, so that
         `find_current_again` can compare their links.
         """
-        self._linked += [record._replace(text="") for record in before if has_link(record)]
+        self._linked += [record._replace(text="") for record in before if versions.has_link(record)]
 
     def find_current_again(self, store: Store, now: datetime) -> None:
         """Find the memories that are current again after the change."""
@@ -322,7 +321,7 @@ def retag(
             leave_chains(store, before)
             for page in by_count(pairs, PAGE):
                 _write_versions(store, page, vectors)
-            ended = [latest._replace(ended_at=at) for latest in before if has_link(latest)]
+            ended = [latest._replace(ended_at=at) for latest in before if versions.has_link(latest)]
             missing = restore_links_of(store, lookup.namespace, (*missing, *ended))
     tally.find_current_again(store, at)
     return tally.result(dry_run=dry_run, at=at)

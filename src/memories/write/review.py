@@ -368,7 +368,7 @@ class Review:
         reviewed = self._accept_draft(writer, record, draft, vectors, superseded, latest)
         if not reviewed.done:
             return reviewed, ()
-        before = [each for each in (superseded, latest) if each is not None]
+        before = [each for each in filter(None, (superseded, latest)) if versions.has_link(each)]
         if before:
             memory = writer.to_memory(writer.pass_on_links(reviewed.memory, superseded))
             reviewed = reviewed._replace(memory=memory)

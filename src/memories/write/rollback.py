@@ -25,7 +25,6 @@ from memories.stores import audit_log
 from memories.stores.protocol import Store, scan_pages
 from memories.stores.records import Collection, Filter, Finding, Patch, Record, Ref
 from memories.write.links import (
-    has_link,
     keep_links,
     leave_chains,
     restore_links_of,
@@ -327,10 +326,10 @@ class Rollback(NamedTuple):
             if then is None or change.action not in ("restore", "update"):
                 continue
             then = self._with_links(then)
-            if has_link(then):
+            if versions.has_link(then):
                 links.then.append(then)
             latest = keep_links(change.latest, partial(self._keeps_link, change.latest.ref.group))
-            if has_link(latest):
+            if versions.has_link(latest):
                 links.latest.append(latest)
 
     def _with_links(self, then: Record) -> Record:
@@ -364,11 +363,9 @@ class Rollback(NamedTuple):
         if not existing or self._state(existing[-1], records[-1]) != "live":
             return None
         then = existing[-1]
-        return (
-            then
-            if then is not records[-1]
-            else then._replace(fields={**then.fields, "corrects": ""})
-        )
+        if then is not records[-1]:
+            return then
+        return then._replace(fields={**then.fields, "corrects": ""})
 
     def _find_change_now(self, group: str) -> Change | None:
         records = self._read_versions(group)

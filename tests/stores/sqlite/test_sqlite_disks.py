@@ -11,7 +11,7 @@ import apsw
 import pytest
 from sqlite_scripts import AS_PLAIN_USER, CHECK, STORE, RunPython, mounted, needs_setpriv, on_tmpfs
 
-from memories.errors import StoreFull
+from memories.errors import StoreError
 from memories.stores.sqlite import errors
 
 FILL = """
@@ -78,11 +78,13 @@ add("later"); written.append("later"); kept()
     assert process.stdout == 2 * sentence
 
 
-def test_an_error_while_reading_does_not_say_that_nothing_was_written(tmp_path: Path) -> None:
-    path = tmp_path / "memories.db"
-    with pytest.raises(StoreFull) as raised, errors.read_errors(path):
-        raise apsw.FullError
-    assert str(raised.value) == f"the disk of {path} is full; free some space and try again"
+@pytest.mark.parametrize("error", [apsw.FullError, apsw.IOError, apsw.NoMemError, apsw.Error])
+def test_an_error_while_reading_does_not_say_that_nothing_was_written(
+    tmp_path: Path, error: type[apsw.Error]
+) -> None:
+    with pytest.raises(StoreError) as raised, errors.read_errors(tmp_path / "memories.db"):
+        raise error
+    assert "nothing was" not in str(raised.value)
 
 
 @pytest.mark.usefixtures("mounting")

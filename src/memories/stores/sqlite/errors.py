@@ -12,7 +12,13 @@ from pathlib import Path
 import apsw
 
 from memories.core.disk import FULL
-from memories.errors import StoreBusy, StoreDamaged, StoreError, StoreFull
+from memories.errors import (
+    StoreBusy,
+    StoreDamaged,
+    StoreError,
+    StoreFull,
+    describe_after_writes,
+)
 from memories.guard.validate import amount
 from memories.stores.records import Finding
 
@@ -103,7 +109,7 @@ def read_errors(path: Path) -> Iterator[None]:
         with sqlite_errors(path):
             yield
     except StoreError as exc:
-        message = str(exc).replace("; nothing was written", "")
+        message = describe_after_writes(exc)
         if message == str(exc):
             raise
         raise type(exc)(message) from exc.__cause__
