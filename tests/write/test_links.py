@@ -162,6 +162,27 @@ def test_an_older_text_for_a_key_stays_corrected(memories: Memories) -> None:
     assert links(memories) == {older: (None, newer), newer: (older, None)}
 
 
+def test_a_text_with_an_earlier_time_does_not_correct_one_that_was_stated_again(
+    memories: Memories,
+) -> None:
+    older, newer = chain(memories)
+    between = memories._clock()
+    memories.create(OLD)
+    latest = memories.create(LATEST, created_at=between)
+    assert latest.corrects is None
+    assert links(memories)[older] == (newer, None)
+
+
+def test_tidy_never_prefers_an_older_statement(memories: Memories) -> None:
+    older, newer = chain(memories)
+    memories.delete(newer)
+    memories.create(NEW)
+    memories.restore(newer)
+    memories.create(OLD)
+    proposed = [suggestion.action for suggestion, _ in memories.truth.tidy(dry_run=True)]
+    assert older not in [action.get("corrects") for action in proposed]
+
+
 def test_an_earlier_version_that_is_restored_is_current(memories: Memories) -> None:
     older = str(memories.create(LATEST).id)
     memories.update(older, OLD)

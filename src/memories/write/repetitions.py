@@ -244,7 +244,7 @@ class Repetition(NamedTuple):
             existing,
             "update",
             self.at,
-            fresh=False,
+            fresh=end_of_chain is not None,
             text=draft.content if is_more_trusted else existing.text,
             labels=self._merge_tags(differences),
             fields=fields,
