@@ -276,7 +276,7 @@ def test_known_memories_are_not_stored_again(modern: Agent) -> None:
         short_id(first["id"]): "corrected by " + short_id(other["id"]),
     }
     deleted = modern.call("delete_memory", id=other["id"])
-    assert deleted["note"].startswith(f"memory {first['id']}, which the deleted one")
+    assert deleted["note"] == f"memory {first['id']} is current again"
     modern.call("restore_memory", id=other["id"])
     reworded = said.replace("behind the old shop", "behind old shop")
     refused = modern.call("create_memory", content=reworded)

@@ -150,11 +150,9 @@ def change_hint(
     parts: list[str] = []
     corrected_before, corrected = {*corrected_ids(before)}, {*corrected_ids(record)}
     # A correction that has expired also has links that can be removed.
-    corrected_before.update(filter(None, [changes.get("not_corrects")]))
-    lost = ""
-    if corrected_before - corrected:
-        ids = " and ".join(sorted(corrected_before - corrected))
-        lost = f"this memory no longer corrects {ids}"
+    removed = filter(None, [changes.get("not_corrects")])
+    lost_ids = " and ".join(sorted(corrected_before - corrected) or removed)
+    lost = f"this memory no longer corrects {lost_ids}" if lost_ids else ""
     remove_tags = tag_keys(changes.get("remove_tags") or ())
     missing = [f'"{key}"' for key in remove_tags if key not in before.tags]
     if missing:

@@ -433,7 +433,8 @@ class Tools:
             remove_tags=remove_tags or (),
             not_corrects=not_corrects or None,
         )
-        hint = shapes.change_hint(before, memory, {"remove_tags": remove_tags}, CONFIRM)
+        changes = {"remove_tags": remove_tags, "not_corrects": not_corrects}
+        hint = shapes.change_hint(before, memory, changes, CONFIRM)
         if not_corrects and memory.corrected_by is None:
             hint = HINT_UNLINKED
         return _change_result(
