@@ -2,8 +2,8 @@
 one of them can be current.
 
 A guess decides which memories are shown to a writer, which of two close search results comes first,
-whether a hook leaves out the older one, and what `memory tidy` proposes. `write.compare` decides
-which texts are refused and which are linked as corrections.
+and what `memory tidy` proposes. `write.compare` decides which texts are refused and which are linked
+as corrections.
 """
 
 import functools

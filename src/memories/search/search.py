@@ -381,7 +381,7 @@ def _make_rules(request: SearchRequest, bounds: NoiseBounds) -> RankingRules:
 
 
 # --- the newer of two hits about one subject comes first
-# A correction in different words isn't linked to the memory that it replaces (see
+# A memory that replaces another in different words isn't linked to it (see
 # `write.compare.corrections`), and a question is often closer to the older memory. Both remain
 # hits; only their order changes.
 
