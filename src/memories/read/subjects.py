@@ -1,9 +1,9 @@
 """Guesses whether one text may replace another, because both are about the same subject and only
 one of them can be current.
 
-A guess decides which memories are shown to a writer, which of two close search results comes first,
-and what `memory tidy` proposes. `write.compare` decides which texts are refused and which are linked
-as corrections.
+A guess decides which memories are shown to a writer, which of two close results comes first, and
+what `memory tidy` proposes. `write.compare` decides which texts are refused and which are linked as
+corrections.
 """
 
 import functools
