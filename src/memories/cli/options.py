@@ -223,7 +223,8 @@ def select(
     if key is not None:
         if arguments:
             raise InvalidInput("ID and --key can't be combined; give one of them")
-        return Selection([memories.id_of_key(key, project=projects or None)], is_list=False)
+        names = projects if len(projects) > 1 else next(iter(projects), None)
+        return Selection([memories.id_of_key(key, project=names)], is_list=False)
     if projects:
         raise InvalidInput("--project requires --key here, since each project has its own keys")
     if not arguments:
