@@ -6,7 +6,7 @@ millisecond slower. Turns are in `read.turns`, hits in `search.results`, and the
 `create` in `write.create`.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -64,7 +64,7 @@ class Cited(NamedTuple):
 
     anchors: tuple[str, ...]
     tags: Mapping[str, str]
-    updated_at: datetime
+    stated_at: datetime
     valid_until: datetime | None = None
     recheck_days: int | None = None
     anchored_at: datetime | None = None
@@ -77,7 +77,7 @@ class Cited(NamedTuple):
     @property
     def confirmed_at(self) -> datetime:
         """When the memory was last known to be true."""
-        return self.anchored_at or self.updated_at
+        return self.anchored_at or self.stated_at
 
 
 def is_session_note(tags: Mapping[str, str], key: str | None) -> bool:
@@ -195,6 +195,11 @@ def corrected_ids(memory: "Memory | History") -> tuple[str, ...]:
     return () if memory.corrects is None else (memory.corrects, *memory.also_corrects)
 
 
+def describe_current_again(memory_ids: Iterable[str]) -> list[str]:
+    """Return clauses that name memories that are current again."""
+    return [f"memory {memory_id} is current again" for memory_id in memory_ids]
+
+
 def is_doubtful(memory: Memory) -> bool:
     """Return whether a memory's verdict says that the memory may no longer be true."""
     return memory.verdict is not None and memory.verdict.is_doubtful
@@ -208,11 +213,11 @@ def is_expired(verdict: Verdict | None) -> bool:
 def cited_by(memory: Memory) -> Cited:
     """Return the evidence that a memory cites; none if it awaits review or was deleted."""
     if memory.pending or memory.deleted:
-        return Cited((), memory.tags, memory.updated_at)
+        return Cited((), memory.tags, memory.stated_at)
     return Cited(
         memory.anchors,
         memory.tags,
-        memory.updated_at,
+        memory.stated_at,
         memory.valid_until,
         memory.recheck_days,
         memory.anchored_at,

@@ -153,6 +153,20 @@ def test_what_nothing_verifies_is_unverified_after_its_time(
     assert verdict_of(memories, memory_id) == ""
 
 
+def test_a_tag_or_a_pin_does_not_confirm_a_memory(
+    memories: Memories, create: Create, now: list[datetime]
+) -> None:
+    memory_id = create("Ann owns billing", recheck="90d")
+    now[0] += timedelta(days=60)
+    memories.update(memory_id, tags={"area": "shop"})
+    memories.pin(memory_id)
+    now[0] += timedelta(days=31)
+    assert verdict_of(memories, memory_id).startswith("unverified")
+    [entry] = memories.scratchpad(rebuild=True).entries
+    assert entry.verdict is not None
+    assert entry.verdict.word == "unverified"
+
+
 @pytest.mark.parametrize(
     ("anchor", "message"),
     [

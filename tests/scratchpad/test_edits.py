@@ -62,7 +62,7 @@ def test_an_edit_that_ends_a_correction_names_the_memory_that_is_current_again(
         edit(bob, "memories:\n", f"memories:\n{line}\n")
     outcome, sentence = bob.apply_edits()
     assert outcome in (f"{newer.id} has version 2", f"{newer.id} was stored")
-    assert sentence == f"memory {older} is current again, since nothing corrects it any more"
+    assert sentence == f"memory {older} is current again"
     assert bob.get(older).corrected_by is None
 
 

@@ -123,7 +123,7 @@ class Session:
         confirmed_at = to_millis(cited.anchored_at) if cited.anchored_at else 0
         known_at = max(held_at, confirmed_at)
         if holds is None:
-            since = known_at or to_millis(cited.updated_at)
+            since = known_at or to_millis(cited.stated_at)
             return Check(anchor, None, f"{anchor.target} {look.why}", since)
         if holds:
             held_at, changed_at = (now if now - held_at >= _DAY_MS else held_at), 0

@@ -23,7 +23,7 @@ from memories.answers.fields import (
 )
 from memories.errors import NotFound
 from memories.guard.validate import tag_keys
-from memories.models import corrected_ids
+from memories.models import corrected_ids, describe_current_again
 
 if TYPE_CHECKING:
     from memories.memories import Memories
@@ -184,11 +184,6 @@ def is_unchanged(
 ) -> bool:
     """Return whether an update with these arguments left a memory as it was."""
     return before.version == record.version and not changes.get("not_corrects")
-
-
-def describe_current_again(memory_ids: Iterable[str]) -> list[str]:
-    """Return clauses that name memories that are current again."""
-    return [f"memory {memory_id} is current again" for memory_id in memory_ids]
 
 
 def hint_of(created: "Created") -> str:

@@ -392,15 +392,14 @@ def forget(
         copies.update(dict.fromkeys(forgotten.also_in))
         return forgotten
 
-    shape, show_text = partial(shapes.forget_result, memories), partial(_erasure, memories)
+    def show_text(forgotten: "Forgotten") -> str:
+        head = f"Permanently forgotten: {forgotten.id}"
+        return with_note(head, shapes.forgotten_note(memories, forgotten))
+
+    shape = partial(shapes.forget_result, memories)
     code = for_each(selection, run, shape, show_text, "permanently forgotten")
     note_copies(list(copies))
     return code
-
-
-def _erasure(memories: "Memories", forgotten: "Forgotten") -> str:
-    head = f"Permanently forgotten: {forgotten.id}"
-    return with_note(head, shapes.forgotten_note(memories, forgotten))
 
 
 def _question(memories: "Memories", ids: Sequence[str]) -> str:

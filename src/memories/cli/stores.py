@@ -36,7 +36,6 @@ from memories.search.filters import SCOPES
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
-    from memories.memories import Memories
     from memories.models import History, Memory
     from memories.settings import Config
     from memories.stores import Store
@@ -275,7 +274,9 @@ def apply_edits(
             continue
         with open_memory(config._replace(namespace=namespace), shared=False) as memories:
             for edit in edits:
-                history = _find_history(memories, edit.memory_id)
+                history = None
+                with contextlib.suppress(MemoriesError):
+                    history = memories.history(edit.memory_id)
                 if history is None or history.memory is None:
                     missing += edit.lines
                 elif _is_editable(history, history.memory, edit):
@@ -323,14 +324,6 @@ def _is_editable(history: "History", memory: "Memory", edit: "Edit") -> bool:
     if memory.content != edit.text:
         note(f"{memory.id} was left unchanged: {reason}")
     return False
-
-
-def _find_history(memories: "Memories", memory_id: str) -> "History | None":
-    """Return a memory's history; None if there is no such memory."""
-    try:
-        return memories.history(memory_id)
-    except MemoriesError:
-        return None
 
 
 # --- migrate ---

@@ -72,7 +72,8 @@ class Entry(NamedTuple):
         accepted: Whether it waited for review and was accepted.
         decay: Its decay policy; None if it is stable.
         confidence: The base confidence, which its writer declared.
-        aging_from: When its decay began, ISO 8601 in UTC; empty for a stable memory.
+        aging_from: When its text was written or confirmed, which is when its decay began, ISO 8601
+            in UTC; empty for a stable memory whose version shows it.
         reinforced: When it was last reinforced, if it was.
         suspicious: The names of the rules that mark its text as a possible instruction to a model,
             separated by spaces; usually empty.
@@ -204,7 +205,7 @@ def _cited_by(entry: Entry, now: datetime) -> Cited:
     return Cited(
         split_anchors(entry.anchors),
         entry.tags,
-        parse_time(entry.written, now),
+        parse_time(entry.aging_from or entry.written, now),
         _parse_time(entry.valid_until),
         entry.recheck or None,
         _parse_time(entry.anchored),

@@ -261,9 +261,9 @@ def entry_of(record: Record, now: datetime) -> Entry | None:
     # The half-life doesn't matter, since an entry doesn't store the memory's current confidence.
     memory = versions.to_memory(record, now, half_life_hours=1.0)
     is_stable = memory.decay_policy is DecayPolicy.STABLE
-    aging_from = None
-    if not is_stable:
-        aging_from = record.fields.get("aging_from", to_millis(record.created_at))
+    aging_from = record.fields.get("aging_from")
+    if aging_from is None and not is_stable:
+        aging_from = to_millis(record.created_at)
     return Entry(
         id=record.ref.group,
         content=record.text[:MAX_SHOWN],

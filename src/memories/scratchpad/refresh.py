@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from memories.core.times import to_iso
 from memories.errors import InvalidInput, NotFound, RequestError
 from memories.guard.origin import PINNED
-from memories.models import SESSION, Draft
+from memories.models import SESSION, Draft, describe_current_again
 from memories.read import versions
 from memories.read.lookup import only_pending
 from memories.scratchpad import file
@@ -180,7 +180,6 @@ def _keep(place: Place, text: str, reason: str) -> tuple[str, ...]:
 def _take_over_entry(entry: Entry, writer: "Writer") -> list[str]:
     # only needed to store edits
     from memories.write import change
-    from memories.write.create import describe_current_again
 
     if not entry.id:
         return _create(entry, writer)
@@ -217,7 +216,7 @@ def _is_unchanged(entry: Entry, latest: Record, writer: "Writer") -> bool:
 def _create(entry: Entry, writer: "Writer") -> list[str]:
     """Store a line added by the user, even if a very similar memory exists."""
     from memories.write import change
-    from memories.write.create import describe_current_again, prepare_batches
+    from memories.write.create import prepare_batches
 
     draft = Draft(entry.content, dict(entry.tags), key=entry.key)
     [batch] = prepare_batches(writer, [draft])

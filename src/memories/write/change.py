@@ -71,7 +71,10 @@ def update(
     vectors = None if is_empty else _embed(embedder, expected)
     with lookup.store.transaction():
         latest = before = lookup.find_current(memory_id)
-        _refuse_other_version(latest, change.if_version)
+        if change.if_version not in (None, latest.ref.position):
+            raise Conflict(
+                f"Memory has version {latest.ref.position}, not {change.if_version}; read it again"
+            )
         if change.not_corrects is not None:
             latest = _remove_link(lookup, latest, change.not_corrects)
         old_tags = tags_of(latest.labels)
@@ -96,16 +99,6 @@ def update(
         if text != expected:
             vectors = _embed(embedder, text)
         return _append(lookup.store, before, new, vectors)
-
-
-def _refuse_other_version(latest: Record, version: int | None) -> None:
-    """Refuse to change a memory whose latest version isn't the expected one.
-
-    Raises:
-        Conflict: It has another number.
-    """
-    if version not in (None, latest.ref.position):
-        raise Conflict(f"Memory has version {latest.ref.position}, not {version}; read it again")
 
 
 def _check(

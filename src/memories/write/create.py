@@ -26,7 +26,7 @@ from memories.embedders.protocol import embed_to_store
 from memories.errors import InvalidInput, NotFound
 from memories.guard import validate
 from memories.guard.origin import tags_of
-from memories.models import DecayPolicy, Draft, Memory
+from memories.models import DecayPolicy, Draft, Memory, describe_current_again
 from memories.read import versions
 from memories.stores.logged import append_as_stamped, buffered_transaction, stamp_record
 from memories.stores.protocol import Store, refuse_other_model
@@ -193,14 +193,6 @@ class Batch(NamedTuple):
         said = created.id if created.corrects else None
         notes += describe_current_again([name for name in created.current_again if name != said])
         return "; ".join(filter(None, notes))
-
-
-def describe_current_again(memory_ids: Sequence[str]) -> list[str]:
-    """Return a clause for each memory that is current again."""
-    return [
-        f"memory {memory_id} is current again, since nothing corrects it any more"
-        for memory_id in memory_ids
-    ]
 
 
 def _describe_expiry(memory: Memory, now: datetime) -> str:

@@ -309,7 +309,11 @@ class Records:
     ) -> tuple[Any, list[Finding]]:
         mark = store.damaged.mark()
         run = functools.partial(getattr(store, request.method), **request.arguments)
-        changes = _changes(request)
+        changes: list[Change] = []
+        if request.method in _CHANGES:
+            [given] = request.arguments.values()
+            # Invalid namespaces have no scratchpads.
+            changes = [change for change in given if _is_valid(ref_of(change).namespace)]
         if request.method == "remove":
             self._update_scratchpads(changes)
         value = run() if transaction is None else transaction.do(run)
@@ -408,16 +412,6 @@ class Records:
                 transaction.ended.wait()
         for store in self._stores.values():
             store.close()
-
-
-def _changes(request: _StoreRequest) -> list[Change]:
-    """Return the changes in a request, except those in invalid namespaces, which have no
-    scratchpads.
-    """
-    if request.method not in _CHANGES:
-        return []
-    [changes] = request.arguments.values()
-    return [change for change in changes if _is_valid(ref_of(change).namespace)]
 
 
 def _is_valid(namespace: str) -> bool:
