@@ -552,6 +552,21 @@ def test_links_to_memories_that_were_not_imported_have_no_effect(
         assert linked == chain
 
 
+def test_a_link_has_no_effect_even_if_a_later_line_stops_the_import(
+    memories: Memories, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importing, "PAGE", 1)
+    older, _ = [memories.create(f"The API listens on port {n}.").id for n in (8080, 9090)]
+    lines: list[str] = []
+    one = matching(f"id = {older}", "memories", 24)
+    export(memories._store, lines.append, namespaces=None, select=one, progress=lambda *_: None)
+    store = opened()
+    with pytest.raises(InvalidInput, match="line 4 is not JSON"):
+        import_lines(store, [*lines[:2], line_of(), "{"])
+    [record] = store.scan(live("shared"), limit=9)
+    assert "corrected_by" not in record.fields
+
+
 def test_a_repeated_line_is_stored_once(opened: Open) -> None:
     result = import_lines(
         opened(),

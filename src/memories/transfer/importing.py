@@ -203,14 +203,16 @@ def import_(
     if not intake.accepted:
         records = map(without_acceptance, records)
     with add_count_to_errors(lambda: importer.result.imported, "imported"):
-        for batch in _batches(records, is_foreign=intake.foreign is not None):
-            lines_to_store = batch
-            if intake.foreign is not None:
-                statements = [line for line in batch if not is_proposal(line.record)]
-                importer.result.proposals += len(batch) - len(statements)
-                lines_to_store = hold_for_review(statements, intake.foreign)
-            importer.store_batch(list(redact(lines_to_store, intake.redactor)))
-        importer.settle_links()
+        try:
+            for batch in _batches(records, is_foreign=intake.foreign is not None):
+                lines_to_store = batch
+                if intake.foreign is not None:
+                    statements = [line for line in batch if not is_proposal(line.record)]
+                    importer.result.proposals += len(batch) - len(statements)
+                    lines_to_store = hold_for_review(statements, intake.foreign)
+                importer.store_batch(list(redact(lines_to_store, intake.redactor)))
+        finally:  # an invalid line leaves the batches before it stored
+            importer.settle_links()
     return importer.result
 
 
