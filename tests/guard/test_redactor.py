@@ -145,11 +145,30 @@ def test_what_stands_around_a_secret_stays() -> None:
 
 def test_base64_is_not_a_token_because_a_part_of_it_looks_like_one() -> None:
     rng = random.Random(5)
-    blobs = [base64.urlsafe_b64encode(rng.randbytes(600)).decode().rstrip("=") for _ in range(400)]
+    sizes = [600] * 400 + [3_000] * 80
+    blobs = [base64.urlsafe_b64encode(rng.randbytes(n)).decode().rstrip("=") for n in sizes]
     assert [blob for blob in blobs if "token" in redact(blob).kinds] == []
     part = corpus.text(rng, 30)
     assert redact(f"x Yh7-acme_{part}").kinds == ()
     assert redact(f"the token acme_{part}-prod.").text == "the token [redacted:token]."
+
+
+@pytest.mark.parametrize(
+    ("before", "kept"),
+    [
+        ("curl -uacme_live_", "curl -"),
+        ("mycli -kacme_", "mycli -"),
+        ("mycli -Pacme_", "mycli -P"),
+        ("mycli --acme_", "mycli --"),
+        ("--acme_", "--"),
+        ("Bearer-acme_", "Bearer-"),
+        ("sent as X-acme_", "sent as X-"),
+        ("sent as X-API-Key-acme_", "sent as X-API-Key-"),
+    ],
+)
+def test_a_token_after_a_hyphen_is_redacted(before: str, kept: str) -> None:
+    part = corpus.text(random.Random(5), 36)
+    assert redact(f"{before}{part}: done").text == f"{kept}[redacted:token]: done"
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ _NEXT_PARAMETER = (
 )
 _ID_PREFIX = (
     r"(?:^|[^A-Za-z0-9_+/-]|\\[nrt]|[0-9;]m)"
+    r"(?:-{1,2}[A-Z]?|(?:[A-Z]{1,9}[a-z]{0,15}-){1,3})?"  # an option, or words such as `Bearer-`
     r"((?:[a-z][a-z0-9]{1,15})(?:[_-][a-z0-9]{1,12}){0,3}[_-])$"
 )
 # Prefixes of ids that look like tokens but are public.
@@ -168,7 +169,7 @@ def locate_unknown_token(match: Match[str]) -> Span | None:
     same form, or a part of longer base64.
     """
     start = match.start("s")
-    prefix = re.search(_ID_PREFIX, match.string[max(0, start - 60) : start])
+    prefix = re.search(_ID_PREFIX, match.string[max(0, start - 140) : start])
     if prefix is None:
         return None
     for is_of_class in (str.isdigit, str.isupper, str.islower):
