@@ -245,6 +245,23 @@ def test_a_hook_keeps_the_variables_that_the_user_added(
     assert not file.exists() or not commands_of(file)
 
 
+def test_several_hooks_of_an_event_become_one_with_the_variables_of_one(
+    memory: Command, user: Path
+) -> None:
+    memory("connect", "claude-code")
+    file = load_hosts()["claude-code"].user_files(Where(user, {}, "linux")).hooks
+    assert file is not None
+    plain = commands_of(file)
+    changed = json.loads(file.read_text())
+    groups = changed["hooks"]["SessionStart"]
+    for matcher in ("startup", "resume"):
+        hook = {"type": "command", "command": f"A=1 {PROGRAM} hook session-start --seconds 3"}
+        groups.append({"matcher": matcher, "hooks": [hook]})
+    file.write_text(json.dumps(changed))
+    memory("connect", "claude-code")
+    assert commands_of(file) == plain | {"SessionStart": [f"A=1 {plain['SessionStart'][0]}"]}
+
+
 @pytest.mark.parametrize("host", load_hosts())
 def test_later_changes_of_another_program_are_kept(host: str, memory: Command, user: Path) -> None:
     """From a file that another program has changed, only our entries are removed, even without the
@@ -733,6 +750,15 @@ def test_a_folder_named_memories_in_a_project_is_not_run(
     assert not is_hook(["python", "-m", "other", "hook", "stop"])
     assert not is_hook(words_of("A=1 other memoriae hook stop"))
     assert not is_hook(["env", "A=1"])
+
+
+@pytest.mark.parametrize("folder", ["/Users/Ann Lee", "/Users/O'Hara"])
+def test_the_value_of_a_variable_does_not_change_where_a_word_ends(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", folder)
+    words = words_of("MEMORY_HOME=$HOME/m memoriae hook stop")
+    assert words == ["env", f"MEMORY_HOME={folder}/m", "memoriae", "hook", "stop"]
 
 
 def test_a_temporary_program_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

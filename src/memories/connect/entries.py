@@ -161,12 +161,14 @@ def put_hooks(document: Document, host: Host, commands: Mapping[str, str], name:
         InvalidInput: The file has an unexpected structure.
     """
     present: set[str] = set()
-    commands = dict(commands)
-    for path, command in list(find_hooks(document, host)):
+    hooks = list(find_hooks(document, host))
+    variables: dict[str, str] = {}
+    for path, command in hooks:
         event = str(path[1])
-        variables = variables_of(command)
-        if event in commands and variables and event not in present:
-            commands[event] = variables + commands[event]
+        variables[event] = variables.get(event) or variables_of(command)
+    commands = {event: variables.get(event, "") + command for event, command in commands.items()}
+    for path, command in hooks:
+        event = str(path[1])
         if commands.get(event) == command and event not in present:
             present.add(event)
         else:
