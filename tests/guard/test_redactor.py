@@ -179,6 +179,19 @@ def test_the_name_of_an_algorithm_is_not_a_key(text: str) -> None:
     assert redact(text).text == text
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "password: http48213",
+        "DB_PASSWORD=ed12345-hunter2",
+        "secret: es20481-abc",
+        "password: utf12345",
+    ],
+)
+def test_a_password_that_begins_like_the_name_of_an_algorithm_is_redacted(text: str) -> None:
+    assert redact(text).text.endswith(("[redacted:password]", "[redacted:secret]"))
+
+
 DISGUISES = {
     "zero width": lambda secret: secret[:9] + "\u200b" + secret[9:],
     "variation selector": lambda secret: secret[:9] + "\ufe0f" + secret[9:],

@@ -33,7 +33,8 @@ FORMAT = r"""(?ix) v?\d++(?:\.\d++){1,3}[\w.+-]*
     | jks|conf|cfg|ini|xml|sql|com|org|net|io|dev|app) | [\w.+-]+@[\w-]+\.[\w.-]+
     | (?:sha|md|utf|aes|rs|hs|es|ps|base|int|uint|float|ed|x|http|oauth|argon|bcrypt|pbkdf|blake
     |bytes|char|varchar|ipv|kerberos|krb|ntlmv|pkcs|python)
-    [-_]?\d{1,5}(?:[-_./][a-z0-9]{1,12}){0,4} | argon2i?d?
+    [-_]?\d{1,4}(?:[-_./][a-z0-9]{1,12}){0,4} | argon2i?d?
+    | (?:ed|x)[-_]?25519(?:[-_./][a-z0-9]{1,12}){0,4}
     | (?:field|step|level|page|section|chapter|line|part|phase|input|param|arg|option|value|user
     |server|host|node|site|staging|vault|file|form|group|table|row|column|slot|tier|type|mode
     |ticket|issue|item|entry|note)[-_]?\d{1,3}(?:-[a-z]+)?
