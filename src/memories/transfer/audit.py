@@ -374,7 +374,7 @@ class _ChainCheck:
                 self._unlogged += 1
                 self.report(
                     f"{collection} {group} ({position}) is not in the log: entries were removed, "
-                    "or another program wrote that record"
+                    "or another program or an older version wrote that record"
                 )
 
     def _forks(self) -> tuple[int, ...]:
