@@ -186,6 +186,9 @@ def test_texts_of_any_length_can_be_checked() -> None:
         for length in (1, 1_000, 10_000):
             assert isinstance(find_marks((piece * length)[:length]), tuple)
     assert isinstance(find_marks("ignore " * 15_000), tuple)
+    for run in ("*", "`", "*`", "``*", "<b>", "</b>", "<!---->", "<!-- x -->", "<b>*<!-- x -->"):
+        for end in (" b", "\n", "<", "<!--", "b"):
+            assert find_marks(f"a{run * (100_000 // len(run))}{end}") == ()
 
 
 def test_two_words_with_digits_for_letters_are_a_disguise_but_one_is_not() -> None:

@@ -31,7 +31,7 @@ _PUNCTUATION = {
 }
 _EMPHASIS = {ord(sign): " " for sign in "*`"}
 # Markup in the middle of a word.
-_INNER = r"(?<=\w)(?:[*`]{1,3}|<!--[^<>]{0,80}-->|</?[a-z]{1,10}>)+(?=\w)"
+_INNER = r"(?<=\w)(?:[*`]|<!--[^<>]{0,80}-->|</?[a-z]{1,10}>)+(?=\w)"
 # Ranges of marks that are drawn on another letter.
 _ACCENTS = "\u0300\u036f \u0483\u0489 \u1ab0\u1aff \u1dc0\u1dff \u20d0\u20ff \ufe20\ufe2f".split()
 # Maps letters of other scripts to the Latin letters that they look like. A folded text has no
