@@ -81,6 +81,19 @@ def test_exports_backups_and_copies_have_the_latest_read_counts(
     assert [copy["access_count"] for copy in copies] == [2, 3]
 
 
+@pytest.mark.cold
+@pytest.mark.parametrize("arguments", [("export",), ("import", "-", "--dry-run")])
+def test_a_count_of_reads_begins_no_store(
+    memory: Command, home: Path, arguments: tuple[str, ...]
+) -> None:
+    memory("get", memory("create", "The office closes at six").json["id"])
+    assert list(home.glob("accesses-*.jsonl"))
+    for part in (*home.glob("memories.db*"), *home.glob("*/scratchpad.yaml")):
+        part.unlink()
+    memory(*arguments)
+    assert not list(home.glob("memories.db"))
+
+
 @pytest.mark.usefixtures("filled")
 def test_export_reveals_other_namespaces_only_if_all_are_requested(memory: Command) -> None:
     for options in ([], ["-n", "ann"], ["-n", "nobody"], ["--vectors"]):

@@ -179,6 +179,23 @@ def test_a_one_sided_link_does_not_change_the_other_memory(memories: Memories, s
     assert links_by_id(memories) == before
 
 
+@pytest.mark.parametrize("expired", [False, True])
+def test_memories_that_correct_each_other_can_be_deleted_together(
+    memories: Memories, expired: bool
+) -> None:
+    """Only other programs write such links."""
+    ids = [create(memories, text) for text in (OLD, NEW)]
+    for memory_id, other in (ids, reversed(ids)):
+        where = Filter(Collection.MEMORY, ("shared",), group=memory_id)
+        [record] = memories._store.scan(where, limit=1)
+        fields: dict[str, Any] = {"corrects": other, "corrected_by": other, "corrected_at": 0}
+        if expired:
+            fields |= {"valid_until": 1, "corrected_until": 1}
+        memories._store.patch([Patch(record.ref, None, None, fields)])
+    memories.delete_where(f"id = {ids[0]} or id = {ids[1]}")
+    assert memories.list(limit=5).memories == ()
+
+
 @pytest.mark.parametrize("end", ["delete", "forget", "update", "move"])
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_link_ends_when_either_memory_ends(memories: Memories, end: str, which: int) -> None:

@@ -62,13 +62,11 @@ namespace_settings = with_settings(
 def open_store(
     url: str, embedder: "Embedder | None", config: "Config"
 ) -> "contextlib.closing[Store]":
-    """Open a store, count the reads that aren't counted yet, and watch it for damaged records."""
+    """Open a store, and watch it for damaged records."""
     from memories import stores
-    from memories.write.accesses import Accesses
 
     store = stores.open_store(url, embedder.space if embedder else None, config)
     watch(store.damaged)
-    Accesses(config.home, url).flush(store)
     return contextlib.closing(store)
 
 
@@ -142,6 +140,7 @@ def export(
     """
     from memories.transfer.export import check_target, matching
     from memories.transfer.export import export as run
+    from memories.write.accesses import Accesses
 
     if folder is not None:
         if file or vectors or scope not in (None, "memories"):
@@ -157,6 +156,7 @@ def export(
 
     def write(stream: IO[bytes]) -> int:
         with open_store(config.store, None, config) as store, ProgressBar() as bar:
+            Accesses(config.home, config.store).flush(store)
             return run(
                 store,
                 lambda line: stream.write(line.encode()),
@@ -394,6 +394,7 @@ def _repartition(config: "Config", partitions: int) -> None:
 def _copy_store(config: "Config", target: str) -> None:
     from memories.embedders import open_embedder, own_embedder
     from memories.transfer.migrate import migrate as run
+    from memories.write.accesses import Accesses
 
     if absolute_url(target) == absolute_url(config.store):
         raise InvalidInput("the target is the same store as the source; name a different store")
@@ -404,6 +405,7 @@ def _copy_store(config: "Config", target: str) -> None:
         open_store(target, embedder, config) as copy,
         ProgressBar() as bar,
     ):
+        Accesses(config.home, config.store).flush(source)
         embedder = own_embedder(source, embedder, config)
         if embedder is not None:
             copy.use_space(embedder.space)

@@ -135,11 +135,14 @@ def _find_newer_except(
     store: Store, record: Record, leaving: Mapping[str, Record]
 ) -> Record | None:
     """Return the first memory after a memory in its chain that isn't leaving the chain."""
-    newer = leaving.get(record.fields.get("corrected_by", ""))
-    while newer is not None:
-        record = newer
+    seen: set[str] = set()  # other programs can write chains that are circles
+    while record.ref.group not in seen:
+        seen.add(record.ref.group)
         newer = leaving.get(record.fields.get("corrected_by", ""))
-    return _find_newer_neighbour(store, record)
+        if newer is None:
+            return _find_newer_neighbour(store, record)
+        record = newer
+    return None
 
 
 def _close_chain(
@@ -206,6 +209,7 @@ def find_current_again(store: Store, before: Iterable[Record], now: datetime) ->
         now: The time of the change.
     """
     current_again: set[str] = set()
+    seen: set[tuple[str, str]] = set()
     # The ids of memories that were corrected before the change.
     corrected: list[tuple[str, str]] = []
     for record in before:
@@ -215,8 +219,11 @@ def find_current_again(store: Store, before: Iterable[Record], now: datetime) ->
             corrected += [(record.ref.namespace, memory_id) for memory_id in ids]
     while corrected:
         namespace, memory_id = corrected.pop()
+        if (namespace, memory_id) in seen:
+            continue
+        seen.add((namespace, memory_id))
         current = _find_current_version(store, namespace, memory_id)
-        if current is None or memory_id in current_again or is_corrected(current, now):
+        if current is None or is_corrected(current, now):
             continue
         if has_expired(current, now):  # no longer corrects others
             corrected += [(namespace, older_id) for older_id in current.names("corrects")]

@@ -166,6 +166,8 @@ class SQLiteStore:
 
     def touch(self, refs: Sequence[Ref], batch: str = "") -> bool:
         """See `Store.touch`."""
+        if not self._file.path.exists():
+            return False  # a count of reads doesn't begin a store
         try:
             with self._file.write(wait_seconds=0, durable=False) as db:
                 before = db.total_changes()
