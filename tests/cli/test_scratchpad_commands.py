@@ -123,14 +123,14 @@ def test_any_command_applies_an_edit_of_the_scratchpad(
 def test_edit_opens_an_editor(
     terminal: Command, stored: Callable[..., str], memory: Command, tmp_path: Path
 ) -> None:
-    stored("The user prefers tabs", "-n", "bob")
+    memory_id = stored("The user prefers tabs", "-n", "bob")
     script = tmp_path / "editor.sh"
     script.write_text("#!/bin/sh\nsed -i 's/prefers tabs/prefers spaces/' \"$1\"\n")
     script.chmod(0o700)
     environment = {"EDITOR": str(script), "VISUAL": "", "EMBEDDER": "fake"}
     answer = terminal("scratchpad", "edit", "-n", "bob", env=environment)
     assert answer.code == 0
-    assert "has version 2" in answer.out
+    assert f"scratchpad: memory {memory_id} now has version 2" in " ".join(answer.out.split())
     assert memory("list", "-n", "bob").json["results"][0]["content"] == "The user prefers spaces"
     script.write_text("#!/bin/sh\necho 'memories: [}' > \"$1\"\n")
     answer = terminal("scratchpad", "edit", "-n", "bob", env=environment)

@@ -61,8 +61,9 @@ def test_an_edit_that_ends_a_correction_names_the_memory_that_is_current_again(
         line = "- content: Deploys happen on Tuesdays\n  key: api/port"
         edit(bob, "memories:\n", f"memories:\n{line}\n")
     outcome, sentence = bob.apply_edits()
-    assert outcome in (f"{newer.id} has version 2", f"{newer.id} was stored")
-    assert sentence == f"memory {older} is current again"
+    outcomes = [f"memory {newer.id} {verb}" for verb in ("now has version 2", "was stored")]
+    assert outcome in [f"scratchpad: {each}" for each in outcomes]
+    assert sentence == f"scratchpad: memory {older} is current again"
     assert bob.get(older).corrected_by is None
 
 
@@ -74,7 +75,10 @@ def test_an_added_line_becomes_a_memory(bob: Memories, line: str) -> None:
     [added] = [
         memory for memory in bob.list().memories if memory.version == 1 and "new" in memory.content
     ]
-    assert (added.content, outcome) == ("A new fact", f"{added.id} was stored")
+    assert (added.content, outcome) == (
+        "A new fact",
+        f"scratchpad: memory {added.id} was stored",
+    )
     assert added.origin is not None
     assert added.origin.trust == "agent"
     assert set(contents(bob)) == {"A new fact", "The user prefers tabs"}

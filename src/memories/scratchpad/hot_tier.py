@@ -38,7 +38,7 @@ class Scratchpad(NamedTuple):
         waiting: The number of memories that await review.
         file: The path of the file; None if no file mirrors the store.
         notes: Problems with the file and with the user's edits to it, one sentence each.
-        taken: The edits that were applied, each as part of a sentence.
+        taken: The edits that were applied, one sentence each.
     """
 
     entries: tuple[Entry, ...]

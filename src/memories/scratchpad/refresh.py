@@ -102,7 +102,7 @@ class Edits(NamedTuple):
 
     Attributes:
         pad: The content of the file, including the edits; None if there is no readable file.
-        taken: The edits that were applied, each as part of a sentence.
+        taken: The edits that were applied, one sentence each.
         left_out: Ids of the entries that were removed.
         notes: If edits were refused, a sentence that says why and where they are kept.
     """
@@ -140,6 +140,7 @@ def take_over(text: str | None, place: Place, writer: "Writer") -> Edits:
             refused.append(entry)
             reasons.append(f"{entry.id[:64] or 'a new entry'} was not saved: {exc}")
     left_out = _unpin_removed(pad, writer, taken, reasons)
+    taken = [f"scratchpad: {outcome}" for outcome in taken]  # shown by commands for other things
     return Edits(pad, taken, left_out, _describe_refused(place, refused, reasons))
 
 
@@ -152,7 +153,7 @@ def _unpin_removed(pad: Pad, writer: "Writer", taken: list[str], reasons: list[s
             continue
         try:
             if _unpin(memory_id, writer):
-                taken.append(f"{memory_id} is unpinned")
+                taken.append(f"memory {memory_id} is unpinned")
             removed.append(memory_id)
         except NotFound:  # the memory was deleted in the meantime
             continue
@@ -195,11 +196,11 @@ def _take_over_entry(entry: Entry, writer: "Writer") -> list[str]:
             )
         update = change.Update(entry.content, Draft(""), (), writer.redactor)
         new = change.update(writer.lookup, writer.embedder, entry.id, update, writer.now)
-        taken.append(f"{entry.id} has version {new.ref.position}")
+        taken.append(f"memory {entry.id} now has version {new.ref.position}")
         taken += describe_current_again(writer.to_memory(new).current_again)
     if entry.pinned != change.is_pinned(latest):
         change.pin(writer.lookup, writer.embedder, entry.id, writer.now, pinned=entry.pinned)
-        taken.append(f"{entry.id} is {'pinned' if entry.pinned else 'unpinned'}")
+        taken.append(f"memory {entry.id} is {'pinned' if entry.pinned else 'unpinned'}")
     return taken
 
 
@@ -227,7 +228,7 @@ def _create(entry: Entry, writer: "Writer") -> list[str]:
     assert created.memory is not None  # only a duplicate is refused, and `force` accepts it
     if entry.pinned:
         change.pin(writer.lookup, writer.embedder, created.memory.id, writer.now, pinned=True)
-    outcome = f"{created.memory.id} {'was' if created.stored else 'is already'} stored"
+    outcome = f"memory {created.memory.id} {'was' if created.stored else 'is already'} stored"
     return [outcome, *describe_current_again(created.current_again)]
 
 
