@@ -102,7 +102,7 @@ def parse_length(text: str) -> timedelta | None:
     if match is None:
         return None
     count, unit = match.groups()
-    if len(unit) > 3:
+    if len(unit) > 1:
         unit = unit.lower()  # but `3M` may mean months
     length = _UNITS.get(unit)
     if length is None:
