@@ -93,6 +93,9 @@ _REPORTED = (
     r"\b(?:tell|tells|telling|told|ask|asks|asking|asked|instruct\w*|trick\w*|cause\w*|convinc\w*"
     r"|attempt\w*|order\w*|such as|says?|saying|said|reads?|containing|contains?|called|phrase)\b"
     r"[^.!?]{0,48}$"
+    r"|\b(?:attack|exploit|inject|jailbreak)\w* (?:[^.!?:;,]{0,20} )?"
+    r"(?:gets?|makes?|tr(?:y|ies)|wants?) (?:to (?:get|make) )?(?:(?:an?|its|the|your) )?"
+    r"(?:agent|assistant|llm|model)s?\b[^.!?:;,]{0,24}$"
 )
 
 
