@@ -1208,6 +1208,7 @@ def test_prompts_recall_and_remember(
         ("recall", {"topic": ""}, "query is empty"),
         ("recall", {}, "recall needs topic"),
         ("recall", {"topic": "x", "limit": "9"}, 'recall has no argument "limit"; it has topic'),
+        ("recall", {"limit": "9", "about": "x", "n": "1"}, 'recall has no argument "limit"'),
         ("recal", {}, 'there is no prompt "recal"; there are recall, remember'),
     ):
         fault = agent.protocol_error(

@@ -129,17 +129,17 @@ class OurServer(MCPServer):
     ) -> Any:
         """Return a prompt; see `MCPServer.get_prompt`."""
         prompts = {prompt.name: prompt.arguments or [] for prompt in await self.list_prompts()}
-        problem = ""
         if name not in prompts:
             problem = f'there is no prompt "{shown(name)}"; there are {", ".join(prompts)}'
-        given, known = {*(arguments or ())}, {each.name: each for each in prompts.get(name, ())}
-        for argument in given ^ known.keys():
-            if argument not in known and not problem:
-                problem = f'{name} has no argument "{shown(argument)}"; it has {", ".join(known)}'
-            elif argument in known and known[argument].required:
-                problem = f"{name} needs {argument}"
-        if problem:
             raise MCPError(INVALID_PARAMS, problem)
+        given, known = arguments or {}, {each.name: each for each in prompts[name]}
+        for argument in given:
+            if argument not in known:
+                problem = f'{name} has no argument "{shown(argument)}"; it has {", ".join(known)}'
+                raise MCPError(INVALID_PARAMS, problem)
+        for argument, declared in known.items():
+            if declared.required and argument not in given:
+                raise MCPError(INVALID_PARAMS, f"{name} needs {argument}")
         return await super().get_prompt(name, arguments, context)
 
 
