@@ -469,6 +469,25 @@ def test_a_url_with_a_password_is_described_and_not_shown(folder: Path) -> None:
     assert _setting(copy, sentence) == f"export MEMORY_STORE={copy}"
 
 
+@pytest.mark.usefixtures("filled")
+def test_migrate_does_not_show_the_password_of_a_store_that_it_can_not_reach(
+    memory: Command, folder: Path
+) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"  # nothing listens there
+        for secret in (
+            f"postgresql://ann:s3cret@{address}/memories?connect_timeout=2",
+            f"postgresql://ann@{address}/memories?connect_timeout=2&password=s3cret",
+        ):
+            there = memory("migrate", "--to", secret)
+            back = memory("migrate", "--store", secret, "--to", url(folder, "copy"))
+            for answer in (there, back):
+                assert answer.code == 1
+                assert address in answer.error
+                assert "s3cret" not in answer.out + answer.err
+
+
 def test_an_unreadable_line_stops_every_transfer(
     memory: Command, folder: Path, monkeypatch: Any
 ) -> None:
