@@ -23,7 +23,7 @@ from memories.embedders.protocol import Embedder
 from memories.errors import InvalidInput, RequestError, StoreDamaged, StoreError
 from memories.guard.validate import KEEP_RULE, amount
 from memories.settings import Config
-from memories.stores import Store, open_store
+from memories.stores import Store, claims, open_store
 from memories.transfer.export import export
 from memories.transfer.importing import check, import_, log_import
 from memories.transfer.intake import Intake
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 _ENDINGS = {"sqlite": ".db", "export": ".jsonl"}
 _SIDE_FILES = ("", "-wal", "-shm", "-journal", ".db", ".db-wal", ".db-shm", ".db.lock")
-_PART = re.compile(r"(?:-wal|-shm|-journal|\.lock)$")  # after the name of a store's file
+# After the name of a store's file. The server's requests are in a SQLite file of their own.
+_PART = re.compile(rf"(?:(?:{claims.FILE_SUFFIX})?(?:-wal|-shm|-journal)?|\.lock)$")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _MAX_HEADER = 65_536
 _PIECE = 1_048_576
@@ -222,9 +223,8 @@ def _refuse_other_file(file: Path, store: str) -> None:
     """
     if not os.path.lexists(file):
         return
-    is_store = os.path.lexists(f"{file}.lock")
     mark = None
-    if not is_store and file.is_file() and not file.is_symlink():
+    if not _is_store_part(file) and file.is_file() and not file.is_symlink():
         mark = read_mark(file)
     if mark is None:
         raise RequestError(
@@ -234,6 +234,14 @@ def _refuse_other_file(file: Path, store: str) -> None:
         raise RequestError(
             f"{file} is a backup of another store; nothing was written; name another file"
         )
+
+
+def _is_store_part(file: Path) -> bool:
+    """Return whether a file is a part of a store. Closing a part of an open store would drop this
+    process's locks on that part.
+    """
+    store = _PART.sub("", str(file), count=1)
+    return os.path.lexists(f"{store}.lock") or os.path.lexists(f"{file}.lock")
 
 
 def read_mark(file: Path) -> "Mark | None":
@@ -273,9 +281,7 @@ def backups_of(config: Config) -> tuple[str, ...]:
     backups: dict[str, None] = {}
     for folder in folders:
         for file in sorted(folder.glob("*")):
-            # Closing a part of an open store would drop this process's locks on that part.
-            is_store = os.path.lexists(_PART.sub("", str(file)) + ".lock")
-            mark = read_mark(file) if file.is_file() and not is_store else None
+            mark = read_mark(file) if file.is_file() and not _is_store_part(file) else None
             if mark is not None and mark.store == store:
                 backups[str(file)] = None
     return tuple(backups)
