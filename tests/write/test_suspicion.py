@@ -130,6 +130,17 @@ def test_signs_within_words_disguise_no_order(text: str) -> None:
     assert {"override", "exfiltration"} & set(find_marks(text))
 
 
+def test_ascii_texts_are_searched_for_invisible_signs_only_if_they_have_any(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searched: list[str] = []
+    monkeypatch.setattr(suspicion, "_is_hidden", lambda sign: bool(searched.append(sign)))
+    assert find_marks("Deploys happen on Tuesdays;\r\n\task Ben.\f\v") == ()
+    assert searched == []
+    assert find_marks("Deploys\x07") == ()
+    assert "\x07" in searched
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -226,13 +226,19 @@ def _fold(text: str) -> _Folded:
     """Return a text in lower case, with one space between words, without accents or invisible
     characters.
     """
-    text = unicodedata.normalize("NFKD", text)
-    table: dict[int, str | None] = {ord("’"): "'"}
-    for sign in set(text):
-        if _is_hidden(sign) or any(ends[0] <= sign <= ends[1] for ends in _ACCENTS):
-            table[ord(sign)] = None
-    text = unicodedata.normalize("NFC", text.translate(table))
+    if not _is_plain(text):
+        text = unicodedata.normalize("NFKD", text)
+        table: dict[int, str | None] = {ord("’"): "'"}
+        for sign in set(text):
+            if _is_hidden(sign) or any(ends[0] <= sign <= ends[1] for ends in _ACCENTS):
+                table[ord(sign)] = None
+        text = unicodedata.normalize("NFC", text.translate(table))
     return _with_words(" ".join(text.casefold().translate(_EMPHASIS).split()))
+
+
+def _is_plain(text: str) -> bool:
+    """Return whether a text is ASCII without control characters: it can't hide anything."""
+    return text.isascii() and "".join(text.split()).isprintable()
 
 
 def _is_hidden(sign: str) -> bool:
@@ -323,9 +329,10 @@ def _reveal(plain: str, folded: _Folded) -> Iterator[str]:
 
 def _unmask(plain: str) -> Iterator[str]:
     """Yield a text with spaces for invisible characters, and without markup in words, if any."""
-    hidden = {ord(sign): " " for sign in filter(_is_hidden, set(plain))}
-    if hidden:
-        yield plain.translate(hidden)
+    if not _is_plain(plain):
+        hidden = {ord(sign): " " for sign in filter(_is_hidden, set(plain))}
+        if hidden:
+            yield plain.translate(hidden)
     if _contains(plain, "*`<"):
         joined = _compile(_INNER, re.I).sub("", plain)
         if joined != plain:
