@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from memories import Memories, TurnDraft
+from memories import Draft, Memories, TurnDraft
 from memories.guard.origin import Place
 from memories.models import Memory
 from memories.stores.records import Collection, Record, Ref
@@ -144,6 +144,7 @@ def test_the_last_copy_of_a_text_is_not_deleted(
         ({}, {"anchors": ["compose.yml"]}),
         ({"valid_until": "2026-05-02"}, {}),
         ({"valid_until": "2026-06-02"}, {}),
+        ({"source": "a"}, {"source": "b"}),
     ],
 )
 def test_a_copy_that_adds_something_is_not_proposed_for_deletion(
@@ -156,6 +157,16 @@ def test_a_copy_that_adds_something_is_not_proposed_for_deletion(
     now[0] += timedelta(days=3)
     create(memories, "Deploys happen on Tuesdays", **newer)
     assert "same" not in kinds(memories)
+
+
+@pytest.mark.parametrize(("data", "is_proposed"), [('{"a":2}', True), ('{"a":3}', False)])
+def test_a_copy_with_other_data_is_not_proposed_for_deletion(
+    memories: Memories, now: list[datetime], data: str, *, is_proposed: bool
+) -> None:
+    memories.create_many([Draft("Deploys happen on Tuesdays", data='{"a":2}')])
+    now[0] += timedelta(days=3)
+    memories.create_many([Draft("Deploys happen on Tuesdays", data=data)], force=True)
+    assert ("same" in kinds(memories)) == is_proposed
 
 
 @pytest.mark.parametrize("change", ["pin", "correct"])

@@ -408,6 +408,8 @@ def _adds_nothing(writer: Writer, record: Record, older: Record) -> bool:
     return not (
         differences.name_new()
         or differences.other_tags
+        or "source" in differences.other_fields
+        or record.fields.get("data") not in (None, older.fields.get("data"))
         or record.fields.get("valid_until") != older.fields.get("valid_until")
         or versions.is_corrected(older, writer.now)
         or any(rank > older_rank for rank, older_rank in zip(*ranks, strict=True))
