@@ -175,6 +175,18 @@ def test_an_unsupported_method_gets_405_with_the_supported_ones(config: Config) 
     ]
 
 
+def test_urls_stay_whole_if_the_home_folder_is_the_root(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "home", lambda: Path("/"))
+    bob = access.Principal("t1", "bob", {"bob": "rw"})
+    without_folders = access.Access(config, 8765, None).without_folders
+    assert without_folders(bob, "no answer from http://db.example/x") == (
+        "no answer from http://db.example/x"
+    )
+    assert without_folders(bob, f"no space for {config.home}/m.db") == "no space for m.db"
+
+
 def test_only_managers_of_the_store_see_the_folders_of_its_files(
     owner: TestClient, token: Token, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -134,8 +134,8 @@ class Access:
         self._flushed = time.monotonic()
         self._buckets: dict[str, tuple[float, float]] = {}
         store = local_path(config.store) or config.home
-        folders = {str(folder) for folder in (config.home, store.parent, Path.home())}
-        self._folders = sorted(folders, key=len, reverse=True)
+        folders = set(map(str, (config.home, store.parent, Path.home())))
+        self._folders = sorted(folders - {"/"}, key=len, reverse=True)
 
     @property
     def is_quick(self) -> bool:
