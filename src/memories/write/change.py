@@ -73,7 +73,8 @@ def update(
         latest = before = lookup.find_current(memory_id)
         if change.if_version not in (None, latest.ref.position):
             raise Conflict(
-                f"Memory has version {latest.ref.position}, not {change.if_version}; read it again"
+                f"Memory has changed: it has version {latest.ref.position}, not"
+                f" {change.if_version}; read it again"
             )
         if change.not_corrects is not None:
             latest = _remove_link(lookup, latest, change.not_corrects)
