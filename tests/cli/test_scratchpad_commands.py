@@ -3,6 +3,7 @@ is down.
 """
 
 import json
+import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -304,6 +305,23 @@ def test_no_lost_local_store_is_replaced_by_an_empty_one(
     memory("restore", str(backup), env=environment)
     assert memory("list", "-n", "bob", env=environment).json["count"] == 1
     assert (store.exists(), pad.read_bytes()) == (True, before)
+
+
+@pytest.mark.cold
+def test_a_files_store_that_was_emptied_is_not_called_missing(
+    memory: Command, home: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "notes"
+    environment = {"MEMORY_STORE": f"files:///{folder}"}
+    memory("create", "The user prefers tabs", "-n", "bob", env=environment)
+    shutil.rmtree(folder)
+    folder.mkdir()
+    answer = memory("list", env=environment)
+    assert answer.code == 1
+    assert answer.error.startswith(
+        f"{folder} has no records, but is still mirrored by {home}/bob/scratchpad.yaml; put them "
+        "back, restore a backup (memory restore FILE), or"
+    )
 
 
 @pytest.mark.cold

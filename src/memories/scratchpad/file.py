@@ -158,10 +158,13 @@ def refuse_lost(home: Path, url: str, is_missing: Callable[[], bool]) -> None:
                 mirrors.append(str(place.file))
     # Another process may have created the store and its scratchpad in the meantime.
     if mirrors and is_missing():
-        files = ", ".join(sorted(mirrors))
+        files, path = ", ".join(sorted(mirrors)), local_path(url)
+        state, lost = "is missing, but", "it"
+        if path is not None and path.exists():
+            state, lost = "has no records, but is", "them"
         raise StoreDamaged(
-            f"{local_path(url)} is missing, but still mirrored by {files}; put it back, restore a "
-            "backup (memory restore FILE), or move each scratchpad away to start a new store"
+            f"{path} {state} still mirrored by {files}; put {lost} back, restore a backup (memory "
+            "restore FILE), or move each scratchpad away to start a new store"
         )
 
 
