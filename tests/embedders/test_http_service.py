@@ -683,7 +683,10 @@ def test_a_status_reports_vectors_of_another_length(server: Server, tmp_path: Pa
         memories.create("one")
     with Memories(store, embedder=opened(server, embedder_dimensions=32)) as memories:
         problem = describe_problem(memories.status())
-    assert "openai/tiny/1 (64 dimensions), but the embedder is openai/tiny/1 (32)" in problem
+    assert (
+        "openai/tiny/1 (64 dimensions), but the embedder is openai/tiny/1 (32 dimensions)"
+        in problem
+    )
 
 
 def test_an_answer_has_a_largest_size(server: Server) -> None:

@@ -490,8 +490,8 @@ def valid_until_option(*aliases: str) -> Decorator:
     """Return the option for the time at which a memory stops being true."""
     return option(
         "--valid-until", *aliases, "valid_until", metavar="TIME", section=_ANCHORS, group=_EVIDENCE,
-        help="When the memory stops being true. A date means the end of that day, 90d 90 days from "
-        "now, and friday the next Friday.",
+        help="When the memory stops being true. A date means the end of that day; 90d means 90 "
+        "days from now; friday means the next Friday.",
     )  # fmt: skip
 
 

@@ -427,7 +427,7 @@ def refuse_other_model(store: Store, space: Space, where: Filter) -> None:
     """Check the space of a store's vectors, for callers that have no vector to search with.
 
     Raises:
-        EmbedderMismatch: Another model made the store's vectors.
+        EmbedderMismatch: The store's vectors come from another model or have another length.
     """
     stored, used = name_spaces(store.info(where), space)
     if stored is not None and stored != used:
@@ -440,12 +440,17 @@ def name_spaces(info: StoreInfo, space: Space) -> tuple[str | None, str]:
     """
     if info.model != space.model or info.dimension in (None, space.dimension):
         return info.model, space.model
-    return f"{info.model} ({info.dimension} dimensions)", f"{space.model} ({space.dimension})"
+    return (
+        f"{info.model} ({info.dimension} dimensions)",
+        f"{space.model} ({space.dimension} dimensions)",
+    )
 
 
 def other_space(model: str, dimension: int, space: Space) -> EmbedderMismatch:
     """Return the error for a space that differs from the store's model or dimension."""
-    return other_embedder(f"{model} ({dimension} dimensions)", f"{space.model} ({space.dimension})")
+    return other_embedder(
+        f"{model} ({dimension} dimensions)", f"{space.model} ({space.dimension} dimensions)"
+    )
 
 
 def other_embedder(stored: str, used: str) -> EmbedderMismatch:
