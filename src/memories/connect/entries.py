@@ -166,7 +166,9 @@ def put_hooks(document: Document, host: Host, commands: Mapping[str, str], name:
     for path, command in hooks:
         event = str(path[1])
         variables[event] = variables.get(event) or variables_of(command)
-    commands = {event: variables.get(event, "") + command for event, command in commands.items()}
+    commands = dict(commands)
+    for event in commands:
+        commands[event] = variables.get(event, "") + commands[event]
     for path, command in hooks:
         event = str(path[1])
         if commands.get(event) == command and event not in present:

@@ -138,7 +138,7 @@ def words_of(command: object) -> list[str]:
     """
     if isinstance(command, str):
         try:
-            words = [os.path.expandvars(word) for word in shlex.split(command)]
+            words = list(map(os.path.expandvars, shlex.split(command)))
         except ValueError:
             return []
         return ["env", *words] if words and _VARIABLE.match(words[0]) else words
