@@ -266,6 +266,8 @@ def shortest(tree: Any, state: Any) -> str:
             parts.append(shortest(value[3], state))
         elif kind is op.ATOMIC_GROUP:
             parts.append(shortest(value, state))
+        elif kind is op.ASSERT and value[0] < 0:
+            parts.append(shortest(value[1], state))
         elif kind is op.BRANCH:
             parts.append(shortest(value[1][0], state))
         elif kind is op.LITERAL:

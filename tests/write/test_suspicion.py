@@ -134,7 +134,12 @@ def test_ascii_texts_are_searched_for_invisible_signs_only_if_they_have_any(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     searched: list[str] = []
-    monkeypatch.setattr(suspicion, "_is_hidden", lambda sign: bool(searched.append(sign)))
+
+    def search(sign: str) -> bool:
+        searched.append(sign)
+        return False
+
+    monkeypatch.setattr(suspicion, "_is_hidden", search)
     assert find_marks("Deploys happen on Tuesdays;\r\n\task Ben.\f\v") == ()
     assert searched == []
     assert find_marks("Deploys\x07") == ()
