@@ -237,9 +237,11 @@ def _refuse_other_file(file: Path, store: str) -> None:
 
 
 def _is_store_part(file: Path) -> bool:
-    """Return whether a file is a part of a store. Closing a part of an open store would drop this
-    process's locks on that part.
+    """Return whether a file is a part of a store, or a server's table of requests (see
+    `server.api.idempotency.file_of`). Closing such a file would drop this process's locks on it.
     """
+    if re.fullmatch(r"requests-[0-9a-f]{8}(?:-wal|-shm|-journal)?", file.name):
+        return True
     store = _PART.sub("", str(file), count=1)
     return os.path.lexists(f"{store}.lock") or os.path.lexists(f"{file}.lock")
 

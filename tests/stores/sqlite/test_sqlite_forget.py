@@ -614,17 +614,21 @@ with open(sys.argv[1], "rb+") as file:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="SQLite uses POSIX locks")
+@pytest.mark.parametrize("scheme", ["sqlite", "files"])
 def test_looking_for_backups_drops_no_lock_of_the_open_store(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_python: RunPython
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_python: RunPython, scheme: str
 ) -> None:
     """Without the lock, the next process truncates the shared memory, and this one crashes."""
     monkeypatch.setenv("MEMORY_HOME", str(tmp_path))
+    monkeypatch.setenv("MEMORY_STORE", f"{scheme}:///{tmp_path}/memories.db")
     with Memories(embedder="fake") as memories:
         memories.create("Ann's recipe for apple pie")
         other = memories.create("The harbor closes at nine")
         requests = FileClaims(file_of(load_config()))
+        parts = sorted(tmp_path.glob("*-shm"))
+        assert len(parts) == (2 if scheme == "sqlite" else 1)
         for action in (lambda: None, lambda: memories.forget(str(other.id))):
             action()
-            for file in ("memories.db-shm", "memories.db-requests-shm"):
-                assert run_python(IS_FREE, tmp_path / file).stdout == "in use\n"
+            for part in parts:
+                assert run_python(IS_FREE, part).stdout == "in use\n"
         requests.close()
