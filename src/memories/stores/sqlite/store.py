@@ -203,9 +203,7 @@ class SQLiteStore:
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """See `Store.remove`."""
         if self._file.in_write:
-            raise StoreError(
-                "permanent removal rewrites the file and can't be part of a transaction"
-            )
+            raise StoreError("a permanent removal can't be part of a transaction")
         from memories.stores.sqlite import whole_file  # noqa: F401 - loaded before erasing begins
 
         with self._file.write() as db:
