@@ -166,9 +166,9 @@ class SQLiteStore:
 
     def touch(self, refs: Sequence[Ref], batch: str = "") -> bool:
         """See `Store.touch`."""
-        if not self._file.path.exists():
-            return False  # a count of reads doesn't begin a store
         try:
+            if not self._file.path.exists():
+                return False  # a count of reads doesn't begin a store
             with self._file.write(wait_seconds=0, durable=False) as db:
                 before = db.total_changes()
                 sql = "SELECT 1 FROM meta WHERE name = 'accesses' AND value = ?"
@@ -184,7 +184,7 @@ class SQLiteStore:
             return False  # the rest can be read; writes and the status report the loss
         except StoreDamaged:
             raise
-        except StoreError:
+        except (StoreError, PermissionError):
             return False  # busy, full or read-only; a search must not fail because of a statistic
         return True
 
