@@ -255,7 +255,7 @@ def _emit_turns(
             memories.conversation(conversation, as_of=as_of)
         except NotFound as exc:
             turns_list = complete_commands("memory turns list")
-            note(f"Note: {exc} ({conversation}); run {turns_list} to see the conversations")
+            note(f"Note: {exc} ({safe(conversation)}); run {turns_list} to see the conversations")
     emit(
         conversation_shapes.turns(records),
         partial(text.turns, records),
