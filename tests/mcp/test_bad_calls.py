@@ -143,7 +143,7 @@ CALLS: list[tuple[str, str, Mapping[str, Any], str]] = [
         "31",
         "add_turns",
         {"conversation": "trip", "turns": [{"content": "a"}] * 1_001},
-        "at most 1000",
+        "send 1 to 1000 at a time",
     ),
     (
         "27",

@@ -19,7 +19,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -334,8 +334,7 @@ class Mover:
                     )
             self._copy(store, records, target)
             digest = _digest(records)
-            batches = by_count([record.ref for record in records], _BATCH)
-            if _digest(itertools.chain.from_iterable(map(target.read, batches))) != digest:
+            if _digest(_read_back(records, target)) != digest:
                 raise StoreError(f"{store} does not return the records that were copied to it")
             count = _count(target, all_namespaces)
         if count != len(records):
@@ -439,6 +438,11 @@ def _count(
 ) -> int:
     wheres = [Filter(collection, tuple(namespaces), state="any") for collection in collections]
     return sum(store.count(where) for where in wheres)
+
+
+def _read_back(records: Sequence[Record], store: Store) -> Iterator[Record]:
+    for batch in by_count(records, _BATCH):
+        yield from store.read([record.ref for record in batch])
 
 
 def _digest(records: Iterable[Record]) -> str:
