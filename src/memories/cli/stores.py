@@ -150,13 +150,7 @@ def export(
     namespaces = namespaces_of(config, all_namespaces, no_shared)
     selector: Select | None = None
     if folder is not None:
-
-        def select_memories(
-            collection: "Collection", records: "Iterator[Record]"
-        ) -> "Iterator[Record]":
-            return records if collection == "memory" else iter(())
-
-        selector = select_memories
+        selector = _select_memories
     if where is not None:
         selector = matching(where, scope or "all", config.decay_half_life_hours)
 
@@ -233,6 +227,11 @@ def _own_key() -> bytes | None:
             "--trusted, or its memories will be held for review."
         )
         return None
+
+
+def _select_memories(collection: "Collection", records: "Iterator[Record]") -> "Iterator[Record]":
+    """Yield the records of memories, and none of turns."""
+    return records if collection == "memory" else iter(())
 
 
 # --- edits in a folder of Markdown ---

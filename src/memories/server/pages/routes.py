@@ -247,17 +247,13 @@ def _environment() -> "Environment":
     environment.filters |= {
         "moment": moment,
         "ago": lambda iso: describe_age(datetime.fromisoformat(iso), datetime.now(UTC)),
-        "day": _day,
+        "day": lambda iso: f"{datetime.fromisoformat(iso):%A, %d %B %Y}".replace(" 0", " "),
         "shown": _make_visible,
         "cut": excerpt,
         "project": short_project,
     }
     environment.globals |= {"version": __version__}
     return environment
-
-
-def _day(date: str) -> str:
-    return datetime.fromisoformat(date).strftime("%A, %d %B %Y").replace(" 0", " ")
 
 
 def _make_visible(text: str) -> str:
