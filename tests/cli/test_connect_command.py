@@ -863,30 +863,6 @@ def test_a_host_whose_file_is_malformed_is_not_called_connected(
     assert any(problem in finding["what"] for finding in examined["findings"])
 
 
-def test_a_connection_of_an_earlier_version_lacks_a_hook(memory: Command, user: Path) -> None:
-    memory("connect", "codex", "--capture")
-    file = user / ".codex" / "hooks.json"
-    hooks = json.loads(file.read_text())
-    del hooks["hooks"]["SessionEnd"]
-    file.write_text(json.dumps(hooks))
-    what = "it was connected by an earlier version, which added no session-end hook"
-    [row] = json.loads(memory("connect", "--status", "codex").out)["hosts"]
-    assert (row["connected"][0]["problem"], row["next"]) == (
-        what,
-        "run: memory connect codex --capture",
-    )
-    [finding] = [
-        finding
-        for finding in json.loads(memory("doctor").out)["findings"]
-        if finding["what"].startswith("Codex")
-    ]
-    assert finding["what"] == f"Codex: {what}"
-    assert finding["remedy"] == "run: memory connect codex --capture"
-    memory("connect", "codex", "--capture")
-    [row] = memory("connect", "--status", "codex").json["hosts"]
-    assert row["connected"][0]["problem"] is None
-
-
 def test_connecting_again_names_the_options_that_it_removes(memory: Command, user: Path) -> None:
     memory("connect", "codex", "--capture", "-n", "bob")
     note = "Codex was connected with {}, which this command removes; to keep it, run: {}"

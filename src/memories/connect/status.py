@@ -27,7 +27,6 @@ from memories.hooks.hook import SECONDS as HOOK_SECONDS
 from memories.hooks.host_events import CHECK
 
 UNREADABLE = "its configuration can't be read"
-_LATER_EVENT = "session-end"  # an event that earlier versions connected only with --capture
 
 
 class FoundEntries(NamedTuple):
@@ -211,21 +210,18 @@ def _find_connection(connector: Connector, name: str, scope: str, root: str) -> 
         return Connection(name, scope, root, None, f"{UNREADABLE}: {problem}", remedy)
     if not (entries.server or entries.hooks):
         return None
-    problem = _find_missing(target.host, entries, connector.where.environment)
+    problem = _find_missing(entries, connector.where.environment)
     return Connection(name, scope, root, entries, problem)
 
 
-def _find_missing(host: Host, entries: FoundEntries, environment: Mapping[str, str]) -> str:
-    """Return a sentence about the first missing program or hook; empty if none is missing."""
+def _find_missing(entries: FoundEntries, environment: Mapping[str, str]) -> str:
+    """Return a sentence about the first missing program; empty if none is missing."""
     for words in (entries.server, *entries.hooks):
         program = program_of(words)
         if program and shutil.which(program, path=environment.get("PATH")) is None:
             if "/" in program or "\\" in program:
                 return f"{program} no longer exists"
             return f"{program} is not on PATH"
-    events = {_event(words) for words in entries.hooks}
-    if events and _LATER_EVENT in host.hooks.keys() - events:
-        return f"it was connected by an earlier version, which added no {_LATER_EVENT} hook"
     return ""
 
 
