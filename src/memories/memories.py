@@ -1183,7 +1183,7 @@ class Memories:
         return matches._replace(found=self._judge_hits(matches.found, filters))
 
     def apply_edits(self) -> tuple[str, ...]:
-        """Apply the edits made to the scratchpad's file; return what was stored, and what was not.
+        """Apply the edits made to the scratchpad's file; return the outcome of each.
 
         If nothing was edited, only the file is read. If the store is read-only, the edits are
         applied later.

@@ -96,9 +96,9 @@ def restate_each(
     Args:
         memories: Where to change them.
         selection: The memories.
-        change: Changes one.
+        change: Updates or confirms the memory with an id.
         verb: The participle for the output, such as "updated".
-        changes: The arguments of the update, if it is one.
+        changes: The arguments of `Memories.update`; None for a confirmation.
     """
     given = changes or {}
 

@@ -61,7 +61,7 @@ class _Context(NamedTuple):
 
     Attributes:
         today: The day from which relative dates are counted.
-        years: The years that a date without a year may mean.
+        years: The possible years of a date without a year.
         is_ahead: Whether "friday" is the next one, and "this week" lasts until Sunday.
     """
 

@@ -104,7 +104,7 @@ class Edits(NamedTuple):
         pad: The content of the file, including the edits; None if there is no readable file.
         taken: The edits that were applied, one sentence each.
         left_out: Ids of the entries that were removed.
-        notes: If edits were refused, a sentence that says why and where they are kept.
+        notes: If edits were refused, a sentence with the reason and the file that keeps them.
     """
 
     pad: Pad | None

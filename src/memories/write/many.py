@@ -115,9 +115,7 @@ class Tally:
         self._counts[action] = self._counts.get(action, 0) + number
 
     def note_links(self, before: Iterable[Record]) -> None:
-        """Note memories that are about to change, so that
-        `find_current_again` can compare their links.
-        """
+        """Note memories that are about to change; `find_current_again` compares their links."""
         self._linked += [record._replace(text="") for record in before if versions.has_link(record)]
 
     def find_current_again(self, store: Store, now: datetime) -> None:

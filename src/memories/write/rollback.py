@@ -355,8 +355,8 @@ class Rollback(NamedTuple):
 
     def _find_version_then(self, memory_id: str) -> Record | None:
         """Return the version of a memory that was current at the time to roll back to; None if
-        there was none. If it is still current, what it corrects is left out, since that may have
-        been added later.
+        there was none. If it is still current, it has no `corrects`, since links may have been
+        added to it later.
         """
         records = self._read_versions(memory_id)
         existing = list(takewhile(self._existed, records))

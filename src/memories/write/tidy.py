@@ -128,7 +128,7 @@ def propose(
 
 
 def _store(writer: Writer, suggestion: Suggestion) -> str:
-    """Store a proposal; return its id, or an empty string if what it quotes was forgotten."""
+    """Store a proposal; return its id; empty if a memory that it quotes was forgotten."""
     tags = {"type": TYPE} if suggestion.action else {}
     draft = Draft(
         suggestion.text, tags, confidence=suggestion.certainty, pending=True,

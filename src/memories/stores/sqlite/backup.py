@@ -35,7 +35,7 @@ _COUNT = (
 # how long a restore waits for readers before it continues despite them
 _SETTLING_SECONDS = 2.0
 _SIDE_FILES = ("-wal", "-shm", "-journal")
-# The requests answered by the old store; what they wrote may not be in the restored one.
+# The files with the requests that the old store answered. The restored store may lack their writes.
 _REQUESTS = tuple(f"{claims.FILE_SUFFIX}{suffix}" for suffix in ("", "-wal", "-shm"))
 
 
