@@ -522,6 +522,21 @@ def test_a_token_has_only_its_granted_rights(
     assert contents(config) == []
 
 
+def test_a_token_with_less_than_admin_in_one_namespace_cannot_manage_the_entire_store(
+    owner: TestClient, token: Token
+) -> None:
+    limited = token("*:admin", "bob:r")
+    for method, path in (
+        ("POST", "/api/import?all_namespaces=true"),
+        ("GET", "/api/export?all_namespaces=true"),
+        ("POST", "/api/backup"),
+    ):
+        assert owner.request(method, path, headers=limited).status_code == 403, path
+    tea = {"content": "Ann likes tea"}
+    answer = owner.post("/api/memories?namespace=ann", json=tea, headers=limited)
+    assert answer.status_code == 201
+
+
 @pytest.mark.first(2)
 @pytest.mark.parametrize(
     ("method", "path", "body"),

@@ -181,10 +181,15 @@ def test_an_id_that_was_never_sent_is_refused(live: Live, wrong: str) -> None:
     assert live.ask("GET", "/api/changes", **{"Last-Event-ID": wrong})[0] == 400
 
 
+@pytest.mark.parametrize("is_of_sender", [False, True])
 def test_the_number_of_streams_is_limited_until_one_ends(
-    live: Live, monkeypatch: pytest.MonkeyPatch
+    live: Live, monkeypatch: pytest.MonkeyPatch, is_of_sender: bool
 ) -> None:
-    monkeypatch.setitem(server._MAX_WAITING, "stream", 2)
+    if is_of_sender:
+        monkeypatch.setattr(server, "_MAX_STREAMS_OF_A_SENDER", 2)
+    else:
+        monkeypatch.setitem(server._MAX_WAITING, "stream", 2)
+    refused = 429 if is_of_sender else 503
     with listening(live) as first:
         next(first)
         with contextlib.ExitStack() as lines:
@@ -198,7 +203,7 @@ def test_the_number_of_streams_is_limited_until_one_ends(
             ]
             for line in opened:
                 line.sendall(live.head("GET /api/changes HTTP/1.1"))
-            assert sorted(int(line.recv(12).split()[1]) for line in opened) == [200] + [503] * 5
+            assert sorted(int(line.recv(12).split()[1]) for line in opened) == [200] + [refused] * 5
         for _ in range(600):  # the server notices that a client has disconnected
             with listening(live) as third:
                 if (told := next(third, None)) is not None:

@@ -151,18 +151,19 @@ class McpOverHttp:
             receive = await _buffer_body(receive)
         token = _caller.set(caller)
         try:
-            async with self._server.limit("stream" if scope["method"] == "GET" else "write"):
-                await self._until_closing(app, scope, receive, send)
+            if scope["method"] == "GET":
+                async with self._server.limit_streams(caller.who.id):
+                    await self._until_closing(app, scope, receive, send)
+            else:
+                async with self._server.limit("write"):
+                    await app(scope, receive, send)
         finally:
             _caller.reset(token)
 
     async def _until_closing(
         self, app: ASGIApp, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Serve a request; a stream ends when the server stops."""
-        if scope["method"] != "GET":
-            await app(scope, receive, send)
-            return
+        """Serve a stream until it ends or the server stops."""
         async with anyio.create_task_group() as tasks:
 
             async def end() -> None:

@@ -58,6 +58,10 @@ class Principal(NamedTuple):
         """Return the access level in a namespace: 0 none, 1 read, 2 write, 3 admin."""
         return tokens.LEVELS.get(self.grants.get(namespace) or self.grants.get(tokens.ALL, ""), 0)
 
+    def _level_everywhere(self) -> int:
+        """Return the lowest access level in any namespace, named or not."""
+        return min(map(self.level, (tokens.ALL, *self.grants)))
+
     @property
     def channel(self) -> str:
         """The channel recorded in origins: `page` for a browser, else `http`."""
@@ -66,7 +70,7 @@ class Principal(NamedTuple):
     @property
     def manages_store(self) -> bool:
         """Whether the sender may manage the entire store, and see where it is."""
-        return self.level(tokens.ALL) >= SCOPES["admin"]
+        return self._level_everywhere() >= SCOPES["admin"]
 
     def home(self, default: str) -> str:
         """Return the namespace for requests that don't name one.
@@ -92,7 +96,7 @@ class Principal(NamedTuple):
         Raises:
             Refused: 403, the sender lacks the right.
         """
-        level = self.level(namespace or tokens.ALL)
+        level = self._level_everywhere() if namespace is None else self.level(namespace)
         if level < SCOPES[scope]:
             where = "the entire store" if namespace is None else f"namespace {namespace}"
             needed = _LEVELS[SCOPES[scope]]

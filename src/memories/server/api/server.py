@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import functools
 import os
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -154,9 +155,10 @@ _MAX_WAITING = {
     "search": 256,
     "write": 2_000,
     "transfer": 8,
-    "stream": 32,
+    "stream": 128,
     "store": 512,
 }
+_MAX_STREAMS_OF_A_SENDER = 32
 _AT_ONCE = {
     "read": 16,
     "search": max(4, os.cpu_count() or 1),
@@ -195,6 +197,7 @@ class Server:
             self.once = Once(lambda: FileClaims(file_of(config)))
         self.feed = Feed(handles.store)
         self._open: dict[str, int] = dict.fromkeys(_MAX_WAITING, 0)
+        self._streams_by_sender: Counter[str] = Counter()
         self.limits: Mapping[str, anyio.CapacityLimiter] = {}
 
     def begin(self) -> None:
@@ -218,6 +221,22 @@ class Server:
             yield self.limits.get(kind, self.limits["read"])
         finally:
             self._open[kind] -= 1
+
+    @asynccontextmanager
+    async def limit_streams(self, sender_id: str) -> AsyncIterator[None]:
+        """Count a stream while it is open, so that no sender can take all streams.
+
+        Raises:
+            Refused: 429, the sender has too many streams open; 503, all senders together have.
+        """
+        if self._streams_by_sender[sender_id] >= _MAX_STREAMS_OF_A_SENDER:
+            raise Refused(429, "your token has too many streams open; close one", retry_after="1")
+        self._streams_by_sender[sender_id] += 1
+        try:
+            async with self.limit("stream"):
+                yield
+        finally:
+            self._streams_by_sender[sender_id] -= 1
 
     def end_streams(self) -> None:
         """End the streams, because they keep the server from stopping; call this on the event

@@ -240,20 +240,20 @@ async def changes(call: Call) -> Response:
         seen = _parse(after, seen)
     first = [_event("ready", seen, {"namespaces": list(call.readable)})]
     headers = {"x-accel-buffering": "no"}
-    return _Stream(
-        server, _events(call, seen, first), media_type="text/event-stream", headers=headers
-    )
+    return _Stream(call, _events(call, seen, first), headers=headers)
 
 
 class _Stream(StreamingResponse):
     """A stream that counts against the limit before it begins, so that it can still be refused."""
 
-    def __init__(self, server: Server, *args: Any, **kwargs: Any) -> None:
+    media_type = "text/event-stream"
+
+    def __init__(self, call: Call, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._server = server
+        self._call = call
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with self._server.limit("stream"):
+        async with self._call.server.limit_streams(self._call.who.id):
             await super().__call__(scope, receive, send)
 
 
