@@ -53,7 +53,7 @@ ORDER = {
     "memories.stores.files": "connection log < index < local < move < store",
     "memories.embedders": "protocol < fake minilm scores service < e5",
     "memories.embedders.service": "providers < client < embedder",
-    "memories.read": "subjects turns versions where < lookup names < selector < conversations listing",
+    "memories.read": "expressions replacements turns versions < lookup names < selector < conversations listing",
     "memories.search": "filters relevance < ranking < candidates < noise surroundings results < search",
     "memories.write": """compare turn_queue accesses < captured suspicion links anchoring < change turns many < forget
         repetitions < writer < tidy < truth create < review rollback""",

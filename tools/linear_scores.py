@@ -42,7 +42,7 @@ class Model(NamedTuple):
             are subtracted from the need. For e5 they also compensate for its larger relations. They
             were chosen on `dev`, so that one threshold fits both models.
         average_change: The log-odds that are subtracted from the change, so that its values for
-            both models have the mean that the weights in `read.subjects` expect.
+            both models have the mean that the weights in `read.replacements` expect.
         scale: The factor that gives the cosines of all models the same spread.
         zero: The cosine of unrelated texts, which is high for e5.
         spread: The typical length of a vector after the average text's vector was subtracted.

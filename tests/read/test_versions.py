@@ -135,8 +135,8 @@ def test_a_memory_is_corrected_from_the_time_of_its_correction_on() -> None:
     fields = {"corrected_by": "other", "corrected_at": to_millis(NOW + DAY)}
     record = versions.first_version(DRAFT, "id", "bob", NOW)._replace(fields=fields)
     millisecond = timedelta(milliseconds=1)
-    assert versions.read_correction_id(record, NOW + DAY - millisecond) is None
-    assert versions.read_correction_id(record, NOW + DAY) == "other"
+    assert versions.read_corrected_by(record, NOW + DAY - millisecond) is None
+    assert versions.read_corrected_by(record, NOW + DAY) == "other"
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from memories.hooks.sentences import hash_sentences
 from memories.languages.text import query_terms
 from memories.memories import Memories
 from memories.models import EXPIRED, Memory, is_expired, is_recall_off
-from memories.read.subjects import REPLACES, score_precedence
+from memories.read.replacements import REPLACES, score_precedence
 from memories.read.versions import has_expired
 from memories.search.ranking import Features, Ranked
 from memories.search.results import Hit, SearchResult, with_verdicts
@@ -579,7 +579,7 @@ def _find_newer(older: Rated, candidates: Sequence[Rated], space: "Space | None"
 
 
 def _score_replacement(newer: Rated, older: Rated, space: "Space | None") -> float:
-    """Return how likely it is that a memory replaces an older one; see `read.subjects`."""
+    """Return how likely it is that a memory replaces an older one; see `read.replacements`."""
     new, old = newer.memory, older.memory
     is_beside = new.namespace == old.namespace
     is_beside = is_beside and new.tags.get("project") == old.tags.get("project")

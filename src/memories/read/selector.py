@@ -1,5 +1,5 @@
 """Selectors: evaluate a `--where` expression on records, and extract the part that a store can
-apply. The grammar is in `where`.
+apply. The grammar is in `expressions`.
 """
 
 import functools
@@ -20,10 +20,10 @@ from memories.guard import validate
 from memories.guard.origin import BY, IMPORT, TRUST, is_reserved
 from memories.languages.text import words_in
 from memories.read import versions
+from memories.read.expressions import Condition, Every, Names, Node, Not, conditions, error_at
+from memories.read.expressions import parse as parse_tree
 from memories.read.names import CHOICES, NAMES, Name, Reader, is_from, label_reader
 from memories.read.turns import group_parts, join_parts
-from memories.read.where import Condition, Every, Names, Node, Not, conditions, error_at
-from memories.read.where import parse as parse_tree
 from memories.stores.records import SPEAKER, Collection, Filter, Record
 
 Test = Callable[[Record], bool]
@@ -275,7 +275,7 @@ def _compile_condition(condition: Condition, collection: Collection, instant: In
         return is_present
     if condition.operator in ("~", "!~") and kind in ("time", "number"):
         raise error_at(
-            condition.place,
+            condition.column,
             f"{condition.name} is a {kind}; compare it with =, !=, <, <=, > or >=",
         )
     if condition.operator in ("!=", "!~"):
@@ -305,16 +305,16 @@ def _find_name(condition: Condition, collection: Collection) -> Name | None:
     name = condition.name.lower()
     if name in _ENDED_BY or name in _MARKS:
         raise error_at(
-            condition.place,
+            condition.column,
             f"{name} takes no operator or value: write {name} or not {name}; {_USE_QUOTES}",
         )
     if name in _FIELDS:
         raise error_at(
-            condition.place, f"{name} is called {_FIELDS[name]} in an expression; {_USE_QUOTES}"
+            condition.column, f"{name} is called {_FIELDS[name]} in an expression; {_USE_QUOTES}"
         )
     if name not in NAMES[collection] and name in NAMES[Collection.MEMORY]:
         raise error_at(
-            condition.place,
+            condition.column,
             f"turns have no {name}; leave turns out, or put the name in quotes if it is a tag",
         )
     return NAMES[collection].get(name)
@@ -329,7 +329,7 @@ def _verdict_reader(condition: Condition, instant: Instant) -> Reader:
     judge = instant.judge
     if judge is None:
         raise error_at(
-            condition.place,
+            condition.column,
             "verdict works only in search and list, without as_of, on your own machine; it never "
             "decides what is changed, deleted or forgotten",
         )
@@ -346,7 +346,7 @@ def _tag_reader(condition: Condition) -> Reader:
     try:
         key = validate.tag_key(condition.name)
     except InvalidInput as exc:
-        raise error_at(condition.place, str(exc)) from exc
+        raise error_at(condition.column, str(exc)) from exc
     assert not is_reserved(key)
     return label_reader(key)
 
@@ -361,7 +361,7 @@ def _compile_state(condition: Condition, collection: Collection) -> Test:
         return has_mark
     if collection is Collection.HISTORY:
         raise error_at(
-            condition.place,
+            condition.column,
             f'turns are never {name}; for a tag with that name, write: "{name}" exists',
         )
     ended_by = _ENDED_BY[name]
@@ -378,7 +378,7 @@ def _contains_words(condition: Condition, read: Reader) -> Test:
     for part in condition.value.split():
         (prefixes if part.endswith("*") else words).update(words_in(part))
     if not prefixes and not words:
-        raise error_at(condition.place, f'"{validate.shown(condition.value)}" contains no words')
+        raise error_at(condition.column, f'"{validate.shown(condition.value)}" contains no words')
 
     # Splitting a text into words is slow, and most texts have none of the words, so look for ASCII
     # words as substrings first. Words with signs, such as C++, are spelled differently in an index.
@@ -433,7 +433,7 @@ def _compare_number(condition: Condition, read: Reader) -> Test:
 def _compare_text(condition: Condition, kind: str, read: Reader) -> Test:
     if condition.operator != "=":
         raise error_at(
-            condition.place,
+            condition.column,
             f"{validate.shown(condition.name)} is text; compare it with =, !=, ~ or !~",
         )
     expected = condition.value
@@ -442,7 +442,7 @@ def _compare_text(condition: Condition, kind: str, read: Reader) -> Test:
     if kind == "choice" and expected not in CHOICES[condition.name.lower()]:
         allowed = ", ".join(CHOICES[condition.name.lower()])
         raise error_at(
-            condition.place,
+            condition.column,
             f'{condition.name} is one of {allowed}, not "{validate.shown(expected)}"',
         )
     if kind == "id":
@@ -469,11 +469,11 @@ def _starts_with(read: Reader, prefix: str) -> Test:
 
 def _parse_span(condition: Condition, instant: Instant) -> tuple[datetime, datetime]:
     if condition.name in _BOUNDS and condition.operator != "=":
-        raise error_at(condition.place, f"{condition.name} takes a time: {condition.name} 7d")
+        raise error_at(condition.column, f"{condition.name} takes a time: {condition.name} 7d")
     try:
         return parse_span(condition.value, instant.now)
     except InvalidInput as exc:
-        raise error_at(condition.place, str(exc)) from exc
+        raise error_at(condition.column, str(exc)) from exc
 
 
 def _parse_number(condition: Condition) -> float:
@@ -483,7 +483,7 @@ def _parse_number(condition: Condition) -> float:
         number = math.nan
     if not math.isfinite(number):
         raise error_at(
-            condition.place,
+            condition.column,
             f'"{validate.shown(condition.value)}" is not a number; {condition.name} takes a number',
         )
     if not condition.name.endswith("confidence"):
@@ -491,7 +491,7 @@ def _parse_number(condition: Condition) -> float:
     try:
         return validate.unit(number, condition.name)
     except InvalidInput as exc:
-        raise error_at(condition.place, str(exc)) from exc
+        raise error_at(condition.column, str(exc)) from exc
 
 
 def _parse_id(condition: Condition) -> str:

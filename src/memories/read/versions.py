@@ -254,7 +254,7 @@ def to_memory(latest: Record, now: datetime, half_life_hours: float) -> Memory:
     """Return the memory whose latest version is the given record, as of `now`."""
     fields = latest.fields
     has_ended = latest.ended_at is not None and latest.ended_at <= now
-    corrected = () if has_ended else read_corrected_ids(latest, now)
+    corrected = () if has_ended else read_corrects(latest, now)
     return Memory(
         id=latest.ref.group,
         namespace=latest.ref.namespace,
@@ -283,7 +283,7 @@ def to_memory(latest: Record, now: datetime, half_life_hours: float) -> Memory:
         corrects=next(iter(corrected), None),
         also_corrects=corrected[1:],
         current_again=latest.names(CURRENT_AGAIN),
-        corrected_by=None if has_ended else read_correction_id(latest, now),
+        corrected_by=None if has_ended else read_corrected_by(latest, now),
         pinned=PINNED in latest.labels,
         anchors=split_anchors(fields.get("anchors")),
         valid_until=time_of(fields, "valid_until"),
@@ -370,7 +370,7 @@ def has_link(record: Record) -> bool:
     return any(name in record.fields for name in LINK)
 
 
-def read_corrected_ids(record: Record, now: datetime) -> tuple[str, ...]:
+def read_corrects(record: Record, now: datetime) -> tuple[str, ...]:
     """Return the ids of the memories that a version corrects at a given time."""
     return record.names("corrects") if _is_ahead(compute_correction_end(record), now) else ()
 
@@ -391,19 +391,19 @@ def compute_correction_end(record: Record) -> int | None:
 
 def is_corrected(record: Record, now: datetime) -> bool:
     """Return whether another memory corrects a version at a given time."""
-    return read_correction_id(record, now) is not None
+    return read_corrected_by(record, now) is not None
 
 
-def read_correction_id(record: Record, now: datetime) -> str | None:
+def read_corrected_by(record: Record, now: datetime) -> str | None:
     """Return the id of the memory that corrects a version at a given time, if any. A correction
     that has expired doesn't count.
     """
     if not _is_ahead(record.fields.get("corrected_until"), now):
         return None
-    return read_linked_correction_id(record, now)
+    return read_correction_link(record, now)
 
 
-def read_linked_correction_id(record: Record, now: datetime) -> str | None:
+def read_correction_link(record: Record, now: datetime) -> str | None:
     """Return the id of the memory that had been linked to a version as its correction by `now`, if
     any, even if it has expired.
     """

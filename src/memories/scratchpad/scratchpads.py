@@ -334,7 +334,7 @@ class Scratchpads:
         search asks the store next.
         """
         from memories.read import selector
-        from memories.read.where import conditions
+        from memories.read.expressions import conditions
 
         used = conditions(selector.parse_node(expression, Collection.MEMORY))
         names = {condition.name.lower() for condition in used if not condition.quoted}

@@ -181,5 +181,5 @@ def memory_features(
     return features._replace(
         confidence=versions.confidence(record, query.judged_at, query.half_life_hours),
         decay_policy=versions.decay_policy(record),
-        corrected_by=versions.read_correction_id(record, query.judged_at) or "",
+        corrected_by=versions.read_corrected_by(record, query.judged_at) or "",
     )

@@ -20,7 +20,7 @@ from memories.errors import EmbedderError, InvalidInput
 from memories.guard import validate
 from memories.languages.text import query_terms, stop_terms
 from memories.read.lookup import Lookup, apply_filters, only_pending, with_global
-from memories.read.subjects import score_precedence
+from memories.read.replacements import score_precedence
 from memories.read.versions import has_expired, is_corrected, stated_at
 from memories.search import noise
 from memories.search.candidates import Gathered, Query, gather_standalone

@@ -309,7 +309,7 @@ def _store_new(writer: Writer, prepared: Prepared, comparison: Comparison) -> Cr
             writer.store, record, comparison.corrected, now=writer.now, is_newest=is_newest
         )
     append_as_stamped(writer.store, [record._replace(vectors=prepared.vectors)])
-    similar_to = writer.find_replaceable(draft, comparison, prepared.vectors)
+    similar_to = writer.choose_similar_to(draft, comparison, prepared.vectors)
     if comparison.corrected:
         # The new memory also corrects what an expired correction had corrected.
         similar_to = tuple(map(writer.read_similar, similar_to))

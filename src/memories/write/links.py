@@ -52,7 +52,7 @@ from memories.read.versions import (
     has_expired,
     has_link,
     is_corrected,
-    read_corrected_ids,
+    read_corrects,
     stated_at,
 )
 from memories.stores.protocol import Store, find_first
@@ -215,7 +215,7 @@ def find_current_again(store: Store, before: Iterable[Record], now: datetime) ->
     for record in before:
         if record.ended_at is None:
             ids = [record.ref.group] if is_corrected(record, now) else []
-            ids += read_corrected_ids(record, now)
+            ids += read_corrects(record, now)
             corrected += [(record.ref.namespace, memory_id) for memory_id in ids]
     while corrected:
         namespace, memory_id = corrected.pop()

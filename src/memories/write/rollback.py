@@ -335,7 +335,7 @@ class Rollback(NamedTuple):
     def _with_links(self, then: Record) -> Record:
         """Return a version with the links that it had at the time to roll back to."""
         newer_id = then.fields.get("corrected_by")
-        if newer_id is None or versions.read_linked_correction_id(then, self.to) is not None:
+        if newer_id is None or versions.read_correction_link(then, self.to) is not None:
             return then
         # Restoring a link dates it later.
         newer = self._find_version_then(newer_id)

@@ -36,7 +36,7 @@ from memories.models import (
     is_session_note,
 )
 from memories.read import versions
-from memories.read.subjects import SURELY_REPLACES, reports_change
+from memories.read.replacements import SURELY_REPLACES, reports_change
 from memories.read.turns import to_turn
 from memories.stores.logged import append_as_stamped, stamp_record
 from memories.stores.protocol import PAGE_SIZE, find_first, scan_pages

@@ -11,7 +11,7 @@ from memories.languages.text import query_terms
 from memories.models import SHARED, Draft, Memory, is_session_note
 from memories.read import versions
 from memories.read.lookup import Lookup
-from memories.read.subjects import REPLACES, score_replacement
+from memories.read.replacements import REPLACES, score_replacement
 from memories.stores.protocol import Store, scan_pages
 from memories.stores.records import Candidate, Collection, Filter, Record, Ref
 from memories.write.anchoring import Anchoring
@@ -162,7 +162,7 @@ class Writer(NamedTuple):
         record = self.lookup.own.find(memory.id)
         if superseded is None or superseded.ref.group == memory.id:
             return record
-        taken_over = versions.read_corrected_ids(superseded, self.now)
+        taken_over = versions.read_corrects(superseded, self.now)
         return take_over_links(self.store, record, taken_over, self.now)
 
     def make_repetition(
@@ -254,12 +254,12 @@ class Writer(NamedTuple):
             return {}
         return self.store.vectors([record.ref for record in records])
 
-    def find_replaceable(
+    def choose_similar_to(
         self, draft: Draft, comparison: Comparison, vectors: Any
     ) -> tuple[Similar, ...]:
         """Return the memories closest to the draft's subject. The draft may replace one of them.
 
-        Memories that differ in a value come first, followed by those that `read.subjects` rates
+        Memories that differ in a value come first, followed by those that `read.replacements` rates
         highest. If the draft corrects a memory, only those that also contain the old value follow.
         """
         if draft.supersedes is not None:
@@ -353,7 +353,7 @@ class Writer(NamedTuple):
         draft supersedes doesn't count; it is retired later, when the draft is stored.
         """
         have_keys = draft.key is not None and record.key is not None
-        correction_id = versions.read_correction_id(record, self.now)
+        correction_id = versions.read_corrected_by(record, self.now)
         return not have_keys and correction_id in (None, draft.supersedes)
 
     def _choose_repeated(self, same: Sequence[Record], draft: Draft, vectors: Any) -> Record | None:
@@ -378,7 +378,7 @@ class Writer(NamedTuple):
     def read_similar(self, similar: Similar) -> Similar:
         """Return a memory that resembles a draft with its present correction."""
         record = self.lookup.own.find(similar.id)
-        return replace(similar, corrected_by=versions.read_correction_id(record, self.now))
+        return replace(similar, corrected_by=versions.read_corrected_by(record, self.now))
 
     def _to_similar(self, candidate: Candidate, difference: str) -> Similar:
         record = candidate.record
@@ -392,7 +392,7 @@ class Writer(NamedTuple):
             namespace=record.ref.namespace,
             origin=origin_of(record.labels),
             suspicious=record.names("suspicious"),
-            corrected_by=versions.read_correction_id(record, self.now),
+            corrected_by=versions.read_corrected_by(record, self.now),
         )
 
 

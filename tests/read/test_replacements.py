@@ -6,7 +6,7 @@ import pytest
 
 from memories.embedders.fake import FakeEmbedder
 from memories.embedders.minilm import MiniLM
-from memories.read.subjects import (
+from memories.read.replacements import (
     MAX_CHARACTERS,
     REPLACES,
     SURELY_REPLACES,

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from memories.core.times import to_millis
 from memories.errors import InvalidInput
 from memories.guard.origin import Origin, stamp_labels
+from memories.read.expressions import MAX_CHARACTERS, MAX_CONDITIONS, MAX_DEPTH
 from memories.read.selector import Instant, Selector, parse
-from memories.read.where import MAX_CHARACTERS, MAX_CONDITIONS, MAX_DEPTH
 from memories.stores.records import Collection, Filter, Record, Ref
 from tables import failures_of
 

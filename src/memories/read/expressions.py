@@ -36,7 +36,7 @@ class Condition(NamedTuple):
         operator: One of `OPERATORS`, `exists`, or `is` for a name without an operator.
         value: The value to compare with; empty for `exists` and `is`.
         literal: Whether the value is quoted.
-        place: The position of the name in the text, from 1.
+        column: The number of the character at which the name begins, from 1.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Condition(NamedTuple):
     operator: str
     value: str
     literal: bool
-    place: int
+    column: int
 
 
 class Not(NamedTuple):
@@ -103,9 +103,9 @@ def parse(text: str, names: Names) -> Node:
     return _Parser(text, names).parse()
 
 
-def error_at(place: int, problem: str) -> InvalidInput:
-    """Return the error for a problem at a position of the expression."""
-    return InvalidInput(f"where is wrong at character {place}: {problem}")
+def error_at(column: int, problem: str) -> InvalidInput:
+    """Return the error for a problem at a character of the expression."""
+    return InvalidInput(f"where is wrong at character {column}: {problem}")
 
 
 def conditions(node: Node) -> list[Condition]:
@@ -121,7 +121,7 @@ class _Token(NamedTuple):
 
     kind: str
     text: str
-    place: int
+    column: int
 
     def is_word(self, *words: str) -> bool:
         return self.kind == "word" and self.text.lower() in words
@@ -152,10 +152,11 @@ class _Parser:
         """Return the tree of the whole expression."""
         tree = self._either()
         if self._next.is_sign(")"):
-            raise error_at(self._next.place, 'there is no "(" for this ")"')
+            raise error_at(self._next.column, 'there is no "(" for this ")"')
         if self._next.kind != "end":
             raise error_at(
-                self._next.place, f'{self._next} follows a condition; put "and" or "or" before it'
+                self._next.column,
+                f'{self._next} follows a condition; put "and" or "or" before it',
             )
         return tree
 
@@ -194,7 +195,7 @@ class _Parser:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise error_at(
-                token.place,
+                token.column,
                 f"it is nested more than {MAX_DEPTH} levels deep; write it with fewer brackets",
             )
         node = Not(self._term()) if token.kind == "word" else self._in_brackets(token)
@@ -204,11 +205,11 @@ class _Parser:
     def _in_brackets(self, opening: _Token) -> Node:
         node = self._either()
         if self._next.kind == "end":
-            raise error_at(opening.place, 'this "(" is not closed')
+            raise error_at(opening.column, 'this "(" is not closed')
         token = self._take()
         if not token.is_sign(")"):
             raise error_at(
-                token.place, f'{token} follows a condition; put "and", "or" or ")" before it'
+                token.column, f'{token} follows a condition; put "and", "or" or ")" before it'
             )
         return node
 
@@ -216,18 +217,18 @@ class _Parser:
         token = self._take()
         if not token.is_name or token.is_word(*_KEYWORDS):
             raise error_at(
-                token.place, f"a condition is missing before {token}; write NAME = VALUE"
+                token.column, f"a condition is missing before {token}; write NAME = VALUE"
             )
         self._count += 1
         if self._count > MAX_CONDITIONS:
-            raise error_at(token.place, f"it has more than {MAX_CONDITIONS} conditions; split it")
+            raise error_at(token.column, f"it has more than {MAX_CONDITIONS} conditions; split it")
         if token.is_word("has") and self._next.is_sign("("):
             return self._has()
         is_quoted = token.kind == "text"
         name = token.text
         if not is_quoted and name.lower() in self._lower_case_names:
             name = name.lower()
-        condition = Condition(name, is_quoted, "is", "", literal=False, place=token.place)
+        condition = Condition(name, is_quoted, "is", "", literal=False, column=token.column)
         if self._next.is_word("exists"):
             self._take()
             return condition._replace(operator="exists")
@@ -241,18 +242,18 @@ class _Parser:
         if is_quoted:
             plain = f'"{plain}"'
         raise error_at(
-            token.place, f"{token} is not a condition; write {plain} = VALUE, or {plain} exists"
+            token.column, f"{token} is not a condition; write {plain} = VALUE, or {plain} exists"
         )
 
     def _has(self) -> Condition:
         self._take()
         token = self._take()
         if not token.is_name:
-            raise error_at(token.place, "has() takes the name of a tag, such as has(project)")
+            raise error_at(token.column, "has() takes the name of a tag, such as has(project)")
         if not self._take().is_sign(")"):
-            raise error_at(token.place, 'put ")" after the name, as in has(project)')
+            raise error_at(token.column, 'put ")" after the name, as in has(project)')
         is_quoted = token.kind == "text"
-        return Condition(token.text, is_quoted, "exists", "", literal=False, place=token.place)
+        return Condition(token.text, is_quoted, "exists", "", literal=False, column=token.column)
 
     def _with_value(self, condition: Condition, operator: str) -> Condition:
         """Return a condition with an operator, and with the value that follows."""
@@ -262,11 +263,12 @@ class _Parser:
             return condition._replace(value=token.text, literal=True)
         if token.kind != "word" or token.is_word(*_KEYWORDS):
             if token.kind == "end":
-                raise error_at(token.place, "a value is missing at the end")
+                raise error_at(token.column, "a value is missing at the end")
             if token.is_sign("=") and operator == "=":
-                raise error_at(token.place, "write a single =, as in type = fact")
+                raise error_at(token.column, "write a single =, as in type = fact")
             raise error_at(
-                token.place, f"a value is missing before {token}; if {token} is the value, quote it"
+                token.column,
+                f"a value is missing before {token}; if {token} is the value, quote it",
             )
         words = [token.text]
         if not condition.quoted and condition.name in (*self._names.times, *self._names.bounds):
@@ -279,24 +281,24 @@ def _tokenize(text: str) -> list[_Token]:
     tokens: list[_Token] = []
     at = 0
     while at < len(text):
-        place, sign = at + 1, text[at]
+        column, sign = at + 1, text[at]
         if sign.isspace():
             at += 1
             continue
         operator = next((known for known in OPERATORS if text.startswith(known, at)), None)
         if sign in _QUOTES:
             value, at = _read_quoted(text, at)
-            tokens.append(_Token("text", value, place))
+            tokens.append(_Token("text", value, column))
         elif sign in "()" or operator is not None:
-            tokens.append(_Token("sign", operator or sign, place))
+            tokens.append(_Token("sign", operator or sign, column))
             at += len(operator or sign)
         elif sign in _ENDS_A_WORD:
-            raise error_at(place, _explain_misplaced(sign))
+            raise error_at(column, _explain_misplaced(sign))
         else:
             start = at
             while at < len(text) and not text[at].isspace() and text[at] not in _ENDS_A_WORD:
                 at += 1
-            tokens.append(_Token("word", text[start:at], place))
+            tokens.append(_Token("word", text[start:at], column))
     return [*tokens, _Token("end", "", len(text) + 1)]
 
 
