@@ -139,7 +139,9 @@ def test_commits_during_the_wait_decide_the_message(
     tmp_path: Path, before: int | None, now: int, said: str
 ) -> None:
     def note_of(commits: int) -> engine.CommitNote:
-        return engine.CommitNote(engine.Marker("0" * 32, commits), "", 1, 1, os.fstat(side).st_ino)
+        return engine.CommitNote(
+            engine.StoreState("0" * 32, commits), "", 1, 1, os.fstat(side).st_ino
+        )
 
     lock = tmp_path / "m.db.lock"
     with try_lock(lock, 0), engine.sign_lock(lock) as side:

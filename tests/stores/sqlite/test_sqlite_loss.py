@@ -421,14 +421,14 @@ def test_a_backup_without_a_log_begins_its_own_history(
     assert names(store) == ["a", "b"]
     assert store.info(pool()).missing_commits == 0
     store.close()
-    before = marker(path)
+    before = read_state(path)
     write_and_kill(path, "f")
     assert names(open_path(path)) == ["a", "b", "f"]
     open_path(path).append([record("g")])
     assert names(open_path(path)) == ["a", "b", "f", "g"]
     for store in (open_path(path), open_path(path)):
         store.close()
-    after = marker(path)
+    after = read_state(path)
     assert after[0] != before[0]
 
 
@@ -448,14 +448,14 @@ def test_a_transaction_without_changes_leaves_a_restored_backup_as_it_is(path: P
     store.close()
 
 
-def marker(path: Path) -> tuple[str, str]:
-    """Return the id of a closed store, and how many commits it has had."""
+def read_state(path: Path) -> tuple[str, str]:
+    """Return the id of a closed store's state, and how many commits it has had."""
     db = apsw.Connection(str(path))
     try:
-        [(results, commits)] = db.execute("SELECT * FROM store").fetchall()
+        [(state_id, commits)] = db.execute("SELECT * FROM store").fetchall()
     finally:
         db.close()
-    return results, commits
+    return state_id, commits
 
 
 @pytest.mark.parametrize(
@@ -523,15 +523,15 @@ def test_a_text_that_looks_like_the_count_of_commits_is_ignored(
 ) -> None:
     fill(path, "a")
     store = open_path(path)
-    store.append([record("m", text="0" * 3900 + marker_text("f" * 32, 77))])
+    store.append([record("m", text="0" * 3900 + row_of_state("f" * 32, 77))])
     store.close()
     write_and_kill(path, "b")
     assert len(names(open_path(path))) == 3
 
 
-def marker_text(store: str, commits: int) -> str:
-    """Return the text of a side file with this many commits."""
-    return f"7\x01\x03M5{store}{commits:020d}"
+def row_of_state(state_id: str, commits: int) -> str:
+    """Return a text with the bytes of a row of the table `store`."""
+    return f"7\x01\x03M5{state_id}{commits:020d}"
 
 
 # --- commits that are missing
@@ -617,7 +617,7 @@ def test_the_commit_note_never_runs_ahead_of_the_file(path: Path, open_path: Ope
     def noted_commits() -> int:
         result = engine.read_side(side(path))[1]
         assert result is not None
-        return result.marker.commits
+        return result.state.commits
 
     before = noted_commits()
     with pytest.raises(ZeroDivisionError), store.transaction():
@@ -630,14 +630,14 @@ def test_the_commit_note_never_runs_ahead_of_the_file(path: Path, open_path: Ope
     store.append([record("c")])
     assert noted_commits() == before + 2  # counting the read was a commit too
     store.close()
-    assert int(marker(path)[1]) == before + 2
+    assert int(read_state(path)[1]) == before + 2
 
 
-def test_a_marker_leads_only_to_the_next_one() -> None:
-    before = engine.Marker("0" * 32, 3)
-    after = engine.next_marker(before)
+def test_a_state_leads_only_to_the_next_one() -> None:
+    before = engine.StoreState("0" * 32, 3)
+    after = engine.next_state(before)
     assert before.leads_to(after)
-    assert not before.leads_to(engine.next_marker(after))
+    assert not before.leads_to(engine.next_state(after))
     of_older_program = [before._replace(commits=commits) for commits in range(2, 6)]
     assert list(map(before.leads_to, of_older_program)) == [False, False, True, False]
 

@@ -19,7 +19,7 @@ from memories.core.disk import ForkGuard, try_lock
 from memories.errors import StoreBusy, StoreDamaged, StoreError, StoreFull
 from memories.stores.protocol import RefuseLost, treat_as_new
 from memories.stores.sqlite import engine
-from memories.stores.sqlite.engine import CommitNote, Identity, Marker, identity, next_marker
+from memories.stores.sqlite.engine import CommitNote, Identity, StoreState, identity, next_state
 from memories.stores.sqlite.errors import (
     CommitsMissing,
     filesystem_errors,
@@ -123,12 +123,12 @@ class SQLiteFile:
                 self._local.writing = True
                 try:
                     engine.refuse_newer(connection, self.path)
-                    marker = self._next_marker(connection, side)
+                    state = self._next_state(connection, side)
                     changes = connection.total_changes()
                     yield connection
                     has_changed = connection.total_changes() != changes
                     if has_changed:
-                        engine.set_state(connection, marker)
+                        engine.write_state(connection, state)
                         # A restored backup that was written to is a store of its own.
                         connection.execute("DELETE FROM meta WHERE name = 'backup'")
                     connection.execute("COMMIT")
@@ -139,7 +139,7 @@ class SQLiteFile:
                     self._local.writing = False
                 self._refuse_changed_parts()
                 if has_changed and durable:
-                    self._note_commit(side, marker)
+                    self._note_commit(side, state)
 
     def _begin(self, patience: float, *, durable: bool) -> apsw.Connection:
         """Begin a transaction that excludes other writers; return its connection."""
@@ -235,8 +235,8 @@ class SQLiteFile:
                     engine.erase_note(side)
                 connection.execute("BEGIN IMMEDIATE")
                 try:
-                    marker, _ = engine.state(connection)
-                    engine.set_state(connection, next_marker(marker, forked=True))
+                    state, _ = engine.read_state(connection)
+                    engine.write_state(connection, next_state(state, forked=True))
                     connection.execute("COMMIT")
                 except BaseException:
                     self._undo(connection, "ROLLBACK")
@@ -528,7 +528,7 @@ class SQLiteFile:
             finally:
                 self._local.exclusive = False
 
-    def _next_marker(self, connection: apsw.Connection, side: int) -> Marker:
+    def _next_state(self, connection: apsw.Connection, side: int) -> StoreState:
         """Refuse a store that lacks commits, else return its state after the current transaction.
 
         Raises:
@@ -538,16 +538,16 @@ class SQLiteFile:
         missing = engine.count_missing_commits(connection, commit_note)
         if missing:
             raise CommitsMissing(loss_message(self.path, missing))
-        marker, is_restored = engine.state(connection)
-        return next_marker(marker, forked=is_restored)
+        state, is_restored = engine.read_state(connection)
+        return next_state(state, forked=is_restored)
 
-    def _note_commit(self, side: int, marker: Marker) -> None:
+    def _note_commit(self, side: int, state: StoreState) -> None:
         """Note an acknowledged commit; without a note, a loss of the commit may go unnoticed."""
         with contextlib.suppress(OSError, apsw.Error):  # the commit itself succeeded
             status = self.path.stat()
-            own = os.fstat(side).st_ino
+            side_inode = os.fstat(side).st_ino
             salt = engine.salt_of(Path(self._parts[1]))
-            commit_note = CommitNote(marker, salt, status.st_ino, status.st_mtime_ns, own)
+            commit_note = CommitNote(state, salt, status.st_ino, status.st_mtime_ns, side_inode)
             engine.write_note(side, commit_note)
 
 

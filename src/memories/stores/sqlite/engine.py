@@ -36,7 +36,7 @@ _SIGNATURE_BYTES = 20  # length of the side file's first part, which identifies 
 _MAX_BYTES = 400
 _LOG_HEADER_BYTES = 32
 LOG_MAGIC = (0x377F0682, 0x377F0683)  # a SQLite log starts with one of them
-_HISTORY, _LINKED = 16, 24  # where the first two parts of a marker's id end
+_HISTORY, _LINKED = 16, 24  # where the first two parts of a state's id end
 _OPEN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 Identity = tuple[int, int]  # device and inode
@@ -49,68 +49,68 @@ Identity = tuple[int, int]  # device and inode
 # commit, but never a later one.
 
 
-class Marker(NamedTuple):
-    """The unique id of one state of a store.
+class StoreState(NamedTuple):
+    """Identifies one state of a store; each commit leads to a new one.
 
     The table `store` contains it as its only row.
 
     Attributes:
-        store: 32 hex digits: 16 for the history, 8 derived from the previous state, and 8 random.
+        id: 32 hex digits: 16 for the history, 8 derived from the previous state, and 8 random.
         commits: The number of commits in the store's history.
     """
 
-    store: str
+    id: str
     commits: int
 
     @property
     def history(self) -> str:
-        """The part of `store` that all states in one history share."""
-        return self.store[:_HISTORY]
+        """The part of `id` that all states in one history share."""
+        return self.id[:_HISTORY]
 
     def leads_to(self, after: Self) -> bool:
         """Return whether another state directly follows this one, by one commit.
 
         Two copies of a store diverge with their first commits.
         """
-        is_of_older_program = after.store == self.store
-        is_linked = is_of_older_program or after.store[_HISTORY:_LINKED] == _link(self)
+        is_of_older_program = after.id == self.id
+        is_linked = is_of_older_program or after.id[_HISTORY:_LINKED] == _link(self)
         return is_linked and after.commits == self.commits + 1
 
 
-def next_marker(marker: Marker, *, forked: bool = False) -> Marker:
+def next_state(state: StoreState, *, forked: bool = False) -> StoreState:
     """Return the state after one more commit.
 
     Args:
-        marker: The previous state.
+        state: The previous state.
         forked: Whether a new history begins, because other commits with the same numbers may exist.
             This happens when a backup is restored, or after a loss of commits.
     """
-    history = marker.history
+    history = state.history
     if forked:
         history = os.urandom(_HISTORY // 2).hex()
-    return Marker(f"{history}{_link(marker)}{os.urandom(4).hex()}", marker.commits + 1)
+    return StoreState(f"{history}{_link(state)}{os.urandom(4).hex()}", state.commits + 1)
 
 
-def _link(marker: Marker) -> str:
-    return f"{zlib.crc32(f'{marker.store} {marker.commits}'.encode()):08x}"
+def _link(state: StoreState) -> str:
+    return f"{zlib.crc32(f'{state.id} {state.commits}'.encode()):08x}"
 
 
 class CommitNote(NamedTuple):
     """The note in the side file about the last acknowledged commit.
 
     Attributes:
-        marker: The state after the commit.
-        log: Distinguishes the log from earlier logs; empty if there is no log.
+        state: The state after the commit.
+        salt: Distinguishes the log from earlier logs; empty if there is no log. See `salt_of`.
         inode: The inode of the database.
         changed: When the database itself was last changed, in nanoseconds.
-        own: The side file's inode, which is different in a copy of the folder.
+        side_inode: The side file's inode, which is different in a copy of the folder.
     """
 
-    marker: Marker
-    log: str
+    state: StoreState
+    salt: str
     inode: int
     changed: int
-    own: int
+    side_inode: int
 
     @classmethod
     def parse(cls, line: bytes) -> Self | None:
@@ -118,12 +118,13 @@ class CommitNote(NamedTuple):
         text, _, checksum = line.rpartition(b" ")
         if checksum != b"%08x" % zlib.crc32(text):
             return None
-        store, commits, log, inode, changed, own, _ = text.decode("ascii").split(" ")
-        return cls(Marker(store, int(commits)), log.strip("-"), int(inode), int(changed), int(own))
+        state_id, commits, salt, inode, changed, side, _ = text.decode("ascii").split(" ")
+        state = StoreState(state_id, int(commits))
+        return cls(state, salt.strip("-"), int(inode), int(changed), int(side))
 
     def line(self) -> bytes:
         """Return the note as a line for `parse`."""
-        parts = (*self.marker, self.log or "-", self.inode, self.changed, self.own, "-")
+        parts = (*self.state, self.salt or "-", self.inode, self.changed, self.side_inode, "-")
         text = " ".join(map(str, parts)).encode("ascii")
         return b"%b %08x\n" % (text, zlib.crc32(text))
 
@@ -182,12 +183,12 @@ def read_open_side(fd: int) -> tuple[Holder, CommitNote | None]:
     try:
         os.lseek(fd, 0, os.SEEK_SET)
         content = os.read(fd, _MAX_BYTES)
-        own = os.fstat(fd).st_ino
+        side_inode = os.fstat(fd).st_ino
     except OSError:
         return Holder("", 0.0), None
     signature = content[:_SIGNATURE_BYTES].decode("ascii", "replace")
     commit_note = CommitNote.parse(content[_SIGNATURE_BYTES:].partition(b"\n")[0])
-    if commit_note is not None and commit_note.own != own:
+    if commit_note is not None and commit_note.side_inode != side_inode:
         # The folder is a copy, and these values describe the original.
         commit_note = commit_note._replace(inode=0, changed=0)
     return _parse_signature(signature), commit_note
@@ -214,7 +215,7 @@ def busy_error(path: Path, lock: Path, waited: float, before: CommitNote | None)
     holder, now = read_side(lock)
     commits = 0
     if before and now:
-        commits = now.marker.commits - before.marker.commits
+        commits = now.state.commits - before.state.commits
     if commits > 0:
         return StoreBusy(
             f"{path} is busy: other writers made {amount(commits, 'commit', 'commits')} while this "
@@ -227,9 +228,8 @@ def busy_error(path: Path, lock: Path, waited: float, before: CommitNote | None)
 
 
 def salt_of(log: Path) -> str:
-    """Return a value that distinguishes a log from earlier ones.
-
-    It is empty if there is no log or the log has no valid header.
+    """Return the salt in a log's header, which distinguishes the log from earlier ones; empty
+    without a log or a valid header.
     """
     try:
         fd = os.open(log, os.O_RDONLY | _OPEN)
@@ -500,26 +500,26 @@ def filesystem_of(resolved: str, mounts: str) -> str:
 # --- the state of a store
 
 
-def state(db: apsw.Connection) -> tuple[Marker, bool]:
+def read_state(db: apsw.Connection) -> tuple[StoreState, bool]:
     """Return a store's state, and whether it is a restored backup without later writes."""
     sql = "SELECT id, commits, EXISTS (SELECT 1 FROM meta WHERE name = 'backup') FROM store"
     rows = db.execute(sql).fetchall()
     if len(rows) != 1 or not str(rows[0][1]).isdigit():
         raise apsw.CorruptError("the commit count is missing")
-    store, commits, backup = rows[0]
-    return Marker(str(store), int(str(commits))), bool(backup)
+    state_id, commits, backup = rows[0]
+    return StoreState(str(state_id), int(str(commits))), bool(backup)
 
 
-def set_state(db: apsw.Connection, marker: Marker) -> None:
+def write_state(db: apsw.Connection, state: StoreState) -> None:
     """Write the state that the store will have after the current transaction."""
-    db.execute("UPDATE store SET id = ?, commits = ?", (marker.store, f"{marker.commits:020d}"))
+    db.execute("UPDATE store SET id = ?, commits = ?", (state.id, f"{state.commits:020d}"))
 
 
 def count_missing_commits(connection: apsw.Connection, commit_note: CommitNote | None) -> int:
     """Return how many commits, up to the one in a note, are missing from the file."""
     if commit_note is None:
         return 0
-    marker, is_restored = state(connection)
-    if is_restored or commit_note.marker.history != marker.history:
+    state, is_restored = read_state(connection)
+    if is_restored or commit_note.state.history != state.history:
         return 0  # a restored backup lacks later commits, as intended
-    return max(0, commit_note.marker.commits - marker.commits)
+    return max(0, commit_note.state.commits - state.commits)

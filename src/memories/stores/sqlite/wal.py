@@ -20,10 +20,10 @@ from memories.errors import StoreDamaged
 from memories.stores.sqlite.engine import (
     LOG_MAGIC,
     CommitNote,
-    Marker,
+    StoreState,
     connect_frozen,
+    read_state,
     salt_of,
-    state,
 )
 from memories.stores.sqlite.whole_file import read_pages
 
@@ -47,14 +47,14 @@ class Log(NamedTuple):
     Attributes:
         page_size: The size of a page.
         page_count: The number of pages in the database after the replay.
-        markers: The states that the log leads to, each with the number of the page containing it.
+        states: The states that the log leads to, each with the number of the page containing it.
         pages: The first version of each page in the log, by page number.
         first_pages: All versions of page 1 in the log.
     """
 
     page_size: int
     page_count: int
-    markers: dict[Marker, int]
+    states: dict[StoreState, int]
     pages: dict[int, bytes]
     first_pages: set[bytes]
 
@@ -64,7 +64,7 @@ class _Database(NamedTuple):
 
     Attributes:
         is_restored: Whether it is marked as a backup.
-        marker: Its state; None in older schemas.
+        state: Its state; None in older schemas.
         has_moved: Whether its state is on a different page than in the log.
         is_unreadable: Whether SQLite can't read its state, because it is damaged or contains only a
             part of the log.
@@ -72,7 +72,7 @@ class _Database(NamedTuple):
     """
 
     is_restored: bool
-    marker: Marker | None
+    state: StoreState | None
     has_moved: bool
     is_unreadable: bool
     pages: dict[int, bytes]
@@ -99,9 +99,9 @@ def read_log(path: Path) -> Log | None:
                 log.pages.setdefault(number, page)
                 if number == 1:
                     log.first_pages.add(page)
-                marker = marker_in(page)
-                if marker is not None:
-                    log.markers.setdefault(marker, number)
+                state = state_in(page)
+                if state is not None:
+                    log.states.setdefault(state, number)
         return log if log.pages else None
     finally:
         os.close(fd)
@@ -157,7 +157,7 @@ def _checksum(
     return high, low
 
 
-def marker_in(page: bytes | None) -> Marker | None:
+def state_in(page: bytes | None) -> StoreState | None:
     """Return the state in a page of the table `store`; None for a page of any other table."""
     if not page or page[0] != _LEAF or page[_CELLS] != b"\0\1":
         return None
@@ -165,9 +165,9 @@ def marker_in(page: bytes | None) -> Marker | None:
     if len(row) != len(_ROW) + _ID + _COUNT or not row.startswith(_ROW):
         return None
     text = row[len(_ROW) :]
-    store, commits = text[:_ID], text[_ID:]
+    state_id, commits = text[:_ID], text[_ID:]
     if commits.isdigit():
-        return Marker(store.decode("ascii", "replace"), int(commits))
+        return StoreState(state_id.decode("ascii", "replace"), int(commits))
     return None
 
 
@@ -190,7 +190,7 @@ def refuse_foreign_log(path: Path, commit_note: CommitNote | None) -> None:
         status = path.stat()
         noted_file = commit_note.inode, commit_note.changed
         is_same_file = noted_file == (status.st_ino, status.st_mtime_ns)
-        if is_same_file and commit_note.log == salt_of(log_path):
+        if is_same_file and commit_note.salt == salt_of(log_path):
             return  # the usual case
     log = read_log(log_path)
     if log is None:
@@ -216,7 +216,7 @@ def continues(log_path: Path, path: Path) -> bool:
     if log is None:
         return False
     database = _read_database(path, log)
-    is_database = database.marker is not None or not database.is_unreadable
+    is_database = database.state is not None or not database.is_unreadable
     return is_database and _leads_on(database, log)
 
 
@@ -224,14 +224,14 @@ def _leads_on(database: _Database, log: Log) -> bool:
     """Return whether a log begins where a database ends, or has partly been copied into it."""
     if not _has_layout(database, log):
         return False
-    first, marker = next(iter(log.markers), None), database.marker
-    if marker is None:  # an older schema has no state; its migration, in the log, adds one
+    first, state = next(iter(log.states), None), database.state
+    if state is None:  # an older schema has no state; its migration, in the log, adds one
         return first is None or first.commits <= 1
     if first is None:
         return False
     if database.is_restored:
-        return marker.leads_to(first) and first.history != marker.history
-    return marker in log.markers or marker.leads_to(first)
+        return state.leads_to(first) and first.history != state.history
+    return state in log.states or state.leads_to(first)
 
 
 def _has_layout(database: _Database, log: Log) -> bool:
@@ -258,18 +258,18 @@ def _read_database(path: Path, log: Log) -> _Database:
     cancel this process's locks.
     """
     pages = read_pages(path, log.page_size, log.pages)
-    marker = None
-    for number in log.markers.values():
-        marker = marker or marker_in(pages.get(number))
-    row, is_restored, is_unreadable = None, False, False
+    in_pages = None
+    for number in log.states.values():
+        in_pages = in_pages or state_in(pages.get(number))
+    in_table, is_restored, is_unreadable = None, False, False
     db = connect_frozen(path)
     try:
-        row, is_restored = state(db)
+        in_table, is_restored = read_state(db)
     except apsw.SQLError:  # an older schema doesn't have this table
         pass
     except apsw.Error:
         is_unreadable = True
     finally:
         db.close()
-    has_moved = marker is None and row is not None
-    return _Database(is_restored, marker or row, has_moved, is_unreadable, pages)
+    has_moved = in_pages is None and in_table is not None
+    return _Database(is_restored, in_pages or in_table, has_moved, is_unreadable, pages)

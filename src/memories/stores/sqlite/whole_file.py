@@ -110,7 +110,7 @@ def migrate(
             apply(connection, number)
             sql = "SELECT 1 FROM sqlite_schema WHERE name = 'store'"
             if connection.execute(sql).fetchall():  # earlier schemas do not count commits
-                engine.set_state(connection, engine.next_marker(engine.state(connection)[0]))
+                engine.write_state(connection, engine.next_state(engine.read_state(connection)[0]))
             connection.execute(f"PRAGMA user_version={number}")
             connection.execute("COMMIT")
         except BaseException:
