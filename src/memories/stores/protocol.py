@@ -121,7 +121,10 @@ class Store(Protocol):
         """
 
     def used(self, where: Filter) -> list[tuple[Ref, int]]:
-        """Return the records that have been read and their access counts, highest count first."""
+        """Return the records that have been read and their access counts, highest count first.
+
+        Records with the same count are ordered by group and namespace.
+        """
 
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """Remove records so that the files contain no byte of their text, words or vectors.
@@ -492,4 +495,4 @@ def used_among(store: Store, where: Filter) -> list[tuple[Ref, int]]:
         for record in page:
             if record.accesses:
                 counts[record.ref] = record.accesses
-    return sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
+    return sorted(counts.items(), key=lambda entry: (-entry[1], entry[0].group, entry[0]))

@@ -7,6 +7,7 @@ interrupted run has changed only whole batches; run it again to change the rest.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memories.core.batches import by_count, by_weight
@@ -412,8 +413,9 @@ def in_batches(records: Iterable[Record], size: int = BATCH) -> Iterator[list[Re
 
 
 def _read_again(store: Store, selector: Selector, batch: Sequence[Record]) -> list[Record]:
-    """Return the records in a batch that are still selected, in their current state."""
+    """Return the records in a batch that are still selected, in their current state and order."""
     records: list[Record] = []
     for page in by_count(batch, PAGE):
-        records += filter(selector.selects, store.read([record.ref for record in page]))
+        current = sorted(store.read([record.ref for record in page]), key=attrgetter("ref"))
+        records += filter(selector.selects, current)
     return records

@@ -342,6 +342,18 @@ class Undo(Opened):
         assert {group: after[group] for group in before} == before
         assert len(after) == 10
 
+    def test_many_are_changed_in_order_of_creation(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        memories = open_memories(store, Clock())
+        made = memories.create_many([f"fact {number}" for number in range(4)], force=True)
+        read = store.read  # may return records in any order
+        monkeypatch.setattr(store, "read", lambda refs: sorted(read(refs), reverse=True))
+        tagged = memories.tag_where(None, tags={"type": "fact"})
+        deleted = memories.delete_where("type = fact")
+        for done in (tagged, deleted):
+            assert [step.id for step in done.steps] == [created.id for created in made]
+
     def test_forgetting_many_erases_every_version_in_any_state(self, store: Store) -> None:
         clock = Clock()
         memories = open_memories(store, clock)

@@ -342,7 +342,7 @@ class SQLiteStore:
             sql = (
                 "SELECT p.namespace, r.grp, r.position, a.count "
                 "FROM access a JOIN record r ON r.seq = a.seq JOIN pool p ON p.id = r.pool "
-                f"WHERE {selected.find} AND a.count > 0 ORDER BY a.count DESC, r.grp"
+                f"WHERE {selected.find} AND a.count > 0 ORDER BY a.count DESC, r.grp, p.namespace"
             )
             rows = fetch(db, sql, selected.values)
         return [
