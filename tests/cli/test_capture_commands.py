@@ -59,6 +59,22 @@ def test_off_and_on_for_a_session(memory: Command, home: Path, folder: Path) -> 
     )
 
 
+def test_the_session_is_the_one_that_the_host_names(memory: Command) -> None:
+    for variable, name in session.VARIABLES.items():
+        assert memory("off", "--session", env={variable: "x"}).json["for"] == f"session {name}.x"
+
+
+def test_a_session_that_has_ended_does_not_run_here(
+    memory: Command, home: Path, folder: Path
+) -> None:
+    session.note(str(home), "codex.s1", folder=str(folder))
+    session.note(str(home), "codex.s2", folder=str(folder))
+    session.note(str(home), "codex.s2", ended=True)
+    assert memory("off", "--session").json["for"] == "session codex.s1"
+    session.note(str(home), "codex.s1", ended=True)
+    assert "found no agent session in" in memory("off", "--session").error
+
+
 def test_on_names_other_switches_that_keep_memory_off(memory: Command, folder: Path) -> None:
     (folder / ".memories-off").touch()
     answer = memory("on").json

@@ -73,6 +73,13 @@ def test_after_the_named_session_has_ended_the_latest_one_is_used(
     assert server_session(home, CLAUDE_CODE_SESSION_ID="s1").namespace() is None
 
 
+def test_a_session_that_has_ended_gives_the_tools_no_identity(hook: Hook, home: Path) -> None:
+    start_session(hook, "s1")
+    start_session(hook, "s2", "bob")
+    assert not hook("session-end", {"session_id": "s2", "reason": "other"}).code
+    assert server_session(home).namespace() is None
+
+
 def test_a_resumed_session_has_not_ended(hook: Hook, home: Path) -> None:
     start_session(hook, "s1", "bob")
     assert not hook("session-end", {"session_id": "s1", "reason": "other"}).code

@@ -514,8 +514,9 @@ def _current_session(home: str, folder: str) -> str:
     """Return the session that runs this command, or else the last session active in the folder."""
     from memories.hooks import files, session
 
-    if session_id := os.environ.get("CLAUDE_CODE_SESSION_ID"):
-        return files.session_name("claude-code", session_id)
+    for variable, host in session.VARIABLES.items():
+        if session_id := os.environ.get(variable):
+            return files.session_name(host, session_id)
     name = session.find_latest(home, folder)
     if name is None:
         raise InvalidInput(

@@ -12,6 +12,12 @@ from memories.hooks import files
 
 MAX_BYTES = 1_048_576
 KEEP_SECONDS = 30 * 86_400
+# The variables in which hosts pass a session's id, each with the name that hooks use for the host.
+VARIABLES = {
+    "CLAUDE_CODE_SESSION_ID": "claude-code",
+    "CODEX_THREAD_ID": "codex",
+    "GEMINI_SESSION_ID": "gemini",
+}
 # Keys of the lines; they keep the names that earlier versions used.
 ONCE = "once"
 SHOWN, SENTENCES, RESET, OFF = "shown", "said", "reset", "off"
@@ -173,6 +179,8 @@ def claim(home: str, name: str, action: str, *, within: float | None) -> bool:
 def find_latest(home: str, folder: str, *, since: float = 0.0) -> str | None:
     """Return the name of the session last active in a folder; None if there is none.
 
+    Sessions that have ended don't count.
+
     Args:
         home: The home folder.
         folder: The folder.
@@ -182,8 +190,11 @@ def find_latest(home: str, folder: str, *, since: float = 0.0) -> str | None:
     for moment, name in sorted(active, reverse=True):
         if moment < since:
             break
-        own = read(home, name).folder
-        if own is not None and folder in (own, os.path.realpath(own)):
+        session = read(home, name)
+        own = session.folder
+        if own is None or session.ended:
+            continue
+        if folder in (own, os.path.realpath(own)):
             return name
     return None
 

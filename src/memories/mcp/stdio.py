@@ -67,13 +67,6 @@ _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]')  # brackets, and strings, 
 _ID = re.compile(r'"id"\s*:\s*("(?:[^"\\]|\\["\\/bfnrt]){0,200}"|-?\d{1,18})\s*[,}]')
 _logger = logging.getLogger(__name__)
 
-
-# The variables in which hosts pass a session's id, each with the name that hooks use for the host.
-VARIABLES = {
-    "CLAUDE_CODE_SESSION_ID": "claude-code",
-    "CODEX_THREAD_ID": "codex",
-    "GEMINI_SESSION_ID": "gemini",
-}
 EARLIER_SECONDS = 60.0  # a session's first hook starts at most this long before the server
 
 
@@ -84,7 +77,7 @@ class ServerSession(NamedTuple):
     server reads the same file before each call, so that hooks and tools agree. If the host passes
     the session's id in an environment variable, the server finds the file by that id. Otherwise, or
     if that session has ended (a host may clear the conversation and keep the server), the server
-    uses the session that was last active in the server's folder since the server started.
+    uses the running session that was last active in the server's folder since the server started.
 
     Attributes:
         home: The home with the session files.
@@ -106,7 +99,7 @@ class ServerSession(NamedTuple):
 
     def namespace(self) -> str | None:
         """Return the namespace that the session switched to; None if it did not switch."""
-        for variable, host in VARIABLES.items():
+        for variable, host in session.VARIABLES.items():
             session_id = self.environment.get(variable)
             if session_id:
                 state = session.read(self.home, files.session_name(host, session_id))
