@@ -1,6 +1,8 @@
 """Switching memory off and on."""
 
+import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from hooks.conftest import Hook
 from memories.config import load_config
 from memories.errors import ConfigError
 from memories.hooks import files, inbox, session, switch
+from memories.hooks.host_events import HostEvent
 
 Memory = Callable[..., str]
 
@@ -249,3 +252,24 @@ def test_an_empty_home_setting_is_reported_with_its_source(
         load_config()
     assert str(refused.value) == str(also_refused.value)
     assert str(refused.value).startswith(f"{source} is set but empty")
+
+
+def test_memory_is_off_in_a_folder_whose_name_the_host_cannot_write(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hosts replace what is not UTF-8 in a path with U+FFFD, so the event names no folder."""
+    if not sys.platform.startswith("linux"):
+        pytest.skip("only Linux has folders whose names are not UTF-8")
+    odd = os.fsencode(folder) + b"/caf\xe9"
+    Path(os.fsdecode(odd)).mkdir()
+    monkeypatch.chdir(os.fsdecode(odd))
+    event = HostEvent("claude-code", {"cwd": odd.decode("utf-8", "replace")})
+    assert is_on(Path(event.folder))
+    Path(".memories-off").touch()
+    assert not is_on(Path(event.folder))
+
+
+def test_a_folder_may_have_the_replacement_character_in_its_name(folder: Path) -> None:
+    odd = folder / "caf\ufffd"
+    odd.mkdir()
+    assert HostEvent("claude-code", {"cwd": str(odd)}).folder == str(odd)

@@ -68,6 +68,8 @@ class HostEvent:
         root = roots[0] if isinstance(roots, list) and roots else ""
         self.folder = root if isinstance(root, str) else ""
         self.folder = self.folder or self.text("cwd") or working_folder()
+        if "\ufffd" in self.folder and not os.path.isdir(self.folder):
+            self.folder = working_folder()  # the path isn't UTF-8, so the host can't write it
         if not os.path.isabs(self.folder):
             self.folder = os.path.abspath(self.folder)
         session = self.session_id
