@@ -78,9 +78,9 @@ if TYPE_CHECKING:
     from memories.settings import Config
     from memories.stores import Store
     from memories.transfer.audit import LogFilters
+    from memories.write.comparison import Similar
     from memories.write.create import Created
     from memories.write.many import Affected, Step
-    from memories.write.writer import Similar
 
 __version__ = "0.1.0"
 
@@ -127,7 +127,7 @@ _HOMES = {
         "memories": "Memories",
         "stores": "Store",
         "write.create": "Created",
-        "write.writer": "Similar",
+        "write.comparison": "Similar",
         "write.many": "Affected Step",
         "transfer.audit": "LogFilters",
         "read.turns": "Turn TurnDraft",

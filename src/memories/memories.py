@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from memories.anchors.judge import Judge, cache_of
@@ -55,11 +56,12 @@ if TYPE_CHECKING:
     from memories.transfer.stats import Stats
     from memories.write.accesses import Accesses
     from memories.write.captured import Waiting
+    from memories.write.comparison import Repeat
     from memories.write.create import Batch, Created
     from memories.write.many import Affected
     from memories.write.review import Review
     from memories.write.truth import Truth
-    from memories.write.writer import Repeat, Writer
+    from memories.write.writer import Writer
 
 
 Answer = TypeVar("Answer")
@@ -1114,11 +1116,11 @@ class Memories:
             where: Only memories that match this expression. They are compared with all memories.
             limit: The maximum number, up to 1,000; by default the setting `default_limit`.
         """
-        from memories.write.writer import find_repeats
+        from memories.write.comparison import find_repeats
 
         with noting(self.config, "duplicates", **self.event_figures()) as figures:
-            repeats = find_repeats(self._writer(), self._selector(where), self._limit(limit))
-            for number, repeat in enumerate(repeats, 1):
+            repeats = find_repeats(self._writer(), self._selector(where))
+            for number, repeat in enumerate(islice(repeats, self._limit(limit)), 1):
                 figures["results"] = number
                 yield repeat
 

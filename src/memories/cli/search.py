@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from memories.memories import Memories
     from memories.models import Memory
     from memories.search.filters import SearchFilters
+    from memories.write.comparison import Repeat
     from memories.write.truth import Verification
-    from memories.write.writer import Repeat
 
 _TAG_CHANGES = ("set", "remove", "rename", "merge")
 _OUTDATED = 1  # exit code

@@ -48,10 +48,10 @@ if TYPE_CHECKING:
     from memories.read.conversations import Conversation, ConversationPage
     from memories.read.turns import Turn
     from memories.search.results import Considered, Explanation, Hit
+    from memories.write.comparison import Similar
     from memories.write.create import Created
     from memories.write.many import Affected
     from memories.write.review import Reviewed, Rivals
-    from memories.write.writer import Similar
 
 MAX_LINES = 6  # on a terminal, at most this many lines of each text are shown
 MAX_SHOWN = 2_000  # of several texts, at most this many characters each are shown

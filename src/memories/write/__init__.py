@@ -1,4 +1,4 @@
 """Writing: turns drafts into memories, appends turns to conversations, and changes or erases
-either. Begin with `create`; `writer` compares a draft with stored memories, and `links` links
-corrections.
+either. Begin with `create`; `comparison` compares a draft with stored memories, and `links`
+links corrections.
 """

@@ -8,7 +8,8 @@ A draft passes through these steps:
 2. `Batch.write` opens one transaction for a batch and takes each draft through the next steps.
 3. `_find_retry` recognizes a retried draft. `_look_up_superseded` finds the memory that the draft
    supersedes.
-4. `Writer.compare` finds the stored memories that resemble the draft. The result is a `Comparison`.
+4. `comparison.compare` finds the stored memories that resemble the draft. The result is a
+   `Comparison`.
 5. One of `_store_new`, `_store_version`, `_store_pending` and `_merge` writes the draft with its
    origin, or the draft is refused. `_store_new` also links the memory to one that it corrects
    (`link_correction`). The result is a `Created`.
@@ -31,8 +32,15 @@ from memories.read import versions
 from memories.stores.logged import append_as_stamped, buffered_transaction, stamp_record
 from memories.stores.protocol import Store, refuse_other_model
 from memories.stores.records import Collection, Filter, Record
+from memories.write.comparison import (
+    Comparison,
+    Similar,
+    choose_similar_to,
+    compare,
+    with_correction,
+)
 from memories.write.suspicion import mark_suspicious
-from memories.write.writer import Comparison, Similar, Writer
+from memories.write.writer import Writer
 
 if TYPE_CHECKING:
     from memories.write.repetitions import MergeResult
@@ -240,7 +248,7 @@ def _store_unless_known(writer: Writer, prepared: Prepared) -> tuple[Created, Re
     draft = prepared.draft
     comparison = Comparison()
     if not writer.force:
-        comparison = writer.compare(draft, prepared.vectors)
+        comparison = compare(writer, draft, prepared.vectors)
     # A key says which memory is meant, so a draft with a key is never refused as a duplicate.
     if draft.key is None and comparison.same is not None:
         return _merge(writer, prepared, comparison.same), comparison.same
@@ -309,10 +317,10 @@ def _store_new(writer: Writer, prepared: Prepared, comparison: Comparison) -> Cr
             writer.store, record, comparison.corrected, now=writer.now, is_newest=is_newest
         )
     append_as_stamped(writer.store, [record._replace(vectors=prepared.vectors)])
-    similar_to = writer.choose_similar_to(draft, comparison, prepared.vectors)
+    similar_to = choose_similar_to(writer, draft, comparison, prepared.vectors)
     if comparison.corrected:
         # The new memory also corrects what an expired correction had corrected.
-        similar_to = tuple(map(writer.read_similar, similar_to))
+        similar_to = tuple(with_correction(writer, similar) for similar in similar_to)
     return _report_created(writer, record, similar_to)
 
 
@@ -373,7 +381,7 @@ def _store_pending(writer: Writer, prepared: Prepared) -> Created:
     current, pending = writer.lookup.own.where(), writer.lookup.where_pending()
     rejected = pending._replace(ended_by="delete")
     for where in (current, pending, rejected):
-        comparison = writer.compare(draft, prepared.vectors, where)
+        comparison = compare(writer, draft, prepared.vectors, where)
         same = comparison.same
         if same is not None and draft.key in (None, versions.plain_key(same.key)):
             repetition = writer.make_repetition(same, draft, prepared.vectors)

@@ -21,10 +21,11 @@ from memories.stores.logged import append_as_stamped, stamp_record
 from memories.stores.protocol import PAGE_SIZE, find_first, scan_pages
 from memories.stores.records import Collection, Filter, Patch, Record, Ref
 from memories.write import tidy
+from memories.write.comparison import Comparison, Similar, compare, read_vectors
 from memories.write.create import BATCH_COMPARED
 from memories.write.links import find_current_again, link_correction, update_links_after_change
 from memories.write.suspicion import mark_suspicious
-from memories.write.writer import Comparison, Similar, Writer
+from memories.write.writer import Writer
 
 _WORD = re.compile(r"\w+")
 # Programs write through these channels. They may not review memories, since they would accept
@@ -158,14 +159,14 @@ class Review:
             for memory in memories
         ]
         records = {record.ref: record for record in store.read(refs)}
-        vectors = self._writer.stored_vectors(list(records.values()))
+        vectors = read_vectors(self._writer, list(records.values()))
         rivals: list[Rivals] = []
         for ref in refs:
             if ref not in records:  # another person has reviewed it in the meantime
                 rivals.append(Rivals(None, (), ()))
                 continue
             record = records[ref]
-            comparison = self._writer.compare(versions.to_draft(record), vectors.get(ref))
+            comparison = compare(self._writer, versions.to_draft(record), vectors.get(ref))
             duplicates = comparison.duplicates
             if comparison.same is not None:
                 same = comparison.same
@@ -399,7 +400,7 @@ class Review:
             else:
                 draft = replace(draft, supersedes=None)
             return self._add_version(latest, record, draft, vectors)
-        comparison = Comparison() if writer.force else writer.compare(draft, vectors)
+        comparison = Comparison() if writer.force else compare(writer, draft, vectors)
         if draft.key is None and comparison.same is not None:
             repetition = writer.make_repetition(comparison.same, draft, vectors)
             if not repetition.was_corrected():

@@ -42,6 +42,7 @@ from memories.stores.logged import append_as_stamped, stamp_record
 from memories.stores.protocol import PAGE_SIZE, find_first, scan_pages
 from memories.stores.records import Candidate, Collection, Filter, Patch, Record, Ref
 from memories.write.change import is_pinned
+from memories.write.comparison import compare_stored, read_vectors, score_rivals
 from memories.write.links import leave_chains, link_correction
 from memories.write.repetitions import find_differences, trust_rank
 from memories.write.writer import Writer
@@ -350,9 +351,9 @@ def _find_doubtful(writer: Writer, records: Sequence[Record]) -> Iterator[Sugges
 def _find_alike(writer: Writer, records: Sequence[Record]) -> Iterator[Suggestion]:
     """Yield suggestions about memories that repeat older ones or may correct them."""
     for page in by_count(records, PAGE_SIZE):
-        vectors = writer.stored_vectors(page)
+        vectors = read_vectors(writer, page)
         for record in page:
-            comparison = writer.compare_stored(record, vectors.get(record.ref))
+            comparison = compare_stored(writer, record, vectors.get(record.ref))
             repeated = [similar.id for similar in comparison.duplicates]
             if comparison.same is not None:
                 repeated.insert(0, comparison.same.ref.group)
@@ -437,7 +438,7 @@ def _find_reworded(
             continue
         if coverage(rival.record.text, terms) <= _MOST_SHARED:
             older.append(rival)
-    scored = writer.score_rivals(Draft(record.text), older, vectors)
+    scored = score_rivals(writer, Draft(record.text), older, vectors)
     return [rival.record for score, rival in scored[:1] if score >= SURELY_REPLACES]
 
 

@@ -275,7 +275,7 @@ class Review:
         ]
         monkeypatch.setattr(review, "BATCH_COMPARED", 2)
         judged = 0
-        compare = review.Writer.compare
+        compare = review.compare
 
         def stop(*arguments: object) -> object:
             nonlocal judged
@@ -285,7 +285,7 @@ class Review:
             return compare(*arguments)  # type: ignore[arg-type]
 
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(review.Writer, "compare", stop)
+            patch.setattr(review, "compare", stop)
             memories.review.accept(made_ids)
         current, waiting = set(ids(memories)), set(ids(memories, pending=True))
         assert current | waiting == set(made_ids)

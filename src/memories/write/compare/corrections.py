@@ -6,8 +6,9 @@ A correction gives a different value for the same subject in the same place: "th
 ("likes tea", "likes coffee"). In doubtful cases nothing is linked, and the old fact is shown
 without a mark.
 
-`is_correction` applies these rules after quick checks. `write.writer` compares only memories of one
-project, and never two that both have keys. `write.links` chooses among several corrected memories.
+`is_correction` applies these rules after quick checks. `write.comparison` compares only memories of
+one project, and never two that both have keys. `write.links` chooses among several corrected
+memories.
 
 - `_announces_change`: "Ann lives in Oslo", "Ann moved from Oslo to Bergen".
 - `_differs_by_denial`: "gates open", "gates never open".

@@ -1,0 +1,343 @@
+"""Compares drafts with the stored memories that they may repeat, correct or replace."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from memories.guard.origin import Origin, origin_of, tags_of
+from memories.languages.text import query_terms
+from memories.models import SHARED, Draft, Memory, is_session_note
+from memories.read import versions
+from memories.read.replacements import REPLACES, score_replacement
+from memories.stores.protocol import scan_pages
+from memories.stores.records import Candidate, Collection, Filter, Record, Ref
+from memories.write.compare.quick_checks import may_be_related
+from memories.write.writer import Writer
+
+if TYPE_CHECKING:
+    from memories.read.selector import Selector
+    from memories.write.repetitions import Repetition
+
+MAX_SIMILAR = 3
+# maximum number of corrected memories found, most similar first; see `link_correction`
+_MAX_CORRECTED = 3
+_NEAR_BEST = 0.15  # a memory is shown if its score is at most this far below the best one
+_MAX_SCORED = 12  # maximum number of rivals that are scored, the most similar first
+_SEEN_BONUS = 0.18  # added to the score of a memory that the writer has just read
+_MAX_CANDIDATES = 16  # maximum number of candidates that are compared with a draft
+# the limit for a second attempt, if a draft has no project and candidates were dropped: most of
+# them belong to a project
+_MAX_CANDIDATES_AGAIN = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Similar:
+    """An existing memory that resembles a draft.
+
+    Attributes:
+        created_at: When its latest version was written.
+        agent: The agent in its tags, if any.
+        difference: How its text differs, if at all.
+        namespace: The namespace that contains it.
+        origin: Who wrote it; None if it was stored before origins were recorded.
+        suspicious: Why it may contain instructions to a model; see `Memory`.
+        corrected_by: The memory that corrects it, if any.
+    """
+
+    id: str
+    content: str
+    similarity: float
+    created_at: datetime
+    agent: str | None = None
+    difference: str = ""
+    namespace: str = SHARED
+    origin: Origin | None = None
+    suspicious: tuple[str, ...] = ()
+    corrected_by: str | None = None
+
+
+class Repeat(NamedTuple):
+    """A memory that repeats older memories.
+
+    Attributes:
+        memory: The newer memory.
+        of: The older memories, most similar first.
+    """
+
+    memory: Memory
+    of: tuple[Similar, ...]
+
+
+class Comparison(NamedTuple):
+    """Stored memories that resemble a draft.
+
+    Attributes:
+        same: The memory with the same text.
+        duplicates: Memories that say the same thing.
+        similar: Memories that are similar but differ.
+        corrected: Memories that give a different value for the same subject. `link_correction`
+            links the draft to the newest of them and to those that agree with it.
+        rivals: All memories that the draft was compared with, most similar first.
+    """
+
+    same: Record | None = None
+    duplicates: tuple[Similar, ...] = ()
+    similar: tuple[Similar, ...] = ()
+    corrected: tuple[Record, ...] = ()
+    rivals: Sequence[Candidate] = ()
+
+
+def compare(writer: Writer, draft: Draft, vectors: Any, where: Filter | None = None) -> Comparison:
+    """Compare a draft with stored memories: those of its project that have not faded.
+
+    Args:
+        draft: The draft.
+        vectors: The draft's vectors.
+        where: The memories to compare it with; by default, all current ones in the namespace.
+    """
+    threshold = 1.0
+    if writer.embedder is not None:
+        threshold = writer.embedder.space.duplicate
+    where = where or Filter(Collection.MEMORY, (writer.lookup.namespace,))
+    rivals = _find_rivals(writer, draft, vectors, where)
+    related: list[Candidate] = []
+    for rival in rivals:
+        text = rival.record.text
+        if may_be_related(draft.content, text, rival.similarity, threshold=threshold):
+            related.append(rival)
+    if not related:
+        return Comparison(rivals=rivals)
+    return _compare_words(writer, draft, vectors, related, threshold)._replace(rivals=rivals)
+
+
+def _compare_words(
+    writer: Writer, draft: Draft, vectors: Any, related: Sequence[Candidate], threshold: float
+) -> Comparison:
+    """Compare a draft, word by word, with memories that it may repeat or correct."""
+    # These modules read word lists, which most drafts don't need.
+    from memories.write.compare.corrections import is_correction
+    from memories.write.compare.duplicates import Relation, compare_texts
+
+    same: list[Record] = []
+    duplicates: list[Similar] = []
+    similar: list[Similar] = []
+    corrected: list[Record] = []
+    for candidate in related:
+        record, similarity = candidate.record, candidate.similarity
+        relation, difference = compare_texts(
+            draft.content,
+            record.text,
+            similarity,
+            threshold=threshold,
+            explain=len(similar) < MAX_SIMILAR,
+        )
+        if relation in (Relation.SAME, Relation.DUPLICATE):
+            if any(draft.tags.get(key) != record.labels.get(key) for key in writer.within):
+                continue
+            if relation is Relation.SAME:
+                same.append(record)
+            else:
+                duplicates.append(_to_similar(writer, candidate, difference))
+            continue
+        new, old = draft.content, record.text
+        is_open = len(corrected) < _MAX_CORRECTED and _is_open_to_correction(writer, record, draft)
+        if is_open and is_correction(new, old, similarity, threshold=threshold):
+            corrected.append(record)
+            relation = Relation.DIFFERS
+            if not difference:  # too dissimilar for the first comparison
+                difference = compare_texts(new, old, 1.0, threshold=1.0).difference
+        if relation is Relation.DIFFERS:
+            similar.append(_to_similar(writer, candidate, difference))
+    return Comparison(
+        same=_choose_repeated(writer, same, draft, vectors),
+        duplicates=tuple(duplicates[:MAX_SIMILAR]),
+        similar=tuple(similar[:MAX_SIMILAR]),
+        corrected=tuple(corrected),
+    )
+
+
+def compare_stored(writer: Writer, record: Record, vectors: Any) -> Comparison:
+    """Compare a stored memory with the others, as if it were new."""
+    # A draft that supersedes the record is not compared with it.
+    draft = Draft(record.text, tags_of(record.labels), supersedes=record.ref.group)
+    return compare(writer, draft, vectors)
+
+
+def read_vectors(writer: Writer, records: Sequence[Record]) -> Mapping[Ref, Any]:
+    """Return the vectors of stored memories, for comparing them; empty without an embedder."""
+    if writer.embedder is None:
+        return {}
+    return writer.store.vectors([record.ref for record in records])
+
+
+def choose_similar_to(
+    writer: Writer, draft: Draft, comparison: Comparison, vectors: Any
+) -> tuple[Similar, ...]:
+    """Return the memories to name as `Created.similar_to`: those closest to the draft's subject,
+    one of which the draft may replace.
+
+    Memories that differ in a value come first, followed by those that `read.replacements` rates
+    highest. If the draft corrects a memory, only those that also contain the old value follow.
+    """
+    if draft.supersedes is not None:
+        return comparison.similar
+    chosen = {similar.id: similar for similar in comparison.similar}
+    scored = [
+        (score, candidate)
+        for score, candidate in score_rivals(writer, draft, comparison.rivals, vectors)
+        if candidate.record.ref.group not in chosen
+    ]
+    best_score = max((score for score, _ in scored), default=0.0)
+    closest = [candidate for score, candidate in scored if score >= best_score - _NEAR_BEST]
+    if comparison.corrected:
+        old_text = comparison.corrected[0].text
+        old_value = {*query_terms(old_text)} - {*query_terms(draft.content)}
+        closest = [rival for rival in closest if old_value <= {*query_terms(rival.record.text)}]
+    for candidate in closest:
+        chosen.setdefault(candidate.record.ref.group, _to_similar(writer, candidate, ""))
+    return tuple(chosen.values())[:MAX_SIMILAR]
+
+
+def score_rivals(
+    writer: Writer, draft: Draft, rivals: Sequence[Candidate], vectors: Any
+) -> list[tuple[float, Candidate]]:
+    """Return the memories that a draft may replace, each with its score, highest first.
+
+    Args:
+        draft: The draft.
+        rivals: Memories that resemble it, most similar first.
+        vectors: The draft's vectors.
+    """
+    space = None if writer.embedder is None else writer.embedder.space
+    scored: list[tuple[float, Candidate]] = []
+    for candidate in rivals[:_MAX_SCORED]:
+        record = candidate.record
+        if versions.is_corrected(record, writer.now):
+            continue
+        score = score_replacement(draft.content, record.text, candidate.similarity, space, vectors)
+        if record.ref.group in draft.seen:
+            score += _SEEN_BONUS
+        if score >= REPLACES:
+            scored.append((score, candidate))
+    scored.sort(key=lambda pair: -pair[0])
+    return scored
+
+
+def _find_rivals(writer: Writer, draft: Draft, vectors: Any, where: Filter) -> list[Candidate]:
+    """Return the candidates for a comparison, most similar first, excluding faded ones and
+    those from other projects.
+    """
+    project = draft.tags.get("project")
+    if project is not None:
+        where = where._replace(labels={**where.labels, "project": project})
+    rivals: list[Candidate] = []
+    terms = query_terms(draft.content)
+    for limit in (_MAX_CANDIDATES, _MAX_CANDIDATES_AGAIN):
+        candidates = writer.store.candidates(
+            where,
+            vector=None if vectors is None else vectors[0],
+            terms=terms,
+            k=limit,
+        )
+        rivals = [
+            candidate for candidate in candidates if _is_rival(writer, candidate.record, draft)
+        ]
+        has_dropped = len(rivals) < len(candidates)
+        if project is not None or not has_dropped:
+            break
+    if vectors is not None and len(vectors) > 1:
+        # The vector of a long text's first window says little about the entire text.
+        rivals = [rival._replace(similarity=None) for rival in rivals]
+    return sorted(rivals, key=lambda rival: rival.similarity or 0.0, reverse=True)
+
+
+def _is_rival(writer: Writer, record: Record, draft: Draft) -> bool:
+    """Return whether a draft that resembles a record may repeat, correct or replace it."""
+    if record.labels.get("project") != draft.tags.get("project"):
+        return False
+    if record.ref.group == draft.supersedes:
+        return False
+    if is_session_note(record.labels, versions.plain_key(record.key)):
+        return False  # a note only quotes the conversation, so no draft repeats it
+    # Keep a record that a search would show, or whose confidence is at least the draft's.
+    declared = 1.0 if draft.confidence is None else draft.confidence
+    confidence = versions.confidence(record, writer.now, writer.config.decay_half_life_hours)
+    return confidence >= min(writer.config.min_confidence, declared)
+
+
+def _is_open_to_correction(writer: Writer, record: Record, draft: Draft) -> bool:
+    """Return whether a draft may correct a record, regardless of their texts.
+
+    It may not if both have keys, or if the record is already corrected. A correction that the
+    draft supersedes doesn't count; it is retired later, when the draft is stored.
+    """
+    have_keys = draft.key is not None and record.key is not None
+    correction_id = versions.read_corrected_by(record, writer.now)
+    return not have_keys and correction_id in (None, draft.supersedes)
+
+
+def _choose_repeated(
+    writer: Writer, same: Sequence[Record], draft: Draft, vectors: Any
+) -> Record | None:
+    """Return the memory that a draft repeats. If there are several, return the one that it
+    contradicts least.
+    """
+    if not same:
+        return None
+    if len(same) == 1 and "corrected_by" not in same[0].fields:
+        return same[0]
+    allowed: list[Repetition] = []
+    for record in same:
+        repetition = writer.make_repetition(record, draft, vectors)
+        # A correction by a more trusted writer stays in effect, so the old text is stored as a
+        # new memory.
+        if not (repetition.was_corrected() and repetition.is_less_trusted()):
+            allowed.append(repetition)
+    if not allowed:
+        return None
+    return min(allowed, key=lambda repetition: repetition.count_conflicts()).record
+
+
+def with_correction(writer: Writer, similar: Similar) -> Similar:
+    """Return a memory that resembles a draft with its present correction."""
+    record = writer.lookup.own.find(similar.id)
+    return replace(similar, corrected_by=versions.read_corrected_by(record, writer.now))
+
+
+def _to_similar(writer: Writer, candidate: Candidate, difference: str) -> Similar:
+    record = candidate.record
+    return Similar(
+        id=record.ref.group,
+        content=record.text,
+        similarity=round(min(1.0, max(0.0, candidate.similarity or 0.0)), 4),
+        created_at=record.created_at,
+        agent=record.labels.get("agent"),
+        difference=difference,
+        namespace=record.ref.namespace,
+        origin=origin_of(record.labels),
+        suspicious=record.names("suspicious"),
+        corrected_by=versions.read_corrected_by(record, writer.now),
+    )
+
+
+def find_repeats(writer: Writer, selector: "Selector") -> Iterator[Repeat]:
+    """Yield selected memories in the writer's namespace that repeat older ones, newest first."""
+    where = selector.narrow(Filter(Collection.MEMORY, (writer.lookup.namespace,)))
+    for page in scan_pages(writer.store, where, newest_first=True):
+        vectors = read_vectors(writer, page)
+        for record in filter(selector.selects, page):
+            older = _find_older(writer, record, vectors.get(record.ref))
+            if older:
+                yield Repeat(writer.to_memory(record), older)
+
+
+def _find_older(writer: Writer, record: Record, vectors: object) -> tuple[Similar, ...]:
+    """Return the older memories that a new memory with this text would repeat."""
+    comparison = compare_stored(writer, record, vectors)
+    repeated = comparison.duplicates
+    if comparison.same is not None:
+        same = comparison.same
+        similar = Similar(same.ref.group, same.text, 1.0, same.created_at, same.labels.get("agent"))
+        repeated = (similar, *repeated)
+    return tuple(memory for memory in repeated if memory.id < record.ref.group)
