@@ -185,8 +185,10 @@ def test_no_two_parts_share_a_collection() -> None:
 
 def test_the_places_that_may_still_hold_removed_records_are_named() -> None:
     driver = ChromaStore("chroma://:s3cret@host:9000/own", SPACE)._driver
-    assert driver.remains == (
-        "the files of ChromaDB at host:9000, until `chroma vacuum` is run on them",
+    (files,) = driver.remains
+    assert files == (
+        "the files of ChromaDB at host:9000: its log, which `chroma vacuum` does not erase, keeps "
+        "the last 1,000 changes"
     )
     assert driver.collection == "own"
 

@@ -81,9 +81,10 @@ class ChromaDriver:
     the documents of all collections, which takes 50 ms for 100,000 documents.
 
     This driver follows every rule of `Driver`, because the server writes a request to its log
-    completely or not at all. Removed content stays in the server's SQLite file until `chroma vacuum
-    --path FOLDER` is run while the server is stopped. After an interrupted write, the words and
-    vectors of a record stay until the record is written again and removed.
+    completely or not at all. Removed content stays in that log until 1,000 more points (Chroma's
+    `sync_threshold`) have been written to the same collection, and then in the server's SQLite file
+    until `chroma vacuum --path FOLDER` is run while the server is stopped. After an interrupted
+    write, the words and vectors of a record stay until the record is written again and removed.
     """
 
     def __init__(self, address: Address, name: str) -> None:
@@ -95,7 +96,8 @@ class ChromaDriver:
         """
         self.url = f"chroma://{address.url_host}:{address.port}/{name}"
         self.collection = name
-        self.remains = (f"the files of {address}, until `chroma vacuum` is run on them",)
+        log = "its log, which `chroma vacuum` does not erase"
+        self.remains = (f"the files of {address}: {log}, keeps the last 1,000 changes",)
         self._client = StoreClient(address)
         self._ids: dict[str, str] = {}  # the ids of collections by name
 
