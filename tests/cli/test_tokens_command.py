@@ -79,7 +79,7 @@ def test_an_expiry_may_be_written_in_words(memory: Command) -> None:
 def test_two_tokens_cannot_have_the_same_name(memory: Command) -> None:
     memory("tokens", "create", "x", "--allow", "bob")
     shown = memory("tokens", "create", "x", "--allow", "ann")
-    assert (shown.code, "there is a token" in shown.err) == (2, True)
+    assert (shown.code, "there is already a token" in shown.err) == (2, True)
 
 
 def test_a_token_file_that_others_may_write_to_is_refused(memory: Command, home: Path) -> None:

@@ -389,7 +389,7 @@ def test_a_protocol_error_does_not_restart_the_process(
 ) -> None:
     gateway.ensure_collections([])
     chroma.dies = [Death("get_documents", False, ClosedByPeer(-32602, "Invalid params"))]
-    with pytest.raises(MCPError, match="refused: Invalid params"):
+    with pytest.raises(MCPError, match="refused the request: Invalid params"):
         gateway.tail_history("c", 1)
     assert chroma.starts == 1
 

@@ -368,7 +368,7 @@ def test_a_write_that_ignores_versions_refuses_if_match(owner: TestClient) -> No
         answer = owner.post(f"{path}/{action}", json={}, headers={"if-match": '"7"'})
         assert (answer.status_code, answer.json()["detail"]) == (
             400,
-            "If-Match can't be used with this request; it does not look at versions",
+            "this request does not check versions; omit If-Match",
         )
     assert "pinned" not in owner.get(path, headers={"if-match": '"7"'}).json()
 

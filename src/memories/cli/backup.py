@@ -115,7 +115,7 @@ def _render_restore(answer: Mapping[str, Any]) -> str:
 )  # fmt: skip
 @option(
     "--secrets", is_flag=True,
-    help="Also find stored secrets; shows where they are, never the secrets themselves.",
+    help="Also find stored secrets. The output shows where they are, never the secrets themselves.",
 )  # fmt: skip
 @option(
     "--salvage", metavar="FILE",

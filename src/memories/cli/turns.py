@@ -374,8 +374,9 @@ def forget(
 ) -> int:
     """Permanently erase a conversation, or one of its turns.
 
-    No byte of an erased turn stays in the store, and this can't be undone. An entire conversation
-    is erased from the inbox of hooks too. The other turns keep their index.
+    No byte of an erased turn stays in the store, and this can't be undone. If the conversation is
+    erased entirely, it is also erased from the hooks' inbox. Otherwise, the remaining turns keep
+    their indexes.
     """
     from memories.cli.bulk import note_copies
 

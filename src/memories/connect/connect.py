@@ -201,8 +201,8 @@ class Connector:
     def disconnect(self, target: Target, changes: Sequence[Change]) -> None:
         """Write the changes that disconnect a host, and remove these files from its receipt.
 
-        The receipt keeps files in another folder, which a variable such as `CLAUDE_CONFIG_DIR`
-        named when the host was connected.
+        Files in another folder stay in the receipt: a variable such as `CLAUDE_CONFIG_DIR` may
+        have named a different folder when the host was connected.
 
         Raises:
             InvalidInput: A file has changed in the meantime.

@@ -146,7 +146,7 @@ class Session:
             raise error from exc
         except Exception as exc:
             if getattr(exc, "code", None) not in {None, *_CLOSED}:
-                raise MCPError(f"{NAME} refused: {exc}") from exc
+                raise MCPError(f"{NAME} refused the request: {exc}") from exc
             raise Unreachable(f"{NAME} ended: {exc or type(exc).__name__}") from exc
         return _texts_of(answer)
 

@@ -472,7 +472,7 @@ class MemoryGateway:
     def _window(self, name: str) -> str:
         """Return the stored form of a window's name."""
         if not isinstance(name, str) or not name.strip():
-            raise InvalidInput("window must be a string that is not empty")
+            raise InvalidInput("window must be a non-empty string")
         return self._redactor().name(name, "window").text
 
     @contextmanager

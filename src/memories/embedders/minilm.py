@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_SPECIAL = re.compile(r"(\[(?:PAD|UNK|CLS|SEP|MASK)\])")  # special tokens, even in a text
+_SPECIAL = re.compile(r"(\[(?:PAD|UNK|CLS|SEP|MASK)\])")  # special tokens; never split
 _MAX_WORD = 100  # maximum number of letters; a longer word is unknown
 _MAX_TOKEN = 18  # number of letters in the longest token of the vocabulary
 _ADDRESS_SPACE = 192 * 2**20  # bytes that the model, numpy and their libraries need

@@ -386,7 +386,7 @@ def _estimate_tokens(text: str) -> int:
 
 
 class _Page(NamedTuple):
-    """A block's settings; `render` adds memories and writes the block."""
+    """A block's settings; `render` returns the block's text for the given memories."""
 
     request: BlockRequest
     waiting: int

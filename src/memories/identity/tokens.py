@@ -98,7 +98,7 @@ def create(
     with _change(home) as tokens:
         if any(other.name == name for other in tokens):
             raise InvalidInput(
-                f'there is a token "{name}"; revoke it first, or choose another name'
+                f'there is already a token "{name}"; revoke it first, or choose another name'
             )
         if len(tokens) >= _MAX_TOKENS:
             raise InvalidInput(

@@ -242,8 +242,8 @@ class MemoriesStore(BaseStore):
                 return
 
     def _hits(self, query: str, tags: dict[str, str], limit: int) -> Iterator[_Candidate]:
-        """Yield a query's hits, each once. More hits may come in another order, since more
-        candidates are ranked.
+        """Yield a query's hits, each once. A search with a higher limit may order them differently,
+        since it ranks more candidates.
         """
         seen: set[str] = set()
         limit = min(validate.MAX_LIMIT, limit)

@@ -277,7 +277,9 @@ def run_request(store: Store, request: SearchRequest) -> SearchResult:
 
 
 def _gather_and_rank(store: Store, request: SearchRequest) -> tuple[Gathered, list[Ranked]]:
-    """Gather and rank more and more candidates, until enough are hits or more can't help."""
+    """Gather and rank candidates, in growing numbers, until enough of them are hits or further ones
+    can't help.
+    """
     turn_count = 2 * request.limit  # how many candidates to gather
     memory_count = max(MIN_CANDIDATES, turn_count)
     turns = _gather_turns(store, request, turn_count)

@@ -20,7 +20,9 @@ Id = TypeVar("Id")
 
 
 def leading(*scores: Mapping[Id, float]) -> list[Id]:
-    """Return the ids with the best scores in each mapping; searches return their neighbours too."""
+    """Return the ids with the best scores in each mapping; a search also returns the turns next to
+    them.
+    """
     ids: list[Id] = []
     for mapping in scores:
         ids += heapq.nlargest(_LEADING, mapping, key=mapping.__getitem__)

@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from memories.stores.claims import Claims
     from memories.stores.records import Matches, TurnQuery
 
-# Gets a test of whether a store's data is missing; raises `StoreDamaged` if it is, and a scratchpad
-# still mirrors the store. Local stores call it before they treat missing data as an empty store.
+# Calls its argument to find out whether a store's data is missing. Raises `StoreDamaged` if it is,
+# and a scratchpad still mirrors the store. Local stores call this before they treat missing data as
+# an empty store.
 RefuseLost = Callable[[Callable[[], bool]], None]
 _DEFAULT_MODEL = "all-MiniLM-L6-v2/"  # the embedder if EMBEDDER isn't set
 

@@ -176,7 +176,7 @@ def export(  # noqa: PLR0913 - these are the properties of an export
 def _in_order(store: Store, place: Place) -> Iterator[Record]:
     """Yield records in the order of their groups' names.
 
-    Some stores return groups that are named by ids after all other groups.
+    Some stores return the groups whose names are ids after all other groups.
     """
     first = find_first(store, place.everything())
     if first is None or is_id(first.ref.group):

@@ -319,7 +319,7 @@ async def _process_request(route: Route, request: Request) -> Response:
     """Parse a request here, then authorize and handle it in a thread, which may wait."""
     server: Server = request.app.state.server
     if route.kind == "write" and not route.versioned and "if-match" in request.headers:
-        raise InvalidInput("If-Match can't be used with this request; it does not look at versions")
+        raise InvalidInput("this request does not check versions; omit If-Match")
     fields = route.query if route.scope in ("signed", "store") else route.query | SPACE
     arguments = from_query(query_pairs(request), fields) | path_values(request)
     if route.body is not None and not route.streams:

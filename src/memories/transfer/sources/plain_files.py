@@ -107,7 +107,7 @@ _BULLETS = ("- ", "* ", "• ", "+ ")
 
 
 def recognize_lines(sample: Sample) -> bool:
-    """Return whether a file's name ends in `.txt` and it contains no NUL bytes."""
+    """Return whether a file has the suffix `.txt` and contains no NUL bytes."""
     return sample.path.suffix.lower() == ".txt" and b"\0" not in sample.start
 
 

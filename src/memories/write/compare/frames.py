@@ -42,8 +42,8 @@ class Change(NamedTuple):
 
     @property
     def drops_detail(self) -> bool:
-        """Whether the removed words say more than the added ones: "on Mondays with make deploy",
-        "on Tuesdays". A long name says no more than a short one.
+        """Whether the removed words say more than the added ones, as when "on Mondays with make
+        deploy" becomes "on Tuesdays". A long name says no more than a short one.
         """
         is_name = all(word.shown[:1].isupper() for word in self.removed)
         return len(self.removed) > len(self.added) + 1 and not is_name

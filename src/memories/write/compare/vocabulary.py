@@ -174,7 +174,7 @@ FREE = "free"  # the `form` of words in a rewritten construction, where forms do
 
 
 def keys_of(words: Sequence[Word]) -> list[str]:
-    """Return the keys of words."""
+    """Return each word's key."""
     return [word.key for word in words]
 
 
