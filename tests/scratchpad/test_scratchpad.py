@@ -29,7 +29,7 @@ from memories.scratchpad.entries import (
     EntryRules,
     choose,
     heat,
-    select_current,
+    select_confident,
     sort_entries,
 )
 from memories.scratchpad.text import is_edited
@@ -109,7 +109,7 @@ def test_entries_that_are_not_current_only_fill_the_remaining_room() -> None:
     new = Entry("b", "news", decay="contextual", aging_from="2026-05-31T00:00:00.000Z")
     assert choose([old, new], EntryRules(size=1), now) == [new]
     assert choose([old, new], EntryRules(size=2), now) == [new, old]
-    assert select_current([old, new], EntryRules(), now) == [new]
+    assert select_confident([old, new], EntryRules(), now) == [new]
 
 
 def test_pinned_entries_come_first_and_frequent_ones_have_a_third_of_the_room() -> None:

@@ -29,9 +29,9 @@ def import_again(memories: Memories, memory_id: str) -> None:
 @pytest.mark.parametrize(
     ("owner", "reads", "change"),
     [
-        pytest.param(Lookup, "find_current", lambda m, one: m.reinforce(one), id="reinforce"),
+        pytest.param(Lookup, "find_live", lambda m, one: m.reinforce(one), id="reinforce"),
         pytest.param(
-            Lookup, "find_current", lambda m, one: m.update(one, "Deploys are over"), id="update"
+            Lookup, "find_live", lambda m, one: m.update(one, "Deploys are over"), id="update"
         ),
         pytest.param(Lookup, "find_own", lambda m, one: m.delete(one), id="delete"),
         pytest.param(

@@ -127,7 +127,7 @@ class Lookup(NamedTuple):
             self.resolve_own_id(memory_id)  # raises an error that names the other namespace
             raise
 
-    def find_current(self, memory_id: str) -> Record:
+    def find_live(self, memory_id: str) -> Record:
         """Return the latest version of a memory that may be changed.
 
         Raises:
@@ -241,7 +241,7 @@ class Lookup(NamedTuple):
         raise NotFound("Memory not found")
 
     def _complete(self, prefix: str) -> str:
-        """Return the only id with this prefix, preferring ids of current memories."""
+        """Return the only id with this prefix, preferring ids of live memories."""
         for state in ("live", "any"):
             where = self.where(state=state, group=prefix, prefix=True)
             limit = 11 * len(self.readable)  # namespaces may share an id
@@ -397,7 +397,7 @@ class Lookup(NamedTuple):
         return self.store.scan(_all_versions(ref.namespace, ref.group), limit=MAX_VERSIONS)
 
     def find_at(self, memory_id: str, moment: datetime) -> Record:
-        """Return the version of a memory that was current at a given time. How often it had been
+        """Return the version of a memory that was live at a given time. How often it had been
         read by then is unknown.
 
         Raises:
@@ -436,7 +436,7 @@ def _all_versions(namespace: str, group: str) -> Filter:
 
 
 def _explain_absence(records: Sequence[Record]) -> str:
-    """Return the reason no version of a memory was current at an earlier time."""
+    """Return the reason no version of a memory was live at an earlier time."""
     for record in records:
         if not is_unaccepted(record):
             since = max(record.created_at, from_millis(accepted_at(record)))

@@ -169,7 +169,7 @@ def parse_node(text: str, collection: Collection) -> Node:
 
 
 def parse_live(text: str, collection: Collection, instant: Instant) -> Selector:
-    """Return the selector for a search expression, which finds only current records.
+    """Return the selector for a search expression, which finds only live records.
 
     Raises:
         InvalidInput: The expression names a state, is malformed, or has an invalid value.
@@ -184,7 +184,7 @@ def parse_live(text: str, collection: Collection, instant: Instant) -> Selector:
 
 
 def select_all(collection: Collection, instant: Instant) -> Selector:
-    """Return the selector for all current records."""
+    """Return the selector for all live records."""
 
     def test(_record: Record) -> bool:
         return True

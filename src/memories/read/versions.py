@@ -118,7 +118,7 @@ def first_version(
 
 
 def hold_back(record: Record) -> Record:
-    """Return a record marked as awaiting review, so that it never counts as having been current."""
+    """Return a record marked as awaiting review, so that it never counts as having been live."""
     return record._replace(
         ended_at=record.created_at, ended_by=PENDING, labels={**record.labels, HELD: "1"}
     )

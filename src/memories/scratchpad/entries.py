@@ -246,16 +246,16 @@ def compute_confidence(entry: Entry, now: datetime, half_life_hours: float) -> f
     return versions.confidence(record, now, half_life_hours)
 
 
-def is_current(entry: Entry, rules: EntryRules, now: datetime) -> bool:
+def is_confident(entry: Entry, rules: EntryRules, now: datetime) -> bool:
     """Return whether an entry's confidence is known and high enough for the settings."""
     confidence = compute_confidence(entry, now, rules.half_life_hours)
     return confidence is not None and confidence >= rules.min_confidence
 
 
-def select_current(entries: Iterable[Entry], rules: EntryRules, now: datetime) -> list[Entry]:
-    """Return the current entries, in the order in which they are shown."""
-    current = [entry for entry in entries if is_current(entry, rules, now)]
-    return sort_entries(current, now, rules.relevance)
+def select_confident(entries: Iterable[Entry], rules: EntryRules, now: datetime) -> list[Entry]:
+    """Return the entries with enough confidence, in the order in which they are shown."""
+    confident = [entry for entry in entries if is_confident(entry, rules, now)]
+    return sort_entries(confident, now, rules.relevance)
 
 
 _BY_TIME = attrgetter("written", "id")
@@ -271,8 +271,8 @@ def choose(
     of any age, since they hold until the user changes them. Another third is for frequently used
     entries of any age. The newest entries get the rest. Each project also gets a few extra slots
     for its session summaries and its newest short memories, so that a session begins with its
-    project's memories even after a long time in other projects. Entries that aren't current only
-    fill slots that are left over, since a different setting or option may show them.
+    project's memories even after a long time in other projects. Entries with too little
+    confidence only fill slots that are left over, since a different setting may show them.
 
     Args:
         entries: The candidates. Each memory may occur only once.
@@ -281,9 +281,9 @@ def choose(
         left_out: Ids that the user has removed.
     """
     candidates = [entry for entry in entries if entry.pinned or entry.id not in left_out]
-    current = select_current(candidates, rules, now)
-    pinned = [entry for entry in current if entry.pinned][:MOST_PINNED]
-    unpinned = [entry for entry in current if not entry.pinned]
+    confident = select_confident(candidates, rules, now)
+    pinned = [entry for entry in confident if entry.pinned][:MOST_PINNED]
+    unpinned = [entry for entry in confident if not entry.pinned]
     facts = [entry for entry in unpinned if not entry.is_session]
     sessions = [entry for entry in unpinned if entry.is_session]
     room = max(0, rules.size - len(pinned))
@@ -304,7 +304,7 @@ def choose(
         *(entry for entry in facts if entry.id in ids),
         *_last_of_projects(sessions, SESSIONS, MOST_SESSIONS),
     ]
-    faint = _newest(candidates, without=current)
+    faint = _newest(candidates, without=confident)
     return [*chosen, *faint[: max(0, rules.size - len(chosen))]]
 
 

@@ -15,7 +15,7 @@ from memories.scratchpad.entries import (
     describe_unknown_ages,
     has_age,
     parse_time,
-    select_current,
+    select_confident,
     with_verdicts,
 )
 from memories.scratchpad.file import Place, place_of
@@ -56,14 +56,14 @@ class Scratchpad(NamedTuple):
         """Return this scratchpad with a verdict on each entry that can be checked."""
         return self._replace(entries=with_verdicts(self.entries, judge, now))
 
-    def current(self, rules: EntryRules, now: datetime) -> "Scratchpad":
+    def select_confident(self, rules: EntryRules, now: datetime) -> "Scratchpad":
         """Return this scratchpad with only the entries to show, sorted.
 
         A note counts the entries left out because their age is unknown.
         """
         note = describe_unknown_ages(self.entries)
         return self._replace(
-            entries=tuple(select_current(self.entries, rules, now)),
+            entries=tuple(select_confident(self.entries, rules, now)),
             notes=(*self.notes, note) if note else self.notes,
         )
 
@@ -111,4 +111,4 @@ def read_up_to_date(
             return None
         own = from_pad(place, pad)
         scratchpad = own if scratchpad is None else scratchpad.merged_with(own)
-    return None if scratchpad is None else scratchpad.current(EntryRules.of(config), now)
+    return None if scratchpad is None else scratchpad.select_confident(EntryRules.of(config), now)

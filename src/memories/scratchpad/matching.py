@@ -21,7 +21,7 @@ from memories.scratchpad.entries import (
     EntryRules,
     describe_unknown_ages,
     heat,
-    is_current,
+    is_confident,
     parse_time,
     record_fields,
 )
@@ -89,7 +89,7 @@ def find_matches(
         record = record_of(entry, now)
         text = " ".join([entry.content, *entry.tags.values(), entry.key or "", entry.by])
         share, is_whole = words.share_in(text)
-        if share < MIN_SHARE or not is_current(entry, rules, now) or not is_wanted(record):
+        if share < MIN_SHARE or not is_confident(entry, rules, now) or not is_wanted(record):
             continue
         warmth = min(1.0, heat(entry, now, rules.relevance))
         score = share * (_WORD_WEIGHT + _HEAT_WEIGHT * warmth)

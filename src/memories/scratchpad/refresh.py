@@ -286,7 +286,7 @@ def select(
         namespace: The namespace of the scratchpad.
         rules: The settings of the scratchpad.
         now: The current time.
-        shown: The scratchpad's current entries.
+        shown: The scratchpad's entries.
     """
     memories = Filter(Collection.MEMORY, (namespace,))
     pinned = memories._replace(labels={PINNED: "1"})

@@ -87,7 +87,7 @@ class Scratchpads:
             copies = copies_of(self.place(self.lookup.namespace))
             notes = tuple(f"{copy} contains edits that could not be applied" for copy in copies)
             scratchpad = scratchpad._replace(notes=notes)
-        return self._judged(scratchpad.current(self._rules(), self._clock()))
+        return self._judged(scratchpad.select_confident(self._rules(), self._clock()))
 
     def _judged(self, scratchpad: "Scratchpad") -> "Scratchpad":
         return scratchpad.with_verdicts(self.lookup.judge, self._clock())
@@ -143,7 +143,7 @@ class Scratchpads:
         scratchpad = self._load_files()
         if scratchpad is None:
             return None
-        return self._judged(scratchpad.current(self._rules(), self._clock()))
+        return self._judged(scratchpad.select_confident(self._rules(), self._clock()))
 
     @property
     def are_there(self) -> bool:
@@ -216,14 +216,16 @@ class Scratchpads:
     # --- inside
 
     def _load(self, *, refresh: bool = False, rebuild: bool = False) -> "Scratchpad":
-        """Return the hot tier, including memories that are not current."""
+        """Return the hot tier, including entries with too little confidence."""
         own = self._load_one(self.lookup.namespace, refresh=refresh, rebuild=rebuild)
         if SHARED not in self.lookup.readable or self.lookup.namespace == SHARED:
             return own
         return own.merged_with(self._load_one(SHARED))
 
     def _load_files(self) -> "Scratchpad | None":
-        """Return the hot tier using only the files, including entries that aren't current."""
+        """Return the hot tier using only the files, including entries with too little
+        confidence.
+        """
         from memories.scratchpad import file
         from memories.scratchpad.hot_tier import Scratchpad
         from memories.scratchpad.text import path_of

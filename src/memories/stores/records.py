@@ -61,7 +61,7 @@ class Record(NamedTuple):
         ref: Its address.
         text: Its content.
         created_at: When it was written.
-        ended_at: When it stopped being current; None while it is live.
+        ended_at: When it stopped being live; None while it is.
         ended_by: The action that ended it, such as `update`, `delete` or `supersede`.
         key: A name that is unique among the live records of a collection and namespace.
         labels: Pairs that filters can select by and stores can count.

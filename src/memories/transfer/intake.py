@@ -261,7 +261,7 @@ def without_acceptance(line: Line) -> Line:
 
 def _as_foreign(record: Record, import_id: str, *, is_latest: bool) -> Record:
     """Return a foreign file's record in its stored form. A memory is stored as one that waits for
-    review and was never current.
+    review and was never live.
     """
     fields = _without_fields(record, _OURS)
     fields[_HASH] = _statement_hash(record)

@@ -152,7 +152,7 @@ def find_copies(
 
 
 def describe_taken_keys(store: Store, records: Sequence[Record], into: str) -> Iterator[str]:
-    """Describe each key of a current memory that is already taken in the other namespace."""
+    """Describe each key of a live memory that is already taken in the other namespace."""
     for record in records:
         if record.key is None or record.ended_at is not None:
             continue

@@ -70,7 +70,7 @@ def update(
     expected = content or lookup.find_own(memory_id).text
     vectors = None if is_empty else _embed(embedder, expected)
     with lookup.store.transaction():
-        latest = before = lookup.find_current(memory_id)
+        latest = before = lookup.find_live(memory_id)
         if change.if_version not in (None, latest.ref.position):
             raise Conflict(
                 f"Memory has changed: it has version {latest.ref.position}, not"
@@ -132,9 +132,9 @@ def append_confirmation(
     """Confirm that a memory is still true by appending a version with the same text and new fields;
     return that version. If newer memories corrected it, the new version corrects the last of them.
     """
-    vectors = _embed(embedder, lookup.find_current(memory_id).text)
+    vectors = _embed(embedder, lookup.find_live(memory_id).text)
     with lookup.store.transaction():
-        latest = lookup.find_current(memory_id)
+        latest = lookup.find_live(memory_id)
         new = versions.next_version(latest, "confirm", now, fresh=True, fields=dict(fields))
         new = update_links_after_restating(lookup.store, latest, new)
         return _append(lookup.store, latest, new, vectors)
@@ -180,7 +180,7 @@ def _refuse_taken_key(lookup: Lookup, latest: Record, new: Record) -> None:
 def reinforce(lookup: Lookup, memory_id: str, now: datetime) -> Record:
     """Reset a reinforceable memory's decay; return its latest version."""
     with lookup.store.transaction():
-        latest = lookup.find_current(memory_id)
+        latest = lookup.find_live(memory_id)
         policy = versions.decay_policy(latest)
         if policy is DecayPolicy.STABLE:
             raise NotReinforceable("Memory has stable decay policy, reinforcement has no effect")
@@ -193,7 +193,7 @@ def reinforce(lookup: Lookup, memory_id: str, now: datetime) -> Record:
 
 
 def reset_decay(store: Store, records: Sequence[Record], now: datetime) -> None:
-    """Reset the decay of the records that are reinforceable and still current."""
+    """Reset the decay of the records that are reinforceable and still live."""
     with store.transaction():
         for record in records:
             if versions.decay_policy(record) is DecayPolicy.REINFORCEABLE:
@@ -251,7 +251,7 @@ def pin(
     """
     vectors = _embed(embedder, lookup.find_own(memory_id).text)
     with lookup.store.transaction():
-        latest = lookup.find_current(memory_id)
+        latest = lookup.find_live(memory_id)
         if is_pinned(latest) == pinned:
             return latest
         where = Filter(Collection.MEMORY, (latest.ref.namespace,), labels={PINNED: "1"})
@@ -321,7 +321,7 @@ def restore_version(
         raise NotFound(f"Memory has no version {number}; it has {first} to {last}")
     vectors = _embed(embedder, old.text)
     with lookup.store.transaction():
-        latest = lookup.find_current(old.ref.group)
+        latest = lookup.find_live(old.ref.group)
         names = (*CHANGEABLE, "redacted", *versions.ANCHORS)
         fields = {name: old.fields.get(name) for name in names}
         tags = tags_of(old.labels)

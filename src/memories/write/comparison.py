@@ -94,7 +94,7 @@ def compare(writer: Writer, draft: Draft, vectors: Any, where: Filter | None = N
     Args:
         draft: The draft.
         vectors: The draft's vectors.
-        where: The memories to compare it with; by default, all current ones in the namespace.
+        where: The memories to compare it with; by default, all live ones in the namespace.
     """
     threshold = 1.0
     if writer.embedder is not None:

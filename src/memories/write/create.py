@@ -284,7 +284,7 @@ def _look_up_superseded(writer: Writer, prepared: Prepared) -> Prepared:
     if memory_id is None:
         return prepared
     try:
-        superseded = writer.lookup.own.find_current(memory_id)
+        superseded = writer.lookup.own.find_live(memory_id)
     except (NotFound, InvalidInput):
         other = writer.lookup.find(memory_id)
         raise InvalidInput(
@@ -378,16 +378,16 @@ def _store_pending(writer: Writer, prepared: Prepared) -> Created:
     draft = prepared.draft
     if writer.force:
         return _store_new(writer, prepared, Comparison())
-    current, pending = writer.lookup.own.where(), writer.lookup.where_pending()
+    live, pending = writer.lookup.own.where(), writer.lookup.where_pending()
     rejected = pending._replace(ended_by="delete")
-    for where in (current, pending, rejected):
+    for where in (live, pending, rejected):
         comparison = compare(writer, draft, prepared.vectors, where)
         same = comparison.same
         if same is not None and draft.key in (None, versions.plain_key(same.key)):
             repetition = writer.make_repetition(same, draft, prepared.vectors)
             # A memory that was accepted, and deleted later, was not rejected.
             is_known = versions.is_unaccepted(same)
-            if where is current:
+            if where is live:
                 is_known = not repetition.was_corrected()
             if is_known:
                 return _report_merged(writer, repetition.merge_nothing())

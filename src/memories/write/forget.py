@@ -61,7 +61,7 @@ def find_repeating(store: Store, namespace: str, groups: set[str]) -> list[Ref]:
         for record in page:
             action = json.loads(record.fields.get(PROPOSED, "{}"))
             related = {action.get(name) for name in ("id", "corrects", "same_as")}
-            if record.ended_at == record.created_at:  # it was never current
+            if record.ended_at == record.created_at:  # it was never live
                 related.add(record.fields.get("superseded_by"))
             if not groups.isdisjoint(related):
                 repeating.append(record.ref)

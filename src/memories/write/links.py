@@ -35,7 +35,7 @@ A link doesn't end when the correction expires. From then on, the older memory c
 (`read.versions.is_corrected`), but the link stays, because the correction may be renewed.
 
 Both sides store the link: the newer memory in `corrects`, each older one in `corrected_by`,
-`corrected_at` and, if it is corrected only for a time, `corrected_until`. Only current memories are
+`corrected_at` and, if it is corrected only for a time, `corrected_until`. Only live memories are
 linked. A memory that ends keeps its own side, so that it can be linked again if it is restored.
 """
 
@@ -90,11 +90,11 @@ def link_correction(
     newer = without_links(newer)
     ends_of_chains: dict[str, Record] = {}
     for record in corrected:
-        current = _find_current_version(store, record.ref.namespace, record.ref.group)
-        if current is None or is_corrected(current, now):
+        live = _find_live_version(store, record.ref.namespace, record.ref.group)
+        if live is None or is_corrected(live, now):
             continue
         # A memory whose correction has expired is still linked, so its chain continues.
-        end = [current, *_find_rest_of_chain(store, current)][-1]
+        end = [live, *_find_rest_of_chain(store, live)][-1]
         # Leaves out memories that were updated later.
         if is_newest or stated_at(end) <= stated_at(newer):
             ends_of_chains[end.ref.group] = end
@@ -118,11 +118,11 @@ def leave_chains(store: Store, records: Iterable[Record]) -> None:
     """
     leaving: dict[str, Record] = {}
     for record in records:
-        # An earlier version doesn't say whether the current one has links.
+        # An earlier version doesn't say whether the live one has links.
         if record.ended_at is not None or has_link(record):
-            current = _find_current_version(store, record.ref.namespace, record.ref.group)
-            if current is not None:
-                leaving[record.ref.group] = current
+            live = _find_live_version(store, record.ref.namespace, record.ref.group)
+            if live is not None:
+                leaving[record.ref.group] = live
     links = [
         (_find_older_neighbours(store, record), _find_newer_except(store, record, leaving))
         for record in leaving.values()
@@ -158,7 +158,7 @@ def _close_chain(
     linked: list[Record] = []
     if newer is not None:
         # Read the memory again, since its links may have just changed.
-        newer = _find_current_version(store, newer.ref.namespace, newer.ref.group) or newer
+        newer = _find_live_version(store, newer.ref.namespace, newer.ref.group) or newer
         linked = [older for older in staying if not _repeats(newer, older)]
         ids = [name for name in newer.names("corrects") if name not in leaving]
         corrects = " ".join([*ids, *(older.ref.group for older in linked)])
@@ -189,7 +189,7 @@ def take_over_links(
     following = {newer.ref.group for newer in (record, *_find_rest_of_chain(store, record))}
     added: list[Record] = []
     for memory_id in corrected_ids:
-        older = _find_current_version(store, record.ref.namespace, memory_id)
+        older = _find_live_version(store, record.ref.namespace, memory_id)
         if older is None or memory_id in following or "corrected_by" in older.fields:
             continue
         if _still_corrects(record, older, record, older) and not _repeats(record, older):
@@ -222,11 +222,11 @@ def find_current_again(store: Store, before: Iterable[Record], now: datetime) ->
         if (namespace, memory_id) in seen:
             continue
         seen.add((namespace, memory_id))
-        current = _find_current_version(store, namespace, memory_id)
-        if current is None or is_corrected(current, now):
+        live = _find_live_version(store, namespace, memory_id)
+        if live is None or is_corrected(live, now):
             continue
-        if has_expired(current, now):  # no longer corrects others
-            corrected += [(namespace, older_id) for older_id in current.names("corrects")]
+        if has_expired(live, now):  # no longer corrects others
+            corrected += [(namespace, older_id) for older_id in live.names("corrects")]
         else:
             current_again.add(memory_id)
     return tuple(sorted(current_again))
@@ -265,7 +265,7 @@ def settle_links(store: Store, namespace: str, memory_ids: Iterable[str]) -> Non
         namespace: Their namespace.
         memory_ids: Their ids.
     """
-    versions = (_find_current_version(store, namespace, memory_id) for memory_id in memory_ids)
+    versions = (_find_live_version(store, namespace, memory_id) for memory_id in memory_ids)
     moved = [record for record in versions if record is not None and not _is_settled(store, record)]
     restore_links_of(store, namespace, map(_with_former_links, moved))
     for record in moved:
@@ -294,7 +294,7 @@ def _set_former_links_aside(store: Store, namespace: str, memory_id: str) -> Non
     """Keep the links of a moved memory to memories that are not in its namespace under other names,
     so that they have no effect. The memories that it is linked to no longer need theirs to it.
     """
-    moved = _find_current_version(store, namespace, memory_id)
+    moved = _find_live_version(store, namespace, memory_id)
     if moved is None:
         return
     newer = _find_newer_neighbour(store, moved)
@@ -374,10 +374,10 @@ def restore_links_of(store: Store, namespace: str, former: Iterable[Record]) -> 
     missing: list[Record] = []
     for record in former:
         # Each memory is read just before, since another one may have restored its links to it.
-        current = _find_current_version(store, namespace, record.ref.group)
-        if current is None:
+        live = _find_live_version(store, namespace, record.ref.group)
+        if live is None:
             continue
-        restored = restore_links(store, current, record)
+        restored = restore_links(store, live, record)
         names = ("corrects", "corrected_by")
         if any(not {*record.names(name)} <= {*restored.names(name)} for name in names):
             missing.append(record)
@@ -387,7 +387,7 @@ def restore_links_of(store: Store, namespace: str, former: Iterable[Record]) -> 
 def _find_former_older_neighbours(
     store: Store, record: Record, former: Record, linked_ids: set[str]
 ) -> list[Record]:
-    """Return the memories, current or ended, that `former` corrected and `record` still
+    """Return the memories, live or ended, that `former` corrected and `record` still
     contradicts, except those that are already linked.
     """
     older_neighbours: list[Record] = []
@@ -404,7 +404,7 @@ def _find_former_older_neighbours(
 
 
 def _find_former_newer_neighbour(store: Store, record: Record, former: Record) -> Record | None:
-    """Return the memory, current or ended, that corrected `former` and still contradicts `record`;
+    """Return the memory, live or ended, that corrected `former` and still contradicts `record`;
     None if there is no such memory.
     """
     newer = _find_latest_version(store, record.ref.namespace, former.fields.get("corrected_by"))
@@ -417,7 +417,7 @@ def _find_former_newer_neighbour(store: Store, record: Record, former: Record) -
 
 
 def _find_version_at_end_of(store: Store, neighbour: Record, former: Record) -> Record:
-    """Return a neighbour's latest version at the time when `former` ended; its current version if
+    """Return a neighbour's latest version at the time when `former` ended; its live version if
     `former` has not ended.
     """
     if former.ended_at is None:
@@ -496,7 +496,7 @@ def update_links_after_change(store: Store, latest: Record, new: Record) -> Reco
 
 def find_end_of_chain(store: Store, record: Record, at: datetime) -> Record | None:
     """Return the newest memory in the chain of a corrected memory; None if `record` had not been
-    corrected by the time `at`, or if its correction is no longer current.
+    corrected by the time `at`, or if its correction is no longer live.
     """
     if not is_corrected(record, at):
         return None
@@ -510,7 +510,7 @@ def _find_rest_of_chain(store: Store, record: Record) -> list[Record]:
     """
     newer: list[Record] = []
     seen = {record.ref.group}
-    last = _find_current_version(store, record.ref.namespace, record.ref.group)
+    last = _find_live_version(store, record.ref.namespace, record.ref.group)
     while last is not None:
         last = _find_newer_neighbour(store, last)
         if last is None or last.ref.group in seen:
@@ -535,7 +535,7 @@ def move_to_end_of_chain(store: Store, latest: Record, new: Record, end: Record)
     if end.ref.group in new.names(NOT_CORRECTED):
         return new
     # Read the memory again: if it corrected `latest`, its links have changed.
-    end = _find_current_version(store, end.ref.namespace, end.ref.group) or end
+    end = _find_live_version(store, end.ref.namespace, end.ref.group) or end
     _mark_corrected(store, end, new)
     return _with_fields(new, corrects=end.ref.group)
 
@@ -544,7 +544,7 @@ def _find_older_neighbours(store: Store, record: Record) -> list[Record]:
     """Return the memories that a memory corrects, except those that don't link back."""
     older_neighbours: list[Record] = []
     for memory_id in record.names("corrects"):
-        older = _find_current_version(store, record.ref.namespace, memory_id)
+        older = _find_live_version(store, record.ref.namespace, memory_id)
         if older is not None and older.fields.get("corrected_by") == record.ref.group:
             older_neighbours.append(older)
     return older_neighbours
@@ -552,7 +552,7 @@ def _find_older_neighbours(store: Store, record: Record) -> list[Record]:
 
 def _find_newer_neighbour(store: Store, record: Record) -> Record | None:
     """Return the memory that corrects a memory; None if it doesn't link back."""
-    newer = _find_current_version(store, record.ref.namespace, record.fields.get("corrected_by"))
+    newer = _find_live_version(store, record.ref.namespace, record.fields.get("corrected_by"))
     if newer is None or record.ref.group not in newer.names("corrects"):
         return None
     return newer
@@ -599,8 +599,8 @@ def _contradicts(newer: Record, older: Record) -> bool:
     return is_correction(newer.text, older.text, None, threshold=_BY_WORDS)
 
 
-def _find_current_version(store: Store, namespace: str, memory_id: str | None) -> Record | None:
-    """Return the current version of a memory; None if it has ended, or without an id."""
+def _find_live_version(store: Store, namespace: str, memory_id: str | None) -> Record | None:
+    """Return the live version of a memory; None if it has ended, or without an id."""
     if memory_id is None:
         return None
     where = Filter(Collection.MEMORY, (namespace,), group=memory_id)

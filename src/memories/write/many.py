@@ -161,7 +161,7 @@ def moment_after(store: Store, namespace: str, now: datetime) -> datetime:
 
 
 def refuse_states(selector: Selector, action: str) -> None:
-    """Refuse an expression that selects memories by a state other than current.
+    """Refuse an expression that selects memories by a state other than live.
 
     Args:
         selector: The expression.
@@ -179,10 +179,10 @@ def refuse_states(selector: Selector, action: str) -> None:
 
 
 def delete(lookup: Lookup, selector: Selector, *, dry_run: bool) -> Affected:
-    """Delete the selected current memories, all at the same time. See `Memories.delete_where`.
+    """Delete the selected live memories, all at the same time. See `Memories.delete_where`.
 
     Raises:
-        InvalidInput: The expression selects memories that are not current.
+        InvalidInput: The expression selects memories that are not live.
     """
     refuse_states(selector, "deleted")
     tally, store = Tally(), lookup.store
@@ -259,7 +259,7 @@ class Tagging(NamedTuple):
         return Tagging(validate.tags(self.tags), validate.tag_keys(self.remove), self.rename)
 
     def apply(self, tags: Mapping[str, str]) -> dict[str, str]:
-        """Return a memory's new tags, given its current ones."""
+        """Return a memory's new tags, given those that it has."""
         new_tags = dict(tags)
         for old, new in self.rename.items():
             if "=" in old:
@@ -292,7 +292,7 @@ def retag(
         dry_run: Only return what would change.
 
     Raises:
-        InvalidInput: A tag is invalid, or the expression selects memories that are not current.
+        InvalidInput: A tag is invalid, or the expression selects memories that are not live.
     """
     refuse_states(selector, "tagged")
     tagging, tally, store = tagging.check(), Tally(), lookup.store
@@ -413,7 +413,7 @@ def in_batches(records: Iterable[Record], size: int = BATCH) -> Iterator[list[Re
 
 
 def _read_again(store: Store, selector: Selector, batch: Sequence[Record]) -> list[Record]:
-    """Return the records in a batch that are still selected, in their current state and order."""
+    """Return the records in a batch that are still selected, as they are now, in order."""
     records: list[Record] = []
     for page in by_count(batch, PAGE):
         current = sorted(store.read([record.ref for record in page]), key=attrgetter("ref"))

@@ -91,7 +91,7 @@ class Reviewed(NamedTuple):
 
 
 class Rivals(NamedTuple):
-    """The current memories that resemble one that awaits review.
+    """The live memories that resemble one that awaits review.
 
     Attributes:
         import_id: The import that added the memory; None if it was not imported.
@@ -150,7 +150,7 @@ class Review:
         return self._lookup.store.count(self._where({}))
 
     def compare(self, memories: Sequence[Memory]) -> list[Rivals]:
-        """For each of these memories that await review, return the current memories that resemble
+        """For each of these memories that await review, return the live memories that resemble
         it.
         """
         store = self._lookup.store
@@ -193,7 +193,7 @@ class Review:
         force: bool = False,
         dry_run: bool = False,
     ) -> list[Reviewed]:
-        """Accept memories that await review. Each is first compared with current memories, just as
+        """Accept memories that await review. Each is first compared with live memories, just as
         a new memory is.
 
         Even after an interruption, each memory has either been accepted or still awaits review.
@@ -204,7 +204,7 @@ class Review:
             content: Accept a single memory with this content instead, as a version by the person
                 who accepts it.
             suspicious: Also accept memories that are marked as suspicious.
-            force: Do not compare the memories with current ones.
+            force: Do not compare the memories with live ones.
             dry_run: Change nothing; only return what would happen.
 
         Raises:
@@ -384,7 +384,7 @@ class Review:
         superseded: Record | None,
         latest: Record | None,
     ) -> Reviewed:
-        """Store an accepted memory, unless it repeats a current one.
+        """Store an accepted memory, unless it repeats a live one.
 
         Args:
             writer: Compares and writes it.
@@ -392,7 +392,7 @@ class Review:
             draft: The memory as a draft, with the content to store.
             vectors: The vectors of that content.
             superseded: The memory that it replaces, if any.
-            latest: The current memory with its key, if any.
+            latest: The live memory with its key, if any.
         """
         if latest is not None:
             if superseded is not None and superseded.ref.group != latest.ref.group:
@@ -415,9 +415,9 @@ class Review:
             return Reviewed(record.ref.group, False, memory, comparison.duplicates)
         writer.retire(superseded, record.ref.group, writer.now)
         if draft.content != record.text:
-            new = self._make_current_edited(record, draft, comparison, vectors)
+            new = self._make_live_edited(record, draft, comparison, vectors)
         else:
-            new = self._make_current(record, comparison)
+            new = self._make_live(record, comparison)
         memory = writer.to_memory(new)
         return Reviewed(record.ref.group, True, memory, similar_to=comparison.similar)
 
@@ -430,7 +430,7 @@ class Review:
         where = Filter(record.ref.collection, (record.ref.namespace,), group=draft.supersedes)
         return find_first(self._lookup.store, where)
 
-    def _make_current_edited(
+    def _make_live_edited(
         self,
         record: Record,
         draft: Draft,
@@ -448,7 +448,7 @@ class Review:
         store.append([new._replace(vectors=vectors)])
         return new
 
-    def _make_current(self, record: Record, comparison: Comparison) -> Record:
+    def _make_live(self, record: Record, comparison: Comparison) -> Record:
         store, now = self._lookup.store, self._writer.now
         new = link_correction(store, record, comparison.corrected, now=now, at=now)
         acceptance = self._acceptance_fields()
@@ -458,7 +458,7 @@ class Review:
         return new._replace(ended_at=None, ended_by=None, fields={**new.fields, **acceptance})
 
     def _add_version(self, latest: Record, record: Record, draft: Draft, vectors: Any) -> Reviewed:
-        """Accept a memory as the next version of the current memory with the same key. The version
+        """Accept a memory as the next version of the live memory with the same key. The version
         keeps the accepted memory's writer.
         """
         store, now = self._lookup.store, self._writer.now

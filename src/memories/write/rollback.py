@@ -2,7 +2,7 @@
 memories, so nothing is lost.
 
 The state of a memory at a given time follows from its versions: which of them existed, and whether
-the memory was current. The audit log shows which versions, such as imported ones, were written
+the memory was live. The audit log shows which versions, such as imported ones, were written
 after the dates that they carry.
 """
 
@@ -345,7 +345,7 @@ class Rollback(NamedTuple):
 
     def _keeps_link(self, memory_id: str, other_id: str) -> bool:
         """Return whether a memory keeps its present link to another one, because the two were
-        linked at the time to roll back to, or the other one wasn't current then.
+        linked at the time to roll back to, or the other one wasn't live then.
         """
         other = self._find_version_then(other_id)
         if other is None:
@@ -354,8 +354,8 @@ class Rollback(NamedTuple):
         return memory_id in linked
 
     def _find_version_then(self, memory_id: str) -> Record | None:
-        """Return the version of a memory that was current at the time to roll back to; None if
-        there was none. If it is still current, it has no `corrects`, since links may have been
+        """Return the version of a memory that was live at the time to roll back to; None if
+        there was none. If it is still live, it has no `corrects`, since links may have been
         added to it later.
         """
         records = self._read_versions(memory_id)

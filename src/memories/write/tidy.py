@@ -90,7 +90,7 @@ class Suggestion(NamedTuple):
 
 def suggest(writer: Writer) -> list[Suggestion]:
     """Return the suggestions for the writer's namespace, most certain first."""
-    records = _current(writer)
+    records = _read_live(writer)
     suggestions = [
         *_find_doubtful(writer, records),
         *_find_alike(writer, records[:_MAX_COMPARED]),
@@ -222,12 +222,12 @@ def _is_still_right(writer: Writer, record: Record, older: Record | None, kind: 
 
 
 def _find_with_same_text(writer: Writer, where: Filter, since: datetime) -> Record | None:
-    """Return the current version of a memory; None if its text has changed since a time."""
-    current = find_first(writer.store, where)
+    """Return the live version of a memory; None if its text has changed since a time."""
+    live = find_first(writer.store, where)
     before = find_first(writer.store, where._replace(state="any", until=since), newest_first=True)
-    if current is None or before is None or current.text != before.text:
+    if live is None or before is None or live.text != before.text:
         return None
-    return current
+    return live
 
 
 # --- a second opinion
@@ -317,8 +317,8 @@ def _kill_group(process: "subprocess.Popen[bytes]") -> None:
 # --- what to propose
 
 
-def _current(writer: Writer) -> list[Record]:
-    """Return the current memories in the writer's namespace, newest first."""
+def _read_live(writer: Writer) -> list[Record]:
+    """Return the live memories in the writer's namespace, newest first."""
     records: list[Record] = []
     for page in scan_pages(writer.store, writer.lookup.own.where(), newest_first=True):
         records += [
@@ -399,7 +399,7 @@ def _find_repetition(
 
 def _adds_nothing(writer: Writer, record: Record, older: Record) -> bool:
     """Return whether an older memory that says the same is as detailed, lasting and trusted, and
-    still current.
+    still live.
     """
     differences = find_differences(older, versions.to_draft(record))
     ranks = [
@@ -481,7 +481,7 @@ def _find_repeated(writer: Writer) -> Iterator[Suggestion]:
                 normal = index_text(turn.content).strip(" .!")
                 places[normal][turn.conversation_id] = turn.id
                 texts.setdefault(normal, turn.content.strip())
-    known = {index_text(record.text).strip(" .!") for record in _current(writer)}
+    known = {index_text(record.text).strip(" .!") for record in _read_live(writer)}
     for normal, ids in places.items():
         if len(ids) >= _LEAST_REPEATS and normal not in known:
             yield Suggestion("repeated", texts[normal], 0.7, {}, max(ids.values()))

@@ -104,13 +104,13 @@ class Truth:
         return propose(self._writer, dry_run=dry_run, choose=choose)
 
     def peek(self, memory_id: str) -> Memory:
-        """Return a current memory. Unlike `Memories.get`, this doesn't count as a read.
+        """Return a live memory. Unlike `Memories.get`, this doesn't count as a read.
 
         Raises:
             NotFound: There is no such memory, or it was deleted.
             RequestError: Another memory has replaced this one.
         """
-        return self._writer.to_memory(self._writer.lookup.find_current(memory_id))
+        return self._writer.to_memory(self._writer.lookup.find_live(memory_id))
 
     def confirm(
         self,
@@ -136,7 +136,7 @@ class Truth:
             InvalidInput: An anchor doesn't hold.
         """
         writer, anchoring = self._writer, self._writer.anchoring
-        latest = writer.lookup.find_current(memory_id)
+        latest = writer.lookup.find_live(memory_id)
         if anchors is None:
             anchors = anchoring.confirm(latest)
         draft = Draft(latest.text, tags_of(latest.labels), anchors=anchors, valid_until=valid_until)
