@@ -108,5 +108,7 @@ def describe_after_writes(error: Exception) -> str:
 
     The message alone would say that nothing was written or acknowledged.
     """
-    message = str(error).replace("; nothing was acknowledged", "")
-    return message.replace("; nothing was written", "")
+    message = str(error)
+    for denial in ("acknowledged", "written", "changed"):
+        message = message.replace(f"; nothing was {denial}", "")
+    return message

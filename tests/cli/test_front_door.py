@@ -100,6 +100,15 @@ def test_ctrl_c_after_the_commit_reports_the_stored_memory(memory: Command) -> N
     running.stdout.close()
 
 
+def test_ctrl_c_during_the_check_of_a_connection_says_what_is_connected() -> None:
+    done = interrupted("anyio", "connect", "zed")
+    reason = "the command was interrupted before it answered"
+    assert (done.returncode, json.loads(done.stderr)) == (
+        1,
+        {"error": f"connected Zed, but {reason}"},
+    )
+
+
 def test_ctrl_c_is_reported_in_the_chosen_format() -> None:
     done = interrupted("memories.memories", "list", "--format", "text")
     assert (done.returncode, done.stderr) == (1, f"error: {INTERRUPTED}\n")

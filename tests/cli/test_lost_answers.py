@@ -47,6 +47,18 @@ CHANGES: Mapping[str, tuple[list[str], str]] = {
         "4 records were copied, and the copy was verified",
     ),
     "reembed": (["reembed"], "0 records were embedded with fake/1"),
+    "backup": (["backup", "copy.db"], "a backup with 4 records was written to "),
+    "doctor": (["doctor", "--salvage", "saved.jsonl"], "4 records were saved to saved.jsonl"),
+    "off": (["off"], "hooks were switched off for "),
+    "on": (["on"], "hooks were switched on for "),
+    "trust": (["trust", ".", "--yes"], "FOLDER/.env is trusted"),
+    "projects": (["projects", "alias", "a", "b"], "a is now another name for b"),
+    "connect": (["connect", "zed"], "connected Zed"),
+    "tokens create": (
+        ["tokens", "create", "phone", "--allow", "bob:rw"],
+        'the token "phone" was created',
+    ),
+    "tokens revoke": (["tokens", "revoke", "laptop"], 'the token "laptop" was revoked'),
 }
 READS = [
     *(
@@ -66,23 +78,8 @@ READS = [
         "chat",
     )
 ]
-# These don't change the records of the store; the backup or the trusted file itself shows that they
-# succeeded.
-OTHERS = [
-    "backup",
-    "doctor",
-    "trust",
-    "edit",
-    "serve",
-    "hook",
-    "capture",
-    "off",
-    "on",
-    "stats",
-    "prompt",
-]
-# The following have their own tests.
-OTHERS += ["connect", "disconnect", "projects", "tokens", "scratchpad"]
+# These don't change the records of the store, or have their own tests.
+OTHERS = ["edit", "serve", "hook", "capture", "stats", "prompt", "disconnect", "scratchpad"]
 TURN_READS = ["tail", "show", "list"]
 
 
@@ -98,7 +95,9 @@ def names(memory: Command, stored: Callable[..., str], folder: Path) -> dict[str
     with Memories(embedder="fake") as memories:
         waiting = memories.create("the harbour is closed", pending=True).memory
     assert waiting is not None
-    return {"ID": kept, "DELETED": gone, "WAITING": waiting.id}
+    memory("tokens", "create", "laptop", "--allow", "bob:rw")
+    (folder / ".env").write_text("DEFAULT_LIMIT=5\n")
+    return {"ID": kept, "DELETED": gone, "WAITING": waiting.id, "FOLDER": str(folder)}
 
 
 def fill_in(text: str, names: Mapping[str, str]) -> str:

@@ -454,8 +454,9 @@ def _switch(config: "Config", for_session: bool, everywhere: bool, *, on: bool) 
         place, synonyms = _place_of(config.home, folder)
         title = f"the {place}" if place.startswith(switch.PROJECT) else place
         _write_switch(config.home, place, synonyms, on=on)
-    state = switch.read_state(folder, session_name)
     switched = "on" if on else "off"
+    record_change(f"hooks were switched {switched} for {title}")
+    state = switch.read_state(folder, session_name)
     answer = {"switched": switched, "for": place, "on": state.on, "why": state.why or None}
     sentence = f"Hooks are {switched} for {title}"
     if not on:

@@ -23,7 +23,19 @@ from memories.cli.options import (
     whole_number_or,
     with_settings,
 )
-from memories.cli.output import DIM, GREEN, YELLOW, emit, format_time, note, paint, safe, table
+from memories.cli.output import (
+    DIM,
+    GREEN,
+    YELLOW,
+    begin_change,
+    emit,
+    format_time,
+    note,
+    paint,
+    record_change,
+    safe,
+    table,
+)
 from memories.core.urls import local_path
 from memories.errors import InvalidInput, MemoriesError
 from memories.guard.validate import KEEP_RULE, OWN_FOLDERS, amount
@@ -62,6 +74,7 @@ def backup(config: "Config", target: str | None, keep: int | None) -> None:
     queued = count_waiting(config)
     answer = store_shapes.backup_result(result, config.store, queued)
     records = amount(answer["records"], "record", "records")
+    record_change(f"a backup with {records} was written to {answer['backup']}")
     lines = [f"Backed up and verified: {records} in {answer['backup']}."]
     lines += [f"Removed {file}" for file in answer["removed"]]
     emit(answer, "\n".join(map(safe, lines)))
@@ -78,10 +91,12 @@ def restore_store(config: "Config", file: str, *, replace: bool) -> None:
 
     embedder = open_embedder(config.embedder, config)
     now = datetime.now(UTC)
+    begin_change()
     with ProgressBar() as bar:
         restored = restore(config, Path(file), embedder, replace=replace, now=now, progress=bar)
     mark_all_stale(config.home)
     answer = store_shapes.restore_result(restored, file, config.store)
+    record_change(f"the store was restored from {file}")
     emit(answer, partial(_render_restore, answer))
     if restored.unchecked:
         note(f"Note: {store_shapes.HINT_UNCHECKED}.")
@@ -142,6 +157,9 @@ def doctor(config: "Config", deep: bool, fix: bool, secrets: bool, salvage: str 
     with ProgressBar() as bar:
         if salvage is not None:
             salvaged = run_salvage(config, Path(salvage), progress=bar)
+            record_change(
+                f"{amount(salvaged.saved, 'record was', 'records were')} saved to {salvage}"
+            )
             answer = store_shapes.salvage_result(salvaged, salvage)
             emit(answer, partial(_render_salvage, salvaged, salvage))
             return 1 if salvaged.lost else 0
@@ -149,7 +167,9 @@ def doctor(config: "Config", deep: bool, fix: bool, secrets: bool, salvage: str 
         examine_surroundings(config, examined)
         fixed = None
         if fix:
+            begin_change()
             fixed = run_fix(config, examined.findings, now=datetime.now(UTC), progress=bar)
+            record_change(", ".join(fixed.repaired) or "nothing had to be repaired")
             examined = examine(config, deep=deep)
             examine_surroundings(config, examined)
         if secrets:

@@ -18,7 +18,7 @@ from memories.cli.options import (
     namespace_option,
     with_settings,
 )
-from memories.cli.output import as_sentence, emit, safe, table, wrap
+from memories.cli.output import as_sentence, emit, record_change, safe, table, wrap
 from memories.cli.serve import stop_command_server
 from memories.connect import report
 from memories.connect.connect import SCOPES, Change, Connector, Target, make_entries
@@ -102,16 +102,13 @@ def connect(
             (request, connector.plan_connect(request, make_entries(request, program, environment)))
         )
     answers: list[dict[str, Any]] = []
+    connected: list[str] = []
     is_alive = True
     for request, changes in plans:
-        try:
-            answer = _connect(connector, request, changes, program, dry_run=dry_run)
-        except SystemFault as exc:
-            if not answers:
-                raise
-            problem = str(exc).removesuffix("; nothing was changed")
-            done = ", ".join(connected["title"] for connected in answers)
-            raise SystemFault(f"{problem}; connected before that: {done}") from exc
+        answer = _connect(connector, request, changes, program, dry_run=dry_run)
+        if changes and not dry_run:
+            connected.append(request.host.title)
+            record_change(f"connected {', '.join(connected)}")
         own = [name for name in environment if name.startswith("MEMORY_")]
         if own and _has_hooks(request.name):
             answer["notes"].append(_note_on_environment(request.host.title, own))
@@ -150,9 +147,13 @@ def disconnect(config: "Config", hosts: Sequence[str], scope: str | None, dry_ru
         request = Target(host, scope, _project())
         plans.append((request, connector.plan_disconnect(request)))
     answers = []
+    disconnected: list[str] = []
     for request, changes in plans:
         if not dry_run:
             connector.disconnect(request, changes)
+        if changes and not dry_run:
+            disconnected.append(request.host.title)
+            record_change(f"disconnected {', '.join(disconnected)}")
         answer = _answer(request, changes, dry_run=dry_run)
         answer["notes"] = []
         if not changes:

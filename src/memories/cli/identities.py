@@ -363,6 +363,7 @@ def _unalias(name: str) -> int:
     alias = _parse_project(name)
     if registry.set_alias(registers(), alias, None) is None:
         raise NotFound(f'"{safe(alias)}" is not an alias; memory projects lists the aliases')
+    record_change(f"{alias} is a separate project again")
     emit(
         {"alias": alias, "project": alias},
         f"{safe(alias)} is a separate project again.",
@@ -384,6 +385,7 @@ def _alias(
         )
     if not dry_run:
         registry.set_alias(home, alias, project)
+        record_change(f"{alias} is now another name for {project}")
     if merge:
         renamed = {f"project={alias}": f"project={project}"}
         run = partial(memories.tag_where, None, rename_tags=renamed, dry_run=dry_run)
@@ -490,7 +492,7 @@ def revoke(config: "Config", name: str) -> None:
         raise InvalidInput("name a token; memory tokens list shows all tokens")
     begin_change()
     token = register.revoke(config.home, name)
-    record_change(f"the token {token.id} was revoked")
+    record_change(f'the token "{token.name}" was revoked')
     emit(register.shape(token) | {"revoked": True}, f"Revoked: {safe(token.name)}")
 
 

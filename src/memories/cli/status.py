@@ -29,6 +29,7 @@ from memories.cli.output import (
     emit,
     format_time,
     paint,
+    record_change,
     require_person,
     safe,
     table,
@@ -180,6 +181,7 @@ def trust(folder: str, revoke: bool, lists: bool, yes: bool, output: str | None)
     if revoke:
         if not register.revoke(file, registers()):
             raise NotFound(f"{file} is not trusted")
+        record_change(f"{file} is no longer trusted")
         emit({"file": str(file), "trusted": False}, f"{file} is no longer trusted.")
         return
     if not file.exists():
@@ -189,6 +191,7 @@ def trust(folder: str, revoke: bool, lists: bool, yes: bool, output: str | None)
     question = f"Trust {file}, which sets {', '.join(names) or 'nothing so far'}?"
     if yes or confirm(question, otherwise="Nothing was trusted."):
         digest = register.approve(file, registers())
+        record_change(f"{file} is trusted")
         answer = {"file": str(file), "trusted": True, "sha256": digest, "settings": names}
         emit(answer, f"{file} is trusted in its current form.")
 
