@@ -553,6 +553,22 @@ def test_a_memory_that_has_changed_since_it_was_shown_is_given_again(
     assert hook("user-prompt", prompt).silent
 
 
+@pytest.mark.parametrize("text", ["Deploy with:\n\n```\nmake {}\n```", "$ make {} # to deploy"])
+def test_a_memory_is_given_again_when_only_its_code_has_changed(
+    text: str, hook: Hook, home: Path
+) -> None:
+    prompt = {"prompt": "how do I deploy with make?"}
+    with Memories() as memories:
+        shown = memories.create(text.format("staging")).memory
+    assert shown is not None
+    assert "make staging" in hook("user-prompt", prompt).context
+    assert hook("user-prompt", prompt).silent
+    with Memories() as memories:
+        memories.update(shown.id, text.format("preview"))
+    assert "make preview" in hook("user-prompt", prompt).context
+    assert hook("user-prompt", prompt).silent
+
+
 def read_counts() -> dict[str, int]:
     """Return how often each memory was read."""
     with Memories() as memories:

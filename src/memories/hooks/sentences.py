@@ -74,9 +74,12 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def hash_sentences(text: str) -> set[str]:
-    """Return the hashes of a text's sentences, which ignore case and punctuation."""
+    """Return the hashes of a text and of its sentences, which ignore case and punctuation.
+
+    Code and quotations are in no sentence, but in the text.
+    """
     hashes = set()
-    for sentence in split_sentences(text):
+    for sentence in (*split_sentences(text), text):
         words = " ".join(_WORD.findall(normal_form(sentence)))
         if words:
             hashes.add(hashlib.blake2b(words.encode(), digest_size=8).hexdigest())
