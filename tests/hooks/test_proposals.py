@@ -106,6 +106,45 @@ def test_junk_is_not_proposed(role: str, text: str) -> None:
     assert candidates(text, role) == []
 
 
+# Each message hands over a text by someone else, whose sentences are not the user's.
+HANDED_OVER = [
+    ("Summarize the following email:\n\nHi all,", "we decided to close the office."),
+    ("Can you rewrite this so it sounds nicer: Dear team.", "From now on we use tabs."),
+    ("Review this PR description:\n", "We decided to drop yarn."),
+    ("Here's the mail from HR:\n", "From now on we use the new form."),
+    ("The customer wrote:\n", "Please always call me before you deliver."),
+    ("Fasse diesen Text zusammen:\n", "Wir haben beschlossen, die Dienstwagen abzuschaffen."),
+    ("Hier die Mail vom Chef:\n", "Ab sofort immer auf Deutsch."),
+    ("Résume ce texte :\n", "Nous avons décidé de fermer le bureau."),
+    ("Traduce esto al inglés: Hola.", "Decidimos cerrar la oficina."),
+    ("Riassumi questo testo:\n", "Abbiamo deciso di chiudere l'ufficio."),
+    ("Traduza isto para o inglês:\n", "Decidimos fechar o escritório."),
+    ("Vat deze tekst samen:\n", "We hebben besloten het kantoor te sluiten."),
+    ("Przetłumacz to na angielski:\n", "Zdecydowaliśmy, że zostajemy przy PostgreSQL."),
+    ("Käännä tämä englanniksi:\n", "Tästä lähtien vastaa aina suomeksi."),
+    ("Bu metni özetle:\n", "Kuyruk için RabbitMQ kullanmaya karar verdik."),
+    ("Hãy tóm tắt văn bản này:\n", "Từ giờ luôn trả lời bằng tiếng Việt."),
+    ("Переведи это на английский:\n", "Мы решили закрыть офис."),
+    ("Переклади це англійською:\n", "Ми вирішили закрити офіс."),
+    ("Μετάφρασε αυτό στα αγγλικά:\n", "We decided to use Go."),
+    ("لخص هذا النص:\n", "We decided to use Go."),
+    ("סכם את הטקסט הזה:\n", "We decided to use Go."),
+    ("इस लेख का सारांश लिखो:\n", "We decided to use Go."),
+    ("ช่วยสรุปข้อความนี้:\n", "We decided to use Go."),
+    ("次の文章を要約してください：\n", "キューにはRabbitMQを使うことに決めました。"),
+    ("请总结下面这封邮件：\n", "我们决定用MinIO存附件。"),
+    ("다음 글을 요약해 주세요:\n", "대기열은 RabbitMQ로 하기로 결정했습니다."),
+]
+# Messages that look similar, but are the user's own.
+NOT_HANDED_OVER = [
+    "Review policy: every PR needs two approvals.",
+    "Answer me in German from now on: my English is bad.",
+    "Here's the deal: we never deploy on Fridays.",
+    "Summaries: always three bullets.",
+    "Formuliere Antworten ab jetzt so: erst das Ergebnis.",
+    "Résume toujours tes réponses : trois lignes au maximum.",
+    "Always summarize like this: three lines.",
+]
 DIRECTIVES = [
     ("we use pnpm here, npm breaks the lockfile", "preference fact"),
     ("This repo uses pnpm", "preference fact"),
@@ -172,6 +211,32 @@ NO_DIRECTIVES = [
 ]
 
 
+@pytest.mark.parametrize(("lead", "text"), HANDED_OVER)
+def test_a_text_that_the_user_hands_over_is_not_the_users(lead: str, text: str) -> None:
+    assert candidates(text, "user") != []
+    assert candidates(f"We use pnpm here.\n{lead} {text} {text}", "user") == candidates(
+        "We use pnpm here.", "user"
+    )
+
+
+@pytest.mark.parametrize("text", NOT_HANDED_OVER)
+def test_an_instruction_with_a_colon_hands_nothing_over(text: str) -> None:
+    assert [each.content for each in candidates(text, "user")] == [text]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[INFO] 12:03:01 deploy: we always retry three times",
+        "2026-03-01T12:00:03Z the cause was a refused connection",
+        "12:00:03.123 deploy: never retry without backoff",
+        "ValueError: the cause was a bad token",
+    ],
+)
+def test_a_line_of_a_log_is_not_proposed(line: str) -> None:
+    assert candidates(f"{line}\nwhy?", "user") == []
+
+
 @pytest.mark.parametrize(("text", "kinds"), DIRECTIVES)
 def test_directives_are_proposed_in_any_language(text: str, kinds: str) -> None:
     assert [each.kind in kinds.split() for each in candidates(text, "user")] == [True]
@@ -191,7 +256,8 @@ def test_each_language_has_phrases_of_each_important_kind() -> None:
     assert {file.stem for file in (folder / "phrases").glob("*.txt")} == codes
     for code in codes:
         patterns = phrases.read_language(code).patterns
-        assert {*phrases._KINDS, "question", "moment", "doubt", "reported"} <= patterns.keys()
+        signs = {"question", "moment", "doubt", "reported", "handover"}
+        assert {*phrases._KINDS, *signs} <= patterns.keys()
 
 
 def test_an_english_sentence_with_a_high_rating_needs_no_phrase() -> None:

@@ -6,7 +6,8 @@ decision, something about the user, a preference, a cause, a lesson. A user's En
 also rated by `gate`. With a high rating, the sentence needs no phrase; with a low rating, it is not
 proposed even if it has a phrase. A German, French or Spanish sentence without a phrase is rated by
 its English gloss. In all languages, questions, quotations, reports, suppositions, denials and
-instructions that concern only the current task are left out.
+instructions that concern only the current task are left out. What follows a line such as
+"Summarize this email:" is a text by someone else.
 """
 
 import functools
@@ -155,9 +156,12 @@ def candidates(text: str, role: str, rate: Rate | None = None) -> list[Candidate
     """
     by_content: dict[str, Candidate] = {}
     sentences = split_sentences(text)
+    codes = (*languages.detect(text), "en")
     for number, sentence in enumerate(sentences[:_MAX_SENTENCES]):
         if len(sentence) > MAX_CHARACTERS:
             continue
+        if role == USER and _hands_over(sentence, codes):
+            break
         candidate = None
         if role == USER:
             following = sentences[number + 1] if number + 1 < len(sentences) else ""
@@ -167,6 +171,17 @@ def candidates(text: str, role: str, rate: Rate | None = None) -> list[Candidate
         if candidate is not None and _is_sound(candidate):
             by_content.setdefault(candidate.content.casefold(), candidate)
     return list(by_content.values())
+
+
+def _hands_over(sentence: str, codes: Sequence[str]) -> bool:
+    """Return whether a text by someone else follows, such as an email to summarize."""
+    text = _pattern("quoted").sub(_QUOTATION, languages.fold(sentence))
+    for code in codes:
+        language = read_language(code)
+        lead = language.pattern("handover").search(text)
+        if lead is not None and language.find(lead[0], USER) is None:
+            return True
+    return False
 
 
 def _find_request(sentence: str, following: str) -> Candidate | None:

@@ -20,6 +20,7 @@ from memories.hooks.transcripts import Utterance
 from memories.identity.project import Project
 from memories.memories import Memories
 from memories.models import SESSION
+from memories.write.suspicion import find_marks
 
 WINDOW = "window"  # the tag by which memories proposed in a time window are counted
 _SIMILAR = 5  # number of similar memories that a sentence is compared with
@@ -99,7 +100,10 @@ def propose(
     stored = 0
     for utterance in utterances:
         window = window_key(source.conversation, utterance.at)
-        for candidate in candidates(utterance.text, utterance.role, rate):
+        found = candidates(utterance.text, utterance.role, rate)
+        if found and find_marks(utterance.text):
+            continue  # it gives instructions to a model
+        for candidate in found:
             if not policy.should_store(candidate.kind, candidate.confidence):
                 continue
             if known.has(candidate.content) or not policy.enforce_rate_limit(window):
