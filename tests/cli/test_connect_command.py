@@ -1069,6 +1069,16 @@ def test_the_answer_to_a_new_connection_describes_its_effects(memory: Command, u
     assert "undo           memory disconnect claude-code" in text
 
 
+@pytest.mark.parametrize(
+    ("host", "has_hooks"), [("opencode", True), ("cursor", True), ("vscode", False)]
+)
+def test_the_hooks_of_a_project_are_described(
+    host: str, has_hooks: bool, memory: Command, user: Path
+) -> None:
+    answer = memory("connect", host, "--scope", "project").json["connected"][0]
+    assert ("there are no hooks" not in answer["at_session_start"]) is has_hooks
+
+
 def test_connect_names_the_data_that_leaves_the_machine(memory: Command, user: Path) -> None:
     remote = {"EMBEDDER": "openai", "OPENAI_API_KEY": "x"}
     answer = memory("connect", "zed", env=remote).json["connected"][0]

@@ -36,6 +36,7 @@ from memories.connect.status import (
     find_entries,
     has_plugin,
     is_installed,
+    plugin_commands,
 )
 from memories.errors import InvalidInput, SystemFault
 
@@ -259,6 +260,8 @@ def _check_target(connector: Connector, request: Target, program: Program) -> Ch
     if request.scope == "project":
         ours = make_entries(request, program, {})
         hooks = [words_of(command) for command in ours.hooks.values()]
+        if "plugin" in request.host.project:
+            hooks = plugin_commands(ours.plugin)
         entries = FoundEntries(server_words(ours.server), hooks, [])
     return check_connection(entries)
 

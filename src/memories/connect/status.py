@@ -104,7 +104,7 @@ def find_entries(connector: Connector, target: Target) -> FoundEntries:
         hooks: list[list[str]] = []
         entry: Any = None
         if path == host_files.plugin:
-            hooks = _plugin_commands(text)
+            hooks = plugin_commands(text)
         elif path.suffix == ".toml":
             entry = _read_table(text, (*host.servers, SERVER), path)
         else:
@@ -135,7 +135,7 @@ def _read_table(text: str, table: toml.Table, path: Path) -> Any:
         raise InvalidInput(f"{path} is malformed: {exc}; nothing was changed") from exc
 
 
-def _plugin_commands(plugin: str) -> list[list[str]]:
+def plugin_commands(plugin: str) -> list[list[str]]:
     """Return the commands of the hooks that our opencode plugin runs, each as words."""
     if not plugin.startswith(PLUGIN_MARK):
         return []
