@@ -13,7 +13,7 @@ from memories import ContextBuilder, Memories, MemoryGateway, TurnDraft, load_co
 from memories.context.engine import EngineBackend
 from memories.context.gathering import order_by_need
 from memories.context.passages import passage, stems
-from memories.context.protocol import HistoryTurn, place_of
+from memories.context.protocol import HistoryTurn, address_of
 from memories.context.rendering import sorted_turns
 from memories.context.tokens import estimate_tokens
 from memories.errors import ConfigError
@@ -79,8 +79,8 @@ def test_an_earlier_answer_is_recalled_with_its_neighbours(
     context = builder(memories).build_context("c", ASKED)
     assert [turn.turn_index for turn in context["history"]] == list(range(29, 45))
     assert {1, 2, 3} <= {turn.turn_index for turn in context["recalled"]}
-    places = [place_of(turn) for turn in (*context["recalled"], *context["history"])]
-    assert places == sorted(set(places))  # in chronological order, each once
+    addresses = [address_of(turn) for turn in (*context["recalled"], *context["history"])]
+    assert addresses == sorted(set(addresses))  # in chronological order, each once
     assert context["metadata"]["token_counts"]["recalled"] > 0
 
 
@@ -273,7 +273,7 @@ def test_hits_rank_before_their_neighbours() -> None:
 
 def test_sessions_of_several_conversations_are_ordered_by_time() -> None:
     turns = [turn(0, "b", day=2), turn(1, "b", day=4), turn(7, "a", day=3), turn(3, "a", day=1)]
-    assert [place_of(one) for one in sorted_turns(turns)] == [
+    assert [address_of(one) for one in sorted_turns(turns)] == [
         ("a", 3),
         ("b", 0),
         ("a", 7),

@@ -20,7 +20,7 @@ from memories.settings import Config
 from memories.stores import Store, open_store
 from memories.stores.records import Collection, Filter
 from memories.transfer.export import export
-from memories.transfer.pages import Place
+from memories.transfer.pages import Part
 from memories.write import captured
 from memories.write.turn_queue import RetryQueue, files_of
 
@@ -156,7 +156,7 @@ def test_a_moved_namespace_is_complete_under_its_new_name(
     assert exported(store, "robert") == [{**record, "namespace": "robert"} for record in records]
     assert visible_content(config, "robert") == before
     assert visible_content(config, "alice") == others
-    assert [store.refs(Place(each, "bob").everything()) for each in Collection] == [[], [], []]
+    assert [store.refs(Part(each, "bob").filter()) for each in Collection] == [[], [], []]
     assert not (config.home / "bob").exists()
     with pytest.raises(NotFound):
         namespaces.show(store, config, "bob")

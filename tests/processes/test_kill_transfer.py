@@ -30,7 +30,7 @@ from memories.transfer.migrate import reembed
 from memories.stores.sqlite.store import SQLiteStore
 from memories.transfer.export import export
 from memories.transfer.importing import import_
-from memories.transfer.pages import count_records, places
+from memories.transfer.pages import count_records, parts_of
 
 os.environ["COUNT_ACCESSES"] = "false"  # exports are compared, and a search would add a read
 mode, folder, rounds, seed, least = sys.argv[1], Path(sys.argv[2]), *map(int, sys.argv[3:])
@@ -154,7 +154,7 @@ def same_as_file(file, path):
 
 def half(path):
     store = SQLiteStore(path, None)
-    count = count_records(store, places(store))
+    count = count_records(store, parts_of(store))
     store.close()
     os._exit(0 if 0 < count < RECORDS else 1)
 

@@ -11,7 +11,7 @@ import pytest
 from memories import InvalidInput, Memories, NotFound, RequestError
 from memories.stores.records import Collection
 from memories.transfer.export import export
-from memories.transfer.pages import Place
+from memories.transfer.pages import Part
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -235,9 +235,7 @@ def test_memories_without_vectors_move_too(tmp_path: Path) -> None:
         assert made
         assert bob.move([made], "alice").versions == 1
         store = bob._raw_store
-        assert [store.refs(Place(each, "bob").everything()) for each in (Collection.MEMORY,)] == [
-            []
-        ]
+        assert [store.refs(Part(each, "bob").filter()) for each in (Collection.MEMORY,)] == [[]]
 
 
 def test_a_rollback_deletes_memories_moved_in_and_restores_none_moved_out(

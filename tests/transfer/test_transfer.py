@@ -40,7 +40,7 @@ from memories.transfer.export import export, matching
 from memories.transfer.importing import Imported, import_
 from memories.transfer.intake import Intake
 from memories.transfer.migrate import migrate, reembed
-from memories.transfer.pages import pages, places
+from memories.transfer.pages import pages, parts_of
 from opening import opening
 
 MEMORY, HISTORY = Collection.MEMORY, Collection.HISTORY
@@ -200,7 +200,7 @@ def import_lines(
 
 def content(store: SQLiteStore) -> dict[Ref, Record]:
     """Return all records of a store."""
-    records = [entry for place in places(store) for page in pages(store, place) for entry in page]
+    records = [entry for part in parts_of(store) for page in pages(store, part) for entry in page]
     return {
         entry.ref: entry._replace(labels=dict(entry.labels), fields=dict(entry.fields))
         for entry in records
@@ -699,7 +699,7 @@ def test_an_invalid_line_is_named_and_nothing_of_its_batch_is_stored(opened: Ope
         if not ends or complaint not in message or len(message) >= 300:
             failures.append(f"{name}: {message!r}, not {complaint!r}")
     assert failures == []
-    assert places(store) == []
+    assert parts_of(store) == []
 
 
 @pytest.mark.parametrize(
@@ -743,7 +743,7 @@ def test_an_export_cut_at_the_end_of_a_line_is_incomplete(
         match=f"the export is incomplete: it was truncated after line {line_count}; use another copy",
     ):
         import_lines(opened("two"), lines)
-    assert places(opened("two")) == []
+    assert parts_of(opened("two")) == []
 
 
 @pytest.mark.parametrize(
@@ -778,7 +778,7 @@ def test_a_changed_export_is_refused(
     lines = change(lines_of(full))
     with pytest.raises(InvalidInput, match=complaint):
         import_lines(opened("two"), lines)
-    assert places(opened("two")) == []
+    assert parts_of(opened("two")) == []
     with pytest.raises(InvalidInput, match=complaint):
         importing.check((line.encode() for line in lines), namespaces=None)
 
@@ -808,7 +808,7 @@ def test_only_the_given_namespaces_are_imported(full: SQLiteStore, opened: Open)
         import_lines(other, lines, namespaces=["ann"])
     with pytest.raises(InvalidInput, match="line 10 belongs to namespace bob"):
         importing.check((line.encode() for line in lines), namespaces=["ann"])
-    assert places(other) == []
+    assert parts_of(other) == []
 
 
 def test_a_dry_run_creates_no_store(full: SQLiteStore, opened: Open, tmp_path: Path) -> None:
@@ -853,7 +853,7 @@ def test_a_copy_is_complete_and_leaves_the_original_unchanged(
     before, copy = lines_of(full, vectors=True), opened("two")
     result = migrate(opened("one", None), copy, FakeEmbedder(), progress=quiet)
     assert (result.copied, result.changed, result.removed, result.without_vector) == (15, 0, 0, 0)
-    assert {tuple(place): contents.records for place, contents in result.contents.items()} == {
+    assert {tuple(part): contents.records for part, contents in result.contents.items()} == {
         ("history", "ann"): 8,
         ("history", "bob"): 1,
         ("memory", "ann"): 5,

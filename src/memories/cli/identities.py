@@ -246,10 +246,10 @@ def _open_store(memories: "Memories") -> Iterator["Store"]:
 
 def _dimension(store: "Store") -> int | None:
     """Return the length of the vectors in use; None if there are none."""
-    from memories.transfer.pages import pages, places
+    from memories.transfer.pages import pages, parts_of
 
-    for place in places(store):
-        for page in pages(store, place):
+    for part in parts_of(store):
+        for page in pages(store, part):
             for rows in store.vectors([record.ref for record in page]).values():
                 return int(rows.shape[1])
     return None

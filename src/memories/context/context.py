@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from memories.context import admission, fence, fitting, passages, rendering
 from memories.context.admission import Admission
 from memories.context.fitting import Fitter, Parts, Shares, parts_of
-from memories.context.gathering import Request, gather
+from memories.context.gathering import Limits, gather
 from memories.context.protocol import ContextPackage, HistoryTurn, MemoryItem
 from memories.context.tokens import estimate_tokens
 from memories.core.events import note
@@ -214,14 +214,14 @@ class ContextBuilder:
         hit_count = self.recall_n
         if hit_count and self.token_budget is not None:  # recall more turns for a large budget
             hit_count = max(hit_count, min(MAX_RECALLED, self.token_budget // TOKENS_PER_HIT))
-        request = Request(
+        limits = Limits(
             self.history_tail_n,
             hit_count,
             self.memory_top_k,
             self.min_confidence,
             self._admission,
         )
-        gathered = gather(self.gateway, request, conversation, query, message)
+        gathered = gather(self.gateway, limits, conversation, query, message)
         metadata = {
             "conversation_id": conversation,
             "built_at": to_iso(datetime.now(UTC)),

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from memories.context import rendering
 from memories.context.passages import is_repeated, shorten, shorten_to_beginning
-from memories.context.protocol import HistoryTurn, MemoryItem, place_of
+from memories.context.protocol import HistoryTurn, MemoryItem, address_of
 from memories.languages.text import normal_form
 
 Pair = tuple[MemoryItem, float]
@@ -103,8 +103,8 @@ class Fitter:
         if longer_size > history_size:
             unused -= longer_size - history_size
             history = longer
-            places = set(map(place_of, history))
-            recalled = [turn for turn in recalled if place_of(turn) not in places]
+            addresses = set(map(address_of, history))
+            recalled = [turn for turn in recalled if address_of(turn) not in addresses]
         memories_room = self._size_of_memories(memories) + unused
         return Parts(history, recalled, self._fit_memories(parts.memories, memories_room))
 
@@ -112,12 +112,12 @@ class Fitter:
         """Return all parts, for a context without a budget. Each turn appears once, and long
         recalled turns are shortened to passages.
         """
-        places = set(map(place_of, parts.history))
+        addresses = set(map(address_of, parts.history))
         size = max_passage(None)
         recalled = [
             shorten(turn, self._words, size)
             for turn in parts.recalled
-            if place_of(turn) not in places
+            if address_of(turn) not in addresses
         ]
         return parts._replace(recalled=recalled)
 
@@ -168,12 +168,12 @@ class Fitter:
         last turns are left out.
         """
         max_length = max_passage(room)
-        places = {place_of(turn) for turn in history}
+        addresses = {address_of(turn) for turn in history}
         days = {_day(turn) for turn in history}
         fitting: list[HistoryTurn] = []
         is_squeezed = False
         for turn in turns:
-            if place_of(turn) in places or room <= 0:
+            if address_of(turn) in addresses or room <= 0:
                 continue
             shorter = self._shorten(turn, max_length)
             head = self._count(_GAP)

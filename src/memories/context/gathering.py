@@ -14,11 +14,11 @@ from memories.context.protocol import (
     Document,
     HistoryTurn,
     MemoryItem,
-    Place,
+    TurnAddress,
+    address_of,
     describe_error,
     item_of,
     parse_time,
-    place_of,
     turn_of,
 )
 from memories.core.logs import event
@@ -40,7 +40,7 @@ Part = TypeVar("Part")
 
 
 @dataclass
-class Request:
+class Limits:
     """How many turns and memories to read, and which of them may be shown."""
 
     tail: int
@@ -70,26 +70,26 @@ class Gathered:
 
 
 def gather(
-    gateway: "MemoryGateway", request: Request, conversation: str | None, query: str, message: str
+    gateway: "MemoryGateway", limits: Limits, conversation: str | None, query: str, message: str
 ) -> Gathered:
     """Read a conversation's last turns, earlier turns that answer a question, and memories.
 
     Args:
         gateway: The gateway. If it has no `recall_history`, which the specification does not
             require, no earlier turns are recalled.
-        request: How much to read.
+        limits: How much to read, and what may be shown.
         conversation: The conversation. If None, no last turns are read, and turns are recalled from
             all conversations.
         query: The question.
         message: The message to answer, which may already be stored.
     """
-    reader = _Reader(gateway, request)
+    reader = _Reader(gateway, limits)
     if conversation is not None:
         reader.attempt("history", reader.read_history, conversation, message)
     query = query.replace("\0", " ")  # a search refuses a text with a NUL
     if query.strip():
         reader.attempt("memories", reader.read_memories, query)
-        if request.hits and hasattr(gateway, "recall_history"):
+        if limits.hits and hasattr(gateway, "recall_history"):
             reader.attempt("recalled", reader.read_recalled, query, conversation)
         if hasattr(gateway, "recall_offline") and reader.has_failed("memories"):
             reader.read_memories_offline(query)
@@ -99,8 +99,8 @@ def gather(
 class _Reader:
     """Reads the parts of a context one after another."""
 
-    def __init__(self, gateway: "MemoryGateway", request: Request) -> None:
-        self._gateway, self._request = gateway, request
+    def __init__(self, gateway: "MemoryGateway", limits: Limits) -> None:
+        self._gateway, self._limits = gateway, limits
         self.gathered = Gathered()
         self._message_id: str | None = None  # the id of the message to answer, if it is stored
         self._unreachable: ConnectionError | None = None
@@ -135,18 +135,18 @@ class _Reader:
             earlier = documents
             if documents and _is_message(documents[-1], message):
                 self._message_id, earlier = str(documents[-1].get("id")), documents[:-1]
-            return len(documents), admission.admit_turns(earlier, self._request.rules, named=True)
+            return len(documents), admission.admit_turns(earlier, self._limits.rules, named=True)
 
-        limit = self._request.tail
+        limit = self._limits.tail
         self.gathered.history = self._parse(turn_of, self._read_enough(read, limit, limit))[-limit:]
 
     def read_memories(self, query: str) -> None:
         """Read the memories, best first."""
-        limit = self._request.memories
+        limit = self._limits.memories
 
         def read(n: int) -> tuple[int, Admitted]:
-            documents = self._gateway.recall_memory(query, n, self._request.min_confidence)
-            return len(documents), admission.admit_memories(documents, self._request.rules, limit)
+            documents = self._gateway.recall_memory(query, n, self._limits.min_confidence)
+            return len(documents), admission.admit_memories(documents, self._limits.rules, limit)
 
         # Read twice as many as wanted, so that space can be divided among several writers.
         documents = self._read_enough(read, limit, min(2 * limit, MAX_LIMIT))
@@ -154,10 +154,10 @@ class _Reader:
 
     def read_memories_offline(self, query: str) -> None:
         """Read the memories that the gateway can provide without its store."""
-        limit, rules = self._request.memories, self._request.rules
+        limit, rules = self._limits.memories, self._limits.rules
         try:
             documents = self._gateway.recall_offline(  # type: ignore[attr-defined]
-                query, 2 * limit, self._request.min_confidence
+                query, 2 * limit, self._limits.min_confidence
             )
             admitted = self._take(admission.admit_memories(documents, rules, limit))
         except Exception as exc:  # noqa: BLE001 - as in `attempt`
@@ -167,7 +167,7 @@ class _Reader:
 
     def read_recalled(self, query: str, conversation_id: str | None) -> None:
         """Read the turns that answer the question, and the neighbours of the best ones."""
-        limit, rules, named = self._request.hits, self._request.rules, conversation_id is not None
+        limit, rules, named = self._limits.hits, self._limits.rules, conversation_id is not None
 
         def read(n: int) -> tuple[int, Admitted]:
             documents = self._gateway.recall_history(query, n, conversation_id)
@@ -192,9 +192,9 @@ class _Reader:
         """Return the turns before and after each hit in the hit's session. Unless the conversation
         was named, only the reader's own turns are returned.
         """
-        hits_by_place = {place_of(turn): turn for turn in hits}
+        hits_by_address = {address_of(turn): turn for turn in hits}
         turns: list[HistoryTurn] = []
-        for conversation, first, last in _stretches(sorted(hits_by_place)):
+        for conversation, first, last in _stretches(sorted(hits_by_address)):
             start = max(0, first - NEIGHBOURS)
             count = last + NEIGHBOURS - start + 1
             documents = self._without_message(
@@ -202,9 +202,9 @@ class _Reader:
             )
             if not named:
                 documents = list(filter(_is_own, documents))
-            admitted = self._take(admission.admit_turns(documents, self._request.rules))
+            admitted = self._take(admission.admit_turns(documents, self._limits.rules))
             turns += self._parse(turn_of, admitted)
-        return [turn for turn in turns if _is_neighbour(turn, hits_by_place)]
+        return [turn for turn in turns if _is_neighbour(turn, hits_by_address)]
 
     def _without_message(self, documents: Sequence[Document]) -> list[Document]:
         return [document for document in documents if document.get("id") != self._message_id]
@@ -254,24 +254,24 @@ def order_by_need(
         hits: The turns that answer the question, best first.
         neighbours: Turns that may be neighbours of hits.
     """
-    turns = {place_of(turn): turn for turn in (*neighbours, *hits)}
-    ranks: dict[Place, tuple[int, int]] = {}
+    turns = {address_of(turn): turn for turn in (*neighbours, *hits)}
+    ranks: dict[TurnAddress, tuple[int, int]] = {}
     for rank, turn in enumerate(hits):
-        ranks.setdefault(place_of(turn), (rank, 0))
+        ranks.setdefault(address_of(turn), (rank, 0))
     for rank, turn in enumerate(hits):
         for offset in range(-NEIGHBOURS, NEIGHBOURS + 1):
-            place = turn.conversation_id, turn.turn_index + offset
-            ranks.setdefault(place, (rank + NEIGHBOURS_AFTER, offset))
+            address = turn.conversation_id, turn.turn_index + offset
+            ranks.setdefault(address, (rank + NEIGHBOURS_AFTER, offset))
     ordered = sorted(ranks, key=ranks.__getitem__)
-    return [turns[place] for place in ordered if place in turns]
+    return [turns[address] for address in ordered if address in turns]
 
 
-def _stretches(places: Sequence[Place]) -> list[tuple[str, int, int]]:
+def _stretches(addresses: Sequence[TurnAddress]) -> list[tuple[str, int, int]]:
     """Group hits that are close together. Return each group's conversation, and the indexes of its
     first and last hit.
     """
     stretches: list[tuple[str, int, int]] = []
-    for conversation, index in places:
+    for conversation, index in addresses:
         if stretches:
             previous, first, last = stretches[-1]
             if previous == conversation and index - last <= MAX_GAP:
@@ -281,7 +281,7 @@ def _stretches(places: Sequence[Place]) -> list[tuple[str, int, int]]:
     return stretches
 
 
-def _is_neighbour(turn: HistoryTurn, hits: Mapping[Place, HistoryTurn]) -> bool:
+def _is_neighbour(turn: HistoryTurn, hits: Mapping[TurnAddress, HistoryTurn]) -> bool:
     """Return whether a turn is next to a hit and in the same session."""
     for offset in range(-NEIGHBOURS, NEIGHBOURS + 1):
         hit = hits.get((turn.conversation_id, turn.turn_index + offset))

@@ -25,7 +25,7 @@ MAX_MEMORY_CHARACTERS = 2_000
 
 # One result of a gateway: `id`, `text`, `metadata` and, in a search, `similarity` and `score`.
 Document = dict[str, Any]
-Place = tuple[str, int]  # a conversation and the index of a turn in it
+TurnAddress = tuple[str, int]  # a conversation and the index of a turn in it
 _NOT_METADATA = ("text", "origin", "suspicious")  # a turn's attributes that aren't metadata
 
 
@@ -301,7 +301,7 @@ def item_of(document: Document) -> MemoryItem:
     return item
 
 
-def place_of(turn: HistoryTurn) -> Place:
+def address_of(turn: HistoryTurn) -> TurnAddress:
     """Return a turn's conversation and index."""
     return turn.conversation_id, turn.turn_index
 

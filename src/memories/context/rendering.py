@@ -27,7 +27,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from memories.context import fence
-from memories.context.protocol import HistoryTurn, MemoryItem, place_of
+from memories.context.protocol import HistoryTurn, MemoryItem, address_of
 from memories.guard.origin import describe_writer
 from memories.write.turns import SESSION_PAUSE
 
@@ -185,7 +185,7 @@ def sorted_turns(turns: Sequence[HistoryTurn]) -> list[HistoryTurn]:
     """Return turns in chronological order. The turns of each session stay together, even if there
     are several conversations.
     """
-    ordered = sorted(turns, key=place_of)
+    ordered = sorted(turns, key=address_of)
     if len({turn.conversation_id for turn in turns}) <= 1:
         return ordered
     # For each turn, the time and the index of the first turn in its session.

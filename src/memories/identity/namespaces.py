@@ -37,7 +37,7 @@ from memories.stores.protocol import PARTLY_GONE, Store, once_erased
 from memories.stores.records import SEARCHED, Collection, Record, Ref
 from memories.transfer.backup import backups_of
 from memories.transfer.moves import append_copies, describe_taken_keys, find_copies
-from memories.transfer.pages import Place, pages
+from memories.transfer.pages import Part, pages
 from memories.write import captured
 from memories.write.turn_queue import RetryQueue, files_of
 
@@ -249,7 +249,7 @@ def move(
         for records in source.records.values():
             refs += [record.ref for record in records]
         store.remove(refs)
-        left = sum(store.count(Place(collection, name).everything()) for collection in SEARCHED)
+        left = sum(store.count(Part(collection, name).filter()) for collection in SEARCHED)
         if not left:
             _empty(store, name)  # the log entry for the removal itself
     return moved._replace(left=left)
@@ -273,7 +273,7 @@ def delete(store: Store, config: Config, name: str, *, dry_run: bool = False) ->
             the namespace again, or forgetting anything, finishes the erasure.
     """
     name = find(store, config, name)
-    refs = {collection: store.refs(Place(collection, name).everything()) for collection in _ALL}
+    refs = {collection: store.refs(Part(collection, name).filter()) for collection in _ALL}
     files = _own_files(config, name)
     events_waiting = captured.change(config, name, None, dry_run=True)
     deleted = Deleted(
@@ -320,7 +320,7 @@ class _Source(NamedTuple):
         records = {}
         for collection in _ALL:
             records[collection] = list(_read_records(store, name, [collection]))
-            count = len(store.refs(Place(collection, name).everything()))
+            count = len(store.refs(Part(collection, name).filter()))
             if len(records[collection]) != count:
                 raise StoreDamaged(
                     f"{name} contains damaged records, which a move would lose; repair or remove "
@@ -335,7 +335,7 @@ class _Source(NamedTuple):
 
 def _read_records(store: Store, name: str, collections: Sequence[Collection]) -> Iterator[Record]:
     for collection in collections:
-        for page in pages(store, Place(collection, name)):
+        for page in pages(store, Part(collection, name)):
             yield from page
 
 
@@ -349,8 +349,8 @@ def _find_copied(store: Store, source: _Source, into: str, *, merge: bool) -> se
     copied: set[Ref] = set()
     conflicts: list[str] = []
     for collection in SEARCHED:
-        place = Place(collection, into)
-        groups = {group for _, group in store.groups(place.everything(), limit=_MAX_GROUPS)}
+        part = Part(collection, into)
+        groups = {group for _, group in store.groups(part.filter(), limit=_MAX_GROUPS)}
         shared = {record.ref.group for record in source.records[collection]} & groups
         copied_groups: set[str] = set()
         for group in sorted(shared):
@@ -410,7 +410,7 @@ def _append_log(store: Store, source: _Source, into: str) -> None:
         head = follow(link._replace(namespace=into, salt=own_salt, changes=changes), head)
         position += 1
         added.append(record_of(head, position))
-    existing = set(store.refs(Place(Collection.LOG, into).everything()))
+    existing = set(store.refs(Part(Collection.LOG, into).filter()))
     for record in log:
         ref = record.ref._replace(namespace=into)
         if record.ref.group != CHAIN and ref not in existing:
@@ -456,7 +456,7 @@ def _empty(store: Store, name: str) -> tuple[str, ...]:
         while True:
             refs: list[Ref] = []
             for collection in _ALL:
-                refs += store.refs(Place(collection, name).everything())
+                refs += store.refs(Part(collection, name).filter())
             if not refs:
                 return also_in
             also_in = store.remove(refs)

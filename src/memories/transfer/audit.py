@@ -24,7 +24,7 @@ from memories.stores.audit_log import (
 )
 from memories.stores.protocol import Store, scan_pages
 from memories.stores.records import SEARCHED, Collection, Filter, Record, Ref
-from memories.transfer.pages import Place, pages
+from memories.transfer.pages import Part, pages
 
 _WRITING = ("create", "update", "restore", "confirm", "rollback", "turns", "import", "move")
 _MAX_CONVERSATIONS = 100_000  # maximum number of conversations whose names are looked up
@@ -279,7 +279,7 @@ def _verify_chain(store: Store, namespace: str) -> "_ChainCheck":
     # The records are read first, so that the log already has an entry for each of them.
     addresses: list[_Address] = []
     for collection in SEARCHED:
-        for page in pages(store, Place(collection, namespace)):
+        for page in pages(store, Part(collection, namespace)):
             for record in page:
                 ref = record.ref
                 addresses.append(_Address(collection, ref.group, ref.position, record.created_at))

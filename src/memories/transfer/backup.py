@@ -28,7 +28,7 @@ from memories.transfer.export import export
 from memories.transfer.importing import check, import_, log_import
 from memories.transfer.intake import Intake
 from memories.transfer.lines import SQLITE, read_header
-from memories.transfer.pages import Progress, count_records, places
+from memories.transfer.pages import Progress, count_records, parts_of
 from memories.write.accesses import Accesses
 
 if TYPE_CHECKING:
@@ -473,7 +473,7 @@ def _import_whole(
         store = open_store(config.store, space, config, is_new=True)
         stack.enter_context(contextlib.closing(store))
         advice = f"to add what it lacks, run: memory import {source} --all-namespaces --trusted"
-        if places(store):
+        if parts_of(store):
             raise RequestError(f"{url} is not empty; {advice}")
         stream.seek(0)
 
@@ -486,7 +486,7 @@ def _import_whole(
 
         logged = log_import(store, "cli", None, None)
         result = import_(logged, lines(), embedder, namespaces=None, intake=Intake(own=True))
-        stored = count_records(store, places(store))
+        stored = count_records(store, parts_of(store))
         if result.imported != records or stored != records:
             contents = amount(records, "record", "records")
             added = amount(result.imported, "was", "were")

@@ -29,7 +29,7 @@ from memories.stores.protocol import Store
 from memories.stores.records import SEARCHED, Collection, Filter, Finding, Record, Ref
 from memories.transfer.backup import back_up, scratch_beside, sqlite_file, write_error
 from memories.transfer.export import Lines
-from memories.transfer.pages import Place, Progress, count_records, pages, places
+from memories.transfer.pages import Part, Progress, count_records, pages, parts_of
 
 SMALL = 2_000  # a store with up to this many records is always examined completely (0.5 s)
 _MIN_FREE_BYTES = 67_108_864
@@ -86,11 +86,11 @@ def examine(config: Config, *, deep: bool) -> Examined:
     path = sqlite_file(config.store)
     if path is not None:
         _examine_engine(examined)
-    place = local_path(config.store)
-    if place is not None:
-        _examine_place(place, examined)
-        findings += _examine_files(place)
-        _examine_leftovers(place, examined)
+    path = local_path(config.store)
+    if path is not None:
+        _examine_folder(path, examined)
+        findings += _examine_files(path)
+        _examine_leftovers(path, examined)
     if config.events != events.OFF:
         problem = events.problem(config.home)
         if problem:
@@ -123,15 +123,15 @@ def _examine_store(config: Config, examined: Examined, *, deep: bool) -> None:
     with contextlib.closing(open_store(config.store, None, config)) as store:
         is_limited = False
         try:
-            all_places = places(store)
+            all_parts = parts_of(store)
         except ConfigError:  # the token of a server's client may be for some namespaces only
             is_limited = True
-            all_places = [Place(kind, config.namespace) for kind in sorted(SEARCHED)]
+            all_parts = [Part(kind, config.namespace) for kind in sorted(SEARCHED)]
             facts["limited"] = f"only namespace {config.namespace}; others need another token"
-        if all_places:
-            _examine_info(store, all_places[0], examined)
-        facts["records"] = count_records(store, all_places)
-        names = {place.namespace for place in all_places}
+        if all_parts:
+            _examine_info(store, all_parts[0], examined)
+        facts["records"] = count_records(store, all_parts)
+        names = {part.namespace for part in all_parts}
         facts["namespaces"] = len(names)
         for name in sorted(names):
             if is_own_name(name, config):
@@ -144,8 +144,8 @@ def _examine_store(config: Config, examined: Examined, *, deep: bool) -> None:
         findings += store.check(deep=is_deep and not is_limited)
 
 
-def _examine_info(store: Store, place: Place, examined: Examined) -> None:
-    info = store.info(place.everything())
+def _examine_info(store: Store, part: Part, examined: Examined) -> None:
+    info = store.info(part.filter())
     examined.facts["schema_version"] = info.schema_version
     examined.facts["model"] = info.model
     examined.facts["size_bytes"] = info.size_bytes
@@ -186,40 +186,40 @@ def _examine_engine(examined: Examined) -> None:
         examined.findings.append(Finding(problem, "install apsw 3.51.3 or newer"))
 
 
-def _examine_place(place: Path, examined: Examined) -> None:
+def _examine_folder(store_path: Path, examined: Examined) -> None:
     """Check the store's file system and its free space."""
     from memories.stores.sqlite.engine import filesystem_of, is_network
 
     facts, findings = examined
-    folder = next(folder for folder in (place, *place.parents) if folder.is_dir())
+    folder = next(folder for folder in (store_path, *store_path.parents) if folder.is_dir())
     mounts = Path("/proc/self/mounts")
     if mounts.exists():
         kind = filesystem_of(str(folder.resolve()), mounts.read_text("utf-8", "replace"))
         facts["file_system"] = kind
-        if place.suffix and is_network(kind):
+        if store_path.suffix and is_network(kind):
             problem = f"{folder} is on a network file system ({kind})"
             findings.append(Finding(problem, "set MEMORY_HOME to a folder on a local disk"))
-    for path in (folder, place):
+    for path in (folder, store_path):
         remedy = _write_remedy(path) if path.exists() else ""
         if remedy:
             findings.append(Finding(f"{path} can't be written", remedy))
             break
     free = shutil.disk_usage(folder).free
     facts["free_bytes"] = free
-    size = place.stat().st_size if place.is_file() else 0
+    size = store_path.stat().st_size if store_path.is_file() else 0
     if free < max(_MIN_FREE_BYTES, size + size // 4):
         problem = f"the disk of {folder} has only {free / 1e6:.0f} MB left"
         needs = "a backup or an upgrade needs room for a copy"
         findings.append(Finding(f"{problem}, and {needs}", "free some space on it"))
 
 
-def _examine_files(place: Path) -> Iterator[Finding]:
+def _examine_files(store_path: Path) -> Iterator[Finding]:
     """Check who may read and write the store's files."""
     if os.name != "posix":
         return
-    files = [Path(f"{place}{suffix}") for suffix in ("", "-wal", "-shm", ".lock")]
-    if place.parent.is_dir():
-        files += sorted(place.parent.glob(f"{place.name}.*.jsonl"))
+    files = [Path(f"{store_path}{suffix}") for suffix in ("", "-wal", "-shm", ".lock")]
+    if store_path.parent.is_dir():
+        files += sorted(store_path.parent.glob(f"{store_path.name}.*.jsonl"))
     for file in files:
         try:
             status = file.lstat()
@@ -241,18 +241,18 @@ def _examine_files(place: Path) -> Iterator[Finding]:
             yield Finding(problem, f"run: chown {os.geteuid()} {file}")
 
 
-def _examine_leftovers(place: Path, examined: Examined) -> None:
+def _examine_leftovers(store_path: Path, examined: Examined) -> None:
     """Find files left by killed processes, and older copies, which may still contain forgotten
     memories."""
-    if not place.parent.is_dir():
+    if not store_path.parent.is_dir():
         return
     from memories.stores.sqlite.connection import COPIES
 
     copies: list[str] = []
     for kind in COPIES:
-        copies += map(str, place.parent.glob(f"{place.name}.{kind}"))
+        copies += map(str, store_path.parent.glob(f"{store_path.name}.{kind}"))
     examined.facts["older_copies"] = sorted(copies)
-    for file in sorted(place.parent.glob(f".{place.name}*.*")):
+    for file in sorted(store_path.parent.glob(f".{store_path.name}*.*")):
         try:
             age = time.time() - file.stat().st_mtime
         except FileNotFoundError:
@@ -395,13 +395,13 @@ def _salvage_file(path: Path, lost: list[tuple[str, Ref | None]]) -> Iterator[An
 def _salvage_store(config: Config, lost: list[tuple[str, Ref | None]]) -> Iterator[Any]:
     with contextlib.closing(open_store(config.store, None, config)) as store:
         with store.transaction():  # outside a transaction, unreadable parts may look empty
-            for place in places(store):
+            for part in parts_of(store):
                 try:
-                    for page in pages(store, place):
+                    for page in pages(store, part):
                         yield from page
                 except StoreDamaged as exc:
-                    part = f"the rest of {place.collection} in namespace {place.namespace}"
-                    lost.append((f"{part}: {exc}", None))
+                    rest = f"the rest of {part.collection} in namespace {part.namespace}"
+                    lost.append((f"{rest}: {exc}", None))
         damaged = [finding for finding in store.check(deep=True) if not finding.derived]
         lost.extend((finding.what, finding.ref) for finding in damaged)
 
@@ -440,8 +440,8 @@ def find_secrets(
 def _search_store(config: Config, redactor: Redactor, progress: Progress) -> Iterator[Finding]:
     searched = 0
     with contextlib.closing(open_store(config.store, None, config)) as store:
-        for place in places(store):
-            records = itertools.chain.from_iterable(pages(store, place))
+        for part in parts_of(store):
+            records = itertools.chain.from_iterable(pages(store, part))
             for _, group in itertools.groupby(records, _erased_unit):
                 kinds: set[str] = set()
                 with_secrets: list[Record] = []

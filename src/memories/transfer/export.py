@@ -14,7 +14,7 @@ from memories.errors import ConfigError, InvalidInput
 from memories.stores.protocol import Store, find_first
 from memories.stores.records import Collection, Record
 from memories.transfer.lines import Tally, header_line, is_id, read_header, to_line
-from memories.transfer.pages import PAGE, Place, Progress, count_records, pages, places
+from memories.transfer.pages import PAGE, Part, Progress, count_records, pages, parts_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -150,20 +150,20 @@ def export(  # noqa: PLR0913 - these are the properties of an export
     Raises:
         StoreDamaged: A part of the store can't be read.
     """
-    if not places(store, namespaces):
+    if not parts_of(store, namespaces):
         return Lines(write, None, backup).end()
     count = 0
     with store.transaction():
-        sources = places(store, namespaces)
+        sources = parts_of(store, namespaces)
         total = count_records(store, sources)
         model = None
         if with_vectors and sources:
-            model = store.info(sources[0].everything()).model
+            model = store.info(sources[0].filter()).model
         lines = Lines(write, model, backup)
-        for place in sources:
-            records = _in_order(store, place)
+        for part in sources:
+            records = _in_order(store, part)
             if select is not None:
-                records = select(place.collection, records)
+                records = select(part.collection, records)
             while page := list(islice(records, PAGE)):
                 vectors = store.vectors([record.ref for record in page]) if with_vectors else {}
                 for record in page:
@@ -173,17 +173,17 @@ def export(  # noqa: PLR0913 - these are the properties of an export
     return lines.end(prove() if count else None)
 
 
-def _in_order(store: Store, place: Place) -> Iterator[Record]:
+def _in_order(store: Store, part: Part) -> Iterator[Record]:
     """Yield records in the order of their groups' names.
 
     Some stores return the groups whose names are ids after all other groups.
     """
-    first = find_first(store, place.everything())
+    first = find_first(store, part.filter())
     if first is None or is_id(first.ref.group):
-        return (record for page in pages(store, place) for record in page)
+        return (record for page in pages(store, part) for record in page)
 
     def by_kind(*, ids: bool) -> Iterator[Record]:
-        for page in pages(store, place):
+        for page in pages(store, part):
             for record in page:
                 if is_id(record.ref.group) is ids:
                     yield record

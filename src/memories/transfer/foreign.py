@@ -271,9 +271,9 @@ class Importer:
     def _append(self, conversation: str, drafts: Sequence[TurnDraft]) -> None:
         """Append turns in one transaction or, if one of them is refused, one by one."""
         terms = self._terms
-        place = ((terms.namespace,), conversation)
+        target = ((terms.namespace,), conversation)
         try:
-            turns = append(self._turns, self._embedder, place, drafts, terms.now, terms.redactor)
+            turns = append(self._turns, self._embedder, target, drafts, terms.now, terms.redactor)
         except InvalidInput as exc:
             self._store_each(drafts, partial(self._append, conversation), exc)
             return

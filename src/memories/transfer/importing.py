@@ -33,7 +33,7 @@ from memories.transfer.intake import (
     without_acceptance,
 )
 from memories.transfer.lines import Header
-from memories.transfer.pages import PAGE, Place, add_count_to_errors, with_vectors
+from memories.transfer.pages import PAGE, Part, add_count_to_errors, with_vectors
 from memories.write.links import settle_links
 from memories.write.suspicion import mark_suspicious
 
@@ -292,7 +292,7 @@ class _Importer:
         self._foreign = foreign
         self._dry_run = dry_run
         self._blocked: set[Ref] = set()
-        self._checked: set[Place] = set()
+        self._checked: set[Part] = set()
         self._linked: dict[str, set[str]] = {}  # ids of memories by namespace
 
     def begin(self, header: Header) -> None:
@@ -342,10 +342,10 @@ class _Importer:
         No transaction is begun, since that would create the store.
         """
         refs = [line.record.ref for line in batch]
-        batch_places = {Place(ref.collection, ref.namespace) for ref in refs}
-        for place in batch_places - self._checked:
-            self._store.info(place.everything())
-        self._checked |= batch_places
+        batch_parts = {Part(ref.collection, ref.namespace) for ref in refs}
+        for part in batch_parts - self._checked:
+            self._store.info(part.filter())
+        self._checked |= batch_parts
 
     def _select_new(self, batch: Sequence[Line]) -> list[Line]:
         """Return the lines of new records; count existing ones, and reject conflicting ones."""

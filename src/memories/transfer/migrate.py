@@ -26,14 +26,14 @@ from memories.stores.records import (
 from memories.transfer.lines import content_hash
 from memories.transfer.pages import (
     PAGE,
-    Place,
+    Part,
     Progress,
     add_count_to_errors,
-    all_places,
+    all_parts_of,
     check_readable,
     count_records,
     pages,
-    places,
+    parts_of,
     with_vectors,
 )
 
@@ -48,7 +48,7 @@ FEW_LEFT = 10  # maximum number of records embedded while writers wait, as an em
 
 
 class Contents(NamedTuple):
-    """Count and digest of all records of a place, for comparing two stores.
+    """Count and digest of all records of a part, for comparing two stores.
 
     Attributes:
         records: The number of records.
@@ -69,14 +69,14 @@ class Migrated:
         changed: The number of updates to records that changed after they were copied.
         removed: The number of records that were forgotten in the original after they were copied.
         without_vector: The number of records in the copy that only a word search can find.
-        contents: The contents of each place, which are the same in the original and the copy.
+        contents: The contents of each part, which are the same in the original and the copy.
     """
 
     copied: int = 0
     changed: int = 0
     removed: int = 0
     without_vector: int = 0
-    contents: dict[Place, Contents] = field(default_factory=dict)
+    contents: dict[Part, Contents] = field(default_factory=dict)
 
 
 def migrate(
@@ -101,21 +101,22 @@ def migrate(
         StoreError: The copy differs from the original.
         StoreDamaged: A part of the original can't be read.
     """
-    all_seen = set(all_places(source))
+    all_seen = set(all_parts_of(source))
     if not all_seen:
         raise RequestError("the store has no records, so there is nothing to migrate")
     check_readable(source, all_seen)
-    migration = _Migration(source, target, embedder, source.info(min(all_seen).searched()).model)
-    for place in all_seen:
-        migration.check_target(place)
+    memories = Part(Collection.MEMORY, min(all_seen).namespace).filter()
+    migration = _Migration(source, target, embedder, source.info(memories).model)
+    for part in all_seen:
+        migration.check_target(part)
     with add_count_to_errors(lambda: migration.written, "copied"):
         for _ in range(MAX_PASSES):
             written_before = migration.written
-            sources = all_places(source)
+            sources = all_parts_of(source)
             all_seen.update(sources)
             total, copied = count_records(source, sources), 0
-            for place in sources:
-                for page in pages(source, place):
+            for part in sources:
+                for page in pages(source, part):
                     migration.copy(page)
                     copied += len(page)
                     progress("copying", min(copied, total), total)
@@ -123,8 +124,8 @@ def migrate(
                 break
         with source.transaction():
             # Places seen earlier are included: all their records may have been forgotten since.
-            for place in sorted(all_seen.union(all_places(source))):
-                migration.result.contents[place] = migration.finish(place)
+            for part in sorted(all_seen.union(all_parts_of(source))):
+                migration.result.contents[part] = migration.finish(part)
     migration.remove_surplus()
     migration.verify(progress)
     return migration.result
@@ -148,15 +149,15 @@ class _Migration:
         """How many records have been written to the copy so far."""
         return self.result.copied + self.result.changed
 
-    def check_target(self, place: Place) -> None:
+    def check_target(self, part: Part) -> None:
         """Check that the target has only records that the original has.
 
         Raises:
             RequestError: The target has a record that the original lacks, so it isn't a copy.
         """
-        if not self._target.count(place.everything(), at_most=1):
+        if not self._target.count(part.filter(), at_most=1):
             return
-        for ref in self._only_in_target(place):
+        for ref in self._only_in_target(part):
             raise _not_a_copy(ref)
 
     def copy(self, page: Sequence[Record]) -> None:
@@ -170,8 +171,8 @@ class _Migration:
             # this, since it sees both memories at once.
             return
 
-    def finish(self, place: Place) -> Contents:
-        """Copy the rest of a place while other writers wait, and return the original's contents.
+    def finish(self, part: Part) -> Contents:
+        """Copy the rest of a part while other writers wait, and return the original's contents.
 
         Existing records are updated before new ones are added, since a new memory may have taken
         the key of a memory that has ended.
@@ -179,7 +180,7 @@ class _Migration:
         missing: list[Record] = []
         changed: list[tuple[Record, Record]] = []
         count = digest = 0
-        for page in pages(self._source, place):
+        for page in pages(self._source, part):
             missing_in_page, changed_in_page = self._compare(page)
             missing += missing_in_page
             changed += changed_in_page
@@ -193,8 +194,8 @@ class _Migration:
             raise RequestError(
                 f"the target is not a copy of this store: {exc}; migrate to an empty store"
             ) from exc
-        if self._target.count(place.everything()) > count:
-            self._surplus += self._only_in_target(place)
+        if self._target.count(part.filter()) > count:
+            self._surplus += self._only_in_target(part)
         return Contents(count, digest % 2**128)
 
     def remove_surplus(self) -> None:
@@ -218,12 +219,12 @@ class _Migration:
         """
         total = sum(contents.records for contents in self.result.contents.values())
         verified = 0
-        for place, original in self.result.contents.items():
-            if place.collection in SEARCHED:
-                info = self._target.info(place.everything())
+        for part, original in self.result.contents.items():
+            if part.collection in SEARCHED:
+                info = self._target.info(part.filter())
                 self.result.without_vector += info.without_vector_count
             count = digest = 0
-            for page in pages(self._target, place):
+            for page in pages(self._target, part):
                 records = [record for record in page if record.ref not in self._damaged_in_source]
                 count += len(records)
                 digest += sum(map(content_hash, records))
@@ -234,8 +235,8 @@ class _Migration:
                 counts = f"{found}, not {original.records}"
                 difference = "different contents" if count == original.records else counts
                 raise StoreError(
-                    f"the copy differs from the original in namespace {place.namespace}: "
-                    f"{place.collection} has {difference}; keep using the original, which was not "
+                    f"the copy differs from the original in namespace {part.namespace}: "
+                    f"{part.collection} has {difference}; keep using the original, which was not "
                     "changed, and run this again"
                 )
 
@@ -290,12 +291,12 @@ class _Migration:
         self._copied.update(hash(record.ref) for record in records)
         self.result.copied += len(texts)
 
-    def _only_in_target(self, place: Place) -> Iterator[Ref]:
+    def _only_in_target(self, part: Part) -> Iterator[Ref]:
         """Yield addresses that only the target has.
 
         Records that were copied earlier and are now damaged in the original stay in the target.
         """
-        for page in pages(self._target, place):
+        for page in pages(self._target, part):
             refs = [record.ref for record in page]
             mark = self._source.damaged.mark()
             missing = set(refs) - {record.ref for record in self._source.read(refs)}
@@ -342,12 +343,12 @@ def reembed(store: Store, embedder: Embedder, *, progress: Progress) -> Reembedd
         StoreDamaged: Some records can't be read.
     """
     space = embedder.space
-    sources = places(store)
+    sources = parts_of(store)
     if not sources:
         embedder.embed(space.model)  # an unavailable model fails now, not at the next write
         return Reembedded(0, None, space.model)
     check_readable(store, sources)
-    before = store.info(sources[0].everything()).model
+    before = store.info(sources[0].filter()).model
     run = _Reembedding(store, embedder, progress, count_records(store, sources))
     for number in range(MAX_PASSES):
         run.embed_most()

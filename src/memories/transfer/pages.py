@@ -18,58 +18,54 @@ Progress = Callable[[str, int, int], None]  # receives the step, its progress, a
 PAGE = 250  # number of records read or written in one step
 
 
-class Place(NamedTuple):
-    """One namespace of one collection."""
+class Part(NamedTuple):
+    """A part of a store: one namespace of one collection."""
 
     collection: Collection
     namespace: str
 
-    def searched(self) -> Filter:
-        """Return a filter for the memories of this place's namespace."""
-        return Filter(Collection.MEMORY, (self.namespace,), state="any")
-
-    def everything(self) -> Filter:
-        """Return a filter for all records of this place, including ended ones."""
+    def filter(self) -> Filter:
+        """Return a filter for all records of this part, including ended ones."""
         return Filter(self.collection, (self.namespace,), state="any")
 
 
-def places(store: Store, namespaces: Sequence[str] | None = None) -> list[Place]:
-    """Return the places where a store has memories or turns, sorted.
+def parts_of(store: Store, namespaces: Sequence[str] | None = None) -> list[Part]:
+    """Return the parts of a store that contain memories or turns, sorted.
 
     Args:
         store: The store.
-        namespaces: Only places in these namespaces; None for all.
+        namespaces: Only parts in these namespaces; None for all.
     """
-    selected: list[Place] = []
+    selected: list[Part] = []
     for collection in sorted(SEARCHED):
         names = store.namespaces(collection)
         if namespaces is not None:
             names = [name for name in names if name in namespaces]
-        selected += [Place(collection, name) for name in names]
+        selected += [Part(collection, name) for name in names]
     return selected
 
 
-def all_places(store: Store) -> list[Place]:
-    """Return the places where a store has records of any kind, the log last."""
-    logs = [Place(Collection.LOG, name) for name in store.namespaces(Collection.LOG)]
-    return places(store) + logs
+def all_parts_of(store: Store) -> list[Part]:
+    """Return the parts of a store that contain records of any kind, the log last."""
+    logs = [Part(Collection.LOG, name) for name in store.namespaces(Collection.LOG)]
+    return parts_of(store) + logs
 
 
-def check_readable(store: Store, where: Iterable[Place]) -> None:
-    """Check that these places can be read.
+def check_readable(store: Store, where: Iterable[Part]) -> None:
+    """Check that these parts can be read.
 
-    The places are read in a transaction, since outside one a damaged store may look empty.
+    The parts are read in a transaction, since outside one a damaged store may look empty.
 
     Raises:
-        StoreDamaged: A place can't be read.
+        StoreDamaged: A part can't be read.
     """
     with store.transaction():
         count_records(store, where)
 
 
-def count_records(store: Store, where: Iterable[Place]) -> int:
-    """Return how many records these places have in total."""
-    return sum(store.count(place.everything()) for place in where)
+def count_records(store: Store, where: Iterable[Part]) -> int:
+    """Return how many records these parts have in total."""
+    return sum(store.count(part.filter()) for part in where)
 
 
 def with_vectors(
@@ -114,6 +110,6 @@ def add_count_to_errors(count: Callable[[], int], verb: str) -> Iterator[None]:
         raise type(exc)(f"{records} {verb}, but {describe_after_writes(exc)}") from exc
 
 
-def pages(store: Store, place: Place) -> Iterator[list[Record]]:
-    """Return all records of a place in the store's order."""
-    return scan_pages(store, place.everything(), size=PAGE)
+def pages(store: Store, part: Part) -> Iterator[list[Record]]:
+    """Return all records of a part in the store's order."""
+    return scan_pages(store, part.filter(), size=PAGE)

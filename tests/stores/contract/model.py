@@ -19,7 +19,7 @@ from memories.stores import Store
 from memories.stores.records import Filter
 from memories.transfer.export import export
 from memories.transfer.importing import import_
-from memories.transfer.pages import places
+from memories.transfer.pages import parts_of
 
 NAMES = ("ann", "bob", "shared")
 KEYS = ("user/editor", "user/shell")
@@ -573,9 +573,9 @@ def facts(known: Known) -> Any:
 
 def empty(store: Store) -> None:
     """Erase everything in a store."""
-    for place in places(store):
+    for part in parts_of(store):
         for collection in (MEMORY, HISTORY):
-            where = Filter(collection, (place.namespace,), state="any")
+            where = Filter(collection, (part.namespace,), state="any")
             store.remove([record.ref for record in store.scan(where, limit=100_000)])
 
 
