@@ -315,6 +315,29 @@ def test_an_accepted_link_survives_other_changes(
     assert memories.get(older).corrected_by == newer
 
 
+def test_a_rollback_undoes_an_accepted_link_and_another_undoes_that(
+    memories: Memories, now: list[datetime]
+) -> None:
+    older = create(memories, "The panel of the management is in Looker")
+    newer = create(memories, "The management no longer uses Looker: its panel is now in Metabase")
+    now[0] += timedelta(minutes=5)
+    [(_, proposal)] = memories.truth.tidy()
+    now[0] += timedelta(minutes=5)
+    unlinked = now[0]
+    now[0] += timedelta(minutes=5)
+    memories.review.accept([proposal])
+    now[0] += timedelta(minutes=5)
+    linked = now[0]
+    now[0] += timedelta(minutes=5)
+    assert memories.rollback(unlinked).counts == {"update": 1}
+    assert memories.get(older).corrected_by is None
+    assert memories.get(newer).corrects is None
+    now[0] += timedelta(minutes=5)
+    memories.rollback(linked)
+    assert memories.get(older).corrected_by == newer
+    assert memories.get(newer).corrects == older
+
+
 @pytest.mark.parametrize("which", [0, 1])
 def test_an_outdated_proposal_does_nothing_and_says_so_and_can_be_made_again(
     memories: Memories, now: list[datetime], which: int

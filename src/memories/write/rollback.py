@@ -216,11 +216,22 @@ class Rollback(NamedTuple):
             return Change("pend", latest, then) if is_live else None
         if not is_live:
             return Change("restore", latest, then)
-        # A memory that was restated, or changed back, may have other links.
-        is_restated = then.ref != latest.ref and _links(self._with_links(then)) != _links(latest)
-        if self._content_of(latest) == self._content_of(then) and not is_restated:
+        # A memory that was restated, changed back or linked by a person may have other links.
+        may_differ = then.ref != latest.ref or self._was_linked_later(latest)
+        has_other_links = may_differ and _links(self._with_links(then)) != _links(latest)
+        if self._content_of(latest) == self._content_of(then) and not has_other_links:
             return None
         return Change("update", latest, then)
+
+    def _was_linked_later(self, older: Record) -> bool:
+        """Return whether a memory and the one that corrects it have not changed since the time to
+        roll back to, and were linked later, as by accepting a proposal of `memory tidy`.
+        """
+        corrected_at = versions.time_of(older.fields, "corrected_at")
+        if corrected_at is None or corrected_at <= self.to:
+            return False
+        newer = self._read_versions(older.fields["corrected_by"])
+        return bool(newer) and newer[-1].ended_at is None and self._existed(newer[-1])
 
     def _state(self, then: Record, latest: Record) -> str:
         """Return the state that the latest version had at the time to roll back to: `live`,
