@@ -44,7 +44,7 @@ def test_each_kind_of_anchor_is_read_and_written_back(
         ".Env", "\uff0eenv", ".env.", "secrets.yml::token", "x" * 501, "commit:xyz",
     ],
 )  # fmt: skip
-def test_an_anchor_that_leads_out_or_to_a_secret_is_refused_in_one_sentence(text: str) -> None:
+def test_an_anchor_outside_the_project_or_to_a_secret_is_refused_in_one_sentence(text: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         grammar.parse(text)
     assert "\n" not in str(caught.value)

@@ -66,7 +66,7 @@ def test_a_definition_is_found(path: str, line: str) -> None:
 @pytest.mark.parametrize(
     ("path", "line"), [(path, line) for path, lines in MENTIONED.items() for line in lines]
 )
-def test_a_mention_is_no_definition(path: str, line: str) -> None:
+def test_a_mention_is_not_a_definition(path: str, line: str) -> None:
     assert not contents.defines_symbol(path, f"first\n{line}\nlast\n", "lock_order")
 
 

@@ -86,7 +86,7 @@ def verdict_of(memories: Memories, memory_id: str) -> str:
         ("Postgres was set up on 2026-05-01 in docker-compose.yml", ["docker-compose.yml"]),
     ],
 )
-def test_anchors_are_what_a_text_names_and_the_project_contains(
+def test_anchors_are_things_named_in_the_text_that_the_project_contains(
     memories: Memories, create: Create, text: str, anchors: list[str]
 ) -> None:
     assert list(memories.get(create(text)).anchors) == anchors
@@ -137,7 +137,7 @@ def test_a_memory_expires_at_the_end_of_its_last_day(
     assert verdict_of(memories, memory_id) == "expired it was valid until 2026-05-02"
 
 
-def test_what_nothing_verifies_is_unverified_after_its_time(
+def test_a_memory_without_anchors_is_unverified_after_its_recheck_time(
     memories: Memories, create: Create, now: list[datetime]
 ) -> None:
     memory_id = create("Ann owns billing", recheck="90d")

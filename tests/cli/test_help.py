@@ -183,7 +183,7 @@ def test_the_quoted_command_keeps_quoted_options(memory: Command) -> None:
     assert error.endswith("""memory search "It's now" --project '$x'""")
 
 
-def test_superfluous_arguments_that_are_no_text_are_refused(memory: Command) -> None:
+def test_superfluous_arguments_that_are_not_text_are_refused(memory: Command) -> None:
     assert memory("list", "x").error == (
         "Got unexpected extra argument (x); see memory list --help"
     )

@@ -44,7 +44,7 @@ def test_another_program_with_our_name_is_reported_with_a_remedy(
     assert conflict.remedy.startswith(f"put {later} before {first} in PATH")
 
 
-def test_another_installation_of_this_program_is_no_conflict(tmp_path: Path) -> None:
+def test_another_installation_of_this_program_is_not_a_conflict(tmp_path: Path) -> None:
     write_program(tmp_path / "bin", "memory", "from memories.__main__ import main")
     write_program(tmp_path / "bin", "memoriae", "exec /somewhere/python -m memories")
     assert find_conflicts({"PATH": str(tmp_path / "bin")}) == []
@@ -82,6 +82,6 @@ def test_an_installation_under_the_old_name_is_found_in_each_tools_folder(
     assert conflict.remedy.startswith(f"run: {command} && ")
 
 
-def test_an_unrelated_package_with_the_old_name_is_no_conflict(tmp_path: Path) -> None:
+def test_an_unrelated_package_with_the_old_name_is_not_a_conflict(tmp_path: Path) -> None:
     (tmp_path / ".local/share/uv/tools/memories/bin").mkdir(parents=True)
     assert find_conflicts({"PATH": "/nowhere"}) == []

@@ -133,7 +133,7 @@ def test_a_forked_child_does_not_keep_the_lock(lock: Path, seconds: float | None
 
 
 @pytest.mark.parametrize("has_queues", [False, True])
-def test_where_ranges_cannot_be_locked_there_is_no_queue(
+def test_without_range_locks_there_is_no_queue(
     lock: Path, monkeypatch: pytest.MonkeyPatch, has_queues: bool
 ) -> None:
     def refuse(*_: object) -> int:
@@ -147,7 +147,7 @@ def test_where_ranges_cannot_be_locked_there_is_no_queue(
     assert not disk._has_waiting(0, 1)
 
 
-def test_a_home_of_another_user_or_open_to_others_is_in_doubt(
+def test_a_home_that_others_own_or_can_write_to_is_doubtful(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = tmp_path / "home"

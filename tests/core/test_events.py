@@ -32,7 +32,7 @@ def test_an_event_is_one_line_of_figures(home: Path) -> None:
     assert stat.S_IMODE(home.stat().st_mode) == 0o700
 
 
-def test_off_notes_nothing_and_only_content_keeps_texts(home: Path) -> None:
+def test_off_records_nothing_and_only_content_records_texts(home: Path) -> None:
     events.note(home, "search", setting="off", results=1)
     assert not home.exists()
     events.note(home, "search", content="what was asked")
@@ -40,7 +40,7 @@ def test_off_notes_nothing_and_only_content_keeps_texts(home: Path) -> None:
     assert [event.get("content") for event in noted(home)] == [None, "what was asked"]
 
 
-def test_a_text_with_line_breaks_stays_one_line(home: Path) -> None:
+def test_an_event_with_line_breaks_is_one_line(home: Path) -> None:
     events.note(home, "search", namespace="a\nb\u2028c\ud800", agent="x" * 10_000)
     [event] = noted(home)
     assert event["namespace"] == "a\nb\u2028c\ud800"
@@ -87,7 +87,7 @@ def test_old_files_are_dropped(home: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert sum(path.stat().st_size for path in home.iterdir()) < (events.KEPT + 1) * 1_000
 
 
-def test_a_torn_line_does_not_spoil_the_next_one(home: Path) -> None:
+def test_an_incomplete_line_does_not_damage_the_next_one(home: Path) -> None:
     events.note(home, "search", results=1)
     with (home / "events.jsonl").open("ab") as stream:
         stream.write(b'{"at":"2026-01-01T00:00:00.000Z","op":"sea')
@@ -131,7 +131,7 @@ def test_a_full_disk_fails_no_operation_and_is_reported(
     assert events.problem(home) == ""
 
 
-def test_reading_starts_at_a_time(home: Path) -> None:
+def test_events_can_be_read_from_a_given_time(home: Path) -> None:
     home.mkdir(parents=True)
     lines = [
         f'{{"at":"2026-11-{day:02}T10:00:00.000Z","op":"get","results":{day}}}\n'
@@ -142,7 +142,7 @@ def test_reading_starts_at_a_time(home: Path) -> None:
     assert len(noted(home)) == 19
 
 
-def test_events_of_an_erased_namespace_leave_every_file(
+def test_events_of_an_erased_namespace_are_removed_from_every_file(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "MAX_BYTES", 1_000)
@@ -159,7 +159,7 @@ def test_events_of_an_erased_namespace_leave_every_file(
     assert events.forget(home / "nowhere", lambda _: True) == 0
 
 
-def test_decisions_and_pins_are_noted_too(home: Path) -> None:
+def test_decisions_and_pins_are_recorded(home: Path) -> None:
     with Memories(embedder="fake", channel="cli") as memories:
         held = memories.create_many(
             [Draft(text, pending=True) for text in ("apples are red", "pears are green")]

@@ -163,7 +163,7 @@ def test_the_short_form_of_an_id_is_read_back() -> None:
 @pytest.mark.parametrize(
     "other", ["20261399-000000000000", "20261101-999999990000", "20261101-000000009999"]
 )
-def test_digits_that_are_no_day_are_read_as_the_beginning_of_an_id(other: str) -> None:
+def test_digits_that_are_not_a_date_are_read_as_the_beginning_of_an_id(other: str) -> None:
     assert parse_id(other).replace("-", "") == other.replace("-", "")
 
 
@@ -175,7 +175,7 @@ def test_an_id_of_another_program_has_no_short_form(foreign: str) -> None:
     assert short_form(foreign) == foreign
 
 
-def test_the_last_ids_of_so_many_milliseconds_are_remembered(
+def test_the_number_of_remembered_milliseconds_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(ids, "_REMEMBERED", 2)

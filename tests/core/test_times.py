@@ -101,7 +101,7 @@ def test_times_are_read(text: str, expected: datetime) -> None:
         ("tomorrow", "2026-02-22T22:59:59.999Z"),
     ],
 )
-def test_a_time_ahead_is_the_next_one(text: str, last: str, berlin: None) -> None:
+def test_a_time_in_words_can_mean_the_next_one(text: str, last: str, berlin: None) -> None:
     assert to_iso(parse_span(text, NOW, is_ahead=True)[1]) == last
 
 
@@ -129,7 +129,7 @@ def test_a_text_that_is_not_a_time_is_refused(text: str) -> None:
         parse_span(text, NOW)
 
 
-def test_a_long_wrong_time_is_cut_in_the_message() -> None:
+def test_a_long_invalid_time_is_truncated_in_the_message() -> None:
     with pytest.raises(InvalidInput) as caught:
         parse_span("x\x1b" * 5000, NOW)
     assert len(str(caught.value)) < 500
@@ -207,7 +207,7 @@ def test_times_in_words_are_spans(
     time.tzset()
 
 
-def test_days_in_words_are_local_ones(berlin: None) -> None:
+def test_days_in_words_are_local_days(berlin: None) -> None:
     assert to_iso(parse_span("yesterday", NOW)[0]) == "2026-02-19T23:00:00.000Z"
 
 

@@ -149,7 +149,7 @@ def test_each_harmful_setting_alone_is_ignored(folder: Path, variable: str) -> N
     )
 
 
-def test_harmless_settings_are_taken(folder: Path) -> None:
+def test_harmless_settings_are_accepted(folder: Path) -> None:
     write(folder, HARMLESS)
     warnings: list[str] = []
     config = load(folder, warnings)
@@ -255,7 +255,7 @@ def test_a_file_of_another_user_chooses_nothing(folder: Path) -> None:
     assert "belongs to another user" in lines[0]
 
 
-def test_a_very_large_file_costs_nothing_and_chooses_nothing(folder: Path) -> None:
+def test_a_very_large_file_is_ignored(folder: Path) -> None:
     file = write(folder, {"DEFAULT_LIMIT": "3"})
     with file.open("a") as stream:
         stream.write("# é\n" * 3_000_000)

@@ -1,9 +1,9 @@
-"""multilingual-e5-small: the ids and the vectors of the engine that its weights come from; any
-language, no surprises.
+"""multilingual-e5-small gives the ids of the original tokenizer, and nearly the vectors of the
+original model.
 
-`tests/data/e5_ids.jsonl` and `e5_vectors.npy` are what that engine gives: ids for texts of many
-languages and for odd ones, and the vectors of two facts in each language of
-`bench/languages.jsonl`, the memory as a passage, the question as a query.
+`tests/data/e5_ids.jsonl` and `e5_vectors.npy` contain the originals: ids for unusual texts and texts
+in many languages, and vectors for two facts in each language of `bench/languages.jsonl`. Each memory
+was embedded as a passage, and each question as a query.
 """
 
 import json
@@ -48,7 +48,7 @@ def tokenizer() -> Unigram:
     return Unigram(e5._folder(), _NAME)
 
 
-def test_ids_are_those_of_the_engine(tokenizer: Unigram) -> None:
+def test_ids_equal_those_of_the_original_tokenizer(tokenizer: Unigram) -> None:
     lines = [
         json.loads(line)
         for line in (DATA / "e5_ids.jsonl").read_text(encoding="utf-8").splitlines()
@@ -60,7 +60,7 @@ def test_ids_are_those_of_the_engine(tokenizer: Unigram) -> None:
     assert others == []
 
 
-def test_ids_come_one_by_one(tokenizer: Unigram) -> None:
+def test_ids_are_generated_lazily(tokenizer: Unigram) -> None:
     assert list(islice(tokenizer.ids("word " * 1_000_000), 3)) == list(
         tokenizer.ids("word word word")
     )
@@ -70,7 +70,7 @@ def test_a_lone_surrogate_is_an_unknown_character(tokenizer: Unigram) -> None:
     assert list(tokenizer.ids("\ud800")) == list(tokenizer.ids("\u16a0"))
 
 
-def test_vectors_are_those_of_the_engine(model: E5) -> None:
+def test_vectors_are_close_to_those_of_the_original_model(model: E5) -> None:
     theirs = np.load(DATA / "e5_vectors.npy").astype(np.float32).reshape(-1, 2, 384)
     facts = [facts[place] for facts in FACTS.values() for place in (0, 19)]
     assert len(facts) == len(theirs) == 34
@@ -90,7 +90,7 @@ def test_vectors_are_of_unit_length_and_the_same_each_time(model: E5) -> None:
         assert np.array_equal(vectors, another.embed(text))
 
 
-def test_a_question_is_embedded_as_one(model: E5) -> None:
+def test_a_question_is_embedded_differently_from_a_statement(model: E5) -> None:
     assert np.array_equal(embed_query(model, "Where?"), model.embed_query("Where?"))
     assert not np.array_equal(model.embed("Where?"), model.embed_query("Where?"))
 
@@ -139,7 +139,9 @@ def test_most_words_of_a_question_are_familiar_and_few_of_nonsense(model: E5) ->
         assert model.familiarity(nonsense) < 0.5
 
 
-def test_without_its_package_one_sentence_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_package_the_error_names_the_command_to_install_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "memories_e5", None)
     embedder = open_embedder("e5")
     assert embedder is not None
@@ -148,7 +150,7 @@ def test_without_its_package_one_sentence_says_what_to_do(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("end", ["int8.onnx", "rows.npy", "labels.npy", "tokenizer.json"])
-def test_damaged_files_are_one_clear_error(
+def test_damaged_files_are_reported_in_one_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, end: str
 ) -> None:
     for file in e5._folder().glob(f"{_NAME}.*"):
@@ -160,7 +162,7 @@ def test_damaged_files_are_one_clear_error(
         E5().embed("text")
 
 
-def test_files_are_as_packaged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_altered_files_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert e5.altered_files() == []
     for file in e5._folder().glob(f"{_NAME}.*"):
         (tmp_path / file.name).symlink_to(file)

@@ -50,7 +50,7 @@ def cosine(model: Embedder, one: str, other: str) -> float:
     return float(model.embed(one)[0] @ model.embed(other)[0])
 
 
-def test_vectors_are_unit_length_of_the_spaces_dimension(embedder: Embedder) -> None:
+def test_vectors_have_unit_length_and_the_spaces_dimension(embedder: Embedder) -> None:
     for text in TEXTS:
         vectors = embedder.embed(text)
         assert vectors.dtype == np.float32
@@ -59,7 +59,7 @@ def test_vectors_are_unit_length_of_the_spaces_dimension(embedder: Embedder) -> 
         assert np.allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-4)
 
 
-def test_vectors_do_not_depend_on_what_was_embedded_before(embedder: Embedder) -> None:
+def test_vectors_do_not_depend_on_earlier_texts(embedder: Embedder) -> None:
     alone = {text: embedder.embed(text) for text in TEXTS}
     for text in reversed(TEXTS):
         assert np.array_equal(embedder.embed(text), alone[text])
@@ -85,7 +85,7 @@ def test_vectors_do_not_depend_on_the_instance_or_the_thread(
         assert all(map(np.array_equal, alone, vectors))
 
 
-def test_spelling_that_means_nothing_changes_nothing(model: MiniLM) -> None:
+def test_spaces_case_and_kinds_of_quotes_change_nothing(model: MiniLM) -> None:
     assert np.array_equal(model.embed("The  “user”\n"), model.embed('the "user"'))
 
 
@@ -108,7 +108,7 @@ def test_a_long_text_is_cut_into_windows_up_to_a_limit(model: MiniLM) -> None:
     assert MAX_WINDOWS == 32
 
 
-def test_the_end_of_a_long_text_is_seen(model: MiniLM) -> None:
+def test_the_end_of_a_long_text_is_embedded(model: MiniLM) -> None:
     text = "The weather was fine that day. " * 60 + "The database password is rotated every month."
     query = model.embed("how often do we rotate the database password?")[0]
     similar = model.embed(text) @ query
@@ -117,7 +117,7 @@ def test_the_end_of_a_long_text_is_seen(model: MiniLM) -> None:
 
 
 @pytest.mark.thorough
-def test_windows_of_an_answer_lean_to_its_beginning(model: MiniLM) -> None:
+def test_windows_of_an_answer_are_moved_towards_its_beginning(model: MiniLM) -> None:
     text = (
         f"{'How to bake bread with rye flour. ' * 34}{'The train to Basel leaves at nine. ' * 34}"
     )
@@ -153,13 +153,13 @@ def test_windows_of_an_answer_lean_to_its_beginning(model: MiniLM) -> None:
         ("Alice leads the payments team", "Who is in charge of billing?", "The tests run on Linux"),
     ],
 )
-def test_a_paraphrase_is_nearer_than_a_stranger(
+def test_a_paraphrase_is_closer_than_an_unrelated_text(
     model: MiniLM, text: str, paraphrase: str, stranger: str
 ) -> None:
     assert cosine(model, text, paraphrase) > cosine(model, text, stranger) + 0.05
 
 
-def test_a_calibrated_similarity_says_what_is_alike(embedder: Embedder) -> None:
+def test_a_calibrated_similarity_separates_similar_from_unrelated_texts(embedder: Embedder) -> None:
     """0.5 separates similar from dissimilar texts, whatever the model's cosines are."""
     text = "The database password is rotated every month"
     scale = embedder.space.calibration
@@ -178,14 +178,14 @@ def test_a_calibrated_similarity_says_what_is_alike(embedder: Embedder) -> None:
     assert calibrate(-1.0, *scale) < calibrate(0.0, *scale) < calibrate(1.0, *scale)
 
 
-def test_the_fake_knows_words_only() -> None:
+def test_the_fake_embedder_compares_only_words() -> None:
     fake = open_embedder("fake")
     assert fake is not None
     assert cosine(fake, "red apples", "apples, red!") == pytest.approx(1.0)
     assert cosine(fake, "red apples", "scarlet fruit") < 0.5
 
 
-def test_missing_weights_are_one_clear_error(
+def test_missing_weights_are_reported_in_one_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(minilm, "_WEIGHTS", tmp_path)
@@ -197,7 +197,7 @@ def test_missing_weights_are_one_clear_error(
 
 
 @pytest.mark.parametrize("end", ["int8.onnx", "vocab.txt", "characters.json"])
-def test_damaged_weights_are_one_clear_error(
+def test_damaged_weights_are_reported_in_one_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, end: str
 ) -> None:
     damaged = f"all-MiniLM-L6-v2.{end}"
@@ -247,7 +247,7 @@ class OddEmbedder(FakeEmbedder):
         (lambda _: None, "something of type NoneType"),
     ],
 )
-def test_what_is_not_a_unit_vector_is_neither_stored_nor_searched_for(
+def test_anything_but_unit_vectors_is_neither_stored_nor_searched_for(
     tmp_path: Path, change: Callable[[Any], Any], part: str
 ) -> None:
     url = f"sqlite:///{tmp_path}/store"

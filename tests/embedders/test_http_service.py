@@ -1,6 +1,4 @@
-"""Embedders over HTTP, against a server on this machine that speaks each service's language and can
-misbehave.
-"""
+"""Embedders over HTTP, against a local server that imitates each service's format and can misbehave."""
 
 import contextlib
 import json
@@ -78,7 +76,7 @@ def vectors(body: dict[str, Any]) -> list[list[float]]:
 
 
 def spoken(path: str, made: list[Any]) -> dict[str, Any]:
-    """Return an answer in the shape that belongs to a path."""
+    """Return a response in the format of the service with this path."""
     if path.endswith("/api/embed"):
         return {"model": "tiny", "embeddings": made, "total_duration": 1}
     if path.endswith("/embed"):
@@ -167,7 +165,7 @@ def saying(body: bytes, **headers: str) -> Behaviour:
 
 
 def made(change: Callable[[list[list[Any]]], list[Any]]) -> Behaviour:
-    """Answer in the right shape, but with changed vectors."""
+    """Return a behaviour that answers in the right format, but with changed vectors."""
     return lambda handler, body: handler.answer(
         200, json.dumps(spoken(handler.path, change(vectors(body)))).encode()
     )
@@ -195,7 +193,7 @@ def hang(handler: Handler, _: dict[str, Any]) -> None:
 
 
 def drip(handler: Handler, _: dict[str, Any]) -> None:
-    """Send a byte now and then, so that no timeout of a socket ever passes."""
+    """Send a byte every 20 ms, so that the socket's timeout never expires."""
     handler.close_connection = True
     for sign in b"HTTP/1.1 200 OK\r\nContent-Length: 9000\r\n\r\n" + b" " * 9000:
         if handler.server.over.wait(0.02):
@@ -247,8 +245,8 @@ def settings(**given: object) -> Config:
 def opened(
     server: Server, name: str = "openai", time: Time | None = None, **given: object
 ) -> HTTPEmbedder:
-    """Return an embedder of 64 dimensions at the server, whose pauses take no time and whose draws
-    are 1.
+    """Return an embedder of 64 dimensions that uses the server; its pauses take no time, and its
+    random numbers are 1.
     """
     base = server.url + PATHS[name].rpartition("/")[0]
     base = server.url if name == "ollama" else base
@@ -267,11 +265,11 @@ def opened(
     return HTTPEmbedder(chosen, config, client=client, clock=lambda: time.now)
 
 
-# --- the four languages
+# --- the four formats
 
 
 @pytest.mark.parametrize("name", PATHS)
-def test_each_service_is_asked_in_its_language(server: Server, name: str) -> None:
+def test_each_service_gets_requests_in_its_own_format(server: Server, name: str) -> None:
     embedder = opened(server, name)
     assert isinstance(embedder, RemoteEmbedder)
     statements = embed_many(embedder, ["red apples", "green pears", "red apples"])
@@ -314,7 +312,7 @@ def test_each_service_is_asked_in_its_language(server: Server, name: str) -> Non
     )
 
 
-def test_the_first_version_of_coheres_shape_is_read_too(server: Server) -> None:
+def test_responses_of_coheres_first_version_are_read(server: Server) -> None:
     server.next.append(
         lambda handler, body: handler.answer(
             200, json.dumps({"embeddings": vectors(body)}).encode()
@@ -335,7 +333,7 @@ def test_memories_are_found_through_a_service(server: Server, tmp_path: Path) ->
         assert (status_.store_model, status_.without_vector_count) == ("openai/tiny/1", 0)
 
 
-def test_a_shorter_vector_is_asked_for_where_the_model_knows_it(server: Server) -> None:
+def test_a_shorter_vector_is_requested_if_the_model_supports_it(server: Server) -> None:
     for name, model, field_ in (
         ("openai", "text-embedding-3-large", "dimensions"),
         ("voyage", "voyage-3.5", "output_dimension"),
@@ -373,7 +371,7 @@ def test_a_long_text_is_cut_into_windows_up_to_a_limit(server: Server) -> None:
         ("नमस्तेद", " "),
     ],
 )
-def test_windows_of_any_script_hold_the_whole_text(signs: str, space: str) -> None:
+def test_windows_cover_a_text_in_any_script_completely(signs: str, space: str) -> None:
     draw = random.Random(1)
     text = space.join("".join(draw.choices(signs, k=9)) for _ in range(300))
     cut = windows(text, 640, 100)
@@ -388,12 +386,12 @@ def test_windows_of_any_script_hold_the_whole_text(signs: str, space: str) -> No
 
 
 @pytest.mark.parametrize("text", ["", "  \n", "!", "\ud800 alone"])
-def test_texts_of_nothing_have_a_vector(server: Server, text: str) -> None:
+def test_texts_without_words_have_a_vector(server: Server, text: str) -> None:
     assert opened(server).embed(text).shape == (1, 64)
     assert server.seen[0].body["input"] == [{"!": "!", "\ud800 alone": "? alone"}.get(text, ".")]
 
 
-def test_what_a_model_wants_before_its_texts_is_put_there(server: Server) -> None:
+def test_texts_get_the_prefix_that_the_model_expects(server: Server) -> None:
     config = settings(embedder_url=server.url, embedder_cache_mb=0)
     embedder = open_embedder("ollama:nomic-embed-text:latest", config)
     assert isinstance(embedder, HTTPEmbedder)
@@ -406,7 +404,7 @@ def test_what_a_model_wants_before_its_texts_is_put_there(server: Server) -> Non
     ]
 
 
-def test_many_texts_go_in_batches(server: Server) -> None:
+def test_many_texts_are_sent_in_batches(server: Server) -> None:
     texts = [f"text number {at}" for at in range(40)]
     found = opened(server, "ollama").embed_many(texts)
     assert [len(seen.body["input"]) for seen in server.seen] == [16, 16, 8]
@@ -417,7 +415,7 @@ def test_many_texts_go_in_batches(server: Server) -> None:
     assert len({seen.port for seen in server.seen}) == 1  # all share one connection
 
 
-def test_a_request_is_not_larger_than_services_take(server: Server) -> None:
+def test_a_request_stays_within_the_services_size_limit(server: Server) -> None:
     opened(server).embed_many([f"{at} " + "word " * 250 for at in range(255)])
     sizes = [sum(len(text.encode()) for text in seen.body["input"]) for seen in server.seen]
     assert len(sizes) == 2
@@ -436,7 +434,7 @@ def test_a_long_question_is_one_request(server: Server) -> None:
 @pytest.mark.parametrize(
     "trouble", [status(500), status(503), status(529), status(408), drop, cut_short]
 )
-def test_trouble_that_passes_is_not_noticed(server: Server, trouble: Behaviour) -> None:
+def test_temporary_failures_are_retried(server: Server, trouble: Behaviour) -> None:
     server.next += [trouble, trouble]
     time = Time()
     assert opened(server, time=time).embed("red apples").shape == (1, 64)
@@ -444,7 +442,7 @@ def test_trouble_that_passes_is_not_noticed(server: Server, trouble: Behaviour) 
     assert len(server.seen) == 3
 
 
-def test_pauses_double_and_end(server: Server) -> None:
+def test_pauses_double_until_the_last_attempt(server: Server) -> None:
     server.next += [status(500, {"error": {"message": "overloaded"}})] * 99
     time = Time()
     with pytest.raises(EmbedderUnavailable) as caught:
@@ -459,7 +457,7 @@ def test_pauses_double_and_end(server: Server) -> None:
 
 
 @pytest.mark.parametrize(("act", "bound"), [("embed_query", 20), ("embed", 40)])
-def test_the_time_of_all_tries_has_a_bound(server: Server, act: str, bound: float) -> None:
+def test_the_total_time_of_all_attempts_is_bounded(server: Server, act: str, bound: float) -> None:
     server.next += [status(503)] * 99
     time = Time()
     with pytest.raises(EmbedderUnavailable, match="has a problem"):
@@ -467,14 +465,14 @@ def test_the_time_of_all_tries_has_a_bound(server: Server, act: str, bound: floa
     assert bound / 4 < time.now < bound
 
 
-def test_a_service_says_how_long_to_wait(server: Server) -> None:
+def test_a_service_can_set_the_time_to_wait(server: Server) -> None:
     server.next += [status(429, Retry_After="7"), status(429, Retry_After="1.5")]
     time = Time()
     opened(server, time=time).embed("text")
     assert time.pauses == [7.0, 1.5]
 
 
-def test_a_service_may_say_when_to_come_back(server: Server) -> None:
+def test_a_service_can_set_the_time_of_the_retry(server: Server) -> None:
     from email.utils import formatdate
 
     server.next.append(status(429, Retry_After=formatdate(time.time() + 19, usegmt=True)))
@@ -484,7 +482,7 @@ def test_a_service_may_say_when_to_come_back(server: Server) -> None:
 
 
 @pytest.mark.parametrize("after", ["soon", "", "-5", "²", "Fri, 31 Dec 99999 23:59:59 GMT"])
-def test_a_time_that_is_none_is_our_own(server: Server, after: str) -> None:
+def test_an_invalid_retry_after_is_ignored(server: Server, after: str) -> None:
     server.next.append(
         lambda handler, _: handler.answer(429, b"", Retry_After=after.encode().decode("latin-1"))
     )
@@ -493,7 +491,7 @@ def test_a_time_that_is_none_is_our_own(server: Server, after: str) -> None:
     assert time.pauses == [FIRST_PAUSE_SECONDS]
 
 
-def test_a_search_does_not_wait_for_longer_than_it_may(server: Server) -> None:
+def test_a_search_does_not_wait_longer_than_its_limit(server: Server) -> None:
     server.next.append(status(429, {"error": {"message": "slow down"}}, Retry_After="60"))
     time = Time()
     with pytest.raises(
@@ -504,7 +502,7 @@ def test_a_search_does_not_wait_for_longer_than_it_may(server: Server) -> None:
     assert time.pauses == []
 
 
-def test_an_account_without_credit_is_not_asked_again(server: Server) -> None:
+def test_a_request_without_credit_is_not_retried(server: Server) -> None:
     server.next.append(
         status(429, {"error": {"message": "You exceeded your quota", "code": "insufficient_quota"}})
     )
@@ -517,7 +515,7 @@ def test_an_account_without_credit_is_not_asked_again(server: Server) -> None:
 
 @pytest.mark.first(1)
 @pytest.mark.parametrize("silence", [drip, hang])
-def test_a_server_that_does_not_answer_is_given_up(server: Server, silence: Behaviour) -> None:
+def test_an_unresponsive_server_causes_a_timeout(server: Server, silence: Behaviour) -> None:
     server.next += [silence] * 9
     config = {
         "embedder_timeout": 0.5,
@@ -537,14 +535,14 @@ def test_a_server_that_does_not_answer_is_given_up(server: Server, silence: Beha
     assert embedder.embed_query("text").shape == (1, 64)
 
 
-def test_a_timeout_is_tried_again(server: Server) -> None:
+def test_a_timeout_is_retried(server: Server) -> None:
     server.next.append(hang)
     embedder = opened(server, embedder_timeout=0.3)
     assert embedder.embed_query("red apples").shape == (1, 64)
     assert len(server.seen) == 2
 
 
-def test_nobody_listens(server: Server) -> None:
+def test_a_refused_connection_is_reported(server: Server) -> None:
     embedder = opened(server, "ollama", time := Time(), embedder_url="http://127.0.0.1:9")
     with pytest.raises(
         EmbedderUnavailable,
@@ -554,7 +552,7 @@ def test_nobody_listens(server: Server) -> None:
     assert len(time.pauses) == MAX_REFUSED_TRIES - 1
 
 
-def test_a_host_that_is_not_there(server: Server) -> None:
+def test_an_unknown_host_is_reported(server: Server) -> None:
     embedder = opened(server, embedder_url="https://nowhere.invalid/v1", embedder_timeout=1)
     with pytest.raises(
         EmbedderUnavailable, match=r"can't be reached|did not answer within 1 seconds"
@@ -562,7 +560,7 @@ def test_a_host_that_is_not_there(server: Server) -> None:
         embedder.embed("text")  # name servers may be slow; we don't wait
 
 
-def test_a_connection_that_the_server_closed_meanwhile_is_opened_again(server: Server) -> None:
+def test_a_connection_that_the_server_closed_is_reopened(server: Server) -> None:
     def last(handler: Handler, body: dict[str, Any]) -> None:
         proper(handler, body)
         handler.close_connection = True  # without saying so
@@ -645,7 +643,7 @@ def test_a_connection_that_the_server_closed_meanwhile_is_opened_again(server: S
     ],
 )
 @pytest.mark.parametrize("fallback", ["none", "local"])
-def test_an_answer_that_can_not_be_used_stores_nothing(
+def test_an_unusable_response_stores_nothing(
     server: Server, tmp_path: Path, trouble: Behaviour, message: str, fallback: str
 ) -> None:
     """It isn't an outage either, so words don't replace the vectors."""
@@ -689,7 +687,7 @@ def test_a_status_reports_vectors_of_another_length(server: Server, tmp_path: Pa
     )
 
 
-def test_an_answer_has_a_largest_size(server: Server) -> None:
+def test_a_response_has_a_maximum_size(server: Server) -> None:
     def endless(handler: Handler, _: dict[str, Any]) -> None:
         handler.send_response(200)
         handler.send_header("Content-Length", str(10**12))
@@ -703,7 +701,7 @@ def test_an_answer_has_a_largest_size(server: Server) -> None:
         opened(server, embedder_timeout=30).embed_query("text")
 
 
-def test_vectors_are_put_where_their_numbers_say(server: Server) -> None:
+def test_vectors_are_sorted_by_their_index(server: Server) -> None:
     def shuffled(handler: Handler, body: dict[str, Any]) -> None:
         answer = spoken(handler.path, vectors(body))
         answer["data"].reverse()
@@ -714,7 +712,7 @@ def test_vectors_are_put_where_their_numbers_say(server: Server) -> None:
     assert np.allclose(found[0], FAKE.embed("red apples"), atol=1e-6)
 
 
-def test_huge_and_tiny_numbers_have_a_direction(server: Server) -> None:
+def test_vectors_of_huge_and_tiny_numbers_are_normalized(server: Server) -> None:
     for size in (1e300, 1e-300, 10**20):
         server.next.append(made(lambda found, size=size: [[size] * 64 for _ in found]))  # type: ignore[misc]
         assert np.allclose(opened(server).embed("text"), 0.125)
@@ -740,7 +738,7 @@ def test_a_refused_key_is_explained_and_not_shown(
     assert KEY not in caplog.text
 
 
-def test_a_server_that_wants_a_key_is_told_which(server: Server) -> None:
+def test_the_error_names_the_setting_for_a_missing_key(server: Server) -> None:
     server.next.append(status(401))
     config = settings(embedder_url=server.url, embedder_dimensions=64, openai_api_key=KEY)
     embedder = open_embedder("openai:tiny", config)
@@ -756,7 +754,7 @@ def key_of(name: str, config: Config) -> str:
     return chosen.service.key.reveal() if chosen.service.key else ""
 
 
-def test_a_makers_key_goes_to_the_maker_only(server: Server) -> None:
+def test_a_providers_key_is_sent_only_to_that_provider(server: Server) -> None:
     keys = {"openai_api_key": "one", "voyage_api_key": "two", "cohere_api_key": "three"}
     for name, url, key in (
         ("openai", None, "one"),
@@ -781,7 +779,7 @@ def test_a_makers_key_goes_to_the_maker_only(server: Server) -> None:
     assert key_of("openai:tiny", ours) == "four"
 
 
-def test_a_missing_key_is_said_before_anything_is_sent(tmp_path: Path) -> None:
+def test_a_missing_key_is_reported_before_anything_is_sent(tmp_path: Path) -> None:
     for name, variable in (("openai", "OPENAI"), ("voyage", "VOYAGE"), ("cohere", "COHERE")):
         embedder = open_embedder(name, settings(embedder_fallback="local"))
         assert embedder is not None
@@ -792,7 +790,7 @@ def test_a_missing_key_is_said_before_anything_is_sent(tmp_path: Path) -> None:
         assert not isinstance(caught.value, EmbedderUnavailable)
 
 
-def test_a_key_is_not_sent_where_a_dotenv_that_lies_around_says(
+def test_a_key_is_not_sent_to_a_url_from_a_folders_dotenv(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
@@ -810,7 +808,7 @@ def test_a_key_is_not_sent_where_a_dotenv_that_lies_around_says(
 
 
 @pytest.mark.parametrize("key", ["two words", "line\nbreak", "ключ", "sk-\x7f"])
-def test_a_key_that_is_none_is_refused_unseen(key: str) -> None:
+def test_an_invalid_key_is_refused_and_not_shown(key: str) -> None:
     with pytest.raises(
         ConfigError, match="OPENAI_API_KEY has characters that a key can't have"
     ) as caught:
@@ -852,13 +850,13 @@ def test_texts_cross_no_network_unencrypted() -> None:
         (f"https://user:{KEY}@example.org", "contains a name or a password"),
     ],
 )
-def test_an_address_that_is_none(url: str, message: str) -> None:
+def test_an_invalid_address_is_refused_without_quoting_its_password(url: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         open_embedder("openai", settings(embedder_url=url))
     assert KEY not in str(caught.value)
 
 
-def test_the_path_may_be_whole_or_not() -> None:
+def test_the_url_may_omit_the_last_part_of_the_path() -> None:
     for url in ("https://a.example/v1", "https://a.example/v1/", "https://a.example/v1/embeddings"):
         assert (
             providers.choose("openai", settings(embedder_url=url)).service.url
@@ -868,7 +866,7 @@ def test_the_path_may_be_whole_or_not() -> None:
     assert providers.choose("openai", settings(embedder_url=url)).service.url == url
 
 
-def test_this_machine_is_spoken_to_without_a_proxy(
+def test_localhost_is_reached_without_a_proxy(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
@@ -924,7 +922,7 @@ def test_proxies_of_other_kinds_are_refused(
         ("openai:BAAI/bge-m3", "openai/BAAI/bge-m3/1", 1024),
     ],
 )
-def test_a_space_is_known_before_anything_is_asked(name: str, model: str, dimension: int) -> None:
+def test_a_space_is_known_before_any_request(name: str, model: str, dimension: int) -> None:
     embedder = open_embedder(name, settings())
     assert embedder is not None
     assert (embedder.space.model, embedder.space.dimension) == (model, dimension)
@@ -932,7 +930,7 @@ def test_a_space_is_known_before_anything_is_asked(name: str, model: str, dimens
     assert embedder.familiarity("text") == 0.0
 
 
-def test_the_dimension_of_an_unknown_model_must_be_said() -> None:
+def test_the_dimension_of_an_unknown_model_must_be_set() -> None:
     with pytest.raises(
         ConfigError,
         match="embedder model nobody-knows is unknown; set EMBEDDER_DIMENSIONS",
@@ -952,14 +950,14 @@ def test_a_dimension_that_a_model_does_not_have_is_refused() -> None:
         open_embedder("openai", settings(embedder_dimensions=2000))
 
 
-def test_the_same_weights_have_the_same_constants() -> None:
+def test_the_same_model_has_the_same_constants_in_a_service() -> None:
     embedder = open_embedder("ollama:all-minilm", settings())
     assert embedder is not None
     for name in ("noise_mean", "noise_spread", "weight", "duplicate", "calibration"):
         assert getattr(embedder.space, name) == getattr(MiniLM.space, name)
 
 
-def test_what_was_measured_can_be_set() -> None:
+def test_a_calibration_can_be_set() -> None:
     measured = "slope=31.5, middle=0.52 noise_mean=0.41,noise_spread=0.02,duplicate=0.93,weight=2.5"
     embedder = open_embedder("voyage", settings(embedder_calibration=measured))
     assert embedder is not None
@@ -971,12 +969,12 @@ def test_what_was_measured_can_be_set() -> None:
 @pytest.mark.parametrize(
     "text", ["slope", "slope=steep", "slope=0", "slope=nan", "incline=3", "duplicate=80", "=1"]
 )
-def test_a_measure_that_is_none_is_refused(text: str) -> None:
+def test_an_invalid_calibration_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="EMBEDDER_CALIBRATION has"):
         open_embedder("voyage", settings(embedder_calibration=text))
 
 
-def test_names_of_models_are_looked_up_as_they_are_written() -> None:
+def test_names_of_models_are_recognized_in_several_spellings() -> None:
     assert (
         find_model("nomic-embed-text:latest")
         == find_model("Nomic-Embed-Text")
@@ -994,7 +992,7 @@ def test_names_of_models_are_looked_up_as_they_are_written() -> None:
 # --- the cache
 
 
-def test_a_text_is_asked_once(server: Server, cache: Path) -> None:
+def test_a_cached_text_is_not_sent_again(server: Server, cache: Path) -> None:
     first = opened(server, embedder_cache_mb=1).embed_many(["red apples", "green pears"])
     again = opened(server, embedder_cache_mb=1).embed_many(
         ["green pears", "red apples", "blue plums"]
@@ -1017,7 +1015,7 @@ def test_a_text_is_asked_once(server: Server, cache: Path) -> None:
     assert sum(any(row) for row in rows) == 3
 
 
-def test_questions_models_addresses_and_lengths_are_kept_apart(server: Server, cache: Path) -> None:
+def test_questions_models_and_addresses_are_cached_separately(server: Server, cache: Path) -> None:
     embedder = opened(server, "voyage", embedder_cache_mb=1)
     embedder.embed("apples")
     embedder.embed_query("apples")
@@ -1033,7 +1031,7 @@ def test_questions_models_addresses_and_lengths_are_kept_apart(server: Server, c
     assert len(server.seen) == 3
 
 
-def test_what_was_got_before_a_failure_is_kept(server: Server) -> None:
+def test_vectors_received_before_a_failure_are_kept(server: Server) -> None:
     server.next += [proper, *[status(500)] * MAX_TRIES]
     # In a small cache two of the texts may share a row.
     texts = [f"text {at}" for at in range(20)]
@@ -1044,7 +1042,7 @@ def test_what_was_got_before_a_failure_is_kept(server: Server) -> None:
     assert [len(seen.body["input"]) for seen in server.seen] == [4]
 
 
-def test_a_damaged_cache_is_no_cache(server: Server, cache: Path) -> None:
+def test_a_damaged_cache_is_ignored(server: Server, cache: Path) -> None:
     right = opened(server, embedder_cache_mb=1).embed("red apples")
     [file] = cache.iterdir()
     data = file.read_bytes()
@@ -1060,7 +1058,7 @@ def test_a_damaged_cache_is_no_cache(server: Server, cache: Path) -> None:
     assert len(server.seen) == 5
 
 
-def test_a_cache_never_outgrows_its_size(server: Server, cache: Path) -> None:
+def test_a_cache_never_exceeds_its_maximum_size(server: Server, cache: Path) -> None:
     embedder = opened(server, "openai", embedder_cache_mb=1, embedder_dimensions=64)
     embedder._cache._rows = 10
     for at in range(8):
@@ -1069,7 +1067,7 @@ def test_a_cache_never_outgrows_its_size(server: Server, cache: Path) -> None:
     assert file.stat().st_size <= 10 * (16 + 4 * 64)
 
 
-def test_where_nothing_can_be_kept_it_works_and_says_so_once(
+def test_an_unwritable_cache_is_reported_once_and_embedding_works(
     server: Server, cache: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     cache.parent.mkdir()
@@ -1080,7 +1078,7 @@ def test_where_nothing_can_be_kept_it_works_and_says_so_once(
     assert len([record for record in caplog.records if "are not cached in" in record.message]) == 1
 
 
-def test_no_cache_is_made_where_none_is_wanted(server: Server, cache: Path) -> None:
+def test_no_cache_is_created_if_its_size_is_0(server: Server, cache: Path) -> None:
     opened(server, embedder_cache_mb=0).embed("text")
     assert not cache.exists()
 
@@ -1117,7 +1115,7 @@ print(len(embedder.embed("end")))
 
 
 @pytest.mark.parametrize("trouble", [status(500), status(429), status(401), drop])
-def test_words_stand_in_for_a_service_that_fails_where_that_is_wanted(
+def test_with_the_fallback_a_failing_service_gives_no_vectors(
     server: Server, trouble: Behaviour, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.next += [trouble] * MAX_TRIES
@@ -1129,7 +1127,7 @@ def test_words_stand_in_for_a_service_that_fails_where_that_is_wanted(
     assert made.note in caplog.text
 
 
-def test_words_are_waited_for_by_one_try_of_three_seconds(server: Server) -> None:
+def test_with_the_fallback_there_is_one_attempt_of_three_seconds(server: Server) -> None:
     """A large request gets more time; callers that can't use words are as patient as without a
     fallback.
     """
@@ -1162,7 +1160,7 @@ def test_words_are_waited_for_by_one_try_of_three_seconds(server: Server) -> Non
         assert patience == Patience(1, 1, tries)
 
 
-def test_a_failure_counts_for_those_who_would_not_wait_much_longer(tmp_path: Path) -> None:
+def test_a_failure_stops_callers_that_would_not_wait_much_longer(tmp_path: Path) -> None:
     now = [1_000.0]
     rest = Rest(tmp_path, "service", lambda: now[0])
     rest.begin("too late for a hook", 0.25, 0)
@@ -1185,21 +1183,21 @@ def test_a_failure_counts_for_those_who_would_not_wait_much_longer(tmp_path: Pat
     assert not absent.path.parent.exists()
 
 
-def test_a_failing_service_is_an_error_where_nothing_else_is_wanted(server: Server) -> None:
+def test_without_the_fallback_a_failing_service_is_an_error(server: Server) -> None:
     server.next += [status(500)] * MAX_TRIES
     with pytest.raises(EmbedderUnavailable) as caught:
         embed_to_store(opened(server), ["one"])
     assert not caught.value.words_instead
 
 
-def test_a_search_is_told_that_it_may_go_by_words(server: Server) -> None:
+def test_with_the_fallback_the_error_allows_a_search_by_words(server: Server) -> None:
     server.next += [status(500)] * MAX_TRIES
     with pytest.raises(EmbedderUnavailable) as caught:
         embed_query(opened(server, embedder_fallback="local"), "text")
     assert caught.value.words_instead
 
 
-def test_who_goes_by_words_does_not_wait_each_time(server: Server) -> None:
+def test_with_the_fallback_a_failing_service_is_not_asked_each_time(server: Server) -> None:
     server.next += [status(500)] * MAX_TRIES
     time = Time()
     embedder = opened(server, time=time, embedder_fallback="local")
@@ -1214,7 +1212,7 @@ def test_who_goes_by_words_does_not_wait_each_time(server: Server) -> None:
     assert embedder.embed("text").shape == (1, 64)
 
 
-def test_an_embedder_of_its_own_kind_needs_neither_method() -> None:
+def test_a_local_embedder_needs_no_methods_of_remote_ones() -> None:
     assert not isinstance(FAKE, RemoteEmbedder)
     assert np.array_equal(embed_many(FAKE, ["one"])[0], FAKE.embed("one"))
     assert np.array_equal(embed_query(FAKE, "one"), FAKE.embed("one"))
@@ -1222,7 +1220,7 @@ def test_an_embedder_of_its_own_kind_needs_neither_method() -> None:
     assert embed_to_store(FAKE, []).vectors == []
 
 
-def test_opening_a_service_loads_no_library_and_asks_nothing(tmp_path: Path) -> None:
+def test_opening_a_service_loads_no_library_and_sends_no_request(tmp_path: Path) -> None:
     script = """
 import sys
 from memories.embedders import open_embedder
@@ -1237,7 +1235,7 @@ print(sorted(sys.modules.keys() & {"numpy", "ssl", "http.client", "logging"}))
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
-def test_a_service_that_is_down_does_not_hide_that_the_store_is_another_models(
+def test_an_unreachable_service_does_not_hide_a_mismatch_of_models(
     server: Server, tmp_path: Path
 ) -> None:
     store = f"sqlite:///{tmp_path}/m.db"

@@ -1,5 +1,5 @@
-"""Our WordPiece against the package `tokenizers`: the same ids, for all texts on this machine and
-for random texts.
+"""Our WordPiece gives the same ids as the package `tokenizers`, for texts on this machine and for
+random ones.
 """
 
 import gettext
@@ -81,7 +81,7 @@ def assert_same(ours: WordPiece, theirs: Tokenizer, lines: Iterable[str]) -> int
 
 
 def random_lines(seed: int) -> Iterator[str]:
-    """Yield random lines endlessly: of one or several blocks, with words of all lengths, with
+    """Yield random lines endlessly, from one or more Unicode blocks, with words of all lengths and
     pieces of the vocabulary.
     """
     rng = random.Random(seed)
@@ -107,8 +107,8 @@ def random_lines(seed: int) -> Iterator[str]:
 
 
 def found_lines() -> Iterator[str]:
-    """Yield the lines of the sources, pages and translations that this machine has, each file's one
-    after another.
+    """Yield the lines of the source files, web pages and translations on this machine, file by
+    file.
     """
     files = (file for folder in FOLDERS for file in sorted(Path(folder).rglob("*")))
     for file in files:
@@ -145,24 +145,22 @@ def test_tokens(ours: WordPiece) -> None:
     assert found == {text: tokens.split() for text, tokens in TOKENS}
 
 
-def test_a_long_text_is_read_only_as_far_as_it_is_asked(ours: WordPiece) -> None:
+def test_a_long_text_is_tokenized_only_as_far_as_needed(ours: WordPiece) -> None:
     assert list(itertools.islice(ours.ids("word " * 200_000), 3)) == [2773, 2773, 2773]
 
 
-def test_the_ids_of_some_lines_are_those_of_the_package_tokenizers(
-    ours: WordPiece, theirs: Tokenizer
-) -> None:
+def test_ids_of_some_lines_equal_those_of_tokenizers(ours: WordPiece, theirs: Tokenizer) -> None:
     assert assert_same(ours, theirs, itertools.islice(random_lines(6), 500)) == 500
 
 
 @pytest.mark.thorough
-def test_the_ids_are_those_of_the_package_tokenizers(ours: WordPiece, theirs: Tokenizer) -> None:
+def test_ids_of_many_lines_equal_those_of_tokenizers(ours: WordPiece, theirs: Tokenizer) -> None:
     found = itertools.islice(found_lines(), 0, 200_000, 10)
     assert assert_same(ours, theirs, itertools.islice(random_lines(1), 10_000)) == 10_000
     assert assert_same(ours, theirs, itertools.islice(found, 10_000)) > 0
 
 
-def test_vectors_are_those_that_the_ids_of_the_package_tokenizers_give(theirs: Tokenizer) -> None:
+def test_vectors_equal_those_made_from_the_ids_of_tokenizers(theirs: Tokenizer) -> None:
     model = MiniLM()
     _, session = model._load()
     lines = list(itertools.islice(random_lines(5), 40))
@@ -194,7 +192,7 @@ def test_familiarity_is_the_share_of_known_words() -> None:
 
 
 @pytest.mark.slow
-def test_the_ids_of_a_million_lines_are_those_of_the_package_tokenizers(
+def test_ids_of_a_million_lines_equal_those_of_tokenizers(
     ours: WordPiece, theirs: Tokenizer
 ) -> None:
     made = assert_same(ours, theirs, itertools.islice(random_lines(2), 300_000))
@@ -203,16 +201,12 @@ def test_the_ids_of_a_million_lines_are_those_of_the_package_tokenizers(
 
 
 @pytest.mark.slow
-def test_every_character_is_read_as_in_the_package_tokenizers(
-    ours: WordPiece, theirs: Tokenizer
-) -> None:
+def test_every_character_is_read_as_by_tokenizers(ours: WordPiece, theirs: Tokenizer) -> None:
     characters = [chr(code) for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
     assert_same(ours, theirs, (f"a{character}a {character}" for character in characters))
 
 
 @pytest.mark.slow
-def test_a_very_long_line_is_read_as_in_the_package_tokenizers(
-    ours: WordPiece, theirs: Tokenizer
-) -> None:
+def test_a_very_long_line_is_read_as_by_tokenizers(ours: WordPiece, theirs: Tokenizer) -> None:
     lines = list(itertools.islice(random_lines(4), 20_000))
     assert_same(ours, theirs, [" ".join(lines), "".join(lines), re.sub(r"\s", "", "".join(lines))])

@@ -1,5 +1,5 @@
-"""No byte of a secret gets into the home: one is planted in each field of each way to write, and
-every file is read.
+"""No byte of a secret gets into the home: a secret is planted in each field of every kind of write,
+and then every file is searched.
 """
 
 import asyncio
@@ -106,7 +106,9 @@ def test_no_field_of_a_write_keeps_a_secret(memories: Memories, home: Path) -> N
     assert [field for field in FIELDS if "github_token" not in shown[field]] == []
 
 
-def test_a_conversation_is_not_named_by_a_secret(memories: Memories, home: Path) -> None:
+def test_the_name_of_a_conversation_must_not_contain_a_secret(
+    memories: Memories, home: Path
+) -> None:
     planted = secret()
     with pytest.raises(
         InvalidInput, match="conversation id contains what looks like a secret"
@@ -116,7 +118,7 @@ def test_a_conversation_is_not_named_by_a_secret(memories: Memories, home: Path)
     assert held(home, planted) == []
 
 
-def test_a_source_does_not_name_a_secret(memories: Memories, home: Path) -> None:
+def test_a_source_must_not_contain_a_secret(memories: Memories, home: Path) -> None:
     planted = secret()
     with pytest.raises(InvalidInput, match="source contains what looks like a secret") as refused:
         memories.create("The sky is blue", source=f"{planted}#1")
@@ -182,7 +184,7 @@ def test_errors_do_not_quote_a_secret(memories: Memories) -> None:
         assert planted not in str(refused.value)
 
 
-def test_one_key_is_one_memory_although_it_held_a_secret(memories: Memories) -> None:
+def test_a_key_with_a_secret_still_names_one_memory(memories: Memories) -> None:
     one, other = secret(), secret()
     made = [
         memories.create(f"said {n}", key=f"k/{key}").memory
@@ -197,7 +199,7 @@ def test_one_key_is_one_memory_although_it_held_a_secret(memories: Memories) -> 
     assert one not in str(refused.value)
 
 
-def test_a_message_id_counts_once_although_it_held_a_secret(memories: Memories) -> None:
+def test_a_message_id_with_a_secret_is_still_stored_once(memories: Memories) -> None:
     planted = secret()
     for _ in range(2):
         _turn(memories, message_id=planted)
@@ -205,7 +207,7 @@ def test_a_message_id_counts_once_although_it_held_a_secret(memories: Memories) 
     assert len(memories.tail_turns("standup")) == 2
 
 
-def test_the_vector_is_made_of_the_redacted_text(home: Path) -> None:
+def test_the_vector_is_made_from_the_redacted_text(home: Path) -> None:
     from memories.embedders.fake import FakeEmbedder
 
     class Listening(FakeEmbedder):
@@ -237,7 +239,7 @@ def test_the_caller_can_keep_a_secret_in_one_call(memories: Memories) -> None:
     assert made.redacted == made.memory.redacted == ()
 
 
-def test_what_was_taken_out_is_told_of_each_version(memories: Memories) -> None:
+def test_each_version_lists_what_was_redacted(memories: Memories) -> None:
     made = memories.create(f"the token is {secret()}").memory
     assert made is not None
     assert made.redacted == ("github_token",)
@@ -281,7 +283,7 @@ def test_agents_keep_no_secret(home: Path, logged: Callable[[], str]) -> None:
     assert planted not in said
 
 
-def test_what_waits_in_the_queue_has_no_secret(home: Path, logged: Callable[[], str]) -> None:
+def test_queued_turns_contain_no_secret(home: Path, logged: Callable[[], str]) -> None:
     from memories.context.engine import EngineBackend
 
     class Down(EngineBackend):
@@ -355,7 +357,9 @@ def test_the_command_keeps_and_prints_no_secret(home: Path) -> None:
     assert held(home, planted) == []
 
 
-def test_an_import_stores_no_secret_and_knows_its_lines_again(home: Path, tmp_path: Path) -> None:
+def test_an_import_stores_no_secret_and_recognizes_its_lines_later(
+    home: Path, tmp_path: Path
+) -> None:
     planted = secret()
     with Memories(f"sqlite:///{tmp_path}/other.db", embedder="fake") as other:
         other.create(f"the token is {planted}", key=planted, tags={"a": planted}, redact=False)
@@ -400,7 +404,7 @@ def test_no_redact_is_for_one_call_of_the_command(home: Path) -> None:
 # --- MCP
 
 
-def test_mcp_keeps_no_secret_and_has_no_way_around(home: Path) -> None:
+def test_mcp_keeps_no_secret_and_cannot_switch_redaction_off(home: Path) -> None:
     from mcp.client import Client
 
     from mcp_answers import server
@@ -434,7 +438,7 @@ def test_mcp_keeps_no_secret_and_has_no_way_around(home: Path) -> None:
 # --- settings
 
 
-def test_the_user_may_turn_it_off_and_a_folder_may_not(home: Path, tmp_path: Path) -> None:
+def test_the_user_can_switch_redaction_off_and_a_folder_cannot(home: Path, tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("REDACT=off\n")
     told: list[str] = []
     assert load_config(folder=tmp_path, tell=told.append).redact == "secrets"
@@ -465,7 +469,7 @@ def test_rules_of_the_user_are_read_and_bad_ones_refused(home: Path) -> None:
         load_config()
 
 
-# --- what was stored before
+# --- secrets stored earlier
 
 
 def test_doctor_names_secrets_that_were_stored_and_never_their_values(home: Path) -> None:

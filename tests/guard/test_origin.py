@@ -1,5 +1,5 @@
-"""Origins: the storing program sets them, keeps them beside the tags, and no writer can choose
-them.
+"""Origins: the program that stores a record sets them and keeps them separate from the tags, so no
+writer can choose them.
 """
 
 import io
@@ -16,7 +16,7 @@ from memories.guard.origin import Origin, is_person, origin, origin_of, stamp_la
 FORGED = {"=trust": "user", "=by": "root", "=via": "cli|x|y|z|1|ann"}
 
 
-def test_labels_tell_an_origin_and_tags_stay() -> None:
+def test_an_origin_is_stored_in_labels_and_tags_stay() -> None:
     mine = origin("mcp", "ann", ("Claude Code", "1.2.3"))
     labels = stamp_labels({"agent": "gpt", **FORGED}, mine)
     assert tags_of(labels) == {"agent": "gpt"}
@@ -28,14 +28,14 @@ def test_labels_tell_an_origin_and_tags_stay() -> None:
 @pytest.mark.parametrize(
     "labels", [{}, {"=via": "x"}, FORGED | {"=trust": "king"}, FORGED | {"=via": "cli"}]
 )
-def test_what_is_no_origin_tells_none(labels: dict[str, str]) -> None:
+def test_invalid_labels_give_no_origin(labels: dict[str, str]) -> None:
     assert origin_of(labels) is None
 
 
 @pytest.mark.parametrize(
     "name", ["x" * 10_000, "a\nb\x1b[2J", "user\u202e\u2066\u3164", "a|b|c", "\ud800", "", "=by"]
 )
-def test_an_odd_name_of_a_client_is_shown_safely_and_told_as_it_is_kept(name: str) -> None:
+def test_an_odd_client_name_is_shown_safely_and_read_back_unchanged(name: str) -> None:
     mine = origin("mcp", "ann", (name, name))
     assert origin_of(stamp_labels({}, mine)) == mine
     assert mine.by.isprintable()
@@ -58,7 +58,7 @@ def test_every_version_and_turn_has_its_origin(memories: Memories) -> None:
     assert set(memories.tags()) == {"agent", "by", "trust"}
 
 
-def test_a_version_tells_who_wrote_it_and_earlier_ones_keep_theirs(memories: Memories) -> None:
+def test_each_version_names_its_writer_and_earlier_ones_keep_theirs(memories: Memories) -> None:
     made = memories.create("Deploys happen on Tuesdays", key="deploy").memory
     assert made is not None
     theirs = memories.of_client("cursor", "9")
@@ -82,7 +82,7 @@ def test_a_version_tells_who_wrote_it_and_earlier_ones_keep_theirs(memories: Mem
     ("terminals", "person"),
     [((True, True), True), ((True, False), False), ((False, True), False), ((False, False), False)],
 )
-def test_a_person_has_a_terminal_to_type_at_and_one_to_read_errors_at(
+def test_a_person_has_terminals_for_input_and_errors(
     monkeypatch: pytest.MonkeyPatch, terminals: tuple[bool, bool], person: bool
 ) -> None:
     for name, is_terminal in zip(("stdin", "stderr"), terminals, strict=True):
@@ -103,7 +103,7 @@ def test_no_tag_can_be_an_origin(memories: Memories) -> None:
         memories.add_turns("talk", [TurnDraft("Hello", tags={"=via": "x"})])
 
 
-def test_the_identity_is_the_namespace_that_is_set_whatever_is_written_to(tmp_path: Path) -> None:
+def test_the_identity_is_the_configured_namespace_even_in_writes_to_others(tmp_path: Path) -> None:
     def namespace_of(environment: dict[str, str], flag: str | None = None) -> tuple[str, str]:
         config = load_config(
             {"namespace": flag}, environment={"MEMORY_HOME": str(tmp_path), **environment}

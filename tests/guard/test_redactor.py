@@ -51,7 +51,7 @@ def test_planted_secrets_are_removed() -> None:
     assert len(missed) <= 1, missed
 
 
-def test_secrets_in_formats_and_places_that_no_rule_was_adjusted_to_are_removed() -> None:
+def test_secrets_in_held_out_formats_and_places_are_removed() -> None:
     held_out = list(corpus.held_out())
     redacted = [(secret, text, redact(text).text) for _, secret, text in held_out]
     missed = [text for secret, text, left in redacted if corpus.left(secret, left)]
@@ -59,7 +59,7 @@ def test_secrets_in_formats_and_places_that_no_rule_was_adjusted_to_are_removed(
     assert len(missed) * 100 <= len(held_out), missed
 
 
-def test_what_is_taken_out_at_every_length_and_distance_is_known() -> None:
+def test_redactions_at_every_length_and_distance_are_unchanged() -> None:
     texts = [
         place.format((value * 3)[:length])
         for place in PLACES
@@ -87,14 +87,14 @@ def test_what_is_taken_out_at_every_length_and_distance_is_known() -> None:
     assert verdicts.changed("secrets of every length", redacted) == []
 
 
-def test_lines_without_a_secret_stay_as_they_are() -> None:
+def test_lines_without_a_secret_are_not_changed() -> None:
     lines = list(benign.lines())
     changed = [line for line in lines if redact(line).text is not line]
     assert len(lines) >= 3_000
     assert len(changed) * 1_000 <= len(lines), changed
 
 
-def test_few_of_the_literals_within_a_value_that_is_no_secret_are_tried() -> None:
+def test_few_literals_inside_a_harmless_value_are_tried() -> None:
     tried: list[int] = []
 
     def locate(match: re.Match[str]) -> None:
@@ -135,7 +135,7 @@ def test_a_text_up_to_the_limit_is_read(monkeypatch: pytest.MonkeyPatch) -> None
     assert Redactor().text(f"{text} ").text == f"{text} "
 
 
-def test_what_stands_around_a_secret_stays() -> None:
+def test_the_text_around_a_secret_stays() -> None:
     assert redact(f"before {token()} after").text == "before [redacted:github_token] after"
     assert (
         redact("postgresql://ann:Xk4mzQ9v@db.example/app").text
@@ -207,7 +207,7 @@ DISGUISES = {
 }
 
 
-def test_disguises_are_seen_through() -> None:
+def test_disguised_secrets_are_removed() -> None:
     wanted = ("before [redacted:github_token] after", ("github_token",))
     failures = []
     for name, hide in DISGUISES.items():
@@ -218,7 +218,7 @@ def test_disguises_are_seen_through() -> None:
     assert failures == []
 
 
-def test_personal_data_stays_unless_it_is_asked_for() -> None:
+def test_personal_data_stays_unless_its_removal_is_requested() -> None:
     text = "Ann, ann@example.org, +49 30 1234567, 192.168.1.20"
     assert redact(text).text is text
     assert (
@@ -238,7 +238,7 @@ PRIVATE = [
 ]
 
 
-def test_what_is_marked_as_private_is_dropped() -> None:
+def test_text_marked_as_private_is_removed() -> None:
     found = [
         (text, without_private(text).text, Redactor("off").text(text).text) for text, _ in PRIVATE
     ]
@@ -263,12 +263,14 @@ def test_a_text_that_is_only_private_is_refused() -> None:
         ("aB3" * 8 + "\na1c", ""),
     ],
 )
-def test_a_private_key_goes_as_far_as_its_lines_are_of_a_key(body: str, left: str | None) -> None:
+def test_a_private_key_ends_with_its_last_line_of_key_characters(
+    body: str, left: str | None
+) -> None:
     text = f"-----BEGIN RSA PRIVATE KEY-----\n{body}"
     assert redact(text).text == (text if left is None else f"[redacted:private_key]{left}")
 
 
-def test_keys_that_differ_stay_different_and_one_stays_the_same() -> None:
+def test_different_keys_stay_different_and_equal_ones_equal() -> None:
     one, other = (Redactor().name(f"key/{token(seed)}", "key").text for seed in (1, 2))
     assert one.startswith("key/[redacted:github_token]#")
     assert one != other
@@ -276,7 +278,7 @@ def test_keys_that_differ_stay_different_and_one_stays_the_same() -> None:
     assert Redactor().name(one, "key").text == one
 
 
-# --- growth
+# --- time
 
 HOSTILE = (
     *("a", "A", "0", " ", "aB3", "-", "_", ".", "=", "/", "\\", "\n", "%41", "\u200b", '"', ":", "a.", "a-", "a_", "é"),
@@ -304,7 +306,7 @@ def cost(text: str) -> float:
 
 @pytest.mark.parametrize("piece", HOSTILE)
 @pytest.mark.thorough
-def test_time_grows_with_the_length_of_a_hostile_text(piece: str) -> None:
+def test_the_time_for_a_hostile_text_grows_about_linearly(piece: str) -> None:
     short, long = ((piece * 32_000)[:length] for length in (4_000, 32_000))
     redact(short)  # compiles the rules
     growth = cost(long) / max(cost(short), 0.001)
@@ -320,7 +322,7 @@ def test_every_repetition_has_a_limit() -> None:
 # --- rules of the user
 
 
-def test_rules_of_the_user_count() -> None:
+def test_rules_of_the_user_are_applied() -> None:
     mine = rules.parse_user_rule(
         1, {"name": "shop_key", "pattern": "SHOP-[0-9]{6}", "keywords": ["SHOP-"]}
     )
@@ -342,7 +344,7 @@ HARMFUL: list[tuple[dict[str, object], str]] = [
 ]
 
 
-def test_rules_of_the_user_that_can_do_harm_are_refused() -> None:
+def test_harmful_rules_of_the_user_are_refused() -> None:
     for changes, complaint in HARMFUL:
         with pytest.raises(InvalidInput, match=complaint):
             rules.parse_user_rule(
@@ -363,12 +365,12 @@ def secret_like(folder: Path) -> Iterator[tuple[str, str]]:
             )
 
 
-def test_the_tests_hold_no_token_that_a_hosting_service_would_stop() -> None:
+def test_the_tests_contain_no_token_that_would_block_a_push() -> None:
     known = {rule.kind for rule in rules.tokens()}
     assert [found for found in secret_like(Path(__file__).parent) if found[1] in known] == []
 
 
-def test_the_name_before_a_value_of_json_tells_a_secret_in_lists_too() -> None:
+def test_a_secret_in_a_json_list_is_recognized_by_its_key() -> None:
     secret = "swordfish7Kx9Qa2"
     for told in (
         f'"{secret}"',
@@ -382,7 +384,7 @@ def test_the_name_before_a_value_of_json_tells_a_secret_in_lists_too() -> None:
     assert Redactor().data(plain) == (plain, ())
 
 
-def test_the_steps_of_a_pattern_are_those_of_its_parts() -> None:
+def test_the_steps_of_a_pattern_are_counted_by_its_parts() -> None:
     rows = [
         ("", 1), ("ab", 2), ("a?", 1), ("a{2,4}", 4), ("a{0,3}b", 7), ("(a|b)c", 2), ("a{1,3}+b", 4),
         ("(a{0,9}|b{0,9})c", 28), ("(?:a{0,3}){0,3}", 576), ("a*", None), ("(?:ab*)c", None), ("(a|b+)c", None),
@@ -392,7 +394,7 @@ def test_the_steps_of_a_pattern_are_those_of_its_parts() -> None:
     assert failures_of(rows, rules.count_steps) == []
 
 
-def test_a_word_behind_an_option_is_a_secret_if_it_is_long_and_assigned() -> None:
+def test_an_options_value_is_a_secret_if_it_is_random_or_long_and_assigned() -> None:
     rows = [
         ("mysql --password=abcdefgh", "mysql --password=[redacted:password]"),
         ("mysql --password=abcdefg", "mysql --password=abcdefg"),

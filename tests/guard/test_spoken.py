@@ -56,7 +56,7 @@ def said() -> Iterator[tuple[str, str, str]]:
         yield code, value, line.replace(f"{{{kind}}}", value)
 
 
-def test_secrets_that_sentences_name_are_taken_out_in_every_language() -> None:
+def test_secrets_in_sentences_are_removed_in_every_language() -> None:
     spoken = list(said())
     redacted = [(code, value, text, redact(text).text) for code, value, text in spoken]
     missed = [(code, text) for code, value, text, left in redacted if value[:6] in left]
@@ -67,7 +67,7 @@ def test_secrets_that_sentences_name_are_taken_out_in_every_language() -> None:
     assert {code for code in total if left[code] > 0.1 * total[code]} == set(), missed
 
 
-def test_sentences_about_passwords_stay() -> None:
+def test_sentences_about_passwords_are_not_changed() -> None:
     lines = [text for _, text in rows("spoken_benign.txt")]
     changed = [text for text in lines if redact(text).text is not text]
     redacted = ((text, redact(text).text) for text in changed)
@@ -102,7 +102,7 @@ NAMED = [
 ]
 
 
-def test_the_value_is_taken_out_and_the_sentence_stays() -> None:
+def test_the_value_is_removed_and_the_sentence_stays() -> None:
     assert [(text, redact(text).text) for text, _ in NAMED] == NAMED
     assert [left for _, left in NAMED if redact(left).text is not left] == []
 
@@ -147,7 +147,7 @@ WRITTEN = {
 
 
 @pytest.mark.parametrize("way", WRITTEN)
-def test_whatever_stands_between_the_word_and_its_value(way: str) -> None:
+def test_a_secret_is_removed_whatever_separates_it_from_its_name(way: str) -> None:
     assert set(NAMES) == {name.split()[0] for name in languages.secret_words()}
     rng, missed = random.Random(3), []
     for name in (name for names in NAMES.values() for name in names):
@@ -161,7 +161,7 @@ def test_whatever_stands_between_the_word_and_its_value(way: str) -> None:
     assert missed == []
 
 
-def test_a_token_in_pieces_is_taken_out() -> None:
+def test_a_token_in_pieces_is_removed() -> None:
     token = "ghp_" + corpus.text(random.Random(4), 36)
     pieces = " ".join(token[at : at + 10] for at in range(0, 40, 10))
     for text in (
@@ -203,16 +203,16 @@ CODE = (
 
 
 @pytest.mark.parametrize("text", NOTED)
-def test_a_note_of_a_simple_password_is_taken_out(text: str) -> None:
+def test_a_simple_password_in_a_note_is_removed(text: str) -> None:
     values = ("tiger88", "Sommer2024") if text == "pw = {}" else ("tiger88", "hunter2xyz")
     for value in values:
         assert redact(text.format(value)).text == text.format("[redacted:password]")
 
 
 @pytest.mark.parametrize("text", CODE)
-def test_what_code_and_descriptions_say_of_a_password_stays(text: str) -> None:
+def test_code_and_descriptions_about_passwords_are_not_changed(text: str) -> None:
     assert redact(text).text is text
 
 
-def test_names_with_numbers_are_no_passwords() -> None:
+def test_names_with_numbers_are_not_passwords() -> None:
     assert [text for text in NO_PASSWORDS if redact(text).text is not text] == []

@@ -33,7 +33,7 @@ def test_limits_are_inclusive() -> None:
     "check", [validate.content, validate.query, validate.namespace, validate.key]
 )
 @pytest.mark.parametrize("text", ["", "a\0b", "a\ud800", None, 5, b"bytes"])
-def test_no_text_is_refused(check, text) -> None:  # type: ignore[no-untyped-def]
+def test_empty_or_invalid_text_is_refused(check, text) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(InvalidInput):
         check(text)
 
@@ -74,18 +74,18 @@ def test_tags_are_read(written: str, pair: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize("number", [True, False, 1.0, "5", None, 0, 1001])
-def test_only_whole_numbers_in_range_are_limits(number: object) -> None:
+def test_only_whole_numbers_in_range_are_accepted_as_limits(number: object) -> None:
     with pytest.raises(InvalidInput):
         validate.limit(number)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("number", [True, "1", None, -0.001, 1.001, float("nan"), float("inf")])
-def test_only_numbers_in_range_are_shares(number: object) -> None:
+def test_only_numbers_from_0_to_1_are_accepted_as_shares(number: object) -> None:
     with pytest.raises(InvalidInput, match="it must be a number from 0 to 1"):
         validate.unit(number, "it")  # type: ignore[arg-type]
 
 
-def test_what_is_shown_in_messages_is_short_and_harmless() -> None:
+def test_texts_quoted_in_messages_are_short_and_harmless() -> None:
     assert validate.shown("plain text") == "plain text"
     assert validate.shown("a\x1b[31m\n\u202e\ud800") == "a\\x1b[31m\\n\\u202e\\ud800"
     assert validate.shown("x" * 60) == "x" * 60
@@ -106,7 +106,7 @@ def test_what_is_shown_in_messages_is_short_and_harmless() -> None:
         ("", "is not JSON (Expecting value: line 1 column 1 (char 0))"),
     ],
 )
-def test_json_that_does_not_mean_one_thing_is_refused(text: str, said: str) -> None:
+def test_ambiguous_or_invalid_json_is_refused(text: str, said: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         validate.read_json(text)
     assert str(caught.value) == said

@@ -1,4 +1,4 @@
-"""How long and how mixed a value must be to count as a secret: both sides of each bound."""
+"""How long and how mixed a value must be to count as a secret: both sides of each limit."""
 
 import base64
 from collections.abc import Callable
@@ -8,14 +8,14 @@ import pytest
 from memories.guard import spoken, values
 from verdicts import changed
 
-# Repeated and cut to every length, they pass each bound of length, of variety and of shape.
+# Repeated and cut to every length, they cross each limit on length, variety and form.
 PATTERNS = (
     "hunter", "correctHorse", "HUNTER", "a1", "ab1", "abc1", "aB3$eF7gH1", "48151623", "11", "1a2b3c", "deadbeef09",
     "ab-", "key-9", "some.name", "CamelCase7", "x", "xY", "abcde_", "word_2", "aa1!", "hunter2", "Zx1", "a$", "Tr0ub4dor&",
 )  # fmt: skip
 
 
-def test_the_verdict_about_values_of_every_length_is_known() -> None:
+def test_the_verdicts_on_values_of_every_length_are_unchanged() -> None:
     judged = []
     for value in [(pattern * 36)[:length] for pattern in PATTERNS for length in range(1, 37)]:
         decisions = (
@@ -85,14 +85,14 @@ def test_the_verdict_about_values_of_every_length_is_known() -> None:
         pytest.param(values.is_plausible, "hun", "hunt", id="plausible: 4 characters"),
     ],
 )
-def test_a_value_is_a_secret_from_a_bound_on(
+def test_a_value_at_the_limit_is_a_secret_and_one_below_is_not(
     decide: Callable[[str], bool], too_little: str, enough: str
 ) -> None:
     assert not decide(too_little)
     assert decide(enough)
 
 
-def test_a_login_in_base64_has_four_characters_beside_its_colon() -> None:
+def test_a_login_in_base64_has_at_least_four_characters_besides_its_colon() -> None:
     assert not values.holds_login(base64.b64encode(b":xyz").decode())
     assert values.holds_login(base64.b64encode(b"a:xyz").decode())
 

@@ -83,7 +83,7 @@ def test_the_answer_counts_captured_texts_also_in_a_dry_run(home: Path) -> None:
             memories.forget_turns(NAME)
 
 
-def test_what_was_said_before_is_not_read_from_the_transcript_later(home: Path) -> None:
+def test_text_from_before_the_erasure_is_not_read_from_the_transcript(home: Path) -> None:
     transcript = Path.home() / ".claude" / "projects" / "-work" / "s1.jsonl"
     transcript.parent.mkdir(parents=True)
     transcript.write_text(transcript_line("user", "yes"))

@@ -89,7 +89,7 @@ def test_the_scratchpad_puts_a_newer_memory_before_the_one_that_it_replaces(hook
     assert older not in said.partition(newer)[0]
 
 
-def test_a_memory_is_no_newer_for_a_tag_that_it_got_later(hook: Hook) -> None:
+def test_a_new_tag_does_not_make_a_memory_newer(hook: Hook) -> None:
     older, newer = "Ann owns the payments module", "Bert has taken over the payments module"
     with Memories() as memories:
         first = memories.create(older, created_at=datetime.now(UTC) - timedelta(days=1))
@@ -614,7 +614,7 @@ def blocked(home: Path) -> None:
 
 
 @pytest.mark.usefixtures("blocked", "deploys")
-def test_where_nothing_can_be_written_hooks_give_what_can_be_read_and_say_so(hook: Hook) -> None:
+def test_if_session_files_cannot_be_written_hooks_recall_and_say_so(hook: Hook) -> None:
     started = hook("session-start", None, "--capture").context
     reason = "Too many levels of symbolic links"
     assert started.startswith(f"The memory can't record what this session is given ({reason})")
@@ -634,7 +634,9 @@ def test_a_switch_that_cant_be_recorded_is_not_confirmed(hook: Hook, wish: str) 
     assert "Too many levels of symbolic links" in said
 
 
-def test_an_expired_memory_is_not_given_unasked(hook: Hook, home: Path, folder: Path) -> None:
+def test_an_expired_memory_is_not_recalled_automatically(
+    hook: Hook, home: Path, folder: Path
+) -> None:
     then = datetime.now(UTC) - timedelta(days=9)
     with Memories() as memories:
         memories.create(DEPLOY, created_at=then, valid_until=then + timedelta(days=1))

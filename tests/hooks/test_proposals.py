@@ -244,7 +244,7 @@ def test_directives_are_proposed_in_any_language(text: str, kinds: str) -> None:
 
 @pytest.mark.first(12)
 @pytest.mark.parametrize("text", NO_DIRECTIVES)
-def test_questions_quotations_conditions_and_momentary_requests_are_no_directives(
+def test_questions_quotations_conditions_and_momentary_requests_are_not_directives(
     text: str,
 ) -> None:
     assert candidates(text, "user") == []

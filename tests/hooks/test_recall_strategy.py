@@ -176,7 +176,7 @@ def test_the_start_of_a_session_does_not_ask_a_suspect_store(home: Path, store: 
         ("\0when do deploys\ud800 happen?", True),
     ],
 )
-def test_a_prompt_that_cannot_be_searched_is_no_store_error(
+def test_a_prompt_that_cannot_be_searched_is_not_a_store_error(
     home: Path, prompt: str, found: bool
 ) -> None:
     where = str(home), str(home.parent), "codex.s1", None

@@ -199,7 +199,9 @@ def test_a_merge_leaves_one_namespace_with_one_log(config: Config, store: Store)
         assert memories.verify_log()[0].problem is None
 
 
-def test_a_key_of_a_deleted_memory_is_no_conflict_in_a_merge(config: Config, store: Store) -> None:
+def test_a_key_of_a_deleted_memory_is_not_a_conflict_in_a_merge(
+    config: Config, store: Store
+) -> None:
     for name in ("bob", "alice"):
         with Memories(config=config, namespace=name, embedder="fake") as memories:
             made = memories.create(f"The editor of {name} is new", key="editor").id

@@ -198,7 +198,7 @@ def test_an_iso_time_means_its_day() -> None:
     assert spans_of("what was said at 2023-05-07T10:30:00Z?") == ["2023-05-07"]
 
 
-def test_any_number_like_a_year_is_one() -> None:
+def test_any_number_that_looks_like_a_year_counts_as_one() -> None:
     """A known limit: `1999 dollars` counts as a year, which only adds a little closeness."""
     assert spans_of("who paid 1999 dollars?") == ["1999-01-01/1999-12-31"]
 
@@ -300,7 +300,7 @@ def test_the_wider_a_span_the_further_it_reaches() -> None:
     assert close(date(2023, 6, 10), MAY) == pytest.approx((1 + 10 / (7 + 7.75)) ** -2)
 
 
-def test_at_its_reach_a_time_counts_a_quarter() -> None:
+def test_at_the_limit_of_its_reach_a_time_counts_a_quarter() -> None:
     """The width of the day itself adds a little."""
     width = WIDTH_SHARE * 8
     assert close(DAY - timedelta(DAYS_BEFORE + width), (DAY, DAY + timedelta(7))) == pytest.approx(
@@ -379,7 +379,7 @@ def test_overlap_follows_the_formula() -> None:
     )
 
 
-def test_overlap_is_that_of_the_best_pair() -> None:
+def test_overlap_is_the_best_of_all_pairs() -> None:
     assert (
         overlap([(date(2020, 1, 1), date(2020, 1, 1)), (DAY, DAY)], [YEAR, WEEK, (DAY, DAY)]) == 1.0
     )
@@ -409,7 +409,7 @@ def test_overlap_falls_faster_than_closeness() -> None:
 # --- questions and texts
 
 
-def test_questions_for_a_time_are_recognized() -> None:
+def test_questions_about_a_time_are_recognized() -> None:
     rows = [
         ("When did she move?", True),
         ("  … when?", True),

@@ -199,13 +199,13 @@ def test_options_accept_days_in_other_languages() -> None:
     assert [(text, f"{parse_span(text, NOW)[0].date()}") for text, _ in OPTIONS] == OPTIONS
 
 
-def test_options_accept_nothing_beside_a_day() -> None:
+def test_options_accept_no_words_besides_a_day() -> None:
     beside = ("gestern um acht", "Was", "hier und da", "la", "昨天开会")
     assert [text for text in beside if span(text, NOW) is not None] == []
 
 
 @given(st.sampled_from(CODES), st.randoms(use_true_random=False))
-def test_any_row_of_entries_is_read(code: str, random: random.Random) -> None:
+def test_any_sequence_of_entries_is_read(code: str, random: random.Random) -> None:
     entries = [
         entry.replace("_", " ").strip("~*")
         for line in languages.words(code).values()

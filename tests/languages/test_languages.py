@@ -81,7 +81,7 @@ ENGLISH = [
 ]
 
 
-def test_english_and_code_are_no_other_language() -> None:
+def test_english_and_code_are_not_taken_for_another_language() -> None:
     assert [text for text in ENGLISH if languages.detect(text)] == []
 
 

@@ -560,7 +560,7 @@ def test_a_search_refuses_a_state_in_every_tier(bob: Memories, tier: Tier, state
 
 
 @pytest.mark.parametrize("where", ["host != elsewhere", "not conversation = a"])
-def test_an_automatic_search_leaves_what_only_the_store_has_to_the_store(
+def test_an_automatic_search_asks_the_store_for_fields_that_the_scratchpad_lacks(
     bob: Memories, where: str
 ) -> None:
     store(bob, "The user prefers tabs")
@@ -580,7 +580,7 @@ def test_a_hot_search_refuses_verdicts(bob: Memories) -> None:
 
 
 @pytest.mark.parametrize("name", ["channel", "client", "conversation", "host", "source", "user"])
-def test_a_hot_search_refuses_an_expression_about_what_only_the_store_has(
+def test_a_hot_search_refuses_conditions_on_fields_that_the_scratchpad_lacks(
     bob: Memories, name: str
 ) -> None:
     store(bob, "The user prefers tabs")

@@ -138,7 +138,7 @@ def test_an_answer_in_the_next_session_is_not_found_by_that_question(talk: Memor
     ]
 
 
-def test_a_turn_knows_its_surroundings(
+def test_a_turn_has_the_evidence_of_its_surroundings(
     store: Store, embedder: Embedder | None, talk: Memories
 ) -> None:
     talk.add_turns("a", ["I have a red bike", "Really?", "Yes", "Good night", "bye"])
@@ -157,7 +157,7 @@ def test_a_turn_knows_its_surroundings(
     )
 
 
-def test_the_same_words_in_another_conversation_are_no_surroundings(
+def test_the_same_words_in_another_conversation_are_not_surroundings(
     store: Store, embedder: Embedder | None, talk: Memories
 ) -> None:
     talk.add_turns("a", ["I have a red bike"])
@@ -165,7 +165,7 @@ def test_the_same_words_in_another_conversation_are_no_surroundings(
     assert evidence(gathered(store, embedder, "red bike"))["Really?"].window_coverage == 0
 
 
-def test_a_turn_has_signs_of_its_form(
+def test_brevity_questions_and_assistants_are_signs_of_a_turn(
     store: Store, embedder: Embedder | None, talk: Memories
 ) -> None:
     full = " ".join(["word"] * FULL_LENGTH)
@@ -194,7 +194,7 @@ def test_long_words_without_spaces_are_not_brief(
     assert found.brevity == 0
 
 
-def test_only_a_question_for_a_time_prefers_turns_that_tell_one(
+def test_only_a_question_about_a_time_prefers_turns_that_mention_one(
     store: Store, embedder: Embedder | None, talk: Memories
 ) -> None:
     talk.add_turns("a", ["I bought the bike last summer", "I ride the bike to work"])
@@ -449,7 +449,7 @@ def test_an_empty_history_gives_nothing(store: Store, embedder: Embedder | None)
     )
 
 
-def test_the_most_promising_rows_are_read(
+def test_only_the_most_promising_rows_are_read(
     store: Store, embedder: Embedder | None, talk: Memories
 ) -> None:
     talk.add_turns("a", [*(f"word {number}" for number in range(3 * MIN_READ)), "a red bike"])
@@ -459,7 +459,7 @@ def test_the_most_promising_rows_are_read(
     assert len(gathered(store, embedder, "red bike", count=40).candidates) == 40
 
 
-def test_a_turn_that_stands_for_a_name_and_a_day_alone_is_read(
+def test_a_turn_that_matches_only_by_speaker_and_day_is_read(
     store: Store, embedder: Embedder | None, talk: Memories
 ) -> None:
     """Among many memories that share its words, it is not crowded out before its text is

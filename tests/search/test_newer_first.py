@@ -33,7 +33,9 @@ def test_the_newer_of_two_memories_about_a_subject_comes_first(memories: Memorie
 
 
 @pytest.mark.parametrize("change", ["tag", "reinforce"])
-def test_a_memory_is_no_newer_for_a_tag_or_a_reinforcement(memories: Memories, change: str) -> None:
+def test_a_tag_or_a_reinforcement_does_not_make_a_memory_newer(
+    memories: Memories, change: str
+) -> None:
     old = memories.create(OLD, decay="reinforceable")
     memories.create(NEW)
     assert old.id is not None
@@ -92,7 +94,7 @@ def test_memories_of_other_projects_keep_their_order(memories: Memories) -> None
 
 
 @pytest.mark.parametrize("rank", ["similarity", "formula"])
-def test_an_order_by_number_alone_stays(memories: Memories, rank: str) -> None:
+def test_other_ranks_keep_the_order_of_scores(memories: Memories, rank: str) -> None:
     memories.create(OLD)
     memories.create(NEW)
     assert contents(memories, rank=rank)[0] == OLD

@@ -95,7 +95,7 @@ def test_words_and_similarity_are_fused() -> None:
     assert (second.row, second.score) == pytest.approx((0, (1.0 + 3 * 0.6) / 4))
 
 
-def test_either_alone_orders_too() -> None:
+def test_words_or_similarity_alone_determine_an_order() -> None:
     assert order(found(None, 1.0), found(None, 3.0), found(None, 2.0)) == [1, 2, 0]
     assert order(found(0.5, 0.0), found(0.9, 0.0), found(0.7, 0.0)) == [1, 2, 0]
 
@@ -118,7 +118,7 @@ def test_only_decaying_memories_lose_score_with_age() -> None:
     assert only(found(decay_policy=DecayPolicy.REINFORCEABLE, age_days=-3)).freshness == 1.0
 
 
-def test_age_takes_only_from_what_a_memory_has_above_an_unrelated_text() -> None:
+def test_age_reduces_only_the_score_above_that_of_an_unrelated_text() -> None:
     memory, noise_mean = found(0.8), 0.5
     old = memory._replace(decay_policy=DecayPolicy.CONTEXTUAL, age_days=50)
     fresh = only(memory, noise_mean=noise_mean).score
@@ -241,7 +241,7 @@ def test_without_similarities_the_best_words_count_in_full() -> None:
     assert (best.score, half.score) == (1.0, 0.5)
 
 
-def test_a_memory_of_the_meant_day_comes_first() -> None:
+def test_a_memory_from_the_named_day_comes_first() -> None:
     [first, second] = rank([found(), found(date=1.0)], rules(weight=3 / STANDALONE))
     assert (first.row, second.row) == (1, 0)
     assert first.score - second.score == pytest.approx(WEIGHTS.date / WORD_WEIGHTS / 4)
@@ -296,7 +296,7 @@ def test_the_scales_of_a_turn_have_their_weights() -> None:
         *((sign, getattr(WEIGHTS, sign) / WORD_WEIGHTS) for sign in SIGNS),
     ],
 )
-def test_each_part_counts_by_its_weight_and_evenly(field: str, counts: float) -> None:
+def test_each_part_counts_in_proportion_to_its_weight(field: str, counts: float) -> None:
     """Similarity has a weight of 3; the best BM25 is low, so BM25 is relative to `FULL_WORD_SCORE`."""
     assert fuse(turn(**{field: 1.0}), 1.0, 3.0) == pytest.approx(counts / 4)
     assert fuse(turn(**{field: 0.5}), 1.0, 3.0) == pytest.approx(counts / 8)
@@ -304,7 +304,9 @@ def test_each_part_counts_by_its_weight_and_evenly(field: str, counts: float) ->
 
 @pytest.mark.parametrize("sign", SIGNS)
 @pytest.mark.parametrize("similarity", [0.4, None])
-def test_a_sign_moves_a_score_as_its_weight_says(sign: str, similarity: float | None) -> None:
+def test_a_positive_weight_raises_a_score_and_a_negative_one_lowers_it(
+    sign: str, similarity: float | None
+) -> None:
     usual = {
         "word_score": 4.0,
         "session_best": 4.0,
@@ -316,7 +318,7 @@ def test_a_sign_moves_a_score_as_its_weight_says(sign: str, similarity: float | 
     assert (marked < plain) is (getattr(WEIGHTS, sign) < 0)
 
 
-def test_speaker_days_and_times_count_for_a_turn() -> None:
+def test_only_some_signs_raise_the_score_of_a_turn() -> None:
     assert {sign for sign in SIGNS if getattr(WEIGHTS, sign) > 0} == FOR
 
 
@@ -339,7 +341,7 @@ def test_without_a_similarity_its_scales_do_not_count() -> None:
     assert fuse(evidence, 4.0, 3.0) == pytest.approx(WEIGHTS.word_score * 0.5 / WORD_WEIGHTS)
 
 
-def test_the_weights_of_a_scale_are_its_unit() -> None:
+def test_full_evidence_on_every_scale_counts_as_one() -> None:
     assert pytest.approx(sum(WEIGHTS[:4])) == WORD_WEIGHTS
     assert pytest.approx(sum(WEIGHTS[4:7])) == SIMILARITY_WEIGHTS
     assert fuse(
@@ -351,7 +353,9 @@ def test_the_weights_of_a_scale_are_its_unit() -> None:
 
 @pytest.mark.parametrize("weight", [0.0, 1.75, 3.0])
 @pytest.mark.parametrize("left_out", [(), ("similarity",), ("window_coverage", "session_coverage")])
-def test_arrays_give_what_single_values_give(weight: float, left_out: tuple[str, ...]) -> None:
+def test_arrays_give_the_same_scores_as_single_values(
+    weight: float, left_out: tuple[str, ...]
+) -> None:
     draw = np.random.default_rng(0)
     columns = {
         field: None
@@ -392,7 +396,7 @@ def test_turns_and_memories_share_one_order() -> None:
     ) == [2, 0, 1]
 
 
-def test_the_best_words_of_all_are_the_measure() -> None:
+def test_word_scores_are_relative_to_the_best_one() -> None:
     [strong, weak] = rank([found(0.0, 2.0), found(0.0, 8.0)], rules(weight=1 / STANDALONE))
     assert (strong.score, weak.score) == pytest.approx((0.5, 0.125))
     assert only(found(0.0, FULL_WORD_SCORE / 2), weight=1 / STANDALONE).score == pytest.approx(0.25)
@@ -458,7 +462,9 @@ def test_a_candidate_without_a_common_word_must_be_near_the_best() -> None:
         ({"named": 1.0, "tells_when": 1.0}, False),
     ],
 )
-def test_words_beside_a_turn_keep_it(evidence: dict[str, float], kept: bool) -> None:
+def test_shared_words_near_a_turn_keep_it_from_being_dropped(
+    evidence: dict[str, float], kept: bool
+) -> None:
     dropped = {
         ranked.row: ranked.dropped
         for ranked in rank([found(0.8), said(similarity=0.1, **evidence)], rules())
@@ -467,7 +473,7 @@ def test_words_beside_a_turn_keep_it(evidence: dict[str, float], kept: bool) -> 
     assert kept or "shares no word with the query, and its similarity is below 0.40" in dropped[1]
 
 
-def test_a_candidate_of_the_named_day_needs_no_word() -> None:
+def test_a_candidate_from_the_named_day_needs_no_shared_word() -> None:
     assert order(found(0.8), said(similarity=0.1, date=1.0)._replace(on_date=True)) == [0, 1]
     assert order(found(0.9, 0.0, date=1.0, readable=False, on_date=True)) == [0]
     assert order(found(None, 0.0, date=1.0, on_date=True)) == [0]
@@ -488,15 +494,15 @@ CURVE = (20.0, 0.2)
         (Sense(None, 0.0, names_speaker_or_day=False), True),
     ],
 )
-def test_what_makes_sense(sense: Sense, sure: bool) -> None:
+def test_a_query_makes_sense_by_similarity_words_speaker_or_day(sense: Sense, sure: bool) -> None:
     assert makes_sense(sense, CURVE) is sure
 
 
-def test_a_steeper_curve_makes_sense_nearer_to_its_middle() -> None:
+def test_with_a_steeper_curve_a_lower_similarity_makes_sense() -> None:
     assert makes_sense(Sense(0.4, 0.0, names_speaker_or_day=False), (40.0, 0.2))
 
 
-def test_a_query_in_doubt_has_bounds_and_a_familiar_one_some_margin() -> None:
+def test_a_doubtful_query_has_bounds_and_a_familiar_one_has_a_margin() -> None:
     assert bounds_of_doubtful_query(0.3, 0.3, 20.0, familiar=False) == NoiseBounds()
     assert bounds_of_doubtful_query(0.29, 0.3, 20.0, familiar=False) == NoiseBounds(0.3)
     assert bounds_of_doubtful_query(0.29, 0.3, 20.0, familiar=True) == pytest.approx(
@@ -514,7 +520,7 @@ def test_the_limit_counts_only_hits() -> None:
     ]  # fmt: skip
 
 
-def test_the_noise_floor_grows_with_what_is_searched() -> None:
+def test_the_noise_floor_grows_with_the_number_of_texts() -> None:
     floors = [noise_floor(0.1, 0.07, count) for count in (0, 1, 2, 100, 10_000, 1_000_000)]
     assert floors == sorted(floors)
     assert floors[0] == floors[2]
@@ -544,7 +550,7 @@ def test_to_cosine_is_the_inverse_of_calibrate(slope: float, middle: float) -> N
 
 
 @pytest.mark.parametrize(("slope", "middle"), CURVES)
-def test_more_similar_is_more_on_both_scales(slope: float, middle: float) -> None:
+def test_both_scales_are_strictly_increasing(slope: float, middle: float) -> None:
     shares = [calibrate(cosine, slope, middle) for cosine in np.linspace(-1, 1, 50).tolist()]
     assert shares == sorted(set(shares))
     assert 0 < shares[0] < shares[-1] < 1
@@ -552,7 +558,7 @@ def test_more_similar_is_more_on_both_scales(slope: float, middle: float) -> Non
     assert cosines == sorted(set(cosines))
 
 
-def test_the_middle_is_as_likely_as_not() -> None:
+def test_the_middle_of_the_curve_is_one_half() -> None:
     assert calibrate(0.31, 22.0, 0.31) == 0.5
     assert to_cosine(0.5, 22.0, 0.31) == 0.31
 

@@ -24,7 +24,7 @@ DECAYING = (DecayPolicy.CONTEXTUAL, DecayPolicy.REINFORCEABLE)
 
 
 @given(st.floats(0, 1e6), st.floats(0, 10), st.sampled_from(DECAYING))
-def test_freshness_is_the_formula(age: float, rate: float, policy: DecayPolicy) -> None:
+def test_freshness_follows_the_formula(age: float, rate: float, policy: DecayPolicy) -> None:
     assert freshness(age, rate, policy) == 1 / (1 + rate * age)
 
 
@@ -38,7 +38,9 @@ def test_a_time_in_the_future_counts_as_now() -> None:
 
 
 @given(st.integers(0, 10**9), st.floats(0, 10), st.floats(1, 10))
-def test_boost_is_the_formula_up_to_its_most(accesses: int, rate: float, most: float) -> None:
+def test_boost_follows_the_formula_up_to_its_maximum(
+    accesses: int, rate: float, most: float
+) -> None:
     assert boost(accesses, rate, most) == min(most, 1 + rate * accesses)
 
 
@@ -89,7 +91,7 @@ def test_a_pinned_memory_ranks_before_a_newer_equal_one(
         assert [hit.memory.id for hit in memories.search("deploy key vault")][-1] == old
 
 
-def test_waiting_reads_are_counted_where_their_number_matters(
+def test_pending_reads_are_counted_where_their_number_matters(
     home: object,
 ) -> None:
     with Memories(embedder="none") as memories:
@@ -111,7 +113,7 @@ def test_waiting_reads_are_counted_where_their_number_matters(
         assert {hit.memory.id for hit in found} == {ids[0], ids[1]}
 
 
-def test_formula_is_the_plain_product_of_similarity_freshness_and_boost(home: object) -> None:
+def test_the_rank_formula_is_the_product_of_similarity_freshness_and_boost(home: object) -> None:
     with Memories(embedder="fake") as memories:
         ages = {}
         for days in (1, 30, 400):

@@ -74,21 +74,21 @@ ASSISTANT = {"role": "assistant"}
 # --- the window
 
 
-def test_the_words_of_two_turns_before_and_one_after_are_a_turns_own() -> None:
+def test_words_of_two_turns_before_and_one_after_count_as_a_turns_own() -> None:
     assert (BEFORE, AFTER) == (2, 1)
     around = measured(*(Row(at, "red" if at == 3 else "") for at in range(7)), terms=["red"])
     assert around.window_coverage.tolist() == [0, 0, 1, 1, 1, 1, 0]
     assert around.session_coverage.tolist() == [1] * 7
 
 
-def test_similarity_reaches_two_turns_to_both_sides() -> None:
+def test_similarity_extends_two_turns_to_each_side() -> None:
     assert BESIDE == 2
     around = measured(*(Row(at, similarity=0.8 if at == 3 else 0) for at in range(7)))
     assert around.window_similarity.tolist() == [0, 0.8, 0.8, 0, 0.8, 0.8, 0]
     assert around.session_similarity.tolist() == [0.8] * 7
 
 
-def test_the_best_similarity_beside_a_turn_is_not_its_own() -> None:
+def test_the_similarity_of_a_window_excludes_the_turn_itself() -> None:
     around = measured(
         *(Row(at, similarity=near) for at, near in enumerate((0.1, 0.2, 0.9, 0.3, 0.4, 0.5)))
     )
@@ -136,7 +136,7 @@ def test_evidence_never_crosses_sessions(beyond: Row) -> None:
     assert around.session_similarity.tolist() == [0.9, 0, 0.9]
 
 
-def test_sessions_that_follow_each_other_are_apart() -> None:
+def test_consecutive_sessions_are_separate() -> None:
     around = measured(
         Row(9, "red", session=0),
         Row(10, session=10),
@@ -147,7 +147,7 @@ def test_sessions_that_follow_each_other_are_apart() -> None:
     assert around.session_coverage.tolist() == close_to(0.5, 0.5, 0.5, 0)
 
 
-def test_a_row_without_a_session_is_its_own() -> None:
+def test_a_row_without_a_session_is_a_session_of_its_own() -> None:
     around = measured(
         *(Row(at, "red" * (at == 1), at, 0.5, session=-1) for at in range(4)), terms=["red"]
     )
@@ -203,7 +203,7 @@ _ROWS = st.lists(
 @pytest.mark.thorough
 @settings(max_examples=60, deadline=None)
 @given(_ROWS)
-def test_any_layout_gives_the_same_as_comparing_all_pairs(rows: list[Row]) -> None:
+def test_any_layout_gives_the_same_result_as_comparing_all_pairs(rows: list[Row]) -> None:
     around = measured(*rows, terms=["red"])
     for scale, expected in _by_hand(rows).items():
         assert getattr(around, scale).tolist() == pytest.approx(expected)
@@ -221,7 +221,7 @@ def test_rare_words_weigh_more() -> None:
     )
 
 
-def test_phrases_do_not_count_beside_their_words() -> None:
+def test_phrases_do_not_count_in_addition_to_their_words() -> None:
     around = measured(
         Row(0, "red"), Row(10, "red,bike,red bike"), terms=["red bike", "red", "bike"]
     )
@@ -272,7 +272,7 @@ def test_words_said_aside_count_less() -> None:
     assert around.aside.tolist() == [1, 0, 0]
 
 
-def test_a_person_who_says_the_same_beside_it_counts_in_full() -> None:
+def test_a_person_who_repeats_an_assistants_words_counts_in_full() -> None:
     around = measured(
         Row(0, "red", labels=ASSISTANT), Row(1, "red", labels={"role": "user"}), terms=["red"]
     )
@@ -314,7 +314,7 @@ def test_a_single_row_is_its_own_session() -> None:
     assert around.session_similarity.tolist() == [0.6]
 
 
-def test_measuring_changes_nothing() -> None:
+def test_measuring_does_not_change_its_input() -> None:
     given_ = matches([Row(0, "red", 2.0, math.nan, labels=ASSISTANT), Row(1, "bike", 1.0, -0.5)])
     measure(given_)
     assert given_.word_score.tolist() == [2, 1]

@@ -102,9 +102,7 @@ def test_the_case_of_a_namespace_in_an_id_does_not_matter(live: Live, config: Co
         assert next(events)["data"]["number"] == 1
 
 
-def test_a_listener_is_told_to_reload_when_a_namespace_is_erased(
-    live: Live, config: Config
-) -> None:
+def test_a_listener_must_reload_when_a_namespace_is_erased(live: Live, config: Config) -> None:
     with Memories(config=config) as other:
         for number in range(3):
             other.create(f"Fact number {number}", force=True)
@@ -121,7 +119,7 @@ def test_a_listener_is_told_to_reload_when_a_namespace_is_erased(
         assert next(events)["event"] == "reset"
 
 
-def test_a_listener_that_missed_too_much_is_told_to_reload(
+def test_a_listener_that_missed_too_much_must_reload(
     live: Live, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_routes, "MAX_MISSED", 2)
@@ -145,7 +143,7 @@ def test_a_stream_contains_only_what_its_token_may_read(
         assert next(events)["data"]["namespace"] == "bob"
 
 
-def test_a_change_written_during_a_look_is_sent_too(
+def test_a_change_written_while_changes_are_read_is_sent_too(
     live: Live, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = Memories.log

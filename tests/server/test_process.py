@@ -297,7 +297,7 @@ def test_a_server_without_http_gives_way_to_one_with_a_page(
 
 
 @pytest.mark.thorough
-def test_a_server_that_is_said_to_be_stopped_no_longer_runs(
+def test_a_server_that_is_reported_as_stopped_no_longer_runs(
     site: Site, memory: Callable[..., Any]
 ) -> None:
     stopped = json.loads(memory("serve", "--stop").stdout)

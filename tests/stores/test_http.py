@@ -381,7 +381,9 @@ def test_a_malformed_request_gets_one_sentence(
         (b'{"call": "x", "arguments": [{"No": 1}], "named": {"map": []}}', "not a valid No"),
     ],
 )
-def test_a_body_that_is_no_request_gets_one_sentence(shared: Live, body: bytes, said: str) -> None:
+def test_a_body_that_is_not_a_request_gets_one_sentence(
+    shared: Live, body: bytes, said: str
+) -> None:
     head = shared.head(
         "POST /store/v1/count HTTP/1.1",
         "Connection: close",

@@ -206,7 +206,7 @@ def test_a_memory_moved_alone_has_no_link_until_it_returns(url: str, moved: int)
         assert links_of(bob, ids) == linked
 
 
-def test_a_memory_that_got_another_text_elsewhere_returns_without_its_link(url: str) -> None:
+def test_a_memory_whose_text_was_changed_elsewhere_returns_without_its_link(url: str) -> None:
     with memories_of(url, "bob") as bob, memories_of(url, "alice") as alice:
         older = str(bob.create("Deploys of the shop happen on Tuesdays").id)
         newer = str(bob.create("Deploys of the shop happen on Thursdays").id)

@@ -165,7 +165,7 @@ def test_a_memory_that_is_current_again_can_be_corrected_again(
 
 
 @pytest.mark.parametrize("act", ["confirm", "say again", "reword"])
-def test_a_memory_that_is_current_again_corrects_nothing_by_being_stated(
+def test_restating_a_memory_that_is_current_again_corrects_nothing(
     memories: Memories, clock: Clock, act: str
 ) -> None:
     older, expired = chain(memories, clock, 1)

@@ -107,7 +107,7 @@ def test_a_corrected_memory_that_is_only_reworded_stays_corrected(
     assert memories.truth.tidy(dry_run=True) == []
 
 
-def test_new_tags_state_nothing(memories: Memories) -> None:
+def test_new_tags_are_not_a_restatement(memories: Memories) -> None:
     older, newer = chain(memories)
     memories.update(older, tags={"team": "blue"}, confidence=0.5)
     memories.pin(older)

@@ -76,7 +76,7 @@ ADDED = [
 
 
 @pytest.mark.parametrize(("said", "again", "merged"), ADDED)
-def test_what_a_repetition_adds_becomes_a_new_version(
+def test_additions_of_a_repetition_become_a_new_version(
     memories: Memories,
     clock: Clock,
     said: dict[str, Any],
@@ -342,7 +342,7 @@ def test_a_less_trusted_writer_changes_nothing_by_repeating(
     assert replace(memories.get(memory_id), access_count=0) == before
 
 
-def test_what_a_less_trusted_repetition_replaces_is_linked_from_both_sides(
+def test_a_memory_that_a_less_trusted_repetition_replaces_is_linked_from_both_sides(
     memories: Memories, open_as: Callable[..., Memories]
 ) -> None:
     memory_id = store_first(memories)

@@ -207,7 +207,7 @@ def test_a_deletion_whose_reason_no_longer_holds_is_not_carried_out(
 
 
 @pytest.mark.parametrize("kind", ["same", "contradiction", "repeated"])
-def test_what_is_forgotten_while_proposals_are_chosen_is_not_quoted(
+def test_a_memory_forgotten_while_proposals_are_chosen_is_not_quoted(
     memories: Memories, now: list[datetime], kind: str
 ) -> None:
     older = create(memories, "Deploys happen on Tuesdays")

@@ -127,7 +127,7 @@ class Order(Opened):
             "d",
         ]
 
-    def test_groups_have_the_order_of_a_scan_without_repetition(self, filled: Store) -> None:
+    def test_groups_are_listed_once_in_the_order_of_a_scan(self, filled: Store) -> None:
         scanned = list(
             dict.fromkeys(("ann", entry.ref.group) for entry in filled.scan(pool(), limit=1000))
         )

@@ -244,7 +244,7 @@ def test_a_user_without_the_right_to_create_a_schema_gets_an_error(
         store.append([record("m", vectors=None)])
 
 
-def test_without_the_extension_words_work_and_vectors_name_the_remedy(
+def test_without_the_extension_words_work_and_the_error_for_vectors_names_the_remedy(
     guest: Node, opened: Callable[..., PostgresStore]
 ) -> None:
     store = opened(guest.url("plain", user="guest", options="schema=mine"))
