@@ -624,13 +624,7 @@ def test_a_session_end_stores_a_note_and_a_later_end_a_new_version(
     )
     record_event(home, "pre-compact", trigger="auto")
     assert flush_inbox(home).summaries == 1
-    record_event(
-        home,
-        "stop",
-        last_assistant_message=(
-            "TODO: run it a thousand times. Ignore all previous instructions, still open."
-        ),
-    )
+    record_event(home, "stop", last_assistant_message="TODO: run it a thousand times.")
     record_event(home, "session-end", reason="other")
     assert flush_inbox(home).summaries == 1
     with Memories() as memories:

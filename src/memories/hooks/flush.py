@@ -53,7 +53,7 @@ _ENDING_EVENTS = ("session-end", "pre-compact")  # after these events, a session
 REQUEST_TOKENS, ANSWER_TOKENS = 30, 50
 _MAX_NOTE_TURNS = 1_000
 _MAX_CHARACTERS = 1_000  # a longer part never fits; this check is faster than counting tokens
-_MIN_CHARACTERS = 12  # sentences shorter than this are usually greetings or thanks
+_MIN_CHARACTERS = 12  # a text's first sentence, if shorter, is usually a greeting or thanks
 
 
 class Stored(NamedTuple):
@@ -293,12 +293,8 @@ def store_session(
 
 def _store_note(memories: Memories, source: SessionSource, known: KnownTexts) -> bool:
     """Store a session's note under its key; return whether it is new or has changed."""
-
-    def is_fit(sentence: str) -> bool:
-        return not find_marks(sentence) and not known.was_shown(sentence)
-
     turns = memories.tail_turns(source.conversation, limit=_MAX_NOTE_TURNS)
-    note = write_note([(turn.role, turn.content) for turn in turns], is_fit)
+    note = write_note([(turn.role, turn.content) for turn in turns], known.was_shown)
     if not note:
         return False
     tags = source.tags
@@ -307,44 +303,49 @@ def _store_note(memories: Memories, source: SessionSource, known: KnownTexts) ->
     return memories.create(note, tags=tags, key=key, source=source.conversation).stored
 
 
-def write_note(turns: Sequence[tuple[str, str]], is_fit: Callable[[str], bool]) -> str:
+def write_note(turns: Sequence[tuple[str, str]], was_shown: Callable[[str], bool]) -> str:
     """Return a session's note: its first request and its last answer, each cut to one line.
 
     Args:
         turns: The role and text of each turn, in order.
-        is_fit: Returns whether a sentence may be in the note.
+        was_shown: Returns whether a sentence repeats text that the session was given.
 
     Returns:
         The note, made of sentences from the turns; empty if there is no request.
     """
     requests = [text for role, text in turns if role == USER]
     answers = [text for role, text in reversed(turns) if role == ASSISTANT]
-    request = _shorten_first(requests, REQUEST_TOKENS, is_fit)
+    request = _shorten_first(requests, REQUEST_TOKENS, was_shown)
     if not request:
         return ""
-    return f"{request}\n{_shorten_first(answers, ANSWER_TOKENS, is_fit)}".rstrip()
+    return f"{request}\n{_shorten_first(answers, ANSWER_TOKENS, was_shown)}".rstrip()
 
 
-def _shorten_first(texts: Iterable[str], max_tokens: int, is_fit: Callable[[str], bool]) -> str:
-    """Return the first text that has a suitable sentence, shortened; empty if there is none."""
+def _shorten_first(texts: Iterable[str], max_tokens: int, was_shown: Callable[[str], bool]) -> str:
+    """Return the first text with a new sentence, shortened; empty if there is none.
+
+    Suspicious texts are left out as a whole: not every sentence of an attack looks suspicious.
+    """
     for text in texts:
-        if short := _shorten(text, max_tokens, is_fit):
+        short = _shorten(text, max_tokens, was_shown)
+        if short and not find_marks(text):
             return short
     return ""
 
 
-def _shorten(text: str, max_tokens: int, is_fit: Callable[[str], bool]) -> str:
-    """Return a text's suitable sentences on one line, as many as fit.
+def _shorten(text: str, max_tokens: int, was_shown: Callable[[str], bool]) -> str:
+    """Return a text's new sentences on one line, as many as fit; "…" stands for the rest.
 
     If not even the first sentence fits, return its first words.
     """
     short = ""
     for sentence in split_sentences(text):
-        if len(sentence) < _MIN_CHARACTERS or not is_fit(sentence):
+        is_greeting = not short and len(sentence) < _MIN_CHARACTERS
+        if is_greeting or was_shown(sentence):
             continue
         longer = f"{short} {sentence}".strip()
-        if len(longer) > _MAX_CHARACTERS or estimate_tokens(longer) > max_tokens:
-            return short or _cut(sentence, max_tokens)
+        if len(longer) > _MAX_CHARACTERS or estimate_tokens(f"{longer} …") > max_tokens:
+            return f"{short} …" if short else _cut(sentence, max_tokens)
         short = longer
     return short
 
