@@ -1,9 +1,9 @@
 """multilingual-e5-small gives the ids of the original tokenizer, and nearly the vectors of the
 original model.
 
-`tests/data/e5_ids.jsonl` and `e5_vectors.npy` contain the originals: ids for unusual texts and texts
-in many languages, and vectors for two facts in each language of `bench/languages.jsonl`. Each memory
-was embedded as a passage, and each question as a query.
+`tests/data/e5_ids.jsonl` and `e5_vectors.npy` contain the originals: ids for unusual texts and
+texts in many languages, and vectors for two facts in each language of `bench/languages.jsonl`.
+Each memory was embedded as a passage, and each question as a query.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Embedders over HTTP, against a local server that imitates each service's format and can misbehave."""
+"""Embedders over HTTP, against a local server that imitates the services and can misbehave."""
 
 import contextlib
 import json

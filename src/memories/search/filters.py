@@ -100,8 +100,8 @@ class Parameter(NamedTuple):
         choices: The allowed values, if there are only a few.
         metavar: The placeholder of its value, if different from its kind's; see `placeholder`.
         default: The default value; empty if it doesn't narrow the search.
-        scope: The only scope that it works in: `history` if only turns have what it compares,
-            `memories` if only memories do; `all` if it works in every scope.
+        scope: The only scope that it works in: `history` if it compares something that only turns
+            have, `memories` if only memories have it; `all` if it works in every scope.
         in_lists: Whether lists of memories support it too; `Memories.list` must then accept it, and
             the store apply it.
         in_scratchpad: Whether the scratchpad supports it.
