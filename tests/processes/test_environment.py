@@ -2,8 +2,9 @@
 with 1; nothing is lost.
 
 Each case stores a memory, causes the fault, writes and reads, removes the fault, and writes and
-reads again. `test_faults` has faults of single system calls, the tests of each store have files
-that disappear while it is open, and `cli/test_lost_answers` has lost answers.
+reads again. `test_creation_faults` and `torture/test_campaigns` have faults of single system calls,
+the tests of each store have files that disappear while it is open, and `cli/test_lost_answers` has
+lost answers.
 """
 
 import json

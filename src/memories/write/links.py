@@ -18,7 +18,7 @@ A link is made when
   the same thing (`leave_chains`);
 - a memory is restored, rolled back, moved to another namespace, or tagged by a bulk command: its
   former links that still hold are made again (`restore_links`). A memory that is moved away from
-  its neighbours keeps the ids of its links until it returns (`set_former_links_aside`).
+  its neighbours keeps the ids of its links until it returns (`_set_former_links_aside`).
 
 Exported records contain their links. After an import, those to memories that the store lacks are
 left out in the same way as after a move (`settle_links`).
