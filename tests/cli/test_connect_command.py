@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from memories.connect.entries import server_words
 from memories.connect.hosts import Where, load_hosts
 from memories.connect.program import (
     EVENTS,
@@ -439,6 +440,74 @@ def test_the_users_additions_to_an_entry_are_kept(memory: Command, user: Path) -
     assert (entry["timeout"], entry["alwaysLoad"]) == (60_000, True)
     assert entry["env"] == {"LOG_LEVEL": "DEBUG", "MEMORY_HOME": str(user / "elsewhere")}
     assert entry["command"] == str(PROGRAM)
+
+
+def test_a_hook_keeps_the_users_timeout_when_its_command_changes(
+    memory: Command, user: Path
+) -> None:
+    memory("connect", "claude-code")
+    file = user / ".claude" / "settings.json"
+    file.write_text(file.read_text().replace('"timeout": 5', '"timeout": 30'))
+    memory("connect", "claude-code", "-n", "bob")
+    [group] = json.loads(file.read_text())["hooks"]["UserPromptSubmit"]
+    assert (group["hooks"][0]["command"][-7:], group["hooks"][0]["timeout"]) == (" -n bob", 30)
+
+
+@pytest.mark.parametrize(
+    ("host", "file", "entry"),
+    [
+        ("cursor", ".cursor/mcp.json", {"command": "memoriae", "args": ["mcp", "--read-only"]}),
+        (
+            "cursor",
+            ".cursor/mcp.json",
+            {"command": "uvx", "args": ["memoriae", "mcp", "--read-only"]},
+        ),
+        (
+            "opencode",
+            ".config/opencode/opencode.json",
+            {"type": "local", "command": ["memoriae", "mcp", "--read-only"]},
+        ),
+    ],
+)
+def test_the_users_options_of_the_server_are_kept(
+    host: str, file: str, entry: dict[str, Any], memory: Command, user: Path
+) -> None:
+    path = user / file
+    path.parent.mkdir(parents=True)
+    servers = load_hosts()[host].servers[0]
+    path.write_text(json.dumps({servers: {"memories": entry}}))
+    memory("connect", host)
+    memory("connect", host, "-n", "bob")
+    found = json.loads(path.read_text())[servers]["memories"]
+    assert server_words(found) == [str(PROGRAM), "mcp", "-n", "bob", "--read-only"]
+
+
+@pytest.mark.parametrize("option", [["--namespace", "bob"], ["--namespace=bob"], ["-n", "bob"]])
+def test_a_namespace_that_the_user_added_is_not_dropped_without_a_note(
+    option: list[str], memory: Command, user: Path
+) -> None:
+    entry = {"command": "memoriae", "args": ["mcp", *option]}
+    (user / ".claude.json").write_text(json.dumps({"mcpServers": {"memories": entry}}))
+    [note, *_] = memory("connect", "claude-code").json["connected"][0]["notes"]
+    assert note.startswith("Claude Code was connected with -n bob, which this command removes")
+
+
+@pytest.mark.parametrize(
+    "command", ["uvx memoriae", "uvx memoriae@latest", "uv tool run memoriae", "pipx run memoriae"]
+)
+def test_a_server_from_a_one_click_link_can_be_connected_and_disconnected(
+    command: str, memory: Command, user: Path
+) -> None:
+    file = user / ".cursor" / "mcp.json"
+    file.parent.mkdir()
+    program, *arguments = command.split()
+    entry = {"command": program, "args": [*arguments, "mcp"]}
+    file.write_text(json.dumps({"mcpServers": {"memories": entry}}))
+    assert memory("connect", "cursor").json["connected"][0]["check"]["works"]
+    assert server_words(json.loads(file.read_text())["mcpServers"]["memories"]) == [
+        str(PROGRAM),
+        "mcp",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,13 @@ from typing import Any, NamedTuple
 from memories.connect import toml
 from memories.connect.hosts import SERVER, Host
 from memories.connect.jsonc import Document, Malformed
-from memories.connect.program import is_hook, is_server, variables_of, words_of
+from memories.connect.program import (
+    is_hook,
+    is_server,
+    server_options,
+    variables_of,
+    words_of,
+)
 from memories.errors import InvalidInput
 
 KeyPath = tuple[str | int, ...]
@@ -44,7 +50,7 @@ def parse(host: Host, text: str, name: str) -> Document:
 
 
 def put_server(document: Document, host: Host, entry: Mapping[str, Any], name: str) -> None:
-    """Add the MCP server to a file, keeping any fields that the user has added to the entry.
+    """Add the MCP server to a file, keeping any fields and options that the user has added to it.
 
     Raises:
         InvalidInput: Another server has this name, or the file has an unexpected structure.
@@ -110,6 +116,8 @@ def _merge(existing: Mapping[str, Any] | None, entry: Mapping[str, Any]) -> dict
     if existing is None:
         return dict(entry)
     merged = {**existing, **entry}
+    words = "args" if "args" in entry else "command"
+    merged[words] = [*entry[words], *server_options(server_words(existing))]
     for field in ("env", "environment"):
         variables = existing.get(field)
         if isinstance(variables, Mapping):
@@ -155,7 +163,8 @@ def _remove_hook(document: Document, path: KeyPath) -> None:
 def put_hooks(document: Document, host: Host, commands: Mapping[str, str], name: str) -> None:
     """Add one hook for each event in `commands`, and remove our hooks for other events.
 
-    A hook keeps the variables that the user has added to its command.
+    A hook keeps its place and its other fields, and the variables that the user has added to its
+    command.
 
     Raises:
         InvalidInput: The file has an unexpected structure.
@@ -169,10 +178,11 @@ def put_hooks(document: Document, host: Host, commands: Mapping[str, str], name:
     commands = dict(commands)
     for event in commands:
         commands[event] = variables.get(event, "") + commands[event]
-    for path, command in hooks:
+    for path, _ in hooks:
         event = str(path[1])
-        if commands.get(event) == command and event not in present:
+        if event in commands and event not in present:
             present.add(event)
+            document.set((*path, "command"), commands[event])
         else:
             _remove_hook(document, path)
     with _explained(name):

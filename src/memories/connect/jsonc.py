@@ -173,8 +173,17 @@ class Document:
         """Set the value at a path, creating missing objects along the path.
 
         Raises:
-            TypeError: A value along the path is not an object; the message names it.
+            TypeError: There is no such value, and one along the path is not an object; the message
+                names that one.
         """
+        node = self._find(path)
+        if node is not None:
+            if self._read(node) != value:
+                indent = self._indent_at(node.start)
+                flat = "\n" not in self.text[node.start : node.end] and node.kind != ""
+                rendered = self._render(value, indent, flat=flat)
+                self._parse(self.text[: node.start] + rendered + self.text[node.end :])
+            return
         for length in range(1, len(path)):
             parent = self._find(path[:length])
             if parent is None:
@@ -183,14 +192,7 @@ class Document:
                 self._add(path[: length - 1], path[length - 1], value)
                 return
             self._check(parent, "{", path[:length])
-        node = self._find(path)
-        if node is None:
-            self._add(path[:-1], path[-1], value)
-        elif self._read(node) != value:
-            indent = self._indent_at(node.start)
-            flat = "\n" not in self.text[node.start : node.end] and node.kind != ""
-            rendered = self._render(value, indent, flat=flat)
-            self._parse(self.text[: node.start] + rendered + self.text[node.end :])
+        self._add(path[:-1], path[-1], value)
 
     def append(self, path: Path, value: Any) -> None:
         """Append a value to the array at a path, creating the array if it does not exist.

@@ -30,6 +30,7 @@ _INSTALLED = ("/uv/tools/", "/pipx/venvs/")
 _OLD_NAME = "memories"  # the distribution's name before it was published
 _SCRIPTS = ("bin/memory", "Scripts/memory.exe")
 _MODULES = (["-P", "-m", "memories"], ["-m", "memories"])
+_LAUNCHERS = (["uvx"], ["uv", "tool", "run"], ["pipx", "run"])
 _MARKS = (b"memories.__main__", b"-m memories")
 _MAX_SCRIPT_BYTES = 1 << 20  # maximum size; on Windows, a script is appended to a small .exe file
 
@@ -164,9 +165,14 @@ def _program_at(words: Sequence[str]) -> int:
 def _count_own_words(words: Sequence[str]) -> int:
     """Return how many of a command's first words start this program; 0 if it starts another one."""
     start = _program_at(words)
-    name = PurePath(program_of(words).replace("\\", "/")).name
-    if name.removesuffix(".exe") in NAMES:
+    name = PurePath(program_of(words).replace("\\", "/")).name.removesuffix(".exe")
+    if name in NAMES:
         return start + 1
+    for launcher in _LAUNCHERS:
+        end = start + len(launcher)
+        package = "".join(words[end : end + 1]).partition("@")[0]
+        if [name, *words[start + 1 : end]] == launcher and package == NAMES[0]:
+            return end + 1
     for module in _MODULES:
         end = start + 1 + len(module)
         if list(words[start + 1 : end]) == module:
@@ -184,6 +190,33 @@ def is_server(words: Sequence[str]) -> bool:
     """Return whether a command is our MCP server."""
     length = _count_own_words(words)
     return length > 0 and "mcp" in words[length:]
+
+
+def server_options(words: Sequence[str]) -> list[str]:
+    """Return the options of our MCP server's command, without the namespace."""
+    if not is_server(words):
+        return []
+    return _split_namespace(words[list(words).index("mcp", _count_own_words(words)) + 1 :])[1]
+
+
+def namespace_of(words: Sequence[str]) -> str | None:
+    """Return the namespace that one of our commands names; None if it names none."""
+    return _split_namespace(words)[0]
+
+
+def _split_namespace(words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Return the namespace that words name, and the other words."""
+    namespace = None
+    others: list[str] = []
+    remaining = iter(words)
+    for word in remaining:
+        if word in ("-n", "--namespace"):
+            namespace = next(remaining, None)
+        elif word.startswith("--namespace="):
+            namespace = word.partition("=")[2]
+        else:
+            others.append(word)
+    return namespace, others
 
 
 def program_of(words: Sequence[str]) -> str:

@@ -20,7 +20,7 @@ from memories.connect import files, toml
 from memories.connect.connect import Connector, Target
 from memories.connect.entries import PLUGIN_MARK, find_hooks, parse, server_words
 from memories.connect.hosts import SERVER, Host, Where, load_hosts
-from memories.connect.program import is_server, program_of, words_of
+from memories.connect.program import is_server, namespace_of, program_of, words_of
 from memories.core.installation import install_command
 from memories.errors import InvalidInput
 from memories.hooks.hook import SECONDS as HOOK_SECONDS
@@ -52,8 +52,7 @@ class FoundEntries(NamedTuple):
     @property
     def namespace(self) -> str | None:
         """The namespace in the entries' commands; None if they don't specify one."""
-        words = self.hooks[0] if self.hooks else self.server
-        return words[words.index("-n") + 1] if "-n" in words[:-1] else None
+        return namespace_of(self.hooks[0] if self.hooks else self.server)
 
 
 class Connection(NamedTuple):
