@@ -42,6 +42,7 @@ from contract import (  # noqa: E402 - after its assertions are rewritten
 )
 from qdrant_client import QdrantClient, models  # noqa: E402
 
+from memories import Memories  # noqa: E402 - after its assertions are rewritten
 from memories.errors import (  # noqa: E402
     ConfigError,
     Conflict,
@@ -369,6 +370,33 @@ class TestQdrantServer(StoreContract):
             if entry["name"].startswith(name):
                 transport.ask(Verb.REMOVE, entry["name"])
         store.close()
+
+
+# --- a lost store
+
+
+def test_an_emptied_server_is_not_replaced_by_an_empty_store(server: ApiServer, home: Path) -> None:
+    with Memories(server.url, embedder="none") as memories:
+        memories.create("Tea is served hot")
+        memories.scratchpad()
+    pad = home / "shared" / "scratchpad.yaml"
+    before = pad.read_bytes()
+    for collection in server.client.get_collections().collections:
+        server.client.delete_collection(collection.name)
+    for change in (
+        Memories.list,
+        Memories.namespaces,
+        Memories.tags,
+        lambda memories: memories.create("Tea is served cold"),
+        lambda memories: memories.add_turns("standup", ["Tea?"]),
+    ):
+        with Memories(server.url, embedder="none") as memories, pytest.raises(StoreDamaged) as e:
+            change(memories)
+        assert f" has no records, but is still mirrored by {pad}; put them back" in str(e.value)
+    assert pad.read_bytes() == before
+    pad.unlink()
+    with Memories(server.url, embedder="none") as memories:
+        assert memories.create("Tea is served cold").stored
 
 
 # --- the driver's requests

@@ -145,26 +145,27 @@ def _remember(file: Path, text: str, pad: Pad) -> None:
 
 
 def refuse_lost(home: Path, url: str, is_missing: Callable[[], bool]) -> None:
-    """Refuse to treat a local store whose data is missing as empty while scratchpads mirror it.
+    """Refuse to treat a store whose data is missing as empty while scratchpads mirror it.
 
     Raises:
         StoreDamaged: Scratchpads in this home have memories of the store.
     """
     mirrors: list[str] = []
-    for place in places_in(home, lambda name: Place(home, name, absolute_url(url))):
+    store = without_password(absolute_url(url))
+    for place in places_in(home, lambda name: Place(home, name, store)):
         with contextlib.suppress(InvalidInput):
             pad = load(home, place.namespace)
-            if pad is not None and pad.entries and pad.store == place.store:
+            if pad is not None and pad.entries and pad.store == store:
                 mirrors.append(str(place.file))
     # Another process may have created the store and its scratchpad in the meantime.
     if mirrors and is_missing():
         files, path = ", ".join(sorted(mirrors)), local_path(url)
-        state, lost = "is missing, but", "it"
-        if path is not None and path.exists():
-            state, lost = "has no records, but is", "them"
+        state, lost = "has no records, but is", "them"
+        if path is not None and not path.exists():
+            state, lost = "is missing, but", "it"
         raise StoreDamaged(
-            f"{path} {state} still mirrored by {files}; put {lost} back, restore a backup (memory "
-            "restore FILE), or move each scratchpad away to start a new store"
+            f"{path or store} {state} still mirrored by {files}; put {lost} back, restore a "
+            "backup (memory restore FILE), or move each scratchpad away to start a new store"
         )
 
 

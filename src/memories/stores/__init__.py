@@ -50,8 +50,8 @@ def open_store(
         space: The space of the vectors to write and search; None in keyword-only mode.
         config: Settings that a URL doesn't contain: the home, the collection's name, when and to
             which larger store a files store moves, and whether vectors are compact.
-            Without settings, or if `is_new`, a missing local store is treated as new even if a
-            scratchpad mirrors it.
+            Without settings, or if `is_new`, a missing store is treated as new even if a scratchpad
+            mirrors it.
 
     Raises:
         ConfigError: The URL is invalid, no store has this scheme, or a package is missing.
@@ -85,11 +85,10 @@ def open_store(
         return cast("Store", store_class(path, space, config, open_store, refuse_lost))
     if scheme in ("chroma", "qdrant"):
         collection = config.collection_name if config else None
-        folder_options = {} if scheme == "chroma" else {"refuse_lost": refuse_lost}
-        return cast("Store", store_class(url, space, collection, **folder_options))
+        return cast("Store", store_class(url, space, collection, refuse_lost))
     if scheme in ("http", "https"):
         return cast("Store", store_class(url, space, config))
-    return cast("Store", store_class(url, space))
+    return cast("Store", store_class(url, space, refuse_lost))
 
 
 def _refuse_lost(home: Path, url: str, is_missing: Callable[[], bool]) -> None:

@@ -28,6 +28,7 @@ from memories.stores.documents.driver import (
     parse_tls,
 )
 from memories.stores.documents.store import RemoteStore
+from memories.stores.protocol import RefuseLost, treat_as_new
 from memories.stores.records import Collection, Space
 
 if TYPE_CHECKING:
@@ -507,7 +508,13 @@ _COLLECTION = "memories"
 class ChromaStore(RemoteStore):
     """Implements `Store` on a Chroma server, 1.0 or newer; see `RemoteStore` for its limits."""
 
-    def __init__(self, url: str, space: Space | None, collection_name: str | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        space: Space | None,
+        collection_name: str | None = None,
+        refuse_lost: RefuseLost = treat_as_new,
+    ) -> None:
         """Initialize; no request is sent yet.
 
         Args:
@@ -517,6 +524,7 @@ class ChromaStore(RemoteStore):
             space: The space of the vectors to write and search; None in keyword-only mode.
             collection_name: The collection to use if the URL doesn't name one; by default
                 `memories`.
+            refuse_lost: Called before a server without the store is treated as new.
 
         Raises:
             ConfigError: The URL is invalid.
@@ -540,4 +548,4 @@ class ChromaStore(RemoteStore):
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         tls = parse_tls(parts.query, "Chroma") or False
         address = Address("ChromaDB", parts.hostname, port, tls, headers, "Is Docker running?")
-        super().__init__(ChromaDriver(address, name), space)
+        super().__init__(ChromaDriver(address, name), space, refuse_lost)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from memories.stores.records import Matches, TurnQuery
 
 # Calls its argument to find out whether a store's data is missing. Raises `StoreDamaged` if it is,
-# and a scratchpad still mirrors the store. Local stores call this before they treat missing data as
+# and a scratchpad still mirrors the store. Stores call this before they treat missing data as
 # an empty store.
 RefuseLost = Callable[[Callable[[], bool]], None]
 _DEFAULT_MODEL = "all-MiniLM-L6-v2/"  # the embedder if EMBEDDER isn't set

@@ -1290,7 +1290,7 @@ def test_after_a_load_grown_tables_are_analyzed_once(
 def test_a_load_is_stored_even_if_analyzing_fails(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(postgres_server, "_GROWN", "SELECT 1 / 0")
+    monkeypatch.setattr(postgres_server.schema, "GROWN", "SELECT 1 / 0")
     store.append([record(f"m{number:03}", vectors=None) for number in range(200)])
     assert store.count(pool()) == 200
     assert "cannot update the planner's statistics" in caplog.text

@@ -4,6 +4,7 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -12,7 +13,13 @@ from psycopg import conninfo
 
 from memories import Memories
 from memories.context.gateway import MemoryGateway
-from memories.errors import ConfigError, MemoriesError, StoreError, StoreUnreachable
+from memories.errors import (
+    ConfigError,
+    MemoriesError,
+    StoreDamaged,
+    StoreError,
+    StoreUnreachable,
+)
 from memories.stores.postgres import connection as postgres_server
 from memories.stores.postgres import errors as postgres_errors
 from memories.stores.postgres.store import PostgresStore
@@ -355,6 +362,27 @@ def test_a_read_only_role_can_search_and_status_reports_it(
     finally:
         server.sql("DROP OWNED BY reader")
         server.sql("DROP ROLE reader")
+
+
+def test_a_lost_schema_is_not_replaced_by_an_empty_store(
+    server: Node, schema: str, url: str, home: Path
+) -> None:
+    with Memories(url, embedder="none") as memories:
+        memories.create("Tea is served hot")
+        memories.scratchpad()
+    pad = home / "shared" / "scratchpad.yaml"
+    before = pad.read_bytes()
+    server.sql(f"SET client_min_messages = error; DROP SCHEMA {schema} CASCADE")
+    for change in (Memories.list, lambda memories: memories.create("Tea is served cold")):
+        with Memories(url, embedder="none") as memories, pytest.raises(StoreDamaged) as raised:
+            change(memories)
+        assert f" has no records, but is still mirrored by {pad}; put them back" in str(
+            raised.value
+        )
+    assert pad.read_bytes() == before
+    pad.unlink()
+    with Memories(url, embedder="none") as memories:
+        assert memories.create("Tea is served cold").stored
 
 
 def test_memories_move_to_another_namespace_and_back(url: str) -> None:

@@ -22,7 +22,7 @@ from memories.stores.documents.schema import (
     vectors_payload,
     window_ids,
 )
-from memories.stores.protocol import other_space
+from memories.stores.protocol import RefuseLost, other_space
 from memories.stores.records import SEARCHED, Collection, Record, Ref, Space, require_space
 
 if TYPE_CHECKING:
@@ -41,18 +41,26 @@ class Spaces:
     For each of the two, the state contains the model, the dimension and an id. Each new space gets
     a new id, so that it is never confused with the remains of an earlier one. A record lists the
     spaces in which it has vectors.
+
+    Attributes:
+        was_read: Whether the state was read, so a lost store was noticed.
     """
 
-    def __init__(self, driver: Driver, space: Space | None, damaged: Damaged) -> None:
+    def __init__(
+        self, driver: Driver, space: Space | None, damaged: Damaged, refuse_lost: RefuseLost
+    ) -> None:
         """Initialize; nothing is read yet.
 
         Args:
             driver: The server.
             space: The space that the store was opened with.
             damaged: Receives damaged records.
+            refuse_lost: Called before a server without the store is treated as new.
         """
         self._driver = driver
         self._space = space
+        self._refuse_lost = refuse_lost
+        self.was_read = False
         self._view = View(driver, Changes(), damaged)
         self._waiting: dict[tuple[str, Collection], list[Ref]] = {}
 
@@ -61,8 +69,12 @@ class Spaces:
 
         Raises:
             SchemaTooNew: A newer program wrote it.
+            StoreDamaged: There is no store, but scratchpads mirror it.
         """
         state = self._driver.state()
+        self.was_read = True
+        if not state:
+            self._refuse_lost(lambda: not self._driver.state())
         schema = state.get("schema", str(SCHEMA))
         if not schema.isdecimal() or int(schema) > SCHEMA:
             raise SchemaTooNew(

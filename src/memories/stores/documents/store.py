@@ -34,7 +34,7 @@ from memories.stores.documents.schema import (
     window_ids,
 )
 from memories.stores.documents.spaces import SCHEMA, Spaces
-from memories.stores.protocol import used_among
+from memories.stores.protocol import RefuseLost, treat_as_new, used_among
 from memories.stores.records import (
     Candidate,
     Collection,
@@ -160,16 +160,20 @@ class RemoteStore:
       a few ms for a thousand records.
     """
 
-    def __init__(self, driver: Driver, space: Space | None) -> None:
+    def __init__(
+        self, driver: Driver, space: Space | None, refuse_lost: RefuseLost = treat_as_new
+    ) -> None:
         """Initialize; no request is sent yet.
 
         Args:
             driver: Talks to the server.
             space: The space of the vectors to write and search; None in keyword-only mode.
+            refuse_lost: Called before a server without the store is treated as new.
         """
         self._driver = driver
+        self._refuse_lost = refuse_lost
         self.damaged = Damaged()
-        self._spaces = Spaces(driver, space, self.damaged)
+        self._spaces = Spaces(driver, space, self.damaged, refuse_lost)
         self._local = threading.local()
         self._samples: dict[Part, Sample] = {}
         self._chains = Chains(driver)
@@ -181,6 +185,8 @@ class RemoteStore:
 
     @property
     def _view(self) -> View:
+        if not self._spaces.was_read:
+            self._spaces.state()
         return View(self._driver, self._changes or Changes(), self.damaged)
 
     @contextlib.contextmanager
@@ -489,7 +495,7 @@ class RemoteStore:
 
     def use_space(self, space: Space) -> None:
         """See `Store.use_space`."""
-        self._spaces = Spaces(self._driver, space, self.damaged)
+        self._spaces = Spaces(self._driver, space, self.damaged, self._refuse_lost)
 
     def _refuse_unwritten(self) -> None:
         if self._changes:

@@ -20,6 +20,7 @@ from memories.stores.postgres import schema
 from memories.stores.postgres.errors import ServerFull, refusal, translate_errors
 from memories.stores.postgres.query import READ_META, Meta, Missing, Transaction, last_rows
 from memories.stores.postgres.url import parse_url
+from memories.stores.protocol import RefuseLost
 
 if TYPE_CHECKING:
     import psycopg
@@ -50,14 +51,6 @@ SET LOCAL idle_in_transaction_session_timeout = '300s';
 SET LOCAL hnsw.ef_search = 300; SET LOCAL hnsw.iterative_scan = relaxed_order;
 SET LOCAL hnsw.max_scan_tuples = 50000
 """
-# Tables of more than a megabyte that have doubled since they were last analyzed. Autovacuum may
-# analyze them a minute after a load, or never; until then a search may take ten times as long.
-_GROWN = """
-SELECT oid::regclass::text FROM pg_class
-WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'
-AND pg_has_role(relowner, 'USAGE')
-AND pg_relation_size(oid) / current_setting('block_size')::int > 2 * greatest(relpages, 64)
-"""
 LISTENED_SECONDS = 60  # how long a listener's entry in `meta` is valid unless it is renewed
 # Notifies only if there is a listener, because commits that send notifications wait for each other
 # across the whole server.
@@ -86,12 +79,17 @@ class Server:
     migrations and space switches take that lock exclusively.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, refuse_lost: RefuseLost) -> None:
         """Initialize; nothing is opened yet.
+
+        Args:
+            url: See `PostgresStore`.
+            refuse_lost: Called before a database without the store's tables is treated as new.
 
         Raises:
             ConfigError: The URL is invalid, or the driver is not installed.
         """
+        self._refuse_lost = refuse_lost
         if importlib.util.find_spec("psycopg") is None:
             from memories.core.installation import install_command
 
@@ -463,7 +461,7 @@ class Server:
         """
         try:
             with translate_errors(self.masked_url), self._begin("", to_write=True) as transaction:
-                for (table,) in transaction.rows(_GROWN):
+                for (table,) in transaction.rows(schema.GROWN):
                     transaction.run(f"ANALYZE (SKIP_LOCKED) {table}")
         except StoreError as exc:
             _log.warning("cannot update the planner's statistics: %s", exc)
@@ -475,7 +473,11 @@ class Server:
         """
         connection, name = transaction.connection, f"{self.url.schema}.meta"
         if not self._exists:
-            if transaction.value("SELECT to_regclass(%s)", (name,)) is None:
+            find = "SELECT to_regclass(%s)"
+            if transaction.value(find, (name,)) is None:
+                self._refuse_lost(
+                    lambda: self._begin_again(connection, "").value(find, (name,)) is None
+                )
                 return Missing(connection, self._lock_key)
             transaction = self._begin_again(connection)
         if self._check_schema(transaction.meta) < len(schema.MIGRATIONS):
@@ -495,10 +497,10 @@ class Server:
         self._exists = True
         return transaction
 
-    def _begin_again(self, connection: "Connection") -> Transaction:
+    def _begin_again(self, connection: "Connection", first: str = _READ_STORE) -> Transaction:
         connection.execute("ROLLBACK")
-        cursor = _run_begin(connection, _READ_STORE, to_write=False)
-        return Transaction(connection, self._lock_key, last_rows(cursor))
+        cursor = _run_begin(connection, first, to_write=False)
+        return Transaction(connection, self._lock_key, last_rows(cursor) if first else None)
 
     def _check_schema(self, meta: Meta) -> int:
         """Return the schema version.

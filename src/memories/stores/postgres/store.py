@@ -32,7 +32,7 @@ from memories.stores.postgres.schema import ROW, ROW_TYPES, jsonb, row_of
 from memories.stores.postgres.search import indexed_tokens
 from memories.stores.postgres.url import parse_partitions
 from memories.stores.postgres.vectors import Probe
-from memories.stores.protocol import used_among
+from memories.stores.protocol import RefuseLost, treat_as_new, used_among
 from memories.stores.records import (
     Candidate,
     Collection,
@@ -111,7 +111,9 @@ class PostgresStore:
       the files of such a node until VACUUM FULL is run there.
     """
 
-    def __init__(self, url: str, space: Space | None) -> None:
+    def __init__(
+        self, url: str, space: Space | None, refuse_lost: RefuseLost = treat_as_new
+    ) -> None:
         """Initialize; nothing is opened or written yet.
 
         Args:
@@ -120,11 +122,12 @@ class PostgresStore:
                 memories), and `partitions`, the number of partitions of a new store (default: 4;
                 with 1 the tables are not partitioned).
             space: The space of the vectors to write and search; None in keyword-only mode.
+            refuse_lost: Called before a database without the store's tables is treated as new.
 
         Raises:
             ConfigError: The URL is invalid.
         """
-        self._server = Server(url)
+        self._server = Server(url, refuse_lost)
         self._space = space
         self.damaged = Damaged()
         self._needs_indexes = False  # a load has added records without indexing their vectors

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from memories.core.disk import ForkGuard, others_may_write, read_file, replacing, try_lock
 from memories.errors import ConfigError, StoreBusy, StoreDamaged, StoreError
-from memories.stores.protocol import RefuseLost, treat_as_new
 from memories.stores.qdrant.driver import Body, NoCollection, Verb
 from memories.stores.qdrant.local import LocalCollection, keep_as_json
 
@@ -41,14 +40,13 @@ class FolderTransport:
       can't run code.
     """
 
-    def __init__(self, folder: Path, refuse_lost: RefuseLost = treat_as_new) -> None:
+    def __init__(self, folder: Path) -> None:
         """Initialize; nothing is opened yet.
 
         Args:
             folder: The collections' folder; the first write creates it.
-            refuse_lost: Called before a missing folder is treated as new.
         """
-        self._folder, self._refuse_lost = folder, refuse_lost
+        self._folder = folder
         self.url = f"qdrant:///{folder}"
         self._open_folder: _OpenFolder | None = None
         self._lock = threading.Lock()
@@ -66,17 +64,13 @@ class FolderTransport:
             if self._open_folder is not None and self._open_folder.guard.forked:
                 self._open_folder = None  # the folder belongs to the parent process
             if self._open_folder is None:
-                self._refuse_lost(self._is_missing)
-                if verb not in _WRITING and self._is_missing():
+                if verb not in _WRITING and not (self._folder / _META).exists():
                     if verb is Verb.COLLECTIONS:
                         return {"collections": []}
                     raise NoCollection(f"{self.url} does not exist")
                 self._open_folder = _acquire(self._folder)
             open_folder = self._open_folder
         return open_folder.ask(verb, collection, body or {})
-
-    def _is_missing(self) -> bool:
-        return not (self._folder / _META).exists()
 
     def close(self) -> None:
         """See `Transport.close`; other processes can open the folder once all stores are closed."""

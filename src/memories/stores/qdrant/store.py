@@ -48,17 +48,17 @@ class QdrantStore(RemoteStore):
             url: See the class; three slashes precede a relative path, four an absolute path.
             space: The space of the vectors to write and search; None in keyword-only mode.
             collection_name: The collection if the URL names none.
-            refuse_lost: Called before a missing folder is treated as new.
+            refuse_lost: Called before a server or folder without the store is treated as new.
 
         Raises:
             ConfigError: The URL is invalid.
         """
-        transport, collection = _open_transport(url, refuse_lost)
+        transport, collection = _open_transport(url)
         name = collection or collection_name or _DEFAULT_COLLECTION
-        super().__init__(QdrantDriver(transport, name), space)
+        super().__init__(QdrantDriver(transport, name), space, refuse_lost)
 
 
-def _open_transport(url: str, refuse_lost: RefuseLost) -> tuple[Transport, str]:
+def _open_transport(url: str) -> tuple[Transport, str]:
     """Return the transport for a URL, and the collection that the URL names, if any."""
     location = url.partition("://")[2]
     if location.startswith("/"):
@@ -68,7 +68,7 @@ def _open_transport(url: str, refuse_lost: RefuseLost) -> tuple[Transport, str]:
             )
         from memories.stores.qdrant.folder import FolderTransport
 
-        return FolderTransport(Path(location[1:]).expanduser().absolute(), refuse_lost), ""
+        return FolderTransport(Path(location[1:]).expanduser().absolute()), ""
     return _open_server(url)
 
 
