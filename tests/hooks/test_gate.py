@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from memories import Memories, TurnDraft
 from memories.embedders import open_embedder, scores
 from memories.embedders.protocol import embed_query
 from memories.guard.origin import Place
-from memories.hooks import gate
+from memories.hooks import gate, prompt_recall
 
 SHOP, API = "github.com/fjell/storefront", "github.com/fjell/orders-api"
 FACTS = (
@@ -221,6 +222,22 @@ def test_at_most_five_memories_are_recalled(
 )
 def test_a_project_is_named_by_its_last_part(prompt: str, project: str, is_named: bool) -> None:
     assert gate.names_project(prompt, project) == is_named
+
+
+def test_of_a_named_project_only_memories_near_the_best_one_are_recalled() -> None:
+    """Many projects have a common word as their name, such as `docs`."""
+
+    def rated(relevance: float, project: str) -> Any:
+        """Return a memory of a project, with its relevance to the prompt."""
+        memory = SimpleNamespace(tags={"project": project})
+        return SimpleNamespace(memory=memory, relevance=relevance)
+
+    own, best, far = rated(-1.0, "shop"), rated(3.0, "x/docs"), rated(-0.5, "x/docs")
+    recalled = prompt_recall._select("publish the docs", [own, best, far], ["shop"])
+    assert recalled == [best, own]
+    near = rated(-2.0, "x/docs")
+    assert prompt_recall._select("publish the docs", [own, near], ["shop"]) == [own, near]
+    assert prompt_recall._select("publish it", [own, near], ["shop"]) == [own]
 
 
 def test_relevance_grows_with_meaning_words_spelling_need_and_the_length_of_the_prompt() -> None:

@@ -117,7 +117,8 @@ def threshold(best: float) -> float:
     """Return the minimum relevance of the memories that a prompt needs.
 
     Args:
-        best: The relevance of the most relevant memory of the session's own project.
+        best: The relevance of the most relevant memory of the session's own project or, for
+            memories of a project that the prompt names, of both projects.
     """
     return max(THRESHOLD, best - _DISTANCE)
 

@@ -514,7 +514,9 @@ def _select(query: str, rated: Iterable[Rated], projects: Sequence[str]) -> list
     for rank, entry in enumerate(others):
         is_named = gate.names_project(query, entry.memory.tags["project"])
         is_clearly_best = rank == 0 and entry.relevance >= clear
-        if is_clearly_best or (is_named and entry.relevance >= gate.THRESHOLD):
+        if is_named:
+            best = max(best, entry.relevance)
+        if is_clearly_best or (is_named and entry.relevance >= gate.threshold(best)):
             selected.append(entry)
     return sorted(selected, key=lambda entry: -entry.relevance)
 
