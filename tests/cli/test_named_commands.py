@@ -44,7 +44,7 @@ def test_a_memory_is_read_by_its_key(memory: Command) -> None:
     assert memory("delete", "--key", "user/editor").json == {"id": made["id"], "deleted": True}
     answer = memory("get", "--key", "user/editor")
     assert answer.code == 1
-    assert answer.error == 'Memory not found: none has the key "user/editor" outside of projects'
+    assert answer.error == 'Memory not found: none without a project has the key "user/editor"'
 
 
 def test_each_project_has_its_own_keys_and_reads_those_of_global_memories(
@@ -54,11 +54,13 @@ def test_each_project_has_its_own_keys_and_reads_those_of_global_memories(
     memory("create", "The port is 8080", "--key", "port", "--project", "web")
     assert memory("get", "--key", "port", "--project", "web").json["content"] == "The port is 8080"
     assert memory("get", "--key", "port").error.endswith(
-        "outside of projects; it exists with --project shop, web"
+        'none without a project has the key "port"; it exists with --project shop, web'
     )
     memory("create", "The time zone is UTC", "--key", "zone")
     error = memory("get", "--key", "zone", "--project", "shop").error
-    assert error.endswith('in the project "shop"; one outside of projects has it')
+    assert error.endswith(
+        'none in the project "shop" has the key "zone"; a memory without a project has it'
+    )
     memory("create", "The licence is MIT", "--key", "licence", "--global")
     assert (
         memory("get", "--key", "licence", "--project", "shop").json["content"]

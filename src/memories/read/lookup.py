@@ -283,8 +283,8 @@ class Lookup(NamedTuple):
 
         Args:
             key: The key.
-            projects: The projects to search, in order; None for the memories outside projects. A
-                global memory that is outside projects matches too.
+            projects: The projects to search, in order; None for the memories without a project. A
+                global memory that has no project matches too.
             config: The settings; a key that they call a secret was stored in redacted form.
 
         Raises:
@@ -303,12 +303,10 @@ class Lookup(NamedTuple):
         stored_key = config.redactor().name(key, "key").text
         if stored_key != key:
             return self.id_of_key(stored_key, projects, config)
-        raise NotFound(
-            f'Memory not found: none has the key "{key}"{self._describe_places(key, projects[-1])}'
-        )
+        raise NotFound(f"Memory not found: {self._describe_search(key, projects[-1])}")
 
     def _find_in_project(self, key: str, project: str | None) -> Record | None:
-        """Return the latest version of the memory with a key in a project, or outside projects."""
+        """Return the latest version of the memory with a key in a project, or without one."""
         tags = {} if project is None else validate.tags({"project": project})
         for namespace in self.readable:
             lookup = self._replace(namespace=namespace)
@@ -332,8 +330,8 @@ class Lookup(NamedTuple):
         """Return a draft tagged with the project of its writer's working directory.
 
         A draft that names a project or is global is returned unchanged. So is a draft whose key
-        exists outside projects but not in this project, since it refers to the memory with that
-        key.
+        belongs to a memory without a project but to none in this project, since it refers to the
+        former.
         """
         if place is None:
             return draft
@@ -361,15 +359,16 @@ class Lookup(NamedTuple):
                 f"from namespace {ref.namespace}"
             )
 
-    def _describe_places(self, key: str, project: str | None) -> str:
-        """Return the rest of the error after "none has the key": where the search looked, and which
-        projects have the key.
+    def _describe_search(self, key: str, project: str | None) -> str:
+        """Return the end of the error of an unknown key: where it was sought, and which other
+        projects have it.
         """
-        searched = " outside of projects"
-        if project is not None:
-            searched = f' in the project "{project}"'
+        if project is None:
+            searched = f'none without a project has the key "{key}"'
+        else:
+            searched = f'none in the project "{project}" has the key "{key}"'
             if self.store.count(self.where(key=key), at_most=1):
-                return f"{searched}; one outside of projects has it"
+                return f"{searched}; a memory without a project has it"
         having: list[str] = []
         for name in self.store.values(Collection.MEMORY, self.readable, "project")[:MAX_PROJECTS]:
             where = self.where(key=scoped_key(key, {"project": name}))

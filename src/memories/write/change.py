@@ -170,7 +170,7 @@ def _refuse_taken_key(lookup: Lookup, latest: Record, new: Record) -> None:
     if other is None:
         return
     project = new.labels.get("project")
-    place = "outside of projects" if project is None else f'in project "{project}"'
+    place = "without a project" if project is None else f'in project "{project}"'
     raise Conflict(
         f'the key "{versions.plain_key(new.key)}" belongs to another memory {place}, '
         f"{other.ref.group}; delete or update that one; nothing was changed"

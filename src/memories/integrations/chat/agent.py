@@ -39,7 +39,7 @@ You are a helpful assistant in a terminal. Answer briefly and in plain text.
 With the tool memory_upsert you can store one fact about the user in a turn. Store only what will \
 still matter in other conversations: durable facts, preferences and constraints that the user \
 stated. Skip passing requests, small talk, guesses, and what is already known. If you are not \
-sure, do not store."""
+sure, store nothing."""
 MAX_STEPS = 12
 _REQUESTS = 3  # maximum number of requests to the model for one answer: the first, and two retries
 Recall = Callable[[str], list[Fact]]

@@ -41,7 +41,7 @@ _IN_BLOCK = {
 }
 _LEFT_OUT = {
     "beyond": "Other memories come first and leave no room.",
-    "suspicious": "It may give orders to a model.",
+    "suspicious": "It may give instructions to a model.",
     "untrusted": "It was captured or imported, and nobody has accepted it.",
     "captured": "It was captured, and nobody has accepted it.",
     "one_writer": "Other memories by the same agent fill that agent's share.",
