@@ -1064,14 +1064,14 @@ class Memories:
         tier = tier_of(filters)
         if tier == "hot" or (tier == "auto" and not only_in_store(filters)):
             matches = self._scratchpads.search(query, filters)
-            if tier == "hot" or matches.enough:
-                return matches.found
+            if tier == "hot" or matches.is_enough:
+                return matches.explanation
         return self._search_store(query, filters).explanation()._replace(tier=tier)
 
     def _search_offline(self, query: str, filters: "SearchFilters") -> "Explanation | None":
         """Search the scratchpads' files; return None if only the store can answer."""
         try:
-            return self._scratchpads.search(query, filters, offline=True).found
+            return self._scratchpads.search(query, filters, offline=True).explanation
         except InvalidInput:
             return None
 
@@ -1182,7 +1182,7 @@ class Memories:
                 unreadable.
         """
         matches = self._scratchpads.search(query, filters, offline=offline)
-        return matches._replace(found=self._judge_hits(matches.found, filters))
+        return matches._replace(explanation=self._judge_hits(matches.explanation, filters))
 
     def apply_edits(self) -> tuple[str, ...]:
         """Apply the edits made to the scratchpad's file; return the outcome of each.

@@ -98,8 +98,8 @@ def test_the_hot_tier_and_the_store_report_equal_figures_for_any_settings(
         )
         hot = memories.search_scratchpad("ocelot sighting", limit=50, min_confidence=least)
         deep = figures(memories.search("ocelot sighting", limit=50, min_confidence=least))
-    assert figures(hot.found.hits) == deep
-    assert figures(offline.found.hits) == deep
+    assert figures(hot.explanation.hits) == deep
+    assert figures(offline.explanation.hits) == deep
 
 
 def test_a_decayed_memory_is_hidden_until_the_setting_is_lower(
@@ -116,7 +116,7 @@ def test_a_decayed_memory_is_hidden_until_the_setting_is_lower(
         for result in (memories.scratchpad(), memories.scratchpad_at_hand(), memories.offline()):
             assert result is not None
             assert result.entries == ()
-        [hit] = memories.search_scratchpad("ocelot news", min_confidence=0).found.hits
+        [hit] = memories.search_scratchpad("ocelot news", min_confidence=0).explanation.hits
         assert hit.memory.confidence == 0.0417
 
 
@@ -133,7 +133,7 @@ def test_an_older_file_has_no_confidence_until_it_is_refreshed(
     assert "aging_from" not in file.read_text()
     clock.now += timedelta(hours=360)
     with Memories(namespace="bob", clock=clock) as memories:
-        result = memories.search_scratchpad("ocelot sighting", offline=True).found
+        result = memories.search_scratchpad("ocelot sighting", offline=True).explanation
         assert [(hit.content, hit.memory.confidence) for hit in result.hits] == [
             ("ocelot sighting at the pier", 1.0)
         ]
@@ -145,7 +145,7 @@ def test_an_older_file_has_no_confidence_until_it_is_refreshed(
             1,
         )
         deep = figures(memories.search("ocelot sighting"))
-        hot = memories.search_scratchpad("ocelot sighting").found
+        hot = memories.search_scratchpad("ocelot sighting").explanation
         assert (figures(hot.hits), hot.note) == (deep, "")
         assert {round(values["confidence"], 2) for values in deep.values()} == {1.0, 0.45}
         pad = load(home, "bob")
@@ -164,7 +164,9 @@ def test_a_memory_with_an_invalid_time_is_left_out(
         memories.create("ocelot sighting", decay="contextual")
         file = home / "bob" / "scratchpad.yaml"
         file.write_text(re.sub(r"aging_from: .*", f'aging_from: "{invalid}"', file.read_text()))
-        result = memories.search_scratchpad("ocelot sighting", offline=True, min_confidence=0).found
+        result = memories.search_scratchpad(
+            "ocelot sighting", offline=True, min_confidence=0
+        ).explanation
         assert result.hits == ()
         file.write_text(re.sub(r"decay: .*", 'decay: "weekly"', file.read_text()))
         assert memories.offline() is None

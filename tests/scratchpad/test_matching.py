@@ -70,10 +70,10 @@ NUMBERS = [
 def test_only_an_entry_with_every_word_unchanged_is_enough() -> None:
     failures = []
     for query, whole, part in NUMBERS:
-        if search(query, part).enough:
+        if search(query, part).is_enough:
             failures.append(f"{query!r}: {part!r} is enough")
         matches = search(query, part, whole)
-        first = [*[hit.content for hit in matches.best], matches.found.hits[0].content]
+        first = [*[hit.content for hit in matches.best], matches.explanation.hits[0].content]
         if first != [whole, whole]:
             failures.append(f"{query!r} finds {first}")
     assert failures == []
@@ -82,16 +82,16 @@ def test_only_an_entry_with_every_word_unchanged_is_enough() -> None:
 def test_a_number_or_a_short_word_is_not_found_by_its_beginning() -> None:
     """Such an entry is found only by its other words, so its score is below 1."""
     scores = {
-        (query, part): [hit.score for hit in search(query, part).found.hits]
+        (query, part): [hit.score for hit in search(query, part).explanation.hits]
         for query, _, part in NUMBERS[:-2]
     }
     assert {pair: score for pair, score in scores.items() if max(score, default=0) >= 1} == {}
 
 
 def test_without_the_store_words_with_other_endings_are_found() -> None:
-    assert search("deployed services", "It deploys the service").found.hits
-    assert not search("deployed services", "It deploys the service").enough
-    assert not search("80", "8080", "180", "800").found.hits
+    assert search("deployed services", "It deploys the service").explanation.hits
+    assert not search("deployed services", "It deploys the service").is_enough
+    assert not search("80", "8080", "180", "800").explanation.hits
 
 
 @pytest.mark.parametrize(
@@ -106,16 +106,18 @@ def test_without_the_store_words_with_other_endings_are_found() -> None:
     ],
 )
 def test_the_score_is_the_share_of_the_words(query: str, content: str, scores: list[float]) -> None:
-    assert [hit.score for hit in search(query, content).found.hits] == scores
+    assert [hit.score for hit in search(query, content).explanation.hits] == scores
 
 
 def test_an_old_entry_scores_slightly_less_than_a_new_one() -> None:
     old = Entry("old", "the gate is open", version=1, written="1970-01-01T00:00:00+00:00")
     new = old._replace(id="new", written=NOW.isoformat())
-    hits = find_matches([old, new], "gate open", lambda _: True, 10, EntryRules(), NOW).found.hits
+    hits = find_matches(
+        [old, new], "gate open", lambda _: True, 10, EntryRules(), NOW
+    ).explanation.hits
     assert [(hit.memory.id, hit.score) for hit in hits] == [("new", 1.0), ("old", 0.985)]
     assert (
-        find_matches([old, new], "gate open", lambda _: True, 1, EntryRules(), NOW).found.hits
+        find_matches([old, new], "gate open", lambda _: True, 1, EntryRules(), NOW).explanation.hits
         == hits[:1]
     )
 
@@ -124,7 +126,9 @@ def test_a_hit_has_the_namespace_and_the_writer_of_its_entry() -> None:
     entry = Entry(
         "m", "the gate is open", version=2, written=NOW.isoformat(), by="ann", namespace="bob"
     )
-    [hit] = find_matches([entry], "gate open", lambda _: True, 10, EntryRules(), NOW).found.hits
+    [hit] = find_matches(
+        [entry], "gate open", lambda _: True, 10, EntryRules(), NOW
+    ).explanation.hits
     assert (hit.memory.namespace, hit.memory.version) == ("bob", 2)
     assert hit.memory.origin is not None
     assert (hit.memory.origin.namespace, hit.memory.origin.by, hit.memory.origin.trust) == (
@@ -135,5 +139,5 @@ def test_a_hit_has_the_namespace_and_the_writer_of_its_entry() -> None:
 
 
 def test_one_word_is_never_enough() -> None:
-    assert not search("1.2", "1.2").enough
-    assert not search("the port", "the port").enough
+    assert not search("1.2", "1.2").is_enough
+    assert not search("the port", "the port").is_enough

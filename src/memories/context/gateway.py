@@ -626,7 +626,7 @@ class WithScratchpad(MemoryGateway):
         try:
             results = self._memories.search_scratchpad(
                 query_text, offline=True, limit=k, min_confidence=min_confidence
-            ).found
+            ).explanation
         except InvalidInput:  # a query that can't be searched for
             return []
         self.degraded = True

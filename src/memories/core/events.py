@@ -215,12 +215,12 @@ def note_calls(function: Callable[..., Any], method: str, operation: str) -> Cal
         return functools.wraps(function)(call_and_note)
 
     @functools.wraps(function)
-    def call_and_flush(self: Any, *args: Any, **options: Any) -> Any:
+    def call_and_count_reads(self: Any, *args: Any, **options: Any) -> Any:
         result = call_and_note(self, *args, **options)
         self.flush_accesses()
         return result
 
-    return call_and_flush
+    return call_and_count_reads
 
 
 def _redacted_content(argument: Any, config: "Config") -> str | None:
@@ -238,7 +238,7 @@ def _redacted_content(argument: Any, config: "Config") -> str | None:
 
 def _count(result: Any) -> int:
     """Return how many memories or turns an operation returned or wrote."""
-    result = getattr(result, "found", result)  # the result of a search in a scratchpad
+    result = getattr(result, "explanation", result)  # the result of a search in a scratchpad
     if isinstance(result, list):
         return sum(bool(getattr(element, "stored", True)) for element in result)
     # The attributes that hold the results in pages, explanations, histories, scratchpads and bulk

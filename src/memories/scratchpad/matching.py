@@ -40,16 +40,17 @@ class ScratchpadMatches(NamedTuple):
     """Result of a search in scratchpads.
 
     Attributes:
-        found: The hits, best first.
+        explanation: The hits, best first, as an explanation without the candidates that were
+            dropped.
         best: The hits that contain every significant word of the question unchanged. Empty if the
             question has fewer than `ENOUGH_WORDS` such words.
     """
 
-    found: Explanation
+    explanation: Explanation
     best: tuple[Hit, ...]
 
     @property
-    def enough(self) -> bool:
+    def is_enough(self) -> bool:
         """Whether no other search is needed."""
         return bool(self.best)
 

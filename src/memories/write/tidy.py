@@ -357,30 +357,14 @@ def _find_alike(writer: Writer, records: Sequence[Record]) -> Iterator[Suggestio
             repeated = [similar.id for similar in comparison.duplicates]
             if comparison.same is not None:
                 repeated.insert(0, comparison.same.ref.group)
-            memory = writer.to_memory(record)
             older = [memory_id for memory_id in repeated if memory_id < record.ref.group]
             if older and record.key is None:
                 yield from _find_repetition(writer, record, older)
-            elif not (
-                {"corrects", "corrected_by"} & record.fields.keys()
-                or versions.has_expired(record, writer.now)
-            ):
-                corrected: Sequence[Record] = comparison.corrected
-                if not corrected:
-                    corrected = _find_reworded(
-                        writer, record, comparison.rivals, vectors.get(record.ref)
-                    )
-                refused = record.names(versions.NOT_CORRECTED)
-                yield from _find_contradictions(
-                    memory,
-                    [
-                        older
-                        for older in corrected
-                        if _is_older(older, record)
-                        and older.ref.group not in refused
-                        and not versions.is_corrected(older, writer.now)
-                    ],
+            elif not versions.has_link(record) and not versions.has_expired(record, writer.now):
+                corrected = comparison.corrected or _find_reworded(
+                    writer, record, comparison.rivals, vectors.get(record.ref)
                 )
+                yield from _find_contradictions(writer, record, corrected)
 
 
 def _find_repetition(
@@ -402,19 +386,18 @@ def _adds_nothing(writer: Writer, record: Record, older: Record) -> bool:
     still live.
     """
     differences = find_differences(older, versions.to_draft(record))
-    ranks = [
-        (trust_rank(each), is_pinned(each), writer.to_memory(each).confidence)
-        for each in (record, older)
-    ]
-    return not (
-        differences.name_new()
-        or differences.other_tags
-        or "source" in differences.other_fields
-        or record.fields.get("data") not in (None, older.fields.get("data"))
-        or record.fields.get("valid_until") != older.fields.get("valid_until")
-        or versions.is_corrected(older, writer.now)
-        or any(rank > older_rank for rank, older_rank in zip(*ranks, strict=True))
-    )
+    if differences.name_new() or differences.other_tags or "source" in differences.other_fields:
+        return False
+    fields, older_fields = record.fields, older.fields
+    if fields.get("data") not in (None, older_fields.get("data")):
+        return False
+    if fields.get("valid_until") != older_fields.get("valid_until"):
+        return False
+    if trust_rank(record) > trust_rank(older) or (is_pinned(record) and not is_pinned(older)):
+        return False
+    if writer.to_memory(record).confidence > writer.to_memory(older).confidence:
+        return False
+    return not versions.is_corrected(older, writer.now)
 
 
 def _find_reworded(
@@ -448,13 +431,22 @@ def _is_older(record: Record, other: Record) -> bool:
     return (stated_at, record.ref.group) < (other_stated_at, other.ref.group)
 
 
-def _find_contradictions(memory: Memory, older: Sequence[Record]) -> Iterator[Suggestion]:
+def _find_contradictions(
+    writer: Writer, record: Record, corrected: Sequence[Record]
+) -> Iterator[Suggestion]:
     """Yield a suggestion about the newest of the older memories that a memory contradicts."""
+    older: list[Record] = []
+    refused = record.names(versions.NOT_CORRECTED)
+    for rival in corrected:
+        is_open = rival.ref.group not in refused and not versions.is_corrected(rival, writer.now)
+        if is_open and _is_older(rival, record):
+            older.append(rival)
     if older:
-        rival = max(older, key=versions.stated_at)
-        text = f"Mark as corrected: {_quote(rival.text)}, because {_quote(memory.content)} is newer"
+        newest = max(older, key=versions.stated_at)
+        text = f"Mark as corrected: {_quote(newest.text)}, because {_quote(record.text)} is newer"
         action = {
-            "do": "link", "id": memory.id, "version": memory.version, "corrects": rival.ref.group,
+            "do": "link", "id": record.ref.group, "version": record.ref.position,
+            "corrects": newest.ref.group,
         }  # fmt: skip
         yield Suggestion("contradiction", text, 0.85, action)
 

@@ -459,8 +459,8 @@ def _meets(turn: Turn, where: Filter) -> bool:
     labels = {ROLE: turn.role}
     if turn.speaker is not None:
         labels[SPEAKER] = turn.speaker
-    return (
-        where.labels.items() <= labels.items()
-        and (where.since is None or turn.created_at >= where.since)
-        and (where.until is None or turn.created_at <= where.until)
-    )
+    if where.since is not None and turn.created_at < where.since:
+        return False
+    if where.until is not None and turn.created_at > where.until:
+        return False
+    return where.labels.items() <= labels.items()

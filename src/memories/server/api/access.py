@@ -506,7 +506,9 @@ class Issuer:
 
 def _is_readable(name: Any) -> bool:
     """Return whether a claim is a text with a visible character; an origin needs such a name."""
-    return isinstance(name, str) and not all(is_unseen(sign) or sign.isspace() for sign in name)
+    if not isinstance(name, str):
+        return False
+    return not all(is_unseen(sign) or sign.isspace() for sign in name)
 
 
 def _get_json(url: str) -> Any:

@@ -361,7 +361,7 @@ def _find_shape(words: Sequence[Word]) -> str:
             is_numbered = weighty[-1:] == values and weighty[-1].key.isdigit()
             return "numbered" if is_numbered else ""
         if all(word.key.isalpha() for word in weighty):
-            return "name" if weighty[0].shown[:1].isupper() else "noun"
+            return "name" if weighty[0].is_capitalized else "noun"
         return ""
     return "value" if weighty else ""
 
@@ -371,7 +371,7 @@ def _is_role(change: Change) -> bool:
     lead.
     """
     names, tail = (*change.removed, *change.added), change.tail
-    if not all(word.shown[:1].isupper() for word in names) or len(tail) < 2:
+    if not all(word.is_capitalized for word in names) or len(tail) < 2:
         return False
     if tail[0].key == "is":
         return tail[1].definite
@@ -403,12 +403,13 @@ def _are_variants(change: Change) -> bool:
     parts, other_parts = (
         re.split(r"[\W_]+", word.shown.lower()) for word in (*change.removed, *change.added)
     )
-    codes = zip(parts[:-1], other_parts[:-1], strict=False)  # not the "io" of "acme.io"
-    variants = [pair for pair in codes if all(map(_CODE.fullmatch, pair))]
-    changed = [pair for pair in zip(parts, other_parts, strict=False) if pair[0] != pair[1]]
-    return len(parts) == len(other_parts) and all(
-        pair in variants or VARIANTS.issuperset(pair) for pair in changed
-    )
+    if len(parts) != len(other_parts):
+        return False
+    pairs = list(zip(parts, other_parts, strict=True))
+    # The last part is not a code: "io" in "acme.io".
+    codes = [pair for pair in pairs[:-1] if all(map(_CODE.fullmatch, pair))]
+    changed = [pair for pair in pairs if pair[0] != pair[1]]
+    return all(pair in codes or VARIANTS.issuperset(pair) for pair in changed)
 
 
 def _is_habit(change: Change) -> bool:
@@ -572,11 +573,11 @@ def _is_one_thing(
         return False  # there can be several, as in "Ann's friends" and "bugs"
     if has_verb(behind, SINGLE | PLACED | LEADING):
         return True
-    are_names = removed[-1].shown[:1].isupper() and added[-1].shown[:1].isupper()
+    are_names = removed[-1].is_capitalized and added[-1].is_capitalized
     if len(subject) == 1 and noun.opens and not are_names:
         # something with a name can be many things
         return bool(behind) and _is_preposition(behind[0])
-    behind = [word for word in behind if not word.shown[:1].isupper()]
+    behind = [word for word in behind if not word.is_capitalized]
     if behind and (_is_preposition(behind[0]) or noun.key in PEOPLE):
         return all(map(_is_preposition, behind))
     if keys & {"'s", "of", "for"} or noun.definite:

@@ -424,7 +424,7 @@ def _meanings(word: Word) -> Sequence[str]:
     groups = [GROUP[form] for form in forms if form in GROUP]
     if word.sense in _SYNONYMS:
         groups.append(f"={word.sense}")
-    if word.exact and word.shown[:1].isupper():
+    if word.exact and word.is_capitalized:
         groups = [group for group in groups if group in NAMES_ALIKE]
     return (*forms, *groups)
 
@@ -505,7 +505,7 @@ def _kinds_of(word: Word) -> set[str]:
         kinds.add("numbers")
     if CASED.search(key):
         kinds.add("path")
-    may_be_name = word.exact and (not word.literal or word.shown[:1].isupper())
+    may_be_name = word.exact and (not word.literal or word.is_capitalized)
     if may_be_name and word.shown[:1].isalpha() and " " not in word.shown:
         kinds.add("name")
     return kinds

@@ -45,7 +45,7 @@ class Change(NamedTuple):
         """Whether the removed words say more than the added ones, as when "on Mondays with make
         deploy" becomes "on Tuesdays". A long name says no more than a short one.
         """
-        is_name = all(word.shown[:1].isupper() for word in self.removed)
+        is_name = all(word.is_capitalized for word in self.removed)
         return len(self.removed) > len(self.added) + 1 and not is_name
 
 

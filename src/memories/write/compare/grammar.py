@@ -355,15 +355,13 @@ def _fill(part: str, slots: dict[str, Sequence[Word]]) -> Sequence[Word]:
 def _is_action(words: Sequence[Word]) -> bool:
     """Return whether a word may be a verb, or the name of an action."""
     word = words[0]
-    if (
-        word.literal
-        or word.key in DATES
-        or (word.exact and word.shown[:1].isupper() and not word.opens)
-    ):
+    is_name = word.exact and word.is_capitalized and not word.opens
+    if word.literal or is_name or word.key in DATES:
         return False
-    return word.key.endswith("ing") or any(
-        form in _VERBS or GROUP.get(form) in _VERBS for form in forms_of(word.key)
-    )
+    if word.key.endswith("ing"):
+        return True
+    forms = forms_of(word.key)
+    return any(form in _VERBS or GROUP.get(form) in _VERBS for form in forms)
 
 
 def _is_imperative(words: Sequence[Word]) -> bool:
@@ -373,7 +371,7 @@ def _is_imperative(words: Sequence[Word]) -> bool:
 
 
 def _is_name(words: Sequence[Word]) -> bool:
-    return all(word.shown[:1].isupper() for word in words)
+    return all(word.is_capitalized for word in words)
 
 
 def _is_prose(words: Sequence[Word]) -> bool:

@@ -381,7 +381,7 @@ def _is_bare_value(words: Sequence[Word], i: int) -> bool:
         return False
     key = words[i].key
     is_state = key in PARTICIPLES or key.endswith(("ed", "ing"))
-    is_name = words[i].shown[:1].isupper() and GROUP.get(key) in NAMES_ALIKE
+    is_name = words[i].is_capitalized and GROUP.get(key) in NAMES_ALIKE
     singulars = {key.removesuffix("s") for key in clause}
     return not (is_state or is_name) or not VALUED.isdisjoint(singulars.union(clause))
 
@@ -415,7 +415,7 @@ def _mark_questions(words: list[Word]) -> list[Word]:
         is_first = not i or words[i - 1].key == "."
         if is_first and word.key in ASKING:
             after = _word_after(words, i)
-            is_name = after.shown[:1].isupper() and after.key != "not"
+            is_name = after.is_capitalized and after.key != "not"
             has_subject = is_name or after.key in DETERMINERS | PRONOUNS | {"user"}
             end = next((other.key for other in words[i:] if other.key in {".", "?"}), ".")
             if has_subject and end != "?":
@@ -448,7 +448,7 @@ def _mark_names(words: list[Word]) -> list[Word]:
         is_value = after in VALUED and not (after in ABBREVIATED and word.key in ABBREVIATED)
         if {before, after} & NAMING or is_value or _is_bare_verb(words, i):
             word = word._replace(exact=True, literal=True)  # noqa: PLW2901
-        elif word.shown[:1].isupper() and before != "." and word.key not in WEEKDAYS:
+        elif word.is_capitalized and before != "." and word.key not in WEEKDAYS:
             word = word._replace(exact=True)  # noqa: PLW2901
         marked.append(word)
     return marked
@@ -465,7 +465,7 @@ def _is_bare_verb(words: Sequence[Word], i: int) -> bool:
     if before.key in {".", ","} or word.opens:
         after = _word_after(words, i).key
         is_imperative = after in DETERMINERS or after in {"all", "every", "each"}
-        return not (is_imperative or word.shown[:1].isupper())
+        return not (is_imperative or word.is_capitalized)
     if before.key in VERB_BEFORE or before.key in {"and", "or", "then", "who", "which", "that"}:
         return False
     is_plural_subject = before.key.endswith("s") and before.shown not in PROGRAMS
@@ -506,7 +506,7 @@ def _mark_places(words: list[Word]) -> list[Word]:
                 word = word._replace(key="@when")  # noqa: PLW2901
             elif _ADDRESS.fullmatch(after.shown):
                 word = word._replace(key="in")  # noqa: PLW2901
-        elif word.key == "for" and before.key in _WORKING and after.shown[:1].isupper():
+        elif word.key == "for" and before.key in _WORKING and after.is_capitalized:
             word = word._replace(key="at")  # noqa: PLW2901
         marked.append(word)
     return marked

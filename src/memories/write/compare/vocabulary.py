@@ -169,6 +169,11 @@ class Word(NamedTuple):
     form: str = "plain"
     sense: str = ""
 
+    @property
+    def is_capitalized(self) -> bool:
+        """Whether it was written with a capital letter."""
+        return self.shown[:1].isupper()
+
 
 FREE = "free"  # the `form` of words in a rewritten construction, where forms don't matter
 

@@ -94,7 +94,7 @@ def _parts(words: Sequence[Word]) -> list[Word]:
     for i, word in enumerate(words):
         if word.key in {"is", "are"}:
             following = next((after for after in words[i + 1 :] if after.key not in _BETWEEN), word)
-            if following.key in DETERMINERS or following.shown[:1].isupper():
+            if following.key in DETERMINERS or following.is_capitalized:
                 parts.append(Word("is", ""))
         elif word.key not in LIGHT | EMPTY and word.key != "of":
             parts.append(Word(word.key, word.shown if word.sense else "", sense=word.sense))
@@ -112,9 +112,11 @@ def _is_fronted(fronted: Sequence[Word], plain: Sequence[Word]) -> bool:
     for at in range(1, len(keys)):
         if keys[at:] + keys[:at] == plain_keys:
             return True
-    return any(word.sense for word in fronted) and any(
-        _has_verb_first(keys[at:], _without(plain_keys, keys[:at]))
-        for at in range(1, min(_ADJUNCT, len(keys)) + 1)
+    if not any(word.sense for word in fronted):
+        return False
+    longest = min(_ADJUNCT, len(keys))
+    return any(
+        _has_verb_first(keys[at:], _without(plain_keys, keys[:at])) for at in range(1, longest + 1)
     )
 
 
@@ -189,14 +191,15 @@ def sort_lists(words: Sequence[Word]) -> list[Word]:
     for at in range(len(words) - 2, 1, -1):
         if words[at].key not in {"and", "or"}:
             continue
-        places = [at - 1, at + 1]
-        while places[0] > 1 and words[places[0] - 1].key == ",":
-            places.insert(0, places[0] - 2)
-        names = [words[place] for place in places]
-        if len(names) < _LIST or not all(word.shown[:1].isupper() for word in names):
+        indexes = [at - 1, at + 1]
+        while indexes[0] > 1 and words[indexes[0] - 1].key == ",":
+            indexes.insert(0, indexes[0] - 2)
+        names = [words[index] for index in indexes]
+        if len(names) < _LIST or not all(word.is_capitalized for word in names):
             continue
-        for place, name in zip(places, sorted(names, key=lambda word: word.key), strict=True):
-            words[place] = name
+        names.sort(key=lambda word: word.key)
+        for index, name in zip(indexes, names, strict=True):
+            words[index] = name
     return words
 
 
@@ -323,7 +326,7 @@ def _make_active(words: Sequence[Word]) -> list[Word]:
 def _joins_names(words: Sequence[Word], at: int) -> bool:
     """Return whether a word is an "and" or "or" between two names."""
     pair = words[at - 1 : at + 2 : 2]
-    return words[at].key in {"and", "or"} and all(word.shown[:1].isupper() for word in pair)
+    return words[at].key in {"and", "or"} and all(word.is_capitalized for word in pair)
 
 
 def _ends_clause(words: Sequence[Word], at: int) -> bool:
