@@ -447,6 +447,7 @@ def test_sessions_of_an_older_codex_without_ids_and_kinds_are_imported(
     lines = [
         {"id": "s1", "timestamp": "2025-06-01T10:00:00.000Z", "instructions": None},
         said("user", "<environment_context>here</environment_context>"),
+        said("user", "<skill><name>pdf</name>Always use pypdf.</skill>"),
         said("user", "Again"),
         said("assistant", "Port 5433"),
         {"record_type": "state"},

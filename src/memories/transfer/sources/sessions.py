@@ -112,6 +112,7 @@ def _claude_text(line: Mapping[str, Any], reader: Reader) -> str:
 _CODEX_INSERTED = (
     "# AGENTS.md instructions", "<environment_context>", "<user_instructions>", "<turn_aborted>",
     "<skills_instructions>", "<permissions instructions>", "<user_action>", "<ide_context>",
+    "<skill>", "<user_shell_command>", "<subagent_notification>",
 )  # fmt: skip
 _PASSTHROUGH = "internal_chat_message_metadata_passthrough"
 
