@@ -1,4 +1,5 @@
 """Runs a command in its store's server, over a Unix socket; the client for `server.warm`.
+
 Imports nothing slow.
 
 The request is one JSON line, followed by the bytes of standard input. The response is one line of

@@ -120,6 +120,7 @@ def query_terms(text: str) -> list[str]:
 def stop_terms(text: str) -> list[str]:
     """Return the function words (stop words) of a question, to search for if its other words find
     nothing.
+
     English function words are never returned.
     """
     spelled = _spell_out(text[:_MAX_READ])

@@ -236,6 +236,7 @@ def name_current_again(
     store: Store, record: Record, before: Iterable[Record], now: datetime
 ) -> Record:
     """Return a changed memory that names the memories that are current again; nothing is stored.
+
     See `find_current_again`.
     """
     ids = find_current_again(store, before, now)
