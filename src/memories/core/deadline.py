@@ -15,7 +15,6 @@ from typing import Any, ParamSpec, TypeVar
 Value = TypeVar("Value")
 Arguments = ParamSpec("Arguments")
 _MIN_WAIT = 0.01  # minimum number of seconds between two checks of a call
-_SETTING = "the setting is MEMORY_TIMEOUT_SECONDS"
 
 
 class Wait:
@@ -130,9 +129,7 @@ class Deadline:
             if self._process != os.getpid():  # a forked process has only the thread that forked
                 self._process, self._idle, self._abandoned = os.getpid(), [], set()
             if self._abandoned:
-                raise MemoryTimeout(
-                    f"the store still has not answered an earlier call ({_SETTING})"
-                )
+                raise MemoryTimeout("the store still has not answered an earlier call")
             if self._idle:
                 calls = self._idle.pop()
             else:
@@ -149,7 +146,8 @@ class Deadline:
             if is_late:
                 culprit = "embedder" if call.wait.is_on else "store"
                 raise MemoryTimeout(
-                    f"the {culprit} did not answer within {self.seconds:g} s ({_SETTING})"
+                    f"the {culprit} did not answer within {self.seconds:.3g} s "
+                    "(MEMORY_TIMEOUT_SECONDS sets this limit, except in hooks)"
                 )
         value: Value = call.result()
         return value
