@@ -143,7 +143,7 @@ class Memories:
         # For reading only. Writes go through `_store` and `_lookup`, which log them.
         self._raw_store, self._raw_lookup = store, Lookup(store, self.namespace, readable)
         self._scratchpads = Scratchpads(
-            self.config, store, self._raw_lookup, channel, clock, home=self._owns_store
+            self.config, store, self._raw_lookup, channel, clock, owns_home=self._owns_store
         )
         if place is not None:
             self.judge_in(roots(self._find_place))
@@ -167,7 +167,7 @@ class Memories:
             name: The client's own name.
             version: The version that the client reports.
         """
-        if self._scratchpads.is_home:
+        if self._scratchpads.owns_home:
             _ = self._scratchpads.mirror  # created here, so that all copies share it
         twin = self._twin()
         twin._write_as((name, version))
@@ -457,7 +457,7 @@ class Memories:
                 because another process is reading the store. Some bytes may still be in the files.
                 Forget it again to finish the erasure.
         """
-        from memories.write import forget
+        from memories.write.forget import finish_erasure, forget_memory
 
         try:
             group = self._lookup.resolve_own_id(memory_id)
@@ -468,11 +468,11 @@ class Memories:
                 entries = self.log(memory_id, action="forget", limit=validate.MAX_LIMIT)
                 if all(entry.namespace != self.namespace for entry in entries):
                     raise
-            finished = forget.finish(self._store, parse_id(memory_id), self._lookup.own.where())
+            finished = finish_erasure(self._store, parse_id(memory_id), self._lookup.own.where())
             if finished is None:
                 raise
             return finished
-        return forget.memory(self._lookup, group, self._clock())
+        return forget_memory(self._lookup, group, self._clock())
 
     def move(self, memory_ids: Sequence[str], to: str) -> "MovedMemories":
         """Move memories from your own namespace to another one.
@@ -1243,11 +1243,11 @@ class Memories:
 
     def abandon(self) -> None:
         """Make `close` leave the store open, because an abandoned call is still using it."""
-        self._owns_store = self._scratchpads.is_home = self._scratchpads.owns_store = False
+        self._owns_store = self._scratchpads.owns_home = self._scratchpads.owns_store = False
 
     def at_home(self) -> Self:
-        """Enable scratchpads for a passed-in store that is also the store in the settings."""
-        self._scratchpads.is_home = True
+        """Enable scratchpads for a passed-in store, because the files in the home belong to it."""
+        self._scratchpads.owns_home = True
         return self
 
     # --- the whole memory ---
@@ -1417,7 +1417,7 @@ class Memories:
         from memories.transfer.backup import copies_of
 
         config = self.config._replace(store=self._url or self.config.store)
-        return copies_of(config, is_home=self._scratchpads.is_home)
+        return copies_of(config, owns_home=self._scratchpads.owns_home)
 
     def _writer(self, *, force: bool = False, redact: bool = True) -> "Writer":
         from memories.write.writer import Writer
@@ -1496,7 +1496,7 @@ class Memories:
         from memories.write.turn_queue import RetryQueue, files_of
 
         queue = RetryQueue.of_turns(*files_of(self.config, self.namespace))
-        return Waiting(queue, self.namespace, self.config if self._scratchpads.is_home else None)
+        return Waiting(queue, self.namespace, self.config if self._scratchpads.owns_home else None)
 
     def _turns_of(self, conversation_id: str, filters: "TurnFilters") -> Filter:
         """Return the filter for a conversation's turns."""

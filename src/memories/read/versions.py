@@ -1,5 +1,5 @@
-"""Pure functions that check drafts, and that convert between drafts, memories and records, one
-record for each version.
+"""The record of each version of a memory: made from a draft or from the previous version, read as a
+memory, and its confidence. Pure: no function here reads or writes a store.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,7 +42,7 @@ _ANCHOR_SEPARATOR = "\n"
 _COPIED_FIELDS = (*DECLARED, "supersedes", *LINK, NOT_CORRECTED, "first_at")
 
 
-# --- checking ---
+# --- checking drafts ---
 
 
 def redact(draft: Draft, redactor: "Redactor") -> tuple[Draft, list[str]]:
@@ -91,7 +91,7 @@ def check_fields(draft: Draft) -> Draft:
     return replace(draft, **values)
 
 
-# --- writing ---
+# --- making records ---
 
 
 def first_version(
@@ -247,7 +247,7 @@ def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-# --- reading ---
+# --- reading records ---
 
 
 def to_memory(latest: Record, now: datetime, half_life_hours: float) -> Memory:

@@ -45,7 +45,7 @@ class Scratchpads:
 
     Attributes:
         lookup: Reads the memories in the readable namespaces.
-        is_home: Whether the store is the one that the files mirror.
+        owns_home: Whether the files in the home belong to this store, so scratchpads mirror it.
         owns_store: Whether this object opened the store itself. Only then is the stamp of the
             store's file meaningful.
         writer: Returns the writer for the store.
@@ -60,7 +60,7 @@ class Scratchpads:
         channel: str,
         clock: Callable[[], datetime],
         *,
-        home: bool,
+        owns_home: bool,
     ) -> None:
         """Create the scratchpads; no file is opened.
 
@@ -70,10 +70,10 @@ class Scratchpads:
             lookup: See the class.
             channel: The channel of changes; see `Origin`.
             clock: Returns the current time, with its time zone.
-            home: See `is_home`.
+            owns_home: See the class. At first, it also decides `owns_store`.
         """
         self.config, self.lookup = config, lookup
-        self.is_home = self.owns_store = home
+        self.owns_home = self.owns_store = owns_home
         self.writer: Callable[[], Writer]
         self.flush_accesses: Callable[[], None]
         self._store, self._channel, self._clock = store, channel, clock
@@ -83,7 +83,7 @@ class Scratchpads:
         from memories.scratchpad.file import copies_of
 
         scratchpad = self._load(refresh=refresh, rebuild=rebuild)
-        if self.is_home and not scratchpad.notes:
+        if self.owns_home and not scratchpad.notes:
             copies = copies_of(self.place(self.lookup.namespace))
             notes = tuple(f"{copy} contains edits that could not be applied" for copy in copies)
             scratchpad = scratchpad._replace(notes=notes)
@@ -94,7 +94,7 @@ class Scratchpads:
 
     def at_hand(self) -> "Scratchpad | None":
         """Return the hot tier; None if it has no file, or a file must be refreshed first."""
-        if not self.is_home:
+        if not self.owns_home:
             return None
         from memories.scratchpad.hot_tier import read_up_to_date
 
@@ -159,13 +159,13 @@ class Scratchpads:
         """
         from memories.stores.records import Record
 
-        if not self.is_home:
+        if not self.owns_home:
             changes = [change for change in changes if not isinstance(change, Record)]
         self.mirror(changes)
 
     def promote(self, records: "Sequence[Record]") -> None:
         """Give frequently found memories a slot in the files."""
-        if not self.is_home:
+        if not self.owns_home:
             return
         now = self._clock()
         frequent: dict[str, list[Record]] = {}
@@ -265,7 +265,7 @@ class Scratchpads:
             pad, must_refresh = None, True  # the refresh reports the problem
         has_file = must_refresh or self._keeps_file(place)
         mirrors_store = self._is_configured or pad is None or pad.store == place.store
-        if not (self.is_home and mirrors_store and has_file):
+        if not (self.owns_home and mirrors_store and has_file):
             self.flush_accesses()
             return read_store(self._editor(namespace), rules, rebuild=rebuild)
         if pad is not None and not must_refresh:
@@ -289,7 +289,7 @@ class Scratchpads:
     @property
     def _is_configured(self) -> bool:
         """Whether the store is the configured one."""
-        return self.is_home and self.config.sources["store"] != "flag"
+        return self.owns_home and self.config.sources["store"] != "flag"
 
     def _may_have_file(self, namespace: str) -> bool:
         """Return whether a missing scratchpad of this namespace may be created."""

@@ -261,12 +261,12 @@ def read_mark(file: Path) -> "Mark | None":
         return None
 
 
-def copies_of(config: Config, *, is_home: bool) -> tuple[str, ...]:
+def copies_of(config: Config, *, owns_home: bool) -> tuple[str, ...]:
     """Return the files that may contain forgotten memories and turns: event files with content
     and, of the store whose files are in the home, backups and captured events that were refused.
     """
     copies = files_with_content(config.home)
-    if is_home:
+    if owns_home:
         copies += map(str, (config.home / "inbox" / "refused").glob("*"))
         copies += backups_of(config)
     return tuple(sorted(copies))

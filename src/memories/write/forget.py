@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _BATCH = 2_000  # maximum number of memories or turns per removal
 
 
-def memory(lookup: Lookup, group: str, now: datetime) -> Forgotten:
+def forget_memory(lookup: Lookup, group: str, now: datetime) -> Forgotten:
     """Erase a memory with all its versions."""
     store, where = lookup.store, lookup.own.where(state="any", group=group)
     with store.transaction():  # so that no other memory keeps a link to this one
@@ -68,7 +68,7 @@ def find_repeating(store: Store, namespace: str, groups: set[str]) -> list[Ref]:
     return repeating
 
 
-def finish(store: Store, name: str, where: Filter) -> Forgotten | None:
+def finish_erasure(store: Store, name: str, where: Filter) -> Forgotten | None:
     """Finish an interrupted erasure; return None if no erasure was interrupted."""
     if store.info(where).erasing:
         return Forgotten(name, 0, store.remove([]))
@@ -123,7 +123,7 @@ class Turns(NamedTuple):
             return forgotten._replace(versions=forgotten.versions + discarded)
         finished = None
         if not dry_run:
-            finished = finish(self.store, name, self._where(name))
+            finished = finish_erasure(self.store, name, self._where(name))
         if finished is not None:
             return finished
         own, namespace = self.namespaces[0], find_namespace(self.store, self.namespaces, name)
