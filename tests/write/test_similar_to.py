@@ -47,6 +47,21 @@ def test_another_fact_about_the_same_subject_names_none(memories: Memories) -> N
     assert similar_to(memories, "Anna studied mathematics in Vienna.") == []
 
 
+@pytest.mark.parametrize("step", [1, -1])
+def test_the_order_in_which_a_store_finds_memories_does_not_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    clock = MovingClock(timedelta(hours=1))
+    with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none", clock=clock) as memories:
+        for number in range(5):
+            memories.create(f"The backup runs on server {number}", force=True)
+        store = memories._raw_store
+        find = store.candidates
+        monkeypatch.setattr(store, "candidates", lambda *a, **k: find(*a, **k)[::step])
+        newest_first = [f"The backup runs on server {number}" for number in (4, 3, 2)]
+        assert similar_to(memories, "The backup runs on server 9") == newest_first
+
+
 def test_an_unrelated_memory_is_never_named(memories: Memories) -> None:
     assert similar_to(memories, NEW) == []
 

@@ -225,8 +225,8 @@ def score_rivals(
 
 
 def _find_rivals(writer: Writer, draft: Draft, vectors: Any, where: Filter) -> list[Candidate]:
-    """Return the candidates for a comparison, most similar first, excluding faded ones and
-    those from other projects.
+    """Return the candidates for a comparison, most similar first and equally similar ones newest
+    first, excluding faded ones and those from other projects.
     """
     project = draft.tags.get("project")
     if project is not None:
@@ -249,7 +249,11 @@ def _find_rivals(writer: Writer, draft: Draft, vectors: Any, where: Filter) -> l
     if vectors is not None and len(vectors) > 1:
         # The vector of a long text's first window says little about the entire text.
         rivals = [rival._replace(similarity=None) for rival in rivals]
-    return sorted(rivals, key=lambda rival: rival.similarity or 0.0, reverse=True)
+
+    def closeness(rival: Candidate) -> tuple[float, float, Ref]:
+        return rival.similarity or 0.0, rival.word_score, rival.record.ref
+
+    return sorted(rivals, key=closeness, reverse=True)
 
 
 def _is_rival(writer: Writer, record: Record, draft: Draft) -> bool:
