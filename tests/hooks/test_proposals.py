@@ -231,10 +231,12 @@ def test_an_instruction_with_a_colon_hands_nothing_over(text: str) -> None:
         "2026-03-01T12:00:03Z the cause was a refused connection",
         "12:00:03.123 deploy: never retry without backoff",
         "ValueError: the cause was a bad token",
+        "2\t- The crash was caused by a null pointer.",
+        "    12→The crash was caused by a null pointer.",
     ],
 )
-def test_a_line_of_a_log_is_not_proposed(line: str) -> None:
-    assert candidates(f"{line}\nwhy?", "user") == []
+def test_a_line_of_a_log_or_of_a_listing_is_not_proposed(line: str) -> None:
+    assert candidates(f"{line}\nwhy?", "user") == candidates(line, "tool") == []
 
 
 @pytest.mark.parametrize(("text", "kinds"), DIRECTIVES)
