@@ -551,6 +551,10 @@ def test_a_memory_that_has_changed_since_it_was_shown_is_given_again(
         memories.update(shown.id, "Deploys happen on Thursdays at noon. Ask Ann first.")
     assert "Thursdays" in hook("user-prompt", prompt).context
     assert hook("user-prompt", prompt).silent
+    with Memories() as memories:  # the session has seen this text, but a later one since then
+        memories.update(shown.id, f"{DEPLOY}. Ask Ann first.")
+    assert DEPLOY in hook("user-prompt", prompt).context
+    assert hook("user-prompt", prompt).silent
 
 
 @pytest.mark.parametrize("text", ["Deploy with:\n\n```\nmake {}\n```", "$ make {} # to deploy"])

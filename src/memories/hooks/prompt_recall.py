@@ -250,7 +250,7 @@ def _leave_out(built: Mapping[str, Any], state: session.Session) -> dict[str, An
     memories = [
         (memory, similarity)
         for memory, similarity in built["memories"]
-        if not state.has(str(memory.id)) or not hash_sentences(memory.text) <= state.sentences
+        if not state.has(str(memory.id), hash_sentences(memory.text))
     ]
     turns = [turn for turn in built["recalled"] if not state.has(id_of_turn(turn))]
     return {**built, "memories": memories, "recalled": turns}

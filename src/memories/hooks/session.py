@@ -43,7 +43,8 @@ class Session:
         off: Whether the session switched memory off.
         folder: The session's working folder.
         ended: Whether the session has ended and was not resumed.
-        in_context: The marks of the memories and turns now in the session's context; see `mark`.
+        in_context: The memories and turns now in the session's context: for each one's mark (see
+            `mark`), the hashes of the sentences that were last shown with it.
         seen: The marks of all memories and turns ever shown to the session.
         sentences: The hashes of all sentences ever shown to the session.
         suspect_from: When the store becomes suspect, in milliseconds since 1970; 0 if it is not. A
@@ -58,23 +59,24 @@ class Session:
         self.off = self.ended = False
         self.suspect_from = self.probed_at = self.miss_reported = 0
         self.folder: str | None = None
-        self.in_context: set[str] = set()
+        self.in_context: dict[str, set[str]] = {}
         self.seen: set[str] = set()
         self.sentences: set[str] = set()
 
-    def has(self, item_id: str) -> bool:
-        """Return whether a memory or turn is now in the session's context."""
-        return mark(item_id) in self.in_context
+    def has(self, item_id: str, sentences: "set[str] | frozenset[str]" = frozenset()) -> bool:
+        """Return whether a memory or turn is now in the session's context, with these sentences."""
+        shown = self.in_context.get(mark(item_id))
+        return shown is not None and sentences <= shown
 
     def update(self, line: "dict[str, object]") -> None:
         """Apply one line from the file."""
         shown, sentences = line.get(SHOWN), line.get(SENTENCES)
+        hashes = set(map(str, sentences)) if isinstance(sentences, list) else set()
+        self.sentences |= hashes
         if isinstance(shown, list):
             marks = {mark(str(value)) for value in shown}
-            self.in_context |= marks
+            self.in_context.update(dict.fromkeys(marks, hashes))
             self.seen |= marks
-        if isinstance(sentences, list):
-            self.sentences.update(mark(str(value)) for value in sentences)
         if line.get(RESET):
             self.in_context.clear()
         for key, attribute, kind in _FACTS:
