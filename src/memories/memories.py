@@ -1379,7 +1379,7 @@ class Memories:
     @property
     def embedder(self) -> "Embedder | None":
         """The embedder that was passed in or configured; else the one that created the store's
-        vectors.
+        vectors, for which the first access opens the store.
 
         Raises:
             ConfigError: The package that contains this embedder's model is missing.

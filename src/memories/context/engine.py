@@ -51,7 +51,8 @@ class EngineBackend:
         Args:
             memories: The object.
             owned: Whether `close` also closes the object.
-            include_corrected: Also recall memories that other memories correct.
+            include_corrected: Also recall memories that other memories correct. A search shows them
+                by default; a model should not get them.
         """
         self.memories = memories
         self._include_corrected = include_corrected

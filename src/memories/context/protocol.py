@@ -30,7 +30,8 @@ _NOT_METADATA = ("text", "origin", "suspicious")  # a turn's attributes that are
 
 
 class MCPError(SystemFault):
-    """The memory behind a gateway failed.
+    """The memory behind a gateway failed, whether or not the gateway uses MCP; the specification
+    gives the error this name.
 
     Attributes:
         queued: Whether the turn that could not be appended was queued on disk, to be stored later.

@@ -13,7 +13,7 @@ from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError, ToolError
 from mcp.server.mcpserver.tools import Tool
-from mcp.shared.exceptions import MCPError
+from mcp.shared.exceptions import MCPError as ProtocolError
 from mcp_types import INVALID_PARAMS, CallToolResult, TextContent, ToolAnnotations
 from pydantic import ValidationError
 
@@ -131,15 +131,17 @@ class OurServer(MCPServer):
         prompts = {prompt.name: prompt.arguments or [] for prompt in await self.list_prompts()}
         if name not in prompts:
             problem = f'there is no prompt "{shown(name)}"; there are {", ".join(prompts)}'
-            raise MCPError(INVALID_PARAMS, problem)
-        given, known = arguments or {}, {each.name: each for each in prompts[name]}
-        for argument in given:
-            if argument not in known:
-                problem = f'{name} has no argument "{shown(argument)}"; it has {", ".join(known)}'
-                raise MCPError(INVALID_PARAMS, problem)
-        for argument, declared in known.items():
-            if declared.required and argument not in given:
-                raise MCPError(INVALID_PARAMS, f"{name} needs {argument}")
+            raise ProtocolError(INVALID_PARAMS, problem)
+        arguments = arguments or {}
+        parameters = {parameter.name: parameter for parameter in prompts[name]}
+        for argument in arguments:
+            if argument not in parameters:
+                names = ", ".join(parameters)
+                problem = f'{name} has no argument "{shown(argument)}"; it has {names}'
+                raise ProtocolError(INVALID_PARAMS, problem)
+        for parameter in prompts[name]:
+            if parameter.required and parameter.name not in arguments:
+                raise ProtocolError(INVALID_PARAMS, f"{name} needs {parameter.name}")
         return await super().get_prompt(name, arguments, context)
 
 
@@ -246,7 +248,7 @@ def _read_resource(tools: Tools, read: Callable[[], Value]) -> Value:
     except NotFound as exc:
         raise ResourceNotFoundError(_sentence(tools, exc)) from exc
     except InvalidInput as exc:
-        raise MCPError(INVALID_PARAMS, _sentence(tools, exc)) from exc
+        raise ProtocolError(INVALID_PARAMS, _sentence(tools, exc)) from exc
     except MemoriesError as exc:
         raise ResourceError(_sentence(tools, exc)) from exc
 
@@ -286,7 +288,7 @@ def _add_prompts(built: MCPServer, tools: Tools, *, read_only: bool) -> None:
         try:
             context = tools.context(query(topic), "", RECALL_TOKENS)
         except MemoriesError as exc:
-            raise MCPError(INVALID_PARAMS, _sentence(tools, exc)) from exc
+            raise ProtocolError(INVALID_PARAMS, _sentence(tools, exc)) from exc
         return f"Memories about {fence.quoted(topic)}:\n{context}"
 
     if read_only:

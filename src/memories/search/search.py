@@ -72,7 +72,7 @@ class SearchRequest(NamedTuple):
         limit: The maximum number of hits.
         min_confidence: The lowest confidence of a hit.
         min_similarity: The lowest similarity of a hit, on the calibrated scale.
-        include_corrected: Whether to show hits that other hits correct.
+        include_corrected: Whether to show hits that other hits correct, after those hits.
         predicates: For conditions that a store's filter can't express, such as `or`: a function
             that returns whether a candidate matches, for each collection that is searched. Empty if
             there is no such condition.
