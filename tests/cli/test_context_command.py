@@ -180,7 +180,7 @@ def test_a_context_needs_a_message_or_a_conversation(filled: Command, query: str
     assert filled("context", query, "--conversation", "c").json["history"]
 
 
-def test_a_message_with_a_nul_character_recalls_as_others_do(filled: Command) -> None:
+def test_a_message_with_a_nul_character_still_recalls_memories(filled: Command) -> None:
     shape = filled("context", "-", stdin="who keeps\0bees?").json
     assert shape["metadata"]["degraded"] is False
     assert "Ann keeps bees" in [each["text"] for each in shape["memories"]]

@@ -319,8 +319,8 @@ def test_a_files_store_that_was_emptied_is_not_called_missing(
     answer = memory("list", env=environment)
     assert answer.code == 1
     assert answer.error.startswith(
-        f"{folder} has no records, but is still mirrored by {home}/bob/scratchpad.yaml; put them "
-        "back, restore a backup (memory restore FILE), or"
+        f"{folder} has no records, but is still mirrored by {home}/bob/scratchpad.yaml; put the "
+        "records back, restore a backup (memory restore FILE), or"
     )
 
 

@@ -292,7 +292,7 @@ def test_the_need_of_a_prompt_is_known_only_for_the_two_packaged_models(name: st
         ("決済サービスのポートはどれですか", "ありがとう、以上です"),
     ],
 )
-def test_e5_knows_the_need_of_prompts_in_other_languages(question: str, thanks: str) -> None:
+def test_e5_tells_a_question_from_thanks_in_other_languages(question: str, thanks: str) -> None:
     embedder = open_embedder("e5")
     assert embedder is not None
     model = embedder.space.model

@@ -65,7 +65,7 @@ def test_a_note_keeps_a_short_sentence_that_answers_a_question() -> None:
     assert note_of(("user", f"Hi! {request}"), ("assistant", ANSWER)) == [request, ANSWER]
 
 
-def test_a_note_says_that_an_answer_goes_on() -> None:
+def test_a_note_marks_an_answer_that_it_shortens() -> None:
     good = "The migration ran on staging, and every table was converted without a single error."
     bad = "On production, however, it was rolled back because of a lock that nobody released."
     turns = [("user", REQUEST), ("assistant", f"{good} {good[:-1]} twice. {bad} {bad}")]

@@ -259,7 +259,7 @@ def test_turns_of_assistants_and_tools_are_aside(role: str, aside: int) -> None:
     assert measured(Row(0, labels={"role": role} if role else {})).aside.tolist() == [aside]
 
 
-def test_words_said_aside_count_less() -> None:
+def test_words_of_assistants_and_tools_count_less() -> None:
     around = measured(
         Row(0, "red,bike", 10.0, 0.8, labels=ASSISTANT), Row(1, words=2.0), Row(10, words=1.0)
     )

@@ -392,7 +392,9 @@ def test_an_emptied_server_is_not_replaced_by_an_empty_store(server: ApiServer, 
     ):
         with Memories(server.url, embedder="none") as memories, pytest.raises(StoreDamaged) as e:
             change(memories)
-        assert f" has no records, but is still mirrored by {pad}; put them back" in str(e.value)
+        assert f" has no records, but is still mirrored by {pad}; put the records back" in str(
+            e.value
+        )
     assert pad.read_bytes() == before
     pad.unlink()
     with Memories(server.url, embedder="none") as memories:

@@ -117,8 +117,8 @@ def threshold(best: float) -> float:
     """Return the minimum relevance of the memories that a prompt needs.
 
     Args:
-        best: The relevance of the most relevant memory of the session's own project or, for
-            memories of a project that the prompt names, of both projects.
+        best: The relevance of the most relevant memory of the session's own project; for memories
+            of a project that the prompt names, of the most relevant one in either project.
     """
     return max(THRESHOLD, best - _DISTANCE)
 

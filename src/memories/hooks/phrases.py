@@ -6,8 +6,8 @@ decision, something about the user, a preference, a cause, a lesson. A user's En
 also rated by `gate`. With a high rating, the sentence needs no phrase; with a low rating, it is not
 proposed even if it has a phrase. A German, French or Spanish sentence without a phrase is rated by
 its English gloss. In all languages, questions, quotations, reports, suppositions, denials and
-instructions that concern only the current task are left out. What follows a line such as
-"Summarize this email:" is a text by someone else.
+instructions that concern only the current task are left out. So is what follows a line such as
+"Summarize this email:", since someone else wrote it.
 """
 
 import functools
@@ -174,7 +174,9 @@ def candidates(text: str, role: str, rate: Rate | None = None) -> list[Candidate
 
 
 def _hands_over(sentence: str, codes: Sequence[str]) -> bool:
-    """Return whether a text by someone else follows, such as an email to summarize."""
+    """Return whether a sentence introduces a text by someone else, such as an email to
+    summarize.
+    """
     text = _pattern("quoted").sub(_QUOTATION, languages.fold(sentence))
     for code in codes:
         language = read_language(code)

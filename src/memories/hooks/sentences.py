@@ -79,7 +79,7 @@ def _paragraphs(text: str) -> list[str]:
 def hash_sentences(text: str) -> set[str]:
     """Return the hashes of a text and of its sentences, which ignore case and punctuation.
 
-    Code and quotations are in no sentence, but in the text.
+    Code and quotations are part of the text, but not of its sentences.
     """
     hashes = set()
     for sentence in (*split_sentences(text), text):

@@ -160,7 +160,7 @@ def refuse_lost(home: Path, url: str, is_missing: Callable[[], bool]) -> None:
     # Another process may have created the store and its scratchpad in the meantime.
     if mirrors and is_missing():
         files, path = ", ".join(sorted(mirrors)), local_path(url)
-        state, lost = "has no records, but is", "them"
+        state, lost = "has no records, but is", "the records"
         if path is not None and not path.exists():
             state, lost = "is missing, but", "it"
         raise StoreDamaged(

@@ -376,7 +376,7 @@ def test_a_lost_schema_is_not_replaced_by_an_empty_store(
     for change in (Memories.list, lambda memories: memories.create("Tea is served cold")):
         with Memories(url, embedder="none") as memories, pytest.raises(StoreDamaged) as raised:
             change(memories)
-        assert f" has no records, but is still mirrored by {pad}; put them back" in str(
+        assert f" has no records, but is still mirrored by {pad}; put the records back" in str(
             raised.value
         )
     assert pad.read_bytes() == before

@@ -52,7 +52,7 @@ def read_csv(reader: Reader, file: Path) -> Iterator[Item]:
                 reader.skip("rows without text")
     except csv.Error as exc:
         raise InvalidInput(
-            f"{shown(file.name)} is not CSV at about line {rows.line_num + 1}: {exc}"
+            f"{shown(file.name)} is not valid CSV near line {rows.line_num + 1}: {exc}"
         ) from exc
 
 
