@@ -45,17 +45,17 @@ _NEXT_ACTIONS = {
 _LOGGED_ENDS = ("delete", "supersede")
 
 
-class _Note(NamedTuple):
+class _Action(NamedTuple):
     """An action on a record, to be logged.
 
     Attributes:
-        action: The action.
+        name: The name of the action, such as `update`.
         ref: The record.
         implied_by: An action on the next version that implies this one, which then isn't logged;
             empty if none does.
     """
 
-    action: str
+    name: str
     ref: Ref
     implied_by: str = ""
 
@@ -113,34 +113,34 @@ class LoggedStore(StoreWrapper):
             with self._inner_transaction():
                 yield
             return
-        notes: list[_Note] = []
+        actions: list[_Action] = []
         changes: list[Change] = []
         self._local.changes = changes
         with self.wrapped.transaction():
-            self._local.notes = notes
+            self._local.actions = actions
             try:
                 yield
-                self._write_entries(notes)
+                self._write_entries(actions)
             finally:
-                self._local.notes = None
+                self._local.actions = None
         if self.on_change is not None and changes:
             _report(functools.partial(self.on_change, changes))
 
     @contextlib.contextmanager
     def _inner_transaction(self) -> Iterator[None]:
-        notes: list[_Note] = self._local.notes
+        actions: list[_Action] = self._local.actions
         changes: list[Change] = self._local.changes
-        note_count, change_count = len(notes), len(changes)
+        action_count, change_count = len(actions), len(changes)
         try:
             with self.wrapped.transaction():
                 yield
         except BaseException:
-            del notes[note_count:], changes[change_count:]
+            del actions[action_count:], changes[change_count:]
             raise
 
     @property
     def _is_in_transaction(self) -> bool:
-        return getattr(self._local, "notes", None) is not None
+        return getattr(self._local, "actions", None) is not None
 
     def _join_or_begin(self) -> AbstractContextManager[None]:
         """Return a context that joins the running transaction, or else begins one.
@@ -159,8 +159,8 @@ class LoggedStore(StoreWrapper):
             if self._quota is not None:
                 _check_quota(self.wrapped, records, self._quota)
             self.wrapped.append(records)
-            self._add_notes(
-                _Note(_name_addition(record, self._action), record.ref) for record in records
+            self._add_actions(
+                _Action(_name_addition(record, self._action), record.ref) for record in records
             )
             self._local.changes += records
 
@@ -174,7 +174,7 @@ class LoggedStore(StoreWrapper):
         """See `Store.patch`."""
         with self._join_or_begin():
             self.wrapped.patch(patches)
-            self._add_notes(map(_make_note, patches))
+            self._add_actions(map(_make_action, patches))
             self._local.changes += patches
 
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
@@ -182,7 +182,7 @@ class LoggedStore(StoreWrapper):
         has_content = any(ref.collection in SEARCHED for ref in refs)
         if has_content and not self._is_in_transaction:
             with self.transaction():
-                self._add_notes(_Note(self._action or "forget", ref) for ref in refs)
+                self._add_actions(_Action(self._action or "forget", ref) for ref in refs)
                 self._local.changes += refs
         # Listed first, so that nothing can fail after `wrapped.remove` has erased the records.
         copies = self.find_copies()
@@ -241,39 +241,37 @@ class LoggedStore(StoreWrapper):
 
     # --- entries of the log
 
-    def _add_notes(self, notes: Iterable[_Note]) -> None:
+    def _add_actions(self, actions: Iterable[_Action]) -> None:
         """Keep the actions on memories and turns, to be logged at the end of the transaction."""
-        self._local.notes += [note for note in notes if note.ref.collection in SEARCHED]
+        self._local.actions += [action for action in actions if action.ref.collection in SEARCHED]
 
-    def _write_entries(self, notes: Sequence[_Note]) -> None:
-        """Add entries for the actions in these notes.
+    def _write_entries(self, actions: Sequence[_Action]) -> None:
+        """Add entries for these actions.
 
         Namespaces are processed in a fixed order, because a store may lock each of them.
         """
-        distinct = set(notes)
-        by_namespace: dict[str, list[_Note]] = {}
-        for note in notes:
-            if not _is_implied(note, distinct):
-                by_namespace.setdefault(note.ref.namespace, []).append(note)
+        distinct = set(actions)
+        by_namespace: dict[str, list[_Action]] = {}
+        for action in actions:
+            if not _is_implied(action, distinct):
+                by_namespace.setdefault(action.ref.namespace, []).append(action)
         entries: list[Record] = []
         for namespace in sorted(by_namespace):
             entries += self._make_entries(namespace, by_namespace[namespace])
         if entries:
             self.wrapped.append(entries)
 
-    def _make_entries(self, namespace: str, notes: Sequence[_Note]) -> list[Record]:
-        from memories.stores import (
-            audit_log,  # imported here and below because reading doesn't need it
-        )
+    def _make_entries(self, namespace: str, actions: Sequence[_Action]) -> list[Record]:
+        from memories.stores import audit_log  # here and below, because reading doesn't need it
 
         position, head = self._read_head(namespace)
         if head is None:
             salt = audit_log.new_salt()
         else:
-            has_turns = any(note.ref.collection is Collection.HISTORY for note in notes)
+            has_turns = any(action.ref.collection is Collection.HISTORY for action in actions)
             salt = self._read_salt(namespace) if has_turns else ""
         entries: list[Record] = []
-        for changes in audit_log.split_into_entries(_items_by_action(notes, salt)):
+        for changes in audit_log.split_into_entries(_items_by_action(actions, salt)):
             chain_salt = salt if head is None else ""
             link = audit_log.Link(
                 0, namespace, self._clock(), actor(self._channel), changes, chain_salt, ""
@@ -411,30 +409,32 @@ def actor(channel: str) -> Actor:
     return Actor(channel, user(), host(), program())
 
 
-def _items_by_action(notes: Sequence[_Note], salt: str) -> Mapping[str, Sequence[str]]:
+def _items_by_action(actions: Sequence[_Action], salt: str) -> Mapping[str, Sequence[str]]:
     """Return a log entry's items by action; consecutive positions in a group form one item."""
     from memories.stores import audit_log
 
     positions: dict[str, dict[Ref, list[int]]] = {}
-    for action, ref, _ in notes:
-        by_group = positions.setdefault(action, {})
+    for name, ref, _ in actions:
+        by_group = positions.setdefault(name, {})
         by_group.setdefault(ref._replace(position=0), []).append(ref.position)
     items: dict[str, list[str]] = {}
-    for action, by_group in positions.items():
-        items[action] = []
+    for name, by_group in positions.items():
+        items[name] = []
         for ref, group_positions in by_group.items():
             for first, last in audit_log.to_ranges(group_positions):
                 item = audit_log.item_of(ref._replace(position=first), last, salt)
-                items[action].append(item)
+                items[name].append(item)
     return items
 
 
-def _is_implied(note: _Note, notes: set[_Note]) -> bool:
-    """Return whether a note about the next version implies this note."""
-    if not note.implied_by:
+def _is_implied(action: _Action, actions: set[_Action]) -> bool:
+    """Return whether an action on the next version implies this one."""
+    if not action.implied_by:
         return False
-    next_ref = note.ref._replace(position=note.ref.position + 1)
-    return _Note(note.implied_by, next_ref) in notes or _Note("rollback", next_ref) in notes
+    next_ref = action.ref._replace(position=action.ref.position + 1)
+    return not actions.isdisjoint(
+        (_Action(action.implied_by, next_ref), _Action("rollback", next_ref))
+    )
 
 
 def _name_addition(record: Record, action: str | None) -> str:
@@ -446,19 +446,19 @@ def _name_addition(record: Record, action: str | None) -> str:
     return str(record.fields.get("operation", "create"))
 
 
-def _make_note(patch: Patch) -> _Note:
-    """Return the note on a patch, whose fields and `ended_by` show which action it belongs to."""
+def _make_action(patch: Patch) -> _Action:
+    """Return the action of a patch, which its fields and `ended_by` show."""
     if patch.fields.get("rolled_back_to") is not None:
-        return _Note("rollback", patch.ref)
+        return _Action("rollback", patch.ref)
     if patch.fields.get("accepted_at"):
-        return _Note("accept", patch.ref)
+        return _Action("accept", patch.ref)
     if patch.ended_by == PENDING:
-        return _Note("restore", patch.ref)
+        return _Action("restore", patch.ref)
     if patch.ended_by in _LOGGED_ENDS:
-        return _Note(patch.ended_by, patch.ref)
+        return _Action(patch.ended_by, patch.ref)
     if patch.ended_by is None and "reinforced_at" in patch.fields:
-        return _Note("reinforce", patch.ref)
-    return _Note("change", patch.ref, _NEXT_ACTIONS.get(patch.ended_by or "", ""))
+        return _Action("reinforce", patch.ref)
+    return _Action("change", patch.ref, _NEXT_ACTIONS.get(patch.ended_by or "", ""))
 
 
 # --- quotas: the setting `namespace_quota`, checked in the transaction that writes
