@@ -297,6 +297,17 @@ def test_an_edited_line_does_not_stop_reads(
     assert (answer.code, answer.json["count"]) == (0, 1)
 
 
+@pytest.mark.parametrize("scheme", ["files", "qdrant"])
+def test_a_sound_store_in_a_folder_is_healthy(
+    memory: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    monkeypatch.setenv("MEMORY_STORE", f"{scheme}:///{tmp_path}/notes")
+    memory("create", "a sound note about sailing")
+    answer = memory("doctor")
+    assert (answer.code, answer.json["status"], answer.json["findings"]) == (0, "healthy", [])
+    assert answer.json["records"] == 1
+
+
 def test_a_conversation_with_a_hostile_name_is_shown_on_one_line_and_can_be_forgotten(
     memory: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

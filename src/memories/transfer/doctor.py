@@ -86,11 +86,11 @@ def examine(config: Config, *, deep: bool) -> Examined:
     path = sqlite_file(config.store)
     if path is not None:
         _examine_engine(examined)
-    path = local_path(config.store)
-    if path is not None:
-        _examine_folder(path, examined)
-        findings += _examine_files(path)
-        _examine_leftovers(path, examined)
+    store = local_path(config.store)
+    if store is not None:
+        _examine_folder(store, examined)
+        findings += _examine_files(store)
+        _examine_leftovers(store, examined)
     if config.events != events.OFF:
         problem = events.problem(config.home)
         if problem:
