@@ -105,14 +105,9 @@ def test_symbols_in_names_are_literal(name: str, other: str) -> None:
     assert find_speakers(f"What did {other} buy?", [name]) == []
 
 
-def test_a_name_that_begins_or_ends_with_a_symbol_works() -> None:
-    for name in ("C.J.", "@ann", "Sam Jr.", "bot (test)"):
-        assert find_speakers(f"What did {name} buy?", [name, "Bob"]) in ([name], [])
-
-
 def test_a_name_that_begins_or_ends_with_a_symbol_is_found() -> None:
-    for name in ("C.J.", "@ann", "(ann)", "ann*"):
-        assert find_speakers(f"What did {name} buy?", [name]) == [name]
+    for name in ("C.J.", "@ann", "(ann)", "ann*", "Sam Jr.", "bot (test)"):
+        assert find_speakers(f"What did {name} buy?", [name, "Bob"]) == [name]
 
 
 @pytest.mark.parametrize(
