@@ -118,6 +118,12 @@ def test_a_text_that_is_not_an_id_is_refused(text: str) -> None:
         parse_id(text)
 
 
+@pytest.mark.parametrize("text", ["ID", "Stand-Up#3"])
+def test_an_error_quotes_an_id_as_it_was_typed(text: str) -> None:
+    with pytest.raises(InvalidInput, match=f'^"{text}" is'):
+        parse_id(text)
+
+
 @pytest.mark.parametrize("text", ["standup#3", "Über uns #2#0"])
 def test_the_id_of_a_turn_is_recognized(text: str) -> None:
     with pytest.raises(InvalidInput, match="is the id of a turn, not of a memory"):

@@ -110,15 +110,16 @@ def parse_id(text: str) -> str:
     """
     if not isinstance(text, str):
         raise InvalidInput(f"a memory id must be text, not {type(text).__name__}")
-    text = _expand_short_form(text.strip().lower())
+    given = text.strip()
+    text = _expand_short_form(given.lower())
     digits = text.replace("-", "")
     if _TURN_ID.fullmatch(text):
         raise InvalidInput(
-            f'"{shown(text)}" is the id of a turn, not of a memory; memory turns show reads turns'
+            f'"{shown(given)}" is the id of a turn, not of a memory; memory turns show reads turns'
         )
     if len(text) > ID_LENGTH or not _HEX.fullmatch(digits):
         raise InvalidInput(
-            f'"{shown(text)}" is not a memory id; give the whole id, or its first {MIN_PREFIX} '
+            f'"{shown(given)}" is not a memory id; give the whole id, or its first {MIN_PREFIX} '
             "or more characters"
         )
     return hyphenated(digits)
