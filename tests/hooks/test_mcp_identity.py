@@ -25,7 +25,8 @@ def server_session(home: Path, **environment: str) -> "ServerSession":
     """Return the session of an MCP server in this environment."""
     from memories.mcp.stdio import ServerSession  # the SDK takes a second to load
 
-    return ServerSession.begin(str(home))._replace(environment=environment)
+    begun = ServerSession.begin(str(home), follows_hooks=True)
+    return begun._replace(environment=environment)
 
 
 def start_session(hook: Hook, name: str, identity: str = "", *, folder: Path | None = None) -> None:
@@ -47,6 +48,22 @@ def test_without_a_variable_the_folders_latest_session_is_used(hook: Hook, home:
     start_session(hook, "s1")
     start_session(hook, "s2", "bob")
     assert server_session(home).namespace() == "bob"
+
+
+def test_a_server_without_a_namespace_uses_the_one_of_its_sessions_hooks(
+    hook: Hook, home: Path
+) -> None:
+    """A plugin passes the namespace in its options only to the hooks."""
+    where = {"session_id": "s1", "cwd": str(Path.cwd())}
+    assert not hook("session-start", where, "-n", "bob").code
+    found = server_session(home, CLAUDE_CODE_SESSION_ID="s1")
+    assert found.namespace() == "bob"
+    assert found._replace(follows_hooks=False).namespace() is None
+    assert server_session(home).namespace() is None  # may be another host's session
+    start_session(hook, "s1", "alice")
+    assert found.namespace() == "alice"
+    start_session(hook, "s2")
+    assert server_session(home, CLAUDE_CODE_SESSION_ID="s2").namespace() is None
 
 
 def test_a_session_of_another_folder_is_ignored(hook: Hook, home: Path, tmp_path: Path) -> None:

@@ -335,7 +335,7 @@ def test_session_files_follow_a_moved_or_deleted_namespace(
     for folder in (inbox / "refused", inbox / "state", sessions):
         folder.mkdir(parents=True)
     lines = [
-        {"folder": "/work", "reset": False},
+        {"folder": "/work", "named": "bob", "reset": False},
         {"namespace": "bob", "off": False, "reset": True},
         {"shown": ["0190-of-bob"], "said": ["hash-of-bob"], "given_to": "bob"},
         {"shown": ["0190-of-ann"], "said": ["hash-of-ann"], "given_to": "ann"},
@@ -364,7 +364,7 @@ def test_session_files_follow_a_moved_or_deleted_namespace(
     assert namespaces.delete(store, config, "rob").queued == 2
     assert reads.read_text() == '[["ann", "b", 1]]\n'
     left = [json.loads(line) for line in (sessions / "codex.s1").read_text().splitlines()]
-    assert left == [lines[0], {"off": False, "reset": True}, lines[3]]
+    assert left == [{**lines[0], "named": ""}, {"off": False, "reset": True}, lines[3]]
     assert [
         json.loads((inbox / "state" / f"codex.s{n}.json").read_text())["offset"] for n in (1, 2)
     ] == [7, 7]

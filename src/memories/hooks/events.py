@@ -269,8 +269,8 @@ class EventHandler:
         if not self._is_first("given"):
             return Reply()
         is_reset = self.event.text("source") in ("clear", "compact")
-        place = {session.FOLDER: self.event.folder, session.ENDED: False}
-        reason = self._note({**place, session.RESET: is_reset})
+        place = {session.FOLDER: self.event.folder, session.NAMED: self.call.namespace or ""}
+        reason = self._note({**place, session.ENDED: False, session.RESET: is_reset})
         if self.may_capture() and inbox.size(self.home):
             start_flusher(self.home)  # events that an earlier session could not store
         reply = self._recall(self._request(self.state.namespace), announce=self._send_interim)

@@ -21,13 +21,14 @@ VARIABLES = {
 # Keys of the lines; they keep the names that earlier versions used.
 ONCE = "once"
 SHOWN, SENTENCES, RESET, OFF = "shown", "said", "reset", "off"
-NAMESPACE, FOLDER, ENDED = "namespace", "folder", "ended"
+NAMESPACE, NAMED, FOLDER, ENDED = "namespace", "named", "folder", "ended"
 SUSPECT_FROM, PROBED_AT, MISS_REPORTED = "late", "tried", "miss_reported"
 GIVEN_TO = "given_to"  # the same key as in `write.captured`
 _FACTS: "tuple[tuple[str, str, type], ...]" = (
     (OFF, "off", bool),
     (ENDED, "ended", bool),
     (NAMESPACE, "namespace", str),
+    (NAMED, "named", str),
     (FOLDER, "folder", str),
     (SUSPECT_FROM, "suspect_from", int),
     (PROBED_AT, "probed_at", int),
@@ -40,6 +41,7 @@ class Session:
 
     Attributes:
         namespace: The namespace that the session switched to; None if it did not switch.
+        named: The namespace in the commands of the session's hooks; empty if they name none.
         off: Whether the session switched memory off.
         folder: The session's working folder.
         ended: Whether the session has ended and was not resumed.
@@ -56,6 +58,7 @@ class Session:
     def __init__(self) -> None:
         """Create an empty state."""
         self.namespace: str | None = None
+        self.named = ""
         self.off = self.ended = False
         self.suspect_from = self.probed_at = self.miss_reported = 0
         self.folder: str | None = None

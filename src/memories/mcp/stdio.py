@@ -84,26 +84,31 @@ class ServerSession(NamedTuple):
         folder: The server's working folder, with symbolic links resolved.
         environment: The server's environment variables.
         since: When the server started, minus `EARLIER_SECONDS`, in seconds since 1970.
+        follows_hooks: Whether to use the namespace in the commands of the session's hooks, because
+            the server's own command names none.
     """
 
     home: str
     folder: str
     environment: Mapping[str, str]
     since: float
+    follows_hooks: bool
 
     @classmethod
-    def begin(cls, home: str) -> "ServerSession":
+    def begin(cls, home: str, *, follows_hooks: bool) -> "ServerSession":
         """Create the session of a server that starts now."""
         folder = str(Path.cwd().resolve())
-        return cls(home, folder, os.environ, time.time() - EARLIER_SECONDS)
+        return cls(home, folder, os.environ, time.time() - EARLIER_SECONDS, follows_hooks)
 
     def namespace(self) -> str | None:
-        """Return the namespace that the session switched to; None if it did not switch."""
+        """Return the namespace of the session; None for the one in the server's settings."""
         for variable, host in session.VARIABLES.items():
             session_id = self.environment.get(variable)
             if session_id:
                 state = session.read(self.home, files.session_name(host, session_id))
                 if state.folder is not None and not state.ended:
+                    if state.namespace is None and self.follows_hooks:
+                        return state.named or None
                     return state.namespace
         name = session.find_latest(self.home, self.folder, since=self.since)
         return None if name is None else session.read(self.home, name).namespace
@@ -126,7 +131,9 @@ def serve(config: Config, *, shared: bool = True, read_only: bool = False) -> No
             words = stack.enter_context(open_memories(config=own, embedder="none"))
             return Loading(memories, words, memories.embedder)
 
-        tools = SessionTools(open_namespace, ServerSession.begin(str(config.home)))
+        follows_hooks = config.sources["namespace"] != "flag"
+        own_session = ServerSession.begin(str(config.home), follows_hooks=follows_hooks)
+        tools = SessionTools(open_namespace, own_session)
         built = serve_tools(tools, read_only=read_only)
         failures: list[OSError] = []
         try:

@@ -150,6 +150,8 @@ def _edit_session(line: Any, name: str, into: str | None) -> Any:
     """
     if not isinstance(line, dict):
         return line
+    if _is_name(line.get("named"), name):
+        line = {**line, "named": into or ""}
     keys = [key for key in (GIVEN_TO, "namespace") if _is_name(line.get(key), name)]
     if not keys:
         return line
