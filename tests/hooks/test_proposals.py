@@ -66,6 +66,11 @@ JUNK = [
     ("user", "I don't remember that we decided to use Go."),
     ("user", "Remember when we used Go?"),
     ("user", "Remember the last tab in local storage"),
+    ("user", "Nhớ chạy test nhé"),
+    ("user", "Pamiętaj, żeby to zacommitować"),
+    ("user", "Bunu unutma"),
+    ("user", "これを覚えておいて"),
+    ("user", "그거 기억해"),
     ("user", "The form should remember the user's choice."),
     ("user", "Add a Remember me checkbox to the form."),
     ("user", "The README says: we decided to use Go."),
@@ -106,6 +111,49 @@ def test_junk_is_not_proposed(role: str, text: str) -> None:
     assert candidates(text, role) == []
 
 
+# Requests to remember something, in each language, and the fact.
+REQUESTS = [
+    ("Add this to your memory: our year starts in April.", "Our year starts in April."),
+    ("Note to self: the port is 5433.", "The port is 5433."),
+    ("Store in memory that the port is 5433.", "The port is 5433."),
+    ("Bitte merken: der Port ist 5433.", "Der Port ist 5433."),
+    ("Retenez ceci : le port est 5433.", "Le port est 5433."),
+    ("Ten en cuenta que el puerto es 5433.", "El puerto es 5433."),
+    ("Tieni presente che il server sta a Modena.", "Il server sta a Modena."),
+    ("Lembra que o servidor fica em Braga.", "O servidor fica em Braga."),
+    ("Onthoud dat de server in Breda staat.", "De server in Breda staat."),
+    ("Pamiętaj, że serwer stoi w Gdańsku.", "Serwer stoi w Gdańsku."),
+    ("Muista, että portti on 5433.", "Portti on 5433."),
+    ("Unutma: yedekler cuma günü alınır.", "Yedekler cuma günü alınır."),
+    ("Sunucunun Ankara'da olduğunu unutma.", "Sunucunun Ankara'da olduğunu unutma."),
+    ("Hãy nhớ rằng cổng là 5433.", "Cổng là 5433."),
+    ("Запомните: порт базы 5433.", "Порт базы 5433."),
+    ("Запам'ятай, що порт бази 5433.", "Порт бази 5433."),
+    ("Θυμήσου ότι η θύρα είναι 5433.", "Η θύρα είναι 5433."),
+    ("تذكر أن المنفذ هو 5433.", "المنفذ هو 5433."),
+    ("תזכור שהשרת נמצא בחיפה.", "השרת נמצא בחיפה."),
+    ("याद रखना कि पोर्ट 5433 है।", "पोर्ट 5433 है।"),
+    ("จำไว้ว่าพอร์ตคือ 5433", "พอร์ตคือ 5433"),
+    ("覚えておいて：ポートは5433です。", "ポートは5433です。"),
+    ("ポートは5433だと覚えておいて。", "ポートは5433だと覚えておいて。"),
+    ("记住，数据库端口是5433。", "数据库端口是5433。"),
+    ("기억해 줘: 포트는 5433이야.", "포트는 5433이야."),
+    ("포트는 5433이라는 걸 기억해.", "포트는 5433이라는 걸 기억해."),
+]
+# Requests not to remember something. The rating would propose each as a statement.
+REFUSALS = [
+    "Don't remember this: the password is swordfish.",
+    "Please don't save this: Ola is leaving in May.",
+    "Don't keep in mind that the server is old",
+    "Off the record: Ola is leaving in May.",
+    "Forget that we use pnpm.",
+    "Merk dir das bitte nicht: Ola geht im Mai.",
+    "Ne retiens pas ceci : Ola part en mai.",
+    "No guardes esto: Ola se va en mayo.",
+    "Забудь, что мы решили взять Go.",
+    "これは覚えないで：Goを使うことに決めました。",
+    "不要记住：我们决定用Go。",
+]
 # Each message hands over a text by someone else, whose sentences are not the user's.
 HANDED_OVER = [
     ("Summarize the following email:\n\nHi all,", "we decided to close the office."),
@@ -209,6 +257,25 @@ NO_DIRECTIVES = [
     "まだpushしないで",
     "这次用第二个方案",
 ]
+
+
+@pytest.mark.parametrize(("text", "content"), REQUESTS)
+def test_a_request_to_remember_is_understood_in_any_language(text: str, content: str) -> None:
+    [found] = candidates(text, "user")
+    assert (found.content, found.phrase) == (content, "remember")
+    assert candidates(text, "assistant") == candidates(text, "tool") == []
+
+
+@pytest.mark.parametrize("text", REFUSALS)
+def test_what_the_user_does_not_want_remembered_is_not_proposed(text: str) -> None:
+    assert candidates(f"{text} {text}", "user", lambda _: 1.0) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["Never store passwords in plain text.", "Don't forget that Ola owns billing."]
+)
+def test_a_rule_about_storing_is_no_request_to_forget(text: str) -> None:
+    assert len(candidates(text, "user")) == 1
 
 
 @pytest.mark.parametrize(("lead", "text"), HANDED_OVER)

@@ -41,7 +41,10 @@ _STATEMENT = "statement"  # a sentence that needs no phrase because it is rated 
 _MIN_WORTH, _WORTH_OF_PHRASE, _MIN_WORTH_OF_GLOSS = -0.6, 1.0, -0.7
 _WITHOUT_LABEL = ("preference:", "important")  # labels that don't become part of the memory
 # If one of these leads from "remember" to the fact, the fact needs no verb.
-_CLEAR_LEADS = (" that ", ":", "—", "–", " dass ", " que ", " che ", " dat ", " что ")
+_CLEAR_LEADS = (
+    " that ", ":", "—", "–", " dass ", " que ", " che ", " dat ", " что ", " że ", " що ",
+    " ki ", " että ", " rằng ", " ότι ", " πως ",
+)  # fmt: skip
 _ASKS = re.compile(r"[?？؟]\W*$")
 _GREEK_ASKS = re.compile(r";\W*$")  # folding turns the Greek question mark into this
 _NAME = re.compile(r"<(\w+)>")
@@ -160,8 +163,8 @@ def candidates(text: str, role: str, rate: Rate | None = None) -> list[Candidate
     for number, sentence in enumerate(sentences[:_MAX_SENTENCES]):
         if len(sentence) > MAX_CHARACTERS:
             continue
-        if role == USER and _hands_over(sentence, codes):
-            break
+        if role == USER and (_pattern("refused").search(sentence) or _hands_over(sentence, codes)):
+            break  # the rest is not to be remembered, or by someone else
         candidate = None
         if role == USER:
             following = sentences[number + 1] if number + 1 < len(sentences) else ""
@@ -188,7 +191,9 @@ def _hands_over(sentence: str, codes: Sequence[str]) -> bool:
 
 def _find_request(sentence: str, following: str) -> Candidate | None:
     """Return the fact that a user wants remembered; after a colon, it may be the next sentence."""
-    match = _pattern("remember_cjk").match(sentence)
+    if _pattern("remembered").search(sentence):
+        return Candidate(sentence, FACT, _REMEMBER_CONFIDENCE, _REMEMBER)
+    match = _pattern("remember_that").match(sentence)
     asking, verb, lead = "", "", ":"
     if match is None:
         match = _request_pattern().match(sentence)
@@ -200,10 +205,10 @@ def _find_request(sentence: str, following: str) -> Candidate | None:
     fact = sentence[match.end() :].strip()
     if not fact and lead.rstrip().endswith((":", "—", "–")):
         fact = following
-    if not fact or _pattern("recalls").match(fact):
-        return None
     is_action = re.match(r"(?i)to\b", fact) is not None
-    if is_action and read_language("en").pattern("moment").search(languages.fold(fact)):
+    moment = read_language("en").pattern("moment")
+    is_momentary = is_action and moment.search(languages.fold(fact)) is not None
+    if not fact or is_momentary or _pattern("recalls").match(fact):
         return None
     if not any(words in f" {lead} " for words in _CLEAR_LEADS):
         is_statement = is_action or _pattern("states").search(fact) is not None
@@ -312,7 +317,7 @@ def _is_sound(candidate: Candidate) -> bool:
     is_short = len(content) < characters or len(re.findall(r"\w+", content)) < words
     if content.isascii() and is_short:
         return False
-    letters = sum(character.isalpha() or character.isspace() for character in content)
+    letters = sum(character.isalnum() or character.isspace() for character in content)
     is_prose = letters >= _MIN_LETTERS * len(content)
     return is_prose and len(content) <= MAX_CHARACTERS and content[-1] not in ":,;({["
 
