@@ -150,7 +150,7 @@ def test_an_older_file_has_no_confidence_until_it_is_refreshed(
         assert {round(values["confidence"], 2) for values in deep.values()} == {1.0, 0.45}
         pad = load(home, "bob")
         assert pad is not None
-        assert not needs_refresh(memories._scratchpads.place("bob"), pad, clock())
+        assert not needs_refresh(memories._scratchpads.pad_file("bob"), pad, clock())
     assert "aging_from" in file.read_text()
     assert "expires" not in file.read_text()
 

@@ -290,12 +290,12 @@ def test_a_search_that_changes_no_entry_does_not_write_the_file(bob: Memories) -
 
 
 def test_only_a_change_with_entries_creates_the_file(home: Path) -> None:
-    place = file.Place(home, "bob", "store")
-    file.change(place, (), {("gone", 1)}, make=True)
+    pad_file = file.PadFile(home, "bob", "store")
+    file.change(pad_file, (), {("gone", 1)}, make=True)
     assert file.load(home, "bob") is None
-    file.change(place, [Entry("m", "the gate is open")], (), make=False)
+    file.change(pad_file, [Entry("m", "the gate is open")], (), make=False)
     assert file.load(home, "bob") is None
-    file.change(place, [Entry("m", "the gate is open")], (), make=True)
+    file.change(pad_file, [Entry("m", "the gate is open")], (), make=True)
     pad = file.load(home, "bob")
     assert pad is not None
     assert (pad.namespace, pad.store, [entry.id for entry in pad.entries]) == (
@@ -441,7 +441,7 @@ def test_a_late_change_does_not_bring_a_deleted_memory_back(bob: Memories) -> No
     name = store(bob, "is gone")
     entry = next(entry for entry in read(bob.config.home, "bob") if entry.id == name)
     bob.delete(name)
-    file.change(bob._scratchpads.place("bob"), [entry], [], make=False)
+    file.change(bob._scratchpads.pad_file("bob"), [entry], [], make=False)
     assert [entry.content for entry in read(bob.config.home, "bob")] == ["stays"]
 
 
@@ -460,11 +460,11 @@ def test_forget_fails_if_the_file_cannot_be_written(
 
 
 def test_a_change_needs_the_lock(bob: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
-    name, place = store(bob, "stays"), bob._scratchpads.place("bob")
+    name, pad_file = store(bob, "stays"), bob._scratchpads.pad_file("bob")
     before = file_of(bob).read_text()
     monkeypatch.setattr(file, "_WAIT_SECONDS", 0)
-    with file.exclusive(place), pytest.raises(StoreBusy, match="another process has held"):
-        file.change(place, [], [(name, 1)], make=False)
+    with file.exclusive(pad_file), pytest.raises(StoreBusy, match="another process has held"):
+        file.change(pad_file, [], [(name, 1)], make=False)
     assert file_of(bob).read_text() == before
 
 

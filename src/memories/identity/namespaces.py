@@ -495,8 +495,8 @@ def _move_files(store: Store, config: Config, name: str, into: str) -> None:
     old, new = config.home / name, config.home / into
     created = [file.read_created(old), file.read_created(new)]
     times = [created_at for created_at in created if created_at is not None]
-    for copy in file.copies_of(file.Place(config.home, name, "")):
-        file.keep_copy(file.Place(config.home, into, ""), copy.read_text(encoding="utf-8"))
+    for copy in file.copies_of(file.PadFile(config.home, name, "")):
+        file.keep_copy(file.PadFile(config.home, into, ""), copy.read_text(encoding="utf-8"))
     _remove_files(config, name)
     if not times or is_own_name(into, config):
         return

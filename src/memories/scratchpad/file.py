@@ -47,8 +47,8 @@ class Overtaken(Exception):
     """The user has saved the file since it was read, so replacing it would lose their edits."""
 
 
-class Place(NamedTuple):
-    """The location of a namespace's scratchpad, and the store that it mirrors.
+class PadFile(NamedTuple):
+    """The file of a namespace's scratchpad: where it is, and the store that it mirrors.
 
     Attributes:
         home: The folder of the default store and of the settings.
@@ -71,8 +71,8 @@ class Place(NamedTuple):
         return self.home / self.namespace
 
     @property
-    def file(self) -> Path:
-        """The scratchpad's file."""
+    def path(self) -> Path:
+        """The path of the file."""
         return path_of(self.home, self.namespace)
 
     @property
@@ -81,15 +81,15 @@ class Place(NamedTuple):
         return self.folder / _LOCK
 
 
-def place_of(config: "Config", namespace: str) -> Place:
-    """Return the location of a namespace's scratchpad, which mirrors the configured store."""
+def pad_file_of(config: "Config", namespace: str) -> PadFile:
+    """Return the file of a namespace's scratchpad, which mirrors the configured store."""
     stamp = ""
     path = local_path(config.store)
     if path is not None:
         with contextlib.suppress(OSError):
             stamp = str(path.stat().st_ino)
     store = without_password(absolute_url(config.store))
-    return Place(config.home, namespace, store, stamp, EntryRules.of(config))
+    return PadFile(config.home, namespace, store, stamp, EntryRules.of(config))
 
 
 # --- reading
@@ -152,11 +152,11 @@ def refuse_lost(home: Path, url: str, is_missing: Callable[[], bool]) -> None:
     """
     mirrors: list[str] = []
     store = without_password(absolute_url(url))
-    for place in places_in(home, lambda name: Place(home, name, store)):
+    for pad_file in pad_files_in(home, lambda name: PadFile(home, name, store)):
         with contextlib.suppress(InvalidInput):
-            pad = load(home, place.namespace)
+            pad = load(home, pad_file.namespace)
             if pad is not None and pad.entries and pad.store == store:
-                mirrors.append(str(place.file))
+                mirrors.append(str(pad_file.path))
     # Another process may have created the store and its scratchpad in the meantime.
     if mirrors and is_missing():
         files, path = ", ".join(sorted(mirrors)), local_path(url)
@@ -172,36 +172,36 @@ def refuse_lost(home: Path, url: str, is_missing: Callable[[], bool]) -> None:
 # --- writing
 
 
-def exists(place: Place) -> bool:
+def exists(pad_file: PadFile) -> bool:
     """Return whether the scratchpad's file exists."""
-    return os.path.lexists(place.file)
+    return os.path.lexists(pad_file.path)
 
 
 @contextlib.contextmanager
-def exclusive(place: Place) -> Iterator[None]:
+def exclusive(pad_file: PadFile) -> Iterator[None]:
     """Keep other threads and processes from changing the scratchpad.
 
     Raises:
         StoreBusy: Another process has held the lock for too long.
     """
-    with try_lock(place.lock, _WAIT_SECONDS) as is_locked:
+    with try_lock(pad_file.lock, _WAIT_SECONDS) as is_locked:
         if not is_locked:
             raise StoreBusy(
-                f"another process has held {place.lock} for {_WAIT_SECONDS:g} seconds; try again"
+                f"another process has held {pad_file.lock} for {_WAIT_SECONDS:g} seconds; try again"
             )
         yield
 
 
-def fingerprint(place: Place) -> Fingerprint:
+def fingerprint(pad_file: PadFile) -> Fingerprint:
     """Return values that distinguish the file from later versions; None if there is no file."""
     try:
-        status = os.lstat(place.file)
+        status = os.lstat(pad_file.path)
     except OSError:
         return None
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-def retry_overtaken(replace_file: Callable[[], Result], place: Place) -> Result:
+def retry_overtaken(replace_file: Callable[[], Result], pad_file: PadFile) -> Result:
     """Call a function that reads and replaces the file; retry if the user saves it in between.
 
     Raises:
@@ -210,28 +210,28 @@ def retry_overtaken(replace_file: Callable[[], Result], place: Place) -> Result:
     for _ in range(_ATTEMPTS):
         with contextlib.suppress(Overtaken):
             return replace_file()
-    raise StoreBusy(f"another program keeps saving {place.file}; try again")
+    raise StoreBusy(f"another program keeps saving {pad_file.path}; try again")
 
 
-def write(place: Place, pad: Pad, before: Fingerprint) -> Pad:
+def write(pad_file: PadFile, pad: Pad, before: Fingerprint) -> Pad:
     """Replace the file, and return its new content. If the text would be too long, the coldest
     entries are left out.
 
     Args:
-        place: The scratchpad.
+        pad_file: The scratchpad.
         pad: The content, with all entries that may be written.
         before: See `replace`.
 
     Raises:
         Overtaken: See `replace`.
     """
-    entries = choose(pad.entries, place.rules, datetime.now(UTC), pad.left_out)
+    entries = choose(pad.entries, pad_file.rules, datetime.now(UTC), pad.left_out)
     while True:
         pad = pad._replace(
-            namespace=place.namespace,
-            store=place.store,
-            stamp=place.stamp,
-            size=place.rules.size,
+            namespace=pad_file.namespace,
+            store=pad_file.store,
+            stamp=pad_file.stamp,
+            size=pad_file.rules.size,
             entries=tuple(entries),
             held=tuple(entry.id for entry in entries),
             edited=False,
@@ -240,27 +240,25 @@ def write(place: Place, pad: Pad, before: Fingerprint) -> Pad:
         if len(text) <= _MAX_WRITTEN or not entries:
             break
         entries = _without_an_eighth(entries)
-    replace(place, text, before)
-    _remember(place.file, text, pad)
+    replace(pad_file, text, before)
+    _remember(pad_file.path, text, pad)
     return pad
 
 
 def _without_an_eighth(entries: Sequence[Entry]) -> list[Entry]:
     """Drop an eighth of the entries, from the end. Pinned entries and session summaries stay."""
-    places = range(len(entries))
-    dispensable = [
-        place for place in places if not (entries[place].pinned or entries[place].is_session)
-    ]
-    candidates = dispensable or list(places)
+    indexes = range(len(entries))
+    dispensable = [at for at in indexes if not (entries[at].pinned or entries[at].is_session)]
+    candidates = dispensable or list(indexes)
     dropped = set(candidates[-max(1, len(candidates) // 8) :])
-    return [entries[place] for place in places if place not in dropped]
+    return [entries[at] for at in indexes if at not in dropped]
 
 
-def replace(place: Place, text: str, before: Fingerprint) -> None:
+def replace(pad_file: PadFile, text: str, before: Fingerprint) -> None:
     """Replace the file with a text that only this user may read.
 
     Args:
-        place: The scratchpad.
+        pad_file: The scratchpad.
         text: The new text.
         before: The `fingerprint` of the file, taken before it was read to make the text.
 
@@ -269,11 +267,11 @@ def replace(place: Place, text: str, before: Fingerprint) -> None:
     """
 
     def check() -> None:
-        if fingerprint(place) != before:
+        if fingerprint(pad_file) != before:
             raise Overtaken
 
-    make_folder(place.folder)
-    with replacing(place.file, agreed=check) as stream:
+    make_folder(pad_file.folder)
+    with replacing(pad_file.path, agreed=check) as stream:
         stream.write(text.encode())
 
 
@@ -288,60 +286,60 @@ def replace_by_person(file: Path, text: str) -> None:
         stream.write(f"{text.rstrip()}\n".encode())
 
 
-def copies_of(place: Place) -> list[Path]:
+def copies_of(pad_file: PadFile) -> list[Path]:
     """Return the files that contain edits that could not be applied."""
-    return sorted(place.folder.glob(_COPIES))
+    return sorted(pad_file.folder.glob(_COPIES))
 
 
-def keep_copy(place: Place, text: str) -> Path:
+def keep_copy(pad_file: PadFile, text: str) -> Path:
     """Keep a text whose edits can't be applied, in a file next to the scratchpad; return its path.
 
     A text that is already kept isn't saved again.
     """
-    for copy in copies_of(place):
+    for copy in copies_of(pad_file):
         if _read_copy(copy) == text:
             return copy
-    copy = place.folder / "scratchpad.edited.yaml"
+    copy = pad_file.folder / "scratchpad.edited.yaml"
     number = 1
     while os.path.lexists(copy):
         number += 1
-        copy = place.folder / f"scratchpad.edited-{number}.yaml"
-    make_folder(place.folder)
+        copy = pad_file.folder / f"scratchpad.edited-{number}.yaml"
+    make_folder(pad_file.folder)
     with replacing(copy) as stream:
         stream.write(text.encode())
     return copy
 
 
-def mark_stale(place: Place) -> None:
+def mark_stale(pad_file: PadFile) -> None:
     """Mark the file as stale: it doesn't show the latest changes in the store."""
     flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
     with contextlib.suppress(FileNotFoundError):
-        os.close(os.open(place.folder / _STALE, flags, 0o600))
+        os.close(os.open(pad_file.folder / _STALE, flags, 0o600))
 
 
 def mark_all_stale(home: Path) -> None:
     """Mark every scratchpad in a home as stale, for example after an import."""
-    for place in places_in(home, lambda name: Place(home, name, "")):
-        mark_stale(place)
+    for pad_file in pad_files_in(home, lambda name: PadFile(home, name, "")):
+        mark_stale(pad_file)
 
 
-def is_stale(place: Place) -> bool:
+def is_stale(pad_file: PadFile) -> bool:
     """Return whether the file is marked as stale, or a refresh of it was interrupted."""
-    return os.path.lexists(place.folder / _STALE) or os.path.lexists(place.folder / _REFRESHING)
+    return any(os.path.lexists(pad_file.folder / name) for name in (_STALE, _REFRESHING))
 
 
 @contextlib.contextmanager
-def clearing_stale(place: Place) -> Iterator[None]:
+def clearing_stale(pad_file: PadFile) -> Iterator[None]:
     """Remove the stale mark if the block succeeds; a mark set in the meantime stays."""
-    refreshing = place.folder / _REFRESHING
+    refreshing = pad_file.folder / _REFRESHING
     with contextlib.suppress(FileNotFoundError):
-        (place.folder / _STALE).rename(refreshing)
+        (pad_file.folder / _STALE).rename(refreshing)
     yield
     refreshing.unlink(missing_ok=True)
 
 
 def change(
-    place: Place,
+    pad_file: PadFile,
     added: Sequence[Entry],
     dropped: Collection[tuple[str, int]],
     reinforced: Mapping[str, str] = _NO_TIMES,
@@ -354,7 +352,7 @@ def change(
     are left to the next refresh if the user has edited the file or it mirrors a different store.
 
     Args:
-        place: The scratchpad.
+        pad_file: The scratchpad.
         added: New and changed memories, in their current state.
         dropped: The id of each memory that may no longer be shown, with its last version.
         reinforced: The id of each reinforced memory, with the time of the reinforcement.
@@ -365,42 +363,42 @@ def change(
         StoreBusy: Another process has held the lock for too long.
     """
     versions = dict(dropped)
-    copies = copies_of(place) if versions else []
+    copies = copies_of(pad_file) if versions else []
     make = make and bool(added)
-    if not (make or copies or exists(place)):
+    if not (make or copies or exists(pad_file)):
         return
-    with exclusive(place):
+    with exclusive(pad_file):
         for copy in copies:
             _drop_from_copy(copy, versions)
-        retry_overtaken(lambda: _change(place, added, versions, reinforced, make=make), place)
+        retry_overtaken(lambda: _change(pad_file, added, versions, reinforced, make=make), pad_file)
 
 
 def _change(
-    place: Place,
+    pad_file: PadFile,
     added: Sequence[Entry],
     dropped: dict[str, int],
     reinforced: Mapping[str, str],
     *,
     make: bool,
 ) -> None:
-    before = fingerprint(place)
+    before = fingerprint(pad_file)
     if before is None:
         if make:
-            write(place, Pad(place.namespace, place.store, entries=tuple(added)), before)
+            write(pad_file, Pad(pad_file.namespace, pad_file.store, entries=tuple(added)), before)
         return
     try:
-        pad = load(place.home, place.namespace)
+        pad = load(pad_file.home, pad_file.namespace)
     except InvalidInput:
         pad = None
-    if pad is None or pad.edited or pad.store != place.store:
-        _drop_from_text(place, dropped, before)
-        mark_stale(place)
+    if pad is None or pad.edited or pad.store != pad_file.store:
+        _drop_from_text(pad_file, dropped, before)
+        mark_stale(pad_file)
         return
     updated = _update(pad, added, dropped, reinforced)
-    write(place, updated, before)
+    write(pad_file, updated, before)
     waited_for_review = not {entry.id for entry in pad.entries}.issuperset(dropped)
-    if waited_for_review or pad.stamp != place.stamp:
-        mark_stale(place)
+    if waited_for_review or pad.stamp != pad_file.stamp:
+        mark_stale(pad_file)
 
 
 def _update(
@@ -431,15 +429,15 @@ def _update(
     )
 
 
-def _drop_from_text(place: Place, ids: Collection[str], before: Fingerprint) -> None:
+def _drop_from_text(pad_file: PadFile, ids: Collection[str], before: Fingerprint) -> None:
     """Remove entries from a file without parsing it; an unreadable file stays unchanged."""
     try:
-        text = read_text(place.file) or ""
+        text = read_text(pad_file.path) or ""
     except InvalidInput:
         return
     shortened = without_entries(text, ids)
     if shortened != text:
-        replace(place, shortened, before)
+        replace(pad_file, shortened, before)
 
 
 def _read_copy(copy: Path) -> str:
@@ -457,14 +455,14 @@ def _drop_from_copy(copy: Path, ids: Collection[str]) -> None:
             stream.write(shortened.encode())
 
 
-def places_in(home: Path, place_of: Callable[[str], Place]) -> Iterator[Place]:
-    """Yield the places of all scratchpads in a home; none if the home can't be read."""
+def pad_files_in(home: Path, pad_file_of: Callable[[str], PadFile]) -> Iterator[PadFile]:
+    """Yield the files of all scratchpads in a home; none if the home can't be read."""
     with contextlib.suppress(OSError), os.scandir(home) as folders:
         for folder in folders:
             if folder.is_dir(follow_symlinks=False):
-                place = place_of(folder.name)
-                if exists(place):
-                    yield place
+                pad_file = pad_file_of(folder.name)
+                if exists(pad_file):
+                    yield pad_file
 
 
 # --- metadata

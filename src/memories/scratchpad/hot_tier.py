@@ -18,7 +18,7 @@ from memories.scratchpad.entries import (
     select_confident,
     with_verdicts,
 )
-from memories.scratchpad.file import Place, place_of
+from memories.scratchpad.file import PadFile, pad_file_of
 from memories.scratchpad.layout import Pad
 
 if TYPE_CHECKING:
@@ -76,24 +76,24 @@ class Scratchpad(NamedTuple):
         )
 
 
-def needs_refresh(place: Place, pad: Pad | None, now: datetime) -> bool:
+def needs_refresh(pad_file: PadFile, pad: Pad | None, now: datetime) -> bool:
     """Return whether a scratchpad must be refreshed from its store before it is shown."""
     if pad is None or pad.edited:
         return True
-    if (pad.store, pad.stamp, pad.size) != (place.store, place.stamp, place.rules.size):
+    if (pad.store, pad.stamp, pad.size) != (pad_file.store, pad_file.stamp, pad_file.rules.size):
         return True
     if not all(has_age(entry) for entry in pad.entries):
         return True
     if pad.until and now > parse_time(pad.until, now):
         return True
     age = now - parse_time(pad.written, now - 2 * _UP_TO_DATE_FOR)
-    return not timedelta() <= age <= _UP_TO_DATE_FOR or file.is_stale(place)
+    return not timedelta() <= age <= _UP_TO_DATE_FOR or file.is_stale(pad_file)
 
 
-def from_pad(place: Place, pad: Pad) -> Scratchpad:
+def from_pad(pad_file: PadFile, pad: Pad) -> Scratchpad:
     """Return the scratchpad that a file contains."""
-    entries = tuple(file.memories_of(pad, place.namespace))
-    return Scratchpad(entries, pad.waiting, str(place.file))
+    entries = tuple(file.memories_of(pad, pad_file.namespace))
+    return Scratchpad(entries, pad.waiting, str(pad_file.path))
 
 
 def read_up_to_date(
@@ -102,13 +102,13 @@ def read_up_to_date(
     """Return the scratchpads of these namespaces; None if one of them must be refreshed first."""
     scratchpad: Scratchpad | None = None
     for namespace in namespaces:
-        place = place_of(config, namespace)
+        pad_file = pad_file_of(config, namespace)
         try:
-            pad = file.load(place.home, namespace)
+            pad = file.load(pad_file.home, namespace)
         except InvalidInput:
             return None
-        if pad is None or needs_refresh(place, pad, now):
+        if pad is None or needs_refresh(pad_file, pad, now):
             return None
-        own = from_pad(place, pad)
+        own = from_pad(pad_file, pad)
         scratchpad = own if scratchpad is None else scratchpad.merged_with(own)
     return None if scratchpad is None else scratchpad.select_confident(EntryRules.of(config), now)

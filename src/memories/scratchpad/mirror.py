@@ -14,7 +14,7 @@ from memories.models import PENDING, SESSION, DecayPolicy
 from memories.read import versions
 from memories.scratchpad import file
 from memories.scratchpad.entries import MAX_SHOWN, OF_PROJECT, Entry, choose
-from memories.scratchpad.file import Place
+from memories.scratchpad.file import PadFile
 from memories.stores.logged import Change, ref_of
 from memories.stores.records import SEARCHED, Collection, Record, Ref
 
@@ -33,21 +33,21 @@ class Mirror:
 
     def __init__(
         self,
-        place_of: Callable[[str], Place],
+        pad_file_of: Callable[[str], PadFile],
         clock: Callable[[], datetime],
         *,
         makes_file: Callable[[str], bool],
-        write_metadata: Callable[[Place], None] = lambda _: None,
+        write_metadata: Callable[[PadFile], None] = lambda _: None,
     ) -> None:
         """Create a mirror; no file is opened.
 
         Args:
-            place_of: Returns the location of a namespace's scratchpad.
+            pad_file_of: Returns the file of a namespace's scratchpad.
             clock: Returns the current time, with its time zone.
             makes_file: Returns whether to create a namespace's file if it is missing.
             write_metadata: Writes a namespace's `metadata.json`.
         """
-        self._place_of, self._clock, self._makes_file = place_of, clock, makes_file
+        self._pad_file_of, self._clock, self._makes_file = pad_file_of, clock, makes_file
         self._write_metadata = write_metadata
         self._undescribed: set[str] = set()
         self._described_at: dict[str, float] = {}
@@ -69,7 +69,7 @@ class Mirror:
                 batch = batches.setdefault(ref.namespace, _Batch())
                 batch.add(change, now)
         for namespace, batch in batches.items():
-            self._apply(self._place_of(namespace), batch)
+            self._apply(self._pad_file_of(namespace), batch)
         self._describe_changed(changes)
 
     def _describe_changed(self, changes: Sequence[Change]) -> None:
@@ -93,14 +93,14 @@ class Mirror:
             self._undescribed = (self._undescribed | changed) - due
             self._described_at |= dict.fromkeys(due, now)
         for namespace in sorted(due):
-            self._write_metadata(self._place_of(namespace))
+            self._write_metadata(self._pad_file_of(namespace))
 
     def promote(self, records: Sequence[Record]) -> None:
         """Give frequently found memories a slot, unless other memories rank higher."""
         for namespace in {record.ref.namespace for record in records}:
-            place, now = self._place_of(namespace), self._clock()
+            pad_file, now = self._pad_file_of(namespace), self._clock()
             try:
-                pad = file.load(place.home, place.namespace)
+                pad = file.load(pad_file.home, pad_file.namespace)
             except InvalidInput:
                 continue  # `memory scratchpad` reports the problem
             if pad is None or not pad.entries:
@@ -115,12 +115,12 @@ class Mirror:
             new = [entry for entry in entries if entry is not None]
             if not new:
                 continue
-            chosen = choose([*pad.entries, *new], place.rules, now, pad.left_out)
+            chosen = choose([*pad.entries, *new], pad_file.rules, now, pad.left_out)
             placed = {entry.id: candidates[entry.id] for entry in chosen if entry.id in candidates}
             if placed:
                 batch = _Batch()
                 batch.added = placed
-                self._apply(place, batch)
+                self._apply(pad_file, batch)
 
     def flush(self) -> None:
         """Write new memories that have not been written yet."""
@@ -128,19 +128,19 @@ class Mirror:
             waiting_by_namespace, self._waiting = self._waiting, {}
         for namespace, waiting in waiting_by_namespace.items():
             if any(waiting):
-                self._write(self._place_of(namespace), waiting, {})
+                self._write(self._pad_file_of(namespace), waiting, {})
         with self._lock:
             undescribed, self._undescribed = self._undescribed, set()
         for namespace in sorted(undescribed):
-            self._write_metadata(self._place_of(namespace))
+            self._write_metadata(self._pad_file_of(namespace))
 
-    def _apply(self, place: Place, batch: "_Batch") -> None:
-        namespace = place.namespace
+    def _apply(self, pad_file: PadFile, batch: "_Batch") -> None:
+        namespace = pad_file.namespace
         with self._lock:
             waiting = self._waiting.setdefault(namespace, _Waiting({}, {}))
             waiting.add(batch)
             if len(waiting.added) > _MAX_WAITING:
-                newest = limit_new(waiting.added.values(), place.rules.size)
+                newest = limit_new(waiting.added.values(), pad_file.rules.size)
                 waiting = waiting._replace(added={record.ref.group: record for record in newest})
                 self._waiting[namespace] = waiting
             pause = time.monotonic() - self._written_at.get(namespace, -_PAUSE_SECONDS)
@@ -149,25 +149,25 @@ class Mirror:
                 del self._waiting[namespace]
                 self._written_at[namespace] = time.monotonic()
         if is_due:
-            self._write(place, waiting, batch.dropped)
-        if (batch.is_unclear or not is_due) and file.exists(place):
+            self._write(pad_file, waiting, batch.dropped)
+        if (batch.is_unclear or not is_due) and file.exists(pad_file):
             # If the mark can't be written into the folder, the file can't be written either.
             with contextlib.suppress(OSError):
-                file.mark_stale(place)
+                file.mark_stale(pad_file)
 
-    def _write(self, place: Place, waiting: "_Waiting", dropped: dict[str, int]) -> None:
-        records = limit_new(waiting.added.values(), place.rules.size)
+    def _write(self, pad_file: PadFile, waiting: "_Waiting", dropped: dict[str, int]) -> None:
+        records = limit_new(waiting.added.values(), pad_file.rules.size)
         entries = [entry_of(record, self._clock()) for record in records]
         added = [entry for entry in entries if entry is not None]
-        make = self._makes_file(place.namespace)
+        make = self._makes_file(pad_file.namespace)
         try:
-            file.change(place, added, list(dropped.items()), waiting.reinforced, make=make)
+            file.change(pad_file, added, list(dropped.items()), waiting.reinforced, make=make)
         except (OSError, StoreBusy) as exc:
             if not dropped:  # the file only lacks new memories; the next refresh reports the error
                 return
             reason = getattr(exc, "strerror", None) or exc
             raise StoreError(
-                f"{place.file} still shows a memory that was deleted or changed, or is to be "
+                f"{pad_file.path} still shows a memory that was deleted or changed, or is to be "
                 f"forgotten, but can't be written ({reason}); remove that file"
             ) from exc
 

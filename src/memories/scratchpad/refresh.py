@@ -24,7 +24,7 @@ from memories.scratchpad.entries import (
     EntryRules,
     choose,
 )
-from memories.scratchpad.file import Place
+from memories.scratchpad.file import PadFile
 from memories.scratchpad.hot_tier import Scratchpad
 from memories.scratchpad.layout import Pad, render
 from memories.scratchpad.mirror import entry_of
@@ -40,12 +40,12 @@ _MARGIN = 4  # read four times as many records as needed, since some memories ar
 
 
 def refresh(
-    place: Place, writer: "Writer", rules: EntryRules, *, rebuild: bool = False
+    pad_file: PadFile, writer: "Writer", rules: EntryRules, *, rebuild: bool = False
 ) -> Scratchpad:
     """Apply the user's edits to a scratchpad, and bring it up to date with the store.
 
     Args:
-        place: The scratchpad.
+        pad_file: The scratchpad.
         writer: Stores the edits without changing a scratchpad.
         rules: The settings of the scratchpad.
         rebuild: Choose again from all memories, including those that the user has removed.
@@ -53,26 +53,30 @@ def refresh(
     Raises:
         InvalidInput: With `rebuild`, the file isn't this user's own, or is not safe to read.
     """
-    with file.exclusive(place):
-        return file.retry_overtaken(lambda: _refresh(place, writer, rules, rebuild=rebuild), place)
+    with file.exclusive(pad_file):
+        return file.retry_overtaken(
+            lambda: _refresh(pad_file, writer, rules, rebuild=rebuild), pad_file
+        )
 
 
-def _refresh(place: Place, writer: "Writer", rules: EntryRules, *, rebuild: bool) -> Scratchpad:
-    before = file.fingerprint(place)
+def _refresh(
+    pad_file: PadFile, writer: "Writer", rules: EntryRules, *, rebuild: bool
+) -> Scratchpad:
+    before = file.fingerprint(pad_file)
     try:
-        text = read_text(place.file)
+        text = read_text(pad_file.path)
     except InvalidInput as exc:  # the file is left unchanged
         if rebuild:
             raise
         scratchpad = read_store(writer, rules)
-        return scratchpad._replace(file=str(place.file), notes=(str(exc),))
-    edits = take_over(text, place, writer)
-    old = Pad(place.namespace, place.store) if edits.pad is None or rebuild else edits.pad
-    with file.clearing_stale(place):
+        return scratchpad._replace(file=str(pad_file.path), notes=(str(exc),))
+    edits = take_over(text, pad_file, writer)
+    old = Pad(pad_file.namespace, pad_file.store) if edits.pad is None or rebuild else edits.pad
+    with file.clearing_stale(pad_file):
         selection = _select(writer, rules, old.entries, rebuild=rebuild)
         fresh = Pad(
-            place.namespace,
-            place.store,
+            pad_file.namespace,
+            pad_file.store,
             waiting=selection.waiting,
             written=to_iso(writer.now),
             until=selection.until,
@@ -80,10 +84,10 @@ def _refresh(place: Place, writer: "Writer", rules: EntryRules, *, rebuild: bool
             left_out=() if rebuild else tuple(dict.fromkeys([*old.left_out, *edits.left_out])),
             gone=old.gone,
         )
-        fresh = file.write(place, fresh, before)
+        fresh = file.write(pad_file, fresh, before)
     entries = choose(fresh.entries, rules, writer.now, fresh.left_out)
     return Scratchpad(
-        tuple(entries), fresh.waiting, str(place.file), edits.notes, tuple(edits.taken)
+        tuple(entries), fresh.waiting, str(pad_file.path), edits.notes, tuple(edits.taken)
     )
 
 
@@ -113,19 +117,19 @@ class Edits(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def take_over(text: str | None, place: Place, writer: "Writer") -> Edits:
+def take_over(text: str | None, pad_file: PadFile, writer: "Writer") -> Edits:
     """Store the edits, if any, that the user has made in the text of a scratchpad."""
     if text is None:
         return Edits(None)
     try:
-        pad = file.parse_file(text, place.file, place.namespace)
+        pad = file.parse_file(text, pad_file.path, pad_file.namespace)
     except InvalidInput as exc:
-        return Edits(None, notes=_keep(place, text, str(exc)))
+        return Edits(None, notes=_keep(pad_file, text, str(exc)))
     if not pad.edited:
         return Edits(pad)
-    if pad.store != place.store:
-        reason = f"{place.file} was edited, but belongs to the store {pad.store}"
-        return Edits(pad, notes=_keep(place, text, reason))
+    if pad.store != pad_file.store:
+        reason = f"{pad_file.path} was edited, but belongs to the store {pad.store}"
+        return Edits(pad, notes=_keep(pad_file, text, reason))
 
     taken: list[str] = []
     refused: list[Entry] = []
@@ -135,13 +139,13 @@ def take_over(text: str | None, place: Place, writer: "Writer") -> Edits:
             taken += _take_over_entry(entry, writer)
         except NotFound:
             refused.append(entry)
-            reasons.append(f"there is no memory {entry.id[:64]} in namespace {place.namespace}")
+            reasons.append(f"there is no memory {entry.id[:64]} in namespace {pad_file.namespace}")
         except RequestError as exc:
             refused.append(entry)
             reasons.append(f"{entry.id[:64] or 'a new entry'} was not saved: {exc}")
     left_out = _unpin_removed(pad, writer, taken, reasons)
     taken = [f"scratchpad: {outcome}" for outcome in taken]  # shown by commands for other things
-    return Edits(pad, taken, left_out, _describe_refused(place, refused, reasons))
+    return Edits(pad, taken, left_out, _describe_refused(pad_file, refused, reasons))
 
 
 def _unpin_removed(pad: Pad, writer: "Writer", taken: list[str], reasons: list[str]) -> list[str]:
@@ -163,18 +167,19 @@ def _unpin_removed(pad: Pad, writer: "Writer", taken: list[str], reasons: list[s
 
 
 def _describe_refused(
-    place: Place, refused: Sequence[Entry], reasons: list[str]
+    pad_file: PadFile, refused: Sequence[Entry], reasons: list[str]
 ) -> tuple[str, ...]:
     if not reasons:
         return ()
-    summary = f"{place.file} was edited: {'; '.join(reasons)}"
+    summary = f"{pad_file.path} was edited: {'; '.join(reasons)}"
     if not refused:
         return (summary,)
-    return _keep(place, render(Pad(place.namespace, place.store, entries=tuple(refused))), summary)
+    pad = Pad(pad_file.namespace, pad_file.store, entries=tuple(refused))
+    return _keep(pad_file, render(pad), summary)
 
 
-def _keep(place: Place, text: str, reason: str) -> tuple[str, ...]:
-    copy = file.keep_copy(place, text)
+def _keep(pad_file: PadFile, text: str, reason: str) -> tuple[str, ...]:
+    copy = file.keep_copy(pad_file, text)
     return (f"{reason}; the edits that could not be applied are kept in {copy}",)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from memories.guard.origin import Origin
     from memories.read.selector import Selector
     from memories.scratchpad.entries import Entry, EntryRules
-    from memories.scratchpad.file import Place
+    from memories.scratchpad.file import PadFile
     from memories.scratchpad.hot_tier import Scratchpad
     from memories.scratchpad.matching import ScratchpadMatches
     from memories.scratchpad.mirror import Mirror
@@ -84,7 +84,7 @@ class Scratchpads:
 
         scratchpad = self._load(refresh=refresh, rebuild=rebuild)
         if self.owns_home and not scratchpad.notes:
-            copies = copies_of(self.place(self.lookup.namespace))
+            copies = copies_of(self.pad_file(self.lookup.namespace))
             notes = tuple(f"{copy} contains edits that could not be applied" for copy in copies)
             scratchpad = scratchpad._replace(notes=notes)
         return self._judged(scratchpad.select_confident(self._rules(), self._clock()))
@@ -200,18 +200,18 @@ class Scratchpads:
         from memories.scratchpad.mirror import Mirror
 
         return Mirror(
-            self.place,
+            self.pad_file,
             self._clock,
             makes_file=self._may_have_file,
             write_metadata=self._write_metadata,
         )
 
-    def place(self, namespace: str) -> "Place":
-        """Return the location of a namespace's scratchpad."""
-        from memories.scratchpad.file import place_of
+    def pad_file(self, namespace: str) -> "PadFile":
+        """Return the file of a namespace's scratchpad."""
+        from memories.scratchpad.file import pad_file_of
 
-        place = place_of(self.config, namespace)
-        return place if self.owns_store else place._replace(stamp="")
+        pad_file = pad_file_of(self.config, namespace)
+        return pad_file if self.owns_store else pad_file._replace(stamp="")
 
     # --- inside
 
@@ -257,33 +257,33 @@ class Scratchpads:
         from memories.scratchpad.refresh import read_store
         from memories.scratchpad.refresh import refresh as bring_up_to_date
 
-        rules, place = self._rules(), self.place(namespace)
+        rules, pad_file = self._rules(), self.pad_file(namespace)
         must_refresh = refresh or rebuild
         try:
-            pad = file.load(place.home, place.namespace)
+            pad = file.load(pad_file.home, pad_file.namespace)
         except InvalidInput:
             pad, must_refresh = None, True  # the refresh reports the problem
-        has_file = must_refresh or self._keeps_file(place)
-        mirrors_store = self._is_configured or pad is None or pad.store == place.store
+        has_file = must_refresh or self._keeps_file(pad_file)
+        mirrors_store = self._is_configured or pad is None or pad.store == pad_file.store
         if not (self.owns_home and mirrors_store and has_file):
             self.flush_accesses()
             return read_store(self._editor(namespace), rules, rebuild=rebuild)
         if pad is not None and not must_refresh:
-            must_refresh = hot_tier.needs_refresh(place, pad, self._clock())
+            must_refresh = hot_tier.needs_refresh(pad_file, pad, self._clock())
             if not must_refresh:
-                return hot_tier.from_pad(place, pad)
+                return hot_tier.from_pad(pad_file, pad)
         # Frequently read memories get a slot, so save the pending counts before choosing entries.
         self.flush_accesses()
         try:
-            scratchpad = bring_up_to_date(place, self._editor(namespace), rules, rebuild=rebuild)
+            scratchpad = bring_up_to_date(pad_file, self._editor(namespace), rules, rebuild=rebuild)
         except StoreError:
             raise
         except OSError as exc:  # show the memories even if the file can't be written
             scratchpad = read_store(self._editor(namespace), rules, rebuild=rebuild)
-            note = f"{place.file} can't be written: {exc.strerror or exc}"
+            note = f"{pad_file.path} can't be written: {exc.strerror or exc}"
             return scratchpad._replace(notes=(note,))
         if self._may_have_file(namespace):
-            self._write_metadata(place)
+            self._write_metadata(pad_file)
         return scratchpad
 
     @property
@@ -295,18 +295,18 @@ class Scratchpads:
         """Return whether a missing scratchpad of this namespace may be created."""
         return self._is_configured and not is_own_name(namespace, self.config)
 
-    def _keeps_file(self, place: "Place") -> bool:
+    def _keeps_file(self, pad_file: "PadFile") -> bool:
         """Return whether the file exists, or may be created because there are memories for it.
 
         A command that only reads an empty namespace creates no file.
         """
         from memories.scratchpad import file
 
-        if file.exists(place):
+        if file.exists(pad_file):
             return True
-        if is_own_name(place.namespace, self.config):
+        if is_own_name(pad_file.namespace, self.config):
             return False
-        memories = Filter(Collection.MEMORY, (place.namespace,), state="any")
+        memories = Filter(Collection.MEMORY, (pad_file.namespace,), state="any")
         return bool(self._store.count(memories, at_most=1))
 
     def _predicate(
@@ -371,28 +371,28 @@ class Scratchpads:
         store = LoggedStore(self._store, "cli", self._clock, origin_of_edit)
         return self.writer()._replace(lookup=Lookup(store, namespace, (namespace,)))
 
-    def _write_metadata(self, place: "Place") -> None:
+    def _write_metadata(self, pad_file: "PadFile") -> None:
         """Write a namespace's `metadata.json`. If that fails, the next write tries again."""
         from memories.scratchpad import file
 
         # The memories are already stored, so a failure here must not fail the command.
         with contextlib.suppress(OSError, StoreError):
-            has_metadata = (place.folder / file.METADATA).exists()
-            if not has_metadata and not self._has_records(place):
+            has_metadata = (pad_file.folder / file.METADATA).exists()
+            if not has_metadata and not self._has_records(pad_file):
                 return  # the namespace was erased in the meantime
-            with file.exclusive(place):
+            with file.exclusive(pad_file):
                 first: Sequence[Record] = ()
-                if file.read_created(place.folder) is None:
-                    memories = Filter(Collection.MEMORY, (place.namespace,), state="any")
+                if file.read_created(pad_file.folder) is None:
+                    memories = Filter(Collection.MEMORY, (pad_file.namespace,), state="any")
                     first = self._store.scan(memories, limit=1)
                 created_at = first[0].created_at if first else None
                 file.write_metadata(
-                    place.folder, place.namespace, self._store, self._clock(), created_at
+                    pad_file.folder, pad_file.namespace, self._store, self._clock(), created_at
                 )
 
-    def _has_records(self, place: "Place") -> bool:
+    def _has_records(self, pad_file: "PadFile") -> bool:
         for collection in SEARCHED:
-            records = Filter(collection, (place.namespace,), state="any")
+            records = Filter(collection, (pad_file.namespace,), state="any")
             if self._store.count(records, at_most=1):
                 return True
         return False

@@ -201,7 +201,7 @@ class Records:
     def __init__(self, server: Server) -> None:
         self._server, config = server, server.config
         self._mirror = Mirror(
-            lambda name: file.place_of(config, name),
+            lambda name: file.pad_file_of(config, name),
             lambda: datetime.now(UTC),
             makes_file=lambda _: False,
         )
@@ -224,12 +224,12 @@ class Records:
         self._mirror([change for change in changes if not isinstance(change, Record)])
         refs = map(ref_of, changes)
         for namespace in {ref.namespace for ref in refs if ref.collection is Collection.MEMORY}:
-            place = file.place_of(self._server.config, namespace)
-            if file.exists(place):
+            pad_file = file.pad_file_of(self._server.config, namespace)
+            if file.exists(pad_file):
                 with contextlib.suppress(
                     OSError
                 ):  # if the folder is not writable, neither is the file
-                    file.mark_stale(place)
+                    file.mark_stale(pad_file)
 
     @contextlib.contextmanager
     def _lend(self, space: Space | None) -> Iterator[Store]:
