@@ -424,6 +424,7 @@ CHOICES = [
     ("memory status --format ", ["json", "text", "compact"]),
     ("memory turns add c t --role a", ["assistant"]),
     ("memory log --action r", ["restore", "reinforce", "rollback"]),
+    ("memory connect claude-code c", ["claude-code", "codex", "cursor", "claude-desktop"]),
 ]
 KNOWN = [
     ("memory get --key us", ["user/editor"]),
@@ -437,6 +438,12 @@ KNOWN = [
     ("memory list -n ", ["bob", "shared"]),
     ("memory list --no-shared -n bob --tag ", []),
     ("memory get --no-shared -n bob ffff", []),
+    ("memory turns show co", ["codex:s1"]),
+    ("memory turns show codex :", ["s1"]),
+    ("memory search x --conversation codex : s", ["s1"]),
+    ("memory search x --conversation = codex : s", ["s1"]),
+    ("memory list --tag = mood = gr", ["great"]),
+    ("memory list --project = w", ["web"]),
 ]
 
 
@@ -460,6 +467,7 @@ def test_names_in_the_store_are_completed(memory: Command, completed: Completed)
         "create", "The port is 5433", "-t", "mood=great", "--project", "web", "--agent", "claude"
     )
     memory("create", "The queue is Redis", "-n", "bob")
+    memory("turns", "add", "codex:s1", "hello")
     found = [(line, sorted(completed(line))) for line, _ in KNOWN]
     assert found == KNOWN
 

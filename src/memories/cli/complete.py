@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _MAX_MEMORIES = 1_000  # maximum number of memories searched, newest first
 _MAX_EXCERPT = 60  # maximum number of characters shown next to an id
+_SEPARATORS = ("=", ":")  # characters at which Bash splits a word
 
 
 def complete(kind: str, context: click.Context, beginning: str) -> list[CompletionItem]:
@@ -90,7 +91,7 @@ def _find_names(memories: "Memories", kind: str, beginning: str) -> Iterable[str
 class Bash(BashComplete):
     """Joins words that Bash splits.
 
-    Bash treats `project=shop` as three words, and replaces only the last of them.
+    Bash treats `project=shop` and `codex:s1` as three words, and replaces only the last of them.
     """
 
     name = "bash"
@@ -100,12 +101,13 @@ class Bash(BashComplete):
         """Return the complete words and the incomplete one; see
         `BashComplete.get_completion_args`."""
         words, beginning = super().get_completion_args()
-        if beginning == "=":
-            words, beginning = [*words, "="], ""
-        if len(words) > 1 and words[-1] == "=":
-            *words, key, _ = words
-            self._prefix = f"{key}="
-            beginning = f"{key}={beginning}"
+        if beginning in _SEPARATORS:
+            words, beginning = [*words, beginning], ""
+        while len(words) > 1 and words[-1] in _SEPARATORS:
+            *words, start, separator = words
+            beginning = f"{start}{separator}{beginning}"
+            if not start.startswith("-"):  # click removes an option's name
+                self._prefix = f"{start}{separator}{self._prefix}"
         return words, beginning
 
     def format_completion(self, item: CompletionItem) -> str:

@@ -45,7 +45,12 @@ if TYPE_CHECKING:
 
 _CHANGES = {"made": "Created", "changed": "Changed", "removed": "Removed"}
 _MAX_DIFF_LINE = 400  # maximum number of characters per line; some files consist of one long line
-_hosts_argument = click.argument("hosts", nargs=-1, metavar="[HOST]...")
+_hosts_argument = click.argument(
+    "hosts", nargs=-1, metavar="[HOST]...",
+    shell_complete=lambda _context, _parameter, beginning: [
+        name for name in load_hosts() if name.startswith(beginning)
+    ],
+)  # fmt: skip
 _scope_option = option(
     "--scope", metavar="SCOPE", values=SCOPES,
     help=(

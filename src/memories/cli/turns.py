@@ -8,7 +8,7 @@ import click
 
 from memories.answers import conversation_shapes
 from memories.answers.advice import complete_commands
-from memories.cli.app import Group, command, option
+from memories.cli.app import Group, command, completing, option
 from memories.cli.options import (
     compact,
     cursor_option,
@@ -49,6 +49,7 @@ _BUDGET = f"budget must be a whole number of tokens from 1 to {MAX_BUDGET}"
 _ALIASES = {"text": "content", "ts": "created_at"}  # field names in the conversation specification
 _turn_filters = filtered_by("role", "speaker", "since", "until", "as_of", "limit")
 _tags_option = partial(option, "--tag", "-t", "tag", metavar="KEY=VALUE", multiple=True)
+_conversation_argument = click.argument("conversation", shell_complete=completing("conversations"))
 
 
 @click.group(
@@ -69,7 +70,7 @@ def turns() -> None:
     epilog='memory turns add standup "We ship on Friday" --speaker Ann\n'
     "memory turns add standup - <turns.jsonl"
 )
-@click.argument("conversation")
+@_conversation_argument
 @click.argument("content")
 @option(
     "--role", metavar="ROLE", group="fields", values=ROLES,
@@ -202,7 +203,7 @@ def _describe(turns: "Sequence[Turn]") -> str:
     epilog="memory turns tail standup --limit 16\n"
     "memory turns tail standup --speaker Ann --since 7d"
 )
-@click.argument("conversation")
+@_conversation_argument
 @_turn_filters
 @with_memories(reads=True)
 def tail(memories: "Memories", conversation: str, filters: Mapping[str, Any]) -> int:
@@ -219,7 +220,7 @@ def tail(memories: "Memories", conversation: str, filters: Mapping[str, Any]) ->
     epilog="memory turns show standup --from 100 --limit 50\n"
     "memory turns show standup --role assistant"
 )
-@click.argument("conversation")
+@_conversation_argument
 @option(
     "--from", "start", metavar="INDEX", section="Output",
     parse=whole_number_or("from must be a whole number, 0 or more"),
@@ -320,7 +321,7 @@ def list_(
     epilog='memory turns update standup --title "May release" --tag project=shop\n'
     'memory turns update standup --title "" --remove-tag project'
 )
-@click.argument("conversation")
+@_conversation_argument
 @option("--title", metavar="TEXT", group="changes", help="The title; empty to remove it.")
 @option(
     "--user", metavar="NAME", group="changes",
@@ -352,7 +353,7 @@ def update(
     epilog="memory turns forget standup --with-memories --dry-run\n"
     "memory turns forget standup --index 3 --yes"
 )
-@click.argument("conversation")
+@_conversation_argument
 @option(
     "--index", metavar="INDEX", parse=whole_number_or("index must be a whole number, 0 or more"),
     help="Only this turn. [default: the entire conversation]",
