@@ -430,3 +430,19 @@ def test_another_number_or_negation_is_not_a_repetition(said: str, again: bool) 
     assert (
         repeats(said, ["Ann owns deploys.", "The staging database listens on port 54331."]) is again
     )
+
+
+@pytest.mark.parametrize(
+    ("said", "known", "again"),
+    [
+        ("We switched from pnpm to npm.", "We switched from npm to pnpm.", False),
+        ("Bob approves deploys.", "Ann approves deploys, Bob approves schema changes.", False),
+        ("The cache is in front of the proxy.", "The proxy is in front of the cache.", False),
+        ("Ann approves the deploys.", "Ann approves deploys, Bob approves schema changes.", True),
+        ("We always deploy on Tuesdays.", "We deploy on Tuesdays, and only then.", True),
+    ],
+)
+def test_the_same_words_in_another_order_are_no_repetition(
+    said: str, known: str, again: bool
+) -> None:
+    assert repeats(said, [known]) is again

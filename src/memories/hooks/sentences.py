@@ -90,13 +90,15 @@ def hash_sentences(text: str) -> set[str]:
 
 
 def repeats(sentence: str, texts: Iterable[str]) -> bool:
-    """Return whether one of the texts contains every word of a sentence, except `_REPEATING` words.
+    """Return whether one of the texts contains every word of a sentence, except `_REPEATING` words,
+    in the same order.
 
     A sentence with a different number or negation is new. Paraphrases are left to the store,
     which compares meanings.
     """
     sentence = _ITEM.sub("", sentence)
-    words, form = set(stems(sentence)) - _repeating_stems(), normal_form(sentence)
+    words = [word for word in stems(sentence) if word not in _repeating_stems()]
+    form = normal_form(sentence)
     if not words:
         return True
     numbers = set(re.findall(r"\d+", form))
@@ -105,7 +107,9 @@ def repeats(sentence: str, texts: Iterable[str]) -> bool:
         other = normal_form(text)
         if not numbers <= set(re.findall(r"\d+", other)):
             continue
-        if is_negated == bool(_NEGATIONS.search(other)) and words <= set(_all_stems(other)):
+        remaining = iter(_all_stems(other))  # `in` consumes it up to the word
+        has_words = all(word in remaining for word in words)
+        if has_words and is_negated == bool(_NEGATIONS.search(other)):
             return True
     return False
 
