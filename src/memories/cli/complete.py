@@ -21,8 +21,13 @@ _SEPARATORS = ("=", ":")  # characters at which Bash splits a word
 
 
 def complete(kind: str, context: click.Context, beginning: str) -> list[CompletionItem]:
-    """Return the completions for a kind: `ids`, `deleted ids`, or a kind in `_find_names`."""
+    """Return the completions for `hosts`, `ids`, `deleted ids`, or a kind in `_find_names`."""
     items: list[CompletionItem] = []
+    if kind == "hosts":
+        from memories.connect.hosts import load_hosts
+
+        items = list(map(CompletionItem, load_hosts()))
+        return [item for item in items if item.value.startswith(beginning)]
     # The command itself reports problems with the store.
     with contextlib.suppress(MemoriesError, OSError), _open(context) as memories:
         if kind in ("ids", "deleted ids"):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from memories.cli.app import command, option
+from memories.cli.app import command, completing, option
 from memories.cli.options import (
     dry_run_option,
     format_option,
@@ -46,11 +46,8 @@ if TYPE_CHECKING:
 _CHANGES = {"made": "Created", "changed": "Changed", "removed": "Removed"}
 _MAX_DIFF_LINE = 400  # maximum number of characters per line; some files consist of one long line
 _hosts_argument = click.argument(
-    "hosts", nargs=-1, metavar="[HOST]...",
-    shell_complete=lambda _context, _parameter, beginning: [
-        name for name in load_hosts() if name.startswith(beginning)
-    ],
-)  # fmt: skip
+    "hosts", nargs=-1, metavar="[HOST]...", shell_complete=completing("hosts")
+)
 _scope_option = option(
     "--scope", metavar="SCOPE", values=SCOPES,
     help=(
@@ -108,13 +105,12 @@ def connect(
             (request, connector.plan_connect(request, make_entries(request, program, environment)))
         )
     answers: list[dict[str, Any]] = []
-    connected: list[str] = []
     is_alive = True
     for request, changes in plans:
         answer = _connect(connector, request, changes, program, dry_run=dry_run)
+        answers.append(answer)
         if changes and not dry_run:
-            connected.append(request.host.title)
-            record_change(f"connected {', '.join(connected)}")
+            record_change(f"connected {', '.join(each['title'] for each in answers)}")
         own = [name for name in environment if name.startswith("MEMORY_")]
         if own and _has_hooks(request.name):
             answer["notes"].append(_note_on_environment(request.host.title, own))
@@ -123,7 +119,6 @@ def connect(
             answer |= report.describe(config, request, check, answer["undo"])
             answer["notes"] += report.find_differences(config, check)
             is_alive = is_alive and not check.problem
-        answers.append(answer)
     emit({"connected": answers, "count": len(answers)}, partial(_render_answers, answers))
     return 0 if is_alive else 1
 
