@@ -446,3 +446,25 @@ def test_the_same_words_in_another_order_are_no_repetition(
     said: str, known: str, again: bool
 ) -> None:
     assert repeats(said, [known]) is again
+
+
+@pytest.mark.parametrize(
+    ("said", "denied"),
+    [
+        ("We use Redis.", "We don't use Redis."),
+        ("Wir nutzen Redis.", "Wir nutzen Redis nicht."),
+        ("We gebruiken Redis.", "We gebruiken geen Redis."),
+        ("Käytämme Redisiä.", "Emme käytä Redisiä."),
+        ("Chúng tôi dùng Redis.", "Chúng tôi không dùng Redis."),
+        ("Мы используем Redis.", "Мы не используем Redis."),
+        ("Χρησιμοποιούμε Redis.", "Δεν χρησιμοποιούμε Redis."),
+        ("משתמשים ב-Redis.", "לא משתמשים ב-Redis."),
+        ("نستخدم Redis.", "لا نستخدم Redis."),
+        ("हम Redis इस्तेमाल करते।", "हम Redis नहीं इस्तेमाल करते।"),
+        ("우리는 Redis를 써.", "우리는 Redis를 안 써."),
+    ],
+)
+def test_a_negation_is_no_repetition_in_any_language(said: str, denied: str) -> None:
+    assert not repeats(denied, [said])
+    assert not repeats(said, [denied])
+    assert repeats(denied, [denied])

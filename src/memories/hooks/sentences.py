@@ -5,6 +5,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Sequence
 
+from memories import languages
 from memories.context.passages import stems
 from memories.languages.text import normal_form
 
@@ -30,9 +31,8 @@ _EMPHASIS = re.compile(r"(?<![\w*])(\*\*|__|\*|_)(?=\S)(.{1,200}?)(?<=\S)\1(?![\
 # The start of a recalled memory in a context.
 _ITEM = re.compile(r"^(?:- )?[0-9a-f]{8}-[0-9a-f]{4}\S* [^:]{0,120}: ")
 _WORD = re.compile(r"\w+")
-_NEGATIONS = re.compile(
-    r"\b(?:not|no|never|none|without|cannot|nicht|kein\w*|nie|ne|pas|jamais|nunca|non|não)\b|n't\b"
-)
+_TOKEN = re.compile(r"[^\s.,;:!?()\"“”«»।]+")  # a word with its vowel marks, which `\w` lacks
+_NEGATIONS = re.compile(r"\b(?:not|no|never|none|without|cannot)\b|n't\b")  # English has no file
 # Words that people add when they repeat known facts.
 _REPEATING = (
     "user told tells said says remember remembered mentioned earlier previously noted recall "
@@ -102,16 +102,22 @@ def repeats(sentence: str, texts: Iterable[str]) -> bool:
     if not words:
         return True
     numbers = set(re.findall(r"\d+", form))
-    is_negated = bool(_NEGATIONS.search(form))
+    is_negated = _is_negated(sentence)
     for text in texts:
         other = normal_form(text)
         if not numbers <= set(re.findall(r"\d+", other)):
             continue
         remaining = iter(_all_stems(other))  # `in` consumes it up to the word
         has_words = all(word in remaining for word in words)
-        if has_words and is_negated == bool(_NEGATIONS.search(other)):
+        if has_words and is_negated == _is_negated(text):
             return True
     return False
+
+
+def _is_negated(text: str) -> bool:
+    codes = languages.detect(text)
+    is_in_language = any(languages.sense(word, codes) == "not" for word in _TOKEN.findall(text))
+    return is_in_language or _NEGATIONS.search(normal_form(text)) is not None
 
 
 @functools.cache
