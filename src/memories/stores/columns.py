@@ -29,7 +29,7 @@ def leading(*scores: Mapping[Id, float]) -> list[Id]:
     return ids
 
 
-class Places(NamedTuple):
+class Addresses(NamedTuple):
     """The columns of `Matches` that say where records are, and the seq of each row's record."""
 
     seqs: "NDArray[np.int64]"
@@ -42,12 +42,12 @@ class Places(NamedTuple):
     label: "NDArray[np.int64]"
 
 
-def places_of(
+def addresses_of(
     columns: Sequence[Sequence[Any]],
     group_of: Callable[[Any, Any], tuple[str, str]],
     labels_of: Callable[[list[Any]], list[dict[str, str]]],
-) -> Places:
-    """Build `Places` from the columns of a query's result.
+) -> Addresses:
+    """Build `Addresses` from the columns of a query's result.
 
     Args:
         columns: Seq, namespace, group, position, session, creation time and labels, in the
@@ -58,7 +58,7 @@ def places_of(
     seqs, namespaces, names, positions, sessions, times, label_sets = columns
     distinct_groups, group = _number(list(zip(namespaces, names, strict=True)))
     distinct_labels, label = _number(label_sets)
-    return Places(
+    return Addresses(
         seqs=np.array(seqs, dtype=np.int64),
         groups=[group_of(*pair) for pair in distinct_groups],
         group=group,
@@ -71,11 +71,11 @@ def places_of(
 
 
 def matches_at(
-    places: Places, words: WordHits, similarity: "NDArray[np.float64]", searched: int
+    addresses: Addresses, words: WordHits, similarity: "NDArray[np.float64]", searched: int
 ) -> Matches:
-    """Return the records at these places as `Store.matches` does; see `matches_of`."""
-    order = np.argsort(places.seqs)
-    ordered = places.seqs[order]
+    """Return the records at these addresses as `Store.matches` does; see `matches_of`."""
+    order = np.argsort(addresses.seqs)
+    ordered = addresses.seqs[order]
 
     def rows_of(seqs: Iterable[int]) -> "tuple[NDArray[np.int64], NDArray[np.bool_]]":
         """Return the rows with these seqs, and a mask of the seqs that have a row."""
@@ -92,7 +92,7 @@ def matches_at(
     for number, holders in enumerate(words.holders.values()):
         holds[number, rows_of(holders)[0]] = True
     word_scores = WordScores(scores, list(words.holders), holds)
-    return _make_matches(places, word_scores, similarity, searched)
+    return _make_matches(addresses, word_scores, similarity, searched)
 
 
 def matches_of(
@@ -117,15 +117,17 @@ def matches_of(
         ref = record.ref
         rows.append((number, ref.namespace, ref.group, ref.position, session, created_at, labels))
     columns = list(zip(*rows, strict=True)) if rows else [()] * 7
-    places = places_of(columns, lambda *group: group, lambda sets: [dict(pairs) for pairs in sets])
-    return _make_matches(places, words, similarity, searched)
+    addresses = addresses_of(
+        columns, lambda *group: group, lambda sets: [dict(pairs) for pairs in sets]
+    )
+    return _make_matches(addresses, words, similarity, searched)
 
 
 def _make_matches(
-    places: Places, words: WordScores, similarity: "NDArray[np.float64]", searched: int
+    addresses: Addresses, words: WordScores, similarity: "NDArray[np.float64]", searched: int
 ) -> Matches:
     return Matches(
-        *places[1:],
+        *addresses[1:],
         word_score=words.scores,
         similarity=similarity,
         terms=words.terms,

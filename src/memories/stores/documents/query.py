@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 # A record's namespace and id. It takes less memory than a `Ref`, which matters because a server
-# lists thousands of positions for each record that is read.
-Place = tuple[str, str]
+# lists thousands of addresses for each record that is read.
+Address = tuple[str, str]
 
 _FIX = "run: memory doctor --fix"
 _PAGE = 1_000  # number of records read in one step
@@ -52,30 +52,32 @@ class View:
         self.changes = changes
         self.damaged = damaged
 
-    def places(self, where: Filter, *more: Condition) -> set[Place]:
-        """Return the positions of matching records; the conditions in `more` don't apply to the
+    def addresses(self, where: Filter, *more: Condition) -> set[Address]:
+        """Return the addresses of matching records; the conditions in `more` don't apply to the
         overlay.
         """
-        places: set[Place] = set()
+        addresses: set[Address] = set()
         for part in parts_of(where):
             names = self.driver.ids(part, [*conditions(where), *more])
-            places.update((part.namespace, name) for name in names)
+            addresses.update((part.namespace, name) for name in names)
         if where.prefix and where.group:
             prefix = where.group
-            places = {place for place in places if ref_at(where, place).group.startswith(prefix)}
+            addresses = {
+                address for address in addresses if ref_at(where, address).group.startswith(prefix)
+            }
         if not self.changes:
-            return places
-        matching = {place_of(record.ref) for record in self.changes.matching(where)}
+            return addresses
+        matching = {address_of(record.ref) for record in self.changes.matching(where)}
         if more:
-            matching &= places
+            matching &= addresses
         for record in self.changes.records():
             if record.ref.collection is where.collection:
-                places.discard(place_of(record.ref))
-        return places | matching
+                addresses.discard(address_of(record.ref))
+        return addresses | matching
 
     def refs(self, where: Filter, *more: Condition) -> set[Ref]:
-        """Return the refs of matching records; see `places`."""
-        return {ref_at(where, place) for place in self.places(where, *more)}
+        """Return the refs of matching records; see `addresses`."""
+        return {ref_at(where, address) for address in self.addresses(where, *more)}
 
     def refs_to_check(self, where: Filter) -> set[Ref]:
         """Return the refs of all matching records, and possibly of some that don't match.
@@ -166,14 +168,14 @@ def parts_of(where: Filter) -> Sequence[Part]:
     return [Part(Kind.RECORDS, where.collection, namespace) for namespace in namespaces]
 
 
-def place_of(ref: Ref) -> Place:
-    """Return a record's position."""
+def address_of(ref: Ref) -> Address:
+    """Return a record's address."""
     return ref.namespace, record_id(ref)
 
 
-def ref_at(where: Filter, place: Place) -> Ref:
-    """Return the ref of the record at a position, in a filter's collection."""
-    return ref_of(Part(Kind.RECORDS, where.collection, place[0]), place[1])
+def ref_at(where: Filter, address: Address) -> Ref:
+    """Return the ref of the record at an address, in a filter's collection."""
+    return ref_of(Part(Kind.RECORDS, where.collection, address[0]), address[1])
 
 
 def check(view: View, space: str) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ import numpy as np
 from memories.core.times import to_millis
 from memories.stores.columns import MAX_OF_A_DAY, leading, matches_of
 from memories.stores.documents.driver import Condition, Kind, Part
-from memories.stores.documents.query import Place, View, parts_of, place_of, ref_at
+from memories.stores.documents.query import Address, View, address_of, parts_of, ref_at
 from memories.stores.documents.schema import Stored, decode, is_narrow, is_specific, ref_of
 from memories.stores.records import BESIDE, Candidate, Filter, Matches, Ref, TurnQuery
 from memories.stores.words import (
@@ -93,14 +93,14 @@ class Search:
         self._overlay = [record.ref for record in view.changes.matching(where)]
         self._load(self._overlay)
 
-    def _narrow(self) -> set[Place]:
-        """Return the positions of matching records; if they are few, also cache the records."""
+    def _narrow(self) -> set[Address]:
+        """Return the addresses of matching records; if they are few, also cache the records."""
         if self._space is not None and is_specific(self._where):
             records = self._view.matching_if_few(self._where, _MAX_SCORED)
             if records is not None:
                 self._cache.update((stored.ref, stored) for stored in records)
-                return {place_of(stored.ref) for stored in records}
-        return self._view.places(self._where)
+                return {address_of(stored.ref) for stored in records}
+        return self._view.addresses(self._where)
 
     @functools.cached_property
     def _totals(self) -> dict[Part, int]:
@@ -166,8 +166,8 @@ class Search:
                 self._cache[stored.ref] = stored
         return self._get_cached(refs)
 
-    def _refs(self, places: Iterable[Place]) -> list[Ref]:
-        return [ref_at(self._where, place) for place in places]
+    def _refs(self, addresses: Iterable[Address]) -> list[Ref]:
+        return [ref_at(self._where, address) for address in addresses]
 
     def _get_cached(self, refs: Iterable[Ref]) -> list[Stored]:
         """Return the cached records with these refs, except any that don't match."""
@@ -186,7 +186,7 @@ class Search:
             self._words[ref] = tokens_of(stored.record)
         return self._words[ref]
 
-    def _find_terms(self, terms: Sequence[str]) -> tuple[Corpus, dict[str, set[Place]]]:
+    def _find_terms(self, terms: Sequence[str]) -> tuple[Corpus, dict[str, set[Address]]]:
         """Return the statistics for BM25, and the records that contain each of the rarer terms."""
         parsed_terms: dict[str, Term] = {}
         for term in terms:
@@ -197,32 +197,33 @@ class Search:
             return Corpus(0, 1.0, {}), {}
         samples = {part: self._sample(part, total) for part, total in self._totals.items()}
         common = self._count_common(parsed_terms, samples)
-        holders: dict[str, set[Place]] = {}
+        holders: dict[str, set[Address]] = {}
         for term, parsed in parsed_terms.items():
             if term not in common:
                 holders[term] = self._find_holders(parsed)
         for stored in self._load(self._overlay):
-            for term, places in holders.items():
+            for term, addresses in holders.items():
                 if occurrences(self._tokens(stored), parsed_terms[term]):
-                    places.add(place_of(stored.ref))
+                    addresses.add(address_of(stored.ref))
         word_count = sum(samples[part].length * total for part, total in self._totals.items())
         mean_length = word_count / max(1, self._total)
-        counts = common | {term: len(places) for term, places in holders.items()}
+        counts = common | {term: len(addresses) for term, addresses in holders.items()}
         total = self._total + len(self._view.changes.new)
         return Corpus(total, max(mean_length, 1.0), counts), holders
 
-    def _find_holders(self, term: Term) -> set[Place]:
-        """Return the positions of the records that contain a term."""
-        places: set[Place] = set()
+    def _find_holders(self, term: Term) -> set[Address]:
+        """Return the addresses of the records that contain a term."""
+        addresses: set[Address] = set()
         for part in self._parts:
-            places.update((part.namespace, name) for name in self._view.driver.holders(part, term))
-        if len(term.tokens) == 1 or len(places) > _MAX_CHECKED:
-            return places
+            names = self._view.driver.holders(part, term)
+            addresses.update((part.namespace, name) for name in names)
+        if len(term.tokens) == 1 or len(addresses) > _MAX_CHECKED:
+            return addresses
         # For a phrase, the server only knows which records contain all of its words.
-        has_phrase: set[Place] = set()
-        for stored in self._view.read(self._refs(places)):
+        has_phrase: set[Address] = set()
+        for stored in self._view.read(self._refs(addresses)):
             if occurrences(self._tokens(stored), term):
-                has_phrase.add(place_of(stored.ref))
+                has_phrase.add(address_of(stored.ref))
         return has_phrase
 
     def _sample(self, part: Part, total: int) -> Sample:
@@ -263,20 +264,20 @@ class Search:
             del common[min(common, key=common.__getitem__)]
         return common
 
-    def _order_by_rarity(self, corpus: Corpus, holders: dict[str, set[Place]]) -> list[Place]:
-        """Return the positions of matching records with any of the terms, ordered by the sum
+    def _order_by_rarity(self, corpus: Corpus, holders: dict[str, set[Address]]) -> list[Address]:
+        """Return the addresses of matching records with any of the terms, ordered by the sum
         of these terms' rarities, highest first.
         """
-        weights: dict[Place, float] = {}
-        for places in holders.values():
-            rarity = math.log1p((corpus.documents - len(places) + 0.5) / (len(places) + 0.5))
-            matching = places if self._matching is None else places & self._matching
-            for place in matching:
-                weights[place] = weights.get(place, 0.0) + rarity
+        weights: dict[Address, float] = {}
+        for addresses in holders.values():
+            rarity = math.log1p((corpus.documents - len(addresses) + 0.5) / (len(addresses) + 0.5))
+            matching = addresses if self._matching is None else addresses & self._matching
+            for address in matching:
+                weights[address] = weights.get(address, 0.0) + rarity
         return sorted(weights, key=weights.__getitem__, reverse=True)
 
     def _rank_by_words(
-        self, terms: Sequence[str], corpus: Corpus, ordered: Sequence[Place], k: int, size: int
+        self, terms: Sequence[str], corpus: Corpus, ordered: Sequence[Address], k: int, size: int
     ) -> Scores:
         """Return the word scores of the first `size` records, and of further records until `k` have
         a score.
@@ -325,7 +326,7 @@ class Search:
         near: list[tuple[Ref, str, float]] = []
         for name, cosine in hits:
             ref = ref_of(windows, name)
-            if self._matching is None or place_of(ref) in self._matching:
+            if self._matching is None or address_of(ref) in self._matching:
                 near.append((ref, name.partition("/")[0], cosine))
         scores: Scores = {}
         page_size = k + 2  # two more than needed, since some records may have ended
@@ -387,12 +388,13 @@ class Search:
                 Condition("created", ">=", to_millis(first)),
                 Condition("created", "<=", to_millis(last)),
             ]
-            places: set[Place] = set()
+            addresses: set[Address] = set()
             for part in self._parts:
-                places.update((part.namespace, name) for name in self._view.driver.ids(part, span))
+                names = self._view.driver.ids(part, span)
+                addresses.update((part.namespace, name) for name in names)
             if self._matching is not None:
-                places &= self._matching
-            refs = sorted(self._refs(places))
+                addresses &= self._matching
+            refs = sorted(self._refs(addresses))
             loaded = self._load(refs[: 2 * MAX_OF_A_DAY])
             turns = [stored.record for stored in loaded if stored.record.session is not None]
             middle = first + (last - first) / 2

@@ -401,7 +401,7 @@ class RemoteStore:
 
     def count(self, where: Filter, *, at_most: int | None = None) -> int:
         """See `Store.count`."""
-        total = len(self._view.places(where))
+        total = len(self._view.addresses(where))
         return total if at_most is None else min(total, at_most)
 
     def labels(self, where: Filter, key: str | None) -> Mapping[str, int]:

@@ -29,7 +29,7 @@ FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind = 
 """
 MANY_VECTORS = 1_000  # a namespace needs an index if this many of its live records have vectors
 
-Place = tuple[str, str]  # collection, namespace
+Part = tuple[str, str]  # a collection and a namespace in it
 
 _ADD = """
 INSERT INTO corpus (namespace, collection, ended, documents, tokens, embedded, deleted)
@@ -91,7 +91,7 @@ def read_counted(db: Transaction, refs: Iterable[Ref]) -> dict[Ref, tuple[int, C
 
 def change(
     db: Transaction, *, old: Iterable[Counted] = (), new: Iterable[Counted] = ()
-) -> list[Place]:
+) -> list[Part]:
     """Update the counts after records were added, removed or changed.
 
     Args:

@@ -299,7 +299,7 @@ def matches(db: Transaction, selected: Selection, probe: Probe | None, query: Tu
     """
     import numpy as np
 
-    from memories.stores.columns import matches_at, places_of
+    from memories.stores.columns import addresses_of, matches_at
 
     extent = read_extent(db, selected)
     words = _search_words(db, selected, extent, query.terms)
@@ -316,11 +316,11 @@ def matches(db: Transaction, selected: Selection, probe: Probe | None, query: Tu
         lacking = [row[0] for row in rows if row[0] not in cosines]
         cosines |= vectors.score_exactly(db, probe, selected, lacking)
     columns = list(zip(*rows, strict=True)) if rows else [()] * 7
-    places = places_of(
+    addresses = addresses_of(
         columns, lambda *names: names, lambda texts: [json.loads(text) for text in texts]
     )
     column = [cosines.get(seq, np.nan) for seq in columns[0]]
-    return matches_at(places, words, np.array(column, dtype=np.float64), searched_count)
+    return matches_at(addresses, words, np.array(column, dtype=np.float64), searched_count)
 
 
 def _best_turns(

@@ -15,7 +15,7 @@ from memories.stores.damage import Damaged
 from memories.stores.postgres import counts, rewrite, search
 from memories.stores.postgres import vectors as vector_tables
 from memories.stores.postgres.connection import MANY, Server
-from memories.stores.postgres.counts import Counted, Place
+from memories.stores.postgres.counts import Counted, Part
 from memories.stores.postgres.errors import Interrupted
 from memories.stores.postgres.query import (
     RECORDS,
@@ -131,7 +131,7 @@ class PostgresStore:
         self._space = space
         self.damaged = Damaged()
         self._needs_indexes = False  # a load has added records without indexing their vectors
-        self._checked_places: set[Place] = set()
+        self._checked_parts: set[Part] = set()
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
@@ -438,19 +438,19 @@ class PostgresStore:
             self._make_indexes()
         self._server.close()
 
-    def _index_later(self, db: Transaction, large: Sequence[Place], *, loading: bool) -> None:
+    def _index_later(self, db: Transaction, large: Sequence[Part], *, loading: bool) -> None:
         """Schedule the creation of missing vector indexes: after this write or, for a load, when
         the store is closed.
 
         A load is several times as fast without indexes, but until they exist, searches score every
         vector.
         """
-        if self._checked_places.issuperset(large):
+        if self._checked_parts.issuperset(large):
             return
         if loading:
             self._needs_indexes = True
         else:
-            self._checked_places.update(large)
+            self._checked_parts.update(large)
             db.afterwards.append(self._make_indexes)
 
     def _make_indexes(self) -> None:
@@ -488,7 +488,7 @@ class PostgresStore:
         return Probe.of(vector_tables.check_space(used, require_space(self._space)), vector)
 
 
-def _append(db: Transaction, records: Sequence[Record], used: Vectors | None) -> list[Place]:
+def _append(db: Transaction, records: Sequence[Record], used: Vectors | None) -> list[Part]:
     """Add records with their words, labels and vectors, and count them.
 
     Returns:

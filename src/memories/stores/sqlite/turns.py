@@ -10,7 +10,7 @@ import numpy as np
 
 from memories.core.times import to_millis
 from memories.errors import StoreDamaged
-from memories.stores.columns import MAX_OF_A_DAY, Places, leading, matches_at, places_of
+from memories.stores.columns import MAX_OF_A_DAY, Addresses, addresses_of, leading, matches_at
 from memories.stores.damage import Damaged
 from memories.stores.records import BESIDE, Matches, TurnQuery
 from memories.stores.sqlite import words as index
@@ -34,7 +34,7 @@ Row = tuple[Any, ...]
 class _Rows(NamedTuple):
     """The positions of records, the codes of their windows, and each window's row."""
 
-    places: Places
+    addresses: Addresses
     codes: bytes
     windows: "NDArray[np.int64]"
 
@@ -71,7 +71,7 @@ class RowCache:
         found = fetch(db, sql, values)
         rows = _read_sound(db, found, vectors, damaged)
         # A result with damaged rows isn't cached, since each search must note the damage again.
-        is_complete = len(rows.places.seqs) == len(found)
+        is_complete = len(rows.addresses.seqs) == len(found)
         if is_complete and not is_writing and len(rows.codes) <= _MAX_CACHED_BYTES:
             self._last = state, weakref.ref(db), rows
         return rows
@@ -111,10 +111,10 @@ class TurnSearch(NamedTuple):
             sql = f"SELECT {_PLACE}, {codes} FROM record r {join} WHERE {self.selected.find}"
             values = self.selected.values
             rows = self.rows.read(self.db, sql, values, self.vectors, self.damaged)
-            seqs = rows.places.seqs.tolist()
+            seqs = rows.addresses.seqs.tolist()
             words = self._search_words(seqs)
             searched = len(seqs)
-        return matches_at(rows.places, words, self._similarity(rows), searched)
+        return matches_at(rows.addresses, words, self._similarity(rows), searched)
 
     def _read_seqs(self, seqs: Iterable[int]) -> _Rows:
         codes, join = self._codes()
@@ -174,7 +174,7 @@ class TurnSearch(NamedTuple):
 
     def _similarity(self, rows: _Rows) -> "NDArray[np.float64]":
         """Return the cosine of each row's best window; NaN without a vector."""
-        similarity = np.full(len(rows.places.seqs), np.nan)
+        similarity = np.full(len(rows.addresses.seqs), np.nan)
         if self.vectors is not None and self.query.vector is not None and rows.codes:
             vector = self.vectors.quantizer.rotate_query(self.query.vector)
             scores = self.vectors.quantizer.scores(vector, rows.codes)
@@ -210,5 +210,5 @@ def _to_columns(db: apsw.Connection, rows: Sequence[Row], vectors: VectorIndex |
         return [dict(labels[label] for label in (ids or "").split(",") if label) for ids in id_sets]
 
     with decoding_errors():
-        places = places_of(columns, group_of, label_sets_of)
-    return _Rows(places, joined, windows)
+        addresses = addresses_of(columns, group_of, label_sets_of)
+    return _Rows(addresses, joined, windows)
