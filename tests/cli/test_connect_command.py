@@ -503,11 +503,19 @@ def test_a_server_from_a_one_click_link_can_be_connected_and_disconnected(
     program, *arguments = command.split()
     entry = {"command": program, "args": [*arguments, "mcp"]}
     file.write_text(json.dumps({"mcpServers": {"memories": entry}}))
+    before = file.read_bytes()
     assert memory("connect", "cursor").json["connected"][0]["check"]["works"]
     assert server_words(json.loads(file.read_text())["mcpServers"]["memories"]) == [
         str(PROGRAM),
         "mcp",
     ]
+    [undone] = memory("disconnect", "cursor").json["disconnected"]
+    assert (file.read_bytes() == before, "run this again" in undone["notes"][0]) == (
+        True,
+        True,
+    )
+    assert not memory("disconnect", "cursor").json["disconnected"][0]["notes"]
+    assert "memoriae" not in file.read_text()
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from memories.settings import Config
 
 _CHANGES = {"made": "Created", "changed": "Changed", "removed": "Removed"}
+_STILL_CONNECTED = "The server from before memory connect is back; to remove it, run this again."
 _MAX_DIFF_LINE = 400  # maximum number of characters per line; some files consist of one long line
 _hosts_argument = click.argument(
     "hosts", nargs=-1, metavar="[HOST]...", shell_complete=completing("hosts")
@@ -148,19 +149,17 @@ def disconnect(config: "Config", hosts: Sequence[str], scope: str | None, dry_ru
         request = Target(host, scope, _project())
         plans.append((request, connector.plan_disconnect(request)))
     answers = []
-    disconnected: list[str] = []
     for request, changes in plans:
         if not dry_run:
             connector.disconnect(request, changes)
-        if changes and not dry_run:
-            disconnected.append(request.host.title)
-            record_change(f"disconnected {', '.join(disconnected)}")
-        answer = _answer(request, changes, dry_run=dry_run)
-        answer["notes"] = []
-        if not changes:
-            title = request.host.title
-            answer["notes"].append(f"{title} was not connected; nothing to change.")
+        answer = _answer(request, changes, dry_run=dry_run) | {"notes": []}
         answers.append(answer)
+        if not changes:
+            answer["notes"].append(f"{request.host.title} was not connected; nothing to change.")
+        elif not dry_run:
+            record_change(f"disconnected {', '.join(each['title'] for each in answers)}")
+            if find_entries(connector, request).files:
+                answer["notes"].append(_STILL_CONNECTED)
     emit({"disconnected": answers, "count": len(answers)}, partial(_render_answers, answers))
     if not (dry_run or find_connections(connector, None)) and os.name == "posix":
         with contextlib.suppress(SystemFault):  # the server also stops by itself when it is idle
