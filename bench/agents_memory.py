@@ -310,7 +310,7 @@ def _rate(
                 memories, request, config, projects=names, limits=_NO_LIMITS, trace=trace
             )
             rated = [trace.rated[memory_id] for memory_id in trace.current]
-            own = [(entry.relevance, by_text[entry.memory.content]) for entry in rated]
+            own = [(entry.rating, by_text[entry.memory.content]) for entry in rated]
             near = [
                 (relevance, fact)
                 for relevance, fact in own

@@ -49,7 +49,7 @@ def test_off_and_on_for_all_projects(memory: Command) -> None:
 
 def test_off_and_on_for_a_session(memory: Command, home: Path, folder: Path) -> None:
     assert "found no agent session in" in memory("off", "--session").error
-    session.note(str(home), "codex.s1", folder=str(folder))
+    session.add_facts(str(home), "codex.s1", folder=str(folder))
     assert memory("off", "--session").json["for"] == "session codex.s1"
     assert (is_on("codex.s1"), is_on("codex.s2"), is_on()) == (False, True, True)
     assert memory("on", "--session").json["on"]
@@ -67,11 +67,11 @@ def test_the_session_is_the_one_that_the_host_names(memory: Command) -> None:
 def test_a_session_that_has_ended_does_not_run_here(
     memory: Command, home: Path, folder: Path
 ) -> None:
-    session.note(str(home), "codex.s1", folder=str(folder))
-    session.note(str(home), "codex.s2", folder=str(folder))
-    session.note(str(home), "codex.s2", ended=True)
+    session.add_facts(str(home), "codex.s1", folder=str(folder))
+    session.add_facts(str(home), "codex.s2", folder=str(folder))
+    session.add_facts(str(home), "codex.s2", ended=True)
     assert memory("off", "--session").json["for"] == "session codex.s1"
-    session.note(str(home), "codex.s1", ended=True)
+    session.add_facts(str(home), "codex.s1", ended=True)
     assert "found no agent session in" in memory("off", "--session").error
 
 

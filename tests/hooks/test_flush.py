@@ -659,9 +659,9 @@ def test_a_session_without_a_request_stores_no_note(home: Path) -> None:
 
 
 def test_files_of_old_sessions_are_removed(home: Path) -> None:
-    session.note(str(home), "codex.old", folder="/x")
+    session.add_facts(str(home), "codex.old", folder="/x")
     os.utime(home / "sessions" / "codex.old", (1, 1))
-    session.note(str(home), "codex.new", folder="/x")
+    session.add_facts(str(home), "codex.new", folder="/x")
     record_event(home, "stop")
     flush_inbox(home)
     assert [each.name for each in (home / "sessions").iterdir()] == ["codex.new"]

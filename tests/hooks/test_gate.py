@@ -227,10 +227,10 @@ def test_a_project_is_named_by_its_last_part(prompt: str, project: str, is_named
 def test_of_a_named_project_only_memories_near_the_best_one_are_recalled() -> None:
     """Many projects have a common word as their name, such as `docs`."""
 
-    def rated(relevance: float, project: str) -> Any:
-        """Return a memory of a project, with its relevance to the prompt."""
+    def rated(rating: float, project: str) -> Any:
+        """Return a memory of a project, with its rating to the prompt."""
         memory = SimpleNamespace(tags={"project": project})
-        return SimpleNamespace(memory=memory, relevance=relevance)
+        return SimpleNamespace(memory=memory, rating=rating)
 
     own, best, far = rated(-1.0, "shop"), rated(3.0, "x/docs"), rated(-0.5, "x/docs")
     recalled = prompt_recall._select("publish the docs", [own, best, far], ["shop"])
@@ -240,7 +240,7 @@ def test_of_a_named_project_only_memories_near_the_best_one_are_recalled() -> No
     assert prompt_recall._select("publish it", [own, near], ["shop"]) == [own]
 
 
-def test_relevance_grows_with_meaning_words_spelling_need_and_the_length_of_the_prompt() -> None:
+def test_a_rating_grows_with_meaning_words_spelling_need_and_the_length_of_the_prompt() -> None:
     text, prompt = "All tests pass", "run a testing"
     base = gate.Gate(prompt).rate(text, 0.0, 1.0)
     assert gate.Gate(prompt).rate(text, 1.0, 1.0) > base
@@ -252,7 +252,7 @@ def test_relevance_grows_with_meaning_words_spelling_need_and_the_length_of_the_
     assert gate.Gate("x " * 100).rate(text, 0.0, 1.0) == gate.Gate("x " * 999).rate(text, 0.0, 1.0)
 
 
-def test_relevance_falls_with_the_distance_from_the_best_text() -> None:
+def test_a_rating_falls_with_the_distance_from_the_best_text() -> None:
     prompt = gate.Gate("run the tests")
     assert prompt.rate("", 0.0, 0.0, best=2.0) < prompt.rate("", 0.0, 0.0, best=1.0)
     assert prompt.rate("", 0.0, 0.0, best=-1.0) == prompt.rate("", 0.0, 0.0)
@@ -317,7 +317,7 @@ def test_the_text_that_a_prompt_needs_is_more_closely_related(name: str) -> None
     assert scores.relation_rater("another model", embedder.embed("run the tests")[0]) is None
 
 
-def test_a_relation_raises_the_relevance_of_a_known_meaning() -> None:
+def test_a_relation_raises_the_rating_of_a_known_meaning() -> None:
     prompt = gate.Gate("compile it")
     assert prompt.rate("", 0.0, 0.0, relation=0.5) > prompt.rate("", 0.0, 0.0)
 

@@ -529,7 +529,7 @@ def test_session_files_name_no_conversation_and_turns_are_shown_once(
 def test_session_files_of_earlier_versions_that_name_turns_are_read(home: Path) -> None:
     (home / "sessions").mkdir(parents=True)
     (home / "sessions" / "one").write_text('{"shown": ["a#talk#2", "0190-id"]}\n')
-    session.note(str(home), "two", shown=["a#talk#2", "0190-id"])
+    session.add_facts(str(home), "two", shown=["a#talk#2", "0190-id"])
     assert session.read(str(home), "one").in_context == session.read(str(home), "two").in_context
     assert session.mark("a#talk#2") in session.read(str(home), "one").in_context
     assert "talk" not in str(session.read(str(home), "one").in_context)

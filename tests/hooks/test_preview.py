@@ -142,9 +142,9 @@ def test_a_quoted_turn_is_relevant_or_next_to_a_relevant_one() -> None:
     part = preview(situation(), "", QUESTION).prompt
     assert part
     first, second = part.turns
-    assert first.relevance is not None
-    assert first.relevance > THRESHOLD
-    assert (second.turn.text, second.relevance) == ("At noon.", None)
+    assert first.rating is not None
+    assert first.rating > THRESHOLD
+    assert (second.turn.text, second.rating) == ("At noon.", None)
 
 
 @pytest.mark.usefixtures("home")

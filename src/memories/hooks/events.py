@@ -139,7 +139,9 @@ def _follow_up(
             namespace, text = call.namespace, ""
             if context is not None:
                 namespace, text = context.namespace, context.text
-            runs.note(call.event, place, namespace, text, agent=call.host, outcome=result, ms=ms)
+            runs.record_for_stats(
+                call.event, place, namespace, text, agent=call.host, outcome=result, ms=ms
+            )
         if context and context.wanted_store and call.start_server:
             call.start_server(context.wanted_store)
         if reply.probe:
@@ -248,7 +250,9 @@ class EventHandler:
         is_prompt = self.call.event == "user-prompt"
         has_identity = self.state.off_for_session and self.state.namespace is not None
         if self.call.event == "session-end" and (self.state.on or has_identity):
-            self._note({session.ENDED: True})  # else the MCP server would keep using the identity
+            self._add_facts(
+                {session.ENDED: True}
+            )  # else the MCP server would keep using the identity
         if not self.state.on and not (self.state.off_for_session and is_prompt):
             return None
         if is_prompt:
@@ -256,7 +260,7 @@ class EventHandler:
         if self.call.event == "session-start":
             return self._reply_to_start()
         if self.call.event == "pre-compact" and self.call.host not in _COMPACTS_EACH_TURN:
-            self._note({session.RESET: True})
+            self._add_facts({session.RESET: True})
         if self.may_capture() and self.capture() and self.call.event != "answer":
             start_flusher(self.home)
         return Reply()
@@ -270,7 +274,7 @@ class EventHandler:
             return Reply()
         is_reset = self.event.text("source") in ("clear", "compact")
         place = {session.FOLDER: self.event.folder, session.NAMED: self.call.namespace or ""}
-        reason = self._note({**place, session.ENDED: False, session.RESET: is_reset})
+        reason = self._add_facts({**place, session.ENDED: False, session.RESET: is_reset})
         if self.may_capture() and inbox.size(self.home):
             start_flusher(self.home)  # events that an earlier session could not store
         reply = self._recall(self._request(self.state.namespace), announce=self._send_interim)
@@ -302,7 +306,7 @@ class EventHandler:
             Nothing slow may happen before this notice is sent: this hook may be killed, too.
             """
             if has_missed:
-                self._note({session.MISS_REPORTED: record.suspect_from})
+                self._add_facts({session.MISS_REPORTED: record.suspect_from})
             self._send_interim(render_answer(self.event, self.call.event, notice))
 
         request = self._request(self.state.namespace, query_of(prompt))
@@ -319,7 +323,7 @@ class EventHandler:
             # The flusher must skip the transcript up to here.
             reason = files.try_write(lambda: self.capture(RESUMED))
         if not wish.on:
-            reason = reason or self._note({session.OFF: True})
+            reason = reason or self._add_facts({session.OFF: True})
             if reason:
                 return Reply(NOT_SWITCHED.format(reason=reason))
             return Reply(
@@ -329,7 +333,7 @@ class EventHandler:
         facts: dict[str, object] = {session.OFF: False, session.RESET: True}
         if wish.namespace is not None:
             facts[session.NAMESPACE] = wish.namespace
-        reason = reason or self._note(facts)
+        reason = reason or self._add_facts(facts)
         if reason:
             return Reply(NOT_SWITCHED.format(reason=reason))
         request = self._request(wish.namespace or self.state.namespace)
@@ -340,9 +344,9 @@ class EventHandler:
         if self.call.send_interim:
             self.call.send_interim(answer)
 
-    def _note(self, facts: "dict[str, object]") -> str:
+    def _add_facts(self, facts: "dict[str, object]") -> str:
         """Add facts to the session's file; return why they can't be written."""
-        return session.try_note(self.home, self.event.session_name, **facts)
+        return session.try_add_facts(self.home, self.event.session_name, **facts)
 
     def _request(self, namespace: str | None, prompt: str | None = None) -> RecallRequest:
         place = (

@@ -3,9 +3,9 @@ and holds the thresholds.
 
 A search always finds something, whether or not the prompt needs it. The gate estimates the log-odds
 that a prompt needs a text, in any language. `prompt_recall` lets texts that reach a threshold pass,
-unless another text is much more relevant:
+unless another text is rated much higher:
 
-    relevance = -4.06 + 0.9 × need + 0.385 × ln(1 + size)
+    rating = -4.06 + 0.9 × need + 0.385 × ln(1 + size)
                 + 0.254 × meaning + 0.129 × behind + 1.78 × relation
                 + 0.158 × word_score + 2.31 × spelling - 1.857 × everywhere
 
@@ -44,14 +44,14 @@ from collections.abc import Sequence
 from memories.languages.text import coverage, is_unspaced
 
 MAX_MEMORIES = 5  # maximum number of memories that a prompt recalls
-THRESHOLD = -2.67  # minimum relevance
-# Maximum distance from the relevance of the best memory. A prompt that has a clear answer seldom
-# needs anything that is much less relevant.
+THRESHOLD = -2.67  # minimum rating
+# Maximum distance from the rating of the best memory. A prompt that has a clear answer seldom
+# needs anything that has a much lower rating.
 _DISTANCE = 3.4
-# A memory of another project that the prompt doesn't name is recalled only if its relevance is at
-# least CLEARLY_RELEVANT (odds of about three to one), and at least CLEARLY_BETTER above that of the
+# A memory of another project that the prompt doesn't name is recalled only if its rating is at
+# least CLEARLY_NEEDED (odds of about three to one), and at least CLEARLY_BETTER above that of the
 # best memory of the session's own project.
-CLEARLY_RELEVANT = 1.0
+CLEARLY_NEEDED = 1.0
 CLEARLY_BETTER = 1.0
 
 BM25_OF_A_WORD = 2.5  # approximate score of a word found in a tenth of a fairly large store's texts
@@ -84,7 +84,7 @@ class Gate:
         relation: float = 0.0,
         is_global: bool = False,
     ) -> float:
-        """Return a text's relevance to the prompt; see the module's docstring.
+        """Return a text's rating for the prompt; see the module's docstring.
 
         Args:
             text: The text.
@@ -103,22 +103,22 @@ class Gate:
             return -math.inf
         shared_groups = self._groups & _groups(text)
         spelling = len(shared_groups) / max(1, len(self._groups))
-        relevance = self._base + _WORD_SCORE * word_score + _SPELLING * spelling
+        rating = self._base + _WORD_SCORE * word_score + _SPELLING * spelling
         if meaning is not None:
-            relevance += _MEANING * meaning + _RELATION * relation
+            rating += _MEANING * meaning + _RELATION * relation
             if best is not None:
-                relevance += _BEHIND * min(0.0, meaning - best)
+                rating += _BEHIND * min(0.0, meaning - best)
         if is_global:
-            relevance += _EVERYWHERE
-        return relevance
+            rating += _EVERYWHERE
+        return rating
 
 
 def threshold(best: float) -> float:
-    """Return the minimum relevance of the memories that a prompt needs.
+    """Return the minimum rating of the memories that a prompt needs.
 
     Args:
-        best: The relevance of the most relevant memory of the session's own project; for memories
-            of a project that the prompt names, of the most relevant one in either project.
+        best: The highest rating of a memory of the session's own project; for memories
+            of a project that the prompt names, of a memory in either project.
     """
     return max(THRESHOLD, best - _DISTANCE)
 

@@ -99,7 +99,7 @@ def answer_as_server(data: bytes, open_in_server: "OpenMemories | None") -> str:
     context = build_hook_context(request, open_in_server)
     if request.counts:
         event = "session-start" if request.prompt is None else "user-prompt"
-        runs.note(
+        runs.record_for_stats(
             event,
             request.folder,
             context.namespace,

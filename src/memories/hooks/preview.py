@@ -38,25 +38,25 @@ class Line(NamedTuple):
             `SessionBlock.omitted`, or `beyond`. For a prompt: `needed`, `correction`, `in_context`,
             `recall_off`, `expired`, `corrected`, `below`, `other_project`, `beyond`, `no_room`, or
             a reason of `context.admission`.
-        relevance: The log-odds that the prompt needs the memory; None in the session block.
+        rating: The log-odds that the prompt needs the memory; None in the session block.
         meaning: The log-odds of the calibrated similarity to the prompt; None if it is unknown.
-        threshold: The minimum relevance of a memory in the session's project; None in the session
+        threshold: The minimum rating of a memory in the session's project; None in the session
             block.
     """
 
     memory: "Entry | Memory"
     is_shown: bool
     reason: str
-    relevance: float | None = None
+    rating: float | None = None
     meaning: float | None = None
     threshold: float | None = None
 
 
 class QuotedTurn(NamedTuple):
-    """A turn that the text quotes; `relevance` is None if it is only next to a relevant turn."""
+    """A turn that the text quotes; `rating` is None if it is only next to a needed turn."""
 
     turn: "HistoryTurn"
-    relevance: float | None
+    rating: float | None
 
 
 class Part(NamedTuple):
@@ -137,7 +137,7 @@ def _preview_prompt(
     if not context.text:
         return Part("", 0, milliseconds, lines, [], error=context.error)
     tokens = estimate_tokens(context.text)
-    turns = [QuotedTurn(turn, trace.turn_relevance.get(id_of_turn(turn))) for turn in trace.turns]
+    turns = [QuotedTurn(turn, trace.turn_ratings.get(id_of_turn(turn))) for turn in trace.turns]
     return Part(context.text, tokens, milliseconds, lines, turns, error=context.error)
 
 
@@ -168,19 +168,19 @@ def _block_lines(
 
 def _prompt_lines(trace: RecallTrace, shown: set[str]) -> list[Line]:
     """Return the memories that were shown, passed the gate, or nearly passed it."""
-    rated = sorted(trace.rated.values(), key=lambda entry: -entry.relevance)
-    own = (entry.relevance for entry in rated if is_own(entry.memory, trace.projects))
+    rated = sorted(trace.rated.values(), key=lambda entry: -entry.rating)
+    own = (entry.rating for entry in rated if is_own(entry.memory, trace.projects))
     threshold = gate.threshold(next(own, gate.THRESHOLD))
     lines: list[Line] = []
     left_out: list[Line] = []
     for entry in rated:
         memory = entry.memory
         is_shown = memory.id in shown
-        is_near = entry.relevance >= threshold - NEAR or memory.id in trace.current
+        is_near = entry.rating >= threshold - NEAR or memory.id in trace.current
         if not is_shown and not is_near:
             continue
         reason = _reason_of(entry, trace, shown)
-        line = Line(memory, is_shown, reason, entry.relevance, entry.meaning, threshold)
+        line = Line(memory, is_shown, reason, entry.rating, entry.meaning, threshold)
         (lines if is_shown else left_out).append(line)
     return [*lines, *left_out[:MAX_LEFT_OUT]]
 
@@ -199,5 +199,5 @@ def _reason_of(entry: Rated, trace: RecallTrace, shown: set[str]) -> str:
         return trace.left_out.get(memory_id, reason)
     if memory_id in trace.selected:
         return "corrected"
-    is_relevant = entry.relevance >= gate.THRESHOLD
-    return "below" if not is_relevant or is_own(entry.memory, trace.projects) else "other_project"
+    is_needed = entry.rating >= gate.THRESHOLD
+    return "below" if not is_needed or is_own(entry.memory, trace.projects) else "other_project"

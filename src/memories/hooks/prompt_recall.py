@@ -2,9 +2,9 @@
 
 The session's own project comes first: its memories, those for every project, and those without a
 project. A memory from another project is recalled if the prompt names that project, or if that
-memory is clearly the most relevant one. First, the gate selects candidates by relevance. Then the
-candidates that are already in the session's context are left out; less relevant memories never take
-their place.
+memory clearly has the highest rating. First, the gate selects candidates by rating. Then the
+candidates that are already in the session's context are left out; memories with lower ratings never
+take their place.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -60,17 +60,17 @@ class Limits(NamedTuple):
 
 
 class Rated(NamedTuple):
-    """A memory or turn that a search considered, with its relevance to the prompt.
+    """A memory or turn that a search considered, with its rating for the prompt.
 
     Attributes:
         hit: The memory or turn.
-        relevance: Its relevance; see `gate`.
+        rating: Its rating; see `gate`.
         meaning: The log-odds of the calibrated similarity; None if it is unknown.
         vectors: The vectors of the text's windows, shape (windows, dimension); None if it has none.
     """
 
     hit: Hit
-    relevance: float
+    rating: float
     meaning: float | None = None
     vectors: "NDArray[np.float32] | None" = None
 
@@ -88,10 +88,10 @@ class RecallTrace:
         projects: All names of the session's project.
         rated: The memories that the searches considered, by id.
         selected: The ids of the memories that passed the gate.
-        current: The ids of the selected memories or of their corrections, in order of relevance.
+        current: The ids of the selected memories or of their corrections, in order of rating.
         left_out: Why a memory or turn that passed the gate may not be shown, by id.
         turns: The recalled turns, with their neighbours.
-        turn_relevance: The relevance of the turns that passed the gate, by id.
+        turn_ratings: The rating of the turns that passed the gate, by id.
     """
 
     def __init__(self, start: HookContext | None = None) -> None:
@@ -103,7 +103,7 @@ class RecallTrace:
         self.current: list[str] = []
         self.left_out: dict[str, str] = {}
         self.turns: list[HistoryTurn] = []
-        self.turn_relevance: dict[str, float] = {}
+        self.turn_ratings: dict[str, float] = {}
 
     def add_memories(
         self,
@@ -296,7 +296,7 @@ class _GatedBackend(EngineBackend):
         min_confidence: float,
         conversation_id: str | None,  # noqa: ARG002 - recall covers all conversations
     ) -> list[Any]:
-        """Return the documents of the memories that pass the gate, most relevant first.
+        """Return the documents of the memories that pass the gate, highest rated first.
 
         A memory that was corrected is replaced with its correction, and a newer memory may precede
         an older one. An expired memory is left out. For `k`, see `_build`.
@@ -387,11 +387,11 @@ class _GatedBackend(EngineBackend):
             hits: list[Hit] = []
             for ranked in result.ranking:
                 entry = rater.rate(result, ranked, ranked.features.evidence.word_score)
-                if ranked.dropped or entry.relevance < gate.THRESHOLD:
+                if ranked.dropped or entry.rating < gate.THRESHOLD:
                     continue
                 hits.append(entry.hit)
                 if self._trace is not None:
-                    self._trace.turn_relevance[entry.hit.id] = entry.relevance
+                    self._trace.turn_ratings[entry.hit.id] = entry.rating
             return list(map(self._recalled_turn, hits))
 
 
@@ -409,8 +409,8 @@ class _GatedGateway(WithScratchpad):
         for hit in hits:
             word_score = gate.estimate_word_score(hit.content, terms)
             is_global = _is_global(hit.memory)
-            relevance = prompt_gate.rate(hit.content, None, word_score, is_global=is_global)
-            rated.append(Rated(hit, relevance))
+            rating = prompt_gate.rate(hit.content, None, word_score, is_global=is_global)
+            rated.append(Rated(hit, rating))
         selected = _put_newer(_select(query_text, rated, self._projects), rated, None)
         return [entry.hit for entry in selected if not is_recall_off(entry.memory.tags)]
 
@@ -442,7 +442,7 @@ class _Rater:
         self._best = max((meaning for meaning in meanings if meaning is not None), default=None)
 
     def rate(self, result: SearchResult, ranked: Ranked, word_score: float) -> Rated:
-        """Return a candidate with its relevance.
+        """Return a candidate with its rating.
 
         `word_score` is the BM25 score of the words that the candidate shares with the prompt.
         """
@@ -452,7 +452,7 @@ class _Rater:
         if self._relate is not None and vectors is not None:
             relation = self._relate(vectors)
         is_global = ref.collection is Collection.MEMORY and _is_global(hit.memory)
-        relevance = self._gate.rate(
+        rating = self._gate.rate(
             hit.content,
             meaning,
             word_score,
@@ -460,12 +460,12 @@ class _Rater:
             relation=relation,
             is_global=is_global,
         )
-        return Rated(hit, relevance, meaning, vectors)
+        return Rated(hit, rating, meaning, vectors)
 
     def rate_memories(
         self, result: SearchResult, min_confidence: float, *, is_small: bool
     ) -> Iterable[Rated]:
-        """Yield a search's candidates whose confidence is high enough, with their relevance.
+        """Yield a search's candidates whose confidence is high enough, with their rating.
 
         The gate replaces the search's own thresholds, which are meant for questions.
         """
@@ -501,24 +501,24 @@ def _is_global(memory: Memory) -> bool:
 
 
 def _select(query: str, rated: Iterable[Rated], projects: Sequence[str]) -> list[Rated]:
-    """Return the memories that pass the gate, most relevant first; see the module's docstring."""
-    ordered = sorted(rated, key=lambda entry: -entry.relevance)
+    """Return the memories that pass the gate, highest rated first; see the module's docstring."""
+    ordered = sorted(rated, key=lambda entry: -entry.rating)
     own: list[Rated] = []
     others: list[Rated] = []
     for entry in ordered:
         (own if is_own(entry.memory, projects) else others).append(entry)
-    best = own[0].relevance if own else gate.THRESHOLD
-    clear = max(gate.CLEARLY_RELEVANT, best + gate.CLEARLY_BETTER)
+    best = own[0].rating if own else gate.THRESHOLD
+    clear = max(gate.CLEARLY_NEEDED, best + gate.CLEARLY_BETTER)
     threshold = gate.threshold(best)
-    selected = [entry for entry in own if entry.relevance >= threshold]
+    selected = [entry for entry in own if entry.rating >= threshold]
     for rank, entry in enumerate(others):
         is_named = gate.names_project(query, entry.memory.tags["project"])
-        is_clearly_best = rank == 0 and entry.relevance >= clear
+        is_clearly_best = rank == 0 and entry.rating >= clear
         if is_named:
-            best = max(best, entry.relevance)
-        if is_clearly_best or (is_named and entry.relevance >= gate.threshold(best)):
+            best = max(best, entry.rating)
+        if is_clearly_best or (is_named and entry.rating >= gate.threshold(best)):
             selected.append(entry)
-    return sorted(selected, key=lambda entry: -entry.relevance)
+    return sorted(selected, key=lambda entry: -entry.rating)
 
 
 def _put_corrections(
@@ -527,7 +527,7 @@ def _put_corrections(
     """Replace each memory with its latest correction.
 
     Args:
-        selected: The memories, most relevant first.
+        selected: The memories, highest rated first.
         rated: All candidates by id.
         get: Reads a memory that is not a candidate.
     """
@@ -539,7 +539,7 @@ def _put_corrections(
     for entry in selected:
         memory = latest_correction(entry.memory, read)
         hit = Hit(memory, entry.hit.score, None, None)
-        current.setdefault(memory.id, rated.get(memory.id, Rated(hit, entry.relevance)))
+        current.setdefault(memory.id, rated.get(memory.id, Rated(hit, entry.rating)))
     return list(current.values())
 
 
@@ -556,8 +556,8 @@ def _put_newer(
     for older in current:
         newer = _find_newer(older, candidates, space)
         if newer is not None:
-            relevance = max(older.relevance, newer.relevance)
-            ordered.setdefault(newer.memory.id, newer._replace(relevance=relevance))
+            rating = max(older.rating, newer.rating)
+            ordered.setdefault(newer.memory.id, newer._replace(rating=rating))
         ordered.setdefault(older.memory.id, older)
     return list(ordered.values())
 

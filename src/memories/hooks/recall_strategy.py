@@ -167,7 +167,7 @@ def recall_in_time(
     if not was_suspect:
         # Takes effect at the deadline, and only if this hook is killed before it clears the mark.
         suspect_from = now + int(request.seconds() * 1000)
-        session.try_note(request.home, request.session, **{session.SUSPECT_FROM: suspect_from})
+        session.try_add_facts(request.home, request.session, **{session.SUSPECT_FROM: suspect_from})
     if announce:
         announce()
     if was_suspect:
@@ -193,10 +193,10 @@ def probe(
 
     If the store responds to the probe, the session's next hook uses the store again.
     """
-    session.note(request.home, request.session, **{session.PROBED_AT: _now_ms()})
+    session.add_facts(request.home, request.session, **{session.PROBED_AT: _now_ms()})
     trial = RecallRequest(request.place, request.prompt, time.monotonic() + seconds, counts=False)
     if not answer_by_server_or_here(trial, ask_server, answer_here).error:
-        session.note(request.home, request.session, **{session.SUSPECT_FROM: 0})
+        session.add_facts(request.home, request.session, **{session.SUSPECT_FROM: 0})
 
 
 def is_suspect(state: session.Session, now_ms: int) -> bool:
@@ -264,7 +264,7 @@ def _record_shown(
         facts[session.SHOWN] = context.shown
         facts[session.SENTENCES] = context.sentences
         facts[session.GIVEN_TO] = context.namespace
-    problem = session.try_note(request.home, request.session, **facts)
+    problem = session.try_add_facts(request.home, request.session, **facts)
     if problem:
         context.error = context.error or f"what was shown can't be recorded: {problem}"
 

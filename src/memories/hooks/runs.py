@@ -209,7 +209,9 @@ def _iso(millis: int) -> str | None:
     return to_iso(from_millis(millis)) if millis else None
 
 
-def note(event: str, folder: str, namespace: str | None, text: str, **figures: "Any") -> None:
+def record_for_stats(
+    event: str, folder: str, namespace: str | None, text: str, **figures: "Any"
+) -> None:
     """Record a run for `memory stats`.
 
     Args:

@@ -120,7 +120,7 @@ def read(home: str, name: str) -> Session:
     return session
 
 
-def note(home: str, name: str, **facts: object) -> None:
+def add_facts(home: str, name: str, **facts: object) -> None:
     """Add facts to a session's file.
 
     Raises:
@@ -141,13 +141,13 @@ def note(home: str, name: str, **facts: object) -> None:
         os.close(fd)
 
 
-def try_note(home: str, name: str, **facts: object) -> str:
+def try_add_facts(home: str, name: str, **facts: object) -> str:
     """Add facts to a session's file; return why they can't be written, or an empty string.
 
     Raises:
         UnsafeFolder: Other users may write to the file's folder.
     """
-    return files.try_write(lambda: note(home, name, **facts))
+    return files.try_write(lambda: add_facts(home, name, **facts))
 
 
 def claim(home: str, name: str, action: str, *, within: float | None) -> bool:

@@ -154,7 +154,9 @@ def _record_shown(home: str, name: str, mounted: Mounted) -> None:
         marks: set[str] = set()
         for text in texts.values():
             marks |= set(sentences.hash_sentences(text))
-        session.note(home, name, **{session.SHOWN: sorted(texts), session.SENTENCES: sorted(marks)})
+        session.add_facts(
+            home, name, **{session.SHOWN: sorted(texts), session.SENTENCES: sorted(marks)}
+        )
 
 
 def _start_flusher(home: str) -> None:

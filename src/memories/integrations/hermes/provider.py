@@ -153,7 +153,7 @@ class MemoriesProvider(MemoryProvider):  # type: ignore[misc]  # Hermes has no t
         """Record which memories a session has seen; without this record, they may be repeated."""
         if context.shown and self._config is not None:
             facts = {session.SHOWN: context.shown, session.SENTENCES: context.sentences}
-            session.try_note(str(self._config.home), name, **facts)
+            session.try_add_facts(str(self._config.home), name, **facts)
 
     def sync_turn(
         self, user_content: str, assistant_content: str, *, session_id: str = "", **_kwargs: Any
@@ -173,7 +173,9 @@ class MemoriesProvider(MemoryProvider):  # type: ignore[misc]  # Hermes has no t
         The memories can then be recalled again. Nothing is added to the summary.
         """
         if self._config is not None:
-            session.note(str(self._config.home), self._session_name(""), **{session.RESET: True})
+            session.add_facts(
+                str(self._config.home), self._session_name(""), **{session.RESET: True}
+            )
         return ""
 
     def on_memory_write(

@@ -188,10 +188,10 @@ def _shape_turn(quoted: QuotedTurn, terms: Sequence[str]) -> dict[str, Any]:
         "turn_index": turn.turn_index,
         "content": turn.text,
     }
-    if quoted.relevance is None:
+    if quoted.rating is None:
         return shape | {"why": ["It is next to a turn that the message needs."]}
     why = [describe_words(turn.text, terms)]
-    return shape | {"why": why, "chance": _chance(quoted.relevance)}
+    return shape | {"why": why, "chance": _chance(quoted.rating)}
 
 
 def _shape_line(line: Line, terms: Sequence[str]) -> dict[str, Any]:
@@ -208,8 +208,8 @@ def _shape_line(line: Line, terms: Sequence[str]) -> dict[str, Any]:
         "why": _explain(line, terms),
         "whole": isinstance(memory, Memory) or memory.cut is None,
     }
-    if line.relevance is not None and line.threshold is not None:
-        shape |= {"chance": _chance(line.relevance), "threshold": _chance(line.threshold)}
+    if line.rating is not None and line.threshold is not None:
+        shape |= {"chance": _chance(line.rating), "threshold": _chance(line.threshold)}
     if isinstance(memory, Memory) and memory.corrected_by is not None:
         shape["corrected_by"] = memory.corrected_by
     return shape
@@ -217,7 +217,7 @@ def _shape_line(line: Line, terms: Sequence[str]) -> dict[str, Any]:
 
 def _explain(line: Line, terms: Sequence[str]) -> list[str]:
     """Return sentences that say why a memory is shown or left out."""
-    if line.relevance is None:
+    if line.rating is None:
         return [(_IN_BLOCK if line.is_shown else _LEFT_OUT)[line.reason]]
     sentences = [] if line.is_shown else [_LEFT_OUT[line.reason]]
     if line.reason == "correction":
