@@ -134,6 +134,7 @@ def open_store(server: ChromaServer) -> Iterator[OpenStore]:
 @pytest.mark.slow
 class TestChromaStore(StoreContract):
     sequences = 15
+    exact_scores = False
 
 
 # --- URLs, and servers that are not Chroma

@@ -329,6 +329,8 @@ class TestQdrantFolder(StoreContract):
     without Qdrant's client.
     """
 
+    exact_scores = False
+
     @pytest.fixture
     def open_store(self, folder: Path) -> Iterator[OpenStore]:
         with opening(lambda space: QdrantStore(f"qdrant:///{folder}", space)) as open_store:
@@ -342,6 +344,7 @@ class TestQdrantRest(StoreContract):
     """
 
     sequences = 15
+    exact_scores = False
 
     @pytest.fixture
     def open_store(self, server: ApiServer) -> Iterator[OpenStore]:
@@ -356,6 +359,8 @@ class TestQdrantRest(StoreContract):
 )
 class TestQdrantServer(StoreContract):
     """The contract on a real server; each test creates its own collections and removes them."""
+
+    exact_scores = False
 
     @pytest.fixture
     def open_store(self) -> Iterator[OpenStore]:

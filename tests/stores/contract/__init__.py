@@ -14,6 +14,7 @@ A backend's test file inherits `StoreContract` and gives it one fixture:
 Vectors are those of the `FakeEmbedder` or random ones of its space.
 """
 
+from contract.answers import Answers
 from contract.conversations import Conversations
 from contract.durability import Durability
 from contract.health import Health
@@ -101,5 +102,6 @@ class StoreContract(
     Undo,
     Conversations,
     AsTheModelSays,
+    Answers,
 ):
     """The rules that hold for every store."""
