@@ -22,6 +22,7 @@ from hooks.conftest import (
 from memories import Memories
 from memories.hooks import flush, inbox, session
 from memories.hooks.proposals import SessionSource
+from memories.hooks.sentences import hash_sentences
 from memories.stores.sqlite.store import SQLiteStore
 
 
@@ -359,6 +360,25 @@ def test_the_policy_limits_how_much_is_proposed(
     )
     flush_inbox(home)
     assert [each.content for each in pending_memories(home)][2:] == ["It is fast"]
+
+
+@pytest.mark.usefixtures("projects")
+def test_what_is_known_in_another_project_is_proposed(home: Path, folder: Path) -> None:
+    subprocess.run(["git", "init", "-q", str(folder)], check=True, timeout=60)
+    text = "We deploy on Tuesdays."
+    with Memories() as memories:
+        shown = memories.create(text, tags={"project": "other"}).memory
+        memories.create("Ann owns deploys.", tags={"project": "other", "global": "true"})
+    assert shown is not None
+    # The hook of the prompt has recalled the other project's memory, as the best match.
+    session.note(str(home), "claude-code.s1", shown=[shown.id], said=sorted(hash_sentences(text)))
+    record_event(
+        home, "user-prompt", prompt=f"Remember that {text} Remember that Ann owns deploys."
+    )
+    flush_inbox(home)
+    assert [each.content for each in pending_memories(home)] == [text]
+    record_event(home, "user-prompt", prompt=f"Remember that {text}", session_id="s2")
+    assert flush_inbox(home).proposed == 0
 
 
 def test_a_rejected_proposal_is_not_proposed_again(home: Path) -> None:

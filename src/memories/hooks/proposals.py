@@ -14,16 +14,18 @@ from memories.core.disk import open_file
 from memories.embedders.scores import worth_rater
 from memories.errors import InvalidInput, NotFound
 from memories.hooks.phrases import candidates
+from memories.hooks.prompt_recall import is_own
 from memories.hooks.sentences import hash_sentences, repeats, split_sentences
 from memories.hooks.session import Session
-from memories.hooks.transcripts import Utterance
+from memories.hooks.transcripts import USER, Utterance
+from memories.identity.place import names_of
 from memories.identity.project import Project
 from memories.memories import Memories
 from memories.models import SESSION
 from memories.write.suspicion import find_marks
 
 WINDOW = "window"  # the tag by which memories proposed in a time window are counted
-_SIMILAR = 5  # number of similar memories that a sentence is compared with
+_SIMILAR = 20  # number of similar memories that a sentence is compared with
 _MAX_SEEN = 200  # a sentence is compared with at most this many memories shown to the session
 _MAX_QUERY = 1_000  # maximum length of a query made from a sentence, in characters
 
@@ -106,7 +108,9 @@ def propose(
         for candidate in found:
             if not policy.should_store(candidate.kind, candidate.confidence):
                 continue
-            if known.has(candidate.content) or not policy.enforce_rate_limit(window):
+            if known.has(candidate.content, utterance.role):
+                continue
+            if not policy.enforce_rate_limit(window):
                 continue
             tags = source.tags
             tags["type"] = candidate.kind
@@ -138,15 +142,26 @@ class KnownTexts:
     def __init__(self, memories: Memories, source: SessionSource) -> None:
         """Initialize for a session; files and memories are read only when needed."""
         self._memories, self._source = memories, source
+        # What is known in another project is new in this one: hooks don't recall it here.
+        self._projects = names_of(None if source.project is None else source.project.name)
 
-    def has(self, sentence: str) -> bool:
-        """Return whether a sentence says nothing new."""
-        if self.was_shown(sentence) or repeats(sentence, self._instructions):
+    def has(self, sentence: str, role: str) -> bool:
+        """Return whether a sentence says nothing new.
+
+        Agents repeat what they were shown. What a user says may have been shown because of it, from
+        another project.
+        """
+        if role != USER and self.was_shown(sentence):
+            return True
+        if repeats(sentence, self._instructions):
             return True
         hits = self._memories.search(sentence[:_MAX_QUERY], limit=_SIMILAR, min_confidence=0.0)
-        return repeats(
-            sentence, [hit.memory.content for hit in hits if hit.memory.tags.get("type") != SESSION]
-        )
+        texts = [
+            hit.memory.content
+            for hit in hits
+            if hit.memory.tags.get("type") != SESSION and is_own(hit.memory, self._projects)
+        ]
+        return repeats(sentence, texts)
 
     def was_shown(self, sentence: str) -> bool:
         """Return whether a sentence repeats text that a hook showed to the session."""
