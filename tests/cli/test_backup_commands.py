@@ -641,6 +641,32 @@ def test_doctor_reports_an_unreachable_server(memory: Command) -> None:
     assert "nothing is listening" in answer.out
 
 
+@pytest.mark.parametrize(
+    ("embedder", "what", "remedy"),
+    [
+        ("nope", 'there is no embedder "nope"', "set EMBEDDER to minilm, e5, none, or a service"),
+        ("minilm", "this store's vectors were created by fake/", "memory reembed"),
+    ],
+)
+def test_doctor_reports_an_embedder_with_which_every_search_fails(
+    memory: Command, ids: list[str], embedder: str, what: str, remedy: str
+) -> None:
+    assert memory("search", "Python", env={"EMBEDDER": embedder}).code != 0
+    answer = memory("doctor", env={"EMBEDDER": embedder})
+    assert answer.code == 1
+    [finding] = json.loads(answer.out)["findings"]
+    assert f"the embedder can't be used: {what}" in finding["what"]
+    assert remedy in finding["remedy"]
+    assert memory("doctor", env={"EMBEDDER": "none"}).code == 0
+
+
+def test_doctor_reports_an_unknown_embedder_before_there_is_a_store(
+    memory: Command, store: Path
+) -> None:
+    assert "there is no embedder" in memory("doctor", env={"EMBEDDER": "nope"}).out
+    assert not store.exists()
+
+
 # --- salvage
 
 

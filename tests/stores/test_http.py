@@ -178,6 +178,7 @@ def test_doctor_examines_what_a_limited_token_may_read(live: Live, tmp_path: Pat
         "MEMORY_HOME": str(tmp_path / "mine"),
         "MEMORY_TOKEN": _token(tmp_path, "ann:r"),
         "MEMORY_STORE": live.url,
+        "EMBEDDER": "fake",
     }
     config = load_config(environment=environment, folder=tmp_path)
     mine = examine(config._replace(namespace="ann"), deep=True)

@@ -19,13 +19,14 @@ from memories.config import is_own_name
 from memories.core import events
 from memories.core.disk import is_read_only, put_in_place
 from memories.core.urls import local_path, without_password
+from memories.embedders import StoreEmbedder
 from memories.errors import ConfigError, InvalidInput, MemoriesError, StoreDamaged
 from memories.guard.redactor import Redactor
 from memories.guard.validate import amount
 from memories.read import versions
 from memories.settings import Config
 from memories.stores import open_store
-from memories.stores.protocol import Store
+from memories.stores.protocol import Store, name_spaces, other_embedder
 from memories.stores.records import SEARCHED, Collection, Filter, Finding, Record, Ref
 from memories.transfer.backup import back_up, scratch_beside, sqlite_file, write_error
 from memories.transfer.export import Lines
@@ -130,6 +131,7 @@ def _examine_store(config: Config, examined: Examined, *, deep: bool) -> None:
             facts["limited"] = f"only namespace {config.namespace}; others need another token"
         if all_parts:
             _examine_info(store, all_parts[0], examined)
+        findings += _examine_embedder(store, config)
         facts["records"] = count_records(store, all_parts)
         names = {part.namespace for part in all_parts}
         facts["namespaces"] = len(names)
@@ -161,6 +163,23 @@ def _examine_info(store: Store, part: Part, examined: Examined) -> None:
         problem = "a forgotten memory still has bytes on the disk"
         remedy = "forget it again while no other program is reading the store"
         examined.findings.append(Finding(problem, remedy))
+
+
+def _examine_embedder(store: Store, config: Config) -> Iterator[Finding]:
+    """Check that the embedder exists, and that it made the store's vectors."""
+    problem = ""
+    try:
+        embedder = StoreEmbedder(None, config, may_change=True).of(store)
+    except ConfigError as exc:
+        problem = str(exc)
+    else:
+        info = store.info(Filter(Collection.MEMORY, (config.namespace,)))
+        if embedder is not None and info.model is not None:
+            stored, used = name_spaces(info, embedder.space)
+            problem = "" if stored == used else str(other_embedder(stored or "", used))
+    if problem:
+        what, _, remedy = problem.partition("; ")
+        yield Finding(f"the embedder can't be used: {what}", remedy)
 
 
 def _find_missing_vectors(store: Store, namespaces: tuple[str, ...]) -> Iterator[Finding]:
