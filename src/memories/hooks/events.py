@@ -135,12 +135,12 @@ def _follow_up(
     def follow_up() -> None:
         context = reply.context
         if context is None or not context.is_noted:
-            place = working_folder() if folder is None else folder
+            agent_folder = working_folder() if folder is None else folder
             namespace, text = call.namespace, ""
             if context is not None:
                 namespace, text = context.namespace, context.text
             runs.record_for_stats(
-                call.event, place, namespace, text, agent=call.host, outcome=result, ms=ms
+                call.event, agent_folder, namespace, text, agent=call.host, outcome=result, ms=ms
             )
         if context and context.wanted_store and call.start_server:
             call.start_server(context.wanted_store)
@@ -194,9 +194,9 @@ def _answer_check(call: HookCall, event: HostEvent) -> bytes:
         state = switch.read_state(event.folder, event.session_name)
         report["is_on"] = state.on
         if state.on and call.event in _RECALL_EVENTS:
-            place = (home, event.folder, event.session_name, state.namespace or call.namespace)
+            caller = (home, event.folder, event.session_name, state.namespace or call.namespace)
             prompt = query_of(event.prompt) if call.event == "user-prompt" else None
-            request = RecallRequest(place, prompt, call.deadline, counts=False)
+            request = RecallRequest(caller, prompt, call.deadline, counts=False)
             context = answer_by_server_or_here(request, call.ask_server, _answer_here)
             report |= {"text": context.text, "problem": context.error}
             if context.wanted_store and call.start_server:
@@ -273,8 +273,8 @@ class EventHandler:
         if not self._is_first("given"):
             return Reply()
         is_reset = self.event.text("source") in ("clear", "compact")
-        place = {session.FOLDER: self.event.folder, session.NAMED: self.call.namespace or ""}
-        reason = self._add_facts({**place, session.ENDED: False, session.RESET: is_reset})
+        facts = {session.FOLDER: self.event.folder, session.NAMED: self.call.namespace or ""}
+        reason = self._add_facts({**facts, session.ENDED: False, session.RESET: is_reset})
         if self.may_capture() and inbox.size(self.home):
             start_flusher(self.home)  # events that an earlier session could not store
         reply = self._recall(self._request(self.state.namespace), announce=self._send_interim)
@@ -349,14 +349,14 @@ class EventHandler:
         return session.try_add_facts(self.home, self.event.session_name, **facts)
 
     def _request(self, namespace: str | None, prompt: str | None = None) -> RecallRequest:
-        place = (
+        caller = (
             self.home,
             self.event.folder,
             self.event.session_name,
             namespace or self.call.namespace,
         )
         store_deadline = self.call.deadline - _RESERVED_SECONDS
-        return RecallRequest(place, prompt, store_deadline, started_at=self.call.started_at)
+        return RecallRequest(caller, prompt, store_deadline, started_at=self.call.started_at)
 
     def _recall(
         self,

@@ -227,10 +227,10 @@ def _skip_stored(events: Sequence[Event], last_event: str) -> Sequence[Event]:
 def _split_runs(events: Sequence[Event]) -> Iterator[list[Event]]:
     """Yield consecutive events with the same namespace and folder."""
 
-    def place(event: Event) -> tuple[object, object]:
+    def namespace_and_folder(event: Event) -> tuple[object, object]:
         return event.get("namespace"), event.get("folder")
 
-    for _, run in itertools.groupby(events, place):
+    for _, run in itertools.groupby(events, namespace_and_folder):
         yield list(run)
 
 

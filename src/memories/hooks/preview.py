@@ -101,9 +101,9 @@ def preview(situation: "Situation", folder: str, message: str) -> Preview:
     Raises:
         MemoriesError: The store can't be reached, and there is no scratchpad.
     """
-    place = (str(situation.config.home), folder or os.sep, _NO_SESSION, None)
+    caller = (str(situation.config.home), folder or os.sep, _NO_SESSION, None)
     start = time.monotonic()
-    request = RecallRequest(place, None, start + SECONDS, counts=False)
+    request = RecallRequest(caller, None, start + SECONDS, counts=False)
     block = model_context.build_block(request, situation)
     context = model_context.context_of(block, situation.config.namespace)
     names = {situation.project, *names_of(situation.project)}
@@ -113,12 +113,12 @@ def preview(situation: "Situation", folder: str, message: str) -> Preview:
     first = Part(context.text, tokens, milliseconds, lines, [], error=context.error)
     if not message.strip():
         return Preview(first, None)
-    return Preview(first, _preview_prompt(situation, place, message, context))
+    return Preview(first, _preview_prompt(situation, caller, message, context))
 
 
 def _preview_prompt(
     situation: "Situation",
-    place: tuple[str, str, str, None],
+    caller: tuple[str, str, str, None],
     message: str,
     start: HookContext,
 ) -> Part:
@@ -129,7 +129,7 @@ def _preview_prompt(
     if silence:
         return Part("", 0, 0.0, [], [], silence=silence)
     begun = time.monotonic()
-    request = RecallRequest(place, query_of(prompt), begun + SECONDS, counts=False)
+    request = RecallRequest(caller, query_of(prompt), begun + SECONDS, counts=False)
     trace = RecallTrace(start)
     context = model_context.open_and_recall(request, situation, trace)
     milliseconds = _elapsed_ms(begun)

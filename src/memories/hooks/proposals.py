@@ -211,10 +211,10 @@ def read_instructions(folder: Path, root: Path | None, user: Path) -> list[str]:
 def _instruction_files(folder: Path, root: Path | None, user: Path) -> Iterable[Path]:
     """Yield the paths of instruction files, whether or not they exist."""
     top = root or folder
-    for place in (folder, *folder.parents):
-        if place == top or top in place.parents:
+    for parent in (folder, *folder.parents):
+        if parent == top or top in parent.parents:
             for name in _INSTRUCTION_FILES:
-                yield place / name
+                yield parent / name
     yield top / ".claude" / "CLAUDE.md"
     for name in _USER_INSTRUCTIONS:
         yield user / name

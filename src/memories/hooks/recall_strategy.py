@@ -57,21 +57,21 @@ class RecallRequest:
 
     def __init__(
         self,
-        place: tuple[str, str, str, str | None],
+        caller: tuple[str, str, str, str | None],
         prompt: str | None,
         store_deadline: float | None,
         *,
         counts: bool = True,
         started_at: float | None = None,
     ) -> None:
-        """Create a request; `place` contains its home, folder, session and namespace."""
-        self.home, self.folder, self.session, self.namespace = place
+        """Create a request; `caller` contains its home, folder, session and namespace."""
+        self.home, self.folder, self.session, self.namespace = caller
         self.prompt, self.store_deadline, self.counts = prompt, store_deadline, counts
         self.started_at = time.monotonic() if started_at is None else started_at
 
     @property
-    def place(self) -> tuple[str, str, str, str | None]:
-        """Home, folder, session and namespace."""
+    def caller(self) -> tuple[str, str, str, str | None]:
+        """The home, the folder, the session and the namespace."""
         return self.home, self.folder, self.session, self.namespace
 
     @property
@@ -88,15 +88,15 @@ class RecallRequest:
     def encode(self) -> bytes:
         """Return the request as JSON, with times relative to now."""
         age = time.monotonic() - self.started_at
-        return json.dumps([self.place, self.prompt, self.seconds(), self.counts, age]).encode()
+        return json.dumps([self.caller, self.prompt, self.seconds(), self.counts, age]).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> "RecallRequest":
         """Read the output of `encode`."""
-        place, prompt, seconds, counts, age = json.loads(data)
+        caller, prompt, seconds, counts, age = json.loads(data)
         now = time.monotonic()
         store_deadline = now + seconds if seconds else None
-        return cls(tuple(place), prompt, store_deadline, counts=counts, started_at=now - age)
+        return cls(tuple(caller), prompt, store_deadline, counts=counts, started_at=now - age)
 
 
 class HookContext:
@@ -171,7 +171,7 @@ def recall_in_time(
     if announce:
         announce()
     if was_suspect:
-        scratchpad_request = RecallRequest(request.place, request.prompt, None)
+        scratchpad_request = RecallRequest(request.caller, request.prompt, None)
         context = answer_by_server_or_here(
             scratchpad_request, ask_server, answer_here, _wait_for_server(request.seconds())
         )
@@ -194,7 +194,7 @@ def probe(
     If the store responds to the probe, the session's next hook uses the store again.
     """
     session.add_facts(request.home, request.session, **{session.PROBED_AT: _now_ms()})
-    trial = RecallRequest(request.place, request.prompt, time.monotonic() + seconds, counts=False)
+    trial = RecallRequest(request.caller, request.prompt, time.monotonic() + seconds, counts=False)
     if not answer_by_server_or_here(trial, ask_server, answer_here).error:
         session.add_facts(request.home, request.session, **{session.SUSPECT_FROM: 0})
 

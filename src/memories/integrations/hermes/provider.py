@@ -140,8 +140,8 @@ class MemoriesProvider(MemoryProvider):  # type: ignore[misc]  # Hermes has no t
         if self._memories is None or self._config is None:
             return ""
         home, name = str(self._config.home), self._session_name(session_id)
-        place = (home, str(Path.cwd()), name, self._config.namespace)
-        request = RecallRequest(place, query_of(query), time.monotonic() + RECALL_SECONDS)
+        caller = (home, str(Path.cwd()), name, self._config.namespace)
+        request = RecallRequest(caller, query_of(query), time.monotonic() + RECALL_SECONDS)
         limits = Limits(RECALL_CHARACTERS, RECALL_TOKENS)
         context = recall_for_prompt(
             self._memories, request, self._config, projects=(), limits=limits

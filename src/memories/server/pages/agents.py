@@ -150,14 +150,14 @@ def _find_situation(memories: "Memories", request: PageRequest, chosen: Chosen) 
         root = remembered_root(chosen.project) if chosen.project and request.is_owner else None
         client = "mcp" if is_served else "shell"
         return model_context.Situation(config, chosen.project or None, client, root)
-    place = (
+    caller = (
         str(memories.config.home),
         chosen.folder,
         chosen.host,
         request.text("namespace") or None,
     )
     deadline = time.monotonic() + SECONDS
-    situation = model_context.find_situation(RecallRequest(place, None, deadline, counts=False))
+    situation = model_context.find_situation(RecallRequest(caller, None, deadline, counts=False))
     if situation.config.store != memories.config.store:
         store = without_password(situation.config.store)
         raise InvalidInput(f"the settings of {chosen.folder} name a different store: {store}")

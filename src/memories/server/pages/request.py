@@ -327,9 +327,9 @@ def count_by_label(times: Sequence[str], labels: Sequence[str]) -> list[tuple[st
     """
     counts = [0] * len(labels)
     for time in times:
-        place = bisect_left(labels, time[:10])
-        if place < len(labels):
-            counts[place] += 1
+        index = bisect_left(labels, time[:10])
+        if index < len(labels):
+            counts[index] += 1
     return list(zip(labels, counts, strict=True))
 
 

@@ -59,8 +59,8 @@ def show_results(memories: "Memories", request: PageRequest) -> View:
     hits = []
     for shape, hit in zip(data["results"], explanation.hits, strict=True):
         lower = shape["content"].lower()
-        places = [place for place in map(lower.find, _words(terms)) if place >= 0]
-        text = mark(excerpt(shape["content"], min(places, default=0)), terms)
+        starts = [start for start in map(lower.find, _words(terms)) if start >= 0]
+        text = mark(excerpt(shape["content"], min(starts, default=0)), terms)
         why = _explain(hit, candidates.get(hit.id), terms)
         hits.append({"shape": shape, "text": text, "why": why})
     more = {
