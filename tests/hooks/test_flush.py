@@ -371,7 +371,9 @@ def test_what_is_known_in_another_project_is_proposed(home: Path, folder: Path) 
         memories.create("Ann owns deploys.", tags={"project": "other", "global": "true"})
     assert shown is not None
     # The hook of the prompt has recalled the other project's memory, as the best match.
-    session.note(str(home), "claude-code.s1", shown=[shown.id], said=sorted(hash_sentences(text)))
+    session.add_facts(
+        str(home), "claude-code.s1", shown=[shown.id], said=sorted(hash_sentences(text))
+    )
     record_event(
         home, "user-prompt", prompt=f"Remember that {text} Remember that Ann owns deploys."
     )
