@@ -505,8 +505,9 @@ class Memories:
     def transaction(self) -> Iterator[None]:
         """Run a block as one transaction: all its writes are stored, or none.
 
-        Other writers wait until the transaction ends. In stores without transactions (Chroma,
-        Qdrant), only single writes are atomic.
+        Other writers wait until the transaction ends. It includes all writes of its thread: don't
+        await in the block, or the writes of other tasks are stored or lost with it. In stores
+        without transactions (Chroma, Qdrant), only single writes are atomic.
         """
         self._open_transactions += 1
         try:

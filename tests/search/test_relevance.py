@@ -1,6 +1,8 @@
 """Freshness, boost and their factor: the formulas of Decision 5, and their bounds."""
 
+import copy
 import math
+import pickle
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -89,6 +91,15 @@ def test_a_pinned_memory_ranks_before_a_newer_equal_one(
         assert [hit.memory.id for hit in memories.search("deploy key vault")] == [old, *new]
         memories.unpin(old)
         assert [hit.memory.id for hit in memories.search("deploy key vault")][-1] == old
+
+
+def test_an_explanation_can_be_copied_and_pickled(home: object) -> None:
+    with Memories(embedder="fake") as memories:
+        _written(memories, "the deploy key is in the blue vault", 1)
+        explanation = memories.explain("deploy key vault")
+    assert explanation.considered
+    assert pickle.loads(pickle.dumps(explanation)) == explanation
+    assert copy.deepcopy(explanation) == explanation
 
 
 def test_pending_reads_are_counted_where_their_number_matters(

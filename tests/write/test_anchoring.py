@@ -31,7 +31,7 @@ def test_a_confirmation_is_due_after_a_span_of_days() -> None:
 
 
 @pytest.mark.parametrize(
-    "span", [-1, "-1d", MAX_RECHECK_DAYS + 1, f"{MAX_RECHECK_DAYS + 1}d", "1h", "d", "soon"]
+    "span", [-1, True, "-1d", MAX_RECHECK_DAYS + 1, f"{MAX_RECHECK_DAYS + 1}d", "1h", "d", "soon"]
 )
 def test_an_invalid_span_is_refused(span: str | int) -> None:
     with pytest.raises(InvalidInput, match="recheck must be a time span"):

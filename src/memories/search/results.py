@@ -185,6 +185,10 @@ class _Considering(Sequence[Considered]):
     def __repr__(self) -> str:
         return repr(self._entries)
 
+    def __reduce__(self) -> tuple[type[tuple[Considered, ...]], tuple[object, ...]]:
+        """Pickle and copy only the entries, as a tuple, since the search uses an open store."""
+        return tuple, (self._entries,)
+
     def __len__(self) -> int:
         return len(self._entries)
 

@@ -190,7 +190,7 @@ def parse_recheck(span: str | int | None) -> int | None:
     """
     if span is None:
         return None
-    if isinstance(span, int):
+    if isinstance(span, int) and not isinstance(span, bool):
         days = span
     elif isinstance(span, str) and not span.strip():
         days = 0
