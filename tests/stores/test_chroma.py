@@ -429,8 +429,8 @@ def test_a_killed_and_restarted_server_loses_nothing(own_server: ChromaServer) -
 
 
 WRITER = """
-import sys
-sys.path.insert(0, sys.argv[2])
+import os, sys
+sys.path[:0] = [sys.argv[2], os.path.dirname(sys.argv[2])]
 from contract import MEMORY, SPACE, at, record
 from memories.stores.chroma import ChromaStore
 from memories.stores.records import Patch, Ref
