@@ -25,7 +25,7 @@ from memories.stores.files.log import (
     fold,
     namespace_of,
     parse,
-    place_of,
+    part_of,
     removal_event,
     to_line,
 )
@@ -165,7 +165,7 @@ class LocalFiles:
             if work.removed_ids:
                 self._after_commit(set())
                 return
-            self._after_commit({place_of(name)[1] for name, _ in work.lines})
+            self._after_commit({part_of(name)[1] for name, _ in work.lines})
             with contextlib.suppress(StoreError):  # the next removal erases what remains
                 if self.index.is_erasing():
                     self.index.remove([])
@@ -195,7 +195,7 @@ class LocalFiles:
             )
             self._recover()
         elif added:
-            logs = [name for name in added if place_of(name)[0] is Collection.LOG]
+            logs = [name for name in added if part_of(name)[0] is Collection.LOG]
             sizes = {name: work.states[name].size for name in added}
             self.folder.commit(added, sizes, first=logs)
             # The lines are stored. If the states can't be saved, the next read parses these files.
@@ -216,7 +216,7 @@ class LocalFiles:
         plan = self.folder.read_journal()
         for name, step in plan.items():
             data = self.folder.read(name)[1]
-            parsed = parse(data, *place_of(name))
+            parsed = parse(data, *part_of(name))
             if parsed.damage:
                 raise self._damage_error(name, parsed.damage)
             lines = {b"", *data.split(b"\n")}
@@ -230,7 +230,7 @@ class LocalFiles:
         if any("drop" in step for step in plan.values()):
             with self.working():
                 for name in plan:
-                    self.sync(*place_of(name))
+                    self.sync(*part_of(name))
             self.folder.discard()
         if self.folder.has_pending_commit():
             self.folder.write_journal({})
@@ -248,7 +248,7 @@ class LocalFiles:
 
     def read_file(self, name: str, index: Index) -> FileState:
         """Read a file into the index, in a transaction; return the file's new state."""
-        collection, namespace = place_of(name)
+        collection, namespace = part_of(name)
         stamp, data = self.folder.read(name)
         parsed = parse(data, collection, namespace)
         state = FileState(stamp, parsed.size, damage=parsed.damage)
@@ -457,7 +457,7 @@ class LocalFiles:
         work = self.work
         assert work is not None
         for name in work.index.list_files():
-            work.index.replace_file(*place_of(name), fold([]))
+            work.index.replace_file(*part_of(name), fold([]))
             work.index.save_state(name, FileState())
 
     def close(self) -> None:

@@ -110,7 +110,7 @@ def namespace_of(name: str, collection: Collection) -> str | None:
     return namespace if file_name(collection, namespace) == name else None
 
 
-def find_place(name: str) -> tuple[Collection, str] | None:
+def find_part(name: str) -> tuple[Collection, str] | None:
     """Return the collection and namespace of a file's records; None for any other file."""
     for collection in Collection:
         namespace = namespace_of(name, collection)
@@ -119,11 +119,11 @@ def find_place(name: str) -> tuple[Collection, str] | None:
     return None
 
 
-def place_of(name: str) -> tuple[Collection, str]:
+def part_of(name: str) -> tuple[Collection, str]:
     """Return the collection and namespace of a file with records."""
-    place = find_place(name)
-    assert place is not None, name
-    return place
+    part = find_part(name)
+    assert part is not None, name
+    return part
 
 
 def to_json(record: Record) -> Json:

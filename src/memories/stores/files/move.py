@@ -32,7 +32,7 @@ from memories.settings import Config
 from memories.stores.files.connection import MARKER, Folder, Stamp
 from memories.stores.files.index import Index
 from memories.stores.files.local import LocalFiles
-from memories.stores.files.log import file_name, find_place, place_of
+from memories.stores.files.log import file_name, find_part, part_of
 from memories.stores.protocol import Store, scan_pages
 from memories.stores.records import (
     SEARCHED,
@@ -165,7 +165,7 @@ class Mover:
 
     def _list_files(self) -> list[str]:
         """Return the names of the files that contain records."""
-        return [name for name in self._folder.list_names() if find_place(name)]
+        return [name for name in self._folder.list_names() if find_part(name)]
 
     def is_unfinished(self) -> bool:
         """Return whether a move was interrupted."""
@@ -315,7 +315,7 @@ class Mover:
         index = self._index()
         records: list[Record] = []
         namespaces: set[str] = set()
-        for collection, namespace in map(place_of, names):
+        for collection, namespace in map(part_of, names):
             self._files.sync_readable(collection, namespace)
             where = Filter(collection, (namespace,), state="any")
             records += itertools.chain.from_iterable(scan_pages(index, where, size=_BATCH))
@@ -397,13 +397,13 @@ class Mover:
         Raises:
             StoreDamaged: The list of the copies can't be read.
         """
-        place = find_place(f"{name.removesuffix(_UNFINISHED)}.jsonl")
+        part = find_part(f"{name.removesuffix(_UNFINISHED)}.jsonl")
         try:
             fields = json.loads(self._folder.read(name, inner=True)[1])
             refs = []
             for copy in fields["copies"]:
                 if len(copy) == 3:  # earlier versions kept a list for each namespace
-                    copy.insert(1, place[1] if place else "")
+                    copy.insert(1, part[1] if part else "")
                 collection, *address = copy
                 refs.append(Ref(Collection(collection), *address))
             return str(fields["store"]), refs
