@@ -136,6 +136,23 @@ def test_a_removed_entry_is_hidden_and_unpinned_but_not_deleted(bob: Memories) -
     assert "out of sight" in [entry.content for entry in bob.scratchpad(rebuild=True).entries]
 
 
+@pytest.mark.parametrize("is_removed_first", [True, False])
+def test_a_removed_entry_whose_text_is_added_again_is_shown(
+    bob: Memories, is_removed_first: bool
+) -> None:
+    name = store(bob, "The user prefers tabs")
+    bob.scratchpad(refresh=True)
+    if is_removed_first:
+        edit(bob, lines_of(bob, name), "")
+        assert contents(bob) == []
+        edit(bob, "memories:\n", "memories:\n- The user prefers tabs\n")
+    else:
+        edit(bob, lines_of(bob, name), "- The user prefers tabs\n")
+    assert bob.apply_edits() == (f"scratchpad: memory {name} is already stored",)
+    assert contents(bob) == ["The user prefers tabs"]
+    assert [entry.id for entry in bob.scratchpad(refresh=True).entries] == [name]
+
+
 def test_pins_can_be_set_in_the_file(bob: Memories) -> None:
     name = store(bob, "The user prefers tabs")
     edit(bob, "pinned: false", "pinned: yes")

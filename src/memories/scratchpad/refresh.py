@@ -132,20 +132,30 @@ def take_over(text: str | None, pad_file: PadFile, writer: "Writer") -> Edits:
         return Edits(pad, notes=_keep(pad_file, text, reason))
 
     taken: list[str] = []
+    added: list[str] = []
     refused: list[Entry] = []
     reasons: list[str] = []
     for entry in pad.entries:
         try:
-            taken += _take_over_entry(entry, writer)
+            if entry.id:
+                taken += _take_over_entry(entry, writer)
+            else:
+                memory_id, outcomes = _create(entry, writer)
+                added.append(memory_id)
+                taken += outcomes
         except NotFound:
             refused.append(entry)
             reasons.append(f"there is no memory {entry.id[:64]} in namespace {pad_file.namespace}")
         except RequestError as exc:
             refused.append(entry)
             reasons.append(f"{entry.id[:64] or 'a new entry'} was not saved: {exc}")
-    left_out = _unpin_removed(pad, writer, taken, reasons)
+    # A user who adds the text of a removed entry wants that entry back.
+    left_out = [memory_id for memory_id in pad.left_out if memory_id not in added]
+    held = [memory_id for memory_id in pad.held if memory_id not in added]
+    pad = pad._replace(left_out=tuple(left_out), held=tuple(held))
+    removed = _unpin_removed(pad, writer, taken, reasons)
     taken = [f"scratchpad: {outcome}" for outcome in taken]  # shown by commands for other things
-    return Edits(pad, taken, left_out, _describe_refused(pad_file, refused, reasons))
+    return Edits(pad, taken, removed, _describe_refused(pad_file, refused, reasons))
 
 
 def _unpin_removed(pad: Pad, writer: "Writer", taken: list[str], reasons: list[str]) -> list[str]:
@@ -187,8 +197,6 @@ def _take_over_entry(entry: Entry, writer: "Writer") -> list[str]:
     # only needed to store edits
     from memories.write import change
 
-    if not entry.id:
-        return _create(entry, writer)
     latest = writer.lookup.find_own(entry.id)
     if latest.ended_at is not None:  # replaced since the file was written, so drop the entry
         return []
@@ -219,8 +227,12 @@ def _is_unchanged(entry: Entry, latest: Record, writer: "Writer") -> bool:
     return written is None or entry.content in (written.content, latest.text)
 
 
-def _create(entry: Entry, writer: "Writer") -> list[str]:
-    """Store a line added by the user, even if a very similar memory exists."""
+def _create(entry: Entry, writer: "Writer") -> tuple[str, list[str]]:
+    """Store a line added by the user, even if a very similar memory exists.
+
+    Returns:
+        The memory's id, and the outcome in sentences.
+    """
     from memories.write import change
     from memories.write.create import prepare_batches
 
@@ -234,7 +246,7 @@ def _create(entry: Entry, writer: "Writer") -> list[str]:
     if entry.pinned:
         change.pin(writer.lookup, writer.embedder, created.memory.id, writer.now, pinned=True)
     outcome = f"memory {created.memory.id} {'was' if created.stored else 'is already'} stored"
-    return [outcome, *describe_current_again(created.current_again)]
+    return created.memory.id, [outcome, *describe_current_again(created.current_again)]
 
 
 def _unpin(memory_id: str, writer: "Writer") -> bool:
