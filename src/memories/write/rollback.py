@@ -227,10 +227,10 @@ class Rollback(NamedTuple):
         """Return whether a memory and the one that corrects it have not changed since the time to
         roll back to, and were linked later, as by accepting a proposal of `memory tidy`.
         """
-        corrected_at = versions.time_of(older.fields, "corrected_at")
-        if corrected_at is None or corrected_at <= self.to:
+        newer_id = older.fields.get("corrected_by")
+        if newer_id is None or versions.read_correction_link(older, self.to) is not None:
             return False
-        newer = self._read_versions(older.fields["corrected_by"])
+        newer = self._read_versions(newer_id)
         return bool(newer) and newer[-1].ended_at is None and self._existed(newer[-1])
 
     def _state(self, then: Record, latest: Record) -> str:
