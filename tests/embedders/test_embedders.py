@@ -244,6 +244,8 @@ class OddEmbedder(FakeEmbedder):
         (lambda vectors: vectors * 0, "a vector of length 0"),
         (lambda vectors: vectors * 7, "a vector of length 7"),
         (lambda vectors: vectors.tolist(), "something of type list"),
+        (lambda vectors: vectors.astype(object), "an array of type object"),
+        (lambda vectors: vectors.astype(complex), "an array of type complex128"),
         (lambda _: None, "something of type NoneType"),
     ],
 )

@@ -172,16 +172,20 @@ def _check(embedder: Embedder, windows: Any) -> None:
     Raises:
         EmbedderError: The embedder returned something else.
     """
+    import numpy as np  # the embedder has already loaded it
+
     space = embedder.space
-    shape = getattr(windows, "shape", None)
-    returned = f"something of type {type(windows).__name__}"
-    if shape is not None:
-        returned = f"an array of shape {shape}"
-        if len(shape) == 2 and shape[0] and shape[1] == space.dimension:
-            lengths = (windows * windows).sum(axis=1)
-            if lengths.min() > 0.9 and lengths.max() < 1.1:  # NaN fails both tests
-                return
-            returned = f"a vector of length {float(lengths.max()) ** 0.5:.3g}"
+    if not isinstance(windows, np.ndarray):
+        returned = f"something of type {type(windows).__name__}"
+    elif windows.dtype.kind not in "fiu":
+        returned = f"an array of type {windows.dtype}"
+    elif windows.ndim != 2 or not len(windows) or windows.shape[1] != space.dimension:
+        returned = f"an array of shape {windows.shape}"
+    else:
+        lengths = (windows * windows).sum(axis=1)
+        if lengths.min() > 0.9 and lengths.max() < 1.1:  # NaN fails both tests
+            return
+        returned = f"a vector of length {float(lengths.max()) ** 0.5:.3g}"
     raise EmbedderError(
         f"the embedder {space.model} returned {returned}; it must return unit vectors of shape "
         f"(windows, {space.dimension})"
