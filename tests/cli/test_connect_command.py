@@ -482,7 +482,9 @@ def test_the_users_options_of_the_server_are_kept(
     assert server_words(found) == [str(PROGRAM), "mcp", "-n", "bob", "--read-only"]
 
 
-@pytest.mark.parametrize("option", [["--namespace", "bob"], ["--namespace=bob"], ["-n", "bob"]])
+@pytest.mark.parametrize(
+    "option", [["--namespace", "bob"], ["--namespace=bob"], ["-n", "bob"], ["-nbob"]]
+)
 def test_a_namespace_that_the_user_added_is_not_dropped_without_a_note(
     option: list[str], memory: Command, user: Path
 ) -> None:
@@ -490,6 +492,28 @@ def test_a_namespace_that_the_user_added_is_not_dropped_without_a_note(
     (user / ".claude.json").write_text(json.dumps({"mcpServers": {"memories": entry}}))
     [note, *_] = memory("connect", "claude-code").json["connected"][0]["notes"]
     assert note.startswith("Claude Code was connected with -n bob, which this command removes")
+
+
+def test_a_namespace_added_to_the_server_is_noted_although_the_hooks_name_none(
+    memory: Command, user: Path
+) -> None:
+    memory("connect", "claude-code")
+    file = user / ".claude.json"
+    file.write_text(file.read_text().replace('"mcp"', '"mcp", "-n", "bob", "--read-only"'))
+    notes = memory("connect", "claude-code").json["connected"][0]["notes"]
+    assert any("-n bob, which this command removes" in note for note in notes)
+    words = server_words(json.loads(file.read_text())["mcpServers"]["memories"])
+    assert words == [str(PROGRAM), "mcp", "--read-only"]
+
+
+def test_a_hook_whose_command_is_a_list_is_left_alone(memory: Command, user: Path) -> None:
+    hook = {"type": "command", "command": ["memoriae", "hook", "stop", "--host", "claude-code"]}
+    (user / ".claude").mkdir()
+    file = user / ".claude" / "settings.json"
+    file.write_text(json.dumps({"hooks": {"Stop": [{"hooks": [hook]}]}}))
+    assert memory("connect", "claude-code").code == 0
+    assert json.loads(file.read_text())["hooks"]["Stop"] == [{"hooks": [hook]}]
+    assert memory("disconnect", "claude-code").code == 0
 
 
 @pytest.mark.parametrize(
@@ -510,10 +534,10 @@ def test_a_server_from_a_one_click_link_can_be_connected_and_disconnected(
         "mcp",
     ]
     [undone] = memory("disconnect", "cursor").json["disconnected"]
-    assert (file.read_bytes() == before, "run this again" in undone["notes"][0]) == (
-        True,
-        True,
-    )
+    assert file.read_bytes() == before
+    assert undone["notes"] == [
+        "Entries of Memories from before memory connect are back; to remove them, run this again."
+    ]
     assert not memory("disconnect", "cursor").json["disconnected"][0]["notes"]
     assert "memoriae" not in file.read_text()
 
@@ -1083,6 +1107,9 @@ def test_an_error_names_the_hosts_that_were_connected_before_it(
     assert answer.error.startswith("connected Gemini CLI, Zed, but cannot write ")
     assert answer.error.endswith("config.toml: No space left on device")
     assert memory("connect", "codex").error.endswith("on device; nothing was changed")
+    memory("connect", "gemini", "zed")  # nothing changes, so a later error mentions neither
+    error = memory("connect", "gemini", "cursor", "zed", "codex").error
+    assert error.startswith("connected Cursor, but cannot write ")
 
 
 def test_a_register_that_can_not_be_written_undoes_the_connection(

@@ -44,7 +44,9 @@ if TYPE_CHECKING:
     from memories.settings import Config
 
 _CHANGES = {"made": "Created", "changed": "Changed", "removed": "Removed"}
-_STILL_CONNECTED = "The server from before memory connect is back; to remove it, run this again."
+_STILL_CONNECTED = (
+    "Entries of Memories from before memory connect are back; to remove them, run this again."
+)
 _MAX_DIFF_LINE = 400  # maximum number of characters per line; some files consist of one long line
 _hosts_argument = click.argument(
     "hosts", nargs=-1, metavar="[HOST]...", shell_complete=completing("hosts")
@@ -111,7 +113,7 @@ def connect(
         answer = _connect(connector, request, changes, program, dry_run=dry_run)
         answers.append(answer)
         if changes and not dry_run:
-            record_change(f"connected {', '.join(each['title'] for each in answers)}")
+            record_change(f"connected {_list_changed(answers)}")
         own = [name for name in environment if name.startswith("MEMORY_")]
         if own and _has_hooks(request.name):
             answer["notes"].append(_note_on_environment(request.host.title, own))
@@ -157,7 +159,7 @@ def disconnect(config: "Config", hosts: Sequence[str], scope: str | None, dry_ru
         if not changes:
             answer["notes"].append(f"{request.host.title} was not connected; nothing to change.")
         elif not dry_run:
-            record_change(f"disconnected {', '.join(each['title'] for each in answers)}")
+            record_change(f"disconnected {_list_changed(answers)}")
             if find_entries(connector, request).files:
                 answer["notes"].append(_STILL_CONNECTED)
     emit({"disconnected": answers, "count": len(answers)}, partial(_render_answers, answers))
@@ -285,6 +287,11 @@ def _answer(request: Target, changes: Sequence[Change], *, dry_run: bool) -> dic
         diffs = [_diff(change) for change in changes]
         answer |= {"dry_run": True, "diff": "\n".join(filter(None, diffs))}
     return answer
+
+
+def _list_changed(answers: Sequence[Mapping[str, Any]]) -> str:
+    """Return the titles of the hosts whose files were changed."""
+    return ", ".join(answer["title"] for answer in answers if answer["changed"])
 
 
 def _diff(change: Change) -> str:

@@ -136,13 +136,14 @@ def find_hooks(document: Document, host: Host) -> Iterator[tuple[KeyPath, str]]:
     for event, groups in events.items():
         for number, group in _reversed_objects(groups):
             path = ("hooks", event, number)
-            if host.flat:
-                if is_hook(words_of(group.get("command"))):
-                    yield path, group["command"]
-                continue
-            for position, handler in _reversed_objects(group.get("hooks")):
-                if is_hook(words_of(handler.get("command"))):
-                    yield (*path, "hooks", position), handler["command"]
+            handlers = [(path, group)]
+            if not host.flat:
+                own = _reversed_objects(group.get("hooks"))
+                handlers = [((*path, "hooks", position), handler) for position, handler in own]
+            for place, handler in handlers:
+                command = handler.get("command")
+                if isinstance(command, str) and is_hook(words_of(command)):
+                    yield place, command
 
 
 def _reversed_objects(values: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:

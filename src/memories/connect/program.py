@@ -214,6 +214,8 @@ def _split_namespace(words: Sequence[str]) -> tuple[str | None, list[str]]:
             namespace = next(remaining, None)
         elif word.startswith("--namespace="):
             namespace = word.partition("=")[2]
+        elif word.startswith("-n"):
+            namespace = word.removeprefix("-n")
         else:
             others.append(word)
     return namespace, others

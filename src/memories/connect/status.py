@@ -52,7 +52,8 @@ class FoundEntries(NamedTuple):
     @property
     def namespace(self) -> str | None:
         """The namespace in the entries' commands; None if they don't specify one."""
-        return namespace_of(self.hooks[0] if self.hooks else self.server)
+        names = map(namespace_of, (*self.hooks, self.server))
+        return next(filter(None, names), None)
 
 
 class Connection(NamedTuple):
