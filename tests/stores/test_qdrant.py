@@ -380,7 +380,10 @@ class TestQdrantServer(StoreContract):
 # --- a lost store
 
 
-def test_an_emptied_server_is_not_replaced_by_an_empty_store(server: ApiServer, home: Path) -> None:
+def test_an_emptied_server_is_not_replaced_by_an_empty_store(
+    server: ApiServer, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("EMBEDDER", raising=False)
     with Memories(server.url, embedder="none") as memories:
         memories.create("Tea is served hot")
         memories.scratchpad()
@@ -400,6 +403,13 @@ def test_an_emptied_server_is_not_replaced_by_an_empty_store(server: ApiServer, 
         assert f" has no records, but is still mirrored by {pad}; put the records back" in str(
             e.value
         )
+    for embedder in ("none", None):  # the default embedder reads the store's model first
+        with Memories(server.url, embedder=embedder) as memories:
+            for _ in range(2):
+                with pytest.raises(StoreDamaged):
+                    memories.list()
+                with pytest.raises(StoreDamaged):
+                    memories.scratchpad(refresh=True)
     assert pad.read_bytes() == before
     pad.unlink()
     with Memories(server.url, embedder="none") as memories:

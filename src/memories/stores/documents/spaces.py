@@ -43,7 +43,7 @@ class Spaces:
     spaces in which it has vectors.
 
     Attributes:
-        was_read: Whether the state was read, so a lost store was noticed.
+        was_read: Whether the state was read, and the store is neither lost nor too new.
     """
 
     def __init__(
@@ -72,7 +72,6 @@ class Spaces:
             StoreDamaged: There is no store, but scratchpads mirror it.
         """
         state = self._driver.state()
-        self.was_read = True
         if not state:
             self._refuse_lost(lambda: not self._driver.state())
         schema = state.get("schema", str(SCHEMA))
@@ -81,6 +80,7 @@ class Spaces:
                 f"{self._driver.url} was written by a newer program (schema {schema}); upgrade "
                 "memoriae"
             )
+        self.was_read = True
         return state
 
     def find_searched(self) -> str | None:
