@@ -184,6 +184,22 @@ def test_refused_memories_are_not_reported_as_stored(
     assert memory("list").json["count"] == 1
 
 
+@pytest.mark.parametrize(
+    ("command", "done"),
+    [
+        (["tokens", "revoke", "a;b"], 'the token "a;b" was revoked'),
+        (["export", "--output", "x;y.jsonl"], "0 records were exported to x;y.jsonl"),
+        (["projects", "alias", "a;b", "c"], "a;b is now another name for c"),
+    ],
+)
+def test_a_semicolon_in_a_name_does_not_garble_the_error(
+    memory: Command, process: Command, command: list[str], done: str
+) -> None:
+    memory("tokens", "create", "a;b", "--allow", "bob:rw")
+    answer = process(*command, shell=">/dev/full")
+    assert answer.error == f"{done}{UNPRINTED}No space left on device"
+
+
 def test_a_lost_answer_is_reported_in_the_chosen_format(process: Command) -> None:
     answer = process("create", "x", "--format", "text", shell=">/dev/full")
     assert answer.err.startswith("error: stored as ")

@@ -339,7 +339,7 @@ def flush(config: "Config", quiet: bool) -> int:
     turns = amount(flushed.turns, "turn", "turns")
     proposals = amount(flushed.proposed, "memory", "memories")
     record_change(
-        f"{turns} and {proposals} were stored; running the command again stores nothing twice"
+        f"{turns} and {proposals} were stored", "running the command again stores nothing twice"
     )
     if not quiet:
         waiting: dict[str, int] = {}

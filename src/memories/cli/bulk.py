@@ -195,7 +195,7 @@ def _run_each(
 
 
 def _record_progress(count: int, total: int, verb: str) -> None:
-    record_change(f"{count} of {total} were {verb}; running the command again does the rest")
+    record_change(f"{count} of {total} were {verb}", "running the command again does the rest")
 
 
 def _join(
@@ -253,7 +253,7 @@ def change_many(run: "Callable[[], Affected]", show: str | None) -> int:
         raise InvalidInput(_SHOW)
     begin_change()
     affected = run()
-    record_change(f"{shapes.summarize(affected)}; running the command again does the rest")
+    record_change(shapes.summarize(affected), "running the command again does the rest")
     undo = _undo(affected)
     answer = shapes.bulk_result(affected, undo, limit)
     emit(answer, partial(text.bulk_result, affected, undo, limit))
@@ -358,16 +358,17 @@ def create_lines(memories: "Memories", file: str, plan: Plan) -> int:
         for lines in _read_lines(stream, plan):
             for batch in by_weight(lines, weight, most=limit, heaviest=_MAX_BATCH_BYTES):
                 record_change(
-                    f"{reported}; some of the later lines may have been stored, and running the "
-                    f"command again stores {again}"
+                    reported,
+                    "some of the later lines may have been stored, and running the command again "
+                    f"stores {again}",
                 )
                 drafts = [line.draft for line in batch if line.draft is not None]
                 results = _store(memories, drafts, plan)
                 last = batch[-1].number
                 reported = f"all lines up to {last} are stored as printed"
                 record_change(
-                    f"all acceptable lines up to {last} are stored; running the command again "
-                    f"stores {again}"
+                    f"all acceptable lines up to {last} are stored",
+                    f"running the command again stores {again}",
                 )
                 _report(batch, results, counts)
                 size += sum(line.size + 1 for line in batch)

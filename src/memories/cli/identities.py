@@ -179,7 +179,8 @@ def _move_namespace(
     with _open_store(memories) as store:
         begin_change()
         moved = rooms.move(store, memories.config, name, target, merge=merge, dry_run=dry_run)
-        record_change(f"{moved.name} is now {moved.into}; running the command again does the rest")
+        done = f"{moved.name} is now {moved.into}"
+        record_change(done, "running the command again does the rest")
     verb = "would be" if dry_run else "is now"
     versions = amount(moved.versions, "version of a memory", "versions of memories")
     counts = f"{versions}, {amount(moved.turns, 'turn', 'turns')}"
@@ -453,7 +454,7 @@ def create(config: "Config", name: str, allow: Sequence[str], expires: str | Non
     begin_change()
     secret, token = register.create(config.home, name, grants, expires_at)
     record_change(
-        f'the token "{token.name}" was created; memory tokens revoke {token.id} removes it'
+        f'the token "{token.name}" was created', f"memory tokens revoke {token.id} removes it"
     )
     emit({"token": secret, **register.shape(token)}, secret)
     note("Save the token now: only its hash is stored, so it can't be shown again.")

@@ -152,7 +152,7 @@ def create(
         [created] = memories.create_many([draft], force=force, redact=not no_redact)
     except NotFound as exc:  # only the id in --supersedes is looked up
         raise NotFound(f"{exc}: --supersedes {fields['supersedes']}") from exc
-    record_change(_describe(created, force=force))
+    record_change(*_describe(created, force=force))
     emit(
         shapes.create_result(created),
         partial(text.create_result, created),
@@ -162,17 +162,18 @@ def create(
     return 0 if created.memory is not None else NOT_STORED
 
 
-def _describe(created: "Created", *, force: bool) -> str:
-    """Describe the result of storing a memory, as part of a sentence."""
+def _describe(created: "Created", *, force: bool) -> tuple[str, str]:
+    """Return the result of storing a memory and the effect of a second run, for an error."""
     memory = created.memory
     if memory is None:
-        return f"nothing was stored, since {created.note or 'a very similar memory exists'}"
+        return f"nothing was stored, since {created.note or 'a very similar memory exists'}", ""
     if not created.stored:
         reason = "it was merged into" if created.merged else "the memory exists as"
-        return f"nothing new was stored, since {reason} {memory.id}"
+        return f"nothing new was stored, since {reason} {memory.id}", ""
+    again = "running the command again stores nothing twice"
     if force:
-        return f"stored as {memory.id}; with --force, running the command again stores it twice"
-    return f"stored as {memory.id}; running the command again stores nothing twice"
+        again = "with --force, running the command again stores it twice"
+    return f"stored as {memory.id}", again
 
 
 @command(

@@ -112,24 +112,25 @@ def begin_change() -> None:
     _run.get().change = ""
 
 
-def record_change(description: str) -> None:
+def record_change(description: str, again: str = "") -> None:
     """Note the changes so far, in case the response is lost.
 
     Args:
-        description: The change, as part of a sentence. It may continue with a semicolon and the
-            effect of running the command again.
+        description: The change, as part of a sentence; or an earlier value of `change()`.
+        again: The effect of running the command again, as part of a sentence.
     """
-    _run.get().change = description
+    # Names and paths in a description may contain any character except NUL.
+    _run.get().change = f"{description}\0{again}" if again else description
 
 
 def change() -> str | None:
-    """Return a description of this run's changes; empty if unknown, None if there are none."""
+    """Return this run's changes, for `record_change`; empty if unknown, None if there are none."""
     return _run.get().change
 
 
 def _describe_loss(reason: str) -> str:
-    description, separator, again = (change() or "").partition(";")
-    return f"{description}, but {reason}{separator}{again}"
+    description, _, again = (change() or "").partition("\0")
+    return "; ".join(filter(None, (f"{description}, but {reason}", again)))
 
 
 # --- errors ---

@@ -304,7 +304,7 @@ def _emit_accepted(reviews: "Sequence[Reviewed]", *, dry_run: bool) -> int:
     if not dry_run:
         count = sum(review.done for review in reviews)
         accepted = amount(count, "memory was", "memories were")
-        record_change(f"{accepted} accepted; running the command again leaves those unchanged")
+        record_change(f"{accepted} accepted", "running the command again leaves those unchanged")
     render = partial(text.accept_result, reviews, dry_run=dry_run)
     emit(shapes.accept_result(reviews, dry_run=dry_run), render, compact=render)
     return NOT_STORED if any(review.duplicates for review in reviews) else 0

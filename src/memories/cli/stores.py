@@ -300,7 +300,7 @@ def _store_edits(config: "Config", edited: "Sequence[tuple[Memory, str]]", *, re
         with open_memory(config._replace(namespace=namespace), shared=False) as memories:
             for memory, text in pairs:
                 changed = memories.update(memory.id, text, redact=redact, if_version=memory.version)
-                record_change(f"{memory.id} was updated; running the command again does the rest")
+                record_change(f"{memory.id} was updated", "running the command again does the rest")
                 advice = f"run: memory confirm {{}} -n {namespace}"
                 if hint := shapes.change_hint(memory, changed, confirm=advice):
                     note(f"{memory.id}: {hint}")

@@ -221,7 +221,7 @@ def _import_source(
             if not dry_run:
                 items = amount(counts.turns + counts.memories, "item was", "items were")
                 done = f"{items} imported as {import_id}"
-                record_change(f"{done}; running the command again adds the rest")
+                record_change(done, "running the command again adds the rest")
     counts = importer.counts
     counts.skipped.update(reading.skipped)
     answer = store_shapes.source_import_result(counts, reading.source, dry_run=dry_run)
@@ -406,7 +406,7 @@ def _report_import(
 
     if not dry_run:
         records = amount(imported.imported, "record was", "records were")
-        record_change(f"{records} imported; running the command again leaves those unchanged")
+        record_change(f"{records} imported", "running the command again leaves those unchanged")
     mark_all_stale(config.home)
     if imported.unchecked:
         note(f"Note: {store_shapes.HINT_UNCHECKED}.")

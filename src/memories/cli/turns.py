@@ -109,7 +109,7 @@ def add(
         draft = _draft({"content": content, **fields})
         begin_change()
         [turn] = memories.add_turns(conversation, [draft], redact=not no_redact)
-        record_change(_describe([turn]))
+        record_change(*_describe([turn]))
         emit(
             conversation_shapes.turn(turn),
             partial(text.add_turn_result, turn),
@@ -126,7 +126,7 @@ def add(
         raise InvalidInput("the input contains no turns; write one JSON object per line")
     begin_change()
     added = memories.add_turns(conversation, drafts, redact=not no_redact)
-    record_change(_describe(added))
+    record_change(*_describe(added))
     emit(
         conversation_shapes.add_turns_result(conversation, added),
         partial(text.add_turns_result, added),
@@ -183,17 +183,17 @@ def _report_refused(turns: "Sequence[Turn]") -> int:
     return print_error(f"{len(reasons)} of {total} not stored: {reasons[0]}", 1)
 
 
-def _describe(turns: "Sequence[Turn]") -> str:
-    """Describe the stored turns and the effect of a second run, as part of a sentence."""
+def _describe(turns: "Sequence[Turn]") -> tuple[str, str]:
+    """Return a description of the stored turns and the effect of a second run, for an error."""
     stored = [turn for turn in turns if turn.status == "stored"]
     if not stored:
-        return "nothing new was stored; running the command again is harmless"
+        return "nothing new was stored", "running the command again is harmless"
     span = stored[0].id if len(stored) == 1 else f"{stored[0].id} to {stored[-1].id}"
     again = "running the command again would store the same text twice"
     if all(turn.message_id is not None for turn in stored):
         known = "message id is" if len(stored) == 1 else "message ids are"
         again = f"the {known} now known, so running the command again stores nothing twice"
-    return f"stored as {span}; {again}"
+    return f"stored as {span}", again
 
 
 # --- read ---
