@@ -416,6 +416,26 @@ def test_an_emptied_server_is_not_replaced_by_an_empty_store(
         assert memories.create("Tea is served cold").stored
 
 
+def test_a_store_that_is_lost_while_it_is_open_does_not_empty_the_scratchpad(
+    server: ApiServer, home: Path
+) -> None:
+    with Memories(server.url, embedder="none") as memories:
+        memories.create("Tea is served hot")
+        memories.scratchpad()
+        pad = home / "shared" / "scratchpad.yaml"
+        before = pad.read_bytes()
+        for collection in server.client.get_collections().collections:
+            server.client.delete_collection(collection.name)
+        for refresh in (
+            Memories.list,
+            lambda memories: memories.scratchpad(refresh=True),
+            lambda memories: memories.scratchpad(rebuild=True),
+        ):
+            with pytest.raises(StoreDamaged, match="has no records, but is still mirrored by"):
+                refresh(memories)
+        assert pad.read_bytes() == before
+
+
 # --- the driver's requests
 
 

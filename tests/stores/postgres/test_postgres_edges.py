@@ -367,12 +367,16 @@ def test_a_read_only_role_can_search_and_status_reports_it(
 def test_a_lost_schema_is_not_replaced_by_an_empty_store(
     server: Node, schema: str, url: str, home: Path
 ) -> None:
+    pad = home / "shared" / "scratchpad.yaml"
     with Memories(url, embedder="none") as memories:
         memories.create("Tea is served hot")
         memories.scratchpad()
-    pad = home / "shared" / "scratchpad.yaml"
-    before = pad.read_bytes()
-    server.sql(f"SET client_min_messages = error; DROP SCHEMA {schema} CASCADE")
+        before = pad.read_bytes()
+        server.sql(f"SET client_min_messages = error; DROP SCHEMA {schema} CASCADE")
+        with pytest.raises(StoreDamaged, match="has no records, but is still mirrored by"):
+            memories.list()
+        with pytest.raises(StoreDamaged):
+            memories.scratchpad(refresh=True)
     for change in (Memories.list, lambda memories: memories.create("Tea is served cold")):
         with Memories(url, embedder="none") as memories, pytest.raises(StoreDamaged) as raised:
             change(memories)

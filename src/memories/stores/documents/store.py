@@ -27,6 +27,7 @@ from memories.stores.documents.query import View, check, repair
 from memories.stores.documents.schema import (
     LIVE,
     Stored,
+    is_narrow,
     labels_of,
     pair_of,
     record_id,
@@ -364,7 +365,10 @@ class RemoteStore:
         if where.key is not None:  # few records have the same key, so all of them are read
             matching = {stored.ref: stored.record for stored in view.matching(where)}
             return [matching[ref] for ref in _order(matching, after, newest_first)][:limit]
-        ordered = _order(view.refs_to_check(where), after, newest_first)
+        refs = view.refs_to_check(where)
+        if not refs and not is_narrow(where):
+            self._spaces.state()  # notices that the store was lost while it was open
+        ordered = _order(refs, after, newest_first)
         records: list[Record] = []
         page_size = max(1, min(_PAGE, limit))
         for start in range(0, len(ordered), page_size):

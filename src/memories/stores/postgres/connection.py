@@ -368,6 +368,7 @@ class Server:
             try:
                 return connection, _run_begin(connection, first, to_write=to_write)
             except BaseException:
+                self._exists = False  # its tables may be lost; the next transaction checks
                 connection.close()
                 raise
 
@@ -388,6 +389,7 @@ class Server:
             raise
         except BaseException as exc:
             is_lost = connection.broken and isinstance(exc, psycopg.OperationalError)
+            self._exists = False
             connection.close()
             if not is_lost:
                 raise
