@@ -66,6 +66,19 @@ def test_a_server_without_a_namespace_uses_the_one_of_its_sessions_hooks(
     assert server_session(home, CLAUDE_CODE_SESSION_ID="s2").namespace() is None
 
 
+@pytest.mark.thorough
+def test_a_variable_of_the_server_comes_before_the_namespace_of_the_hooks(
+    hook: Hook, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    where = {"session_id": "s1", "cwd": str(Path.cwd())}
+    assert not hook("session-start", where, "-n", "bob").code
+    monkeypatch.setenv("MEMORY_NAMESPACE", "alice")
+    call: Call = request.getfixturevalue("call")
+    assert '"namespace":"alice"' in call("create_memory", content="Lunch is at noon")
+    assert not hook("user-prompt", {**where, "prompt": "start as carol"}).code
+    assert '"namespace":"carol"' in call("create_memory", content="Tea is at four")
+
+
 def test_a_session_of_another_folder_is_ignored(hook: Hook, home: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     start_session(hook, "s1", "bob", folder=tmp_path / "elsewhere")

@@ -85,7 +85,7 @@ class ServerSession(NamedTuple):
         environment: The server's environment variables.
         since: When the server started, minus `EARLIER_SECONDS`, in seconds since 1970.
         follows_hooks: Whether to use the namespace in the commands of the session's hooks, because
-            the server's own command names none.
+            neither the server's own command nor its environment names one.
     """
 
     home: str
@@ -131,7 +131,7 @@ def serve(config: Config, *, shared: bool = True, read_only: bool = False) -> No
             words = stack.enter_context(open_memories(config=own, embedder="none"))
             return Loading(memories, words, memories.embedder)
 
-        follows_hooks = config.sources["namespace"] != "flag"
+        follows_hooks = config.sources["namespace"] not in ("flag", "environment")
         own_session = ServerSession.begin(str(config.home), follows_hooks=follows_hooks)
         tools = SessionTools(open_namespace, own_session)
         built = serve_tools(tools, read_only=read_only)
