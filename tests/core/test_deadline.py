@@ -110,6 +110,19 @@ def test_a_call_to_a_memory_that_hangs_times_out(
     go_on(gateway, hanging)  # an abandoned call must not use the store, which is closed next
 
 
+@pytest.mark.parametrize(
+    ("seconds", "limit"), [(1000, "1000 s"), (1e8, "100000000 s"), (4.98765, "4.988 s")]
+)
+def test_the_error_names_the_limit_in_plain_digits(
+    seconds: float, limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released = threading.Event()
+    monkeypatch.setattr(Deadline, "_wait_for", lambda *_: False)
+    with pytest.raises(MemoryTimeout, match=f"within {limit} "):
+        Deadline(seconds).run(lambda: released.wait(60))
+    released.set()
+
+
 def test_turns_during_a_timeout_are_queued_shown_and_stored_once(
     gateway: MemoryGateway, hanging: Hanging
 ) -> None:

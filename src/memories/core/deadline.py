@@ -146,7 +146,7 @@ class Deadline:
             if is_late:
                 culprit = "embedder" if call.wait.is_on else "store"
                 raise MemoryTimeout(
-                    f"the {culprit} did not answer within {self.seconds:.3g} s "
+                    f"the {culprit} did not answer within {round(self.seconds, 3):.12g} s "
                     "(MEMORY_TIMEOUT_SECONDS sets this limit, except in hooks)"
                 )
         value: Value = call.result()
