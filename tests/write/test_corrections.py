@@ -282,6 +282,16 @@ def test_a_refused_update_removes_no_link(
     assert memories.get(older.id).corrected_by == newer.id
 
 
+@pytest.mark.parametrize("version", ["1", True, 1.0, -1])
+def test_a_version_must_be_a_whole_number(memories: Memories, version: Any) -> None:
+    name = create(memories, OLD)
+    with pytest.raises(InvalidInput, match="if_version must be a whole number, 0 or more"):
+        memories.update(name, NEW, if_version=version)
+    with pytest.raises(InvalidInput, match="version must be a whole number, 0 or more"):
+        memories.restore(name, version=version)
+    assert memories.get(name).version == 1
+
+
 def test_a_removed_link_does_not_come_back(memories: Memories) -> None:
     older, newer = (create(memories, text) for text in (OLD, NEW))
     before = memories._clock()

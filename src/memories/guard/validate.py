@@ -267,14 +267,18 @@ def limit(number: int, name: str = "limit") -> int:
     return number
 
 
-def index(number: int) -> int:
-    """Return a valid turn index.
+def index(number: int, name: str = "start") -> int:
+    """Return a valid turn index or version number.
+
+    Args:
+        number: The number.
+        name: Its name, for the message.
 
     Raises:
-        InvalidInput: The index is not a whole number, or is negative.
+        InvalidInput: The number is not a whole number, or is negative.
     """
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 2**53:
-        raise InvalidInput("start must be a whole number, 0 or more")
+        raise InvalidInput(f"{name} must be a whole number, 0 or more")
     return number
 
 

@@ -66,6 +66,8 @@ def update(
             "no changes were given; specify content, a tag, decay, confidence or an anchor"
         )
     removed = validate.tag_keys(change.remove_tags)
+    if change.if_version is not None:
+        validate.index(change.if_version, "if_version")
     # Embedded before the transaction, so that no other writer waits for the model.
     expected = content or lookup.find_own(memory_id).text
     vectors = None if is_empty else _embed(embedder, expected)
@@ -314,6 +316,7 @@ def restore_version(
     lookup: Lookup, embedder: "Embedder | None", memory_id: str, number: int, now: datetime
 ) -> Record:
     """Append a version with the text, tags, decay and confidence of an earlier one; return it."""
+    number = validate.index(number, "version")
     records = lookup.own.versions(lookup.resolve_own_id(memory_id))
     old = next((record for record in records if record.ref.position == number), None)
     if old is None:
