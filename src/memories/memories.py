@@ -774,7 +774,7 @@ class Memories:
         from memories.read.turns import page
 
         turn_filter = self._turns_of(conversation_id, filters)
-        start, limit = validate.index(start), self._limit(limit)
+        start, limit = validate.whole_number(start, "start"), self._limit(limit)
         stored = page(self._raw_store, turn_filter, start, limit)
         if len(stored) == limit:
             return stored

@@ -832,6 +832,14 @@ def test_a_page_begins_at_an_index(memories: Memories) -> None:
             memories.turns("talk", start=start)
 
 
+@pytest.mark.parametrize("index", [-1, 1.5, True, "1"])
+def test_a_turn_to_forget_has_a_whole_number(memories: Memories, index: Any) -> None:
+    memories.add_turns("talk", ["a turn", "another"])
+    with pytest.raises(InvalidInput, match="index must be a whole number, 0 or more"):
+        memories.forget_turns("talk", index=index)
+    assert len(memories.turns("talk")) == 2
+
+
 def test_conversations_are_listed_newest_first_with_counts_and_dates(
     url: str, memories: Memories
 ) -> None:

@@ -267,8 +267,8 @@ def limit(number: int, name: str = "limit") -> int:
     return number
 
 
-def index(number: int, name: str = "start") -> int:
-    """Return a valid turn index or version number.
+def whole_number(number: int, name: str) -> int:
+    """Return a valid whole number, such as a turn index or a version.
 
     Args:
         number: The number.

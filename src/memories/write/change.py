@@ -67,7 +67,7 @@ def update(
         )
     removed = validate.tag_keys(change.remove_tags)
     if change.if_version is not None:
-        validate.index(change.if_version, "if_version")
+        validate.whole_number(change.if_version, "if_version")
     # Embedded before the transaction, so that no other writer waits for the model.
     expected = content or lookup.find_own(memory_id).text
     vectors = None if is_empty else _embed(embedder, expected)
@@ -316,7 +316,7 @@ def restore_version(
     lookup: Lookup, embedder: "Embedder | None", memory_id: str, number: int, now: datetime
 ) -> Record:
     """Append a version with the text, tags, decay and confidence of an earlier one; return it."""
-    number = validate.index(number, "version")
+    number = validate.whole_number(number, "version")
     records = lookup.own.versions(lookup.resolve_own_id(memory_id))
     old = next((record for record in records if record.ref.position == number), None)
     if old is None:

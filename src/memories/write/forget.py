@@ -96,7 +96,9 @@ class Turns(NamedTuple):
     def name(self) -> str:
         """The conversation's name, with the index of the turn if a turn is meant."""
         name = self._stored_name()
-        return name if self.place is None else f"{name}#{validate.index(self.place)}"
+        if self.place is None:
+            return name
+        return f"{name}#{validate.whole_number(self.place, 'index')}"
 
     def forget(self, waiting: "Waiting", *, dry_run: bool = False) -> Forgotten:
         """Erase the turns, and if they are an entire conversation, its waiting ones as well.
@@ -110,7 +112,7 @@ class Turns(NamedTuple):
         if self.place is None:
             discarded = waiting.discard(name, dry_run=dry_run)
         else:
-            validate.index(self.place)
+            validate.whole_number(self.place, "index")
         find = functools.partial(self._find_refs, name)
         if self.place is not None and not dry_run:
             with self.store.transaction():
