@@ -536,7 +536,7 @@ def test_a_server_from_a_one_click_link_can_be_connected_and_disconnected(
     [undone] = memory("disconnect", "cursor").json["disconnected"]
     assert file.read_bytes() == before
     assert undone["notes"] == [
-        "Entries of Memories from before memory connect are back; to remove them, run this again."
+        "Entries from before memory connect are back; to remove them, run this again."
     ]
     assert not memory("disconnect", "cursor").json["disconnected"][0]["notes"]
     assert "memoriae" not in file.read_text()

@@ -44,9 +44,7 @@ if TYPE_CHECKING:
     from memories.settings import Config
 
 _CHANGES = {"made": "Created", "changed": "Changed", "removed": "Removed"}
-_STILL_CONNECTED = (
-    "Entries of Memories from before memory connect are back; to remove them, run this again."
-)
+_STILL_CONNECTED = "Entries from before memory connect are back; to remove them, run this again."
 _MAX_DIFF_LINE = 400  # maximum number of characters per line; some files consist of one long line
 _hosts_argument = click.argument(
     "hosts", nargs=-1, metavar="[HOST]...", shell_complete=completing("hosts")
@@ -108,7 +106,6 @@ def connect(
             (request, connector.plan_connect(request, make_entries(request, program, environment)))
         )
     answers: list[dict[str, Any]] = []
-    is_alive = True
     for request, changes in plans:
         answer = _connect(connector, request, changes, program, dry_run=dry_run)
         answers.append(answer)
@@ -121,9 +118,9 @@ def connect(
             check = _check_target(connector, request, program)
             answer |= report.describe(config, request, check, answer["undo"])
             answer["notes"] += report.find_differences(config, check)
-            is_alive = is_alive and not check.problem
     emit({"connected": answers, "count": len(answers)}, partial(_render_answers, answers))
-    return 0 if is_alive else 1
+    has_problem = any(answer["check"]["problem"] for answer in answers if "check" in answer)
+    return 1 if has_problem else 0
 
 
 @command(epilog="memory disconnect claude-code\nmemory disconnect codex --scope project --dry-run")

@@ -136,7 +136,7 @@ def find_hooks(document: Document, host: Host) -> Iterator[tuple[KeyPath, str]]:
     for event, groups in events.items():
         for number, group in _reversed_objects(groups):
             path = ("hooks", event, number)
-            handlers = [(path, group)]
+            handlers: list[tuple[KeyPath, Mapping[str, Any]]] = [(path, group)]
             if not host.flat:
                 own = _reversed_objects(group.get("hooks"))
                 handlers = [((*path, "hooks", position), handler) for position, handler in own]
