@@ -667,6 +667,16 @@ def test_doctor_reports_an_unknown_embedder_before_there_is_a_store(
     assert not store.exists()
 
 
+def test_doctor_reports_an_embedder_without_a_key(memory: Command) -> None:
+    keyless = {"EMBEDDER": "openai", "EMBEDDER_KEY": "", "OPENAI_API_KEY": ""}
+    answer = memory("doctor", env=keyless)
+    assert answer.code == 1
+    [finding] = json.loads(answer.out)["findings"]
+    assert finding["what"] == "the embedder can't be used: OpenAI requires a key"
+    assert finding["remedy"].startswith("set OPENAI_API_KEY, or EMBEDDER=minilm")
+    assert memory("doctor", env={**keyless, "OPENAI_API_KEY": "sk-x"}).code == 0
+
+
 # --- salvage
 
 

@@ -166,7 +166,7 @@ def _examine_info(store: Store, part: Part, examined: Examined) -> None:
 
 
 def _examine_embedder(store: Store, config: Config) -> Iterator[Finding]:
-    """Check that the embedder exists, and that it made the store's vectors."""
+    """Check that the embedder exists, that it made the store's vectors, and that it has a key."""
     problem = ""
     try:
         embedder = StoreEmbedder(None, config, may_change=True).of(store)
@@ -177,6 +177,7 @@ def _examine_embedder(store: Store, config: Config) -> Iterator[Finding]:
         if embedder is not None and info.model is not None:
             stored, used = name_spaces(info, embedder.space)
             problem = "" if stored == used else str(other_embedder(stored or "", used))
+        problem = problem or getattr(embedder, "key_missing", "").replace(": ", "; ", 1)
     if problem:
         what, _, remedy = problem.partition("; ")
         yield Finding(f"the embedder can't be used: {what}", remedy)

@@ -47,6 +47,9 @@ class HTTPEmbedder:
 
     For the same text, a service returns nearly the same numbers each time; the cache returns
     exactly the same ones.
+
+    Attributes:
+        key_missing: The error message if a key is needed and there is none; else empty.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class HTTPEmbedder:
             clock: Returns seconds since 1970.
         """
         self._chosen = chosen
+        self.key_missing = chosen.key_missing
         self._client = client
         self._timeout = config.embedder_timeout
         self._words_instead = config.embedder_fallback == "local"
