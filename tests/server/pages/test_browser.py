@@ -196,7 +196,7 @@ def test_the_review_queue_works_by_keyboard_and_in_batches(site: Site, opened: O
     page.keyboard.press("Enter")
     page.locator("article").nth(2).wait_for(state="detached")
     page.check("#everything")
-    page.click("text=Reject chosen")
+    page.click("text=Reject selected")
     page.get_by_text("Nothing is waiting").first.wait_for()
     assert len(site.memories.list().memories) == 2
     assert site.memories.status().pending_count == 0
@@ -243,7 +243,7 @@ def test_a_batch_does_not_accept_suspicious_memories(site: Site, opened: Open) -
     site.memories.create("The kettle is by the door", pending=True)
     page.locator("nav", has_text="Review (2)").wait_for()
     page.check("#everything")
-    page.click("text=Accept chosen")
+    page.click("text=Accept selected")
     page.locator("nav", has_text="Review (1)").wait_for()
     assert [each.content for each in site.memories.list().memories] == ["The kettle is by the door"]
 
@@ -271,7 +271,7 @@ def test_undoing_a_rejection_returns_memories_to_the_queue(site: Site, opened: O
     site.memories.create("The violin is in the attic", pending=True)
     page.locator("article").nth(1).wait_for()
     page.check("#everything")
-    page.click("text=Reject chosen")
+    page.click("text=Reject selected")
     page.get_by_text("Nothing is waiting").first.wait_for()
     page.click("#told button")
     page.locator("article").nth(1).wait_for()

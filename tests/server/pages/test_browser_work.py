@@ -69,7 +69,7 @@ def test_selected_memories_can_be_tagged_moved_and_deleted_with_undo(
     assert page.locator("#selection").is_hidden()
     for key in ("j", "x", "j", "x"):
         page.keyboard.press(key)
-    page.locator("#selection", has_text="2 chosen").wait_for()
+    page.locator("#selection", has_text="2 selected").wait_for()
     page.click("text=Tag …")
     page.locator("#tag[open]").wait_for()
     page.keyboard.type("topic")
@@ -145,7 +145,7 @@ def test_selected_memories_can_be_deleted_by_keyboard(site: Site, opened: Open) 
     for key in ("j", "x", "Control+k"):
         page.keyboard.press(key)
     page.keyboard.type("delete")
-    page.locator("#palette li", has_text="Delete (1 chosen)").wait_for()
+    page.locator("#palette li", has_text="Delete (1 selected)").wait_for()
     page.keyboard.press("Enter")
     page.locator("#told", has_text="1 deleted").wait_for()
     assert contents(site) == ["The kettle is old"]
@@ -211,7 +211,7 @@ def test_undoing_a_batch_of_acceptances_makes_all_wait_again(site: Site, opened:
         site.memories.create_many([Draft(f"The {name} is old", pending=True)], force=True)
     page = opened("/review")
     page.check("#everything")
-    page.click("text=Accept chosen")
+    page.click("text=Accept selected")
     page.locator("#told", has_text="Accepted").wait_for()
     assert len(contents(site)) == 3
     page.keyboard.press("u")

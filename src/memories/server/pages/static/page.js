@@ -302,7 +302,7 @@ if (feed && "BroadcastChannel" in window) {
   document.addEventListener("visibilitychange", () => { if (!document.hidden) changed(); });
 }
 
-// --- keyboard: / search, j and k move, a accept, r reject, e edit, s skip, x choose, u undo, n new, ? help ------------------
+// --- keyboard: / search, j and k move, a accept, r reject, e edit, s skip, x select, u undo, n new, ? help ------------------
 // The selection is a memory, not a position, because others may appear and disappear above it.
 let selected = null;
 let order = [];

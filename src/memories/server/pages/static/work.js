@@ -184,7 +184,7 @@ function commands(text) {
     .map(([selector, name]) => ({ name, run: () => at(selector).click() }));
   const chosen = picked().length;
   const many = chosen && bar ? all("[data-many], [data-batch]", bar).map((button) => ({
-    name: `${button.textContent} (${chosen} chosen)`, run: () => button.click(),
+    name: `${button.textContent} (${chosen} selected)`, run: () => button.click(),
   })) : [];
   const keys = { name: "Keys", run: () => document.getElementById("keys").showModal() };
   const words = text.toLowerCase().split(/\s+/);
