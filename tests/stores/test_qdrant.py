@@ -436,6 +436,27 @@ def test_a_store_that_is_lost_while_it_is_open_does_not_empty_the_scratchpad(
         assert pad.read_bytes() == before
 
 
+@pytest.mark.parametrize("is_server", [True, False])
+def test_another_collection_is_not_a_lost_one(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_server: bool
+) -> None:
+    url = server.url if is_server else f"qdrant:///{tmp_path}/notes"
+    with Memories(url, embedder="none") as memories:
+        memories.create("Tea is served hot")
+        memories.scratchpad()
+    monkeypatch.setenv("COLLECTION_NAME", "other")
+    with Memories(url, embedder="none") as memories:
+        assert memories.list().memories == ()
+        assert memories.scratchpad().entries == ()
+        memories.create("Coffee is served cold")
+        [entry] = memories.scratchpad().entries
+        assert entry.content == "Coffee is served cold"
+    monkeypatch.delenv("COLLECTION_NAME")
+    with Memories(url, embedder="none") as memories:
+        [entry] = memories.scratchpad().entries
+        assert entry.content == "Tea is served hot"
+
+
 # --- the driver's requests
 
 

@@ -53,7 +53,7 @@ class PadFile(NamedTuple):
     Attributes:
         home: The folder of the default store and of the settings.
         namespace: The namespace.
-        store: The URL of the store, absolute and without a password.
+        store: The name of the store, see `store_name`.
         stamp: Distinguishes a local store's file or folder from a different one that is later put
             at the same path; empty for a store on a server.
         rules: The settings that decide which memories get an entry.
@@ -88,8 +88,23 @@ def pad_file_of(config: "Config", namespace: str) -> PadFile:
     if path is not None:
         with contextlib.suppress(OSError):
             stamp = str(path.stat().st_ino)
-    store = without_password(absolute_url(config.store))
+    store = store_name(config.store, config)
     return PadFile(config.home, namespace, store, stamp, EntryRules.of(config))
+
+
+def store_name(url: str, config: "Config") -> str:
+    """Return the name of a store in scratchpads: its URL, absolute and without a password, then the
+    collection or database if a setting names it and not the URL.
+    """
+    scheme, _, location = url.partition("://")
+    names_part = "/" in location.partition("?")[0].rstrip("/") or "dbname=" in location
+    part = ""
+    if scheme in ("chroma", "qdrant") and (local_path(url) is not None or not names_part):
+        part = config.collection_name
+    elif scheme in ("postgresql", "postgres") and not names_part:
+        part = os.environ.get("PGDATABASE", "")
+    name = without_password(absolute_url(url))
+    return name if part in ("", "memories") else f"{name} ({part})"
 
 
 # --- reading
@@ -144,17 +159,17 @@ def _remember(file: Path, text: str, pad: Pad) -> None:
     _PARSED[file] = text, pad
 
 
-def refuse_lost(home: Path, url: str, is_missing: Callable[[], bool]) -> None:
+def refuse_lost(config: "Config", url: str, is_missing: Callable[[], bool]) -> None:
     """Refuse to treat a store whose data is missing as empty while scratchpads mirror it.
 
     Raises:
         StoreDamaged: Scratchpads in this home have memories of the store.
     """
     mirrors: list[str] = []
-    store = without_password(absolute_url(url))
-    for pad_file in pad_files_in(home, lambda name: PadFile(home, name, store)):
+    store = store_name(url, config)
+    for pad_file in pad_files_in(config.home, lambda name: PadFile(config.home, name, store)):
         with contextlib.suppress(InvalidInput):
-            pad = load(home, pad_file.namespace)
+            pad = load(config.home, pad_file.namespace)
             if pad is not None and pad.entries and pad.store == store:
                 mirrors.append(str(pad_file.path))
     # Another process may have created the store and its scratchpad in the meantime.

@@ -13,7 +13,6 @@ import functools
 import importlib
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import cast
 
 from memories.core.urls import local_path, without_password
@@ -77,7 +76,7 @@ def open_store(
     store_class = getattr(importlib.import_module(f"memories.stores.{module}"), name)
     refuse_lost: RefuseLost = treat_as_new
     if config is not None and not is_new:
-        refuse_lost = functools.partial(_refuse_lost, config.home, url)
+        refuse_lost = functools.partial(_refuse_lost, config, url)
     if scheme == "sqlite":
         is_compact = config is not None and config.compact
         return cast("Store", store_class(path, space, compact=is_compact, refuse_lost=refuse_lost))
@@ -91,8 +90,8 @@ def open_store(
     return cast("Store", store_class(url, space, refuse_lost))
 
 
-def _refuse_lost(home: Path, url: str, is_missing: Callable[[], bool]) -> None:
+def _refuse_lost(config: Config, url: str, is_missing: Callable[[], bool]) -> None:
     if is_missing():
         # Stores don't depend on scratchpads, so the module is loaded by name.
         scratchpads = importlib.import_module("memories.scratchpad.file")
-        scratchpads.refuse_lost(home, url, is_missing)
+        scratchpads.refuse_lost(config, url, is_missing)

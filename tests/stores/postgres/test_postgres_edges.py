@@ -389,6 +389,23 @@ def test_a_lost_schema_is_not_replaced_by_an_empty_store(
         assert memories.create("Tea is served cold").stored
 
 
+def test_another_database_is_not_a_lost_one(server: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.sql("CREATE DATABASE another")
+    url = server.url("", options="schema=store_pgdatabase&partitions=2")
+    try:
+        monkeypatch.setenv("PGDATABASE", "postgres")
+        with Memories(url, embedder="none") as memories:
+            memories.create("Tea is served hot")
+            memories.scratchpad()
+        monkeypatch.setenv("PGDATABASE", "another")
+        with Memories(url, embedder="none") as memories:
+            assert memories.list().memories == ()
+            assert memories.scratchpad().entries == ()
+    finally:
+        server.sql("DROP DATABASE another WITH (FORCE)")
+        server.sql("SET client_min_messages = error; DROP SCHEMA store_pgdatabase CASCADE")
+
+
 def test_memories_move_to_another_namespace_and_back(url: str) -> None:
     with (
         Memories(url, namespace="bob", shared=False, embedder="fake") as bob,
