@@ -488,14 +488,11 @@ class Server:
             transaction = self._begin_again(connection)
         partitions, url_partitions = transaction.meta.partitions, self.url.partitions or 0
         if not self._exists and url_partitions > partitions:
-            _log.warning(
+            message = (
                 "%s has %d partitions, but its URL asks for %d; to repartition it, run: memory "
-                "migrate --partitions %d",
-                self.masked_url,
-                partitions,
-                url_partitions,
-                url_partitions,
+                "migrate --partitions %d"
             )
+            _log.warning(message, self.masked_url, partitions, url_partitions, url_partitions)
         self._exists = True
         return transaction
 
