@@ -103,6 +103,17 @@ def test_after_the_named_session_has_ended_the_latest_one_is_used(
     assert server_session(home, CLAUDE_CODE_SESSION_ID="s1").namespace() is None
 
 
+def test_the_session_after_a_cleared_one_keeps_the_namespace_of_the_hooks(
+    hook: Hook, home: Path
+) -> None:
+    for name in ("s1", "s2"):
+        where = {"session_id": name, "cwd": str(Path.cwd())}
+        assert not hook("session-start", where, "-n", "bob").code
+        assert server_session(home, CLAUDE_CODE_SESSION_ID="s1").namespace() == "bob"
+        assert server_session(home, CODEX_THREAD_ID="t1").namespace() is None
+        assert not hook("session-end", {"session_id": "s1", "reason": "clear"}).code
+
+
 def test_a_session_that_has_ended_gives_the_tools_no_identity(hook: Hook, home: Path) -> None:
     start_session(hook, "s1")
     start_session(hook, "s2", "bob")

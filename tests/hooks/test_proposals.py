@@ -440,6 +440,7 @@ def test_another_number_or_negation_is_not_a_repetition(said: str, again: bool) 
         ("The cache is in front of the proxy.", "The proxy is in front of the cache.", False),
         ("Ann approves the deploys.", "Ann approves deploys, Bob approves schema changes.", True),
         ("We always deploy on Tuesdays.", "We deploy on Tuesdays, and only then.", True),
+        ("Deploy staging from main.", "Main is protected. Deploy staging from main.", True),
     ],
 )
 def test_the_same_words_in_another_order_are_no_repetition(

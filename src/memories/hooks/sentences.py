@@ -107,8 +107,11 @@ def repeats(sentence: str, texts: Iterable[str]) -> bool:
         other = normal_form(text)
         if not numbers <= set(re.findall(r"\d+", other)):
             continue
-        remaining = iter(_all_stems(other))  # `in` consumes it up to the word
-        has_words = all(word in remaining for word in words)
+        # Each sentence is also compared on its own, because `_all_stems` leaves out repeated words.
+        parts = (text, *split_sentences(text))
+        sequences = [iter(_all_stems(normal_form(part))) for part in parts]
+        # `in` consumes a sequence up to the word.
+        has_words = any(all(word in sequence for word in words) for sequence in sequences)
         if has_words and is_negated == _is_negated(text):
             return True
     return False

@@ -102,16 +102,33 @@ class ServerSession(NamedTuple):
 
     def namespace(self) -> str | None:
         """Return the namespace of the session; None for the one in the server's settings."""
-        for variable, host in session.VARIABLES.items():
-            session_id = self.environment.get(variable)
-            if session_id:
-                state = session.read(self.home, files.session_name(host, session_id))
-                if state.folder is not None and not state.ended:
-                    if state.namespace is None and self.follows_hooks:
-                        return state.named or None
-                    return state.namespace
-        name = session.find_latest(self.home, self.folder, since=self.since)
-        return None if name is None else session.read(self.home, name).namespace
+        named = {
+            host: session_id
+            for variable, host in session.VARIABLES.items()
+            if (session_id := self.environment.get(variable))
+        }
+        name = self._find_session(named)
+        if name is None:
+            return None
+        state = session.read(self.home, name)
+        # The session last active in the folder may be another host's, with other hooks.
+        is_of_host = name.partition(".")[0] in named
+        if state.namespace is None and self.follows_hooks and is_of_host:
+            return state.named or None
+        return state.namespace
+
+    def _find_session(self, named: Mapping[str, str]) -> str | None:
+        """Return the name of the running session; None if there is none.
+
+        Args:
+            named: The session ids in the environment, by host.
+        """
+        for host, session_id in named.items():
+            name = files.session_name(host, session_id)
+            state = session.read(self.home, name)
+            if state.folder is not None and not state.ended:
+                return name
+        return session.find_latest(self.home, self.folder, since=self.since)
 
 
 def serve(config: Config, *, shared: bool = True, read_only: bool = False) -> None:
