@@ -976,6 +976,27 @@ def test_connecting_again_names_the_options_that_it_removes(memory: Command, use
     assert not any("removes" in sentence for sentence in again["notes"])
 
 
+def test_hooks_that_claude_code_does_not_run_are_reported(memory: Command, user: Path) -> None:
+    file = user / ".claude" / "settings.json"
+    file.parent.mkdir()
+    file.write_text('{"disableAllHooks": true}')
+    [note, *_] = memory("connect", "claude-code").json["connected"][0]["notes"]
+    assert (
+        note == f"Claude Code runs no hooks, because of disableAllHooks in {file}; remove it there."
+    )
+    status = memory("connect", "claude-code", "--status")
+    assert status.code == 1
+    [row] = json.loads(status.out)["hosts"]
+    assert row["connected"][0]["problem"].startswith(
+        "its hooks are switched off by disableAllHooks"
+    )
+    assert row["next"] == f"remove disableAllHooks from {file}"
+    assert memory("doctor").code == 1
+    file.write_text(file.read_text().replace("true", "false", 1))
+    assert memory("connect", "claude-code", "--status").code == 0
+    assert not any("disableAllHooks" in each for each in memory("doctor").out.splitlines())
+
+
 def test_the_next_step_of_a_projects_connection_works_in_any_folder(
     memory: Command, user: Path, folder: Path
 ) -> None:

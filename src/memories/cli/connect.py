@@ -311,7 +311,7 @@ def _notes(
     notes = []
     if not is_changed:
         notes.append(f"{host.title} is already connected; nothing to change.")
-    notes += report.find_dropped_options(find_entries(connector, request), request)
+    notes += report.describe_earlier(find_entries(connector, request), request)
     if not is_installed(host, connector.where):
         notes.append(f"{host.title} is not installed here; it will read these files once it is.")
     if has_plugin(connector, request.name):

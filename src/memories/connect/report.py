@@ -58,20 +58,27 @@ def find_differences(config: Config, check: Check) -> list[str]:
     return [f"{difference}; set MEMORY_HOME or MEMORY_STORE for both, and connect again."]
 
 
-def find_dropped_options(before: FoundEntries, target: Target) -> list[str]:
-    """Return a note if the host was connected with options that are missing this time."""
-    dropped = []
+def describe_earlier(before: FoundEntries, target: Target) -> list[str]:
+    """Return notes on a host's files before a connection: its hooks are switched off, or it was
+    connected with options that are missing this time.
+    """
+    notes, dropped = [], []
+    if before.disabled_in:
+        notes.append(
+            f"{target.host.title} runs no hooks, because of disableAllHooks in "
+            f"{before.disabled_in}; remove it there."
+        )
     if before.capture and not target.capture:
         dropped.append("--capture")
     if before.namespace and not target.namespace:
         dropped.append(f"-n {before.namespace}")
     if not dropped:
-        return []
+        return notes
     same = target._replace(
         capture=target.capture or before.capture, namespace=target.namespace or before.namespace
     )
     note = f"{target.host.title} was connected with {' '.join(dropped)}, which this command removes"
-    return [f"{note}; to keep it, run: {connect_command(same)}"]
+    return [*notes, f"{note}; to keep it, run: {connect_command(same)}"]
 
 
 def _place(store: str) -> str:

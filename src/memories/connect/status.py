@@ -37,12 +37,14 @@ class FoundEntries(NamedTuple):
         hooks: The commands of the hooks, each as words.
         files: The files that contain our entries.
         environment: The variables that the host sets for the server.
+        disabled_in: The file in which `disableAllHooks` switches the host's hooks off, if any.
     """
 
     server: list[str]
     hooks: list[list[str]]
     files: list[Path]
     environment: Mapping[str, str] = MappingProxyType({})
+    disabled_in: Path | None = None
 
     @property
     def capture(self) -> bool:
@@ -113,6 +115,8 @@ def find_entries(connector: Connector, target: Target) -> FoundEntries:
                 entry = document.get((*host.servers, SERVER))
             if path == host_files.hooks:
                 hooks = [words_of(command) for _, command in find_hooks(document, host)]
+                if document.get(("disableAllHooks",)) is True:
+                    entries = entries._replace(disabled_in=path)
         server = server_words(entry)
         if is_server(server):
             variables = entry.get("environment") or entry.get("env") or {}
@@ -210,8 +214,11 @@ def _find_connection(connector: Connector, name: str, scope: str, root: str) -> 
         return Connection(name, scope, root, None, f"{UNREADABLE}: {problem}", remedy)
     if not (entries.server or entries.hooks):
         return None
-    problem = _find_missing(entries, connector.where.environment)
-    return Connection(name, scope, root, entries, problem)
+    problem, remedy = _find_missing(entries, connector.where.environment), ""
+    if entries.hooks and entries.disabled_in and not problem:
+        problem = f"its hooks are switched off by disableAllHooks in {entries.disabled_in}"
+        remedy = f"remove disableAllHooks from {entries.disabled_in}"
+    return Connection(name, scope, root, entries, problem, remedy)
 
 
 def _find_missing(entries: FoundEntries, environment: Mapping[str, str]) -> str:
