@@ -67,7 +67,7 @@ class Pad(NamedTuple):
     Attributes:
         namespace: The namespace that owns it.
         store: The URL of the store that it mirrors, without a password.
-        stamp: See `Place`.
+        stamp: See `PadFile`.
         size: The maximum number of entries when they were chosen.
         waiting: The number of memories that were awaiting review.
         written: When it was brought up to date with the store, ISO 8601; empty if it never was.
