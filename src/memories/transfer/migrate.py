@@ -123,7 +123,7 @@ def migrate(
             if migration.written - written_before <= FEW_CHANGES:
                 break
         with source.transaction():
-            # Places seen earlier are included: all their records may have been forgotten since.
+            # Parts seen earlier are included: all their records may have been forgotten since.
             for part in sorted(all_seen.union(all_parts_of(source))):
                 migration.result.contents[part] = migration.finish(part)
     migration.remove_surplus()

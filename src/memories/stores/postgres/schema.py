@@ -212,6 +212,8 @@ def _nothing(_: int) -> str:
 
 
 # The settings of the store: schema, partitions, vectors, and so on; see `query.Meta`.
+META = "CREATE TABLE meta (name text PRIMARY KEY, value text NOT NULL)"
+
 # Tables of more than a megabyte that have doubled since they were last analyzed. Autovacuum may
 # analyze them a minute after a load, or never; until then a search may take ten times as long.
 GROWN = """
@@ -220,7 +222,6 @@ WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'
 AND pg_has_role(relowner, 'USAGE')
 AND pg_relation_size(oid) / current_setting('block_size')::int > 2 * greatest(relpages, 64)
 """
-META = "CREATE TABLE meta (name text PRIMARY KEY, value text NOT NULL)"
 
 FIRST_RELEASED = 3  # stores of schemas 1 and 2 are refused
 MIGRATIONS: tuple[Callable[[int], str], ...] = (_nothing, _nothing, _all_tables)

@@ -1,8 +1,8 @@
 """Search in the PostgreSQL store: candidates among memories, matches among turns, word scores.
 
 An index finds the records that contain a word, and this module computes BM25. The words are the
-tokens of `stores.words`, as in every store. Current and ended records are two corpora, and so are
-memories and turns: old versions and turns don't change how rare a word is in current memories.
+tokens of `stores.words`, as in every store. Live and ended records are two corpora, and so are
+memories and turns: old versions and turns don't change how rare a word is in live memories.
 """
 
 import hashlib
@@ -282,7 +282,7 @@ def _shorten(token: str) -> str:
 
 
 _FEW = 4_096  # if there are no more turns than this, all are returned
-_PLACE = (
+_ADDRESS = (
     "SELECT r.seq, r.namespace, r.grp, r.position, coalesce(r.session, -1), r.created_at, "
     "r.labels::text FROM record r"
 )
@@ -303,7 +303,7 @@ def matches(db: Transaction, selected: Selection, probe: Probe | None, query: Tu
 
     extent = read_extent(db, selected)
     words = _search_words(db, selected, extent, query.terms)
-    sql = f"{_PLACE} WHERE {selected.sql}"
+    sql = f"{_ADDRESS} WHERE {selected.sql}"
     if extent.matching <= _FEW:
         rows = db.rows(sql, selected.values)
         searched_count = len(rows)

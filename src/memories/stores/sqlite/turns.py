@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _MAX_CACHED_BYTES = 8_388_608  # maximum number of cached bytes of vector codes
-_PLACE = "r.seq, r.pool, r.grp, r.position, coalesce(r.session, -1), r.created_at, r.labels"
+_ADDRESS = "r.seq, r.pool, r.grp, r.position, coalesce(r.session, -1), r.created_at, r.labels"
 
 Row = tuple[Any, ...]
 
 
 class _Rows(NamedTuple):
-    """The positions of records, the codes of their windows, and each window's row."""
+    """The addresses of records, the codes of their windows, and each window's row."""
 
     addresses: Addresses
     codes: bytes
@@ -108,7 +108,7 @@ class TurnSearch(NamedTuple):
             searched = index.document_count(self.db, self.selected)
         else:
             codes, join = self._codes()
-            sql = f"SELECT {_PLACE}, {codes} FROM record r {join} WHERE {self.selected.find}"
+            sql = f"SELECT {_ADDRESS}, {codes} FROM record r {join} WHERE {self.selected.find}"
             values = self.selected.values
             rows = self.rows.read(self.db, sql, values, self.vectors, self.damaged)
             seqs = rows.addresses.seqs.tolist()
@@ -119,7 +119,7 @@ class TurnSearch(NamedTuple):
     def _read_seqs(self, seqs: Iterable[int]) -> _Rows:
         codes, join = self._codes()
         sql = (
-            f"SELECT {_PLACE}, {codes} FROM json_each(?) wanted "
+            f"SELECT {_ADDRESS}, {codes} FROM json_each(?) wanted "
             f"CROSS JOIN record r ON r.seq = wanted.value {join} WHERE {self.selected.check}"
         )
         rows = fetch(self.db, sql, (json.dumps(sorted(seqs)), *self.selected.values))
@@ -186,7 +186,7 @@ class TurnSearch(NamedTuple):
 def _read_sound(
     db: apsw.Connection, rows: Sequence[Row], vectors: VectorIndex | None, damaged: Damaged
 ) -> _Rows:
-    """Return rows of `_PLACE` as columns, with their codes; leave out and record damaged rows."""
+    """Return rows of `_ADDRESS` as columns, with their codes; leave out and record damaged rows."""
     try:
         return _to_columns(db, rows, vectors)
     except StoreDamaged:
@@ -197,7 +197,7 @@ def _read_sound(
 
 
 def _to_columns(db: apsw.Connection, rows: Sequence[Row], vectors: VectorIndex | None) -> _Rows:
-    """Convert rows of `_PLACE` and their codes to columns."""
+    """Convert rows of `_ADDRESS` and their codes to columns."""
     *columns, codes = zip(*rows, strict=True) if rows else [()] * 8
     namespaces = dict(fetch(db, "SELECT id, namespace FROM pool"))
     windows, joined = windows_of(codes, vectors.quantizer.code_bytes if vectors else 1)

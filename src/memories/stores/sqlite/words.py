@@ -1,10 +1,10 @@
 """Word search in the SQLite store: FTS5 finds records by word, and this module computes BM25.
 
-The words are the tokens of `stores.words`, as in every store. There are three tables: for current
+The words are the tokens of `stores.words`, as in every store. There are three tables: for live
 memories, turns and ended records. In each table, every namespace has its own tokens
 (`rows.prefix_tokens`), and `corpus` counts its records and their tokens. So other namespaces affect
 neither the scores nor a search's duration, and old versions and turns don't affect how rare a
-word is in current memories.
+word is in live memories.
 """
 
 import array
