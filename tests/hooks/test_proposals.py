@@ -138,7 +138,7 @@ REQUESTS = [
     ("ポートは5433だと覚えておいて。", "ポートは5433だと覚えておいて。"),
     ("记住，数据库端口是5433。", "数据库端口是5433。"),
     ("기억해 줘: 포트는 5433이야.", "포트는 5433이야."),
-    ("포트는 5433이라는 걸 기억해.", "포트는 5433이라는 걸 기억해."),
+    ("포트는 5433이라는 걸 기억해 줘.", "포트는 5433이라는 걸 기억해 줘."),
 ]
 # Requests not to remember something. The rating would propose each as a statement.
 REFUSALS = [
@@ -146,45 +146,73 @@ REFUSALS = [
     "Please don't save this: Ola is leaving in May.",
     "Don't keep in mind that the server is old",
     "Off the record: Ola is leaving in May.",
-    "Forget that we use pnpm.",
     "Merk dir das bitte nicht: Ola geht im Mai.",
     "Ne retiens pas ceci : Ola part en mai.",
     "No guardes esto: Ola se va en mayo.",
-    "Забудь, что мы решили взять Go.",
+    "Не запоминай это: Ола уходит в мае.",
     "これは覚えないで：Goを使うことに決めました。",
     "不要记住：我们决定用Go。",
 ]
-# Each message hands over a text by someone else, whose sentences are not the user's.
+# Each line hands over a text by someone else, whose sentences are not the user's.
 HANDED_OVER = [
-    ("Summarize the following email:\n\nHi all,", "we decided to close the office."),
-    ("Can you rewrite this so it sounds nicer: Dear team.", "From now on we use tabs."),
-    ("Review this PR description:\n", "We decided to drop yarn."),
-    ("Here's the mail from HR:\n", "From now on we use the new form."),
-    ("The customer wrote:\n", "Please always call me before you deliver."),
-    ("Fasse diesen Text zusammen:\n", "Wir haben beschlossen, die Dienstwagen abzuschaffen."),
-    ("Hier die Mail vom Chef:\n", "Ab sofort immer auf Deutsch."),
-    ("Résume ce texte :\n", "Nous avons décidé de fermer le bureau."),
-    ("Traduce esto al inglés: Hola.", "Decidimos cerrar la oficina."),
-    ("Riassumi questo testo:\n", "Abbiamo deciso di chiudere l'ufficio."),
-    ("Traduza isto para o inglês:\n", "Decidimos fechar o escritório."),
-    ("Vat deze tekst samen:\n", "We hebben besloten het kantoor te sluiten."),
-    ("Przetłumacz to na angielski:\n", "Zdecydowaliśmy, że zostajemy przy PostgreSQL."),
-    ("Käännä tämä englanniksi:\n", "Tästä lähtien vastaa aina suomeksi."),
-    ("Bu metni özetle:\n", "Kuyruk için RabbitMQ kullanmaya karar verdik."),
-    ("Hãy tóm tắt văn bản này:\n", "Từ giờ luôn trả lời bằng tiếng Việt."),
-    ("Переведи это на английский:\n", "Мы решили закрыть офис."),
-    ("Переклади це англійською:\n", "Ми вирішили закрити офіс."),
-    ("Μετάφρασε αυτό στα αγγλικά:\n", "We decided to use Go."),
-    ("لخص هذا النص:\n", "We decided to use Go."),
-    ("סכם את הטקסט הזה:\n", "We decided to use Go."),
-    ("इस लेख का सारांश लिखो:\n", "We decided to use Go."),
-    ("ช่วยสรุปข้อความนี้:\n", "We decided to use Go."),
-    ("次の文章を要約してください：\n", "キューにはRabbitMQを使うことに決めました。"),
-    ("请总结下面这封邮件：\n", "我们决定用MinIO存附件。"),
-    ("다음 글을 요약해 주세요:\n", "대기열은 RabbitMQ로 하기로 결정했습니다."),
+    ("Summarize the following email:", "we decided to close the office."),
+    ("Can you rephrase this message from HR:", "From now on we use tabs."),
+    ("Here's the mail from HR:", "From now on we use the new form."),
+    ("The customer wrote this letter:", "Please always call me before you deliver."),
+    ("Fasse diesen Text zusammen:", "Wir haben beschlossen, die Dienstwagen abzuschaffen."),
+    ("Hier die Mail vom Chef:", "Ab sofort immer auf Deutsch."),
+    ("Résume ce texte :", "Nous avons décidé de fermer le bureau."),
+    ("Traduce este correo al inglés:", "Decidimos cerrar la oficina."),
+    ("Riassumi questo testo:", "Abbiamo deciso di chiudere l'ufficio."),
+    ("Traduza este texto para o inglês:", "Decidimos fechar o escritório."),
+    ("Vat deze tekst samen:", "We hebben besloten het kantoor te sluiten."),
+    ("Przetłumacz ten tekst na angielski:", "Zdecydowaliśmy, że zostajemy przy PostgreSQL."),
+    ("Käännä tämä teksti englanniksi:", "Tästä lähtien vastaa aina suomeksi."),
+    ("Bu metni özetle:", "Kuyruk için RabbitMQ kullanmaya karar verdik."),
+    ("Hãy tóm tắt văn bản này:", "Từ giờ luôn trả lời bằng tiếng Việt."),
+    ("Переведи это письмо на английский:", "Мы решили закрыть офис."),
+    ("Переклади цей текст англійською:", "Ми вирішили закрити офіс."),
+    ("Μετάφρασε αυτό το κείμενο στα αγγλικά:", "We decided to use Go."),
+    ("لخص هذا النص:", "We decided to use Go."),
+    ("סכם את הטקסט הזה:", "We decided to use Go."),
+    ("इस लेख का सारांश लिखो:", "We decided to use Go."),
+    ("ช่วยสรุปข้อความนี้:", "We decided to use Go."),
+    ("次の文章を要約してください：", "キューにはRabbitMQを使うことに決めました。"),
+    ("请总结下面这封邮件：", "我们决定用MinIO存附件。"),
+    ("다음 글을 요약해 주세요:", "대기열은 RabbitMQ로 하기로 결정했습니다."),
 ]
-# Messages that look similar, but are the user's own.
+# Lines with a colon that hand nothing over: the next paragraph is the user's own.
 NOT_HANDED_OVER = [
+    "Fix this error: TypeError in app.js.",
+    "Explain this code:\n```\nfoo()\n```",
+    "Summarize this email:\n> Hello",
+    "Summarize this page:\nhttps://x.test",
+    "Review this PR: https://x.test/1.",
+    "See the ticket:\nX-1",
+    "Summarize the following:\nX-1",
+    "Here is the error message:\nX-1",
+    "Here are my conventions for every post:",
+    "Translate each message like this:",
+    "Rewrite it:",
+    "Korrigiere das: der Build ist rot.",
+    "Corrige ça : le build échoue.",
+    "Corrige estos errores:\n- a",
+    "Исправь это: тесты падают.",
+    "修改下面的代码：",
+    "これを書き直して：",
+    "이 코드를 고쳐줘:",
+]
+# Instructions with a colon, all of which are the user's own.
+WITH_COLON = [
+    "Please review this: we use pnpm in this repo, never npm.",
+    "Make this permanent: always use pnpm.",
+    "Rewrite it: never use classes here, we always use functions.",
+    "TL;DR: we decided to use Redis for sessions.",
+    "Resumen: decidimos usar pnpm en todo el repo.",
+    "Kurz: wir verwenden immer pnpm.",
+    "Schreibe die Commit-Nachrichten so: immer im Imperativ und immer auf Englisch.",
+    "Перепиши это: мы всегда используем pnpm, никогда npm.",
+    "翻訳のルール：必ず敬体を使ってください。",
     "Review policy: every PR needs two approvals.",
     "Answer me in German from now on: my English is bad.",
     "Here's the deal: we never deploy on Fridays.",
@@ -192,6 +220,10 @@ NOT_HANDED_OVER = [
     "Formuliere Antworten ab jetzt so: erst das Ergebnis.",
     "Résume toujours tes réponses : trois lignes au maximum.",
     "Always summarize like this: three lines.",
+    "For email copy, always write in British English.",
+    "For each announcement, always mention the version.",
+    "Forget that idea, we use Postgres for everything.",
+    "Never remember passwords in cookies.",
 ]
 DIRECTIVES = [
     ("we use pnpm here, npm breaks the lockfile", "preference fact"),
@@ -271,23 +303,42 @@ def test_what_the_user_does_not_want_remembered_is_not_proposed(text: str) -> No
     assert candidates(f"{text} {text}", "user", lambda _: 1.0) == []
 
 
+def test_a_request_to_forget_concerns_its_sentence_or_the_one_after_a_colon() -> None:
+    text = "Off the record:\nWe use npm here.\nWe use pnpm here."
+    assert [each.content for each in candidates(text, "user")] == ["We use pnpm here."]
+
+
 @pytest.mark.parametrize(
-    "text", ["Never store passwords in plain text.", "Don't forget that Ola owns billing."]
+    "text",
+    [
+        "Never store passwords in plain text.",
+        "Don't forget that Ola owns billing.",
+        "Off the record logs are never stored in the database.",
+        "Ne garde pas d'imports inutilisés dans le code.",
+    ],
 )
 def test_a_rule_about_storing_is_no_request_to_forget(text: str) -> None:
-    assert len(candidates(text, "user")) == 1
+    assert len(candidates(text, "user", lambda _: 1.0)) == 1
 
 
 @pytest.mark.parametrize(("lead", "text"), HANDED_OVER)
 def test_a_text_that_the_user_hands_over_is_not_the_users(lead: str, text: str) -> None:
     assert candidates(text, "user") != []
-    assert candidates(f"We use pnpm here.\n{lead} {text} {text}", "user") == candidates(
-        "We use pnpm here.", "user"
-    )
+    message = f"We use pnpm here.\n{lead}\n\n{text} {text}\n\nRemember that Ola owns billing."
+    assert [each.content for each in candidates(message, "user")] == [
+        "We use pnpm here.",
+        "Ola owns billing.",
+    ]
 
 
-@pytest.mark.parametrize("text", NOT_HANDED_OVER)
-def test_an_instruction_with_a_colon_hands_nothing_over(text: str) -> None:
+@pytest.mark.parametrize("lead", NOT_HANDED_OVER)
+def test_what_follows_a_request_about_something_else_is_the_users(lead: str) -> None:
+    found = candidates(f"{lead}\n\nFrom now on always use pnpm.", "user")
+    assert [each.content for each in found] == ["From now on always use pnpm."]
+
+
+@pytest.mark.parametrize("text", WITH_COLON)
+def test_an_instruction_that_looks_like_a_lead_is_proposed(text: str) -> None:
     assert [each.content for each in candidates(text, "user")] == [text]
 
 
@@ -298,12 +349,22 @@ def test_an_instruction_with_a_colon_hands_nothing_over(text: str) -> None:
         "2026-03-01T12:00:03Z the cause was a refused connection",
         "12:00:03.123 deploy: never retry without backoff",
         "ValueError: the cause was a bad token",
-        "2\t- The crash was caused by a null pointer.",
         "    12→The crash was caused by a null pointer.",
     ],
 )
 def test_a_line_of_a_log_or_of_a_listing_is_not_proposed(line: str) -> None:
     assert candidates(f"{line}\nwhy?", "user") == candidates(line, "tool") == []
+
+
+def test_the_users_sentences_may_begin_like_a_line_of_a_log() -> None:
+    text = "TypeError: x is null. From now on always check for null first."
+    found = candidates(text, "user")
+    assert [each.content for each in found] == ["From now on always check for null first."]
+    text = "09:15:00 is when the job starts, never deploy before that."
+    assert [each.content for each in candidates(text, "user")] == [text]
+    text = "2\tThe crash was caused by a null pointer."
+    assert [each.content for each in candidates(text, "user")] == [text]
+    assert candidates(text, "tool") == []
 
 
 @pytest.mark.parametrize(("text", "kinds"), DIRECTIVES)

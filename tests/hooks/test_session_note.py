@@ -1,5 +1,7 @@
 """Session notes: the first request and the last answer, in at most 80 tokens."""
 
+import pytest
+
 from memories.context.tokens import estimate_tokens
 from memories.hooks.flush import ANSWER_TOKENS, REQUEST_TOKENS, write_note
 
@@ -73,6 +75,13 @@ def test_a_note_marks_an_answer_that_it_shortens() -> None:
     assert answer.startswith(good)
     assert answer.endswith(". …")
     assert estimate_tokens(answer) <= ANSWER_TOKENS
+
+
+@pytest.mark.parametrize(
+    "first", ["TypeError: x is undefined in cart.js.", "12:30:00 is when the job starts."]
+)
+def test_a_request_may_begin_with_an_error_or_a_time(first: str) -> None:
+    assert note_of(("user", first), ("assistant", ANSWER)) == [first, ANSWER]
 
 
 def test_code_and_quotations_are_left_out() -> None:

@@ -6,8 +6,9 @@ decision, something about the user, a preference, a cause, a lesson. A user's En
 also rated by `gate`. With a high rating, the sentence needs no phrase; with a low rating, it is not
 proposed even if it has a phrase. A German, French or Spanish sentence without a phrase is rated by
 its English gloss. In all languages, questions, quotations, reports, suppositions, denials and
-instructions that concern only the current task are left out. So is what follows a line such as
-"Summarize this email:", since someone else wrote it.
+instructions that concern only the current task are left out. So are log lines, and what follows a
+line such as "Summarize this email:", since someone else wrote it; a request to remember counts even
+there.
 """
 
 import functools
@@ -45,6 +46,11 @@ _CLEAR_LEADS = (
     " that ", ":", "—", "–", " dass ", " que ", " che ", " dat ", " что ", " że ", " що ",
     " ki ", " että ", " rằng ", " ότι ", " πως ",
 )  # fmt: skip
+# The start of a line of a log, of a listing, or of an error.
+_LOG = re.compile(
+    r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d|\d\d:\d\d:\d\d[.,]\d"
+    r"|\[(?:DEBUG|INFO|WARN|WARNING|ERROR)\]|\d+→|[\w.]+(?:Error|Exception): "
+)
 _ASKS = re.compile(r"[?？؟]\W*$")
 _GREEK_ASKS = re.compile(r";\W*$")  # folding turns the Greek question mark into this
 _NAME = re.compile(r"<(\w+)>")
@@ -159,32 +165,55 @@ def candidates(text: str, role: str, rate: Rate | None = None) -> list[Candidate
     """
     by_content: dict[str, Candidate] = {}
     sentences = split_sentences(text)
-    codes = (*languages.detect(text), "en")
+    refused, is_handed_over, previous = _pattern("refused"), False, ""
     for number, sentence in enumerate(sentences[:_MAX_SENTENCES]):
-        if len(sentence) > MAX_CHARACTERS:
+        following = sentences[number + 1] if number + 1 < len(sentences) else ""
+        is_refused = refused.search(sentence) or (
+            previous.endswith((":", "：")) and refused.search(previous)
+        )
+        previous = sentence
+        if len(sentence) > MAX_CHARACTERS or _is_log(sentence, following, text, role):
             continue
-        if role == USER and (_pattern("refused").search(sentence) or _hands_over(sentence, codes)):
-            break  # the rest is not to be remembered, or by someone else
         candidate = None
         if role == USER:
-            following = sentences[number + 1] if number + 1 < len(sentences) else ""
+            if is_refused:
+                continue
             candidate = _find_request(sentence, following)
-        candidate = candidate or _find_label(sentence, role)
-        candidate = candidate or _find_phrase(sentence, role, text, rate)
+            is_handed_over = is_handed_over or _hands_over(sentence, text)
+        if not is_handed_over:
+            candidate = candidate or _find_label(sentence, role)
+            candidate = candidate or _find_phrase(sentence, role, text, rate)
         if candidate is not None and _is_sound(candidate):
             by_content.setdefault(candidate.content.casefold(), candidate)
     return list(by_content.values())
 
 
-def _hands_over(sentence: str, codes: Sequence[str]) -> bool:
-    """Return whether a sentence introduces a text by someone else, such as an email to
-    summarize.
+def _is_log(sentence: str, following: str, message: str, role: str) -> bool:
+    """Return whether a sentence is a line of a log, or of a file that an agent or a tool shows.
+
+    What begins such a line may also begin the user's own sentences.
     """
+    if role != USER and re.match(r"\d+\t", sentence):
+        return True
+    if not _LOG.match(sentence):
+        return False
+    return not following or f"{sentence} {following}" not in message
+
+
+def _hands_over(sentence: str, message: str) -> bool:
+    """Return whether a line introduces a text by someone else, such as an email to summarize.
+
+    A quoted text and an address need no such line: the user's own sentences follow them.
+    """
+    rest = message.partition(sentence)[2] if sentence.endswith((":", "：")) else ""
+    following = rest.lstrip()
+    is_in_next_line = "\n" in rest[: len(rest) - len(following)]
+    if not is_in_next_line or following.startswith((">", "```", "~~~", "http")):
+        return False
     text = _pattern("quoted").sub(_QUOTATION, languages.fold(sentence))
-    for code in codes:
+    for code in (*languages.detect(sentence), *languages.detect(message), "en"):
         language = read_language(code)
-        lead = language.pattern("handover").search(text)
-        if lead is not None and language.find(lead[0], USER) is None:
+        if language.pattern("handover").search(text) and language.find(text, USER) is None:
             return True
     return False
 

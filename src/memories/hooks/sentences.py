@@ -12,12 +12,9 @@ from memories.languages.text import normal_form
 MAX_TEXT = 200_000
 _WRAP_WIDTH = 60  # a line of at least this many characters may continue on the next line
 _CODE = re.compile(r"(?:```|~~~).*?(?:```|~~~|\Z)", re.S)
-# Quoted lines, tables, rules, commands and their output, stack traces, logs, numbered lines of a
-# file, and indented code.
+# Quoted lines, tables, rules, commands and their output, stack traces, and indented code.
 _NOT_PROSE = re.compile(
-    r"\s*(?:>|\||[-=_*]{3,}\s*$|\$ |>>> |\+\+\+|@@|at \w[\w.]*\(|[\w.]+(?:Error|Exception): )"
-    r"|\s*\[?(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d|\[(?:DEBUG|INFO|WARN|WARNING|ERROR)\]"
-    r"|\s*\d+[→\t]"
+    r"\s*(?:>|\||[-=_*]{3,}\s*$|\$ |>>> |\+\+\+|@@|at \w[\w.]*\()"
     r"|(?: {4,}|\t)(?!\s*(?:[-*•]|\d+[.)])\s)"
 )
 _BULLET = re.compile(r"\s*(?:(?:[-*•+]|\d{1,3}[.)]|#{1,6})\s+)?(?:\[[ xX]\]\s+)?")
