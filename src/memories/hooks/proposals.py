@@ -103,9 +103,11 @@ def propose(
     for utterance in utterances:
         window = window_key(source.conversation, utterance.at)
         found = candidates(utterance.text, utterance.role, rate)
-        if found and find_marks(utterance.text):
+        if found and utterance.role != USER and find_marks(utterance.text):
             continue  # it gives instructions to a model
         for candidate in found:
+            if find_marks(candidate.content):
+                continue
             if not policy.should_store(candidate.kind, candidate.confidence):
                 continue
             if known.has(candidate.content, utterance.role):
