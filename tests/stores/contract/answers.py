@@ -115,6 +115,8 @@ class Calls:
 
 
 class Answers:
+    """A store answers like SQLite."""
+
     exact_scores = True  # a store that estimates word scores sets it to False
 
     @pytest.mark.parametrize("seed", range(2))
