@@ -515,9 +515,8 @@ def _current_session(home: str, folder: str) -> str:
     """Return the session that runs this command, or else the last session active in the folder."""
     from memories.hooks import files, session
 
-    for variable, host in session.VARIABLES.items():
-        if session_id := os.environ.get(variable):
-            return files.session_name(host, session_id)
+    for host, session_id in session.ids_in(os.environ).items():
+        return files.session_name(host, session_id)
     name = session.find_latest(home, folder)
     if name is None:
         raise InvalidInput(

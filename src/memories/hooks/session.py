@@ -10,6 +10,10 @@ import time
 
 from memories.hooks import files
 
+TYPE_CHECKING = False  # importing `typing` for this takes 3 ms
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 MAX_BYTES = 1_048_576
 KEEP_SECONDS = 30 * 86_400
 # The variables in which hosts pass a session's id, each with the name that hooks use for the host.
@@ -100,6 +104,12 @@ def mark(shown: str) -> str:
     import hashlib  # not needed by hooks that don't recall turns
 
     return f"#{hashlib.blake2b(shown.encode('utf-8', 'surrogatepass'), digest_size=12).hexdigest()}"
+
+
+def ids_in(environment: "Mapping[str, str]") -> dict[str, str]:
+    """Return the session ids that hosts pass in environment variables, by host."""
+    named = {host: environment.get(variable, "") for variable, host in VARIABLES.items()}
+    return {host: session_id for host, session_id in named.items() if session_id}
 
 
 def read(home: str, name: str) -> Session:

@@ -102,11 +102,7 @@ class ServerSession(NamedTuple):
 
     def namespace(self) -> str | None:
         """Return the namespace of the session; None for the one in the server's settings."""
-        named = {
-            host: session_id
-            for variable, host in session.VARIABLES.items()
-            if (session_id := self.environment.get(variable))
-        }
+        named = session.ids_in(self.environment)
         name = self._find_session(named)
         if name is None:
             return None
