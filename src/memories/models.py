@@ -90,6 +90,17 @@ def is_recall_off(tags: Mapping[str, str]) -> bool:
     return tags.get("recall", "").lower() == "off"
 
 
+def is_global(tags: Mapping[str, str]) -> bool:
+    """Return whether the tag `global=true` makes a memory valid in every project."""
+    return str(tags.get("global", "")).lower() == "true"
+
+
+def is_valid_in(tags: Mapping[str, str], projects: Sequence[str]) -> bool:
+    """Return whether a memory is valid in the project with these names; True if there are none."""
+    project = tags.get("project")
+    return not projects or project is None or project in projects or is_global(tags)
+
+
 LIST_ORDERS = ("created", "updated", "reinforced", "confidence", "accesses", "version", "key")
 
 

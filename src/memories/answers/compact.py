@@ -23,7 +23,7 @@ from memories.errors import InvalidInput
 from memories.guard.origin import CAPTURED, IMPORTED
 from memories.guard.validate import shown
 from memories.languages import escape_code, make_visible
-from memories.models import Memory, corrected_ids
+from memories.models import Memory, corrected_ids, is_global
 
 if TYPE_CHECKING:
     from memories.memories import Memories
@@ -187,7 +187,7 @@ def _marks(record: Memory) -> list[str]:
         marks.append(record.origin.trust)
     if record.suspicious:
         marks.append("suspicious")
-    if record.tags.get("global", "").lower() == "true":
+    if is_global(record.tags):
         marks.append("global")
     if record.confidence < 0.995:
         marks.append(f"{record.confidence:.0%}")

@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memories.core.times import to_iso
-from memories.models import DecayPolicy
+from memories.models import DecayPolicy, is_global
 from memories.search.filters import Parameter
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ KNOWN_TAGS = (
         "global",
         "flag",
         "Whether it is valid in every project.",
-        read=lambda record: str(record.tags.get("global", "")).lower() == "true",
+        read=lambda record: is_global(record.tags),
     ),
 )
 _SUSPICIOUS = Field(

@@ -250,9 +250,8 @@ class EventHandler:
         is_prompt = self.call.event == "user-prompt"
         has_identity = self.state.off_for_session and self.state.namespace is not None
         if self.call.event == "session-end" and (self.state.on or has_identity):
-            self._add_facts(
-                {session.ENDED: True}
-            )  # else the MCP server would keep using the identity
+            # otherwise the MCP server would keep using the identity
+            self._add_facts({session.ENDED: True})
         if not self.state.on and not (self.state.off_for_session and is_prompt):
             return None
         if is_prompt:

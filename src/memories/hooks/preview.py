@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from memories.hooks import gate, host_events, model_context, switch
-from memories.hooks.prompt_recall import Rated, RecallTrace, id_of_turn, is_own
+from memories.hooks.prompt_recall import Rated, RecallTrace, id_of_turn
 from memories.hooks.recall_strategy import HookContext, RecallRequest, query_of
 from memories.identity import session_block
 from memories.identity.place import names_of
-from memories.models import is_recall_off
+from memories.models import is_recall_off, is_valid_in
 
 if TYPE_CHECKING:
     from memories.context.protocol import HistoryTurn
@@ -169,7 +169,7 @@ def _block_lines(
 def _prompt_lines(trace: RecallTrace, shown: set[str]) -> list[Line]:
     """Return the memories that were shown, passed the gate, or nearly passed it."""
     rated = sorted(trace.rated.values(), key=lambda entry: -entry.rating)
-    own = (entry.rating for entry in rated if is_own(entry.memory, trace.projects))
+    own = (entry.rating for entry in rated if is_valid_in(entry.memory.tags, trace.projects))
     threshold = gate.threshold(next(own, gate.THRESHOLD))
     lines: list[Line] = []
     left_out: list[Line] = []
@@ -200,4 +200,5 @@ def _reason_of(entry: Rated, trace: RecallTrace, shown: set[str]) -> str:
     if memory_id in trace.selected:
         return "corrected"
     is_needed = entry.rating >= gate.THRESHOLD
-    return "below" if not is_needed or is_own(entry.memory, trace.projects) else "other_project"
+    is_valid = is_valid_in(entry.memory.tags, trace.projects)
+    return "below" if not is_needed or is_valid else "other_project"

@@ -32,7 +32,14 @@ from memories.hooks.recall_strategy import NOT_ASKED, HookContext, RecallRequest
 from memories.hooks.sentences import hash_sentences
 from memories.languages.text import query_terms
 from memories.memories import Memories
-from memories.models import EXPIRED, Memory, is_expired, is_recall_off
+from memories.models import (
+    EXPIRED,
+    Memory,
+    is_expired,
+    is_global,
+    is_recall_off,
+    is_valid_in,
+)
 from memories.read.replacements import REPLACES, score_precedence
 from memories.read.versions import has_expired
 from memories.search.ranking import Features, Ranked
@@ -408,8 +415,8 @@ class _GatedGateway(WithScratchpad):
         rated: list[Rated] = []
         for hit in hits:
             word_score = gate.estimate_word_score(hit.content, terms)
-            is_global = _is_global(hit.memory)
-            rating = prompt_gate.rate(hit.content, None, word_score, is_global=is_global)
+            everywhere = is_global(hit.memory.tags)
+            rating = prompt_gate.rate(hit.content, None, word_score, is_global=everywhere)
             rated.append(Rated(hit, rating))
         selected = _put_newer(_select(query_text, rated, self._projects), rated, None)
         return [entry.hit for entry in selected if not is_recall_off(entry.memory.tags)]
@@ -451,14 +458,14 @@ class _Rater:
         vectors, relation = self._vectors.get(ref), 0.0
         if self._relate is not None and vectors is not None:
             relation = self._relate(vectors)
-        is_global = ref.collection is Collection.MEMORY and _is_global(hit.memory)
+        everywhere = ref.collection is Collection.MEMORY and is_global(hit.memory.tags)
         rating = self._gate.rate(
             hit.content,
             meaning,
             word_score,
             best=self._best,
             relation=relation,
-            is_global=is_global,
+            is_global=everywhere,
         )
         return Rated(hit, rating, meaning, vectors)
 
@@ -490,23 +497,13 @@ def _meaning(result: SearchResult, features: Features) -> float | None:
     return float(slope * (similarity - middle))
 
 
-def is_own(memory: Memory, projects: Sequence[str]) -> bool:
-    """Return whether a memory is valid in the project with these names; True if there are none."""
-    project = memory.tags.get("project")
-    return not projects or project is None or project in projects or _is_global(memory)
-
-
-def _is_global(memory: Memory) -> bool:
-    return memory.tags.get("global", "").lower() == "true"
-
-
 def _select(query: str, rated: Iterable[Rated], projects: Sequence[str]) -> list[Rated]:
     """Return the memories that pass the gate, highest rated first; see the module's docstring."""
     ordered = sorted(rated, key=lambda entry: -entry.rating)
     own: list[Rated] = []
     others: list[Rated] = []
     for entry in ordered:
-        (own if is_own(entry.memory, projects) else others).append(entry)
+        (own if is_valid_in(entry.memory.tags, projects) else others).append(entry)
     best = own[0].rating if own else gate.THRESHOLD
     clear = max(gate.CLEARLY_NEEDED, best + gate.CLEARLY_BETTER)
     threshold = gate.threshold(best)

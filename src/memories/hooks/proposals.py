@@ -14,14 +14,13 @@ from memories.core.disk import open_file
 from memories.embedders.scores import worth_rater
 from memories.errors import InvalidInput, NotFound
 from memories.hooks.phrases import candidates
-from memories.hooks.prompt_recall import is_own
 from memories.hooks.sentences import hash_sentences, repeats, split_sentences
 from memories.hooks.session import Session
 from memories.hooks.transcripts import USER, Utterance
 from memories.identity.place import names_of
 from memories.identity.project import Project
 from memories.memories import Memories
-from memories.models import SESSION
+from memories.models import SESSION, is_valid_in
 from memories.write.suspicion import find_marks
 
 WINDOW = "window"  # the tag by which memories proposed in a time window are counted
@@ -106,9 +105,9 @@ def propose(
         if found and utterance.role != USER and find_marks(utterance.text):
             continue  # it gives instructions to a model
         for candidate in found:
-            if find_marks(candidate.content):
-                continue
             if not policy.should_store(candidate.kind, candidate.confidence):
+                continue
+            if find_marks(candidate.content):
                 continue
             if known.has(candidate.content, utterance.role):
                 continue
@@ -144,14 +143,14 @@ class KnownTexts:
     def __init__(self, memories: Memories, source: SessionSource) -> None:
         """Initialize for a session; files and memories are read only when needed."""
         self._memories, self._source = memories, source
-        # What is known in another project is new in this one: hooks don't recall it here.
+        # Memories of other projects don't count, since hooks don't recall them here.
         self._projects = names_of(None if source.project is None else source.project.name)
 
     def has(self, sentence: str, role: str) -> bool:
-        """Return whether a sentence says nothing new.
+        """Return whether a sentence is already known.
 
-        Agents repeat what they were shown. What a user says may have been shown because of it, from
-        another project.
+        Memories shown to the session count only for agents, which repeat them. A user's own words
+        may have caused a hook to show a memory of another project.
         """
         if role != USER and self.was_shown(sentence):
             return True
@@ -161,7 +160,8 @@ class KnownTexts:
         texts = [
             hit.memory.content
             for hit in hits
-            if hit.memory.tags.get("type") != SESSION and is_own(hit.memory, self._projects)
+            if hit.memory.tags.get("type") != SESSION
+            and is_valid_in(hit.memory.tags, self._projects)
         ]
         return repeats(sentence, texts)
 

@@ -106,7 +106,7 @@ def repeats(sentence: str, texts: Iterable[str]) -> bool:
             continue
         # Each sentence is also compared on its own, because `_all_stems` leaves out repeated words.
         parts = (text, *split_sentences(text))
-        sequences = [iter(_all_stems(normal_form(part))) for part in parts]
+        sequences = (iter(_all_stems(normal_form(part))) for part in parts)
         # `in` consumes a sequence up to the word.
         has_words = any(all(word in sequence for word in words) for sequence in sequences)
         if has_words and is_negated == _is_negated(text):

@@ -19,7 +19,14 @@ from memories.core.urls import store_option
 from memories.errors import InvalidInput
 from memories.guard.origin import CAPTURED, IMPORTED
 from memories.guard.validate import shown
-from memories.models import EXPIRED, SHARED, is_expired, is_recall_off, is_session_note
+from memories.models import (
+    EXPIRED,
+    SHARED,
+    is_expired,
+    is_global,
+    is_recall_off,
+    is_session_note,
+)
 from memories.scratchpad.entries import SESSIONS, Entry, parse_time
 from memories.write.suspicion import find_marks
 
@@ -327,7 +334,7 @@ def group_of(entry: Entry, projects: Collection[str | None]) -> str:
         `session`, `pinned`, `preference`, `project`, `everywhere` or `other_project`.
     """
     is_near = entry.tags.get("project") in projects
-    is_everywhere = "project" not in entry.tags or entry.tags.get("global", "").lower() == "true"
+    is_everywhere = "project" not in entry.tags or is_global(entry.tags)
     if _is_session(entry):
         return "session"
     if entry.pinned:

@@ -15,7 +15,7 @@ from memories.core.times import from_millis, mixes_zones, to_iso, to_millis, to_
 from memories.errors import AmbiguousId, InvalidInput, NotFound, RequestError
 from memories.guard import validate
 from memories.guard.origin import CONTINUED, HELD, TRUSTS, Place, labels_for
-from memories.models import PENDING, SHARED, Draft
+from memories.models import PENDING, SHARED, Draft, is_global
 from memories.read.versions import (
     accepted_at,
     is_unaccepted,
@@ -314,7 +314,7 @@ class Lookup(NamedTuple):
             if record is not None:
                 return record
             outside = lookup.find_by_key(key) if tags else None
-            if outside is not None and is_global(outside):
+            if outside is not None and is_global(outside.labels):
                 return outside
         return None
 
@@ -526,11 +526,6 @@ def with_global(where: Filter, names: Sequence[str] | None) -> tuple[Filter, ...
         return (where,)
     labels.append({"global": "true"})
     return tuple(where._replace(labels={**where.labels, **label}) for label in labels)
-
-
-def is_global(record: Record) -> bool:
-    """Return whether a memory is marked as valid in every project."""
-    return record.labels.get("global", "").lower() == "true"
 
 
 def only_pending(where: Filter) -> Filter:
