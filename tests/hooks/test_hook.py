@@ -365,3 +365,18 @@ def test_a_flusher_outlives_the_hook(hook: Hook, home: Path, folder: Path) -> No
         ]
     assert flush_inbox(home).waiting == 0
     assert events.MAX_EVENT_BYTES > inbox.MAX_TEXT
+
+
+def test_events_of_subagents_are_ignored(hook: Hook, home: Path) -> None:
+    """Codex runs the hooks of a session for the prompts that its model writes for subagents, too.
+
+    These events have the id of the session, and the path of the subagent's transcript.
+    """
+    with Memories() as memories:
+        memories.create("Deploys happen on Tuesdays")
+    subagent = {"turn_id": "t2", "agent_id": "a1", "agent_type": "default"}
+    for prompt in ("when do we deploy?", "start as bob", "memory off"):
+        event = {"hook_event_name": "UserPromptSubmit", "prompt": prompt, **subagent}
+        assert hook("user-prompt", event, "--capture", host="codex").silent
+    assert inbox.names(str(home)) == []
+    assert "Tuesdays" in hook("user-prompt", {"prompt": "when do we deploy?"}, host="codex").context

@@ -29,12 +29,20 @@ def server_session(home: Path, **environment: str) -> "ServerSession":
     return begun._replace(environment=environment)
 
 
-def start_session(hook: Hook, name: str, identity: str = "", *, folder: Path | None = None) -> None:
+def start_session(
+    hook: Hook,
+    name: str,
+    identity: str = "",
+    *,
+    folder: Path | None = None,
+    host: str = "claude-code",
+) -> None:
     """Start a session, and name an identity in its first prompt."""
     where = {"session_id": name, "cwd": str(folder or Path.cwd())}
-    assert not hook("session-start", where).code
+    assert not hook("session-start", where, host=host).code
     if identity:
-        assert not hook("user-prompt", {**where, "prompt": f"start as {identity}"}).code
+        prompt = {**where, "prompt": f"start as {identity}"}
+        assert not hook("user-prompt", prompt, host=host).code
 
 
 def test_a_variable_of_the_host_names_the_session(hook: Hook, home: Path) -> None:
@@ -155,8 +163,8 @@ def call(home: Path) -> Iterator[Call]:
     send("initialize", 1, protocolVersion="2025-06-18", capabilities={}, clientInfo=who)
     send("notifications/initialized", None)
 
-    def run(tool: str, **arguments: Any) -> str:
-        result = send("tools/call", 2, name=tool, arguments=arguments)
+    def run(tool: str, meta: dict[str, Any] | None = None, **arguments: Any) -> str:
+        result = send("tools/call", 2, name=tool, arguments=arguments, _meta=meta or {})
         assert not result.get("isError"), result
         return str(result["content"][0]["text"])
 
@@ -178,3 +186,15 @@ def test_a_switch_of_identity_applies_to_the_tools_and_is_shown(hook: Hook, call
         assert [memory.content for memory in shared.list().memories] == ["Lunch is at noon"]
         own = [memory.content for memory in bob.list().memories if memory.namespace == "bob"]
         assert own == ["Bob's salary talk is on 4 December"]
+
+
+@pytest.mark.thorough
+def test_codex_sends_the_sessions_id_with_each_call(hook: Hook, call: Call) -> None:
+    """Codex passes no variable to its servers; a subagent has a thread of its own."""
+    start_session(hook, "t1", "bob", host="codex")
+    start_session(hook, "t2", host="codex")
+    bobs = {"sessionId": "t1", "threadId": "t3", "progressToken": 1}
+    assert '"namespace":"bob"' in call("create_memory", bobs, content="Lunch is at noon")
+    own = {"sessionId": "t2", "threadId": "t2", "progressToken": 2}
+    assert '"namespace"' not in call("create_memory", own, content="Tea is at four")
+    assert '"namespace":"bob"' in call("list_memories", bobs)

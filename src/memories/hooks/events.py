@@ -246,7 +246,9 @@ class EventHandler:
         self.call, self.event, self.home, self.state = call, event, home, state
 
     def reply(self) -> Reply | None:
-        """Return the reply to the event; None if memory is off."""
+        """Return the reply to the event; None if memory is off, or if the event is a subagent's."""
+        if self.event.text("agent_id"):  # Codex runs the session's hooks for its subagents, too
+            return None
         is_prompt = self.call.event == "user-prompt"
         has_identity = self.state.off_for_session and self.state.namespace is not None
         if self.call.event == "session-end" and (self.state.on or has_identity):

@@ -13,12 +13,14 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
+from contextvars import ContextVar
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import anyio
 from mcp.server import MCPServer
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
 from mcp_types import (
@@ -68,6 +70,9 @@ _ID = re.compile(r'"id"\s*:\s*("(?:[^"\\]|\\["\\/bfnrt]){0,200}"|-?\d{1,18})\s*[
 _logger = logging.getLogger(__name__)
 
 EARLIER_SECONDS = 60.0  # a session's first hook starts at most this long before the server
+# The session's id in the request that is being answered. Only Codex sends one, and it gives its
+# servers no variable.
+SENT_ID = ContextVar("SENT_ID", default="")
 
 
 class ServerSession(NamedTuple):
@@ -75,9 +80,10 @@ class ServerSession(NamedTuple):
 
     A prompt such as "start as bob" switches a session; hooks record that in the session's file. The
     server reads the same file before each call, so that hooks and tools agree. If the host passes
-    the session's id in an environment variable, the server finds the file by that id. Otherwise, or
-    if that session has ended (a host may clear the conversation and keep the server), the server
-    uses the running session that was last active in the server's folder since the server started.
+    the session's id in an environment variable or with the call, the server finds the file by that
+    id. Otherwise, or if that session has ended (a host may clear the conversation and keep the
+    server), the server uses the running session that was last active in the server's folder since
+    the server started.
 
     Attributes:
         home: The home with the session files.
@@ -102,7 +108,8 @@ class ServerSession(NamedTuple):
 
     def namespace(self) -> str | None:
         """Return the namespace of the session; None for the one in the server's settings."""
-        named = session.ids_in(self.environment)
+        sent = SENT_ID.get()
+        named = {"codex": sent} if sent else session.ids_in(self.environment)
         name = self._find_session(named)
         if name is None:
             return None
@@ -117,7 +124,7 @@ class ServerSession(NamedTuple):
         """Return the name of the running session; None if there is none.
 
         Args:
-            named: The session ids in the environment, by host.
+            named: The session ids that hosts passed, by host.
         """
         for host, session_id in named.items():
             name = files.session_name(host, session_id)
@@ -313,7 +320,16 @@ async def _run(built: MCPServer) -> None:
     async with stdio_server(stdin=lines(stdin, refuse, waiting)) as (read, write):  # type: ignore[arg-type]
         answers = Answers(write, waiting)
         inner = built._lowlevel_server  # like `MCPServer.run`
+        inner.middleware.append(_note_session_id)
         await inner.run(read, answers, inner.create_initialization_options())
+
+
+async def _note_session_id(
+    request: ServerRequestContext[Any, Any], call_next: CallNext
+) -> HandlerResult:
+    sent = (request.meta or {}).get("sessionId")
+    SENT_ID.set(sent if isinstance(sent, str) else "")
+    return await call_next(request)
 
 
 async def lines(
