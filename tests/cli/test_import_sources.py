@@ -390,6 +390,33 @@ def test_messages_that_a_hook_captured_are_known(
     assert answer["turns"] == 3
 
 
+def test_prompts_from_claude_codes_terminal_are_imported_without_marks(
+    memory: Command, folder: Path
+) -> None:
+    """A prompt may be typed, pasted, or sent while the model works."""
+    typed = {"origin": {"kind": "human"}, "promptSource": "typed", "turnOrigin": "human"}
+    pasted = '\n\n<pasted_content id="8b26">\nOne\nTwo\n</pasted_content id="8b26">\n'
+    queued = {"type": "queued_command", "commandMode": "prompt", "origin": {"kind": "human"}}
+    notice = {"type": "queued_command", "commandMode": "task-notification"}
+    peer = {"origin": {"kind": "peer"}, "turnOrigin": "peer"}
+    lines: list[dict[str, Any]] = [
+        typed | {"type": "user", "message": {"role": "user", "content": "Name the queue"}},
+        {"type": "attachment", "attachment": queued | {"prompt": "Name it flamingo"}},
+        {"type": "attachment", "attachment": notice | {"prompt": "An agent finished"}},
+        peer | {"type": "user", "message": {"role": "user", "content": "Said by an agent"}},
+        {"type": "assistant", "message": {"role": "assistant", "content": "It is flamingo"}},
+        typed | {"type": "user", "message": {"role": "user", "content": pasted}},
+    ]
+    common = {"sessionId": "s1", "timestamp": "2026-05-01T10:00:00Z", "cwd": "/home/ann/shop"}
+    numbered = [common | line | {"uuid": f"u{number}"} for number, line in enumerate(lines)]
+    (folder / "s1.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in numbered))
+    memory("import", "claude-code", "s1.jsonl")
+    turns = memory("turns", "show", "claude-code:u0").json["results"]
+    assert [turn["content"] for turn in turns] == [
+        "Name the queue", "Name it flamingo", "It is flamingo", "One\nTwo"
+    ]  # fmt: skip
+
+
 def test_a_rollback_undoes_the_accepted_and_the_waiting_memories_of_an_import(
     memory: Command, sample: Callable[..., Path]
 ) -> None:
