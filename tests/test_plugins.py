@@ -4,7 +4,6 @@ missing.
 
 import importlib.util
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -179,98 +178,180 @@ def test_a_failing_command_does_not_fail_the_hook(hook: Run) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
-@pytest.mark.parametrize("command", ["nothing-of-this-name", "failing", "silent", "noise"])
-def test_the_opencode_plugin_works_without_the_command(command: str, tmp_path: Path) -> None:
-    for name, text in (
-        ("failing", "exit 2"),
-        ("silent", "cat >/dev/null"),
-        ("noise", "echo '{nothing'"),
-    ):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / name).chmod(0o700)
-    body = (ROOT / "src" / "memories" / "connect" / "opencode.js").read_text()
-    program = tmp_path / command if (tmp_path / command).exists() else command
-    head = (
-        f"const COMMAND = [{json.dumps(str(program))}]\nconst OPTIONS = []\nconst CAPTURE = true\n"
-    )
-    script = """
-const hooks = await MemoriesPlugin({ client: {}, directory: "/" })
-const system = []
-await hooks["chat.message"]({ sessionID: "s" }, { message: {}, parts: [{ type: "text", text: "hello" }] })
-await hooks["experimental.chat.system.transform"]({ sessionID: "s" }, { system })
-await hooks.event({ event: { type: "session.idle", properties: { sessionID: "s" } } })
-await hooks.dispose()
-console.log(JSON.stringify(system))
-"""
-    (tmp_path / "try.mjs").write_text(head + body + script)
-    done = subprocess.run(
-        ["node", str(tmp_path / "try.mjs")],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=dict(os.environ),
-    )
-    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
+def run_opencode_plugin(
+    folder: Path, program: str, script: str, *arguments: str, capture: bool = True
+) -> str:
+    """Run a script with the plugin's hooks in `hooks`; return its output.
 
-
-@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
-@pytest.mark.parametrize(("parent", "told"), [(None, True), ("another", False)])
-def test_the_opencode_plugin_captures_only_messages_of_a_person(
-    parent: str | None, told: bool, tmp_path: Path
-) -> None:
-    """A session with a parent was started by an agent for a task, and contains no messages of a
-    person.
+    Args:
+        folder: A folder for the script.
+        program: The plugin's command.
+        script: The script; `data` is the session that opencode returns, and `messages` are its
+            messages.
+        arguments: The arguments of the process.
+        capture: Whether the plugin captures.
     """
-    program, log = tmp_path / "memory", tmp_path / "log"
-    program.write_text(f'#!/bin/sh\ncat >/dev/null\necho "$*" >>{log}\n')
-    program.chmod(0o700)
     body = (ROOT / "src" / "memories" / "connect" / "opencode.js").read_text()
-    head = f"const COMMAND = [{json.dumps(str(program))}]\nconst OPTIONS = ['--capture']\nconst CAPTURE = true\n"
-    script = f"""
-const data = {{ id: "s", parentID: {json.dumps(parent)} }}
-const client = {{ session: {{ get: async () => ({{ data }}), messages: async () => ({{ data: [] }}) }} }}
-const hooks = await MemoriesPlugin({{ client, directory: "/" }})
-await hooks["chat.message"]({{ sessionID: "s" }}, {{ message: {{}}, parts: [{{ type: "text", text: "hello" }}] }})
-await hooks["experimental.session.compacting"]({{ sessionID: "s" }})
-await hooks.event({{ event: {{ type: "session.idle", properties: {{ sessionID: "s" }} }} }})
-await hooks.dispose()
+    options = ["--capture"] if capture else []
+    head = (
+        f"const COMMAND = [{json.dumps(program)}]\nconst OPTIONS = {json.dumps(options)}\n"
+        f"const CAPTURE = {json.dumps(capture)}\n"
+    )
+    start = """
+const data = { id: "s" }, messages = []
+const session = { get: async () => ({ data }), messages: async () => ({ data: messages }) }
+const hooks = await MemoriesPlugin({ client: { session }, directory: "/" })
+const say = (text) => hooks["chat.message"]({ sessionID: "s" }, { message: {}, parts: [{ type: "text", text }] })
+const happens = (type) => hooks.event({ event: { type, properties: { sessionID: "s" } } })
+const ask = async (prompt) => {
+  const system = [prompt]
+  await hooks["experimental.chat.system.transform"]({ sessionID: "s" }, { system })
+  return system
+}
 """
-    (tmp_path / "try.mjs").write_text(head + body + script)
+    (folder / "try.mjs").write_text(head + body + start + script)
     done = subprocess.run(
-        ["node", str(tmp_path / "try.mjs")], capture_output=True, text=True, timeout=120
+        ["node", str(folder / "try.mjs"), *arguments], capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    events = {row.split()[1]: "--capture" in row for row in log.read_text().splitlines()}
-    assert events["user-prompt"] is told
-    assert {"stop", "pre-compact", "session-end"} & events.keys() == (
-        {"stop", "pre-compact", "session-end"} if told else set()
-    )
+    return done.stdout
+
+
+def write_program(folder: Path, text: str) -> str:
+    """Write a shell script that stands for the command; return its path."""
+    program = folder / "memory"
+    program.write_text(f"#!/bin/sh\n{text}\n")
+    program.chmod(0o700)
+    return str(program)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+@pytest.mark.parametrize("text", [None, "exit 2", "cat >/dev/null", "echo '{nothing'"])
+def test_the_opencode_plugin_works_without_the_command(text: str | None, tmp_path: Path) -> None:
+    program = write_program(tmp_path, text) if text else "nothing-of-this-name"
+    script = """
+await say("hello")
+console.log(JSON.stringify(await ask("You are opencode")))
+await happens("session.idle")
+await hooks.dispose()
+"""
+    assert json.loads(run_opencode_plugin(tmp_path, program, script)) == ["You are opencode"]
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+@pytest.mark.parametrize("is_of_subagent", [False, True])
+def test_the_opencode_plugin_runs_hooks_only_for_sessions_of_a_person(
+    is_of_subagent: bool, tmp_path: Path
+) -> None:
+    """A session with a parent was started by an agent for a task. With hooks of its own, it would
+    become the session last active in the folder, whose identity the MCP server uses.
+    """
+    log = tmp_path / "log"
+    log.touch()
+    program = write_program(tmp_path, f'cat >/dev/null\necho "$*" >>{log}')
+    script = """
+await say("hello")
+await hooks["experimental.session.compacting"]({ sessionID: "s" })
+await happens("session.idle")
+await hooks.dispose()
+"""
+    if is_of_subagent:
+        script = 'data.parentID = "another"' + script
+    run_opencode_plugin(tmp_path, program, script)
+    events = ["session-start", "user-prompt", "pre-compact", "stop", "session-end"]
+    expected = [] if is_of_subagent else [f"{e} --host opencode --capture" for e in events]
+    assert log.read_text().splitlines() == [f"hook {each}" for each in expected]
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
 def test_the_opencode_plugin_recalls_after_the_session_block(tmp_path: Path) -> None:
     """Otherwise, the first message could recall what the block shows."""
-    program, log = tmp_path / "memory", tmp_path / "log"
-    program.write_text(
-        f'#!/bin/sh\ncat >/dev/null\n[ "$2" = user-prompt ] || sleep 0.5\necho "$2" >>{log}\n'
+    log = tmp_path / "log"
+    program = write_program(
+        tmp_path,
+        f'cat >/dev/null\n[ "$2" = user-prompt ] || sleep 0.5\necho "$2" >>{log}',
     )
-    program.chmod(0o700)
-    body = (ROOT / "src" / "memories" / "connect" / "opencode.js").read_text()
-    head = (
-        f"const COMMAND = [{json.dumps(str(program))}]\nconst OPTIONS = []\nconst CAPTURE = false\n"
+    run_opencode_plugin(tmp_path, program, 'await say("hello")', capture=False)
+    assert log.read_text().split() == ["session-start", "user-prompt"]
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+def test_the_opencode_plugin_keeps_what_was_recalled_until_the_session_is_compacted(
+    tmp_path: Path,
+) -> None:
+    """opencode builds the system prompt again for each request, and stores none of it. A hook gives
+    a memory once, and a new process needs it again.
+    """
+    log = tmp_path / "log"
+    answer = '{"hookSpecificOutput": {"additionalContext": "%s"}}'
+    program = write_program(
+        tmp_path,
+        f"cat >>{log}\necho >>{log}\nprintf '{answer}' \"$2 $(grep -c hook_event_name {log})\"",
     )
     script = """
-const hooks = await MemoriesPlugin({ client: {}, directory: "/" })
-await hooks["chat.message"]({ sessionID: "s" }, { message: {}, parts: [{ type: "text", text: "hello" }] })
+await say("one")
+await say("two")
+const before = await ask("You are opencode")
+await happens("session.compacted")
+const after = await ask("You are opencode")
+console.log(JSON.stringify([before, after]))
 """
-    (tmp_path / "try.mjs").write_text(head + body + script)
-    done = subprocess.run(
-        ["node", str(tmp_path / "try.mjs")], capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    assert log.read_text().split() == ["session-start", "user-prompt"]
+    before, after = json.loads(run_opencode_plugin(tmp_path, program, script))
+    assert before == ["You are opencode", "session-start 1", "user-prompt 2", "user-prompt 3"]
+    assert after == ["You are opencode", "session-start 4"]
+    assert json.loads(log.read_text().splitlines()[0])["source"] == "clear"
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "You are a title generator. You output ONLY a thread title. Nothing else.",
+        "You are a context summarization agent. You are given a conversation.",
+    ],
+)
+def test_the_opencode_plugin_gives_no_memory_to_requests_for_titles_and_summaries(
+    prompt: str, tmp_path: Path
+) -> None:
+    answer = '{"hookSpecificOutput": {"additionalContext": "known"}}'
+    program = write_program(tmp_path, f"cat >/dev/null\necho '{answer}'")
+    script = f'await say("hello")\nconsole.log(JSON.stringify(await ask({json.dumps(prompt)})))'
+    assert json.loads(run_opencode_plugin(tmp_path, program, script)) == [prompt]
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+@pytest.mark.parametrize(
+    ("argument", "sent", "expected"),
+    [
+        ("Start as bob", '"Start as bob"', "Start as bob"),
+        ('Call it "heron"', '"Call it \\"heron\\""', 'Call it "heron"'),
+        ("Summarize this", '"Summarize this"\nthe input', "Summarize this\nthe input"),
+        ("something else", '"Start as bob"', '"Start as bob"'),
+    ],
+)
+def test_the_opencode_plugin_removes_the_quotes_that_opencode_run_adds(
+    argument: str, sent: str, expected: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    program = write_program(tmp_path, f"cat >>{log}\necho >>{log}")
+    run_opencode_plugin(tmp_path, program, f"await say({json.dumps(sent)})", "run", argument)
+    assert json.loads(log.read_text().splitlines()[1])["prompt"] == expected
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+def test_the_opencode_plugin_captures_no_summary_as_an_answer(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    program = write_program(tmp_path, f"cat >>{log}\necho >>{log}")
+    script = """
+const answer = (id, text, summary) => ({ info: { id, role: "assistant", summary }, parts: [{ type: "text", text }] })
+messages.push(answer("msg_1", "We use Rust."), answer("msg_2", "## Goal", true))
+await say("hello")
+await happens("session.idle")
+"""
+    run_opencode_plugin(tmp_path, program, script)
+    stop = json.loads(log.read_text().splitlines()[-1])
+    assert (stop["last_assistant_message"], stop["turn_id"]) == ("We use Rust.", "msg_1")
 
 
 def report_of(done: subprocess.CompletedProcess[str]) -> str:
