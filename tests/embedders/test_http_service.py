@@ -784,7 +784,7 @@ def test_a_missing_key_is_reported_before_anything_is_sent(tmp_path: Path) -> No
         embedder = open_embedder(name, settings(embedder_fallback="local"))
         assert embedder is not None
         with pytest.raises(
-            EmbedderError, match=f"requires a key: set {variable}_API_KEY"
+            EmbedderError, match=f"requires a key; set {variable}_API_KEY"
         ) as caught:
             embed_to_store(embedder, ["text"])
         assert not isinstance(caught.value, EmbedderUnavailable)

@@ -177,7 +177,7 @@ def _examine_embedder(store: Store, config: Config) -> Iterator[Finding]:
         if embedder is not None and info.model is not None:
             stored, used = name_spaces(info, embedder.space)
             problem = "" if stored == used else str(other_embedder(stored or "", used))
-        problem = problem or getattr(embedder, "key_missing", "").replace(": ", "; ", 1)
+        problem = problem or getattr(embedder, "key_missing", "")
     if problem:
         what, _, remedy = problem.partition("; ")
         yield Finding(f"the embedder can't be used: {what}", remedy)

@@ -267,7 +267,7 @@ def choose(name: str, config: Config) -> Chosen:
             title = "the embedder's server"
     elif provider.keys and not key:
         key_missing = (
-            f"{provider.title} requires a key: set {key_from}, or EMBEDDER=minilm for the local "
+            f"{provider.title} requires a key; set {key_from}, or EMBEDDER=minilm for the local "
             "model"
         )
     service = Service(title, url.geturl(), key, key_from, model)
