@@ -56,7 +56,7 @@ from memories import Memories, load_config
 from memories.embedders import open_embedder
 from memories.guard.origin import Place
 from memories.hooks import gate
-from memories.hooks.prompt_recall import Limits, RecallTrace, recall_for_prompt
+from memories.hooks.prompt_recall import RecallTrace, TextLimits, recall_for_prompt
 from memories.hooks.recall_strategy import RecallRequest
 from memories.identity.place import names_of
 from memories.identity.project import identify
@@ -78,7 +78,7 @@ COLUMNS = (
 CHARACTERS = ("characters of facts", "characters as sent")
 _DEADLINE_SECONDS = 60
 _USELESS = (0.5, 1.0, 1.5, 2.0, 3.0)  # limits of useless facts per prompt
-_NO_LIMITS = Limits(1_000_000, 1_000_000)
+_NO_LIMITS = TextLimits(1_000_000, 1_000_000)
 _QUIET = {"COUNT_ACCESSES": "false", "REINFORCE_ON_RETRIEVAL": "false", "MEMORY_EVENTS": "off"}
 _ESCAPE = re.compile(r"\\u([0-9a-f]{4})")  # how the hook writes `<` and other characters
 _MOVED = """

@@ -23,7 +23,7 @@ from click.testing import CliRunner
 
 from forkserver import ForkServer
 from memories import __main__ as front_door
-from memories.connect.status import Check, FoundEntries
+from memories.connect.status import FoundEntries, StartCheck
 
 HOMES = sorted((Path(__file__).parent / "data" / "homes").glob("*.tar.xz"))
 PROGRAM = Path(sys.executable).with_name("memory")
@@ -114,9 +114,9 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[FoundEntries]:
     """
     checked: list[FoundEntries] = []
 
-    def check(entries: FoundEntries) -> Check:
+    def check(entries: FoundEntries) -> StartCheck:
         checked.append(entries)
-        return Check(("search_memories",), 0.1)
+        return StartCheck(("search_memories",), 0.1)
 
     monkeypatch.setattr("memories.cli.connect.check_connection", check)
     monkeypatch.setattr("memories.connect.status.check_connection", check)

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from memories.transfer.moves import MovedMemories
     from memories.transfer.stats import Stats
     from memories.write.accesses import Accesses
-    from memories.write.captured import Waiting
+    from memories.write.captured import UnstoredTexts
     from memories.write.comparison import Repeat
     from memories.write.create import Batch, Created
     from memories.write.many import Affected
@@ -1492,12 +1492,14 @@ class Memories:
 
     # Turns that could not be stored are kept in a queue; see `write.turn_queue`.
 
-    def _waiting(self) -> "Waiting":
-        from memories.write.captured import Waiting
+    def _waiting(self) -> "UnstoredTexts":
+        from memories.write.captured import UnstoredTexts
         from memories.write.turn_queue import RetryQueue, files_of
 
         queue = RetryQueue.of_turns(*files_of(self.config, self.namespace))
-        return Waiting(queue, self.namespace, self.config if self._scratchpads.owns_home else None)
+        return UnstoredTexts(
+            queue, self.namespace, self.config if self._scratchpads.owns_home else None
+        )
 
     def _turns_of(self, conversation_id: str, filters: "TurnFilters") -> Filter:
         """Return the filter for a conversation's turns."""

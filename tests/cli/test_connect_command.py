@@ -25,7 +25,7 @@ from memories.connect.program import (
     is_server,
     words_of,
 )
-from memories.connect.status import Check, FoundEntries, HookCheck
+from memories.connect.status import FoundEntries, HookCheck, StartCheck
 
 Command = Callable[..., Any]
 
@@ -78,9 +78,9 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sys, "platform", "linux")
     # These tests are about files; `tests/connect/test_check.py` starts the programs.
     hooks = (HookCheck("session-start", 0.1, 10), HookCheck("user-prompt", 0.1, 0))
-    works = Check(("search_memories",), 0.5, "sqlite:////x/memories.db", 1)
+    works = StartCheck(("search_memories",), 0.5, "sqlite:////x/memories.db", 1)
 
-    def check(entries: FoundEntries) -> Check:
+    def check(entries: FoundEntries) -> StartCheck:
         return works._replace(hooks=hooks if entries.hooks else ())
 
     monkeypatch.setattr("memories.cli.connect.check_connection", check)
@@ -1214,7 +1214,7 @@ def test_connect_names_the_data_that_leaves_the_machine(memory: Command, user: P
 def test_a_dead_connection_is_reported_with_a_remedy(
     memory: Command, user: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dead = Check(problem="its MCP server failed: no module anyio", remedy="run: x")
+    dead = StartCheck(problem="its MCP server failed: no module anyio", remedy="run: x")
     monkeypatch.setattr("memories.cli.connect.check_connection", lambda _: dead)
     answer = memory("connect", "gemini")
     assert answer.code == 1

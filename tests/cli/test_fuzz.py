@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from memories.cli import COMMANDS
-from memories.connect.status import Check
+from memories.connect.status import StartCheck
 
 Command = Callable[..., Any]
 some = settings(
@@ -61,7 +61,7 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Don't start a server or a hook to check a connection, since that takes too long on a busy
     machine.
     """
-    works = Check(("search_memories",), 0.5, "sqlite:////x/memories.db", 1)
+    works = StartCheck(("search_memories",), 0.5, "sqlite:////x/memories.db", 1)
     monkeypatch.setattr("memories.cli.connect.check_connection", lambda _: works)
     monkeypatch.setattr("memories.cli.connect.check_connections", list)
 

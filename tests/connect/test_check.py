@@ -11,8 +11,8 @@ import pytest
 from memories import Memories
 from memories.connect.status import (
     CHECK,
-    Connection,
     FoundEntries,
+    HostConnection,
     check_connection,
     check_connections,
 )
@@ -108,10 +108,10 @@ def test_failing_disabled_and_late_hooks_are_reported(
 ) -> None:
     from memories.connect import status as module
 
-    monkeypatch.setattr(module, "_check_server", lambda *_: module.Check())
+    monkeypatch.setattr(module, "_check_server", lambda *_: module.StartCheck())
     monkeypatch.setattr(module, "HOOK_SECONDS", -1.0)
 
-    def check(text: str) -> module.Check:
+    def check(text: str) -> module.StartCheck:
         return check_connection(
             entries(SERVER, [write_script(tmp_path, text), "hook", "session-start"])
         )
@@ -131,6 +131,6 @@ def test_a_program_that_a_projects_files_name_is_not_started(tmp_path: Path) -> 
     mark = tmp_path / "started"
     program = write_script(tmp_path, f"touch {mark}")
     found = entries([program, "mcp"], [program, "hook", "session-start"])
-    connection = Connection("claude-code", "project", str(tmp_path), found, "")
+    connection = HostConnection("claude-code", "project", str(tmp_path), found, "")
     assert check_connections([connection]) == [connection]
     assert not mark.exists()

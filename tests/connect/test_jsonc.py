@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from memories.connect.jsonc import Document, Malformed
+from memories.connect.jsonc import Document, MalformedJSON
 
 ENTRY = {"command": "/a b/memory", "args": ["mcp"], "env": {"X": "ä\n"}}
 LAYOUTS = [
@@ -108,7 +108,7 @@ def test_setting_an_equal_value_changes_nothing() -> None:
     ],
 )
 def test_errors_name_the_line(text: str, line: int, why: str) -> None:
-    with pytest.raises(Malformed, match=why) as caught:
+    with pytest.raises(MalformedJSON, match=why) as caught:
         Document(text, comments=False)
     assert caught.value.line == line
 
@@ -171,7 +171,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     for comments in (False, True):
         try:
             document = Document(text, comments=comments)
-        except Malformed:
+        except MalformedJSON:
             continue
         if not comments and text.strip():
             assert document.get(()) == json.loads(text, strict=False)

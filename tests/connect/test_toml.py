@@ -71,7 +71,7 @@ def test_text_added_after_the_table_is_kept(text: str) -> None:
     ],
 )
 def test_unusual_layouts_are_refused(text: str, why: str) -> None:
-    with pytest.raises(toml.Malformed, match=why):
+    with pytest.raises(toml.MalformedTOML, match=why):
         toml.put(text, TABLE, ROWS)
 
 

@@ -21,7 +21,7 @@ from memories.context.chroma_mcp import (
     PAGE,
     ChromaMcpBackend,
     NotInstalled,
-    Patience,
+    ToolTimeouts,
     Unreachable,
     environment,
 )
@@ -181,7 +181,7 @@ def chroma() -> FakeChroma:
 @pytest.fixture
 def backend(chroma: FakeChroma, tmp_path: Path) -> Iterator[ChromaMcpBackend]:
     """A backend that talks to the server; it must leave no thread behind."""
-    opened = ChromaMcpBackend(chroma.connect, tmp_path, "chroma", patience=Patience(5, 1, 5))
+    opened = ChromaMcpBackend(chroma.connect, tmp_path, "chroma", patience=ToolTimeouts(5, 1, 5))
     yield opened
     opened.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "chroma-mcp"]

@@ -17,7 +17,7 @@ from memories.core.disk import make_folder, try_lock
 from memories.hooks.events import EventHandler, HookCall
 from memories.hooks.flush import Flushed, flush
 from memories.hooks.host_events import HostEvent
-from memories.hooks.switch import State
+from memories.hooks.switch import SwitchState
 from memories.write.captured import FLUSH_LOCK
 
 PLENTY = "30"  # seconds, for hooks whose answer is checked
@@ -108,7 +108,7 @@ def record_event(
     """Append an event as a hook does."""
     call = HookCall()
     call.event, call.host, call.capture = event, host, True
-    state = State(on=True, capture=True, why="", namespace=namespace)
+    state = SwitchState(on=True, capture=True, why="", namespace=namespace)
     fields = {"session_id": "s1", "cwd": str(Path.cwd()), **raw}
     EventHandler(call, HostEvent(host, fields), str(home), state).capture()
 

@@ -294,7 +294,7 @@ def test_the_log_stays_small(home: Path) -> None:
 def test_the_inbox_is_bounded(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inbox, "MAX_BYTES", 100)
     inbox.add(str(home), "codex.s1", {"id": "1"})
-    with pytest.raises(inbox.Full):
+    with pytest.raises(inbox.InboxFull):
         inbox.add(str(home), "codex.s2", {"text": "x" * 100})
     assert inbox.names(str(home)) == ["codex.s1"]
 

@@ -10,7 +10,7 @@ from hooks.conftest import Hook
 from memories import Memories, TurnDraft, load_config
 from memories.hooks.gate import THRESHOLD
 from memories.hooks.model_context import Situation
-from memories.hooks.preview import Line, preview
+from memories.hooks.preview import ConsideredMemory, preview
 
 DEPLOY = "Deploys happen on Tuesdays at noon"
 QUESTION = "when do deploys happen?"
@@ -26,7 +26,7 @@ def situation(project: str | None = None, client: str = "shell") -> Situation:
     return Situation(load_config(), project, client)
 
 
-def reasons(lines: list[Line]) -> dict[str, str]:
+def reasons(lines: list[ConsideredMemory]) -> dict[str, str]:
     """Return the reason of each memory in a preview."""
     return {line.memory.content: line.reason for line in lines}
 

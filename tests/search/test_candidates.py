@@ -13,7 +13,7 @@ from memories.embedders import Embedder
 from memories.embedders.fake import FakeEmbedder
 from memories.languages.text import query_terms
 from memories.search import candidates
-from memories.search.candidates import Gathered, Query, gather_standalone
+from memories.search.candidates import GatheredCandidates, Query, gather_standalone
 from memories.search.ranking import FULL_LENGTH, Evidence
 from memories.search.surroundings import MIN_READ, gather_surrounded
 from memories.stores import Store, open_store
@@ -60,7 +60,7 @@ def contents(hits: tuple[Hit, ...]) -> list[str]:
 
 def gathered(
     store: Store, embedder: Embedder | None, text: str, count: int = 20, **where: object
-) -> Gathered:
+) -> GatheredCandidates:
     """Gather the candidates of a query."""
     history = Filter(Collection.HISTORY, ("shared",), **where)  # type: ignore[arg-type]
     return gather_surrounded(
@@ -68,7 +68,7 @@ def gathered(
     )
 
 
-def evidence(found: Gathered) -> dict[str, Evidence]:
+def evidence(found: GatheredCandidates) -> dict[str, Evidence]:
     """Return the evidence of each candidate by its text."""
     pairs = zip(found.candidates, found.features, strict=True)
     return {candidate.record.text: features.evidence for candidate, features in pairs}
@@ -444,7 +444,7 @@ def test_a_turn_with_a_turkish_capital_works(talk: Memories, asked: str) -> None
 
 
 def test_an_empty_history_gives_nothing(store: Store, embedder: Embedder | None) -> None:
-    assert gathered(store, embedder, "What did Ann say on 5 May?") == Gathered(
+    assert gathered(store, embedder, "What did Ann say on 5 May?") == GatheredCandidates(
         [], [], has_more=False
     )
 

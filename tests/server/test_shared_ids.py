@@ -22,7 +22,7 @@ from memories.server.pages.routes import routes as page_routes
 from memories.stores.records import Collection, Filter
 
 if TYPE_CHECKING:
-    from memories.server.api.server import Server
+    from memories.server.api.server import ServerState
 
 OWN, SHARED = "eve", "shared"
 GRANTS = (
@@ -258,7 +258,7 @@ def test_a_retry_ignores_changes_to_the_copy_in_another_namespace(
     namespaces.
     """
     deleted, forgotten, restored = prepare(site, "current", 3, itertools.count(900_000))
-    server: Server = site.client.app.state.server  # type: ignore[attr-defined]
+    server: ServerState = site.client.app.state.server  # type: ignore[attr-defined]
     begun_at = datetime.now(UTC) - timedelta(hours=1)
     request = Request({"type": "http", "headers": []})
     memories = server.handles.of(OWNER, OWN)

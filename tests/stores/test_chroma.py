@@ -37,7 +37,7 @@ from contract import (  # noqa: E402 - after its assertions are rewritten
 
 from memories.errors import ConfigError, MemoriesError, StoreError, StoreUnreachable  # noqa: E402
 from memories.stores.chroma import ChromaStore  # noqa: E402
-from memories.stores.documents.driver import Kind, Part  # noqa: E402
+from memories.stores.documents.driver import Kind, Partition  # noqa: E402
 from memories.stores.records import (  # noqa: E402
     Patch,
     Ref,
@@ -175,7 +175,7 @@ def test_other_parts_of_a_url_are_refused(url: str) -> None:
 
 def test_no_two_parts_share_a_collection() -> None:
     driver: Any = ChromaStore("chroma://host:9000/own", SPACE)._driver
-    first = Part(Kind.VECTORS, MEMORY, "a\0b", "c")
+    first = Partition(Kind.VECTORS, MEMORY, "a\0b", "c")
     names = {
         driver._collection_name(part)
         for part in (first, first._replace(namespace="a", space="b\0c"))

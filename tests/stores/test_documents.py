@@ -45,7 +45,7 @@ from contract.log import check, open_memories  # noqa: E402
 
 from memories import Memories  # noqa: E402
 from memories.core import http  # noqa: E402
-from memories.core.http import Address, Answer, JsonClient, TimedOut  # noqa: E402
+from memories.core.http import Address, JsonClient, ServerResponse, TimedOut  # noqa: E402
 from memories.errors import (  # noqa: E402
     ConfigError,
     Conflict,
@@ -62,7 +62,7 @@ from memories.stores.documents import search as remote_search  # noqa: E402
 from memories.stores.documents.driver import (  # noqa: E402  # noqa: E402
     Condition,
     Kind,
-    Part,
+    Partition,
     Point,
     StoreClient,
     Value,
@@ -86,7 +86,7 @@ class Server:
     """
 
     def __init__(self) -> None:
-        self.parts: dict[Part, dict[str, Point]] = {}
+        self.parts: dict[Partition, dict[str, Point]] = {}
         self.state: dict[str, str] = {}
         self.requests: Counter[str] = Counter()
         self.lock = threading.RLock()
@@ -126,15 +126,15 @@ class MemoryDriver:
         self._asked("set_state")
         self._server.state = dict(values)
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[Partition]:
         self._asked("parts")
         return list(self._server.parts)
 
-    def drop(self, part: Part) -> None:
+    def drop(self, part: Partition) -> None:
         self._asked("drop")
         self._server.parts.pop(part, None)
 
-    def add(self, part: Part, points: Sequence[Point]) -> None:
+    def add(self, part: Partition, points: Sequence[Point]) -> None:
         self._asked("add")
         with self._server.lock:
             there = self._server.parts.setdefault(part, {})
@@ -142,7 +142,7 @@ class MemoryDriver:
                 assert all(value is not None for value in point.payload.values())
                 there.setdefault(point.id, point)
 
-    def update(self, part: Part, changes: Mapping[str, Mapping[str, Value | None]]) -> None:
+    def update(self, part: Partition, changes: Mapping[str, Mapping[str, Value | None]]) -> None:
         self._asked("update")
         with self._server.lock:
             there = self._server.parts.setdefault(part, {})
@@ -152,37 +152,37 @@ class MemoryDriver:
                     kept = {field: value for field, value in merged.items() if value is not None}
                     there[name] = there[name]._replace(payload=kept)
 
-    def delete(self, part: Part, ids: Iterable[str]) -> None:
+    def delete(self, part: Partition, ids: Iterable[str]) -> None:
         self._asked("delete")
         with self._server.lock:
             for name in ids:
                 self._server.parts.get(part, {}).pop(name, None)
 
-    def get(self, part: Part, ids: Sequence[str]) -> list[Point]:
+    def get(self, part: Partition, ids: Sequence[str]) -> list[Point]:
         self._asked("get")
         there = self._server.parts.get(part, {})
         return [_without_vector(there[name]) for name in ids if name in there]
 
-    def find(self, part: Part, where: Where, *, limit: int | None = None) -> list[Point]:
+    def find(self, part: Partition, where: Where, *, limit: int | None = None) -> list[Point]:
         self._asked("find")
         return [_without_vector(point) for point in self._fulfil(part, where)][:limit]
 
-    def ids(self, part: Part, where: Where) -> list[str]:
+    def ids(self, part: Partition, where: Where) -> list[str]:
         self._asked("ids")
         return [point.id for point in self._fulfil(part, where)]
 
-    def count(self, part: Part) -> int:
+    def count(self, part: Partition) -> int:
         self._asked("count")
         return len(self._server.parts.get(part, {}))
 
-    def holders(self, part: Part, term: Term) -> list[str]:
+    def holders(self, part: Partition, term: Term) -> list[str]:
         self._asked("holders")
         return [
             point.id for point in self._fulfil(part, []) if occurrences(point.words or (), term)
         ]
 
     def nearest(
-        self, part: Part, vector: Any, *, k: int, among: Sequence[str] | None = None
+        self, part: Partition, vector: Any, *, k: int, among: Sequence[str] | None = None
     ) -> list[tuple[str, float]]:
         self._asked("nearest")
         points = [point for point in self._fulfil(part, []) if among is None or point.id in among]
@@ -193,7 +193,7 @@ class MemoryDriver:
         ]
         return sorted(scored, key=lambda hit: -hit[1])[:k]
 
-    def vectors(self, part: Part, ids: Sequence[str]) -> dict[str, Any]:
+    def vectors(self, part: Partition, ids: Sequence[str]) -> dict[str, Any]:
         self._asked("vectors")
         there = self._server.parts.get(part, {})
         return {name: there[name].vector for name in ids if name in there}
@@ -201,7 +201,7 @@ class MemoryDriver:
     def close(self) -> None:
         pass
 
-    def _fulfil(self, part: Part, where: Where) -> list[Point]:
+    def _fulfil(self, part: Partition, where: Where) -> list[Point]:
         with self._server.lock:
             points = list(self._server.parts.get(part, {}).values())
         return [
@@ -433,7 +433,7 @@ def test_remains_of_a_dead_transaction_are_removed_with_the_memory(
     with pytest.raises(Dead):
         update(store)
     live(server)
-    records = server.parts[Part(Kind.RECORDS, MEMORY, "ann")]
+    records = server.parts[Partition(Kind.RECORDS, MEMORY, "ann")]
     assert records.keys() == {"1/m", "2/m", "1/n"}
     open_store(SPACE).remove([Ref(MEMORY, "ann", "m", 1)])
     assert records.keys() == {"1/n"}
@@ -597,7 +597,7 @@ def test_dead_writes_of_another_machine_are_removed_after_a_minute(
     with pytest.raises(Dead):
         update(here)
     live(server)
-    assert "2/m" in server.parts[Part(Kind.RECORDS, MEMORY, "ann")]
+    assert "2/m" in server.parts[Partition(Kind.RECORDS, MEMORY, "ann")]
     behind = time.time() - 10_000
     for passed in (0, 30, 59):
         monkeypatch.setattr(remote_changes.time, "time", lambda passed=passed: behind + passed)
@@ -629,7 +629,7 @@ def test_a_writer_taken_for_dead_before_its_last_step_changes_nothing(
     here.append([record("m", text="apple", key="k")])
 
     def before(name: str) -> None:
-        if name == "find" and "2/m" in server.parts[Part(Kind.RECORDS, MEMORY, "ann")]:
+        if name == "find" and "2/m" in server.parts[Partition(Kind.RECORDS, MEMORY, "ann")]:
             live(server)
             monkeypatch.setattr(remote_changes.time, "time", lambda: 4e9)
             elsewhere.append([record("m", 2, text="theirs")])
@@ -749,7 +749,7 @@ def test_a_write_that_loses_its_server_reports_that_it_may_be_stored(
     store.append([record("m")])
 
     def before(name: str) -> None:
-        if name == "get" and "1/n" in server.parts[Part(Kind.RECORDS, MEMORY, "ann")]:
+        if name == "get" and "1/n" in server.parts[Partition(Kind.RECORDS, MEMORY, "ann")]:
             raise StoreUnreachable("Cannot connect to it.")
 
     server.before = before
@@ -891,7 +891,7 @@ def test_a_narrow_filter_reaches_records_far_from_the_query(
 def test_a_changed_document_is_reported_as_damage(server: Server, open_store: OpenStore) -> None:
     store = open_store(SPACE)
     store.append([record("m")])
-    part = Part(Kind.RECORDS, MEMORY, "ann")
+    part = Partition(Kind.RECORDS, MEMORY, "ann")
     for payload in ({"body": "{"}, {"body": '{"text": "x"}'}, {"created": "x"}):
         point = server.parts[part]["1/m"]
         server.parts[part]["1/m"] = point._replace(payload={**point.payload, **payload})
@@ -905,7 +905,7 @@ def test_a_changed_document_is_reported_as_damage(server: Server, open_store: Op
 def test_unreadable_records_can_be_removed(server: Server, open_store: OpenStore) -> None:
     store = open_store(SPACE)
     store.append([record("m", labels={"a": "b"}), record("n")])
-    part = Part(Kind.RECORDS, MEMORY, "ann")
+    part = Partition(Kind.RECORDS, MEMORY, "ann")
     server.parts[part]["1/m"] = server.parts[part]["1/m"]._replace(
         payload={"group": "m", "ended": LIVE}
     )
@@ -924,7 +924,7 @@ def test_unreadable_records_can_be_removed(server: Server, open_store: OpenStore
 def test_unlisted_labels_are_reported_and_repaired(server: Server, open_store: OpenStore) -> None:
     store = open_store(SPACE)
     store.append([record("m", labels={"who": "ann"})])
-    del server.parts[Part(Kind.LABELS, MEMORY, "ann")]
+    del server.parts[Partition(Kind.LABELS, MEMORY, "ann")]
     [finding] = store.check(deep=True)
     assert finding.derived
     assert store.repair() == ["1 labels that were missing from a namespace's list"]
@@ -1018,7 +1018,7 @@ def test_many_records_in_one_transaction_become_visible_together(
                 )
             )
 
-    records = Part(Kind.RECORDS, MEMORY, "ann")
+    records = Partition(Kind.RECORDS, MEMORY, "ann")
     server.before = before
     store.append([record(f"m{number:04}", text="x", vectors=None) for number in range(2_500)])
     live(server)
@@ -1204,7 +1204,7 @@ def test_a_quoted_server_message_contains_no_key() -> None:
         "Product", "db", 1, False, {"Authorization": "Bearer s3cret-key"}, "Is it running?"
     )
     told = StoreClient(address).refusal(
-        Answer(403, {"message": "no such\nkey: s3cret-key."}), "writing"
+        ServerResponse(403, {"message": "no such\nkey: s3cret-key."}), "writing"
     )
     assert str(told) == (
         "Product at db:1 refused a request (writing) with status 403: "

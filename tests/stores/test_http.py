@@ -22,7 +22,7 @@ from live_server import Live, running  # noqa: E402
 from live_server import everything as received  # noqa: E402
 from memories import Memories  # noqa: E402
 from memories.config import load_config  # noqa: E402
-from memories.core.http import Answer, JsonClient, NoAnswer  # noqa: E402
+from memories.core.http import JsonClient, NoAnswer, ServerResponse  # noqa: E402
 from memories.errors import (  # noqa: E402
     ConfigError,
     Conflict,
@@ -520,7 +520,7 @@ def test_a_commit_whose_server_is_gone_is_in_doubt(
 def test_a_response_of_another_program_is_an_error_of_the_store(
     live: Live, monkeypatch: pytest.MonkeyPatch, value: Any
 ) -> None:
-    monkeypatch.setattr(JsonClient, "_send", lambda *_: Answer(200, value))
+    monkeypatch.setattr(JsonClient, "_send", lambda *_: ServerResponse(200, value))
     with pytest.raises(StoreError, match="a response that this version does not understand"):
         client(live).info(pool())
 

@@ -51,7 +51,7 @@ from memories.errors import (  # noqa: E402
     StoreError,
     StoreUnreachable,
 )
-from memories.stores.documents.driver import Condition, Kind, Part, Point  # noqa: E402
+from memories.stores.documents.driver import Condition, Kind, Partition, Point  # noqa: E402
 from memories.stores.qdrant import folder as qdrant_folder  # noqa: E402
 from memories.stores.qdrant import local  # noqa: E402
 from memories.stores.qdrant.driver import QdrantDriver, Verb  # noqa: E402
@@ -66,8 +66,8 @@ from memories.stores.words import Term  # noqa: E402
 from opening import opening  # noqa: E402
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
-RECORDS = Part(Kind.RECORDS, Collection.MEMORY, "ann")
-VECTORS = Part(Kind.VECTORS, Collection.MEMORY, "ann", "s1")
+RECORDS = Partition(Kind.RECORDS, Collection.MEMORY, "ann")
+VECTORS = Partition(Kind.VECTORS, Collection.MEMORY, "ann", "s1")
 
 
 # --- Qdrant's REST API on top of its client's local mode
@@ -480,7 +480,7 @@ def point(name: str, words: str = "", **payload: Any) -> Point:
     return Point(name, {"body": name, **payload}, words=words.split())
 
 
-def payloads(driver: QdrantDriver, part: Part = RECORDS) -> dict[str, Any]:
+def payloads(driver: QdrantDriver, part: Partition = RECORDS) -> dict[str, Any]:
     """Return the payload of each point."""
     return {found.id: dict(found.payload) for found in driver.find(part, [])}
 

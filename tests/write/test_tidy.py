@@ -436,7 +436,7 @@ def test_a_long_text_is_quoted_by_its_beginning() -> None:
 
 
 def test_a_table_of_changes_shows_the_first_ones_and_counts_all() -> None:
-    tally, at = many.Tally(), datetime(2026, 5, 1, tzinfo=UTC)
+    tally, at = many.BulkTally(), datetime(2026, 5, 1, tzinfo=UTC)
     record = Record(Ref(Collection.MEMORY, "bob", "m", 1), "x" * (many.MAX_EXCERPT + 1), at)
     tally.add_all("delete", [record] * (many.MAX_STEPS + 1))
     done = tally.result(dry_run=False)

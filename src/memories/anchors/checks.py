@@ -28,7 +28,7 @@ _MAX_ENTRIES = 5_000  # maximum number of check results that are kept
 _DAY_MS = 86_400_000
 
 
-class Check(NamedTuple):
+class AnchorCheck(NamedTuple):
     """The result of checking an anchor.
 
     Attributes:
@@ -44,7 +44,7 @@ class Check(NamedTuple):
     since: int = 0
 
 
-class Session:
+class AnchorChecker:
     """Checks several memories, reusing working trees and the results of earlier checks."""
 
     def __init__(
@@ -70,7 +70,7 @@ class Session:
         """Return a verdict; None if nothing can be checked here."""
         if not cited.can_be_judged:
             return None
-        checks: list[Check] = []
+        checks: list[AnchorCheck] = []
         if cited.anchors:
             place = self._tree(cited.tags.get("project"))
             if place is not None:
@@ -89,8 +89,8 @@ class Session:
                     self._trees[project] = root, tree
         return self._trees[project]
 
-    def _check(self, cited: Cited, root: Path, tree: WorkingTree) -> list[Check]:
-        checks: list[Check] = []
+    def _check(self, cited: Cited, root: Path, tree: WorkingTree) -> list[AnchorCheck]:
+        checks: list[AnchorCheck] = []
         for written in cited.anchors:
             try:
                 anchor = grammar.parse(written)
@@ -100,12 +100,14 @@ class Session:
                 continue
             if self._budget is not None and self._budget.is_spent:
                 since = to_millis(cited.confirmed_at)
-                checks.append(Check(anchor, None, f"{anchor.target} {OUT_OF_TIME}", since))
+                checks.append(AnchorCheck(anchor, None, f"{anchor.target} {OUT_OF_TIME}", since))
                 continue
             checks.append(self._check_anchor(anchor, cited, root, tree))
         return checks
 
-    def _check_anchor(self, anchor: Anchor, cited: Cited, root: Path, tree: WorkingTree) -> Check:
+    def _check_anchor(
+        self, anchor: Anchor, cited: Cited, root: Path, tree: WorkingTree
+    ) -> AnchorCheck:
         """Check one anchor, reading its file only if it changed since the last check."""
         entries, now = self._load(), to_millis(self._now)
         address = f"{root}\0{anchor}".encode("utf-8", "surrogateescape")
@@ -124,7 +126,7 @@ class Session:
         known_at = max(held_at, confirmed_at)
         if holds is None:
             since = known_at or to_millis(cited.stated_at)
-            return Check(anchor, None, f"{anchor.target} {look.why}", since)
+            return AnchorCheck(anchor, None, f"{anchor.target} {look.why}", since)
         if holds:
             held_at, changed_at = (now if now - held_at >= _DAY_MS else held_at), 0
         elif not changed_at:
@@ -135,9 +137,9 @@ class Session:
             entries[key] = entry
             self._is_changed = True
         if holds:
-            return Check(anchor, True)
+            return AnchorCheck(anchor, True)
         reason = _describe_change(anchor, look, was_true=bool(known_at))
-        return Check(anchor, False, reason, changed_at)
+        return AnchorCheck(anchor, False, reason, changed_at)
 
     # --- results of earlier checks
 
@@ -259,7 +261,7 @@ def _describe_change(anchor: Anchor, look: Look, was_true: bool) -> str:
     return f"{path} does not {verb} {anchor.name}"
 
 
-def decide(cited: Cited, checks: Sequence[Check], now: datetime) -> Verdict | None:
+def decide(cited: Cited, checks: Sequence[AnchorCheck], now: datetime) -> Verdict | None:
     """Return the verdict on a memory; None if nothing about it can be checked here.
 
     Args:

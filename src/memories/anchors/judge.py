@@ -97,7 +97,7 @@ class Judge(NamedTuple):
         """Return the verdict on each memory; None if nothing about it can be checked here."""
         if not any(source.can_be_judged for source in cited):
             return [None] * len(cited)
-        from memories.anchors.checks import Session  # most memories have no anchor
+        from memories.anchors.checks import AnchorChecker  # most memories have no anchor
 
-        with Session(self.root_of, self.cache, self.seconds, now) as session:
-            return [session.judge(source) for source in cited]
+        with AnchorChecker(self.root_of, self.cache, self.seconds, now) as checker:
+            return [checker.judge(source) for source in cited]

@@ -12,7 +12,7 @@ _MAX_COMPARED = 2_000  # maximum number of words or lines to compare; more would
 _MARKS = {"kept": ("", ""), "removed": ("[-", "-]"), "added": ("{+", "+}")}
 
 
-class Part(NamedTuple):
+class WordRun(NamedTuple):
     """A run of words in one or both of two texts.
 
     Attributes:
@@ -25,15 +25,15 @@ class Part(NamedTuple):
     text: str
 
 
-def compare_versions(contents: Sequence[str]) -> list[list[Part]]:
+def compare_versions(contents: Sequence[str]) -> list[list[WordRun]]:
     """Return each text's differences from the previous one; all of the first is kept."""
     if not contents:
         return []
-    first = [Part("kept", contents[0])]
+    first = [WordRun("kept", contents[0])]
     return [first, *(compare(old, new) for old, new in pairwise(contents))]
 
 
-def mark_changes(parts: Sequence[Part]) -> str:
+def mark_changes(parts: Sequence[WordRun]) -> str:
     """Return parts as one text, with removed words in `[-…-]` and added ones in `{+…+}`."""
     pieces = []
     for part in parts:
@@ -42,43 +42,43 @@ def mark_changes(parts: Sequence[Part]) -> str:
     return "".join(pieces)
 
 
-def compare(old: str, new: str) -> list[Part]:
+def compare(old: str, new: str) -> list[WordRun]:
     """Compare two texts word by word.
 
     The kept and removed parts form the old text; the kept and added parts form the new one.
     """
-    parts: list[Part] = []
+    parts: list[WordRun] = []
     for part in _changes(_WORDS.findall(old), _WORDS.findall(new)):
         if not part.text:
             continue
         if parts and parts[-1].change == part.change:
-            parts[-1] = Part(part.change, parts[-1].text + part.text)
+            parts[-1] = WordRun(part.change, parts[-1].text + part.text)
         else:
             parts.append(part)
     return parts
 
 
-def _changes(old: Sequence[str], new: Sequence[str]) -> Iterator[Part]:
+def _changes(old: Sequence[str], new: Sequence[str]) -> Iterator[WordRun]:
     head = _common(old, new)
     tail = _common(old[head:][::-1], new[head:][::-1])
-    yield Part("kept", "".join(old[:head]))
+    yield WordRun("kept", "".join(old[:head]))
     yield from _middle(old[head : len(old) - tail], new[head : len(new) - tail])
-    yield Part("kept", "".join(old[len(old) - tail :]))
+    yield WordRun("kept", "".join(old[len(old) - tail :]))
 
 
-def _middle(old: Sequence[str], new: Sequence[str]) -> Iterator[Part]:
+def _middle(old: Sequence[str], new: Sequence[str]) -> Iterator[WordRun]:
     if max(len(old), len(new)) > _MAX_COMPARED:
         old, new = _LINES.findall("".join(old)), _LINES.findall("".join(new))
     if max(len(old), len(new)) > _MAX_COMPARED:
-        yield Part("removed", "".join(old))
-        yield Part("added", "".join(new))
+        yield WordRun("removed", "".join(old))
+        yield WordRun("added", "".join(new))
         return
     for change, start, end, new_start, new_end in SequenceMatcher(None, old, new).get_opcodes():
         if change == "equal":
-            yield Part("kept", "".join(old[start:end]))
+            yield WordRun("kept", "".join(old[start:end]))
         else:
-            yield Part("removed", "".join(old[start:end]))
-            yield Part("added", "".join(new[new_start:new_end]))
+            yield WordRun("removed", "".join(old[start:end]))
+            yield WordRun("added", "".join(new[new_start:new_end]))
 
 
 def _common(old: Sequence[str], new: Sequence[str]) -> int:

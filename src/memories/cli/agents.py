@@ -12,7 +12,7 @@ from memories.answers import conversation_shapes
 from memories.answers.advice import options_for
 from memories.cli.app import Group, command, option
 from memories.cli.options import (
-    Selection,
+    SelectedMemories,
     compact,
     format_option,
     named_options,
@@ -91,7 +91,7 @@ def show(memories: "Memories", refresh: bool) -> int:
 )
 @named_options
 @with_memories(reads=True, selects=True)
-def pin(memories: "Memories", selection: Selection) -> int:
+def pin(memories: "Memories", selection: SelectedMemories) -> int:
     """Keep a memory in the scratchpad.
 
     Give one or more IDs, or - to read them from standard input. At most 50 memories can be pinned.
@@ -104,7 +104,7 @@ def pin(memories: "Memories", selection: Selection) -> int:
 @scratchpad.command(epilog="memory scratchpad unpin 01a1fdf1-92cd-72f2")
 @named_options
 @with_memories(reads=True, selects=True)
-def unpin(memories: "Memories", selection: Selection) -> int:
+def unpin(memories: "Memories", selection: SelectedMemories) -> int:
     """Stop keeping a memory in the scratchpad.
 
     Give one or more IDs, or - to read them from standard input.

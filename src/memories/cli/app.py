@@ -283,7 +283,7 @@ class TagOption(Option):
         return [f"{self.name}={value}"] if value and value.strip() else []
 
 
-class _Page:
+class _HelpPage:
     """Formats a command's help: options by section, the meaning of TIME, and examples."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -306,11 +306,11 @@ class _Page:
             formatter.write("".join(f"  {line}\n" for line in self.epilog.splitlines()))  # type: ignore[attr-defined]
 
 
-class Command(_Page, click.Command):
+class Command(_HelpPage, click.Command):
     """A command; its epilog contains its examples, one per line."""
 
 
-class Group(_Page, click.Group):
+class Group(_HelpPage, click.Group):
     """A group of commands, listed in the order of their definition."""
 
     command_class = Command

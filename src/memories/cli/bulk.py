@@ -18,7 +18,7 @@ from memories.answers.fields import DRAFT
 from memories.cli.app import command, option
 from memories.cli.options import (
     ProgressBar,
-    Selection,
+    SelectedMemories,
     compact,
     dry_run_option,
     parse_whole_number,
@@ -71,7 +71,7 @@ _SHOW = f"show must be a whole number from 0 to {MAX_LIMIT}"
 
 def change_each(
     memories: "Memories",
-    selection: Selection,
+    selection: SelectedMemories,
     change: Callable[[str], "Memory"],
     verb: str,
     shape: Callable[["Memory"], dict[str, Any]] = shapes.memory,
@@ -86,7 +86,7 @@ def change_each(
 
 def restate_each(
     memories: "Memories",
-    selection: Selection,
+    selection: SelectedMemories,
     change: Callable[[str], "Memory"],
     verb: str,
     changes: Mapping[str, Any] | None = None,
@@ -130,7 +130,7 @@ def restate_each(
 
 
 def for_each(
-    selection: Selection,
+    selection: SelectedMemories,
     run: Callable[[str], Result],
     shape: Callable[[Result], dict[str, Any]],
     text: Callable[[Result], str],

@@ -21,14 +21,14 @@ from memories.cli.options import (
 from memories.cli.output import as_sentence, emit, record_change, safe, table, wrap
 from memories.cli.serve import stop_command_server
 from memories.connect import report
-from memories.connect.connect import SCOPES, Change, Connector, Target, make_entries
+from memories.connect.connect import SCOPES, Connector, FileChange, Target, make_entries
 from memories.connect.entries import server_words
 from memories.connect.hosts import Host, Where, load_hosts
 from memories.connect.program import Program, bare, find_conflicts, find_program, words_of
 from memories.connect.status import (
-    Check,
-    Connection,
     FoundEntries,
+    HostConnection,
+    StartCheck,
     check_connection,
     check_connections,
     describe_problem,
@@ -228,7 +228,7 @@ def _is_from_environment(config: "Config", name: str) -> bool:
 def _connect(
     connector: Connector,
     request: Target,
-    changes: Sequence[Change],
+    changes: Sequence[FileChange],
     program: Program,
     *,
     dry_run: bool,
@@ -248,7 +248,7 @@ def _connect(
     return answer | {"notes": notes, "undo": undo}
 
 
-def _check_target(connector: Connector, request: Target, program: Program) -> Check:
+def _check_target(connector: Connector, request: Target, program: Program) -> StartCheck:
     """Start the server and the hooks in a host's configuration, and check that they work.
 
     Someone else may have written the commands in a project's files, so our own are started
@@ -264,7 +264,7 @@ def _check_target(connector: Connector, request: Target, program: Program) -> Ch
     return check_connection(entries)
 
 
-def _answer(request: Target, changes: Sequence[Change], *, dry_run: bool) -> dict[str, Any]:
+def _answer(request: Target, changes: Sequence[FileChange], *, dry_run: bool) -> dict[str, Any]:
     files = []
     for change in changes:
         kind = "changed"
@@ -291,7 +291,7 @@ def _list_changed(answers: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(answer["title"] for answer in answers if answer["changed"])
 
 
-def _diff(change: Change) -> str:
+def _diff(change: FileChange) -> str:
     """Return a file's changes as a diff, with possible secrets removed."""
     from memories.guard.redactor import redact
 
@@ -387,7 +387,7 @@ def _show_status(connector: Connector, hosts: Sequence[str], *, everywhere: bool
 
 
 def _row(
-    connector: Connector, name: str, host: Host, connected: Sequence[Connection]
+    connector: Connector, name: str, host: Host, connected: Sequence[HostConnection]
 ) -> dict[str, Any]:
     own = [connection for connection in connected if connection.host == name]
     try:
@@ -404,7 +404,7 @@ def _row(
     return row | {"next": _next_step(row, own)}
 
 
-def _next_step(row: Mapping[str, Any], own: Sequence[Connection]) -> str:
+def _next_step(row: Mapping[str, Any], own: Sequence[HostConnection]) -> str:
     """Return what a user can do next with a host."""
     for connection in own:
         if connection.problem:
@@ -420,7 +420,7 @@ def _next_step(row: Mapping[str, Any], own: Sequence[Connection]) -> str:
     return f"run: {command}" if row["installed"] else f"install {row['title']}, then run: {command}"
 
 
-def _shape(connection: Connection) -> dict[str, Any]:
+def _shape(connection: HostConnection) -> dict[str, Any]:
     shape: dict[str, Any] = {
         "scope": connection.scope,
         "root": connection.root or None,

@@ -13,7 +13,7 @@ from memories.answers import shapes
 from memories.answers.advice import options_for
 from memories.cli.app import Group, command, option
 from memories.cli.options import (
-    Selection,
+    SelectedMemories,
     as_of_option,
     dry_run_option,
     format_option,
@@ -263,7 +263,7 @@ def _dimension(store: "Store") -> int | None:
 @named_options
 @option("--to", metavar="NAMESPACE", required=True, help="The namespace to move the memories to.")
 @with_memories(reads=True, selects=True)
-def move(memories: "Memories", selection: Selection, to: str) -> None:
+def move(memories: "Memories", selection: SelectedMemories, to: str) -> None:
     """Move memories to another namespace.
 
     The memories keep their ids, versions, keys, tags and times. Give one or more IDs, or - to read

@@ -17,7 +17,7 @@ from memories.cli.app import command, completing, option
 from memories.cli.options import (
     CREATE_ID,
     Decorator,
-    Selection,
+    SelectedMemories,
     anchor_option,
     anchor_options,
     compact,
@@ -237,7 +237,7 @@ def update(
 @command(epilog="memory reinforce 01a1fdf1-92cd-72f2\nmemory reinforce --key team/commits")
 @named_options
 @with_memories(reads=True, selects=True)
-def reinforce(memories: "Memories", selection: Selection) -> int:
+def reinforce(memories: "Memories", selection: SelectedMemories) -> int:
     """Restart the decay of a reinforceable memory.
 
     Give one or more IDs, or - to read them from standard input.
@@ -420,7 +420,7 @@ def _question(memories: "Memories", ids: Sequence[str]) -> str:
 @one_named_option
 @no_redact_option
 @with_memories(reads=True, selects=True)
-def edit(memories: "Memories", selection: Selection, no_redact: bool) -> None:
+def edit(memories: "Memories", selection: SelectedMemories, no_redact: bool) -> None:
     """Edit a memory in your editor; saving adds a version.
 
     VISUAL or EDITOR names the editor, optionally with arguments. If the memory was changed while
@@ -470,7 +470,7 @@ def emit_memory(memories: "Memories", memory: "Memory") -> None:
 @anchor_option
 @valid_until_option()
 @with_memories(reads=True, selects=True)
-def confirm_(memories: "Memories", selection: Selection, evidence: Mapping[str, Any]) -> int:
+def confirm_(memories: "Memories", selection: SelectedMemories, evidence: Mapping[str, Any]) -> int:
     """Confirm that a memory is still true; adds a version.
 
     The text stays the same. Anchors that still hold are kept, and anchors that the text mentions

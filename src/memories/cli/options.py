@@ -193,7 +193,7 @@ def note_language(memories: "Memories", text: str) -> None:
 # --- selected memories ---
 
 
-class Selection(NamedTuple):
+class SelectedMemories(NamedTuple):
     """The memories selected on a command line.
 
     Attributes:
@@ -210,7 +210,7 @@ def select(
     arguments: Sequence[str],
     key: str | None = None,
     project: str | None = None,
-) -> Selection:
+) -> SelectedMemories:
     """Return the memories selected by ids, by `-` for ids on standard input, or by a key.
 
     Raises:
@@ -224,7 +224,7 @@ def select(
         if arguments:
             raise InvalidInput("ID and --key can't be combined; give one of them")
         names = projects if len(projects) > 1 else next(iter(projects), None)
-        return Selection([memories.id_of_key(key, project=names)], is_list=False)
+        return SelectedMemories([memories.id_of_key(key, project=names)], is_list=False)
     if projects:
         raise InvalidInput("--project requires --key here, since each project has its own keys")
     if not arguments:
@@ -235,7 +235,7 @@ def select(
     if not ids:
         raise InvalidInput("standard input contains no ids; write one per line")
     is_list = len(arguments) > 1 or "-" in arguments
-    return Selection(list(dict.fromkeys(ids)), is_list)
+    return SelectedMemories(list(dict.fromkeys(ids)), is_list)
 
 
 def read_ids() -> list[str]:

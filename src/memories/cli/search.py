@@ -10,7 +10,7 @@ from memories.answers import shapes
 from memories.answers.advice import complete_commands
 from memories.cli.app import command, completing, option
 from memories.cli.options import (
-    Selection,
+    SelectedMemories,
     as_of_option,
     compact,
     cursor_option,
@@ -92,7 +92,9 @@ def search(
 @as_of_option
 @fields_option
 @with_memories(reads=True, selects=True)
-def get(memories: "Memories", selection: Selection, as_of: str | None, fields: str | None) -> int:
+def get(
+    memories: "Memories", selection: SelectedMemories, as_of: str | None, fields: str | None
+) -> int:
     """Show one memory, or several.
 
     ID is the memory's id, or an unambiguous prefix of at least 8 characters. Give one or more, or -
@@ -130,7 +132,7 @@ def get(memories: "Memories", selection: Selection, as_of: str | None, fields: s
 @with_memories(reads=True, selects=True)
 def history(
     memories: "Memories",
-    selection: Selection,
+    selection: SelectedMemories,
     as_of: str | None,
     diff: bool,
     fields: str | None,

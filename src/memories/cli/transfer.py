@@ -189,14 +189,14 @@ def _import_source(
     from memories.embedders import open_embedder
     from memories.guard.origin import origin, refuse_agent
     from memories.scratchpad.file import mark_all_stale
-    from memories.transfer.foreign import Importer, Terms, survey
+    from memories.transfer.foreign import Importer, SourceTerms, survey
 
     if trusted:
         refuse_agent("whether statements from another program count as yours")
     embedder = open_embedder(config.embedder, config)
     now = datetime.now(UTC)
     import_id = new_id(now)
-    terms = Terms(
+    terms = SourceTerms(
         source=reading.source,
         namespace=config.namespace,
         origin=origin("import", config.identity or config.namespace)._replace(import_id=import_id),
@@ -350,11 +350,11 @@ def _import_export(
     from memories.embedders import open_embedder, own_embedder
     from memories.guard.origin import agent_variable, origin
     from memories.transfer.export import own_key
-    from memories.transfer.importing import Terms, examine, log_import
+    from memories.transfer.importing import ImportTerms, examine, log_import
     from memories.transfer.importing import import_ as run
 
     embedder = open_embedder(config.embedder, config)
-    terms = Terms(
+    terms = ImportTerms(
         writer=origin("import", config.identity or config.namespace),
         key=None if trusted else own_key(registers()),
         namespaces=namespaces,

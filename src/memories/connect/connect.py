@@ -68,7 +68,7 @@ class Target(NamedTuple):
         """Return the content of a file that belongs to the host; see `files.read`."""
         return files.read(path, inside=None if self.is_private else self.root)
 
-    def refuse_changed(self, change: "Change") -> None:
+    def refuse_changed(self, change: "FileChange") -> None:
         """Raise an error if another program has changed a file since this program read it."""
         if self.read(change.path) != change.before:
             raise InvalidInput(
@@ -77,7 +77,7 @@ class Target(NamedTuple):
             )
 
 
-class Change(NamedTuple):
+class FileChange(NamedTuple):
     """A change to one file.
 
     Attributes:
@@ -123,7 +123,7 @@ class Connector:
             )
         return host.project_files(target.root)
 
-    def plan_connect(self, target: Target, entries: Entries) -> list[Change]:
+    def plan_connect(self, target: Target, entries: Entries) -> list[FileChange]:
         """Return the changes that connect a host; empty if it is already connected in this way.
 
         Raises:
@@ -148,10 +148,10 @@ class Connector:
                 after, made = _edit(path, before, host, host_files, entries)
             if after != before and not (_is_empty(before) and _is_empty(after)):
                 files.refuse_read_only(path)
-                changes.append(Change(path, before, after, made))
+                changes.append(FileChange(path, before, after, made))
         return changes
 
-    def plan_disconnect(self, target: Target) -> list[Change]:
+    def plan_disconnect(self, target: Target) -> list[FileChange]:
         """Return the changes that disconnect a host.
 
         Raises:
@@ -174,14 +174,14 @@ class Connector:
                 after = _without_entries(path, before, target.host, record)
             if after != before:
                 files.refuse_read_only(path)
-                changes.append(Change(path, before, after))
+                changes.append(FileChange(path, before, after))
         return changes
 
     def _written_files(self, target: Target) -> dict[str, WrittenFile]:
         receipt = files.find_receipt(self.folder, target.place)
         return {file.path: file for file in receipt.files} if receipt else {}
 
-    def connect(self, target: Target, changes: Sequence[Change]) -> list[WrittenFile]:
+    def connect(self, target: Target, changes: Sequence[FileChange]) -> list[WrittenFile]:
         """Write the changes that connect a host; return a record of each file.
 
         Raises:
@@ -198,7 +198,7 @@ class Connector:
                 raise files.write_error(self.folder / files.REGISTER, exc) from exc
         return written
 
-    def disconnect(self, target: Target, changes: Sequence[Change]) -> None:
+    def disconnect(self, target: Target, changes: Sequence[FileChange]) -> None:
         """Write the changes that disconnect a host, and remove these files from its receipt.
 
         Files in another folder stay in the receipt: a variable such as `CLAUDE_CONFIG_DIR` may
@@ -231,9 +231,9 @@ class Connector:
     def _apply(
         self,
         target: Target,
-        changes: Sequence[Change],
+        changes: Sequence[FileChange],
         records: dict[str, WrittenFile],
-        applied: list[tuple[Change, list[str]]],
+        applied: list[tuple[FileChange, list[str]]],
         *,
         keep_copies: bool,
     ) -> list[WrittenFile]:
@@ -262,7 +262,7 @@ class Connector:
                 raise files.write_error(change.path, exc) from exc
         return written
 
-    def _copy(self, target: Target, change: Change, record: WrittenFile | None) -> Path | None:
+    def _copy(self, target: Target, change: FileChange, record: WrittenFile | None) -> Path | None:
         """Keep a copy of the earlier content, unless we wrote that content ourselves."""
         if change.before is None:
             return None
@@ -335,7 +335,7 @@ def _is_empty(data: bytes | None) -> bool:
 
 
 def _record(
-    change: Change,
+    change: FileChange,
     after: bytes,
     copy: Path | None,
     folders: list[str],
@@ -361,9 +361,9 @@ def _record(
 
 
 @contextlib.contextmanager
-def _all_or_none(target: Target) -> Iterator[list[tuple[Change, list[str]]]]:
+def _all_or_none(target: Target) -> Iterator[list[tuple[FileChange, list[str]]]]:
     """Yield a list for the applied changes; if the context fails, restore their files."""
-    applied: list[tuple[Change, list[str]]] = []
+    applied: list[tuple[FileChange, list[str]]] = []
     try:
         yield applied
     except BaseException:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from memories.connect import toml
 from memories.connect.hosts import SERVER, Host
-from memories.connect.jsonc import Document, Malformed
+from memories.connect.jsonc import Document, MalformedJSON
 from memories.connect.program import (
     is_hook,
     is_server,
@@ -43,7 +43,7 @@ def parse(host: Host, text: str, name: str) -> Document:
     """
     try:
         return Document(text, comments=host.comments)
-    except Malformed as exc:
+    except MalformedJSON as exc:
         raise InvalidInput(
             f"{name}, line {exc.line}, is malformed: {exc.why}; nothing was changed"
         ) from exc
@@ -84,7 +84,7 @@ def _explained(name: str) -> Iterator[None]:
     """Add the file's name to errors about its structure."""
     try:
         yield
-    except toml.Malformed as exc:
+    except toml.MalformedTOML as exc:
         raise InvalidInput(f"{name} can't be changed: {exc}; nothing was changed") from exc
     except TypeError as exc:
         raise InvalidInput(f"{name}, {exc}; nothing was changed") from exc

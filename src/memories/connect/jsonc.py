@@ -20,7 +20,7 @@ Step = str | int
 Path = Sequence[Step]
 
 
-class Malformed(ValueError):
+class MalformedJSON(ValueError):
     """The text is not JSON.
 
     Attributes:
@@ -83,7 +83,7 @@ class Document:
             text += "{}\n"
         self._parse(text)
         if self._root.kind != "{":
-            raise Malformed(text, self._root.start, "it is not a JSON object")
+            raise MalformedJSON(text, self._root.start, "it is not a JSON object")
 
     def _parse(self, text: str) -> None:
         """Parse a text and make it the current one."""
@@ -91,7 +91,7 @@ class Document:
         self._root = self._value(self._skip(0), 0)
         end = self._skip(self._root.end)
         if end < len(text):
-            raise Malformed(text, end, "text follows the end of the object")
+            raise MalformedJSON(text, end, "text follows the end of the object")
 
     def get(self, path: Path) -> Any:
         """Return the value at a path; None if there is none."""
@@ -120,7 +120,7 @@ class Document:
 
     def _value(self, at: int, depth: int) -> _Node:
         if depth > _MAX_DEPTH:
-            raise Malformed(self.text, at, f"it is nested deeper than {_MAX_DEPTH} levels")
+            raise MalformedJSON(self.text, at, f"it is nested deeper than {_MAX_DEPTH} levels")
         sign = self.text[at : at + 1]
         if sign in ("{", "["):
             return self._container(at, sign, depth)
@@ -129,14 +129,14 @@ class Document:
         match = _SCALAR.match(self.text, at)
         if match is None:
             why = f"a value is missing before {json.dumps(sign)}" if sign else "it ends early"
-            raise Malformed(self.text, at, why)
+            raise MalformedJSON(self.text, at, why)
         return _Node(at, match.end(), "")
 
     def _string(self, at: int) -> tuple[str, int]:
         try:
             return scanstring(self.text, at + 1, False)  # type: ignore[no-any-return]
         except json.JSONDecodeError as exc:
-            raise Malformed(
+            raise MalformedJSON(
                 self.text, at, "a string is not closed or contains an invalid escape"
             ) from exc
 
@@ -147,7 +147,7 @@ class Document:
         at = self._skip(start + 1)
         while self.text[at : at + 1] != closing:
             if members and comma is None:
-                raise Malformed(self.text, at, f'a "," or "{closing}" is missing')
+                raise MalformedJSON(self.text, at, f'a "," or "{closing}" is missing')
             member = self._member(at, len(members), kind, depth)
             members.append(member)
             at = self._skip(member.node.end)
@@ -155,18 +155,18 @@ class Document:
             if self.text[at : at + 1] == ",":
                 comma, at = at, self._skip(at + 1)
                 if self.text[at : at + 1] == closing and not self._comments:
-                    raise Malformed(self.text, comma, f'there is a "," before "{closing}"')
+                    raise MalformedJSON(self.text, comma, f'there is a "," before "{closing}"')
         return _Node(start, at + 1, kind, tuple(members), comma)
 
     def _member(self, at: int, number: int, kind: str, depth: int) -> _Member:
         if kind == "[":
             return _Member(number, at, self._value(at, depth + 1))
         if self.text[at : at + 1] != '"':
-            raise Malformed(self.text, at, "a name in quotes is missing")
+            raise MalformedJSON(self.text, at, "a name in quotes is missing")
         key, end = self._string(at)
         colon = self._skip(end)
         if self.text[colon : colon + 1] != ":":
-            raise Malformed(self.text, colon, f'a ":" is missing after {json.dumps(key)}')
+            raise MalformedJSON(self.text, colon, f'a ":" is missing after {json.dumps(key)}')
         return _Member(key, at, self._value(self._skip(colon + 1), depth + 1))
 
     def set(self, path: Path, value: Any) -> None:

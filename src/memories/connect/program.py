@@ -229,19 +229,19 @@ def program_of(words: Sequence[str]) -> str:
 # --- conflicts ---
 
 
-class Conflict(NamedTuple):
+class OtherProgram(NamedTuple):
     """A program or installation that may be started instead, as a sentence, and the remedy."""
 
     problem: str
     remedy: str
 
 
-def find_conflicts(environment: Mapping[str, str]) -> list[Conflict]:
+def find_conflicts(environment: Mapping[str, str]) -> list[OtherProgram]:
     """Return the programs and installations that may be started instead of this one."""
     return [*_other_programs(environment), *_old_distribution(), *_old_tools(environment)]
 
 
-def _other_programs(environment: Mapping[str, str]) -> Iterator[Conflict]:
+def _other_programs(environment: Mapping[str, str]) -> Iterator[OtherProgram]:
     for name in NAMES:
         first = shutil.which(name, path=environment.get("PATH"))
         if first is None or is_same_file(first, find_beside(name)) or is_ours(first):
@@ -251,10 +251,10 @@ def _other_programs(environment: Mapping[str, str]) -> Iterator[Conflict]:
         remedy = f"put {ours.parent} before {Path(first).parent} in PATH"
         if name != NAMES[0]:
             remedy += f", or type {NAMES[0]} instead of {name}; agents call {NAMES[0]}"
-        yield Conflict(problem, remedy)
+        yield OtherProgram(problem, remedy)
 
 
-def _old_distribution() -> Iterator[Conflict]:
+def _old_distribution() -> Iterator[OtherProgram]:
     """Yield the distribution in this environment that has our old name."""
     from importlib import metadata
 
@@ -262,14 +262,14 @@ def _old_distribution() -> Iterator[Conflict]:
         version = metadata.version(_OLD_NAME)
     except metadata.PackageNotFoundError:
         return
-    yield Conflict(
+    yield OtherProgram(
         f"the distribution {_OLD_NAME} {version} is installed next to memoriae and contains the "
         "same package",
         f"run: {sys.executable} -m pip uninstall {_OLD_NAME} && {install_command()}",
     )
 
 
-def _old_tools(environment: Mapping[str, str]) -> Iterator[Conflict]:
+def _old_tools(environment: Mapping[str, str]) -> Iterator[OtherProgram]:
     """Yield the environments in which uv and pipx installed this program under its old name."""
     for tool, folders in _tool_folders(environment).items():
         for folder in folders:
@@ -277,7 +277,7 @@ def _old_tools(environment: Mapping[str, str]) -> Iterator[Conflict]:
             is_old = any((prefix / place).exists() for place in _SCRIPTS)
             if is_old and not prefix.samefile(sys.prefix):
                 uninstall = f"{tool} uninstall {_OLD_NAME}"
-                yield Conflict(
+                yield OtherProgram(
                     f"{prefix} is an older installation of this program",
                     f"run: {uninstall} && {install_command()}",
                 )

@@ -8,13 +8,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from memories.connect.connect import Target
-from memories.connect.status import Check, FoundEntries, connect_command
+from memories.connect.status import FoundEntries, StartCheck, connect_command
 from memories.core.urls import local_path, without_password
 from memories.hooks.hook import SECONDS as HOOK_SECONDS
 from memories.settings import LOCAL_EMBEDDERS, Config
 
 
-def describe(config: Config, target: Target, check: Check, undo: str) -> dict[str, Any]:
+def describe(config: Config, target: Target, check: StartCheck, undo: str) -> dict[str, Any]:
     """Return the facts about a new connection, by their names in JSON.
 
     Args:
@@ -47,7 +47,7 @@ def describe(config: Config, target: Target, check: Check, undo: str) -> dict[st
     }
 
 
-def find_differences(config: Config, check: Check) -> list[str]:
+def find_differences(config: Config, check: StartCheck) -> list[str]:
     """Return a note if the MCP server opened a different store than this command."""
     if not check.store:
         return []
@@ -87,7 +87,7 @@ def _place(store: str) -> str:
     return without_password(store) if path is None else os.path.realpath(path)
 
 
-def _check_fields(check: Check) -> dict[str, Any]:
+def _check_fields(check: StartCheck) -> dict[str, Any]:
     return {
         "works": not check.problem,
         "tools": list(check.tools),
@@ -107,7 +107,7 @@ def _check_fields(check: Check) -> dict[str, Any]:
     }
 
 
-def _describe_start(check: Check) -> str:
+def _describe_start(check: StartCheck) -> str:
     if not check.hooks:
         return "the tools of the MCP server; there are no hooks"
     text = "its identity, pinned and recent memories, notes of the last sessions"
@@ -126,7 +126,7 @@ def _describe_capture(target: Target, has_hooks: bool) -> str:
     return "nothing, until you add --capture; the agent decides what to store, with its tools"
 
 
-def _describe_store(check: Check) -> str:
+def _describe_store(check: StartCheck) -> str:
     path, place = local_path(check.store), check.store
     if path is not None:
         is_in_home = path.is_relative_to(Path.home())

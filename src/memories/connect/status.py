@@ -58,7 +58,7 @@ class FoundEntries(NamedTuple):
         return next(filter(None, names), None)
 
 
-class Connection(NamedTuple):
+class HostConnection(NamedTuple):
     """A host that is connected in a scope, or whose files can't be read.
 
     Attributes:
@@ -135,7 +135,7 @@ def _read_table(text: str, table: toml.Table, path: Path) -> Any:
     """
     try:
         return toml.get(text, table)
-    except toml.Malformed as exc:
+    except toml.MalformedTOML as exc:
         raise InvalidInput(f"{path} is malformed: {exc}; nothing was changed") from exc
 
 
@@ -185,7 +185,7 @@ def has_plugin(connector: Connector, name: str) -> bool:
     return False
 
 
-def find_connections(connector: Connector, root: Path | None) -> list[Connection]:
+def find_connections(connector: Connector, root: Path | None) -> list[HostConnection]:
     """Return the user's connections, a project's, and those in the register.
 
     Args:
@@ -202,7 +202,9 @@ def find_connections(connector: Connector, root: Path | None) -> list[Connection
     return [connection for connection in connections if connection is not None]
 
 
-def _find_connection(connector: Connector, name: str, scope: str, root: str) -> Connection | None:
+def _find_connection(
+    connector: Connector, name: str, scope: str, root: str
+) -> HostConnection | None:
     target = Target(name, scope, Path(root))
     try:
         entries = find_entries(connector, target)
@@ -211,14 +213,14 @@ def _find_connection(connector: Connector, name: str, scope: str, root: str) -> 
             return None
         problem, _, remedy = str(exc).removesuffix("; nothing was changed").partition("; ")
         remedy = remedy or "repair the file, then run: memory connect --status"
-        return Connection(name, scope, root, None, f"{UNREADABLE}: {problem}", remedy)
+        return HostConnection(name, scope, root, None, f"{UNREADABLE}: {problem}", remedy)
     if not (entries.server or entries.hooks):
         return None
     problem, remedy = _find_missing(entries, connector.where.environment), ""
     if entries.hooks and entries.disabled_in and not problem:
         problem = f"its hooks are switched off by disableAllHooks in {entries.disabled_in}"
         remedy = f"remove disableAllHooks from {entries.disabled_in}"
-    return Connection(name, scope, root, entries, problem, remedy)
+    return HostConnection(name, scope, root, entries, problem, remedy)
 
 
 def _find_missing(entries: FoundEntries, environment: Mapping[str, str]) -> str:
@@ -232,13 +234,13 @@ def _find_missing(entries: FoundEntries, environment: Mapping[str, str]) -> str:
     return ""
 
 
-def describe_problem(connection: Connection) -> tuple[str, str]:
+def describe_problem(connection: HostConnection) -> tuple[str, str]:
     """Return a connection's problem and its remedy."""
     title = load_hosts()[connection.host].title
     return f"{title}: {connection.problem}", _remedy(connection)
 
 
-def _remedy(connection: Connection) -> str:
+def _remedy(connection: HostConnection) -> str:
     if connection.remedy or connection.entries is None:
         return connection.remedy
     entries = connection.entries
@@ -294,7 +296,7 @@ class HookCheck(NamedTuple):
         return self.seconds > HOOK_SECONDS
 
 
-class Check(NamedTuple):
+class StartCheck(NamedTuple):
     """The result of starting a connection as its host does.
 
     Attributes:
@@ -321,13 +323,13 @@ class Check(NamedTuple):
         return not all(hook.is_on for hook in self.hooks)
 
 
-def check_connections(connections: Sequence[Connection]) -> list[Connection]:
+def check_connections(connections: Sequence[HostConnection]) -> list[HostConnection]:
     """Check a user's connections; return all connections, with any problems found.
 
     Commands in a project's files are never started, because anyone may have written them.
     """
     checked = []
-    checks: dict[str, Check] = {}
+    checks: dict[str, StartCheck] = {}
     for connection in connections:
         entries = connection.entries
         if entries is None or connection.problem or connection.scope != "user":
@@ -344,7 +346,7 @@ def check_connections(connections: Sequence[Connection]) -> list[Connection]:
     return checked
 
 
-def summarize(check: Check) -> str:
+def summarize(check: StartCheck) -> str:
     """Summarize a working connection: how many tools it has, and how fast it answered."""
     summary = f"{len(check.tools)} tools in {check.seconds:.1f} s"
     if check.hooks:
@@ -356,12 +358,12 @@ class _Failure(Exception):
     """A connection doesn't work; `args` are the problem and the remedy."""
 
 
-def check_connection(entries: FoundEntries) -> Check:
+def check_connection(entries: FoundEntries) -> StartCheck:
     """Start a connection's server and hooks, and report whether they work.
 
     The hooks capture nothing and count no memory as read.
     """
-    check = Check()
+    check = StartCheck()
     hooks = [words for words in entries.hooks if _event(words) in _CHECKED_EVENTS]
     try:
         if not entries.server:
@@ -381,7 +383,7 @@ def check_connection(entries: FoundEntries) -> Check:
 # --- the MCP server ---
 
 
-def _check_server(words: Sequence[str], variables: Mapping[str, str]) -> Check:
+def _check_server(words: Sequence[str], variables: Mapping[str, str]) -> StartCheck:
     import anyio
 
     logging.getLogger("mcp").propagate = False  # otherwise the SDK logs what other programs print
@@ -393,7 +395,7 @@ def _check_server(words: Sequence[str], variables: Mapping[str, str]) -> Check:
             errors.seek(0)
             raise _server_failure(words, exc, errors.read()) from exc
     seconds = time.monotonic() - started_at
-    return Check(tuple(tools), seconds, state["store"], state["memory_count"])
+    return StartCheck(tuple(tools), seconds, state["store"], state["memory_count"])
 
 
 async def _ask_server(

@@ -16,7 +16,7 @@ _PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)")
 Table = tuple[str, ...]
 
 
-class Malformed(ValueError):
+class MalformedTOML(ValueError):
     """The text is not TOML, or its layout can't be edited; the message says where and why."""
 
 
@@ -32,9 +32,9 @@ def read(text: str) -> dict[str, Any]:
         place = _PLACE.search(str(exc))
         line = place[1] if place and place[1] else text.count("\n") + 1
         why = _PLACE.sub("", str(exc))
-        raise Malformed(f"line {line}: {why[:1].lower()}{why[1:]}") from exc
+        raise MalformedTOML(f"line {line}: {why[:1].lower()}{why[1:]}") from exc
     except RecursionError as exc:
-        raise Malformed("line 1: it is nested too deeply") from exc
+        raise MalformedTOML("line 1: it is nested too deeply") from exc
 
 
 def get(text: str, table: Table) -> Any:
@@ -65,7 +65,7 @@ def put(text: str, table: Table, rows: Mapping[str, Any]) -> str:
     for name in table[:-1]:
         parent = parent.setdefault(name, {})
         if not isinstance(parent, dict):
-            raise Malformed(f"{name} is not a table")
+            raise MalformedTOML(f"{name} is not a table")
     parent[table[-1]] = dict(rows)
     newline = "\r\n" if "\r\n" in text else "\n"
     gap = newline if without else ""
@@ -159,12 +159,12 @@ def _check(text: str, expected: dict[str, Any], table: Table) -> str:
     """
     try:
         data = read(text)
-    except Malformed as exc:
-        raise Malformed(
+    except MalformedTOML as exc:
+        raise MalformedTOML(
             f"[{'.'.join(table)}] does not fit into the file's layout; give each table a [header]"
         ) from exc
     if _prune(data, table) != _prune(expected, table):
-        raise Malformed(
+        raise MalformedTOML(
             f"[{'.'.join(table)}] is written in a way that can't be changed; remove it manually"
         )
     return text

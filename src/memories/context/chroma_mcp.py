@@ -77,7 +77,7 @@ class Unreachable(ConnectionError):
     timed_out = False
 
 
-class Patience(NamedTuple):
+class ToolTimeouts(NamedTuple):
     """Timeouts, in seconds.
 
     Attributes:
@@ -91,10 +91,10 @@ class Patience(NamedTuple):
     stop: float = 10.0
 
 
-class Session:
+class ChromaSession:
     """A running process, with an event loop in its own thread; any thread may call it."""
 
-    def __init__(self, connect: Connect, patience: Patience) -> None:
+    def __init__(self, connect: Connect, patience: ToolTimeouts) -> None:
         """Start the process.
 
         Raises:
@@ -269,7 +269,7 @@ class ChromaMcpBackend:
     """
 
     def __init__(
-        self, connect: Connect, folder: Path, name: str, *, patience: Patience | None = None
+        self, connect: Connect, folder: Path, name: str, *, patience: ToolTimeouts | None = None
     ) -> None:
         """Store the parameters; no process is started yet.
 
@@ -280,9 +280,9 @@ class ChromaMcpBackend:
             patience: The timeouts.
         """
         self._connect, self._files = connect, (folder, name)
-        self._patience = patience or Patience()
+        self._patience = patience or ToolTimeouts()
         self._opening, self._appending = threading.Lock(), threading.Lock()
-        self._session: Session | None = None
+        self._session: ChromaSession | None = None
         self._last_indexes: dict[str, int] = {}  # lower bounds of each conversation's last index
 
     @classmethod
@@ -503,7 +503,7 @@ class ChromaMcpBackend:
         arguments["collection_name"] = collection
         return self._call_with(lambda session: session.call(tool, arguments))
 
-    def _call_with(self, work: Callable[[Session], Value], *, retry: bool = True) -> Value:
+    def _call_with(self, work: Callable[[ChromaSession], Value], *, retry: bool = True) -> Value:
         """Make a call to the process; repeat it once if the process has died."""
         session = self._open_session()
         try:
@@ -517,11 +517,11 @@ class ChromaMcpBackend:
                 raise
         return self._call_with(work, retry=False)
 
-    def _open_session(self) -> Session:
+    def _open_session(self) -> ChromaSession:
         """Start the process if necessary, make sure that its collections exist, and return it."""
         with self._opening:
             if self._session is None:
-                session = Session(self._connect, self._patience)
+                session = ChromaSession(self._connect, self._patience)
                 try:
                     _create_collections(session, SEARCHED)
                 except BaseException:
@@ -532,7 +532,7 @@ class ChromaMcpBackend:
             return self._session
 
 
-def _create_collections(session: Session, names: Sequence[str]) -> None:
+def _create_collections(session: ChromaSession, names: Sequence[str]) -> None:
     existing = session.call("list_collections", {})
     for name in names:
         if name in existing:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from memories.context import admission, fence, fitting, passages, rendering
 from memories.context.admission import Admission
 from memories.context.fitting import Fitter, Parts, Shares, parts_of
-from memories.context.gathering import Limits, gather
+from memories.context.gathering import ReadingLimits, gather
 from memories.context.protocol import ContextPackage, HistoryTurn, MemoryItem
 from memories.context.tokens import estimate_tokens
 from memories.core.events import note
@@ -214,7 +214,7 @@ class ContextBuilder:
         hit_count = self.recall_n
         if hit_count and self.token_budget is not None:  # recall more turns for a large budget
             hit_count = max(hit_count, min(MAX_RECALLED, self.token_budget // TOKENS_PER_HIT))
-        limits = Limits(
+        limits = ReadingLimits(
             self.history_tail_n,
             hit_count,
             self.memory_top_k,

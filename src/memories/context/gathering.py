@@ -40,7 +40,7 @@ Part = TypeVar("Part")
 
 
 @dataclass
-class Limits:
+class ReadingLimits:
     """How many turns and memories to read, and which of them may be shown."""
 
     tail: int
@@ -51,7 +51,7 @@ class Limits:
 
 
 @dataclass
-class Gathered:
+class ContextParts:
     """The gathered parts of a context.
 
     Attributes:
@@ -70,8 +70,12 @@ class Gathered:
 
 
 def gather(
-    gateway: "MemoryGateway", limits: Limits, conversation: str | None, query: str, message: str
-) -> Gathered:
+    gateway: "MemoryGateway",
+    limits: ReadingLimits,
+    conversation: str | None,
+    query: str,
+    message: str,
+) -> ContextParts:
     """Read a conversation's last turns, earlier turns that answer a question, and memories.
 
     Args:
@@ -99,9 +103,9 @@ def gather(
 class _Reader:
     """Reads the parts of a context one after another."""
 
-    def __init__(self, gateway: "MemoryGateway", limits: Limits) -> None:
+    def __init__(self, gateway: "MemoryGateway", limits: ReadingLimits) -> None:
         self._gateway, self._limits = gateway, limits
-        self.gathered = Gathered()
+        self.gathered = ContextParts()
         self._message_id: str | None = None  # the id of the message to answer, if it is stored
         self._unreachable: ConnectionError | None = None
 

@@ -93,7 +93,7 @@ class Address(NamedTuple):
         return f"{line[:_MAX_QUOTE]}…"
 
 
-class Answer(NamedTuple):
+class ServerResponse(NamedTuple):
     """A server's response.
 
     Attributes:
@@ -175,7 +175,7 @@ class JsonClient:
 
     def ask(
         self, method: str, path: str, body: Any = None, *, seconds: float, whole: bool = False
-    ) -> Answer:
+    ) -> ServerResponse:
         """Send a request and return the response.
 
         If a connection from an earlier request turns out to be broken, for example because the
@@ -205,7 +205,9 @@ class JsonClient:
             if self._pool is not None:
                 self._pool.clear()
 
-    def _send_twice(self, method: str, path: str, data: bytes | None, seconds: float) -> Answer:
+    def _send_twice(
+        self, method: str, path: str, data: bytes | None, seconds: float
+    ) -> ServerResponse:
         connection_count = self._count_connections()
         try:
             return self._send(method, path, data, seconds)
@@ -221,7 +223,7 @@ class JsonClient:
             exc.sent_before = True
             raise
 
-    def _send(self, method: str, path: str, data: bytes | None, seconds: float) -> Answer:
+    def _send(self, method: str, path: str, data: bytes | None, seconds: float) -> ServerResponse:
         try:
             response = self._open_pool().urlopen(
                 method,
@@ -249,7 +251,7 @@ class JsonClient:
             body = json.loads(content)
         except (ValueError, RecursionError):  # such as the error page of a proxy
             body = content.decode("utf-8", "replace")
-        return Answer(response.status, body, headers)
+        return ServerResponse(response.status, body, headers)
 
     def _count_connections(self) -> int:
         """Return how many connections have been opened so far."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from memories.errors import InvalidInput
 from memories.guard import scan, values
-from memories.guard.rules import Rule, Secret
+from memories.guard.rules import Rule, SecretSpan
 
 # maximum number of passes; text next to a marker may look like a secret in the next pass
 MAX_PASSES = 8
@@ -65,7 +65,7 @@ def redact(text: str, *, personal: bool = False, user_rules: tuple[Rule, ...] = 
     return Redacted(text, tuple(kinds[:MAX_NAMED]))
 
 
-def _replace(text: str, secrets: list[Secret]) -> str:
+def _replace(text: str, secrets: list[SecretSpan]) -> str:
     parts, position = [], 0
     for secret in secrets:
         parts += [text[position : secret.start], f"[redacted:{secret.kind}]"]

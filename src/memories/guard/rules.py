@@ -16,7 +16,7 @@ from memories.errors import InvalidInput
 from memories.guard.locators import Span, locate_nonempty, locate_varied
 
 
-class Secret(NamedTuple):
+class SecretSpan(NamedTuple):
     """A secret in a text: where it is, and its kind."""
 
     start: int

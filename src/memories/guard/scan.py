@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from memories.guard import contexts, rules, spoken, values
-from memories.guard.rules import Rule, Secret
+from memories.guard.rules import Rule, SecretSpan
 
 MAX_KEY = 20_000  # maximum length of a private key in characters
 # maximum number of literals tried in a match that was not a secret; hundreds would take seconds
@@ -108,7 +108,7 @@ def _group(table: Iterable[Rule]) -> tuple[_Group, ...]:
     return tuple(_Group(character, tuple(literals)) for character, literals in groups.items())
 
 
-def find(text: str, rule_set: RuleSet) -> list[Secret]:
+def find(text: str, rule_set: RuleSet) -> list[SecretSpan]:
     """Return the secrets in a text in order, without overlaps."""
     if "[redacted:" in text:  # a marker is not a value
         text = re.sub(values.MARK, lambda mark: f"[{'.' * (len(mark[0]) - 2)}]", text)
@@ -132,8 +132,8 @@ def find(text: str, rule_set: RuleSet) -> list[Secret]:
     return _merge(secrets)
 
 
-def _merge(secrets: Iterable[Secret]) -> list[Secret]:
-    merged: list[Secret] = []
+def _merge(secrets: Iterable[SecretSpan]) -> list[SecretSpan]:
+    merged: list[SecretSpan] = []
     for secret in sorted(secrets, key=lambda secret: (secret.start, -secret.end)):
         if merged and secret.start < merged[-1].end:
             merged[-1] = merged[-1]._replace(end=max(secret.end, merged[-1].end))
@@ -182,14 +182,14 @@ class _Copy(NamedTuple):
             return None
         return cls("".join([*parts, text[position:]]), replacements)
 
-    def locate(self, secrets: Iterable[Secret]) -> list[Secret]:
+    def locate(self, secrets: Iterable[SecretSpan]) -> list[SecretSpan]:
         """Return the copy's secrets at their positions in the original text."""
         cuts = self.cuts()
         located = []
         for secret in secrets:
             start, _ = self._locate_character(secret.start, cuts)
             _, end = self._locate_character(secret.end - 1, cuts)
-            located.append(Secret(start, end, secret.kind))
+            located.append(SecretSpan(start, end, secret.kind))
         return located
 
     def _locate_character(self, position: int, cuts: list[int]) -> tuple[int, int]:
@@ -243,16 +243,16 @@ def _unescape(escape: re.Match[str]) -> str:
     return chr(int(digits.lstrip("ux"), 10 if is_decimal else 16))
 
 
-def _find_across_cuts(copy: _Copy, rule_set: RuleSet) -> list[Secret]:
+def _find_across_cuts(copy: _Copy, rule_set: RuleSet) -> list[SecretSpan]:
     """Return the tokens (not values found by context) that span a removed part."""
-    secrets: list[Secret] = []
+    secrets: list[SecretSpan] = []
     cuts = copy.cuts()
     for run in re.finditer(_RUN, copy.text):
         first = bisect_right(cuts, run.start())
         if first < len(cuts) and cuts[first] < run.end():
             for secret in _scan(run[0], rule_set, tokens_only=True):
                 start, end = secret.start + run.start(), secret.end + run.start()
-                secrets.append(Secret(start, end, secret.kind))
+                secrets.append(SecretSpan(start, end, secret.kind))
     return secrets
 
 
@@ -261,23 +261,23 @@ def has_long_word(text: str) -> bool:
     return re.search(_LONG_WORD, text) is not None
 
 
-def _find_encoded(text: str, rule_set: RuleSet) -> list[Secret]:
+def _find_encoded(text: str, rule_set: RuleSet) -> list[SecretSpan]:
     """Return the base64 tokens that decode to text that contains a secret."""
     if not has_long_word(text):
         return []
-    secrets: list[Secret] = []
+    secrets: list[SecretSpan] = []
     for token in re.finditer(_BASE64, text):
         plain = values.decode_base64(token[0])
         inner = _scan(plain, rule_set) if plain else []
         if inner:
-            secrets.append(Secret(token.start(), token.end(), inner[0].kind))
+            secrets.append(SecretSpan(token.start(), token.end(), inner[0].kind))
     return secrets
 
 
 # --- searching one text, without undoing disguises
 
 
-def _scan(text: str, rule_set: RuleSet, *, tokens_only: bool = False) -> list[Secret]:
+def _scan(text: str, rule_set: RuleSet, *, tokens_only: bool = False) -> list[SecretSpan]:
     """Return the secrets in a text without undoing disguises.
 
     With `tokens_only`, secrets that only their context reveals are left out.
@@ -285,7 +285,7 @@ def _scan(text: str, rule_set: RuleSet, *, tokens_only: bool = False) -> list[Se
     lower = text.lower()
     if len(lower) != len(text):  # a letter became two in lower case
         lower = text.replace("İ", "i").lower()
-    secrets: list[Secret] = []
+    secrets: list[SecretSpan] = []
     runs = ""
     if has_long_word(lower):
         runs = " ".join(re.findall(_LONG_RUNS, lower))
@@ -308,7 +308,7 @@ def _scan(text: str, rule_set: RuleSet, *, tokens_only: bool = False) -> list[Se
 
 def _find_at_literals(
     text: str, lower: str, groups: tuple[_Group, ...], runs: str
-) -> Iterator[Secret]:
+) -> Iterator[SecretSpan]:
     """Yield the secrets at the literals in `runs`, the parts of the text where rules may match."""
     for character, literals in groups:
         if character not in runs:
@@ -319,7 +319,7 @@ def _find_at_literals(
                     yield from _find_at_literal(text, lower, rule, literal)
 
 
-def _find_at_literal(text: str, lower: str, rule: Rule, literal: str) -> Iterator[Secret]:
+def _find_at_literal(text: str, lower: str, rule: Rule, literal: str) -> Iterator[SecretSpan]:
     """Yield the secrets that one rule finds at the occurrences of one of its literals."""
     match_at = _compile(rule.pattern).match
     searched_to = refused_to = tries_inside = 0
@@ -336,7 +336,7 @@ def _find_at_literal(text: str, lower: str, rule: Rule, literal: str) -> Iterato
                 continue
             span = rule.locate(match)
             if span is not None:
-                yield Secret(*span, rule.kind)
+                yield SecretSpan(*span, rule.kind)
                 end = span[1]
                 break
             if rule.line:
@@ -359,11 +359,11 @@ def _skip_row(lower: str, literal: str, position: int) -> int:
     return position + 1
 
 
-def _find_everywhere(text: str, rule: Rule) -> Iterator[Secret]:
+def _find_everywhere(text: str, rule: Rule) -> Iterator[SecretSpan]:
     for match in _compile(rule.pattern).finditer(text):
         span = rule.locate(match)
         if span is not None:
-            yield Secret(*span, rule.kind)
+            yield SecretSpan(*span, rule.kind)
 
 
 @functools.cache
@@ -371,7 +371,7 @@ def _compile(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern)
 
 
-def _find_private_keys(text: str) -> Iterator[Secret]:
+def _find_private_keys(text: str) -> Iterator[SecretSpan]:
     """Yield PEM keys, from the header to the trailer, or to the end of the key if there is no
     trailer.
     """
@@ -385,11 +385,11 @@ def _find_private_keys(text: str) -> Iterator[Secret]:
         if end:
             before = text[max(0, start - 6) : start]
             dashes = len(before) - len(before.rstrip("- "))
-            yield Secret(start - dashes, end, "private_key")
+            yield SecretSpan(start - dashes, end, "private_key")
         position = text.find(_KEY_HEADER, max(position + 1, end))
 
 
-def _find_putty_keys(text: str) -> Iterator[Secret]:
+def _find_putty_keys(text: str) -> Iterator[SecretSpan]:
     position = text.find(_PUTTY)
     while position >= 0:
         end = text.find(_PUTTY_END, position, position + MAX_KEY)
@@ -400,7 +400,7 @@ def _find_putty_keys(text: str) -> Iterator[Secret]:
             stop = newline if newline >= 0 else end + 120
         stop = min(stop, len(text))
         if re.search(r"[A-Za-z0-9+/]{32}", text[position:stop]):
-            yield Secret(position, stop, "private_key")
+            yield SecretSpan(position, stop, "private_key")
         position = text.find(_PUTTY, max(position + 1, stop))
 
 

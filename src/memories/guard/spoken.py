@@ -13,7 +13,7 @@ from typing import NamedTuple
 from memories import languages
 from memories.guard import values
 from memories.guard.locators import CODE
-from memories.guard.rules import Secret
+from memories.guard.rules import SecretSpan
 
 _REACH = 80  # maximum number of characters between a word and its value
 _WORDS_APART = 5  # maximum number of words between a value and a later word that names it
@@ -75,7 +75,7 @@ class _Word(NamedTuple):
     links: tuple[str, ...]
 
 
-def find(text: str, lower: str) -> Iterator[Secret]:
+def find(text: str, lower: str) -> Iterator[SecretSpan]:
     """Yield the secrets that a text's sentences name.
 
     The search for a word's value ends at the second such word after it, and at the second such word
@@ -161,7 +161,7 @@ def _is_prose(text: str, start: int, end: int) -> bool:
     return not continues or (before + text[start:end]).islower()
 
 
-def _find_after(text: str, end: int, last: int, word: _Word) -> Secret | None:
+def _find_after(text: str, end: int, last: int, word: _Word) -> SecretSpan | None:
     """Return the secret after a word: between `end`, where the word ends, and `last`."""
     if word.is_latin and (ending := _compile(_ENDING).match(text, end)):
         end = ending.end()
@@ -182,11 +182,11 @@ def _find_after(text: str, end: int, last: int, word: _Word) -> Secret | None:
             return None
         kind = _kind(value, word.kinds, lead)
         if kind:
-            return Secret(start, stop, kind)
+            return SecretSpan(start, stop, kind)
         # as in "pin tzdata to 2024"
         is_pinned = lead == _LIKELY and len(between.split()) > 1 and text[end - 1].islower()
         if "pin" in word.kinds and not is_pinned and _is_lone_pin(text, start, stop, between):
-            return Secret(start, stop, "pin")
+            return SecretSpan(start, stop, "pin")
     return None
 
 
@@ -199,7 +199,7 @@ def _is_lone_pin(text: str, start: int, stop: int, between: str) -> bool:
     return ends is not None and _compile(_FEW_WORDS).fullmatch(between) is not None
 
 
-def _find_before(text: str, first: int, end: int, word: _Word) -> Secret | None:
+def _find_before(text: str, first: int, end: int, word: _Word) -> SecretSpan | None:
     """Return the secret before a word: between `first` and `end`, where the word begins."""
     if not _compile(_SIGN).search(text, first, end):
         return None
@@ -219,7 +219,7 @@ def _find_before(text: str, first: int, end: int, word: _Word) -> Secret | None:
         lead = _LIKELY if is_linked or between.startswith(_QUOTES) else _HARDLY
         kind = _kind(value, word.kinds - {"pin"}, lead)
         if kind:
-            return Secret(start, stop, kind)
+            return SecretSpan(start, stop, kind)
     return None
 
 

@@ -241,7 +241,9 @@ def _start_wanted_server(start_server: "Callable[[str], None]") -> None:
 class EventHandler:
     """Handles one event, given the state of the session's switch."""
 
-    def __init__(self, call: HookCall, event: HostEvent, home: str, state: switch.State) -> None:
+    def __init__(
+        self, call: HookCall, event: HostEvent, home: str, state: switch.SwitchState
+    ) -> None:
         """Create a handler."""
         self.call, self.event, self.home, self.state = call, event, home, state
 

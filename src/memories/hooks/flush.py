@@ -56,7 +56,7 @@ _MAX_CHARACTERS = 1_000  # a longer part never fits; this check is faster than c
 _MIN_CHARACTERS = 12  # a text's first sentence, if shorter, is usually a greeting or thanks
 
 
-class Stored(NamedTuple):
+class StoredCounts(NamedTuple):
     """Counts of new records in the store.
 
     Attributes:
@@ -118,7 +118,7 @@ class _Flusher:
     def __init__(self, home: str) -> None:
         self._home = home
         self._sessions = 0
-        self._stored = Stored()
+        self._stored = StoredCounts()
         self._reasons: list[str] = []
 
     def result(self) -> Flushed:
@@ -161,7 +161,7 @@ class _Flusher:
         event_runs = list(_split_runs(_skip_stored(events, progress.last_event)))
         for number, run in enumerate(event_runs, 1):
             stored = self._store_run(name, run, progress, is_last=number == len(event_runs))
-            self._stored = Stored(
+            self._stored = StoredCounts(
                 self._stored.turns + stored.turns,
                 self._stored.proposed + stored.proposed,
                 self._stored.summaries + stored.summaries,
@@ -182,7 +182,7 @@ class _Flusher:
 
     def _store_run(
         self, name: str, run: list[Event], progress: Progress, *, is_last: bool
-    ) -> Stored:
+    ) -> StoredCounts:
         """Store a run of events with the same namespace and folder."""
         event = run[-1]
         folder = Path(str(event.get("folder") or self._home))
@@ -260,7 +260,7 @@ def store_session(
     utterances: Sequence[Utterance],
     *,
     leaves_note: bool,
-) -> Stored:
+) -> StoredCounts:
     """Store a session's utterances: turns, proposals, and its note. Repeating this changes nothing.
 
     Args:
@@ -288,7 +288,7 @@ def store_session(
     known = KnownTexts(readable, source)
     proposed = propose(memories, source, utterances, turn_ids, known)
     has_note = leaves_note and _store_note(memories, source, known)
-    return Stored(new, proposed, int(has_note))
+    return StoredCounts(new, proposed, int(has_note))
 
 
 def _store_note(memories: Memories, source: SessionSource, known: KnownTexts) -> bool:

@@ -17,7 +17,7 @@ SUFFIX, REFUSED = ".jsonl", "refused"
 _ATTEMPTS = 100
 
 
-class Full(OSError):
+class InboxFull(OSError):
     """The inbox is full: nothing has been stored for a long time."""
 
 
@@ -31,7 +31,7 @@ def add(home: str, name: str, event: "dict[str, object]") -> None:
     folder = files.private_folder(home, files.INBOX)
     line = json.dumps(event).encode() + b"\n"
     if size(home) + len(line) > MAX_BYTES:
-        raise Full(
+        raise InboxFull(
             f"the inbox is full: {MAX_BYTES >> 20} MiB of events are waiting to be stored; run: "
             "memory capture flush"
         )
@@ -40,7 +40,7 @@ def add(home: str, name: str, event: "dict[str, object]") -> None:
         before = os.fstat(fd).st_size
         if before + len(line) > MAX_FILE_BYTES:
             limit = MAX_FILE_BYTES >> 20
-            raise Full(
+            raise InboxFull(
                 f"{limit} MiB of events from this session are waiting to be stored; run: memory "
                 "capture flush"
             )

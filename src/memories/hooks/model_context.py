@@ -165,7 +165,7 @@ def open_and_recall(
 
     They count as read only if `request.counts` is true.
     """
-    from memories.hooks.prompt_recall import Limits, recall_for_prompt
+    from memories.hooks.prompt_recall import TextLimits, recall_for_prompt
 
     config = situation.config
     if not request.counts:
@@ -177,7 +177,7 @@ def open_and_recall(
             request,
             config,
             projects=projects,
-            limits=Limits(MAX_CHARACTERS, MAX_TOKENS),
+            limits=TextLimits(MAX_CHARACTERS, MAX_TOKENS),
             trace=trace,
         )
 

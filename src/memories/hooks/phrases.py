@@ -57,7 +57,7 @@ _NAME = re.compile(r"<(\w+)>")
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 
 
-class Candidate(NamedTuple):
+class CandidateSentence(NamedTuple):
     """A sentence that may be worth remembering.
 
     Attributes:
@@ -154,7 +154,7 @@ class Language(NamedTuple):
         return None
 
 
-def candidates(text: str, role: str, rate: Rate | None = None) -> list[Candidate]:
+def candidates(text: str, role: str, rate: Rate | None = None) -> list[CandidateSentence]:
     """Return the sentences in a message that may be worth remembering, in order, each only once.
 
     Args:
@@ -163,7 +163,7 @@ def candidates(text: str, role: str, rate: Rate | None = None) -> list[Candidate
         rate: Rates how much an English sentence is worth remembering; see `embedders.scores`. If
             None, only phrases decide.
     """
-    by_content: dict[str, Candidate] = {}
+    by_content: dict[str, CandidateSentence] = {}
     sentences = split_sentences(text)
     refused, is_handed_over, previous = _pattern("refused"), False, ""
     for number, sentence in enumerate(sentences[:_MAX_SENTENCES]):
@@ -218,10 +218,10 @@ def _hands_over(sentence: str, message: str) -> bool:
     return False
 
 
-def _find_request(sentence: str, following: str) -> Candidate | None:
+def _find_request(sentence: str, following: str) -> CandidateSentence | None:
     """Return the fact that a user wants remembered; after a colon, it may be the next sentence."""
     if _pattern("remembered").search(sentence):
-        return Candidate(sentence, FACT, _REMEMBER_CONFIDENCE, _REMEMBER)
+        return CandidateSentence(sentence, FACT, _REMEMBER_CONFIDENCE, _REMEMBER)
     match = _pattern("remember_that").match(sentence)
     asking, verb, lead = "", "", ":"
     if match is None:
@@ -246,10 +246,10 @@ def _find_request(sentence: str, following: str) -> Candidate | None:
     likes = re.search(r"(?i)\b(?:prefer\w*|favou?rite|like|love|hate)\b", fact)
     content = re.sub(r"[?？]\s*$", ".", sentence if is_action else fact)
     kind = PREFERENCE if likes else FACT
-    return Candidate(_capitalize(content), kind, _REMEMBER_CONFIDENCE, _REMEMBER)
+    return CandidateSentence(_capitalize(content), kind, _REMEMBER_CONFIDENCE, _REMEMBER)
 
 
-def _find_label(sentence: str, role: str) -> Candidate | None:
+def _find_label(sentence: str, role: str) -> CandidateSentence | None:
     """Return a sentence that begins with a label, unless it is a question."""
     if _ASKS.search(sentence):
         return None
@@ -257,11 +257,15 @@ def _find_label(sentence: str, role: str) -> Candidate | None:
         match = label.pattern.match(sentence) if role[0] in label.roles else None
         if match is not None:
             content = sentence[match.end() :] if label.name in _WITHOUT_LABEL else sentence
-            return Candidate(_capitalize(content), label.kind, _CONFIDENCE[role], label.name)
+            return CandidateSentence(
+                _capitalize(content), label.kind, _CONFIDENCE[role], label.name
+            )
     return None
 
 
-def _find_phrase(sentence: str, role: str, message: str, rate: Rate | None) -> Candidate | None:
+def _find_phrase(
+    sentence: str, role: str, message: str, rate: Rate | None
+) -> CandidateSentence | None:
     """Return the sentence if it has a phrase or a high rating; see the module's docstring."""
     if role != USER and _pattern("small_talk").match(sentence):
         return None
@@ -288,7 +292,7 @@ def _find_phrase(sentence: str, role: str, message: str, rate: Rate | None) -> C
     if name is None:
         return None
     kind = FACT if name == _STATEMENT else _KINDS[name].kind
-    return Candidate(_capitalize(sentence), kind, _CONFIDENCE[role], name)
+    return CandidateSentence(_capitalize(sentence), kind, _CONFIDENCE[role], name)
 
 
 def _weigh(text: str, sentence: str, name: str | None, rate: Rate) -> str | None:
@@ -337,7 +341,7 @@ def _find_in_languages(text: str, role: str, codes: Sequence[str]) -> str | None
     return None
 
 
-def _is_sound(candidate: Candidate) -> bool:
+def _is_sound(candidate: CandidateSentence) -> bool:
     """Return whether a text looks like a whole sentence."""
     content = candidate.content
     characters, words = _MIN_CHARACTERS, _MIN_WORDS

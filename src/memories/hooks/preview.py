@@ -28,7 +28,7 @@ MAX_LEFT_OUT = 10  # maximum number of memories to list as left out
 _NO_SESSION = ".preview"  # no session has this name
 
 
-class Line(NamedTuple):
+class ConsideredMemory(NamedTuple):
     """A memory that is shown or left out, and why.
 
     Attributes:
@@ -59,7 +59,7 @@ class QuotedTurn(NamedTuple):
     rating: float | None
 
 
-class Part(NamedTuple):
+class PreviewedText(NamedTuple):
     """One text that an agent gets.
 
     Attributes:
@@ -77,7 +77,7 @@ class Part(NamedTuple):
     text: str
     tokens: int
     milliseconds: float
-    lines: list[Line]
+    lines: list[ConsideredMemory]
     turns: list[QuotedTurn]
     silence: str = ""
     error: str = ""
@@ -86,8 +86,8 @@ class Part(NamedTuple):
 class Preview(NamedTuple):
     """The texts that an agent sees at the start of a session, and with its first prompt if any."""
 
-    start: Part
-    prompt: Part | None
+    start: PreviewedText
+    prompt: PreviewedText | None
 
 
 def preview(situation: "Situation", folder: str, message: str) -> Preview:
@@ -110,7 +110,7 @@ def preview(situation: "Situation", folder: str, message: str) -> Preview:
     lines = list(_block_lines(block, names, is_shown=bool(context.text)))
     milliseconds = _elapsed_ms(start)
     tokens = block.tokens if context.text else 0
-    first = Part(context.text, tokens, milliseconds, lines, [], error=context.error)
+    first = PreviewedText(context.text, tokens, milliseconds, lines, [], error=context.error)
     if not message.strip():
         return Preview(first, None)
     return Preview(first, _preview_prompt(situation, caller, message, context))
@@ -121,13 +121,13 @@ def _preview_prompt(
     caller: tuple[str, str, str, None],
     message: str,
     start: HookContext,
-) -> Part:
+) -> PreviewedText:
     from memories.context.tokens import estimate_tokens
 
     prompt = host_events.clean_prompt(message)
     silence = _why_silent(prompt)
     if silence:
-        return Part("", 0, 0.0, [], [], silence=silence)
+        return PreviewedText("", 0, 0.0, [], [], silence=silence)
     begun = time.monotonic()
     request = RecallRequest(caller, query_of(prompt), begun + SECONDS, counts=False)
     trace = RecallTrace(start)
@@ -135,14 +135,14 @@ def _preview_prompt(
     milliseconds = _elapsed_ms(begun)
     lines = _prompt_lines(trace, set(context.shown))
     if not context.text:
-        return Part("", 0, milliseconds, lines, [], error=context.error)
+        return PreviewedText("", 0, milliseconds, lines, [], error=context.error)
     tokens = estimate_tokens(context.text)
     turns = [QuotedTurn(turn, trace.turn_ratings.get(id_of_turn(turn))) for turn in trace.turns]
-    return Part(context.text, tokens, milliseconds, lines, turns, error=context.error)
+    return PreviewedText(context.text, tokens, milliseconds, lines, turns, error=context.error)
 
 
 def _why_silent(prompt: str) -> str:
-    """Return the reason hooks recall nothing for a prompt, as a key of `Part.silence`."""
+    """Return the reason hooks recall nothing for a prompt, as a key of `PreviewedText.silence`."""
     if not prompt:
         return "empty"
     if switch.parse_wish(prompt) is not None:
@@ -156,23 +156,23 @@ def _elapsed_ms(start: float) -> float:
 
 def _block_lines(
     block: session_block.SessionBlock, projects: set[str | None], *, is_shown: bool
-) -> Iterator[Line]:
+) -> Iterator[ConsideredMemory]:
     for entry in (*block.entries, *block.sessions):
-        yield Line(entry, is_shown, session_block.group_of(entry, projects))
+        yield ConsideredMemory(entry, is_shown, session_block.group_of(entry, projects))
     for reason, entries in block.omitted.items():
         for entry in entries:
-            yield Line(entry, False, reason)
+            yield ConsideredMemory(entry, False, reason)
     for entry in block.beyond[:MAX_LEFT_OUT]:
-        yield Line(entry, False, "beyond")
+        yield ConsideredMemory(entry, False, "beyond")
 
 
-def _prompt_lines(trace: RecallTrace, shown: set[str]) -> list[Line]:
+def _prompt_lines(trace: RecallTrace, shown: set[str]) -> list[ConsideredMemory]:
     """Return the memories that were shown, passed the gate, or nearly passed it."""
     rated = sorted(trace.rated.values(), key=lambda entry: -entry.rating)
     own = (entry.rating for entry in rated if is_valid_in(entry.memory.tags, trace.projects))
     threshold = gate.threshold(next(own, gate.THRESHOLD))
-    lines: list[Line] = []
-    left_out: list[Line] = []
+    lines: list[ConsideredMemory] = []
+    left_out: list[ConsideredMemory] = []
     for entry in rated:
         memory = entry.memory
         is_shown = memory.id in shown
@@ -180,13 +180,13 @@ def _prompt_lines(trace: RecallTrace, shown: set[str]) -> list[Line]:
         if not is_shown and not is_near:
             continue
         reason = _reason_of(entry, trace, shown)
-        line = Line(memory, is_shown, reason, entry.rating, entry.meaning, threshold)
+        line = ConsideredMemory(memory, is_shown, reason, entry.rating, entry.meaning, threshold)
         (lines if is_shown else left_out).append(line)
     return [*lines, *left_out[:MAX_LEFT_OUT]]
 
 
 def _reason_of(entry: Rated, trace: RecallTrace, shown: set[str]) -> str:
-    """Return the reason a memory is shown or left out, as a key of `Line.reason`."""
+    """Return the reason a memory is shown or left out, as a key of `ConsideredMemory.reason`."""
     memory_id = entry.memory.id
     if memory_id in shown:
         return "needed" if memory_id in trace.selected else "correction"

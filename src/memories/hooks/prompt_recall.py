@@ -59,7 +59,7 @@ _NO_ID = "ffffffff-ffff-7"  # the prefix of ids from the year 10889, so no memor
 _MIN_BUDGET = 100  # the smallest budget to try, in tokens
 
 
-class Limits(NamedTuple):
+class TextLimits(NamedTuple):
     """The maximum numbers of characters and of tokens in a text."""
 
     characters: int
@@ -136,7 +136,7 @@ def recall_for_prompt(
     config: Config,
     *,
     projects: Sequence[str],
-    limits: Limits,
+    limits: TextLimits,
     trace: RecallTrace | None = None,
 ) -> HookContext:
     """Return the memories and turns that a prompt recalls, fenced as data.
@@ -215,7 +215,7 @@ def _build(
     prompt: str,
     state: session.Session,
     projects: Sequence[str],
-    limits: Limits,
+    limits: TextLimits,
 ) -> tuple[dict[str, Any], str]:
     """Return the parts of a context that fits the limits, and its text, empty if nothing is new.
 

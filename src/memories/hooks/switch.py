@@ -58,7 +58,7 @@ _NOT_NAMES = frozenset(
 )
 
 
-class State:
+class SwitchState:
     """Whether memory is on, and for which identity.
 
     Attributes:
@@ -90,7 +90,7 @@ class State:
         return "" if self.on else self.why
 
 
-def read_state(folder: str, session_name: str | None) -> State:
+def read_state(folder: str, session_name: str | None) -> SwitchState:
     """Return whether memory is on.
 
     Args:
@@ -105,12 +105,12 @@ def read_state(folder: str, session_name: str | None) -> State:
     folders = list(_with_parents(folder))
     why = _why_off(folders)
     if why:
-        return State(on=False, capture=False, why=why)
+        return SwitchState(on=False, capture=False, why=why)
     state = session.Session()
     if session_name:
         state = session.read(files.home(), session_name)
     if state.off:
-        return State(
+        return SwitchState(
             on=False,
             capture=False,
             why="this session switched it off",
@@ -121,7 +121,7 @@ def read_state(folder: str, session_name: str | None) -> State:
     if projects is None:
         projects = str(files.own_settings().get("capture_projects", ""))
     why = why_not_captured(folders, projects)
-    return State(on=True, capture=not why, why=why, namespace=state.namespace)
+    return SwitchState(on=True, capture=not why, why=why, namespace=state.namespace)
 
 
 def _why_off(folders: "Sequence[str]") -> str:

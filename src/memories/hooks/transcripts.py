@@ -71,7 +71,7 @@ class Utterance(NamedTuple):
         return f"{self.role}:{self.digest}:{self.number}"
 
 
-class Line(NamedTuple):
+class TranscriptText(NamedTuple):
     """A text in a transcript.
 
     Attributes:
@@ -287,7 +287,7 @@ def _read_new_lines(
     return utterances
 
 
-def _read_lines(host: str, path: str, start: int) -> Iterator[Line]:
+def _read_lines(host: str, path: str, start: int) -> Iterator[TranscriptText]:
     """Yield a transcript's texts from a position onward, but not from an unfinished last line.
 
     Args:
@@ -320,7 +320,7 @@ def _read_lines(host: str, path: str, start: int) -> Iterator[Line]:
                     text = clean_prompt(raw) if role == USER else remove_frames(raw)
                     limit = MAX_TOOL if role == TOOL else MAX_TEXT
                     if text := remove_private(text)[:limit].strip():
-                        yield Line(role, text, at, end)
+                        yield TranscriptText(role, text, at, end)
 
 
 def _open_transcript(host: str, path: str) -> int:

@@ -191,7 +191,7 @@ def render(
         ordered += _put_newest_first(allowed, MAX_ENTRIES - len(ordered))
     entries = ordered[:MAX_ENTRIES]
     sessions = _choose_sessions(admitted, request.namespace, names)
-    page = _Page(request, scratchpad.waiting, degraded is not None)
+    page = _Layout(request, scratchpad.waiting, degraded is not None)
     shown, shown_sessions = _fit(page, entries, sessions, request.budget)
     no_room = [entry for entry in (*entries, *sessions) if entry not in (*shown, *shown_sessions)]
     if no_room:
@@ -362,7 +362,7 @@ def _choose_sessions(
 
 
 def _fit(
-    page: "_Page", entries: Sequence[Entry], sessions: Sequence[Entry], budget: int
+    page: "_Layout", entries: Sequence[Entry], sessions: Sequence[Entry], budget: int
 ) -> tuple[list[Entry], list[Entry]]:
     """Return the memories and session notes that fit.
 
@@ -392,7 +392,7 @@ def _estimate_tokens(text: str) -> int:
     return estimate_tokens(text)
 
 
-class _Page(NamedTuple):
+class _Layout(NamedTuple):
     """A block's settings; `render` returns the block's text for the given memories."""
 
     request: BlockRequest

@@ -188,7 +188,7 @@ class SessionTools(Tools):
         super().__init__(lambda: load().memories, lambda longer: load().ready(longer))
 
 
-class Waiting:
+class OpenRequests:
     """The requests that have been read but not yet answered.
 
     Attributes:
@@ -239,7 +239,7 @@ class Waiting:
 class Answers:
     """A stream of responses that records which requests have been answered."""
 
-    def __init__(self, stream: Any, waiting: Waiting) -> None:
+    def __init__(self, stream: Any, waiting: OpenRequests) -> None:
         self._stream, self._waiting = stream, waiting
 
     async def send(self, item: SessionMessage) -> None:
@@ -312,7 +312,7 @@ class Loading:
 
 async def _run(built: MCPServer) -> None:
     stdin = anyio.wrap_file(TextIOWrapper(sys.stdin.buffer, encoding="utf-8", errors="replace"))
-    waiting = Waiting()
+    waiting = OpenRequests()
 
     async def refuse(error: JSONRPCError) -> None:
         await answers.send(SessionMessage(error))
@@ -333,7 +333,9 @@ async def _note_session_id(
 
 
 async def lines(
-    stdin: "AsyncIterator[str]", refuse: Callable[[JSONRPCError], Awaitable[None]], waiting: Waiting
+    stdin: "AsyncIterator[str]",
+    refuse: Callable[[JSONRPCError], Awaitable[None]],
+    waiting: OpenRequests,
 ) -> "AsyncIterator[str]":
     """Yield a client's messages, and refuse lines that are not messages.
 

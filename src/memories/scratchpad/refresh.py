@@ -267,7 +267,7 @@ def _unpin(memory_id: str, writer: "Writer") -> bool:
 # --- from the store into the file
 
 
-class Selection(NamedTuple):
+class SelectedEntries(NamedTuple):
     """The result of reading a store.
 
     Attributes:
@@ -283,7 +283,7 @@ class Selection(NamedTuple):
 
 def _select(
     writer: "Writer", rules: EntryRules, shown: Sequence[Entry], *, rebuild: bool
-) -> Selection:
+) -> SelectedEntries:
     store, namespace = writer.lookup.store, writer.lookup.namespace
     if rebuild:
         return select_from_all(store, namespace, rules, writer.now)
@@ -292,7 +292,7 @@ def _select(
 
 def select(
     store: Store, namespace: str, rules: EntryRules, now: datetime, shown: Sequence[Entry] = ()
-) -> Selection:
+) -> SelectedEntries:
     """Select pinned memories, preferences, session summaries, the newest memories overall and in
     each project, and the memories that are already shown.
 
@@ -326,10 +326,12 @@ def select(
     for where in of_projects[:_MOST_PROJECTS]:
         records += store.scan(where, limit=OF_PROJECT, newest_first=True)
     waiting = store.count(only_pending(memories))
-    return Selection(_entries_of(records, now), waiting, _find_end(records, now))
+    return SelectedEntries(_entries_of(records, now), waiting, _find_end(records, now))
 
 
-def select_from_all(store: Store, namespace: str, rules: EntryRules, now: datetime) -> Selection:
+def select_from_all(
+    store: Store, namespace: str, rules: EntryRules, now: datetime
+) -> SelectedEntries:
     """Select from all memories in a namespace. Unlike `select`, this finds old memories that are
     used frequently.
     """
@@ -339,7 +341,7 @@ def select_from_all(store: Store, namespace: str, rules: EntryRules, now: dateti
     for page in scan_pages(store, memories):
         entries = choose([*entries, *_entries_of(page, now)], rules, now)
         until = min(filter(None, (until, _find_end(page, now))), default="")
-    return Selection(entries, store.count(only_pending(memories)), until)
+    return SelectedEntries(entries, store.count(only_pending(memories)), until)
 
 
 def _find_end(records: Iterable[Record], now: datetime) -> str:

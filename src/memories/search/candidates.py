@@ -81,7 +81,7 @@ class Query(NamedTuple):
         return normal_form(text) == normal_form(self.text)
 
 
-class Gathered(NamedTuple):
+class GatheredCandidates(NamedTuple):
     """Candidates and their features in the same order, and whether the store may have more."""
 
     candidates: list[Candidate]
@@ -101,7 +101,7 @@ class DateScore(NamedTuple):
     precision: float
 
 
-def gather_standalone(store: Store, where: Filter, query: Query, count: int) -> Gathered:
+def gather_standalone(store: Store, where: Filter, query: Query, count: int) -> GatheredCandidates:
     """Return memories that may answer the query: up to `count` by words and as many by vector."""
     candidates = store.candidates(
         where, vector=query.vector(query.text), terms=query.terms, k=count
@@ -118,7 +118,7 @@ def gather_standalone(store: Store, where: Filter, query: Query, count: int) -> 
         )
         for candidate, date_score in zip(candidates, score_dates(query, candidates), strict=True)
     ]
-    return Gathered(candidates, features, has_more)
+    return GatheredCandidates(candidates, features, has_more)
 
 
 def as_they_were(

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from memories.languages.text import STOP_WORDS, coverage
-from memories.search.candidates import Gathered, Query
+from memories.search.candidates import GatheredCandidates, Query
 from memories.search.ranking import NoiseBounds
 from memories.search.relevance import to_cosine
 from memories.stores.protocol import Store
@@ -82,7 +82,7 @@ def bounds_of_doubtful_query(
 
 
 def find_bounds(
-    store: Store, alternatives: Sequence[Filter], query: Query, gathered: Gathered
+    store: Store, alternatives: Sequence[Filter], query: Query, gathered: GatheredCandidates
 ) -> NoiseBounds:
     """Return the similarities that a query needs; only a doubtful query needs any.
 
@@ -113,7 +113,7 @@ def find_bounds(
 
 
 def _find_sense(
-    gathered: Gathered, terms: Sequence[str], calibration: tuple[float, float]
+    gathered: GatheredCandidates, terms: Sequence[str], calibration: tuple[float, float]
 ) -> Sense:
     """Look among the candidates for reasons to believe that a query means something."""
     names_speaker_or_day = False

@@ -23,7 +23,7 @@ from memories.read.lookup import Lookup, apply_filters, only_pending, with_globa
 from memories.read.replacements import score_precedence
 from memories.read.versions import has_expired, is_corrected, stated_at
 from memories.search import noise
-from memories.search.candidates import Gathered, Query, gather_standalone
+from memories.search.candidates import GatheredCandidates, Query, gather_standalone
 from memories.search.filters import FILTERS, SearchFilters
 from memories.search.ranking import (
     BEYOND_LIMIT,
@@ -276,7 +276,9 @@ def run_request(store: Store, request: SearchRequest) -> SearchResult:
     return SearchResult(store, query, gathered.candidates, ranking)
 
 
-def _gather_and_rank(store: Store, request: SearchRequest) -> tuple[Gathered, list[Ranked]]:
+def _gather_and_rank(
+    store: Store, request: SearchRequest
+) -> tuple[GatheredCandidates, list[Ranked]]:
     """Gather and rank candidates, in growing numbers, until enough of them are hits or further ones
     can't help.
     """
@@ -308,17 +310,17 @@ def _count_hits(ranking: Sequence[Ranked]) -> int:
     return sum(not ranked.dropped for ranked in ranking)
 
 
-def _gather_turns(store: Store, request: SearchRequest, count: int) -> Gathered:
+def _gather_turns(store: Store, request: SearchRequest, count: int) -> GatheredCandidates:
     """Return about `count` turns that may answer the query; none if only memories are searched."""
     for where in request.alternatives:
         if where.collection is Collection.HISTORY:
             from memories.search.surroundings import gather_surrounded  # not needed for memories
 
             return gather_surrounded(store, where, request.query, count)
-    return Gathered([], [], has_more=False)
+    return GatheredCandidates([], [], has_more=False)
 
 
-def _gather_memories(store: Store, request: SearchRequest, count: int) -> Gathered:
+def _gather_memories(store: Store, request: SearchRequest, count: int) -> GatheredCandidates:
     """Return about `count` memories for each filter, each memory once."""
     by_ref: dict[Ref, tuple[Candidate, Features]] = {}
     has_more = False
@@ -337,12 +339,12 @@ def _gather_memories(store: Store, request: SearchRequest, count: int) -> Gather
             by_ref[candidate.record.ref] = candidate, features
         has_more = has_more or gathered.has_more
     candidates = [candidate for candidate, _ in by_ref.values()]
-    return Gathered(candidates, [features for _, features in by_ref.values()], has_more)
+    return GatheredCandidates(candidates, [features for _, features in by_ref.values()], has_more)
 
 
 def _apply_predicates(
-    request: SearchRequest, memories: Gathered, turns: Gathered
-) -> tuple[Gathered, bool]:
+    request: SearchRequest, memories: GatheredCandidates, turns: GatheredCandidates
+) -> tuple[GatheredCandidates, bool]:
     """Return the candidates that match the predicates, and whether every candidate does.
 
     The `has_more` of the result isn't used.
@@ -350,8 +352,8 @@ def _apply_predicates(
     candidates = memories.candidates + turns.candidates
     features = memories.features + turns.features
     if not request.predicates:
-        return Gathered(candidates, features, has_more=False), True
-    selected = Gathered([], [], has_more=False)
+        return GatheredCandidates(candidates, features, has_more=False), True
+    selected = GatheredCandidates([], [], has_more=False)
     for candidate, candidate_features in zip(candidates, features, strict=True):
         matches = request.predicates[candidate.record.ref.collection]
         if matches(candidate.record):
@@ -389,7 +391,7 @@ def _make_rules(request: SearchRequest, bounds: NoiseBounds) -> RankingRules:
 
 
 def put_newer_first(
-    store: Store, query: Query, gathered: Gathered, ranking: Sequence[Ranked], limit: int
+    store: Store, query: Query, gathered: GatheredCandidates, ranking: Sequence[Ranked], limit: int
 ) -> list[Ranked]:
     """Return ranked candidates in which each hit comes after the newer hits that may replace it.
 
@@ -424,7 +426,7 @@ def put_newer_first(
     return ordered
 
 
-def _is_examined(ranked: Ranked, gathered: Gathered) -> bool:
+def _is_examined(ranked: Ranked, gathered: GatheredCandidates) -> bool:
     """Return whether a candidate may be moved: it is a memory that is a hit, or would be with
     a higher limit.
 

@@ -19,7 +19,7 @@ from memories.languages import dates
 from memories.languages.text import STOP_WORDS, cased_form, is_unspaced, normal_form
 from memories.read.lookup import select_accepted, with_past_reinforcement
 from memories.read.turns import PARTS, start_of
-from memories.search.candidates import Gathered, Query, memory_features, precise_spans
+from memories.search.candidates import GatheredCandidates, Query, memory_features, precise_spans
 from memories.search.ranking import FULL_LENGTH, FULL_WORD_SCORE, ON_DATE, Evidence, Features, fuse
 from memories.stores.protocol import Store
 from memories.stores.records import (
@@ -76,7 +76,7 @@ class _Columns(NamedTuple):
         return evidence._replace(similarity=None) if self.has_no_vector[row] else evidence
 
 
-def gather_surrounded(store: Store, where: Filter, query: Query, count: int) -> Gathered:
+def gather_surrounded(store: Store, where: Filter, query: Query, count: int) -> GatheredCandidates:
     """Return about `count` candidates, turns or memories, with evidence from their surroundings.
 
     More records match in the store (`Store.matches`); only the texts of the best ones are read.
@@ -90,7 +90,7 @@ def gather_surrounded(store: Store, where: Filter, query: Query, count: int) -> 
         # A memory's tags name neither a speaker nor the role of a turn.
         matches = matches._replace(labels=[{}] * len(matches.labels))
     if not len(matches.group):
-        return Gathered([], [], has_more=False)
+        return GatheredCandidates([], [], has_more=False)
     columns = _make_columns(matches, query, speakers)
     best_rows = _first_rows(matches, _order_rows(columns, query), read_count)
     rows: dict[Ref, int] = {}
@@ -104,7 +104,7 @@ def gather_surrounded(store: Store, where: Filter, query: Query, count: int) -> 
         records = with_past_reinforcement(store, accepted, where.as_of)
     by_ref = {record.ref: record for record in records}
     has_more = len(best_rows) == read_count or len(matches.group) >= match_count
-    gathered = Gathered([], [], has_more)
+    gathered = GatheredCandidates([], [], has_more)
     for ref, row in rows.items():
         record = by_ref.get(ref)
         if record is None:

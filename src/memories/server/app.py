@@ -49,7 +49,7 @@ from memories.server.api.routes import (
     from_query,
     query_pairs,
 )
-from memories.server.api.server import Handles, Server
+from memories.server.api.server import Handles, ServerState
 from memories.server.group_commit import GroupCommit
 from memories.settings import Config
 from memories.stores import Store
@@ -121,7 +121,7 @@ def _application(access: Access, *, read_only: bool) -> tuple[ASGIApp, Any]:
 class McpOverHttp:
     """Serves `/mcp`; see `run`."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: ServerState) -> None:
         """Initialize; the SDK is imported by `run`."""
         self._server = server
         self._apps: dict[bool, ASGIApp] = {}
@@ -248,7 +248,7 @@ def build(config: Config, options: Options = Options()) -> Starlette:  # noqa: B
     issuer = Issuer(options.issuer, f"{public}{PATH}", config.namespace) if options.issuer else None
     access = Access(config, options.port, issuer)
     handles = Handles(config, store=options.store, embedder=options.embedder)
-    server = Server(config, access, handles, options.group_commit)
+    server = ServerState(config, access, handles, options.group_commit)
     records, mcp = Records(server), McpOverHttp(server)
 
     @asynccontextmanager
@@ -297,7 +297,7 @@ async def principal(request: Request) -> Principal:
     Raises:
         Refused: The sender is unknown; `problems.error_response` makes the response.
     """
-    server: Server = request.app.state.server
+    server: ServerState = request.app.state.server
     return await anyio.to_thread.run_sync(
         server.access.principal, request.scope, limiter=server.limits["sign"]
     )
@@ -334,7 +334,7 @@ async def _login(request: Request, *, secure: bool) -> Response:
 
 
 async def _logout(request: Request) -> Response:
-    server: Server = request.app.state.server
+    server: ServerState = request.app.state.server
     await anyio.to_thread.run_sync(
         server.access.end_session, request.scope, limiter=server.limits["sign"]
     )

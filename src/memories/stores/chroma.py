@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
 from memories.core.batches import by_count, by_weight
-from memories.core.http import Address, Answer
+from memories.core.http import Address, ServerResponse
 from memories.core.urls import without_password
 from memories.errors import ConfigError, StoreDamaged, StoreError
 from memories.languages.text import is_latin
 from memories.stores.documents.driver import (
     FIELDS,
     Kind,
-    Part,
+    Partition,
     Point,
     StoreClient,
     Value,
@@ -146,7 +146,7 @@ class ChromaDriver:
     def _base(self, values: Mapping[str, str]) -> dict[str, Any]:
         return {"name": self.collection, "metadata": {_MARK: self.collection, **values}}
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[Partition]:
         """See `Driver.parts`."""
         collection = self._describe(self.collection)
         if collection is None:
@@ -154,11 +154,11 @@ class ChromaDriver:
         path = f"{_COLLECTIONS}/{collection['id']}/get"
         answer = self._client.ask("POST", path, {"include": []})
         points = self._value(answer, "reading the store's parts")
-        parts: list[Part] = []
+        parts: list[Partition] = []
         try:
             for name in points["ids"]:
                 kind, collection_name, namespace, space = json.loads(name)
-                parts.append(Part(Kind(kind), Collection(collection_name), namespace, space))
+                parts.append(Partition(Kind(kind), Collection(collection_name), namespace, space))
         except ValueError as exc:
             raise StoreDamaged(
                 f'the collection "{self.collection}" of {self._client.address} is damaged; '
@@ -166,7 +166,7 @@ class ChromaDriver:
             ) from exc
         return parts
 
-    def drop(self, part: Part) -> None:
+    def drop(self, part: Partition) -> None:
         """See `Driver.drop`."""
         names = [self._collection_name(part)]
         if part.kind is Kind.RECORDS:
@@ -186,7 +186,7 @@ class ChromaDriver:
             answer = self._client.ask("POST", path, body, writes=True)
             self._value(answer, "listing a part")
 
-    def _collection_name(self, part: Part, contents: str = "") -> str:
+    def _collection_name(self, part: Partition, contents: str = "") -> str:
         """Return the name of a part's collection.
 
         The name contains a hash, since a namespace may contain characters that the server doesn't
@@ -199,7 +199,7 @@ class ChromaDriver:
         """
         return f"{self.collection}.{contents or part.kind}.{self._scope(part)}"
 
-    def _scope(self, part: Part) -> str:
+    def _scope(self, part: Partition) -> str:
         """Return the suffix for the names of a part's collections and their fields."""
         scope = json.dumps([self.collection, part.collection, part.namespace, part.space])
         return hashlib.sha256(scope.encode()).hexdigest()[:32]
@@ -211,7 +211,7 @@ class ChromaDriver:
         description: Mapping[str, Any] = self._value(answer, "describing a collection")
         return description
 
-    def _find_id(self, part: Part, contents: str) -> str | None:
+    def _find_id(self, part: Partition, contents: str) -> str | None:
         """Return the id of a part's collection; None if it doesn't exist."""
         name = self._collection_name(part, contents)
         if name not in self._ids:
@@ -221,7 +221,7 @@ class ChromaDriver:
             self._ids[name] = collection["id"]
         return self._ids[name]
 
-    def _create(self, part: Part, contents: str) -> str:
+    def _create(self, part: Partition, contents: str) -> str:
         """Add a part to the parts list, create its collection, and return the collection's id."""
         name = self._collection_name(part, contents)
         self._change_parts("add", {"ids": [json.dumps(part)], "embeddings": [[0.0]]})
@@ -235,7 +235,7 @@ class ChromaDriver:
         self._ids[name] = self._value(answer, "creating a collection")["id"]
         return self._ids[name]
 
-    def add(self, part: Part, points: Sequence[Point]) -> None:
+    def add(self, part: Partition, points: Sequence[Point]) -> None:
         """See `Driver.add`."""
         if part.kind is Kind.RECORDS:
             word_points: list[Point] = []
@@ -250,7 +250,7 @@ class ChromaDriver:
             self._add(part, word_points, "words")
         self._add(part, points)
 
-    def _add(self, part: Part, points: Sequence[Point], contents: str = "") -> None:
+    def _add(self, part: Partition, points: Sequence[Point], contents: str = "") -> None:
         scope, max_count = self._scope(part), self._batch_size(len(points))
         for batch in by_weight(points, _weight, most=max_count, heaviest=_BATCH_BYTES):
             body: dict[str, Any] = {
@@ -261,14 +261,14 @@ class ChromaDriver:
                 body["metadatas"] = [_to_metadata(scope, point.payload) for point in batch]
             self._write(part, "add", body, contents)
 
-    def update(self, part: Part, changes: Mapping[str, Mapping[str, Value | None]]) -> None:
+    def update(self, part: Partition, changes: Mapping[str, Mapping[str, Value | None]]) -> None:
         """See `Driver.update`."""
         scope = self._scope(part)
         for names in by_count(list(changes), self._batch_size(len(changes))):
             metadatas = [_to_metadata(scope, changes[name]) for name in names]
             self._write(part, "update", {"ids": names, "metadatas": metadatas})
 
-    def delete(self, part: Part, ids: Iterable[str]) -> None:
+    def delete(self, part: Partition, ids: Iterable[str]) -> None:
         """See `Driver.delete`."""
         of_record = _field_name(self._scope(part), _OF)
         for names in by_count(list(ids), _BATCH):
@@ -276,7 +276,7 @@ class ChromaDriver:
             if part.kind is Kind.RECORDS:
                 self._read(part, "delete", {"where": {of_record: {"$in": names}}}, "words")
 
-    def _write(self, part: Part, action: str, body: Any, contents: str = "") -> None:
+    def _write(self, part: Partition, action: str, body: Any, contents: str = "") -> None:
         for _ in range(2):
             collection_id = self._find_id(part, contents) or self._create(part, contents)
             path = f"{_COLLECTIONS}/{collection_id}/{action}"
@@ -292,7 +292,7 @@ class ChromaDriver:
         """
         return _BATCH if count <= _BATCH else self.max_batch
 
-    def get(self, part: Part, ids: Sequence[str]) -> list[Point]:
+    def get(self, part: Partition, ids: Sequence[str]) -> list[Point]:
         """See `Driver.get`."""
         points: list[Point] = []
         for names in by_count(ids, _BATCH):
@@ -300,7 +300,7 @@ class ChromaDriver:
             points += _to_points(self._scope(part), answer)
         return points
 
-    def find(self, part: Part, where: Where, *, limit: int | None = None) -> list[Point]:
+    def find(self, part: Partition, where: Where, *, limit: int | None = None) -> list[Point]:
         """See `Driver.find`."""
         scope = self._scope(part)
         page_size = _BATCH + 1 if limit is None else limit
@@ -311,16 +311,16 @@ class ChromaDriver:
             points = self.get(part, self.ids(part, where))
         return points
 
-    def ids(self, part: Part, where: Where) -> list[str]:
+    def ids(self, part: Partition, where: Where) -> list[str]:
         """See `Driver.ids`."""
         answer = self._read(part, "get", {"include": [], **_to_where(self._scope(part), where)})
         return [] if answer is None else list(answer["ids"])
 
-    def count(self, part: Part) -> int:
+    def count(self, part: Partition) -> int:
         """See `Driver.count`."""
         return int(self._read(part, "count", None) or 0)
 
-    def holders(self, part: Part, term: "Term") -> list[str]:
+    def holders(self, part: Partition, term: "Term") -> list[str]:
         """See `Driver.holders`."""
         body = {"include": [], **_has_term(self._scope(part), term)}
         answer = self._read(part, "get", body, "words")
@@ -329,7 +329,7 @@ class ChromaDriver:
         return list(dict.fromkeys(name.split("/", 1)[1] for name in answer["ids"]))
 
     def nearest(
-        self, part: Part, vector: "NDArray[np.float32]", *, k: int
+        self, part: Partition, vector: "NDArray[np.float32]", *, k: int
     ) -> list[tuple[str, float]]:
         """See `Driver.nearest`."""
         body = {"query_embeddings": [vector.tolist()], "n_results": k, "include": ["distances"]}
@@ -339,7 +339,7 @@ class ChromaDriver:
         hits = zip(answer["ids"][0], answer["distances"][0], strict=True)
         return [(name, 1.0 - distance) for name, distance in hits]
 
-    def vectors(self, part: Part, ids: Sequence[str]) -> "dict[str, NDArray[np.float32]]":
+    def vectors(self, part: Partition, ids: Sequence[str]) -> "dict[str, NDArray[np.float32]]":
         """See `Driver.vectors`."""
         import numpy as np
 
@@ -355,7 +355,7 @@ class ChromaDriver:
         """See `Driver.close`."""
         self._client.close()
 
-    def _read(self, part: Part, action: str, body: Any, contents: str = "") -> Any:
+    def _read(self, part: Partition, action: str, body: Any, contents: str = "") -> Any:
         """Return the response from a part's collection; None if the collection doesn't exist."""
         method = "GET" if body is None else "POST"
         for _ in range(2):
@@ -370,7 +370,7 @@ class ChromaDriver:
             self._ids.pop(self._collection_name(part, contents), None)
         return None
 
-    def _value(self, answer: Answer, action: str) -> Any:
+    def _value(self, answer: ServerResponse, action: str) -> Any:
         if 200 <= answer.status < 300 and not isinstance(answer.value, str):
             return answer.value
         if answer.status in (404, 405, 410) and not _is_missing(answer):
@@ -386,7 +386,7 @@ class ChromaDriver:
         raise self._client.refusal(answer, action)
 
 
-def _is_missing(answer: Answer) -> bool:
+def _is_missing(answer: ServerResponse) -> bool:
     """Return whether the server responded that a collection doesn't exist."""
     value = answer.value if isinstance(answer.value, dict) else {}
     return answer.status == 404 and value.get("error") == "NotFoundError"

@@ -11,7 +11,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from memories import errors
 from memories.core.batches import by_weight
-from memories.core.http import Address, Answer, JsonClient, NoAnswer, TimedOut, Unusable
+from memories.core.http import Address, JsonClient, NoAnswer, ServerResponse, TimedOut, Unusable
 from memories.core.urls import is_loopback
 from memories.errors import ConfigError, InvalidInput, MemoriesError, StoreError, StoreUnreachable
 from memories.settings import Config
@@ -108,7 +108,7 @@ class HttpStore(Store):
                 "check the URL of the store, and update the older of the two programs"
             ) from exc
 
-    def _send(self, method: str, body: dict[str, Any]) -> Answer:
+    def _send(self, method: str, body: dict[str, Any]) -> ServerResponse:
         address = self._client.address
         for count in range(1, _TRIES + 1):
             try:
@@ -125,7 +125,7 @@ class HttpStore(Store):
             time.sleep(min(5.0, max(0.1, answer.retry_after)))
         return answer
 
-    def _refusal(self, answer: Answer, method: str) -> Exception:
+    def _refusal(self, answer: ServerResponse, method: str) -> Exception:
         """Return the error for a refused request."""
         address = self._client.address
         if answer.sent_before and method in _WRITES:  # perhaps because it was done the first time

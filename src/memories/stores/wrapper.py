@@ -163,7 +163,7 @@ class StoreWrapper(Store):
 MAX_BUFFERED = 512
 
 
-class Mark(NamedTuple):
+class Savepoint(NamedTuple):
     """A point to go back to: the numbers of records appended and of other changes made so far."""
 
     appended: int
@@ -253,11 +253,11 @@ class BufferedStore(StoreWrapper):
             self._has_failed = True
             raise
 
-    def mark(self) -> Mark:
+    def mark(self) -> Savepoint:
         """Return a mark for `take_back`."""
-        return Mark(self._added + len(self._buffered), self._changes)
+        return Savepoint(self._added + len(self._buffered), self._changes)
 
-    def take_back(self, mark: Mark) -> bool:
+    def take_back(self, mark: Savepoint) -> bool:
         """Drop the records appended since a mark; return whether that undid all changes since then.
 
         If so, the transaction can continue.

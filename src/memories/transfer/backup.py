@@ -32,7 +32,7 @@ from memories.transfer.pages import Progress, count_records, parts_of
 from memories.write.accesses import Accesses
 
 if TYPE_CHECKING:
-    from memories.stores.sqlite.backup import Mark
+    from memories.stores.sqlite.backup import CopyOrigin
 
 _ENDINGS = {"sqlite": ".db", "export": ".jsonl"}
 _SIDE_FILES = ("", "-wal", "-shm", "-journal", ".db", ".db-wal", ".db-shm", ".db.lock")
@@ -141,7 +141,7 @@ def back_up(
     return BackedUp(file, kind, records, size, sha256, removed)
 
 
-def _write(config: Config, scratch: Path, mark: "Mark", progress: Progress) -> int:
+def _write(config: Config, scratch: Path, mark: "CopyOrigin", progress: Progress) -> int:
     """Write a copy of the store, read it back, and return the number of records."""
     path = sqlite_file(config.store)
     with contextlib.closing(open_store(config.store, None, config)) as store:
@@ -153,7 +153,7 @@ def _write(config: Config, scratch: Path, mark: "Mark", progress: Progress) -> i
     return copy_out(path, scratch, mark)
 
 
-def _write_export(store: Store, scratch: Path, mark: "Mark", progress: Progress) -> int:
+def _write_export(store: Store, scratch: Path, mark: "CopyOrigin", progress: Progress) -> int:
     with scratch.open("wb") as stream:
         written = export(
             store,
@@ -173,12 +173,12 @@ def _write_export(store: Store, scratch: Path, mark: "Mark", progress: Progress)
     return written
 
 
-def _mark(url: str, now: datetime) -> "Mark":
-    from memories.stores.sqlite.backup import Mark, identity_of
+def _mark(url: str, now: datetime) -> "CopyOrigin":
+    from memories.stores.sqlite.backup import CopyOrigin, identity_of
 
     path = sqlite_file(url)
     without_user = re.sub(r"//[^/@]*@", "//", url)
-    return Mark(digest(without_user) if path is None else identity_of(path), to_iso(now))
+    return CopyOrigin(digest(without_user) if path is None else identity_of(path), to_iso(now))
 
 
 def _choose_file(
@@ -246,9 +246,9 @@ def _is_store_part(file: Path) -> bool:
     return os.path.lexists(f"{store}.lock") or os.path.lexists(f"{file}.lock")
 
 
-def read_mark(file: Path) -> "Mark | None":
+def read_mark(file: Path) -> "CopyOrigin | None":
     """Return the description of a backup of either kind; None if the file isn't a backup."""
-    from memories.stores.sqlite.backup import Mark, mark_of
+    from memories.stores.sqlite.backup import CopyOrigin, mark_of
 
     try:
         with open_file(file) as stream:
@@ -256,7 +256,7 @@ def read_mark(file: Path) -> "Mark | None":
         if first_line.startswith(SQLITE):
             return mark_of(file)
         header = read_header(first_line.decode())
-        return None if header.backup is None else Mark(**header.backup)
+        return None if header.backup is None else CopyOrigin(**header.backup)
     except (OSError, StoreError, ValueError, TypeError):
         return None
 

@@ -20,7 +20,7 @@ from memories.core.disk import make_folder, replacing
 from memories.errors import InvalidInput
 from memories.guard.validate import shown
 from memories.models import PENDING
-from memories.transfer.lines import Tally, header_line
+from memories.transfer.lines import ExportTally, header_line
 
 INDEX = "index.md"
 _GENERATOR = "memoriae"
@@ -86,7 +86,7 @@ class Bundle(NamedTuple):
         """
         header, last_line = header_line(None), self.last_line
         if self.edits:
-            tally = Tally(header)
+            tally = ExportTally(header)
             for line in (*self.lines, *lines):
                 tally.add(line)
             last_line = tally.last_line()

@@ -13,7 +13,7 @@ from memories.core.disk import CREATING, locked, replacing
 from memories.errors import ConfigError, InvalidInput
 from memories.stores.protocol import Store, find_first
 from memories.stores.records import Collection, Record
-from memories.transfer.lines import Tally, header_line, is_id, read_header, to_line
+from memories.transfer.lines import ExportTally, header_line, is_id, read_header, to_line
 from memories.transfer.pages import PAGE, Part, Progress, count_records, pages, parts_of
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Lines:
         """
         self._write = write
         header = header_line(model, backup)
-        self._tally = Tally(header)
+        self._tally = ExportTally(header)
         write(f"{header}\n")
 
     def add(self, record: Record, vectors: "NDArray[np.float32] | None" = None) -> None:
@@ -56,7 +56,7 @@ class Lines:
         """Write the last line, and return the number of records.
 
         Args:
-            key: The key that authenticates the export's writer; see `Tally.last_line`.
+            key: The key that authenticates the export's writer; see `ExportTally.last_line`.
         """
         self._write(f"{self._tally.last_line(key)}\n")
         return self._tally.records

@@ -23,7 +23,7 @@ from memories.read.turns import KNOWN, REFUSED, STORED, TurnDraft, scoped_key
 from memories.stores.logged import LoggedStore
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter
-from memories.transfer.sources.items import Item, Message, add_tag, one_line
+from memories.transfer.sources.items import Item, SourceMessage, add_tag, one_line
 from memories.write.comparison import compare
 from memories.write.create import Batch, Created, Prepared, prepare_batches
 from memories.write.turns import Naming, append
@@ -43,7 +43,7 @@ _DAY = timedelta(days=1)
 _INFERRED = {"time": "inferred"}
 
 
-class Terms(NamedTuple):
+class SourceTerms(NamedTuple):
     """The terms on which a source is imported.
 
     Attributes:
@@ -115,7 +115,7 @@ def survey(items: Iterable[Item], now: datetime) -> Counts:
     counts = Counts()
     names: set[int] = set()  # sessions may repeat messages from other sessions
     for item in items:
-        if isinstance(item, Message):
+        if isinstance(item, SourceMessage):
             name = hash((item.conversation, item.turn.message_id))
             counts.turns += name not in names
             names.add(name)
@@ -139,7 +139,7 @@ class Importer:
         store: Store,
         embedder: "Embedder | None",
         config: "Config",
-        terms: Terms,
+        terms: SourceTerms,
         begin: Callable[[], None],
     ) -> None:
         """Initialize; nothing is stored yet.
@@ -176,10 +176,10 @@ class Importer:
 
     def store(self, items: Iterable[Item]) -> Iterator[Counts]:
         """Store items in order; yield the counts after each transaction."""
-        messages: list[Message] = []
+        messages: list[SourceMessage] = []
         drafts: list[Draft] = []
         for item in items:
-            if isinstance(item, Message):
+            if isinstance(item, SourceMessage):
                 is_other = messages and item.conversation != messages[0].conversation
                 characters = sum(len(message.turn.content) for message in messages)
                 if is_other or len(messages) >= _BATCH or characters >= _BATCH_CHARACTERS:
@@ -214,7 +214,7 @@ class Importer:
 
     # --- messages
 
-    def _with_time(self, item: Message) -> Message:
+    def _with_time(self, item: SourceMessage) -> SourceMessage:
         """Return a message ready to be stored, with an inferred time if it has none."""
         turn = item.turn
         tags: dict[str, str] = {"source": self._terms.source}
@@ -236,7 +236,7 @@ class Importer:
         )
         return item._replace(conversation=one_line(item.conversation), turn=turn)
 
-    def _store_messages(self, messages: Sequence[Message]) -> Counts:
+    def _store_messages(self, messages: Sequence[SourceMessage]) -> Counts:
         conversation = messages[0].conversation
         new = [message for message in messages if self._is_new(message)]
         if not new:
@@ -250,7 +250,7 @@ class Importer:
             self._describe(new[0])
         return self.counts
 
-    def _is_new(self, message: Message) -> bool:
+    def _is_new(self, message: SourceMessage) -> bool:
         """Return whether a message was neither imported before nor captured by a hook."""
         turn = message.turn
         key = scoped_key(message.conversation, turn.message_id)
@@ -293,7 +293,7 @@ class Importer:
         if self._embedder is None:
             self.counts.without_vector += count
 
-    def _describe(self, message: Message) -> None:
+    def _describe(self, message: SourceMessage) -> None:
         """Set the title and tags of a message's conversation."""
         tags: dict[str, str] = {"source": self._terms.source}
         add_tag(tags, "project", message.project)

@@ -21,8 +21,8 @@ from memories.stores.logged import LoggedStore
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Record, Ref
 from memories.transfer.intake import (
+    ExportLine,
     Intake,
-    Line,
     hold_for_review,
     is_proposal,
     is_same,
@@ -98,7 +98,7 @@ class Checked(NamedTuple):
     proven: bool
 
 
-class Terms(NamedTuple):
+class ImportTerms(NamedTuple):
     """The terms on which an export is imported.
 
     Attributes:
@@ -120,7 +120,7 @@ class Terms(NamedTuple):
     by_person: bool
 
 
-def examine(lines: Iterable[bytes], terms: Terms) -> tuple[Intake, Origin | None]:
+def examine(lines: Iterable[bytes], terms: ImportTerms) -> tuple[Intake, Origin | None]:
     """Check an export, and decide how its records are stored.
 
     Args:
@@ -197,7 +197,7 @@ def import_(
             is stored.
     """
     importer = _Importer(store, embedder, intake.foreign, dry_run=dry_run)
-    records: Iterator[Line] = read_lines(lines, importer.begin, namespaces, own=intake.own)
+    records: Iterator[ExportLine] = read_lines(lines, importer.begin, namespaces, own=intake.own)
     if intake.into is not None:
         records = rename(records, intake.into)
     if not intake.accepted:
@@ -240,23 +240,23 @@ def check(
     """
     proven = False
 
-    def read_and_prove() -> Iterator[Line]:
+    def read_and_prove() -> Iterator[ExportLine]:
         nonlocal proven
         proven = yield from read_lines(lines, lambda _header: None, namespaces, key, own=own)
 
-    records: Iterator[Line] = read_and_prove()
+    records: Iterator[ExportLine] = read_and_prove()
     if into is not None:
         records = rename(records, into)
     count = sum(1 for _ in redact(records, redactor))
     return Checked(count, proven=proven)
 
 
-def _batches(lines: Iterable[Line], *, is_foreign: bool) -> Iterator[list[Line]]:
+def _batches(lines: Iterable[ExportLine], *, is_foreign: bool) -> Iterator[list[ExportLine]]:
     """Yield batches of lines that end between two memories, so that no memory is stored partially.
 
     Only a very large memory or conversation is split between batches.
     """
-    batch: list[Line] = []
+    batch: list[ExportLine] = []
     size = 0
     for line in lines:
         is_whole = is_foreign and line.record.ref.collection is Collection.MEMORY
@@ -299,7 +299,7 @@ class _Importer:
         """Read the header."""
         self.model, self.result.unchecked = header.model, not header.ends
 
-    def store_batch(self, batch: Sequence[Line]) -> None:
+    def store_batch(self, batch: Sequence[ExportLine]) -> None:
         """Store a batch's new records; skip memories and conversations that have a conflict."""
         new = self._select_new(batch)
         if self._dry_run:
@@ -336,7 +336,7 @@ class _Importer:
                 with self._store.transaction():
                     settle_links(self._store, namespace, page)
 
-    def _check_readable(self, batch: Sequence[Line]) -> None:
+    def _check_readable(self, batch: Sequence[ExportLine]) -> None:
         """Raise an error if the store can't read a namespace to which the batch adds records.
 
         No transaction is begun, since that would create the store.
@@ -347,11 +347,11 @@ class _Importer:
             self._store.info(part.filter())
         self._checked |= batch_parts
 
-    def _select_new(self, batch: Sequence[Line]) -> list[Line]:
+    def _select_new(self, batch: Sequence[ExportLine]) -> list[ExportLine]:
         """Return the lines of new records; count existing ones, and reject conflicting ones."""
         refs = [line.record.ref for line in batch]
         existing = {record.ref: record for record in self._store.read(refs)}
-        new: list[Line] = []
+        new: list[ExportLine] = []
         for line in batch:
             ref = line.record.ref
             if ref not in existing:
@@ -368,14 +368,14 @@ class _Importer:
             new = self._reject_additions(new)
         return self._reject_blocked(new, "belongs to a memory or conversation with a conflict")
 
-    def _reject_additions(self, lines: Sequence[Line]) -> list[Line]:
+    def _reject_additions(self, lines: Sequence[ExportLine]) -> list[ExportLine]:
         """Reject a foreign file's lines that would add to one of our memories or conversations."""
         owners = {owner_of(line.record.ref) for line in lines}
         for line in lines:
             if line.record.ref.collection is Collection.MEMORY and line.record.ref.position == 1:
                 owners.discard(owner_of(line.record.ref))
         existing = set(filter(self._is_ours, owners - self._blocked))
-        accepted: list[Line] = []
+        accepted: list[ExportLine] = []
         for line in lines:
             if owner_of(line.record.ref) in existing:
                 self._reject(line, _ADDS)
@@ -392,9 +392,9 @@ class _Importer:
             return count > 0
         return count > self._store.count(records._replace(labels={TRUST: IMPORTED}))
 
-    def _reject_blocked(self, lines: Sequence[Line], reason: str) -> list[Line]:
+    def _reject_blocked(self, lines: Sequence[ExportLine], reason: str) -> list[ExportLine]:
         """Reject the lines of blocked memories and conversations, and return the others."""
-        accepted: list[Line] = []
+        accepted: list[ExportLine] = []
         for line in lines:
             if owner_of(line.record.ref) in self._blocked:
                 self._reject(line, reason)
@@ -402,7 +402,7 @@ class _Importer:
                 accepted.append(line)
         return accepted
 
-    def _append(self, lines: Sequence[Line]) -> set[Ref]:
+    def _append(self, lines: Sequence[ExportLine]) -> set[Ref]:
         """Append records; return the memories and conversations refused because a key is taken."""
         try:
             self._store.append([line.record for line in lines])
@@ -421,7 +421,7 @@ class _Importer:
                 refused.add(owner)
         return refused
 
-    def _count(self, lines: Sequence[Line], refused: set[Ref]) -> None:
+    def _count(self, lines: Sequence[ExportLine], refused: set[Ref]) -> None:
         self._blocked |= refused
         stored = self._reject_blocked(lines, "its key is in use by another record")
         self.result.imported += len(stored)
@@ -434,7 +434,7 @@ class _Importer:
         if self._embedder is None:
             self.result.without_vector += len(stored)
 
-    def _reject(self, line: Line, reason: str) -> None:
+    def _reject(self, line: ExportLine, reason: str) -> None:
         self.result.conflict_count += 1
         if len(self.result.conflicts) < MAX_SHOWN:
             self.result.conflicts.append(Rejected(line.number, line.record.ref, reason))

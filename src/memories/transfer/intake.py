@@ -14,8 +14,8 @@ from memories.read.conversations import ABOUT
 from memories.read.versions import FORMER_LINK, LINK, NOT_CORRECTED
 from memories.stores.records import Collection, Record, Ref, immutable_parts
 from memories.transfer.lines import (
+    ExportTally,
     Header,
-    Tally,
     content_hash,
     is_last,
     read_header,
@@ -42,7 +42,7 @@ _OURS = (
 )
 
 
-class Line(NamedTuple):
+class ExportLine(NamedTuple):
     """A record and its line in an export.
 
     Attributes:
@@ -85,7 +85,7 @@ def read_lines(
     key: bytes | None = None,
     *,
     own: bool,
-) -> Generator[Line, None, bool]:
+) -> Generator[ExportLine, None, bool]:
     """Yield an export's records, after calling `begin` with its header.
 
     Returns:
@@ -100,7 +100,7 @@ def read_lines(
         try:
             text = _decode(line, is_first=number == 1)
             if tally is None:
-                header, tally = read_header(text), Tally(text)
+                header, tally = read_header(text), ExportTally(text)
                 begin(header)
             elif not text.strip():
                 continue
@@ -115,7 +115,7 @@ def read_lines(
                 record = read_line(text, own=own)
                 _check_namespace(record, namespaces)
                 tally.add(text)
-                yield Line(number, record)
+                yield ExportLine(number, record)
         except UnicodeDecodeError as exc:
             raise InvalidInput(
                 f"line {number} is not UTF-8 (at byte {exc.start}); save it as UTF-8"
@@ -151,7 +151,7 @@ def _check_namespace(record: Record, namespaces: Sequence[str] | None) -> None:
         )
 
 
-def rename(lines: Iterable[Line], namespace: str) -> Iterator[Line]:
+def rename(lines: Iterable[ExportLine], namespace: str) -> Iterator[ExportLine]:
     """Yield lines with a new namespace.
 
     Raises:
@@ -173,7 +173,7 @@ def rename(lines: Iterable[Line], namespace: str) -> Iterator[Line]:
 # --- secrets
 
 
-def redact(lines: Iterable[Line], redactor: "Redactor | None") -> Iterator[Line]:
+def redact(lines: Iterable[ExportLine], redactor: "Redactor | None") -> Iterator[ExportLine]:
     """Yield lines without the secrets of their records.
 
     Raises:
@@ -230,13 +230,13 @@ def _without_secrets(record: Record, redactor: "Redactor") -> Record:
 # --- foreign files
 
 
-def hold_for_review(batch: Sequence[Line], import_id: str) -> list[Line]:
+def hold_for_review(batch: Sequence[ExportLine], import_id: str) -> list[ExportLine]:
     """Return a foreign file's lines in their stored form."""
     latest: dict[Ref, int] = {}
     for line in batch:
         owner = owner_of(line.record.ref)
         latest[owner] = max(line.record.ref.position, latest.get(owner, 0))
-    lines: list[Line] = []
+    lines: list[ExportLine] = []
     for line in batch:
         is_latest = line.record.ref.position == latest[owner_of(line.record.ref)]
         record = _as_foreign(line.record, import_id, is_latest=is_latest)
@@ -253,7 +253,7 @@ def is_proposal(record: Record) -> bool:
     return record.ended_by == PENDING and record.fields.get("tidy", "{}") != "{}"
 
 
-def without_acceptance(line: Line) -> Line:
+def without_acceptance(line: ExportLine) -> ExportLine:
     """Return a line without the fields that say who accepted its record."""
     fields = _without_fields(line.record, _ACCEPTANCE)
     return line._replace(record=line.record._replace(fields=fields))

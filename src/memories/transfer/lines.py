@@ -107,7 +107,7 @@ class Header(NamedTuple):
     backup: Mapping[str, str] | None = None
 
 
-class Tally:
+class ExportTally:
     """Counts an export's records and hashes its lines; the last line has the count and the hash.
 
     Line ends and a byte-order mark are not hashed, since a transfer as text may change them.

@@ -47,7 +47,7 @@ FEW_LEFT = 10  # maximum number of records embedded while writers wait, as an em
 # --- migrate
 
 
-class Contents(NamedTuple):
+class PartDigest(NamedTuple):
     """Count and digest of all records of a part, for comparing two stores.
 
     Attributes:
@@ -76,7 +76,7 @@ class Migrated:
     changed: int = 0
     removed: int = 0
     without_vector: int = 0
-    contents: dict[Part, Contents] = field(default_factory=dict)
+    contents: dict[Part, PartDigest] = field(default_factory=dict)
 
 
 def migrate(
@@ -171,7 +171,7 @@ class _Migration:
             # this, since it sees both memories at once.
             return
 
-    def finish(self, part: Part) -> Contents:
+    def finish(self, part: Part) -> PartDigest:
         """Copy the rest of a part while other writers wait, and return the original's contents.
 
         Existing records are updated before new ones are added, since a new memory may have taken
@@ -196,7 +196,7 @@ class _Migration:
             ) from exc
         if self._target.count(part.filter()) > count:
             self._surplus += self._only_in_target(part)
-        return Contents(count, digest % 2**128)
+        return PartDigest(count, digest % 2**128)
 
     def remove_surplus(self) -> None:
         """Remove records that were forgotten in the original after they were copied.
@@ -230,7 +230,7 @@ class _Migration:
                 digest += sum(map(content_hash, records))
                 verified += len(page)
                 progress("verifying", min(verified, total), total)
-            if Contents(count, digest % 2**128) != original:
+            if PartDigest(count, digest % 2**128) != original:
                 found = amount(count, "record", "records")
                 counts = f"{found}, not {original.records}"
                 difference = "different contents" if count == original.records else counts

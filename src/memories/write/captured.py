@@ -81,7 +81,7 @@ def change(config: Config, name: str, into: str | None, *, dry_run: bool = False
     return count
 
 
-class Waiting(NamedTuple):
+class UnstoredTexts(NamedTuple):
     """The texts of a namespace's conversations that have not been stored yet.
 
     Attributes:

@@ -23,10 +23,10 @@ from memories.stores.audit_log import reinforcements_of
 from memories.stores.protocol import PARTLY_GONE, Store, once_erased, scan_pages
 from memories.stores.records import SEARCHED, Collection, Filter, Record, Ref
 from memories.write.links import find_current_again, leave_chains
-from memories.write.many import Affected, Tally, in_batches, select
+from memories.write.many import Affected, BulkTally, in_batches, select
 
 if TYPE_CHECKING:
-    from memories.write.captured import Waiting
+    from memories.write.captured import UnstoredTexts
 
 _BATCH = 2_000  # maximum number of memories or turns per removal
 
@@ -100,7 +100,7 @@ class Turns(NamedTuple):
             return name
         return f"{name}#{validate.whole_number(self.place, 'index')}"
 
-    def forget(self, waiting: "Waiting", *, dry_run: bool = False) -> Forgotten:
+    def forget(self, waiting: "UnstoredTexts", *, dry_run: bool = False) -> Forgotten:
         """Erase the turns, and if they are an entire conversation, its waiting ones as well.
 
         Raises:
@@ -171,7 +171,7 @@ class Turns(NamedTuple):
 
 
 def forget_selected(
-    lookup: Lookup, selectors: Sequence[Selector], waiting: "Waiting", *, dry_run: bool
+    lookup: Lookup, selectors: Sequence[Selector], waiting: "UnstoredTexts", *, dry_run: bool
 ) -> Affected:
     """Erase the selected memories and turns; see `Memories.forget_where`.
 
@@ -181,7 +181,7 @@ def forget_selected(
         waiting: The waiting turns, which are erased with their whole conversation.
         dry_run: Only return what would be erased.
     """
-    tally = Tally()
+    tally = BulkTally()
     also_in: tuple[str, ...] = ()
     for selector in selectors:
         conversation = selector.whole_conversation()
@@ -194,7 +194,7 @@ def forget_selected(
 
 
 def forget_with_turns(
-    turns: Turns, waiting: "Waiting", now: datetime, *, dry_run: bool
+    turns: Turns, waiting: "UnstoredTexts", now: datetime, *, dry_run: bool
 ) -> Forgotten:
     """Erase turns and the memories that were made from them; see `Memories.forget_turns`.
 
@@ -204,7 +204,7 @@ def forget_with_turns(
     Raises:
         NotFound: There are no such turns or memories.
     """
-    tally = Tally()
+    tally = BulkTally()
     also_in = _erase_all(turns.store, _find_made_from(turns), tally, now, dry_run=dry_run)
     affected = tally.result(dry_run=dry_run)
     count = affected.counts.get("forget", 0)
@@ -245,7 +245,7 @@ def _find_made_from(turns: Turns) -> Iterator[Record]:
 
 
 def _erase_all(
-    store: Store, records: Iterable[Record], tally: Tally, now: datetime, *, dry_run: bool
+    store: Store, records: Iterable[Record], tally: BulkTally, now: datetime, *, dry_run: bool
 ) -> tuple[str, ...]:
     also_in: tuple[str, ...] = ()
     with contextlib.ExitStack() as erased:
@@ -258,7 +258,7 @@ def _erase_all(
     return also_in
 
 
-def _erase(store: Store, records: Sequence[Record], tally: Tally) -> tuple[str, ...]:
+def _erase(store: Store, records: Sequence[Record], tally: BulkTally) -> tuple[str, ...]:
     """Erase turns, and memories with all their versions, until none are left."""
     memories = [record for record in records if record.ref.collection is Collection.MEMORY]
     turns = [record for record in records if record.ref.collection is Collection.HISTORY]

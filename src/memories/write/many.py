@@ -85,7 +85,7 @@ class Affected(NamedTuple):
     current_again_count: int = 0
 
 
-class Tally:
+class BulkTally:
     """Counts a bulk change's actions, and keeps the first steps and the memories with links."""
 
     def __init__(self) -> None:
@@ -185,7 +185,7 @@ def delete(lookup: Lookup, selector: Selector, *, dry_run: bool) -> Affected:
         InvalidInput: The expression selects memories that are not live.
     """
     refuse_states(selector, "deleted")
-    tally, store = Tally(), lookup.store
+    tally, store = BulkTally(), lookup.store
     at = moment_after(store, lookup.namespace, selector.instant.now)
     for batch in in_batches(select(store, selector, lookup.namespace)):
         if dry_run:
@@ -295,7 +295,7 @@ def retag(
         InvalidInput: A tag is invalid, or the expression selects memories that are not live.
     """
     refuse_states(selector, "tagged")
-    tagging, tally, store = tagging.check(), Tally(), lookup.store
+    tagging, tally, store = tagging.check(), BulkTally(), lookup.store
     at = moment_after(store, lookup.namespace, selector.instant.now)
 
     def changes(record: Record) -> bool:
@@ -340,7 +340,7 @@ def _write_versions(
 
 
 def _without_taken_keys(
-    lookup: Lookup, pairs: Sequence[tuple[Record, Record]], tally: Tally
+    lookup: Lookup, pairs: Sequence[tuple[Record, Record]], tally: BulkTally
 ) -> list[tuple[Record, Record]]:
     """Return the memories, each with its next version, except those whose new key belongs to
     another memory.

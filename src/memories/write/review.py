@@ -36,7 +36,7 @@ _PROGRAMS = ("mcp", "hook", "import", "chat")
 _SERVED = ("http", "page")
 
 
-class Waiting(TypedDict, total=False):
+class ReviewFilters(TypedDict, total=False):
     """Filters for memories that await review; an omitted filter does not restrict the result.
 
     Attributes:
@@ -126,14 +126,14 @@ class Review:
         self._lookup: Lookup = writer.lookup
 
     def page(
-        self, *, limit: int = 100, cursor: str | None = None, **filters: Unpack[Waiting]
+        self, *, limit: int = 100, cursor: str | None = None, **filters: Unpack[ReviewFilters]
     ) -> Page:
         """Return a page of the memories that await review, newest first.
 
         Args:
             limit: The maximum number of memories, up to 1,000.
             cursor: `next_cursor` of the previous page.
-            **filters: See `Waiting`.
+            **filters: See `ReviewFilters`.
         """
         limit = validate.limit(limit)
         where = self._where(filters)
@@ -176,8 +176,8 @@ class Review:
             rivals.append(Rivals(import_id, duplicates, comparison.similar))
         return rivals
 
-    def select(self, **filters: Unpack[Waiting]) -> list[str]:
-        """Return the ids of matching memories that await review, oldest first; see `Waiting`."""
+    def select(self, **filters: Unpack[ReviewFilters]) -> list[str]:
+        """Return the ids of matching memories that await review, oldest first."""
         where = self._where(filters)
         groups: dict[str, None] = {}
         for page in scan_pages(self._lookup.store, where):
@@ -300,9 +300,9 @@ class Review:
 
     def _where(self, filters: Mapping[str, Any]) -> Filter:
         for name in filters:
-            if name not in Waiting.__annotations__:
+            if name not in ReviewFilters.__annotations__:
                 raise InvalidInput(
-                    f'there is no filter "{name}"; use {", ".join(Waiting.__annotations__)}'
+                    f'there is no filter "{name}"; use {", ".join(ReviewFilters.__annotations__)}'
                 )
         where = apply_filters(self._lookup.where_pending(), filters, self._writer.now)
         labels = {HELD: "1", **where.labels}

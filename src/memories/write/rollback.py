@@ -35,7 +35,7 @@ from memories.write.many import (
     MAX_BATCH_CHARACTERS,
     PAGE,
     Affected,
-    Tally,
+    BulkTally,
     moment_after,
     vectors_of,
 )
@@ -61,7 +61,7 @@ _OF_A_VERSION = (
 )
 
 
-class Change(NamedTuple):
+class Restoration(NamedTuple):
     """The change that restores one memory.
 
     Attributes:
@@ -135,7 +135,7 @@ class Rollback(NamedTuple):
 
     def run(self, embedder: "Embedder | None", *, dry_run: bool) -> Affected:
         """Roll back in batches, each in a transaction of its own; see `Memories.rollback`."""
-        tally, store = Tally(), self.lookup.store
+        tally, store = BulkTally(), self.lookup.store
         changes = filter(None, map(self._find_change, self._scan_memories()))
         links = _Links([], [])
         weigh = attrgetter("weight")
@@ -182,7 +182,7 @@ class Rollback(NamedTuple):
             return []
         return records
 
-    def _find_change(self, records: Sequence[Record]) -> Change | None:
+    def _find_change(self, records: Sequence[Record]) -> Restoration | None:
         """Return the change that restores a memory.
 
         Args:
@@ -200,28 +200,28 @@ class Rollback(NamedTuple):
         change = self._compare(latest, then)
         if change is not None and any(record.created_at > self.at for record in records):
             reason = "it was changed in the meantime, or is dated in the future"
-            return Change("left", latest, reason=reason)
+            return Restoration("left", latest, reason=reason)
         return change
 
-    def _compare(self, latest: Record, then: Record | None) -> Change | None:
+    def _compare(self, latest: Record, then: Record | None) -> Restoration | None:
         is_live = latest.ended_at is None
         if then is None and latest.ended_by == PENDING:
-            return Change("reject", latest)  # it did not await review at that time
+            return Restoration("reject", latest)  # it did not await review at that time
         state = ""
         if then is not None:
             state = self._state(then, latest)
         if then is None or state not in ("live", "pending"):
-            return Change("delete", latest, then) if is_live else None
+            return Restoration("delete", latest, then) if is_live else None
         if state == "pending":
-            return Change("pend", latest, then) if is_live else None
+            return Restoration("pend", latest, then) if is_live else None
         if not is_live:
-            return Change("restore", latest, then)
+            return Restoration("restore", latest, then)
         # A memory that was restated, changed back or linked by a person may have other links.
         may_differ = then.ref != latest.ref or self._was_linked_later(latest)
         has_other_links = may_differ and _links(self._with_links(then)) != _links(latest)
         if self._content_of(latest) == self._content_of(then) and not has_other_links:
             return None
-        return Change("update", latest, then)
+        return Restoration("update", latest, then)
 
     def _was_linked_later(self, older: Record) -> bool:
         """Return whether a memory and the one that corrects it have not changed since the time to
@@ -293,14 +293,14 @@ class Rollback(NamedTuple):
         vectors: Mapping[Ref, Any],
         embedder: "Embedder | None",
         links: "_Links",
-    ) -> Sequence[Change]:
+    ) -> Sequence[Restoration]:
         """Restore memories in the running transaction, after reading their state again.
 
         Returns:
             The changes that were made or left out.
         """
         store = self.lookup.store
-        changes: dict[str, Change] = {}
+        changes: dict[str, Restoration] = {}
         for group in groups:
             change = self._find_change_now(group)
             if change is not None:
@@ -328,7 +328,7 @@ class Rollback(NamedTuple):
             former[:] = restore_links_of(store, self.lookup.namespace, former)
         return tuple(changes.values())
 
-    def _collect_links(self, changes: Iterable[Change], links: "_Links") -> None:
+    def _collect_links(self, changes: Iterable[Restoration], links: "_Links") -> None:
         """Add the links that changed memories had at the time to roll back to, and their newer
         links to memories that aren't rolled back.
         """
@@ -378,11 +378,11 @@ class Rollback(NamedTuple):
             return then
         return then._replace(fields={**then.fields, "corrects": ""})
 
-    def _find_change_now(self, group: str) -> Change | None:
+    def _find_change_now(self, group: str) -> Restoration | None:
         records = self._read_versions(group)
         return self._find_change(records) if records else None
 
-    def _resolve_keys(self, changes: dict[str, Change]) -> None:
+    def _resolve_keys(self, changes: dict[str, Restoration]) -> None:
         """If a change needs a key that another memory has, add that memory's change.
 
         If that memory keeps the key, the change that needs it is left out, with the reason.
@@ -402,16 +402,16 @@ class Rollback(NamedTuple):
                 reason = (
                     f'another memory now has the key "{versions.plain_key(other.key)}": {group}'
                 )
-                changes[change.latest.ref.group] = Change("left", change.latest, reason=reason)
+                changes[change.latest.ref.group] = Restoration("left", change.latest, reason=reason)
 
-    def _is_blocked(self, change: Change, changes: Mapping[str, Change]) -> bool:
+    def _is_blocked(self, change: Restoration, changes: Mapping[str, Restoration]) -> bool:
         other = self._find_key_holder(change)
         if other is None:
             return False
         other_change = changes.get(other.ref.group)
         return other_change is None or other_change.action == "left"
 
-    def _find_key_holder(self, change: Change) -> Record | None:
+    def _find_key_holder(self, change: Restoration) -> Record | None:
         """Find another memory with the key that a change needs."""
         then, latest = change.then, change.latest
         if change.action not in ("restore", "update") or then is None or then.key is None:
@@ -423,7 +423,7 @@ class Rollback(NamedTuple):
             return None
         return other
 
-    def _needs_version(self, change: Change) -> bool:
+    def _needs_version(self, change: Restoration) -> bool:
         """Return whether a change appends a version. A memory that is deleted again gets one if it
         had another text when it was deleted before, so that a restoration brings that text back.
         """
@@ -432,7 +432,7 @@ class Rollback(NamedTuple):
         then = change.then
         return then is not None and self._content_of(then) != self._content_of(change.latest)
 
-    def _new_version(self, change: Change, vectors: Mapping[Ref, Any]) -> Record:
+    def _new_version(self, change: Restoration, vectors: Mapping[Ref, Any]) -> Record:
         """Return a version that repeats an earlier one."""
         then, latest = change.then, change.latest
         assert then is not None
@@ -464,7 +464,7 @@ class Rollback(NamedTuple):
             accesses=0,
         )
 
-    def _end_latest(self, change: Change, new: Record | None) -> Patch:
+    def _end_latest(self, change: Restoration, new: Record | None) -> Patch:
         """Return the patch for the latest version of a memory.
 
         A new version replaces or restores the latest one. Without one, a memory that awaits review

@@ -99,7 +99,7 @@ _REPORTED = (
 )
 
 
-class Rule(NamedTuple):
+class SuspicionRule(NamedTuple):
     """A rule from suspicion.txt; the file explains what the parts of a rule mean."""
 
     mark: str
@@ -155,7 +155,7 @@ def load_rules() -> Rules:
 
 
 @functools.cache
-def read_rule(block: str) -> Rule:
+def read_rule(block: str) -> SuspicionRule:
     """Parse a rule."""
     for name, value in load_rules().constants.items():
         block = block.replace(f"{{{name}}}", value)
@@ -166,7 +166,7 @@ def read_rule(block: str) -> Rule:
         parts[name].append(value)
     mark = head.split()[1]
     pieces, also = _read_pieces(parts["pieces"]), _read_pieces(parts["also"])
-    return Rule(mark, pieces, also, "|".join(parts["pattern"]))
+    return SuspicionRule(mark, pieces, also, "|".join(parts["pattern"]))
 
 
 def _read_pieces(lines: Iterable[str]) -> list[str]:
@@ -274,7 +274,7 @@ def _match_orders(folded: _Folded) -> Iterator[str]:
             yield rule.mark
 
 
-def _gives_order(folded: str, rule: Rule) -> bool:
+def _gives_order(folded: str, rule: SuspicionRule) -> bool:
     if rule.pieces and not _contains(folded, rule.pieces):
         return False
     if rule.also and not _contains(folded, rule.also):

@@ -10,7 +10,7 @@ from amplifier_core import ToolResult, create_test_coordinator
 from mcp_answers import tokens
 from memories import Memories
 from memories.integrations.amplifier import mount_tool
-from memories.integrations.amplifier.session import Mounted, Settings
+from memories.integrations.amplifier.session import ModuleSettings, Mounted
 from memories.integrations.amplifier.tool import MAX_RESULTS, OPERATIONS, MemoryTool
 
 Call = Callable[..., ToolResult]
@@ -171,7 +171,7 @@ def test_one_tool_costs_fewer_tokens_than_one_for_each_operation() -> None:
     """The figures are in docs/amplifier.md."""
     import json
 
-    tool = MemoryTool(type("Mounted", (), {"identity": "bob"})(), Settings())  # type: ignore[arg-type]
+    tool = MemoryTool(type("Mounted", (), {"identity": "bob"})(), ModuleSettings())  # type: ignore[arg-type]
     one = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
     properties = tool.input_schema["properties"]
     several = [
@@ -195,7 +195,7 @@ def test_one_tool_costs_fewer_tokens_than_one_for_each_operation() -> None:
 
 
 def test_every_argument_in_the_schema_belongs_to_an_operation() -> None:
-    tool = MemoryTool(type("Mounted", (), {"identity": "bob"})(), Settings(mode="explicit"))  # type: ignore[arg-type]
+    tool = MemoryTool(type("Mounted", (), {"identity": "bob"})(), ModuleSettings(mode="explicit"))  # type: ignore[arg-type]
     used = {
         key
         for operation in OPERATIONS.values()

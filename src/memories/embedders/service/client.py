@@ -8,11 +8,11 @@ from urllib.parse import urlsplit
 
 from memories.core.http import (
     Address,
-    Answer,
     Failed,
     JsonClient,
     NoAnswer,
     Retry,
+    ServerResponse,
     TimedOut,
     Unusable,
 )
@@ -89,7 +89,7 @@ class ServiceClient:
                 f"{because}; check EMBEDDER_URL"
             ) from None
 
-    def _try(self, body: Mapping[str, Any], seconds: float) -> Answer:
+    def _try(self, body: Mapping[str, Any], seconds: float) -> ServerResponse:
         name = self.service.shown
         try:
             answer = self._client.ask("POST", self._path, body, seconds=seconds, whole=True)
@@ -107,7 +107,7 @@ class ServiceClient:
             raise self._refusal(answer)
         return answer
 
-    def _refusal(self, answer: Answer) -> Failed | EmbedderError:
+    def _refusal(self, answer: ServerResponse) -> Failed | EmbedderError:
         """Return the error for a response without vectors: `Failed` if it is temporary, else an
         `EmbedderError`.
         """
@@ -143,7 +143,7 @@ class ServiceClient:
             )
         return EmbedderError(f"{name} refused the request{because}")
 
-    def _message(self, answer: Answer) -> str:
+    def _message(self, answer: ServerResponse) -> str:
         """Return the error message in a response, shortened to one line."""
         shape = answer.value
         if not isinstance(shape, dict):

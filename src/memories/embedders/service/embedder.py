@@ -20,7 +20,7 @@ from memories.core.deadline import WAIT
 from memories.core.disk import make_folder, replacing
 from memories.embedders.protocol import EmbedderUnavailable
 from memories.embedders.service import providers
-from memories.embedders.service.providers import Chosen, Patience, choose
+from memories.embedders.service.providers import ChosenModel, Patience, choose
 from memories.errors import EmbedderError
 from memories.settings import Config
 from memories.stores.records import Space
@@ -54,7 +54,7 @@ class HTTPEmbedder:
 
     def __init__(
         self,
-        chosen: Chosen,
+        chosen: ChosenModel,
         config: Config,
         *,
         client: "ServiceClient | None" = None,

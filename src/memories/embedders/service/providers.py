@@ -224,7 +224,7 @@ PROVIDERS = {provider.name: provider for provider in (OPENAI, OLLAMA, VOYAGE, CO
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ChosenModel:
     """A service's model, chosen by the settings.
 
     Attributes:
@@ -244,7 +244,7 @@ class Chosen:
     key_missing: str
 
 
-def choose(name: str, config: Config) -> Chosen:
+def choose(name: str, config: Config) -> ChosenModel:
     """Return the model that a name and the settings choose.
 
     Args:
@@ -272,7 +272,7 @@ def choose(name: str, config: Config) -> Chosen:
         )
     service = Service(title, url.geturl(), key, key_from, model)
     space = _space(provider, model, shorter or size.dimension, config.embedder_calibration)
-    return Chosen(provider, service, size, space, shorter, key_missing)
+    return ChosenModel(provider, service, size, space, shorter, key_missing)
 
 
 def _url(text: str, provider: Provider, config: Config) -> SplitResult:
@@ -399,7 +399,7 @@ def _calibration(text: str | None) -> dict[str, float]:
     return constants
 
 
-def ask(chosen: Chosen, texts: Sequence[str], *, question: bool) -> dict[str, Any]:
+def ask(chosen: ChosenModel, texts: Sequence[str], *, question: bool) -> dict[str, Any]:
     """Return the body of a request for the vectors of these texts."""
     if chosen.key_missing:
         raise EmbedderError(chosen.key_missing)

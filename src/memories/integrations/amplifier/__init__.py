@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memories.errors import ConfigError
-from memories.integrations.amplifier.session import EXPLICIT, Mounted, Settings, read_settings
+from memories.integrations.amplifier.session import EXPLICIT, ModuleSettings, Mounted, read_settings
 
 if TYPE_CHECKING:
     from memories.memories import Memories
@@ -26,7 +26,7 @@ async def mount_tool(coordinator: Any, config: Mapping[str, Any] | None = None) 
 
     Args:
         coordinator: The session's coordinator.
-        config: See `session.Settings`.
+        config: See `session.ModuleSettings`.
 
     Raises:
         ConfigError: A setting is invalid.
@@ -63,7 +63,7 @@ async def mount_context(coordinator: Any, config: Mapping[str, Any] | None = Non
 
     Args:
         coordinator: The session's coordinator.
-        config: See `session.Settings`.
+        config: See `session.ModuleSettings`.
 
     Raises:
         ConfigError: A setting is invalid.
@@ -99,7 +99,7 @@ async def mount_capture(coordinator: Any, config: Mapping[str, Any] | None = Non
 
     Args:
         coordinator: The session's coordinator.
-        config: See `session.Settings`.
+        config: See `session.ModuleSettings`.
 
     Raises:
         ConfigError: A setting is invalid.
@@ -142,7 +142,7 @@ def _prompt_block(memories: "Memories", folder: Path, budget: int) -> tuple[str,
     return block.text, {entry.id: entry.content for entry in (*block.entries, *block.sessions)}
 
 
-async def _mount_for_context(coordinator: Any, settings: Settings) -> "Mounted | None":
+async def _mount_for_context(coordinator: Any, settings: ModuleSettings) -> "Mounted | None":
     """Return a session's memory. Return None if memory is off or unusable, instead of failing,
     since every session needs a context.
     """
@@ -154,7 +154,7 @@ async def _mount_for_context(coordinator: Any, settings: Settings) -> "Mounted |
         return None
 
 
-def _is_refused(settings: Settings) -> bool:
+def _is_refused(settings: ModuleSettings) -> bool:
     """Return whether memory was switched off outside the session; the session can't switch it on
     again.
     """

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from memories.hooks import events, files, host_events, inbox, sentences, session, switch
-from memories.integrations.amplifier.session import Mounted, Settings
+from memories.integrations.amplifier.session import ModuleSettings, Mounted
 from memories.integrations.amplifier.tool import NAME
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Capture:
     logged.
     """
 
-    def __init__(self, coordinator: Any, mounted: Mounted, settings: Settings) -> None:
+    def __init__(self, coordinator: Any, mounted: Mounted, settings: ModuleSettings) -> None:
         """Initialize without registering any hooks.
 
         Args:

@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 AUTONOMOUS, EXPLICIT = MODES = ("autonomous", "explicit")
 
 
-class Settings(NamedTuple):
+class ModuleSettings(NamedTuple):
     """A module's settings in one session.
 
     Attributes:
@@ -41,7 +41,9 @@ class Settings(NamedTuple):
     max_tokens: int | None = None
 
 
-def read_settings(plan: Mapping[str, Any] | None, config: Mapping[str, Any] | None) -> Settings:
+def read_settings(
+    plan: Mapping[str, Any] | None, config: Mapping[str, Any] | None
+) -> ModuleSettings:
     """Return a module's settings: the session's, else the module's configuration, else the default.
 
     Args:
@@ -67,7 +69,7 @@ def read_settings(plan: Mapping[str, Any] | None, config: Mapping[str, Any] | No
             else:  # bundles are merged, so other modules' settings may be here too
                 names = ", ".join(_CHECKS)
                 _log.warning("%s.%s is not a setting of memory; use %s", where, name, names)
-    settings = Settings(**checked)
+    settings = ModuleSettings(**checked)
     return settings._replace(capture=settings.capture and settings.enabled is not False)
 
 
@@ -152,7 +154,7 @@ class Mounted:
             yet.
     """
 
-    def __init__(self, config: Config, settings: Settings) -> None:
+    def __init__(self, config: Config, settings: ModuleSettings) -> None:
         """Initialize without opening the memory.
 
         Args:
@@ -170,7 +172,7 @@ class Mounted:
         self._memories: Memories | None = None
 
     @classmethod
-    async def of(cls, coordinator: Any, settings: Settings) -> Self:
+    async def of(cls, coordinator: Any, settings: ModuleSettings) -> Self:
         """Return the memory that a session's modules share. The first module creates it; each must
         `release` it.
 
@@ -206,7 +208,7 @@ class Mounted:
 
         return await asyncio.to_thread(self._deadline.run, run)
 
-    def is_on(self, settings: Settings) -> bool:
+    def is_on(self, settings: ModuleSettings) -> bool:
         """Return whether memory is on for a module; the user's choice overrides the
         configuration.
         """

@@ -14,7 +14,7 @@ from memories.errors import InvalidInput, MemoriesError
 from memories.guard.validate import namespace
 from memories.hooks import host_events
 from memories.hooks.switch import parse_wish
-from memories.integrations.amplifier.session import EXPLICIT, Mounted, Settings
+from memories.integrations.amplifier.session import EXPLICIT, ModuleSettings, Mounted
 
 if TYPE_CHECKING:
     from amplifier_core import HookResult, ToolResult
@@ -146,7 +146,7 @@ class MemoryTool:
 
     name = NAME
 
-    def __init__(self, mounted: Mounted, settings: Settings) -> None:
+    def __init__(self, mounted: Mounted, settings: ModuleSettings) -> None:
         """Initialize without opening the memory.
 
         Args:
@@ -254,7 +254,10 @@ PRIORITY = 10  # run before hooks that use the session's identity
 
 
 def listen(
-    coordinator: Any, mounted: Mounted, settings: Settings, mount: Callable[[], Awaitable[None]]
+    coordinator: Any,
+    mounted: Mounted,
+    settings: ModuleSettings,
+    mount: Callable[[], Awaitable[None]],
 ) -> Callable[[], None]:
     """Switch memory on or off when a prompt asks for that and nothing else; return a function that
     stops listening.

@@ -221,7 +221,7 @@ def _text(message: Mapping[str, Any]) -> str:
 _TURN_SECONDS = 300
 
 
-class Step(NamedTuple):
+class DemoTurn(NamedTuple):
     """One turn of a demo: a user's message in a thread, and texts that the answer must or must not
     contain.
     """
@@ -239,7 +239,7 @@ class Demo(NamedTuple):
     """
 
     name: str
-    steps: tuple[Step, ...]
+    steps: tuple[DemoTurn, ...]
     facts: Mapping[str, tuple[int, int]]
 
 
@@ -248,26 +248,26 @@ DEMOS = (
     Demo(
         "a session continues in the same thread",
         (
-            Step("ann", "one", "My dog is Rex. Please keep that in mind."),
-            Step("ann", "one", "What is its name?", expect="Rex"),
-            Step("ann", "one", "What is my dog?", expect="Rex"),
+            DemoTurn("ann", "one", "My dog is Rex. Please keep that in mind."),
+            DemoTurn("ann", "one", "What is its name?", expect="Rex"),
+            DemoTurn("ann", "one", "What is my dog?", expect="Rex"),
         ),
         {"ann": (0, 1)},
     ),
     Demo(
         "a fact is known in a new thread of the same user",
         (
-            Step("ann", "one", _COLOUR),
-            Step("ann", "two", "What is my favourite colour?", expect="teal"),
+            DemoTurn("ann", "one", _COLOUR),
+            DemoTurn("ann", "two", "What is my favourite colour?", expect="teal"),
         ),
         {"ann": (1, 1)},
     ),
     Demo(
         "another user does not know it",
         (
-            Step("ann", "one", _COLOUR),
-            Step("ben", "one", "What is my favourite colour?", never="teal"),
-            Step("ben", "two", "What is my favourite colour?", never="teal"),
+            DemoTurn("ann", "one", _COLOUR),
+            DemoTurn("ben", "one", "What is my favourite colour?", never="teal"),
+            DemoTurn("ben", "two", "What is my favourite colour?", never="teal"),
         ),
         {"ann": (1, 1), "ben": (0, 0)},
     ),
@@ -324,7 +324,9 @@ def _run(
     return not wrong
 
 
-def _turn(root: Path, step: Step, access: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
+def _turn(
+    root: Path, step: DemoTurn, access: Mapping[str, str]
+) -> "subprocess.CompletedProcess[str]":
     own = {
         "MEMCLI_USER_ID": step.user,
         "MEMCLI_THREAD_ID": step.thread,

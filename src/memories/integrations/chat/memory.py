@@ -162,7 +162,7 @@ class Fact(NamedTuple):
     line: str = ""
 
 
-class Stored(NamedTuple):
+class StoredFact(NamedTuple):
     """The result of storing a fact: its id, or the reason why it was not stored."""
 
     id: str | None
@@ -208,7 +208,7 @@ class LongTerm:
         facts.sort(key=attrgetter("updated_at"), reverse=True)
         return facts[:KNOWN]
 
-    def add(self, content: str, kind: str, turn_id: str) -> Stored:
+    def add(self, content: str, kind: str, turn_id: str) -> StoredFact:
         """Append a fact, at most one per turn; repeating it changes nothing.
 
         Args:
@@ -222,22 +222,22 @@ class LongTerm:
         try:
             content = self._clean(content)
         except InvalidInput as exc:
-            return Stored(None, str(exc))
+            return StoredFact(None, str(exc))
         with self._lock, disk.locked(self.folder / f".{self.user_id}.lock"):
             facts = self.all()
             if self._unreadable:
-                return Stored(None, "the fact file is damaged, so nothing was stored")
+                return StoredFact(None, "the fact file is damaged, so nothing was stored")
             for fact in facts:
                 if fact.source_turn_id == turn_id:
                     if fact.content == content:
-                        return Stored(fact.id)
-                    return Stored(
+                        return StoredFact(fact.id)
+                    return StoredFact(
                         None,
                         "a turn can store only one fact, and this turn has already stored another",
                     )
             line = self._line(content, kind if kind in KINDS else KINDS[0], turn_id)
             self._append(line)
-            return Stored(line["id"])
+            return StoredFact(line["id"])
 
     def clear(self) -> bool:
         """Delete the file, even if it can't be read; return whether there was one."""

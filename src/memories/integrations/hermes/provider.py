@@ -20,7 +20,7 @@ from memories.answers import shapes
 from memories.guard import validate
 from memories.hooks import files, session
 from memories.hooks.model_context import context_of
-from memories.hooks.prompt_recall import Limits, recall_for_prompt
+from memories.hooks.prompt_recall import TextLimits, recall_for_prompt
 from memories.hooks.recall_strategy import HookContext, RecallRequest, query_of
 from memories.identity.session_block import build_session_block
 from memories.mcp.answers import Own, brief_rows, fence_groups, rows
@@ -142,7 +142,7 @@ class MemoriesProvider(MemoryProvider):  # type: ignore[misc]  # Hermes has no t
         home, name = str(self._config.home), self._session_name(session_id)
         caller = (home, str(Path.cwd()), name, self._config.namespace)
         request = RecallRequest(caller, query_of(query), time.monotonic() + RECALL_SECONDS)
-        limits = Limits(RECALL_CHARACTERS, RECALL_TOKENS)
+        limits = TextLimits(RECALL_CHARACTERS, RECALL_TOKENS)
         context = recall_for_prompt(
             self._memories, request, self._config, projects=(), limits=limits
         )

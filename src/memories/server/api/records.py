@@ -29,7 +29,7 @@ from memories.scratchpad.mirror import Mirror
 from memories.server.api.access import Principal
 from memories.server.api.middleware import READS, Named
 from memories.server.api.problems import Refused, decode_json, encode_json
-from memories.server.api.server import Server
+from memories.server.api.server import ServerState
 from memories.stores import Store, open_store
 from memories.stores.logged import Change, ref_of
 from memories.stores.records import Collection, Finding, Record, Space, StoreInfo
@@ -198,7 +198,7 @@ class Records:
     scratchpads before they are removed from the store.
     """
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: ServerState) -> None:
         self._server, config = server, server.config
         self._mirror = Mirror(
             lambda name: file.pad_file_of(config, name),
@@ -475,7 +475,7 @@ def route() -> Named:
     """Return the route that serves all methods of the store."""
 
     async def answer(request: Request) -> Response:
-        server: Server = request.app.state.server
+        server: ServerState = request.app.state.server
         records: Records = request.app.state.records
         who = await anyio.to_thread.run_sync(
             server.access.principal, request.scope, limiter=server.limits["sign"]

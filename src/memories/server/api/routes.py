@@ -28,7 +28,7 @@ from memories.server.api.access import Principal
 from memories.server.api.idempotency import shows_erased
 from memories.server.api.middleware import Named
 from memories.server.api.problems import decode_json, encode_json, json_response
-from memories.server.api.server import Server
+from memories.server.api.server import ServerState
 from memories.write.create import Created
 from memories.write.review import Reviewed
 
@@ -190,7 +190,7 @@ class Call(NamedTuple):
         again: Whether an earlier attempt may have changed something before its server stopped.
     """
 
-    server: Server
+    server: ServerState
     who: Principal
     memories: Memories
     arguments: dict[str, Any]
@@ -251,7 +251,7 @@ class Route(NamedTuple):
         schema: The schema of successful responses; see `openapi`.
         scope: The right required in the request's namespace: `read`, `write` or `admin`. `store` is
             `admin` for the entire store, and `signed` accepts any token.
-        kind: The kind of request, which has its own limit; see `Server.limits`.
+        kind: The kind of request, which has its own limit; see `ServerState.limits`.
         statuses: The statuses of successful responses.
         submit: A handler that doesn't wait for the result. It is used if the server has a write
             queue and the request has no idempotency key.
@@ -317,7 +317,7 @@ def endpoint(route: Route) -> Named:
 
 async def _process_request(route: Route, request: Request) -> Response:
     """Parse a request here, then authorize and handle it in a thread, which may wait."""
-    server: Server = request.app.state.server
+    server: ServerState = request.app.state.server
     if route.kind == "write" and not route.versioned and "if-match" in request.headers:
         raise InvalidInput("this request does not check versions; omit If-Match")
     fields = route.query if route.scope in ("signed", "store") else route.query | SPACE
@@ -348,7 +348,7 @@ async def _process_request(route: Route, request: Request) -> Response:
         return await anyio.to_thread.run_sync(_make_response, route, call, limiter=limiter)
 
 
-async def _await_later(server: Server, submit: Callable[[], Later]) -> Answer:
+async def _await_later(server: ServerState, submit: Callable[[], Later]) -> Answer:
     """Submit in a thread; return the response. The event loop is woken only once, at the end."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[Later] = loop.create_future()
@@ -376,7 +376,9 @@ async def _await_later(server: Server, submit: Callable[[], Later]) -> Answer:
     return later.answer(later.future.result())
 
 
-def _submit(server: Server, route: Route, request: Request, arguments: dict[str, Any]) -> Later:
+def _submit(
+    server: ServerState, route: Route, request: Request, arguments: dict[str, Any]
+) -> Later:
     call = _authorize(server, route, request, arguments)
     mark = call.memories.damaged.mark()
     assert route.submit is not None
@@ -419,7 +421,9 @@ def path_values(request: Request) -> dict[str, Any]:
         raise InvalidInput("the path is not valid UTF-8; percent-encode it as UTF-8") from None
 
 
-def _authorize(server: Server, route: Route, request: Request, arguments: dict[str, Any]) -> Call:
+def _authorize(
+    server: ServerState, route: Route, request: Request, arguments: dict[str, Any]
+) -> Call:
     """Identify the sender and check the rights.
 
     Raises:

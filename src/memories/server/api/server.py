@@ -170,7 +170,7 @@ _AT_ONCE = {
 _PREPARERS = 32
 
 
-class Server:
+class ServerState:
     """The state of a server.
 
     Attributes:

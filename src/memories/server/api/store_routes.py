@@ -24,11 +24,11 @@ from memories.search.filters import SCOPES
 from memories.server.api.memory_routes import AS_OF, LIMIT
 from memories.server.api.problems import Refused, json_response
 from memories.server.api.routes import Call, Field, Fields, Route, read_route
-from memories.server.api.server import PING_SECONDS, Server
+from memories.server.api.server import PING_SECONDS, ServerState
 from memories.stores.audit_log import chain_of
 from memories.transfer.backup import back_up
 from memories.transfer.export import export, matching, own_key
-from memories.transfer.importing import Imported, Terms, examine, import_, log_import
+from memories.transfer.importing import Imported, ImportTerms, examine, import_, log_import
 from memories.transfer.lines import split_lines
 from memories.write.turn_queue import count_waiting
 
@@ -177,7 +177,7 @@ def _store(
     A token belongs to a program; only a person, on the page, can decide to trust a file.
     """
     config, into = call.server.config, call.arguments.get("as")
-    terms = Terms(
+    terms = ImportTerms(
         writer=origin("import", into or call.memories.namespace, (call.who.name, "")),
         key=None if trusted or not call.who.manages_store else own_key(registers()),
         namespaces=names,
@@ -277,11 +277,11 @@ async def _events(call: Call, seen: Seen, first: list[str]) -> AsyncIterator[str
             await news.wait()
 
 
-async def _to_thread(server: Server, run: Any, *arguments: Any) -> Any:
+async def _to_thread(server: ServerState, run: Any, *arguments: Any) -> Any:
     return await anyio.to_thread.run_sync(run, *arguments, limiter=server.limits["poll"])
 
 
-def position(server: Server, readable: Sequence[str]) -> str:
+def position(server: ServerState, readable: Sequence[str]) -> str:
     """Return the current position in the changes of these namespaces, as an event id."""
     return _format_position(_last_entries(server, readable))
 
@@ -290,7 +290,7 @@ def _format_position(seen: Seen) -> str:
     return ",".join(f"{namespace}:{number}" for namespace, number in seen.items())
 
 
-def _last_entries(server: Server, readable: Sequence[str]) -> Seen:
+def _last_entries(server: ServerState, readable: Sequence[str]) -> Seen:
     """Return the number of the last entry in each log."""
     seen = {}
     for namespace in readable:

@@ -15,7 +15,7 @@ from memories.connect.status import describe_problem, find_connections, is_insta
 from memories.core.urls import without_password
 from memories.errors import InvalidInput, MemoriesError
 from memories.hooks import hook, inbox, model_context, runs, switch
-from memories.hooks.preview import SECONDS, Line, Part, QuotedTurn, preview
+from memories.hooks.preview import SECONDS, ConsideredMemory, PreviewedText, QuotedTurn, preview
 from memories.hooks.recall_strategy import RecallRequest
 from memories.identity.place import remembered_root
 from memories.languages.text import query_terms
@@ -25,7 +25,7 @@ from memories.server.pages.results import describe_meaning, describe_words
 from memories.server.pages.views import explain_present, title_of
 
 if TYPE_CHECKING:
-    from memories.connect.status import Connection
+    from memories.connect.status import HostConnection
     from memories.hooks.model_context import Situation
     from memories.memories import Memories
 
@@ -68,7 +68,7 @@ _HOOKS = {
 }
 
 
-class Chosen(NamedTuple):
+class PreviewRequest(NamedTuple):
     """The agent, the project and the message that a reader chose.
 
     Attributes:
@@ -125,11 +125,11 @@ def agents(memories: "Memories", request: PageRequest) -> View:
     return View("agents.html", data, more)
 
 
-def _read_choice(request: PageRequest) -> Chosen:
+def _read_choice(request: PageRequest) -> PreviewRequest:
     host = request.text("host") or hook.HOSTS[0]
     if host not in hook.HOSTS:
         raise InvalidInput(f'there is no agent "{host[:40]}"; use {", ".join(hook.HOSTS)}')
-    chosen = Chosen(host, request.text("project"), request.text("message")[:_MAX_MESSAGE])
+    chosen = PreviewRequest(host, request.text("project"), request.text("message")[:_MAX_MESSAGE])
     if chosen.folder and not request.is_owner:
         raise InvalidInput("only the owner of this server can choose a folder; choose a project")
     if chosen.folder and not Path(chosen.folder).is_dir():
@@ -137,7 +137,9 @@ def _read_choice(request: PageRequest) -> Chosen:
     return chosen
 
 
-def _find_situation(memories: "Memories", request: PageRequest, chosen: Chosen) -> "Situation":
+def _find_situation(
+    memories: "Memories", request: PageRequest, chosen: PreviewRequest
+) -> "Situation":
     """Return the settings and project that a hook would have in the situation that the reader
     chose.
 
@@ -164,7 +166,7 @@ def _find_situation(memories: "Memories", request: PageRequest, chosen: Chosen) 
     return situation
 
 
-def _shape_part(part: Part, message: str) -> dict[str, Any]:
+def _shape_part(part: PreviewedText, message: str) -> dict[str, Any]:
     """Return, as JSON, a text that an agent gets and the reasons for its contents."""
     terms = query_terms(message) if message else []
     shape: dict[str, Any] = {
@@ -194,7 +196,7 @@ def _shape_turn(quoted: QuotedTurn, terms: Sequence[str]) -> dict[str, Any]:
     return shape | {"why": why, "chance": _chance(quoted.rating)}
 
 
-def _shape_line(line: Line, terms: Sequence[str]) -> dict[str, Any]:
+def _shape_line(line: ConsideredMemory, terms: Sequence[str]) -> dict[str, Any]:
     memory = line.memory
     shape: dict[str, Any] = {
         "id": memory.id,
@@ -215,7 +217,7 @@ def _shape_line(line: Line, terms: Sequence[str]) -> dict[str, Any]:
     return shape
 
 
-def _explain(line: Line, terms: Sequence[str]) -> list[str]:
+def _explain(line: ConsideredMemory, terms: Sequence[str]) -> list[str]:
     """Return sentences that say why a memory is shown or left out."""
     if line.rating is None:
         return [(_IN_BLOCK if line.is_shown else _LEFT_OUT)[line.reason]]
@@ -248,7 +250,7 @@ def _describe_hosts(memories: "Memories", host: str) -> dict[str, Any]:
     """Return the agents on this machine with their connections and hooks."""
     connector = Connector(Where(Path.home(), os.environ), registers())
     problem = ""
-    connections: list[Connection] = []
+    connections: list[HostConnection] = []
     try:
         connections = find_connections(connector, None)
     except MemoriesError as exc:
@@ -287,7 +289,7 @@ def _runs_by_host(home: str) -> dict[str, list[dict[str, Any]]]:
     return runs_of
 
 
-def _describe_connections(connections: "list[Connection]") -> dict[str, Any]:
+def _describe_connections(connections: "list[HostConnection]") -> dict[str, Any]:
     """Return a host's state in words."""
     if not connections:
         return {"state": "not connected", "is_connected": False, "problem": ""}

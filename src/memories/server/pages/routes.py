@@ -29,7 +29,7 @@ from memories.server.api.access import OWNER
 from memories.server.api.middleware import Named, allowed_methods
 from memories.server.api.problems import Refused, error_response, json_response, problem
 from memories.server.api.routes import path_values, query_pairs
-from memories.server.api.server import Server
+from memories.server.api.server import ServerState
 from memories.server.api.store_routes import position
 from memories.server.pages import agents, picture, views
 from memories.server.pages.request import (
@@ -54,7 +54,7 @@ _SCRIPT = "text/javascript; charset=utf-8"
 _STATIC = {"page.css": "text/css; charset=utf-8", "page.js": _SCRIPT, "work.js": _SCRIPT}
 
 
-class Page(NamedTuple):
+class PageRoute(NamedTuple):
     """A page: its path, its view, and the limit that its requests count against."""
 
     path: str
@@ -63,16 +63,16 @@ class Page(NamedTuple):
 
 
 PAGES = (
-    Page("/", views.home, "search"),
-    Page("/agents", agents.agents, "search"),
-    Page("/map", picture.picture, "search"),
-    Page("/memories/{id}", views.memory),
-    Page("/conversations", views.conversations),
-    Page("/conversations/{id}", views.conversation),
-    Page("/review", views.review),
-    Page("/tags", views.tags),
-    Page("/namespaces", views.namespaces),
-    Page("/status", views.health),
+    PageRoute("/", views.home, "search"),
+    PageRoute("/agents", agents.agents, "search"),
+    PageRoute("/map", picture.picture, "search"),
+    PageRoute("/memories/{id}", views.memory),
+    PageRoute("/conversations", views.conversations),
+    PageRoute("/conversations/{id}", views.conversation),
+    PageRoute("/review", views.review),
+    PageRoute("/tags", views.tags),
+    PageRoute("/namespaces", views.namespaces),
+    PageRoute("/status", views.health),
 )
 
 
@@ -91,9 +91,9 @@ def routes() -> list[BaseRoute]:
     return [*pages, login, *parts, Route("/{rest:path}", _nowhere, methods=_METHODS)]
 
 
-def _answer(page: Page) -> Callable[[Request], object]:
+def _answer(page: PageRoute) -> Callable[[Request], object]:
     async def answer(request: Request) -> Response:
-        server: Server = request.app.state.server
+        server: ServerState = request.app.state.server
         try:
             async with server.limit(page.kind) as limiter:
                 return await anyio.to_thread.run_sync(
@@ -114,7 +114,7 @@ def _answer(page: Page) -> Callable[[Request], object]:
     return answer
 
 
-def _render(server: Server, page: Page, request: Request) -> Response:
+def _render(server: ServerState, page: PageRoute, request: Request) -> Response:
     """Return a page, as HTML or JSON, limited to what the sender of the request may see."""
     who = server.access.principal(request.scope)
     page_request = PageRequest(
@@ -164,7 +164,7 @@ def _render(server: Server, page: Page, request: Request) -> Response:
     return _html(view, page_request, changes=changes, **about)
 
 
-def _opener(server: Server, who: "Principal") -> "Callable[[Config, bool], Memories]":
+def _opener(server: ServerState, who: "Principal") -> "Callable[[Config, bool], Memories]":
     """Return a function that opens the memories that a sender may read."""
 
     def open_memories(config: "Config", shared: bool) -> Memories:

@@ -15,11 +15,19 @@ from typing import TYPE_CHECKING, Any
 from memories.config import cache_folder
 from memories.core.disk import make_folder, others_may_write, read_file, replacing, try_lock
 from memories.errors import Conflict, StoreBusy, StoreError, StoreUnreachable
-from memories.stores.documents.driver import MAX_TEXT, Condition, Driver, Kind, Part, Point, Value
+from memories.stores.documents.driver import (
+    MAX_TEXT,
+    Condition,
+    Driver,
+    Kind,
+    Partition,
+    Point,
+    Value,
+)
 from memories.stores.documents.schema import (
     LIVE,
     PENDING,
-    Stored,
+    StoredRecord,
     Windows,
     changes_of,
     decode,
@@ -295,7 +303,7 @@ class Flush:
                 self._check_writers(part, refs)
             self._add_labels(part, refs)
 
-    def _add_labels(self, part: Part, refs: Sequence[Ref]) -> None:
+    def _add_labels(self, part: Partition, refs: Sequence[Ref]) -> None:
         missing: set[str] = set()
         for ref in refs:
             missing |= labels_of(self._changes.new[ref])
@@ -325,7 +333,7 @@ class Flush:
             payload |= {_SINCE: int(time.time()), _MACHINE: self._lock.machine}
         return Point(record_id(ref), payload, words=tokens_of(record))
 
-    def _check(self, part: Part, refs: Sequence[Ref]) -> None:
+    def _check(self, part: Partition, refs: Sequence[Ref]) -> None:
         """Check that no other writer has taken a position or a key in the meantime.
 
         Raises:
@@ -344,7 +352,7 @@ class Flush:
                 )
         self._check_writers(part, refs)
 
-    def _check_writers(self, part: Part, refs: Sequence[Ref]) -> None:
+    def _check_writers(self, part: Partition, refs: Sequence[Ref]) -> None:
         points = self._driver.get(part, record_ids(refs))
         writers = {point.id: write_id_of(point) for point in points}
         for ref in refs:
@@ -407,10 +415,10 @@ def check_keys(
     Raises:
         Conflict: A key is taken.
     """
-    holders: dict[tuple[Part, str | None], Ref] = {}
+    holders: dict[tuple[Partition, str | None], Ref] = {}
     for record in filter(_has_live_key, changes.records()):
         holders[part_of(record.ref), record.key] = record.ref
-    keyed: dict[Part, list[Record]] = {}
+    keyed: dict[Partition, list[Record]] = {}
     for record in filter(_has_live_key, records):
         keyed.setdefault(part_of(record.ref), []).append(record)
     for part, part_records in keyed.items():
@@ -438,7 +446,7 @@ def _has_live_key(record: Record) -> bool:
     return record.key is not None and record.ended_at is None
 
 
-def key_holders(driver: Driver, part: Part, records: Iterable[Record]) -> list[Point]:
+def key_holders(driver: Driver, part: Partition, records: Iterable[Record]) -> list[Point]:
     """Return the live or pending records on the server that have a live record's key."""
     keys = {str(record.key) for record in records if _has_live_key(record)}
     if not keys:
@@ -448,8 +456,8 @@ def key_holders(driver: Driver, part: Part, records: Iterable[Record]) -> list[P
 
 
 def find_pending(
-    driver: Driver, part: Part, refs: Iterable[Ref], lock: WriterLock
-) -> tuple[list[Stored], list[Stored]]:
+    driver: Driver, part: Partition, refs: Iterable[Ref], lock: WriterLock
+) -> tuple[list[StoredRecord], list[StoredRecord]]:
     """Return the pending records in these refs' groups: dead ones, and those in progress."""
     in_groups = Condition("group", "in", sorted({ref.group for ref in refs}))
     dead: list[Point] = []
@@ -459,6 +467,6 @@ def find_pending(
     return decode(part, dead, pending=True), decode(part, alive, pending=True)
 
 
-def by_part(refs: Iterable[Ref]) -> dict[Part, list[Ref]]:
+def by_part(refs: Iterable[Ref]) -> dict[Partition, list[Ref]]:
     """Group refs by the part that contains their records."""
-    return {Part(Kind.RECORDS, *place): part for place, part in by_namespace(refs).items()}
+    return {Partition(Kind.RECORDS, *place): part for place, part in by_namespace(refs).items()}

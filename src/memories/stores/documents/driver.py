@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 from urllib.parse import parse_qsl
 
-from memories.core.http import Address, Answer, JsonClient, NoAnswer, TimedOut, Unusable
+from memories.core.http import Address, JsonClient, NoAnswer, ServerResponse, TimedOut, Unusable
 from memories.errors import ConfigError, StoreError, StoreUnreachable
 from memories.stores.records import Collection
 
@@ -42,11 +42,11 @@ class Kind(StrEnum):
     LABELS = "labels"
 
 
-class Part(NamedTuple):
-    """A set of points that is read and searched separately, isolated from all other parts.
+class Partition(NamedTuple):
+    """A set of points that is read and searched separately, isolated from all others.
 
-    If a server supports many collections, each part should have its own. On other servers, several
-    parts share a collection, and every request is limited to one part.
+    If a server supports many collections, each partition should have its own. On other servers,
+    several partitions share a collection, and every request is limited to one of them.
 
     Attributes:
         kind: The kind of its points.
@@ -158,44 +158,44 @@ class Driver(Protocol):
     def set_state(self, values: Mapping[str, str]) -> None:
         """Replace the complete state, in one step."""
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[Partition]:
         """Return the parts that exist; some may be empty."""
 
-    def drop(self, part: Part) -> None:
+    def drop(self, part: Partition) -> None:
         """Remove a part with all its points; no error if it doesn't exist."""
 
-    def add(self, part: Part, points: Sequence[Point]) -> None:
+    def add(self, part: Partition, points: Sequence[Point]) -> None:
         """Add points, except those whose ids already exist, which are silently skipped.
 
         To find out which write added a point, read the point back: a record's payload contains the
         id of its write.
         """
 
-    def update(self, part: Part, changes: Mapping[str, Mapping[str, Value | None]]) -> None:
+    def update(self, part: Partition, changes: Mapping[str, Mapping[str, Value | None]]) -> None:
         """Set fields in the payloads of points, given by id; None removes a field.
 
         Ids that don't exist are ignored: this creates nothing.
         """
 
-    def delete(self, part: Part, ids: Iterable[str]) -> None:
+    def delete(self, part: Partition, ids: Iterable[str]) -> None:
         """Remove points; ids that don't exist are ignored."""
 
-    def get(self, part: Part, ids: Sequence[str]) -> list[Point]:
+    def get(self, part: Partition, ids: Sequence[str]) -> list[Point]:
         """Return the points with these ids that exist, without vectors or words, in any order."""
 
-    def find(self, part: Part, where: Where, *, limit: int | None = None) -> list[Point]:
+    def find(self, part: Partition, where: Where, *, limit: int | None = None) -> list[Point]:
         """Return the points that meet the conditions, without vectors or words, in any order.
 
         With a limit, repeated calls return the same points.
         """
 
-    def ids(self, part: Part, where: Where) -> list[str]:
+    def ids(self, part: Partition, where: Where) -> list[str]:
         """Return the ids of all points that meet the conditions, in any order, quickly."""
 
-    def count(self, part: Part) -> int:
+    def count(self, part: Partition) -> int:
         """Return how many points a part contains; the number may be slightly too high."""
 
-    def holders(self, part: Part, term: "Term") -> list[str]:
+    def holders(self, part: Partition, term: "Term") -> list[str]:
         """Return the ids of the records whose words include a term, and possibly a few others.
 
         For a term of several tokens, return the records that contain all of them, in any order. The
@@ -203,7 +203,7 @@ class Driver(Protocol):
         """
 
     def nearest(
-        self, part: Part, vector: "NDArray[np.float32]", *, k: int
+        self, part: Partition, vector: "NDArray[np.float32]", *, k: int
     ) -> list[tuple[str, float]]:
         """Return the ids and cosines of the `k` nearest windows; at least 99% must be correct.
 
@@ -213,7 +213,7 @@ class Driver(Protocol):
             k: The number of windows; fewer only if there are no more.
         """
 
-    def vectors(self, part: Part, ids: Sequence[str]) -> "dict[str, NDArray[np.float32]]":
+    def vectors(self, part: Partition, ids: Sequence[str]) -> "dict[str, NDArray[np.float32]]":
         """Return the vectors of the existing windows among these ids, shape (dimension,)."""
 
     def close(self) -> None:
@@ -238,7 +238,9 @@ class StoreClient:
         self._client = JsonClient(address)
         self._silent_until = 0.0
 
-    def ask(self, method: str, path: str, body: Any = None, *, writes: bool = False) -> Answer:
+    def ask(
+        self, method: str, path: str, body: Any = None, *, writes: bool = False
+    ) -> ServerResponse:
         """Send a request and return the response, whether the server accepts or refuses it.
 
         The request may be sent twice: see `JsonClient.ask`.
@@ -272,7 +274,7 @@ class StoreClient:
             )
         return answer
 
-    def refusal(self, answer: Answer, action: str) -> StoreError:
+    def refusal(self, answer: ServerResponse, action: str) -> StoreError:
         """Return the error for a refused request.
 
         Args:
@@ -289,14 +291,14 @@ class StoreClient:
             f"{self.address} refused a request ({action}) with status {answer.status}: {reason}"
         )
 
-    def temporary_error(self, answer: Answer, reason: str) -> StoreUnreachable:
+    def temporary_error(self, answer: ServerResponse, reason: str) -> StoreUnreachable:
         """Return the error for a response that asks the client to try again later."""
         return StoreUnreachable(
             f"{self.address} is not ready (status {answer.status}): {reason}; try again later"
         )
 
     @staticmethod
-    def is_temporary(answer: Answer) -> bool:
+    def is_temporary(answer: ServerResponse) -> bool:
         """Return whether a response only asks the client to try again later."""
         return answer.status in _TRY_LATER
 

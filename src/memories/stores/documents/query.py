@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from memories.guard.validate import amount
 from memories.stores.damage import Damaged
 from memories.stores.documents.changes import Changes, by_part
-from memories.stores.documents.driver import Condition, Driver, Kind, Part, Point
+from memories.stores.documents.driver import Condition, Driver, Kind, Partition, Point
 from memories.stores.documents.schema import (
     PENDING,
-    Stored,
+    StoredRecord,
     conditions,
     decode,
     is_narrow,
@@ -34,7 +34,7 @@ _FIX = "run: memory doctor --fix"
 _PAGE = 1_000  # number of records read in one step
 
 
-class View:
+class Overlay:
     """A server's records, overlaid with a transaction's changes.
 
     Every record that the server returns is checked against the filter.
@@ -92,16 +92,16 @@ class View:
             refs.update(ref_of(part, name) for name in self.driver.ids(part, []))
         return refs
 
-    def matching(self, where: Filter) -> list[Stored]:
+    def matching(self, where: Filter) -> list[StoredRecord]:
         """Return all matching records, in no particular order."""
         points_by_part = [
             (part, self.driver.find(part, conditions(where))) for part in parts_of(where)
         ]
         return self._overlay(where, points_by_part)
 
-    def matching_if_few(self, where: Filter, max_count: int) -> list[Stored] | None:
+    def matching_if_few(self, where: Filter, max_count: int) -> list[StoredRecord] | None:
         """Return all matching records; None if a part contains more than `max_count` of them."""
-        points_by_part: list[tuple[Part, list[Point]]] = []
+        points_by_part: list[tuple[Partition, list[Point]]] = []
         for part in parts_of(where):
             points = self.driver.find(part, conditions(where), limit=max_count + 1)
             if len(points) > max_count:
@@ -110,26 +110,26 @@ class View:
         return self._overlay(where, points_by_part)
 
     def _overlay(
-        self, where: Filter, points_by_part: Iterable[tuple[Part, list[Point]]]
-    ) -> list[Stored]:
+        self, where: Filter, points_by_part: Iterable[tuple[Partition, list[Point]]]
+    ) -> list[StoredRecord]:
         """Return the matching records among these points, as the transaction sees them."""
-        records: list[Stored] = []
+        records: list[StoredRecord] = []
         for part, points in points_by_part:
             decoded = decode(part, points, self.damaged)
             unchanged = [stored for stored in decoded if stored.ref not in self.changes]
             records += [stored for stored in unchanged if where.fits(stored.record)]
         return records + self.read(record.ref for record in self.changes.matching(where))
 
-    def read(self, refs: Iterable[Ref]) -> list[Stored]:
+    def read(self, refs: Iterable[Ref]) -> list[StoredRecord]:
         """Return the records of these refs, in no particular order."""
         on_server: list[Ref] = []
-        new: list[Stored] = []
+        new: list[StoredRecord] = []
         for ref in dict.fromkeys(refs):
             if ref in self.changes.new:
-                new.append(Stored(self.changes.new[ref]._replace(vectors=None), {}))
+                new.append(StoredRecord(self.changes.new[ref]._replace(vectors=None), {}))
             else:
                 on_server.append(ref)
-        records: list[Stored] = []
+        records: list[StoredRecord] = []
         for part, part_refs in by_part(on_server).items():
             points = self.driver.get(part, record_ids(part_refs))
             for stored in decode(part, points, self.damaged):
@@ -137,7 +137,9 @@ class View:
                 records.append(stored._replace(record=record))
         return records + new
 
-    def vectors(self, records: Iterable[Stored], space: str) -> "dict[Ref, NDArray[np.float32]]":
+    def vectors(
+        self, records: Iterable[StoredRecord], space: str
+    ) -> "dict[Ref, NDArray[np.float32]]":
         """Return records' vectors in a space, shape (windows, dimension).
 
         Records without vectors are left out.
@@ -162,10 +164,10 @@ class View:
         return vectors
 
 
-def parts_of(where: Filter) -> Sequence[Part]:
+def parts_of(where: Filter) -> Sequence[Partition]:
     """Return the parts that contain the records a filter may match."""
     namespaces = dict.fromkeys(where.namespaces)
-    return [Part(Kind.RECORDS, where.collection, namespace) for namespace in namespaces]
+    return [Partition(Kind.RECORDS, where.collection, namespace) for namespace in namespaces]
 
 
 def address_of(ref: Ref) -> Address:
@@ -175,10 +177,10 @@ def address_of(ref: Ref) -> Address:
 
 def ref_at(where: Filter, address: Address) -> Ref:
     """Return the ref of the record at an address, in a filter's collection."""
-    return ref_of(Part(Kind.RECORDS, where.collection, address[0]), address[1])
+    return ref_of(Partition(Kind.RECORDS, where.collection, address[0]), address[1])
 
 
-def check(view: View, space: str) -> Iterator[Finding]:
+def check(view: Overlay, space: str) -> Iterator[Finding]:
     """Yield problems; see `Store.check`.
 
     Args:
@@ -219,25 +221,27 @@ def repair(driver: Driver) -> list[str]:
     return [f"{count} labels that were missing from a namespace's list"] if count else []
 
 
-def _record_parts(driver: Driver) -> list[Part]:
+def _record_parts(driver: Driver) -> list[Partition]:
     return [part for part in driver.parts() if part.kind is Kind.RECORDS]
 
 
-def _read_all(driver: Driver, part: Part, damaged: Damaged) -> list[Stored]:
+def _read_all(driver: Driver, part: Partition, damaged: Damaged) -> list[StoredRecord]:
     ids = driver.ids(part, [])
-    records: list[Stored] = []
+    records: list[StoredRecord] = []
     for start in range(0, len(ids), _PAGE):
         records += decode(part, driver.get(part, ids[start : start + _PAGE]), damaged)
     return records
 
 
-def _unlisted_labels(driver: Driver, part: Part, records: list[Stored]) -> set[str]:
+def _unlisted_labels(driver: Driver, part: Partition, records: list[StoredRecord]) -> set[str]:
     """Return the labels that records have but the list of labels lacks."""
     labels = set(itertools.chain.from_iterable(labels_of(stored.record) for stored in records))
     return labels.difference(driver.ids(part._replace(kind=Kind.LABELS), []))
 
 
-def _count_lost_vectors(driver: Driver, part: Part, records: list[Stored], space: str) -> int:
+def _count_lost_vectors(
+    driver: Driver, part: Partition, records: list[StoredRecord], space: str
+) -> int:
     """Return how many records list vectors that are missing."""
     with_vectors = [stored for stored in records if space in stored.windows]
     if not with_vectors:

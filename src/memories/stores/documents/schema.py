@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from memories.core.times import from_millis, to_millis
 from memories.errors import StoreDamaged
 from memories.stores.damage import Damaged, damaged_record, find_problem
-from memories.stores.documents.driver import Condition, Kind, Part, Point, Value
+from memories.stores.documents.driver import Condition, Kind, Partition, Point, Value
 from memories.stores.records import Filter, Finding, Patch, Record, Ref
 
 # A record's state is a single number: the time in milliseconds at which the record ended, or one of
@@ -26,7 +26,7 @@ class Windows(NamedTuple):
     size: int
 
 
-class Stored(NamedTuple):
+class StoredRecord(NamedTuple):
     """A record as it was read from the server.
 
     Attributes:
@@ -43,9 +43,9 @@ class Stored(NamedTuple):
         return self.record.ref
 
 
-def part_of(ref: Ref) -> Part:
+def part_of(ref: Ref) -> Partition:
     """Return the part that contains a record."""
-    return Part(Kind.RECORDS, ref.collection, ref.namespace)
+    return Partition(Kind.RECORDS, ref.collection, ref.namespace)
 
 
 def record_id(ref: Ref) -> str:
@@ -58,7 +58,7 @@ def record_ids(refs: Iterable[Ref]) -> list[str]:
     return [record_id(ref) for ref in refs]
 
 
-def ref_of(part: Part, point_id: str) -> Ref:
+def ref_of(part: Partition, point_id: str) -> Ref:
     """Return the ref of the record with this id, or of the record that owns this window."""
     try:
         if part.kind is Kind.VECTORS:
@@ -135,8 +135,12 @@ def changes_of(patch: Patch) -> dict[str, Value | None]:
 
 
 def decode(
-    part: Part, points: Iterable[Point], damaged: Damaged | None = None, *, pending: bool = False
-) -> list[Stored]:
+    part: Partition,
+    points: Iterable[Point],
+    damaged: Damaged | None = None,
+    *,
+    pending: bool = False,
+) -> list[StoredRecord]:
     """Return the records that points contain.
 
     Args:
@@ -148,7 +152,7 @@ def decode(
     Raises:
         StoreDamaged: A record is damaged, and `damaged` is None.
     """
-    records: list[Stored] = []
+    records: list[StoredRecord] = []
     for point in points:
         if (point.payload.get("ended") == PENDING) is not pending:
             continue
@@ -166,7 +170,7 @@ def decode(
     return records
 
 
-def _finding(part: Part, point: Point, exc: StoreDamaged) -> Finding:
+def _finding(part: Partition, point: Point, exc: StoreDamaged) -> Finding:
     try:
         return damaged_record(ref_of(part, point.id), "it differs from what was written")
     except StoreDamaged:
@@ -174,7 +178,7 @@ def _finding(part: Part, point: Point, exc: StoreDamaged) -> Finding:
         return Finding(what, remedy)
 
 
-def _decode_point(part: Part, point: Point) -> Stored:
+def _decode_point(part: Partition, point: Point) -> StoredRecord:
     payload: Mapping[str, Any] = point.payload
     ref = ref_of(part, point.id)
     windows: dict[str, Windows] = {}
@@ -201,7 +205,7 @@ def _decode_point(part: Part, point: Point) -> Stored:
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as exc:
         raise _damage_error(part, point.id) from exc
-    return Stored(record, windows)
+    return StoredRecord(record, windows)
 
 
 def write_id_of(point: Point) -> str:
@@ -228,7 +232,7 @@ def pair_of(label: str) -> tuple[str, str]:
     return key, value
 
 
-def _damage_error(part: Part, point_id: str) -> StoreDamaged:
+def _damage_error(part: Partition, point_id: str) -> StoreDamaged:
     return StoreDamaged(
         f'the record "{point_id[:80]}" of namespace {part.namespace} on the server differs from '
         "what was written; restore a backup of the server"

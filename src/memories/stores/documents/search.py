@@ -12,9 +12,9 @@ import numpy as np
 
 from memories.core.times import to_millis
 from memories.stores.columns import MAX_OF_A_DAY, leading, matches_of
-from memories.stores.documents.driver import Condition, Kind, Part
-from memories.stores.documents.query import Address, View, address_of, parts_of, ref_at
-from memories.stores.documents.schema import Stored, decode, is_narrow, is_specific, ref_of
+from memories.stores.documents.driver import Condition, Kind, Partition
+from memories.stores.documents.query import Address, Overlay, address_of, parts_of, ref_at
+from memories.stores.documents.schema import StoredRecord, decode, is_narrow, is_specific, ref_of
 from memories.stores.records import BESIDE, Candidate, Filter, Matches, Ref, TurnQuery
 from memories.stores.words import (
     Corpus,
@@ -46,7 +46,7 @@ _STEPS = [step for step in range(-BESIDE, BESIDE + 1) if step]
 Scores = dict[Ref, float]
 
 
-class Sample(NamedTuple):
+class PartitionEstimates(NamedTuple):
     """Estimates for all records in a part.
 
     Attributes:
@@ -65,11 +65,11 @@ class Search:
 
     def __init__(
         self,
-        view: View,
+        view: Overlay,
         where: Filter,
         vector: "Vector | None",
         space: str | None,
-        samples: dict[Part, Sample],
+        samples: dict[Partition, PartitionEstimates],
     ) -> None:
         """Initialize; nothing is read yet.
 
@@ -86,7 +86,7 @@ class Search:
         self._space = space
         self._samples = samples
         self._parts = parts_of(where)
-        self._cache: dict[Ref, Stored | None] = {}
+        self._cache: dict[Ref, StoredRecord | None] = {}
         self._words: dict[Ref, list[str]] = {}
         self._matching = self._narrow() if is_narrow(where) else None
         self._prefetch: Sequence[Ref] = ()  # records that the next `_load` reads too
@@ -103,7 +103,7 @@ class Search:
         return self._view.addresses(self._where)
 
     @functools.cached_property
-    def _totals(self) -> dict[Part, int]:
+    def _totals(self) -> dict[Partition, int]:
         """The number of records in each part, requested only when needed."""
         return {part: self._view.driver.count(part) for part in self._parts}
 
@@ -155,7 +155,7 @@ class Search:
             searched=self._total,
         )
 
-    def _load(self, refs: Iterable[Ref]) -> list[Stored]:
+    def _load(self, refs: Iterable[Ref]) -> list[StoredRecord]:
         """Return the matching records among these refs, and cache them."""
         refs = list(dict.fromkeys(refs))
         prefetch, self._prefetch = self._prefetch, ()
@@ -169,17 +169,17 @@ class Search:
     def _refs(self, addresses: Iterable[Address]) -> list[Ref]:
         return [ref_at(self._where, address) for address in addresses]
 
-    def _get_cached(self, refs: Iterable[Ref]) -> list[Stored]:
+    def _get_cached(self, refs: Iterable[Ref]) -> list[StoredRecord]:
         """Return the cached records with these refs, except any that don't match."""
         records = [self._cache[ref] for ref in refs]
         return [stored for stored in records if stored is not None]
 
     def _score_words(
-        self, records: Sequence[Stored], terms: Sequence[str], corpus: Corpus
+        self, records: Sequence[StoredRecord], terms: Sequence[str], corpus: Corpus
     ) -> WordScores:
         return score([self._tokens(stored) for stored in records], terms, corpus)
 
-    def _tokens(self, stored: Stored) -> list[str]:
+    def _tokens(self, stored: StoredRecord) -> list[str]:
         """Return a record's words; computing them is faster than reading them."""
         ref = stored.ref
         if ref not in self._words:
@@ -226,7 +226,7 @@ class Search:
                 has_phrase.add(address_of(stored.ref))
         return has_phrase
 
-    def _sample(self, part: Part, total: int) -> Sample:
+    def _sample(self, part: Partition, total: int) -> PartitionEstimates:
         """Return a sample of a part; it is cached until the part has many more or fewer records."""
         sample = self._samples.get(part)
         if sample is not None and sample.total * 0.9 <= total <= sample.total * 1.1:
@@ -238,11 +238,11 @@ class Search:
             counts.update(set(text))
         shares = {word: count / len(texts) for word, count in counts.items() if count > 1}
         length = sum(map(len, texts)) / max(1, len(texts))
-        sample = self._samples[part] = Sample(total, length, shares)
+        sample = self._samples[part] = PartitionEstimates(total, length, shares)
         return sample
 
     def _count_common(
-        self, terms: Mapping[str, Term], samples: Mapping[Part, Sample]
+        self, terms: Mapping[str, Term], samples: Mapping[Partition, PartitionEstimates]
     ) -> dict[str, int]:
         """Return the very common words, which aren't searched for, and how many records have each.
 
@@ -316,7 +316,7 @@ class Search:
         return highest(scores | self._score_overlay(self._vector), k)
 
     def _nearest_in_part(
-        self, part: Part, vector: "Vector", size: int, k: int
+        self, part: Partition, vector: "Vector", size: int, k: int
     ) -> tuple[Scores, bool]:
         """Return up to `k` records of the `size` nearest windows, and whether there are no more
         windows.
@@ -353,14 +353,14 @@ class Search:
                 scores[ref] = float((vectors @ vector).max())
         return scores
 
-    def _score_vectors(self, records: Sequence[Stored]) -> Scores:
+    def _score_vectors(self, records: Sequence[StoredRecord]) -> Scores:
         """Return the cosines of the records that have vectors."""
         if self._vector is None:
             return {}
         vectors = self._view.vectors(records, self._space or "")
         return {ref: float((windows @ self._vector).max()) for ref, windows in vectors.items()}
 
-    def _score_others(self, records: Sequence[Stored], similarities: Scores) -> None:
+    def _score_others(self, records: Sequence[StoredRecord], similarities: Scores) -> None:
         """Compute the cosines of the records that have none yet, and add them."""
         others = [stored for stored in records if stored.ref not in similarities]
         similarities |= self._score_vectors(others)

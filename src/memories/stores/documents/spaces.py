@@ -10,11 +10,11 @@ from memories.errors import Conflict, SchemaTooNew
 from memories.guard.validate import amount
 from memories.stores.damage import Damaged
 from memories.stores.documents.changes import Changes, by_part
-from memories.stores.documents.driver import Condition, Driver, Kind, Part, Point, Value
-from memories.stores.documents.query import View
+from memories.stores.documents.driver import Condition, Driver, Kind, Partition, Point, Value
+from memories.stores.documents.query import Overlay
 from memories.stores.documents.schema import (
     LIVE,
-    Stored,
+    StoredRecord,
     Windows,
     part_of,
     record_id,
@@ -61,7 +61,7 @@ class Spaces:
         self._space = space
         self._refuse_lost = refuse_lost
         self.was_read = False
-        self._view = View(driver, Changes(), damaged)
+        self._view = Overlay(driver, Changes(), damaged)
         self._waiting: dict[tuple[str, Collection], list[Ref]] = {}
 
     def state(self) -> Mapping[str, str]:
@@ -161,8 +161,8 @@ class Spaces:
 
     def _write(
         self,
-        part: Part,
-        records: list[Stored],
+        part: Partition,
+        records: list[StoredRecord],
         vectors: "Mapping[Ref, NDArray[np.float32]]",
         current_spaces: set[str],
     ) -> None:

@@ -22,11 +22,11 @@ from memories.stores.documents.changes import (
     find_pending,
     writer_lock,
 )
-from memories.stores.documents.driver import Condition, Driver, Kind, Part, Point
-from memories.stores.documents.query import View, check, repair
+from memories.stores.documents.driver import Condition, Driver, Kind, Partition, Point
+from memories.stores.documents.query import Overlay, check, repair
 from memories.stores.documents.schema import (
     LIVE,
-    Stored,
+    StoredRecord,
     is_narrow,
     labels_of,
     pair_of,
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from memories.stores.documents.search import Sample, Search
+    from memories.stores.documents.search import PartitionEstimates, Search
     from memories.stores.records import Matches, TurnQuery
 
 _DAY_MILLIS = 86_400_000
@@ -77,7 +77,7 @@ class Chains:
         self._driver = driver
         self._reached: dict[str, int] = {}  # a position that exists in each namespace's chain
 
-    def last(self, namespace: str, view: View) -> list[Record]:
+    def last(self, namespace: str, view: Overlay) -> list[Record]:
         """Return the last entry of a chain, or an empty list for an empty chain.
 
         A server can't return the highest position. But a chain has no gaps, so the end is found by
@@ -114,7 +114,7 @@ class Chains:
             written += self._write_part(part, part_entries, lock)
         return written
 
-    def _write_part(self, part: Part, entries: list[Record], lock: WriterLock) -> list[Record]:
+    def _write_part(self, part: Partition, entries: list[Record], lock: WriterLock) -> list[Record]:
         for _ in range(_LOG_ATTEMPTS):
             changes = Changes({entry.ref: entry for entry in entries})
             try:
@@ -122,7 +122,7 @@ class Chains:
             except Conflict:
                 with contextlib.suppress(Conflict):  # removes entries that a crash left pending
                     check_free(self._driver, entries, Changes(), lock)
-                last = self.last(part.namespace, View(self._driver, Changes(), Damaged()))
+                last = self.last(part.namespace, Overlay(self._driver, Changes(), Damaged()))
                 entries = relink(entries, last)
             else:
                 self._reached[part.namespace] = entries[-1].ref.position
@@ -176,7 +176,7 @@ class RemoteStore:
         self.damaged = Damaged()
         self._spaces = Spaces(driver, space, self.damaged, refuse_lost)
         self._local = threading.local()
-        self._samples: dict[Part, Sample] = {}
+        self._samples: dict[Partition, PartitionEstimates] = {}
         self._chains = Chains(driver)
 
     @property
@@ -185,10 +185,10 @@ class RemoteStore:
         return getattr(self._local, "changes", None)
 
     @property
-    def _view(self) -> View:
+    def _view(self) -> Overlay:
         if not self._spaces.was_read:
             self._spaces.state()
-        return View(self._driver, self._changes or Changes(), self.damaged)
+        return Overlay(self._driver, self._changes or Changes(), self.damaged)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
@@ -310,7 +310,7 @@ class RemoteStore:
         self.damaged.forget(set(refs).__contains__)
         return (*self._driver.remains, *in_progress)
 
-    def _delete_vectors(self, part: Part, records: Sequence[Stored]) -> None:
+    def _delete_vectors(self, part: Partition, records: Sequence[StoredRecord]) -> None:
         ids_by_space: dict[str, list[str]] = {}
         for stored in records:
             for space, windows in stored.windows.items():
@@ -318,7 +318,7 @@ class RemoteStore:
         for space, ids in ids_by_space.items():
             self._driver.delete(part._replace(kind=Kind.VECTORS, space=space), ids)
 
-    def _delete_unreadable(self, part: Part, refs: set[Ref]) -> None:
+    def _delete_unreadable(self, part: Partition, refs: set[Ref]) -> None:
         """Remove unreadable records and their vectors, whose ids contain the record's id."""
         points = self._driver.get(part, sorted(record_ids(refs)))
         ids = {point.id for point in points}
@@ -331,7 +331,7 @@ class RemoteStore:
                 self._driver.delete(other, windows)
         self._driver.delete(part, sorted(ids))
 
-    def _delete_unused_labels(self, part: Part, labels: Iterable[str]) -> None:
+    def _delete_unused_labels(self, part: Partition, labels: Iterable[str]) -> None:
         """Remove labels that no record uses.
 
         This is safe, because a writer on another machine adds its labels both before and after its
@@ -347,7 +347,7 @@ class RemoteStore:
         if used:
             self._driver.add(labels_part, [Point(label, {}) for label in used])
 
-    def _is_used(self, part: Part, label: str) -> bool:
+    def _is_used(self, part: Partition, label: str) -> bool:
         return bool(self._driver.find(part, [Condition("labels", "has", label)], limit=1))
 
     def scan(
@@ -397,7 +397,9 @@ class RemoteStore:
         """See `Store.values`."""
         pairs: list[tuple[str, str]] = []
         for namespace in dict.fromkeys(namespaces):
-            pairs += map(pair_of, self._driver.ids(Part(Kind.LABELS, collection, namespace), []))
+            pairs += map(
+                pair_of, self._driver.ids(Partition(Kind.LABELS, collection, namespace), [])
+            )
         where = Filter(collection, tuple(namespaces), state="any")
         for record in self._view.changes.matching(where):
             pairs += record.labels.items()

@@ -203,7 +203,7 @@ ON CONFLICT (name) DO UPDATE SET value = excluded.value
 """
 
 
-class Listener:
+class LogListener:
     """Calls a function after each transaction that wrote the log, until the listener is closed.
 
     Attributes:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from memories.stores.postgres.shared import Listener, PostgresClaims
+    from memories.stores.postgres.shared import LogListener, PostgresClaims
     from memories.stores.postgres.vectors import NewVectors
     from memories.stores.records import Matches, TurnQuery
 
@@ -418,11 +418,11 @@ class PostgresStore:
         """
         return rewrite.repartition(self._server, parse_partitions(partitions))
 
-    def listen(self, callback: Callable[[], None]) -> "Listener":
+    def listen(self, callback: Callable[[], None]) -> "LogListener":
         """See `SharedByServers.listen`."""
-        from memories.stores.postgres.shared import Listener
+        from memories.stores.postgres.shared import LogListener
 
-        return Listener(self._server, callback)
+        return LogListener(self._server, callback)
 
     def claims(self) -> "PostgresClaims":
         """See `SharedByServers.claims`."""

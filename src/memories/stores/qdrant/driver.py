@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from memories.core.batches import by_count, by_weight
 from memories.errors import StoreBusy, StoreDamaged, StoreError
-from memories.stores.documents.driver import FIELDS, Kind, Part, Point, Value, Where
+from memories.stores.documents.driver import FIELDS, Kind, Partition, Point, Value, Where
 from memories.stores.records import Collection
 
 if TYPE_CHECKING:
@@ -204,9 +204,9 @@ class QdrantDriver:
         point = {"id": _point_id(_STATE, ""), "vector": {}, "payload": payload}
         self._upsert(self.collection, {"points": [point], **mode})
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[Partition]:
         """See `Driver.parts`."""
-        parts: list[Part] = []
+        parts: list[Partition] = []
         for entry in self._transport.ask(Verb.COLLECTIONS)["collections"]:
             base, _, space = entry["name"].partition(_SPACE_SIGN)
             if base != self.collection:
@@ -216,10 +216,10 @@ class QdrantDriver:
             for hit in answer["hits"]:
                 if hit["value"] != _STATE:
                     kind, collection, namespace = hit["value"].split("/", 2)
-                    parts.append(Part(Kind(kind), Collection(collection), namespace, space))
+                    parts.append(Partition(Kind(kind), Collection(collection), namespace, space))
         return parts
 
-    def drop(self, part: Part) -> None:
+    def drop(self, part: Partition) -> None:
         """See `Driver.drop`; dropping the last part of a space also drops its collection."""
         name = self._collection_name(part)
         if self._read(Verb.DELETE, name, {"filter": _to_filter(part, [])}) is None:
@@ -230,7 +230,7 @@ class QdrantDriver:
                 self._complete.discard(name)
                 self._transport.ask(Verb.REMOVE, name)
 
-    def add(self, part: Part, points: Sequence[Point]) -> None:
+    def add(self, part: Partition, points: Sequence[Point]) -> None:
         """See `Driver.add`."""
         dimension = 0
         if points and points[0].vector is not None:
@@ -239,7 +239,7 @@ class QdrantDriver:
             body = {"points": batch, "update_mode": "insert_only"}
             self._upsert(self._collection_name(part), body, dimension)
 
-    def update(self, part: Part, changes: Mapping[str, Mapping[str, Value | None]]) -> None:
+    def update(self, part: Partition, changes: Mapping[str, Mapping[str, Value | None]]) -> None:
         """See `Driver.update`."""
         for names in by_count(list(changes), self.max_batch):
             first = changes[names[0]]
@@ -253,7 +253,7 @@ class QdrantDriver:
             }
             self._read(Verb.SET_PAYLOAD, self._collection_name(part), body)
 
-    def _replace(self, part: Part, changes: Mapping[str, Mapping[str, Value | None]]) -> None:
+    def _replace(self, part: Partition, changes: Mapping[str, Mapping[str, Value | None]]) -> None:
         """Make a different change to each of several points in one request, by overwriting them.
 
         Points that another writer changes in the meantime are read and overwritten again.
@@ -290,34 +290,34 @@ class QdrantDriver:
                 return
         raise self._busy()
 
-    def delete(self, part: Part, ids: Iterable[str]) -> None:
+    def delete(self, part: Partition, ids: Iterable[str]) -> None:
         """See `Driver.delete`."""
         for points in by_count([_point_id(_part_name(part), name) for name in ids], _PAGE):
             self._read(Verb.DELETE, self._collection_name(part), {"points": points})
 
-    def get(self, part: Part, ids: Sequence[str]) -> list[Point]:
+    def get(self, part: Partition, ids: Sequence[str]) -> list[Point]:
         """See `Driver.get`."""
         return [_to_point(entry) for entry in self._entries(part, ids, _WITHOUT_WORDS)]
 
-    def find(self, part: Part, where: Where, *, limit: int | None = None) -> list[Point]:
+    def find(self, part: Partition, where: Where, *, limit: int | None = None) -> list[Point]:
         """See `Driver.find`; with a limit, in the order in which the server sorts the ids."""
         entries = self._scroll(part, _to_filter(part, where), _WITHOUT_WORDS, limit)
         return [_to_point(entry) for entry in entries]
 
-    def ids(self, part: Part, where: Where) -> list[str]:
+    def ids(self, part: Partition, where: Where) -> list[str]:
         """See `Driver.ids`."""
         return self._names(part, _to_filter(part, where))
 
-    def _names(self, part: Part, where: Mapping[str, Any]) -> list[str]:
+    def _names(self, part: Partition, where: Mapping[str, Any]) -> list[str]:
         return [_name(entry) for entry in self._scroll(part, where, {"include": [NAME]}, None)]
 
-    def count(self, part: Part) -> int:
+    def count(self, part: Partition) -> int:
         """See `Driver.count`."""
         body = {"filter": _to_filter(part, []), "exact": True}
         answer = self._read(Verb.COUNT, self._collection_name(part), body)
         return 0 if answer is None else int(answer["count"])
 
-    def holders(self, part: Part, term: "Term") -> list[str]:
+    def holders(self, part: Partition, term: "Term") -> list[str]:
         """See `Driver.holders`."""
         *leading, last = term.tokens
         words = {*leading, _prefixes(last)[-1] if term.open_ended else last}
@@ -326,7 +326,7 @@ class QdrantDriver:
         return self._names(part, where)
 
     def nearest(
-        self, part: Part, vector: "NDArray[np.float32]", *, k: int
+        self, part: Partition, vector: "NDArray[np.float32]", *, k: int
     ) -> list[tuple[str, float]]:
         """See `Driver.nearest`; the server finds twice as many windows by their 8-bit codes, and
         rescores them.
@@ -348,7 +348,7 @@ class QdrantDriver:
         hits = [(_name(entry), float(entry["score"])) for entry in answer["points"]]
         return sorted(hits, key=itemgetter(1), reverse=True)
 
-    def vectors(self, part: Part, ids: Sequence[str]) -> "dict[str, NDArray[np.float32]]":
+    def vectors(self, part: Partition, ids: Sequence[str]) -> "dict[str, NDArray[np.float32]]":
         """See `Driver.vectors`."""
         import numpy as np
 
@@ -359,7 +359,7 @@ class QdrantDriver:
         """See `Driver.close`."""
         self._transport.close()
 
-    def _collection_name(self, part: Part) -> str:
+    def _collection_name(self, part: Partition) -> str:
         if part.kind is Kind.VECTORS:
             return f"{self.collection}{_SPACE_SIGN}{part.space}"
         return self.collection
@@ -385,7 +385,7 @@ class QdrantDriver:
 
     def _entries(
         self,
-        part: Part,
+        part: Partition,
         ids: Sequence[str],
         payload: Mapping[str, Any] | bool,
         *,
@@ -406,7 +406,11 @@ class QdrantDriver:
         return entries
 
     def _scroll(
-        self, part: Part, where: Mapping[str, Any], payload: Mapping[str, Any], limit: int | None
+        self,
+        part: Partition,
+        where: Mapping[str, Any],
+        payload: Mapping[str, Any],
+        limit: int | None,
     ) -> Iterator[dict[str, Any]]:
         page = _IDS_PAGE if payload.get("include") == [NAME] else _PAGE
         body = {"filter": where, "with_payload": payload, "with_vector": False}
@@ -470,7 +474,7 @@ def _settings(dimension: int) -> dict[str, Any]:
     }
 
 
-def _part_name(part: Part) -> str:
+def _part_name(part: Partition) -> str:
     return f"{part.kind}/{part.collection}/{part.namespace}"
 
 
@@ -482,7 +486,7 @@ def _point_id(part_name: str, name: str) -> str:
     return str(uuid.UUID(bytes=bytes(digest)))
 
 
-def _to_entry(part: Part, point: Point) -> dict[str, Any]:
+def _to_entry(part: Partition, point: Point) -> dict[str, Any]:
     """Return a point in the server's format."""
     payload: dict[str, Any] = {
         **point.payload,
@@ -530,7 +534,7 @@ def _name(entry: Mapping[str, Any]) -> str:
         ) from exc
 
 
-def _to_filter(part: Part, where: Where) -> dict[str, list[dict[str, Any]]]:
+def _to_filter(part: Partition, where: Where) -> dict[str, list[dict[str, Any]]]:
     must: list[dict[str, Any]] = [{"key": PART, "match": {"value": _part_name(part)}}]
     for field, relation, value in where:
         if relation in _RANGES:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-from memories.core.http import Address, Answer
+from memories.core.http import Address, ServerResponse
 from memories.core.urls import is_loopback
 from memories.errors import ConfigError, StoreBusy, StoreError
 from memories.stores.documents.driver import StoreClient, check_key, parse_tls
@@ -157,7 +157,7 @@ class RestTransport:
         """See `Transport.close`."""
         self._client.close()
 
-    def _result(self, verb: Verb, answer: Answer) -> Any:
+    def _result(self, verb: Verb, answer: ServerResponse) -> Any:
         try:
             if verb is Verb.VERSION:
                 if "qdrant" not in answer.value["title"].lower():
@@ -174,7 +174,7 @@ class RestTransport:
             )
         return result
 
-    def _refusal(self, verb: Verb, answer: Answer, reason: str) -> StoreError:
+    def _refusal(self, verb: Verb, answer: ServerResponse, reason: str) -> StoreError:
         name = self._client.address
         if answer.status in (401, 403):
             problem = "refused the key" if self._has_key else "requires a key"
@@ -192,7 +192,7 @@ class RestTransport:
             f"the server at {self._client.address.url} is not Qdrant; check the address"
         )
 
-    def _reason(self, answer: Answer) -> str:
+    def _reason(self, answer: ServerResponse) -> str:
         """Return the reason that an error response gives; empty if it isn't in Qdrant's format."""
         try:
             reason = answer.value["status"]["error"]

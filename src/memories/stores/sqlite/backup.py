@@ -39,7 +39,7 @@ _SIDE_FILES = ("-wal", "-shm", "-journal")
 _REQUESTS = tuple(f"{claims.FILE_SUFFIX}{suffix}" for suffix in ("", "-wal", "-shm"))
 
 
-class Mark(NamedTuple):
+class CopyOrigin(NamedTuple):
     """The origin of a copy: the store's id, and the time of the copy in ISO 8601."""
 
     store: str
@@ -49,7 +49,7 @@ class Mark(NamedTuple):
 # --- writing a copy
 
 
-def copy_out(path: Path, target: Path, mark: Mark | None) -> int:
+def copy_out(path: Path, target: Path, mark: CopyOrigin | None) -> int:
     """Copy the current state of a store while other processes write; return the number of records.
 
     Args:
@@ -138,7 +138,7 @@ def identity_of(path: Path) -> str:
     return digest(str(path))
 
 
-def mark_of(path: Path) -> Mark | None:
+def mark_of(path: Path) -> CopyOrigin | None:
     """Return a file's mark; None if the file isn't a copy of a store or can't be read."""
     try:
         with sqlite_errors(path), open_apart(path) as db:
@@ -147,7 +147,7 @@ def mark_of(path: Path) -> Mark | None:
             value = fetch_value(db, "SELECT value FROM meta WHERE name = ?", (MARK,))
             if value is None:
                 return None
-            return Mark(**json.loads(value))
+            return CopyOrigin(**json.loads(value))
     except (StoreError, ValueError, TypeError):
         return None
 
@@ -226,7 +226,9 @@ def occupied_error(path: Path) -> RequestError:
     )
 
 
-def put_back(scratch: Path, path: Path, aside: Path | None, *, records: int, mark: Mark) -> None:
+def put_back(
+    scratch: Path, path: Path, aside: Path | None, *, records: int, mark: CopyOrigin
+) -> None:
     """Replace a store with a checked file; if interrupted, leave either the old or the new store.
 
     Args:
@@ -326,7 +328,7 @@ def _empty_log(db: apsw.Connection) -> None:
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
-def _set_mark(db: apsw.Connection, mark: Mark) -> None:
+def _set_mark(db: apsw.Connection, mark: CopyOrigin) -> None:
     sql = "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)"
     db.execute(sql, (MARK, json.dumps(mark._asdict())))
 

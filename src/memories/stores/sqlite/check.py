@@ -52,7 +52,7 @@ _PAGE = 500  # maximum number of records in memory at a time
 _ALL = 2**62
 
 
-class Part(NamedTuple):
+class DerivedPart(NamedTuple):
     """A part of the file that is derived from the records.
 
     Attributes:
@@ -190,7 +190,7 @@ def _is_of_index(message: str) -> bool:
     return "index" in message and not _WORDS_TABLES.search(message)
 
 
-def _is_of(part: Part, message: str) -> bool:
+def _is_of(part: DerivedPart, message: str) -> bool:
     """Return whether a message from SQLite's check concerns rows of a part."""
     return bool(part.rows and re.search(part.rows, message)) and not _is_of_pages(message)
 
@@ -415,32 +415,34 @@ def _rebuild_words(inspection: Inspection) -> None:
 
 PARTS = (
     # The counting triggers come first, because the repairs below fire them.
-    Part("triggers that count", derived.find_wrong_triggers, derived.recreate_triggers),
-    Part("the number of the last record", derived.find_wrong_last_seq, derived.rebuild_last_seq),
-    Part(
+    DerivedPart("triggers that count", derived.find_wrong_triggers, derived.recreate_triggers),
+    DerivedPart(
+        "the number of the last record", derived.find_wrong_last_seq, derived.rebuild_last_seq
+    ),
+    DerivedPart(
         "the description of the vectors",
         derived.find_wrong_descriptions,
         derived.repair_descriptions,
     ),
     *(
-        Part(table.what, table.check, table.rebuild, rows=rf"\b{table.table}\b")
+        DerivedPart(table.what, table.check, table.rebuild, rows=rf"\b{table.table}\b")
         for table in derived.DERIVED_TABLES
     ),
-    Part("counts of reads", derived.find_orphaned_accesses, derived.drop_orphaned_accesses),
-    Part(
+    DerivedPart("counts of reads", derived.find_orphaned_accesses, derived.drop_orphaned_accesses),
+    DerivedPart(
         "the word index",
         _check_rows_of_words,
         _rebuild_words,
         rows=rf"{_WORDS_TABLES.pattern}|\bcorpus\b",
     ),
-    Part("the words in the index", _check_words, _rebuild_words, is_cheap=False),
-    Part(
+    DerivedPart("the words in the index", _check_words, _rebuild_words, is_cheap=False),
+    DerivedPart(
         "vectors",
         derived.find_damaged_vectors,
         derived.drop_damaged_vectors,
         rows=r"\b(staged_)?(turn_)?vector\b",
     ),
-    Part(
+    DerivedPart(
         "blocks of vectors",
         derived.find_wrong_blocks,
         derived.rebuild_blocks,
@@ -448,7 +450,7 @@ PARTS = (
         rows=r"\b(turn_)?block\b",
     ),
     # The counts come last, because they count the contents of the parts above.
-    Part(
+    DerivedPart(
         "the counts of a namespace",
         derived.find_wrong_counts,
         derived.recount,

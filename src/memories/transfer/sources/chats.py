@@ -11,7 +11,7 @@ from memories.read.turns import TurnDraft
 from memories.transfer.sources.database import Database, open_copy
 from memories.transfer.sources.items import (
     Item,
-    Message,
+    SourceMessage,
     blocks_text,
     clean,
     dicts,
@@ -96,7 +96,7 @@ def _read_chat(reader: Reader, database: Database, chat: Mapping[str, Any]) -> I
         created_at = moment(bubble.get("createdAt")) or started_at
         started_at = None  # only for the first message; later ones are dated after it
         turn = TurnDraft(text, role, created_at=created_at, message_id=f"cursor:{bubble_id}")
-        yield Message(f"cursor:{chat_id}", turn, title or one_line(text, 100))
+        yield SourceMessage(f"cursor:{chat_id}", turn, title or one_line(text, 100))
 
 
 def _read_transcript(reader: Reader, file: Path) -> Iterator[Item]:
@@ -112,7 +112,7 @@ def _read_transcript(reader: Reader, file: Path) -> Iterator[Item]:
         counts[name] = counts.get(name, 0) + 1  # the lines have no ids, so count repetitions
         at, message_id = moment(line.get("timestamp")), f"cursor:{name}:{counts[name]}"
         turn = TurnDraft(text, role, created_at=at, message_id=message_id)
-        yield Message(f"cursor:{file.stem}", turn, title)
+        yield SourceMessage(f"cursor:{file.stem}", turn, title)
 
 
 # --- opencode ---
@@ -236,7 +236,7 @@ def _turns(reader: Reader, session: _Session, messages: Iterable[_Message]) -> I
         tags = {"model": one_line(message.data.get("modelID"))}
         turn = TurnDraft(text, role, created_at=at, message_id=message_id, tags=tags)
         project = reader.project(session.directory)
-        yield Message(f"opencode:{session.session_id}", turn, title, project)
+        yield SourceMessage(f"opencode:{session.session_id}", turn, title, project)
 
 
 def _has_ended(data: Mapping[str, Any]) -> bool:

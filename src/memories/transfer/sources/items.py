@@ -29,7 +29,7 @@ _TAGS = ("agent", "personality", "project", "type", "kind", "category", "user", 
 _RENAMED = {"kind": "type", "category": "type", "user_id": "user"}
 
 
-class Message(NamedTuple):
+class SourceMessage(NamedTuple):
     """One message in a conversation.
 
     Attributes:
@@ -50,7 +50,7 @@ class Message(NamedTuple):
 
 # A `Draft` is a statement worth keeping. Its key, if any, is the id that the source gave it. If its
 # text changes, the id stays the same, and the next import adds a new version.
-Item = Message | Draft
+Item = SourceMessage | Draft
 
 
 def clean(text: object) -> str:

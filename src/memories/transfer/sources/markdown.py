@@ -63,7 +63,7 @@ class Passage(NamedTuple):
     headings: tuple[str, ...]
 
 
-class Page(NamedTuple):
+class MarkdownPage(NamedTuple):
     """A page: its frontmatter and its passages."""
 
     fields: Mapping[str, Any]
@@ -156,7 +156,7 @@ def with_headings(passage: Passage) -> str:
     return f"{' > '.join(passage.headings)}: {passage.text}"
 
 
-def parse(text: str) -> Page:
+def parse(text: str) -> MarkdownPage:
     """Split a page into its frontmatter and passages.
 
     A passage is a paragraph, a quote, or a list item with all its nested items. Code and tables
@@ -201,7 +201,7 @@ def parse(text: str) -> Page:
         introduction = introduction if token.type == "list_item_open" else ""
         if token.type != "html_block":
             previous = "heading" if level else token.type
-    return Page(fields, [passage for passage in passages if clean(passage.text)])
+    return MarkdownPage(fields, [passage for passage in passages if clean(passage.text)])
 
 
 def _find_level(token: "Token", source: str) -> int:

@@ -18,7 +18,7 @@ from memories.transfer.sources.chroma import read_collection
 from memories.transfer.sources.database import Database, open_copy
 from memories.transfer.sources.items import (
     Item,
-    Message,
+    SourceMessage,
     add_tag,
     clean,
     dicts,
@@ -128,7 +128,7 @@ def _read_messages(database: Database) -> Iterator[Item]:
         if text and role in ("user", "assistant"):
             at, message_id = moment(row["created_at"]), f"mem0:{row['id']}"
             turn = TurnDraft(text, role, created_at=at, message_id=message_id)
-            yield Message(f"mem0:{one_line(row['session_scope'])}", turn)
+            yield SourceMessage(f"mem0:{one_line(row['session_scope'])}", turn)
 
 
 def _read_memory(reader: Reader, memory: Mapping[str, Any]) -> Iterator[Item]:
@@ -347,7 +347,7 @@ def _read_prompt(row: Mapping[str, Any]) -> Iterator[Item]:
         session, at = one_line(row.get("session_id")), row.get("created_at")
         name = one_line(row.get("sync_id")) or name_of(session, at, text)
         turn = TurnDraft(text, "user", created_at=moment(at), message_id=f"engram:{name}")
-        yield Message(f"engram:{session}", turn, project=one_line(row.get("project")) or None)
+        yield SourceMessage(f"engram:{session}", turn, project=one_line(row.get("project")) or None)
 
 
 # --- claude-mem ---
@@ -380,7 +380,7 @@ def read_claude_mem(reader: Reader, file: Path) -> Iterator[Item]:
                 if text := clean(row["prompt_text"]):
                     at, message_id = moment(row["created_at_epoch"]), f"claude-mem:{row['id']}"
                     turn = TurnDraft(text, "user", created_at=at, message_id=message_id)
-                    yield Message(f"claude-mem:{one_line(row['content_session_id'])}", turn)
+                    yield SourceMessage(f"claude-mem:{one_line(row['content_session_id'])}", turn)
 
 
 def _read_note(reader: Reader, row: Mapping[str, Any]) -> Iterator[Item]:

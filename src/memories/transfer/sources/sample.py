@@ -144,7 +144,7 @@ class Source(NamedTuple):
     Attributes:
         files: Patterns for the names of its files in a folder.
         recognize: Returns whether a file or folder comes from this source.
-        read: Yields messages (`items.Message`) and statements (`Draft`) in order, and calls
+        read: Yields messages (`items.SourceMessage`) and statements (`Draft`) in order, and calls
             `reader.skip` for everything else. A second call must yield the same items.
         locate: Given the user's home, returns the paths where the program keeps its files.
     """

@@ -8,7 +8,7 @@ from typing import Any
 from memories.read.turns import TurnDraft
 from memories.transfer.sources.items import (
     Item,
-    Message,
+    SourceMessage,
     blocks_text,
     clean,
     dicts,
@@ -78,7 +78,7 @@ def read_claude_code(reader: Reader, file: Path) -> Iterator[Item]:
         )
         title = title or one_line(text, 100)
         session = f"claude-code:{tags['session']}"
-        yield Message(conversation, turn, title, reader.project(line.get("cwd")), session)
+        yield SourceMessage(conversation, turn, title, reader.project(line.get("cwd")), session)
 
 
 def _prompt_if_queued(line: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -175,7 +175,7 @@ def read_codex(reader: Reader, file: Path) -> Iterator[Item]:
             at = moment(line.get("timestamp")) or started_at
             turn = TurnDraft(text, payload["role"], created_at=at, message_id=message_id)
             started_at = None  # only for the first message; later ones are dated after it
-            yield Message(f"codex:{session}", turn, title, project)
+            yield SourceMessage(f"codex:{session}", turn, title, project)
 
 
 def _codex_text(payload: Mapping[str, Any], reader: Reader) -> str:
@@ -229,7 +229,7 @@ def read_gemini(reader: Reader, file: Path) -> Iterator[Item]:
         message_id = f"gemini:{one_line(message.get('id')) or name_of(role, at, text)}"
         tags = {"model": one_line(message.get("model"))}
         turn = TurnDraft(text, role, created_at=moment(at), message_id=message_id, tags=tags)
-        yield Message(f"gemini:{session}", turn, title, project)
+        yield SourceMessage(f"gemini:{session}", turn, title, project)
 
 
 def _read_gemini_chat(reader: Reader, file: Path) -> tuple[str, list[Mapping[str, Any]]]:

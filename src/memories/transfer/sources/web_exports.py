@@ -9,7 +9,7 @@ from memories.read.turns import TurnDraft
 from memories.transfer.sources import markdown
 from memories.transfer.sources.items import (
     Item,
-    Message,
+    SourceMessage,
     clean,
     dicts,
     join_texts,
@@ -129,7 +129,7 @@ def _read_message(
         message_id=f"chatgpt:{one_line(message.get('id')) or one_line(node_id)}",
         tags={"model": one_line(metadata.get("model_slug"))},
     )
-    yield Message(conversation, turn, title)
+    yield SourceMessage(conversation, turn, title)
 
 
 def _is_hidden(
@@ -243,7 +243,7 @@ def _read_claude_conversation(
         message_id = f"claude:{message.get('uuid') or name_of(role, written_at, text)}"
         turn = TurnDraft(text, role, created_at=moment(written_at), message_id=message_id)
         title = one_line(conversation.get("name")) or one_line(text, 100)
-        yield Message(f"claude:{their_id}", turn, title, projects.get(str(project)) or None)
+        yield SourceMessage(f"claude:{their_id}", turn, title, projects.get(str(project)) or None)
 
 
 def _claude_branch(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:

@@ -26,7 +26,7 @@ memories.
         rules out "Ann's friend is Bob" and "Ann's friend is Eva", which may both be true.
 
 A text with a detail that the new text lacks is not corrected, because its correction would hide the
-detail (`frames.has_detail`, `Change.drops_detail`).
+detail (`frames.has_detail`, `Substitution.drops_detail`).
 
 For scripts without spaces, only `_replaces_characters` applies.
 """
@@ -42,7 +42,7 @@ from memories.languages.text import is_unspaced
 from memories.write.compare.duplicates import align_texts, is_value
 from memories.write.compare.frames import (
     ARTICLES,
-    Change,
+    Substitution,
     find_change,
     find_verb,
     has_detail,
@@ -259,7 +259,7 @@ def _replaces_value(new: Sequence[Word], old: Sequence[Word], codes: Sequence[st
     return _has_opposites(change, codes) or _is_other_value(change)
 
 
-def _has_opposites(change: Change, codes: Sequence[str]) -> bool:
+def _has_opposites(change: Substitution, codes: Sequence[str]) -> bool:
     """Return whether a word was replaced by its opposite, as in "open", "closed"."""
     return any(
         (removed.key, added.key) in ANTONYMS or are_opposite(removed.shown, added.shown, codes)
@@ -267,7 +267,7 @@ def _has_opposites(change: Change, codes: Sequence[str]) -> bool:
     )
 
 
-def _is_other_value(change: Change) -> bool:
+def _is_other_value(change: Substitution) -> bool:
     """Return whether the changed part, which follows a subject, is a value, and the subject can
     have only one such value.
     """
@@ -301,7 +301,7 @@ def _find_prepositions(words: Sequence[Word]) -> list[str]:
     return [word.sense or word.key for word in prepositions]
 
 
-def _changes_direction(change: Change) -> bool:
+def _changes_direction(change: Substitution) -> bool:
     """Return whether only one text joins two values ("to A and B", "from B"), or one text is about
     going to a place and the other about coming from a different place. In either case, both texts
     may be true.
@@ -313,7 +313,7 @@ def _changes_direction(change: Change) -> bool:
     return have_places and {removed[0], added[0]} == {"to", "from"}
 
 
-def _changes_kind(change: Change) -> bool:
+def _changes_kind(change: Substitution) -> bool:
     """Return whether the texts give values of different kinds, which may both be true: CI runs on
     node 22, CI runs on Linux; Ann works at nine, Ann works at Acme; the cat is named Tom, the cat
     is black.
@@ -366,7 +366,7 @@ def _find_shape(words: Sequence[Word]) -> str:
     return "value" if weighty else ""
 
 
-def _is_role(change: Change) -> bool:
+def _is_role(change: Substitution) -> bool:
     """Return whether a role held by only one person changed hands: Ann is the lead, Bob is the
     lead.
     """
@@ -378,7 +378,7 @@ def _is_role(change: Change) -> bool:
     return verb_of(tail[0]) in LEADING
 
 
-def _is_event(change: Change) -> bool:
+def _is_event(change: Substitution) -> bool:
     """Return whether a text reports an event that can happen more than once."""
     words = (*change.head, *change.tail)
     for word, following in pairwise(words):
@@ -394,7 +394,7 @@ def _is_event(change: Change) -> bool:
     return any(word.form == "past" for word in words)
 
 
-def _are_variants(change: Change) -> bool:
+def _are_variants(change: Substitution) -> bool:
     """Return whether two paths differ only in parts that name variants of one thing, such as
     environments or languages: config/dev.yaml, config/prod.yaml.
     """
@@ -412,7 +412,7 @@ def _are_variants(change: Change) -> bool:
     return all(pair in codes or VARIANTS.issuperset(pair) for pair in changed)
 
 
-def _is_habit(change: Change) -> bool:
+def _is_habit(change: Substitution) -> bool:
     """Return whether the values are times at which a subject may do the same thing: works on
     Mondays and on Tuesdays, runs at 2:00 and at 14:00.
     """
@@ -432,7 +432,7 @@ def _is_habit(change: Change) -> bool:
     return len(hours) == len(times) == 2 and abs(hours[0] - hours[1]) >= _HALF_DAY_HOURS
 
 
-def _is_departure(change: Change, verb: int | None) -> bool:
+def _is_departure(change: Substitution, verb: int | None) -> bool:
     """Return whether the values are departure times; trains and buses leave several times a day."""
     head, removed, added, _ = change
     if verb is None or verb_of(head[verb]) not in _DEPARTING:
@@ -441,7 +441,7 @@ def _is_departure(change: Change, verb: int | None) -> bool:
     return is_scheduled and is_soft(head[-1]) and all(map(is_value, (*removed, *added)))
 
 
-def _is_one_value(change: Change, verb: int | None) -> bool:
+def _is_one_value(change: Substitution, verb: int | None) -> bool:
     """Return whether numbers, dates, versions or paths are values of the same attribute."""
     head, _, _, tail = change
     if any(word.key == "is" or word.sense in {"live", "is"} for word in tail):
@@ -482,7 +482,7 @@ def _is_object(words: Sequence[Word]) -> bool:
     return verb is not None and words[verb].key != "is"
 
 
-def _has_path(change: Change) -> bool:
+def _has_path(change: Substitution) -> bool:
     """Return whether the changed part contains a path or an identifier."""
     return any(CASED.search(word.key) for word in (*change.removed, *change.added))
 
@@ -498,7 +498,7 @@ def _begins_with_verb(words: Sequence[Word]) -> bool:
     return verb.shown.isalpha() and not is_soft(verb) and is_object
 
 
-def _has_one_object(change: Change, verb: int) -> bool:
+def _has_one_object(change: Substitution, verb: int) -> bool:
     """Return whether a verb can have only one object at a time: "lives in", "uses … for"."""
     head, removed, added, _ = change
     base, behind = verb_of(head[verb]), head[verb + 1 :]
@@ -535,7 +535,7 @@ def _has_several_receivers(word: Word) -> bool:
     return base in SENDING or (base in SUPPLYING and word.form != "passive")
 
 
-def _has_one_use(change: Change, base: str, behind: Sequence[Word]) -> bool:
+def _has_one_use(change: Substitution, base: str, behind: Sequence[Word]) -> bool:
     """Return whether a subject uses only one thing for a purpose: "use … for baking"."""
     if not BOUNDARIES.isdisjoint(keys_of(behind[:1])):
         return False  # the subject may run before several things
@@ -547,7 +547,7 @@ def _has_one_use(change: Change, base: str, behind: Sequence[Word]) -> bool:
     return is_only_one or any(word.key not in SOFT for word in (*behind, *change.tail))
 
 
-def _is_one_predicate(change: Change, verb: int) -> bool:
+def _is_one_predicate(change: Substitution, verb: int) -> bool:
     """Return whether a predicate can have only one value at a time, in any language."""
     head, removed, added, _ = change
     subject, behind = list(head[:verb]), head[verb + 1 :]

@@ -30,7 +30,7 @@ _BEFORE_VERBS = _PERSONS | frozenset(
 )
 
 
-class Change(NamedTuple):
+class Substitution(NamedTuple):
     """The only place where two texts differ: the words before that place, the removed words, the
     added words, and the words after it.
     """
@@ -74,7 +74,7 @@ def reduce_to_frame(words: Sequence[Word]) -> list[Word]:
     return frame
 
 
-def find_change(new: Sequence[Word], old: Sequence[Word]) -> Change | None:
+def find_change(new: Sequence[Word], old: Sequence[Word]) -> Substitution | None:
     """Return the change that turns one frame into another, from the first difference to the last;
     None if the frames are equal, or if they name different things in several places.
     """
@@ -92,7 +92,9 @@ def find_change(new: Sequence[Word], old: Sequence[Word]) -> Change | None:
     ]
     if len(replaced) > 2 and all(map(_is_named, replaced)):
         return None  # the place or purpose differs as well as the value
-    return _with_verb_first(Change(old[:start], old[start:end], new[new_start:new_end], old[end:]))
+    return _with_verb_first(
+        Substitution(old[:start], old[start:end], new[new_start:new_end], old[end:])
+    )
 
 
 def _is_named(words: Sequence[Word]) -> bool:
@@ -100,13 +102,15 @@ def _is_named(words: Sequence[Word]) -> bool:
     return any(word.shown.isalpha() and not is_soft(word) and not is_value(word) for word in words)
 
 
-def _with_verb_first(change: Change) -> Change:
+def _with_verb_first(change: Substitution) -> Substitution:
     """Move a verb at the end of its sentence, as in Turkish, in front of the replaced words."""
     head, removed, added, tail = change
     if not head or not tail or tail[-1].sense not in _VERB_SENSES:
         return change
     verbs = [word for word in tail if word.sense in _VERB_SENSES]
-    return Change([*head, verbs[0]], removed, added, [word for word in tail if word not in verbs])
+    return Substitution(
+        [*head, verbs[0]], removed, added, [word for word in tail if word not in verbs]
+    )
 
 
 @functools.lru_cache(maxsize=4_096)
