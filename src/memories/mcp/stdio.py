@@ -325,11 +325,11 @@ async def _run(built: MCPServer) -> None:
 
 
 async def _note_session_id(
-    request: ServerRequestContext[Any, Any], call_next: CallNext
+    ctx: ServerRequestContext[Any, Any], call_next: CallNext
 ) -> HandlerResult:
-    sent = (request.meta or {}).get("sessionId")
+    sent = (ctx.meta or {}).get("sessionId")
     SENT_ID.set(sent if isinstance(sent, str) else "")
-    return await call_next(request)
+    return await call_next(ctx)
 
 
 async def lines(
