@@ -461,6 +461,27 @@ def test_sessions_of_an_older_codex_without_ids_and_kinds_are_imported(
     assert turns[0]["created_at"] < turns[1]["created_at"] < "2025-06-01T10:00:01"
 
 
+def test_images_and_summaries_in_a_session_of_codex_are_left_out(
+    memory: Command, folder: Path
+) -> None:
+    def said(role: str, *texts: str, **metadata: Any) -> dict[str, Any]:
+        content = [{"type": "input_text", "text": text} for text in texts]
+        payload = {"type": "message", "role": role, "content": content}
+        line = {"timestamp": "2026-11-30T10:00:00Z", "type": "response_item", "payload": payload}
+        return {**line, "metadata": {"client_authored": False, **metadata}}
+
+    lines = [
+        {"timestamp": "2026-11-30T10:00:00Z", "type": "session_meta", "payload": {"id": "s1"}},
+        said("user", '<image name=[Image #1] path="/w/a.png">', "</image>", "What is it?"),
+        said("assistant", "A plan."),
+        said("assistant", "The user showed a plan.", compaction_output=True),
+    ]
+    (folder / "rollout-1.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert memory("import", "rollout-1.jsonl").json["turns"] == 2
+    turns = memory("turns", "show", "codex:s1").json["results"]
+    assert [turn["content"] for turn in turns] == ["What is it?", "A plan."]
+
+
 def write_compressed(folder: Path, data: bytes) -> Path:
     """Write a compressed session of Codex into a folder; return its path."""
     file = folder / "sessions" / "rollout-1.jsonl.zst"

@@ -280,13 +280,11 @@ def test_a_gemini_chat_is_found_in_a_moved_home(
 
 
 def test_codex_rollouts_and_gemini_chats_are_read(home: Path) -> None:
-    def item(role: str, text: str) -> dict[str, Any]:
-        payload = {
-            "type": "message",
-            "role": role,
-            "content": [{"type": "input_text", "text": text}],
-        }
-        return {"timestamp": "2026-05-31T10:00:00Z", "type": "response_item", "payload": payload}
+    def item(role: str, *texts: str, **metadata: Any) -> dict[str, Any]:
+        content = [{"type": "input_text", "text": text} for text in texts]
+        payload = {"type": "message", "role": role, "content": content}
+        line = {"timestamp": "2026-05-31T10:00:00Z", "type": "response_item", "payload": payload}
+        return {**line, "metadata": {"client_authored": False, **metadata}}
 
     rollout = Path.home() / ".codex" / "sessions" / "2026" / "rollout-s1.jsonl"
     chat = Path.home() / ".gemini" / "tmp" / "p" / "chats" / "session-s1.jsonl"
@@ -301,9 +299,10 @@ def test_codex_rollouts_and_gemini_chats_are_read(home: Path) -> None:
             "# AGENTS.md instructions for /w\n\n<INSTRUCTIONS>remember that y</INSTRUCTIONS>",
         ),
         item("user", "<environment_context>cwd</environment_context>"),
-        item("user", "When do we ship?"),
+        item("user", '<image name=[Image #1] path="/w/a.png">', "</image>", "When do we ship?"),
         item("assistant", "On Friday."),
         {"type": "event_msg", "payload": {"type": "user_message", "message": "When do we ship?"}},
+        item("assistant", "The user asked for the day.", compaction_output=True),
     )
     append(
         chat,

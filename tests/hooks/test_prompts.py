@@ -97,6 +97,9 @@ def test_similar_prompts_switch_nothing(text: str) -> None:
         ("<user_shell_command>\n<command>ls</command>\n</user_shell_command>", ""),
         ("<subagent_notification>{}</subagent_notification>", ""),
         ("<skill>\n<name>pdf</name>\nAlways use pypdf.\n</skill>", ""),
+        ('<image name=[Image #1] path="/w/a.png">', ""),
+        ("</image>", ""),
+        ("<image> is a tag of SVG", "<image> is a tag of SVG"),
         ("<ide_context>a.py</ide_context>\nfix it", "fix it"),
         (
             "# Context from my IDE setup:\n\n## Active file: a.py\n\n## My request for Codex:\nfix it",

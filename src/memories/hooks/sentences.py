@@ -11,7 +11,8 @@ from memories.languages.text import normal_form
 
 MAX_TEXT = 200_000
 _WRAP_WIDTH = 60  # a line of at least this many characters may continue on the next line
-_CODE = re.compile(r"(?:```|~~~).*?(?:```|~~~|\Z)", re.S)
+# Code, and the text that a command pipes to `codex exec`.
+_CODE = re.compile(r"(?:```|~~~).*?(?:```|~~~|\Z)|^<stdin>$.*?(?:^</stdin>$|\Z)", re.S | re.M)
 # Quoted lines, tables, rules, commands and their output, stack traces, and indented code.
 _NOT_PROSE = re.compile(
     r"\s*(?:>|\||[-=_*]{3,}\s*$|\$ |>>> |\+\+\+|@@|at \w[\w.]*\()"

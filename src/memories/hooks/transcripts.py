@@ -366,8 +366,10 @@ def _parse_claude(line: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _parse_codex(line: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield role and text from a line in a Codex rollout."""
-    payload = line.get("payload")
+    payload, metadata = line.get("payload"), line.get("metadata")
     if line.get("type") != "response_item" or not isinstance(payload, dict):
+        return
+    if isinstance(metadata, dict) and metadata.get("compaction_output"):
         return
     if payload.get("type") == "message" and payload.get("role") in (USER, ASSISTANT):
         for block in _dicts(payload.get("content")):

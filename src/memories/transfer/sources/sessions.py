@@ -132,6 +132,7 @@ _CODEX_INSERTED = (
     "# AGENTS.md instructions", "<environment_context>", "<user_instructions>", "<turn_aborted>",
     "<skills_instructions>", "<permissions instructions>", "<user_action>", "<ide_context>",
     "<skill>", "<user_shell_command>", "<subagent_notification>",
+    "<image name=[Image #", "</image>",
 )  # fmt: skip
 _PASSTHROUGH = "internal_chat_message_metadata_passthrough"
 
@@ -162,7 +163,8 @@ def read_codex(reader: Reader, file: Path) -> Iterator[Item]:
                 reader.skip("transcripts of subagents")
                 return
         is_item = payload is line or line.get("type") == "response_item"
-        if not is_item or payload.get("type") != "message":
+        is_summary = mapping(line.get("metadata")).get("compaction_output")
+        if not is_item or is_summary or payload.get("type") != "message":
             if payload.get("type") in ("function_call_output", "custom_tool_call_output"):
                 reader.skip("results of tools")
             continue
