@@ -236,6 +236,8 @@ def test_lines_that_the_host_inserted_are_not_turns(home: Path, transcript: Path
         transcript_line("user", "<command-name>/compact</command-name>", 3),
         transcript_line("user", "<hook_context>remember that f</hook_context>really said", 4),
         transcript_line("user", "a poll", 5, promptSource="poll_event"),
+        transcript_line("user", "a peer", 5, turnOrigin="peer", origin={"kind": "peer"}),
+        transcript_line("user", "a timer", 5, turnOrigin="scheduled"),
         transcript_line(
             "assistant",
             [
@@ -256,10 +258,11 @@ def test_lines_that_the_host_inserted_are_not_turns(home: Path, transcript: Path
         ),
         {"type": "user", "message": "not an object"},
         {"type": "user"},
+        transcript_line("user", "typed", 8, turnOrigin="human", origin={"kind": "human"}),
     )
     record_event(home, "stop", transcript_path=str(transcript))
     flush_inbox(home)
-    assert stored_turns() == [("user", "really said")]
+    assert stored_turns() == [("user", "really said"), ("user", "typed")]
     assert [each.content for each in pending_memories(home)] == [
         "Root cause: a missing index there"
     ]

@@ -191,6 +191,28 @@ def test_a_session_begins_with_the_prompt_block(hook: Hook) -> None:
     assert DEPLOY in hook("session-start", {"source": "resume"}, host="gemini").context
 
 
+def test_a_resumed_session_is_given_only_what_is_new(hook: Hook, home: Path) -> None:
+    """Its host sends the model the earlier block again."""
+    resume = {"source": "resume"}
+    with Memories() as memories:
+        shown = memories.create(DEPLOY).memory
+        assert shown is not None
+        for number in range(12):
+            memories.create(f"Room {number} has {number * 7 + 20} chairs", force=True)
+        memories.pin(shown.id)
+    assert DEPLOY in hook("session-start", {"source": "startup"}).context
+    assert hook("session-start", resume).silent
+    with Memories() as memories:
+        memories.create("The cat of the office is called Tom", tags={"type": "preference"})
+    context = hook("session-start", resume).context
+    assert ("Tom" in context, DEPLOY in context, "chairs" in context) == (True, False, False)
+    with Memories() as memories:
+        memories.update(shown.id, "Deploys happen on Thursdays at noon")
+    assert "Thursdays" in hook("session-start", resume).context
+    assert DEPLOY not in hook("session-start", {"source": "clear"}).context
+    assert "Tom" in hook("session-start", {"source": "compact"}).context
+
+
 @pytest.mark.usefixtures("deploys")
 @pytest.mark.parametrize(
     ("host", "root", "names_tools"),
@@ -392,6 +414,7 @@ def test_a_session_starts_with_the_note_of_the_last_one_in_its_project(
     inner = folder / "src"
     inner.mkdir()
     assert decided in hook("session-start", {"session_id": "s3", "cwd": str(inner)}).context
+    assert hook("session-start", {"session_id": "s1", "source": "resume"}).silent
     assert decided not in hook("session-start", {"session_id": "s4", "cwd": str(other)}).context
     assert decided not in hook("session-start", {"session_id": "s5"}, "-n", "bob").context
 

@@ -116,6 +116,10 @@ def test_similar_prompts_switch_nothing(text: str) -> None:
         ),
         ("# AGENTS.md instructions for /x\n\n<INSTRUCTIONS>remember that</INSTRUCTIONS>", ""),
         ("a === b and b === c", "a === b and b === c"),
+        (
+            'Look:\n\n<pasted_content id="8b26">\nOne\nTwo\n</pasted_content id="8b26">\n',
+            "Look:\n\nOne\nTwo",
+        ),
     ],
 )
 def test_text_inserted_by_hosts_and_hooks_is_removed(text: str, left: str) -> None:

@@ -35,6 +35,15 @@ def test_a_note_needs_a_request_but_no_answer() -> None:
     assert note_of(("user", REQUEST), ("assistant", "Done.")) == [REQUEST]
 
 
+def test_a_switch_of_the_memory_is_not_a_request() -> None:
+    for wish in ("start as bob", "Start as bob with memory enabled.", "memory on"):
+        assert note_of(("user", wish), ("user", REQUEST), ("assistant", ANSWER)) == [
+            REQUEST,
+            ANSWER,
+        ]
+        assert note_of(("user", wish), ("assistant", ANSWER)) == []
+
+
 def test_a_sentence_that_was_shown_is_replaced_by_the_next_one() -> None:
     turns = [("user", "Send me the key of the server."), ("user", f"{REQUEST} The key is 1.")]
     assert note_of(*turns, ("assistant", ANSWER), ("assistant", "Then send the key.")) == [

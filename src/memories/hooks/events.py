@@ -44,6 +44,8 @@ RESUMED = "resumed"  # the inbox event recorded when a session switches memory o
 FLUSH = ("-P", "-m", "memories", "capture", "flush", "--quiet")
 _RECALL_EVENTS = ("session-start", "user-prompt")
 _COMPACTS_EACH_TURN = ("gemini",)  # hosts that send pre-compact on every turn
+# Hosts that send the model a resumed session's earlier contexts again.
+_RESEND_CONTEXTS = ("claude-code",)
 _RUNS_OTHER_HOOKS = (CURSOR,)  # hosts that also run other hosts' hooks
 # An identical event without a turn id is a repetition if it comes within this time.
 _SAME_EVENT_SECONDS = 10.0
@@ -275,9 +277,16 @@ class EventHandler:
     def _reply_to_start(self) -> Reply:
         if not self._is_first("given"):
             return Reply()
-        is_reset = self.event.text("source") in ("clear", "compact")
-        facts = {session.FOLDER: self.event.folder, session.NAMED: self.call.namespace or ""}
-        reason = self._add_facts({**facts, session.ENDED: False, session.RESET: is_reset})
+        source = self.event.text("source")
+        reason = self._add_facts(
+            {
+                session.FOLDER: self.event.folder,
+                session.NAMED: self.call.namespace or "",
+                session.ENDED: False,
+                session.RESUMED: source == "resume" and self.event.host in _RESEND_CONTEXTS,
+                session.RESET: source in ("clear", "compact"),
+            }
+        )
         if self.may_capture() and inbox.size(self.home):
             start_flusher(self.home)  # events that an earlier session could not store
         reply = self._recall(self._request(self.state.namespace), announce=self._send_interim)

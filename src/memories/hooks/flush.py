@@ -25,6 +25,7 @@ from memories.hooks import files, inbox, runs, session
 from memories.hooks.events import store_mark
 from memories.hooks.proposals import KnownTexts, SessionSource, propose
 from memories.hooks.sentences import split_sentences
+from memories.hooks.switch import parse_wish
 from memories.hooks.transcripts import (
     ASSISTANT,
     TOOL,
@@ -37,7 +38,7 @@ from memories.hooks.transcripts import (
 )
 from memories.identity.project import identify
 from memories.memories import Memories
-from memories.models import SESSION, SESSION_KEY
+from memories.models import SESSION
 from memories.read.turns import TurnDraft
 from memories.settings import Config
 from memories.write.captured import FLUSH_LOCK
@@ -299,12 +300,14 @@ def _store_note(memories: Memories, source: SessionSource, known: KnownTexts) ->
         return False
     tags = source.tags
     tags["type"] = SESSION
-    key = f"{SESSION_KEY}{source.name.replace('.', '/', 1)}"
+    key = session.note_key(source.name)
     return memories.create(note, tags=tags, key=key, source=source.conversation).stored
 
 
 def write_note(turns: Sequence[tuple[str, str]], was_shown: Callable[[str], bool]) -> str:
     """Return a session's note: its first request and its last answer, each cut to one line.
+
+    "start as bob" is not a request.
 
     Args:
         turns: The role and text of each turn, in order.
@@ -313,7 +316,7 @@ def write_note(turns: Sequence[tuple[str, str]], was_shown: Callable[[str], bool
     Returns:
         The note, made of sentences from the turns; empty if there is no request.
     """
-    requests = [text for role, text in turns if role == USER]
+    requests = [text for role, text in turns if role == USER and parse_wish(text) is None]
     answers = [text for role, text in reversed(turns) if role == ASSISTANT]
     request = _shorten_first(requests, REQUEST_TOKENS, was_shown)
     if not request:

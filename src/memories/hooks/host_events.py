@@ -47,6 +47,7 @@ _INSTRUCTION_FILE = r"\s*# (?:AGENTS|CLAUDE|GEMINI)(?:\.override)?\.md instructi
 _IDE_CONTEXT = (
     r"\s*# (?:Context from my IDE setup|Files mentioned by the user):.*?\n## My request for Codex:"
 )
+_PASTE_TAG = r'</?pasted_content id="[^"<>]*">\n?'
 _COMMAND = r"/[A-Za-z][\w:.-]*(?:\s|$)"
 
 
@@ -162,6 +163,8 @@ def clean_prompt(text: str, source: str = "") -> str:
     text = remove_frames(text)
     if context := re.match(_IDE_CONTEXT, text, re.S):
         text = text[context.end() :]
+    if "pasted_content" in text:
+        text = re.sub(_PASTE_TAG, "", text)
     if re.match(_HOST_PROMPT, text) or re.match(_INSTRUCTION_FILE, text):
         return ""
     return text.strip()

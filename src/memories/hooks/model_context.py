@@ -16,7 +16,7 @@ from memories.anchors.judge import HOOK_SECONDS, Judge, cache_of
 from memories.config import load_config, registers
 from memories.core.events import OFF
 from memories.errors import ConfigError, StoreUnreachable
-from memories.hooks import runs
+from memories.hooks import runs, session
 from memories.hooks.recall_strategy import NOT_ASKED, HookContext, RecallRequest
 from memories.hooks.sentences import hash_sentences
 from memories.identity import session_block
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from memories.hooks.prompt_recall import RecallTrace
     from memories.memories import Memories
+    from memories.scratchpad.entries import Entry
 
     OpenMemories = Callable[[Config, bool], Memories]
 
@@ -189,7 +190,17 @@ def build_block(request: RecallRequest, situation: Situation) -> session_block.S
         StoreError: The store can't be reached, and there is no scratchpad.
     """
     config = situation.config
+    state = session.read(request.home, request.session)
+    own_key = session.note_key(request.session)
+
+    def is_in_context(entry: "Entry") -> bool:
+        """Return whether a resumed session was given this memory, or wrote it as its own note."""
+        if not (state.resumed and state.has_context):
+            return False
+        return entry.key == own_key or state.has(entry.id, hash_sentences(entry.content))
+
     wanted = session_block.BlockRequest.of(config, situation.project, MAX_TOKENS, situation.client)
+    wanted = wanted._replace(is_in_context=is_in_context)
     scratchpad = None
     if situation.open_in_server is None:
         names = tuple(dict.fromkeys((config.namespace, SHARED)))
@@ -202,8 +213,13 @@ def build_block(request: RecallRequest, situation: Situation) -> session_block.S
 
 
 def context_of(block: session_block.SessionBlock, namespace: str) -> HookContext:
-    """Return a block as the context of a session; empty if the block is too long for hosts."""
-    text = block.text if len(block.text) <= MAX_CHARACTERS else ""
+    """Return a block as the context of a session.
+
+    The context is empty if the block is too long for hosts, or would only repeat what the session
+    was already given.
+    """
+    is_repetition = "in_context" in block.omitted and not (block.entries or block.sessions)
+    text = "" if is_repetition or len(block.text) > MAX_CHARACTERS else block.text
     context = HookContext(text, namespace)
     sentences = hash_sentences(text)
     if text:
@@ -222,9 +238,7 @@ def _block_with_memories(
     """Return the block from a scratchpad, brought up to date first if the store may be asked."""
     with open_memories(situation.config, situation) as memories:
         if request.asks_store:
-            return session_block.build_session_block(
-                memories, project=wanted.project, budget=wanted.budget, client=wanted.client
-            )
+            return session_block.build_for_request(memories, wanted)
         scratchpad = memories.scratchpad_at_hand()
         if scratchpad is not None:
             return session_block.render(wanted, scratchpad)

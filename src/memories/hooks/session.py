@@ -26,11 +26,13 @@ VARIABLES = {
 ONCE = "once"
 SHOWN, SENTENCES, RESET, OFF = "shown", "said", "reset", "off"
 NAMESPACE, NAMED, FOLDER, ENDED = "namespace", "named", "folder", "ended"
+RESUMED = "resumed"
 SUSPECT_FROM, PROBED_AT, MISS_REPORTED = "late", "tried", "miss_reported"
 GIVEN_TO = "given_to"  # the same key as in `write.captured`
 _FACTS: "tuple[tuple[str, str, type], ...]" = (
     (OFF, "off", bool),
     (ENDED, "ended", bool),
+    (RESUMED, "resumed", bool),
     (NAMESPACE, "namespace", str),
     (NAMED, "named", str),
     (FOLDER, "folder", str),
@@ -51,6 +53,8 @@ class Session:
         ended: Whether the session has ended and was not resumed.
         in_context: The memories and turns now in the session's context: for each one's mark (see
             `mark`), the hashes of the sentences that were last shown with it.
+        has_context: Whether the session's context still contains a text that hooks gave it.
+        resumed: Whether the session was resumed with its earlier context.
         seen: The marks of all memories and turns ever shown to the session.
         sentences: The hashes of all sentences ever shown to the session.
         suspect_from: When the store becomes suspect, in milliseconds since 1970; 0 if it is not. A
@@ -63,7 +67,7 @@ class Session:
         """Create an empty state."""
         self.namespace: str | None = None
         self.named = ""
-        self.off = self.ended = False
+        self.off = self.ended = self.resumed = self.has_context = False
         self.suspect_from = self.probed_at = self.miss_reported = 0
         self.folder: str | None = None
         self.in_context: dict[str, set[str]] = {}
@@ -84,8 +88,10 @@ class Session:
             marks = {mark(str(value)) for value in shown}
             self.in_context.update(dict.fromkeys(marks, hashes))
             self.seen |= marks
+            self.has_context = True
         if line.get(RESET):
             self.in_context.clear()
+            self.has_context = False
         for key, attribute, kind in _FACTS:
             value = line.get(key)
             if isinstance(value, kind):
@@ -104,6 +110,13 @@ def mark(shown: str) -> str:
     import hashlib  # not needed by hooks that don't recall turns
 
     return f"#{hashlib.blake2b(shown.encode('utf-8', 'surrogatepass'), digest_size=12).hexdigest()}"
+
+
+def note_key(name: str) -> str:
+    """Return the key of a session's note."""
+    from memories.models import SESSION_KEY  # most hooks don't need this module
+
+    return f"{SESSION_KEY}{name.replace('.', '/', 1)}"
 
 
 def ids_in(environment: "Mapping[str, str]") -> dict[str, str]:

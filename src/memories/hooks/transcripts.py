@@ -34,6 +34,7 @@ _FOLDERS = {
 }
 # Lines of Claude Code's transcripts with one of these fields are left out.
 _HIDDEN = ("isMeta", "isSidechain", "isCompactSummary", "isApiErrorMessage")
+_PERSON = (None, "human", "sdk", "unknown")  # the origins of a person's prompts in these lines
 _PROGRESS = "state"  # the folder in which the positions are stored
 _KEEP_SECONDS = 180 * 86_400
 _RECENT = 20  # number of earlier prompts and answers that a new one is compared with
@@ -351,9 +352,11 @@ def _parse_claude(line: dict[str, Any]) -> Iterator[tuple[str, str]]:
         return
     if any(line.get(name) for name in _HIDDEN):
         return
-    for source in (line.get("promptSource"), line.get("turnOrigin")):
-        if isinstance(source, str) and source in SYSTEM_SOURCES:
-            return
+    origin = line.get("origin")
+    kind = origin.get("kind") if isinstance(origin, dict) else None
+    is_by_person = kind in _PERSON and line.get("turnOrigin") in _PERSON
+    if role == USER and (line.get("promptSource") in SYSTEM_SOURCES or not is_by_person):
+        return
     content = message.get("content")
     if isinstance(content, str):
         yield role, content

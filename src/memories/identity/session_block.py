@@ -9,7 +9,7 @@ it is then marked as imported.) Text that looks like instructions is always left
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -54,7 +54,8 @@ class SessionBlock(NamedTuple):
         sessions: The notes of the project's last sessions.
         waiting: The number of memories that await review.
         omitted: The scratchpad's memories that are not shown, by reason: `suspicious`,
-            `untrusted`, `one_writer`, `recall_off`, `expired`, `other_project`, `no_room`.
+            `untrusted`, `one_writer`, `recall_off`, `expired`, `other_project`, `in_context`,
+            `no_room`.
         tokens: An upper bound on the number of tokens in the block.
         degraded: Why the store was unreachable; None if it was reachable or not needed.
         notes: Problems with the scratchpad, each a sentence.
@@ -88,6 +89,7 @@ class BlockRequest(NamedTuple):
         max_per_writer: The maximum number of shared memories by any one writer; None for no limit.
         is_partial: Whether the user may have given only the end of the project's name.
         store_option: The option `--store` for the commands in the block; see `core.urls`.
+        is_in_context: Returns whether the session's context already shows a memory.
     """
 
     namespace: str
@@ -97,6 +99,7 @@ class BlockRequest(NamedTuple):
     max_per_writer: int | None
     is_partial: bool = False
     store_option: str = ""
+    is_in_context: Callable[[Entry], bool] = lambda _: False
 
     @classmethod
     def of(cls, config: "Config", project: str | None, budget: int, client: str) -> Self:
@@ -191,6 +194,11 @@ def render(
         ordered += _put_newest_first(allowed, MAX_ENTRIES - len(ordered))
     entries = ordered[:MAX_ENTRIES]
     sessions = _choose_sessions(admitted, request.namespace, names)
+    repeated = [entry for entry in (*entries, *sessions) if request.is_in_context(entry)]
+    if repeated:  # other memories don't take their place
+        omitted["in_context"] = repeated
+        entries = [entry for entry in entries if entry not in repeated]
+        sessions = [entry for entry in sessions if entry not in repeated]
     page = _Layout(request, scratchpad.waiting, degraded is not None)
     shown, shown_sessions = _fit(page, entries, sessions, request.budget)
     no_room = [entry for entry in (*entries, *sessions) if entry not in (*shown, *shown_sessions)]
