@@ -290,6 +290,22 @@ def test_many_records_in_one_namespace_hide_none_in_another(
     assert set(by_words(store, ["deploy", "zebra"], pool("bob"))) == {"m0", "m1"}
 
 
+def test_a_phrase_that_repeats_in_a_text_is_looked_up_once_when_the_text_is_removed(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looking up each repetition would take the square of the text's length."""
+    store.append([record("zeros", text="0 " * 64 * 50, vectors=None)])
+    fetch, looked_up = sqlite_words.fetch, []
+
+    def observed(db: Any, sql: str, values: Any = ()) -> Any:
+        looked_up.extend(values[:1] if "MATCH" in sql else [])
+        return fetch(db, sql, values)
+
+    monkeypatch.setattr(sqlite_words, "fetch", observed)
+    store.remove([Ref(MEMORY, "ann", "zeros", 1)])
+    assert 1 <= len(looked_up) == len(set(looked_up)) <= 3
+
+
 @pytest.mark.parametrize("read", [lambda: words.tokens("the gates"), lambda: words.parse("gates")])
 def test_threads_use_the_tokenizer_one_at_a_time(
     read: Callable[[], object], monkeypatch: pytest.MonkeyPatch
