@@ -222,6 +222,23 @@ def test_only_transcripts_of_the_host_are_read(
     assert flush_inbox(home).turns == 0
 
 
+def test_a_forked_session_does_not_store_the_lines_of_the_first_one(
+    hook: Hook, home: Path, transcript: Path
+) -> None:
+    """Its transcript repeats them, even those written while memory was off."""
+    append(transcript, transcript_line("user", "We decided to call it orchid.", 1))
+    said = {"transcript_path": str(transcript)}
+    assert not hook("session-start", {"source": "fork"}, "--capture").code
+    record_event(home, "user-prompt", prompt="We decided to use rails.", **said)
+    now = datetime.now(UTC).isoformat()
+    append(transcript, transcript_line("user", "We decided to use rails.", timestamp=now))
+    append(transcript, transcript_line("assistant", "Rails it is.", timestamp=now))
+    record_event(home, "session-end", **said)
+    flush_inbox(home)
+    assert stored_turns() == [("user", "We decided to use rails."), ("assistant", "Rails it is.")]
+    assert [each.content for each in pending_memories(home)] == ["We decided to use rails."]
+
+
 def test_lines_that_the_host_inserted_are_not_turns(home: Path, transcript: Path) -> None:
     append(
         transcript,

@@ -278,15 +278,16 @@ class EventHandler:
         if not self._is_first("given"):
             return Reply()
         source = self.event.text("source")
-        reason = self._add_facts(
-            {
-                session.FOLDER: self.event.folder,
-                session.NAMED: self.call.namespace or "",
-                session.ENDED: False,
-                session.RESUMED: source == "resume" and self.event.host in _RESEND_CONTEXTS,
-                session.RESET: source in ("clear", "compact"),
-            }
-        )
+        facts: dict[str, object] = {
+            session.FOLDER: self.event.folder,
+            session.NAMED: self.call.namespace or "",
+            session.ENDED: False,
+            session.RESUMED: source == "resume" and self.event.host in _RESEND_CONTEXTS,
+            session.RESET: source in ("clear", "compact"),
+        }
+        if source == "fork":
+            facts[session.FORKED_AT] = time.time_ns() // 1_000_000
+        reason = self._add_facts(facts)
         if self.may_capture() and inbox.size(self.home):
             start_flusher(self.home)  # events that an earlier session could not store
         reply = self._recall(self._request(self.state.namespace), announce=self._send_interim)

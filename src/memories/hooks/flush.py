@@ -195,14 +195,10 @@ class _Flusher:
         project = None
         if config.project_detection and is_readable:
             project = identify(folder)
+        state = session.read(self._home, name)
+        progress.forgotten_at = max(progress.forgotten_at, state.forked_at)
         utterances = read_utterances(run, progress, is_last=is_last)
-        source = SessionSource(
-            name,
-            str(event.get("host", "")),
-            folder,
-            project,
-            session.read(self._home, name),
-        )
+        source = SessionSource(name, str(event.get("host", "")), folder, project, state)
         quiet = config._replace(count_accesses=False, reinforce_on_retrieval=False)
         # Turns are stored in the session's own namespace. To tell whether a fact is new, the
         # namespace `shared` is searched as well, because the session can read it.

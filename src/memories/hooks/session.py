@@ -26,13 +26,14 @@ VARIABLES = {
 ONCE = "once"
 SHOWN, SENTENCES, RESET, OFF = "shown", "said", "reset", "off"
 NAMESPACE, NAMED, FOLDER, ENDED = "namespace", "named", "folder", "ended"
-RESUMED = "resumed"
+RESUMED, FORKED_AT = "resumed", "forked_at"
 SUSPECT_FROM, PROBED_AT, MISS_REPORTED = "late", "tried", "miss_reported"
 GIVEN_TO = "given_to"  # the same key as in `write.captured`
 _FACTS: "tuple[tuple[str, str, type], ...]" = (
     (OFF, "off", bool),
     (ENDED, "ended", bool),
     (RESUMED, "resumed", bool),
+    (FORKED_AT, "forked_at", int),
     (NAMESPACE, "namespace", str),
     (NAMED, "named", str),
     (FOLDER, "folder", str),
@@ -55,6 +56,8 @@ class Session:
             `mark`), the hashes of the sentences that were last shown with it.
         has_context: Whether the session's context still contains a text that hooks gave it.
         resumed: Whether the session was resumed with its earlier context.
+        forked_at: When the session was forked from another, in milliseconds since 1970; 0 if it was
+            not.
         seen: The marks of all memories and turns ever shown to the session.
         sentences: The hashes of all sentences ever shown to the session.
         suspect_from: When the store becomes suspect, in milliseconds since 1970; 0 if it is not. A
@@ -68,7 +71,7 @@ class Session:
         self.namespace: str | None = None
         self.named = ""
         self.off = self.ended = self.resumed = self.has_context = False
-        self.suspect_from = self.probed_at = self.miss_reported = 0
+        self.suspect_from = self.probed_at = self.miss_reported = self.forked_at = 0
         self.folder: str | None = None
         self.in_context: dict[str, set[str]] = {}
         self.seen: set[str] = set()

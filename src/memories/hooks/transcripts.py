@@ -103,8 +103,9 @@ class Progress:
         recent: The last prompts and answers in events: the turn, hash and time of each.
         last_event: The id of the last event that was stored; all earlier events were stored too.
         failures: How many attempts to store the session have failed.
-        forgotten_at: The time until which the session's texts were erased, in milliseconds since
-            1970; 0 if none were.
+        forgotten_at: The time until which the transcript's texts are left out, because they were
+            erased or repeat the session that this one was forked from, in milliseconds since 1970;
+            0 if none are.
     """
 
     def __init__(self, home: str, name: str) -> None:
