@@ -142,7 +142,7 @@ def test_the_text_of_a_bulk_delete_names_memories_and_the_undo_command(memory: C
         ),
         (
             ("delete", "--where", "deleted"),
-            "only current memories can be deleted; remove deleted from where",
+            "only current memories can be deleted; remove deleted from the expression",
         ),
         (
             ("forget", "--where", "a = b", "--in", "there"),

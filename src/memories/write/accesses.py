@@ -30,7 +30,7 @@ try:
 except ImportError:  # Windows, where an open file can't be renamed
     fcntl = None  # type: ignore[assignment]
 
-# once the file is larger than this (after a few hundred searches), a read tries to flush it too
+# Above this size, reached after a few hundred searches, a read also tries to flush the file.
 FLUSH_BYTES = 65_536
 MAX_BYTES = 1_048_576  # file size above which further reads are not recorded
 _HEAD = 128  # number of leading bytes that, with the inode, identify a file
@@ -39,7 +39,7 @@ _ATTEMPTS = 3  # maximum attempts to append while other processes rename the fil
 
 
 class _CountedFile(NamedTuple):
-    """Read counts of a file up to an offset. Its inode and first bytes identify the file."""
+    """A file's read counts, up to an offset. Its inode and first bytes identify the file."""
 
     inode: int
     head: bytes
@@ -64,14 +64,13 @@ class Accesses:
         self._counted: dict[Path, _CountedFile] = {}
 
     def add(self, refs: Sequence[Ref]) -> bool:
-        """Record one read of each record; return whether enough have accumulated to be counted."""
+        """Record one read of each record; return whether enough reads are waiting to be flushed."""
         entries = [[ref.namespace, ref.group, ref.position] for ref in refs]
         line = json.dumps(entries, separators=(",", ":"))
         try:
             return self._append(line.encode() + b"\n") > FLUSH_BYTES
         except OSError:
-            # Failing to count a read must not fail the read; `memory doctor` reports a read-only
-            # home.
+            # A read succeeds even if it can't be counted. `memory doctor` reports a read-only home.
             return False
 
     def of(self, refs: Sequence[Ref]) -> list[int]:
@@ -83,7 +82,7 @@ class Accesses:
         return [sum(count[ref.namespace, ref.group] for count in counts) for ref in refs]
 
     def include_waiting(self, records: Sequence[Record]) -> list[Record]:
-        """Return records with their uncounted reads added, excluding the read just made."""
+        """Return records with their uncounted reads added, except the current read."""
         waiting = self.of([record.ref for record in records])
         return [
             record._replace(accesses=max(0, record.accesses + count - 1))
@@ -106,7 +105,7 @@ class Accesses:
         return counted.counts
 
     def flush(self, store: Store) -> None:
-        """Count the reads in the store, unless it is busy or another process is counting them."""
+        """Add the reads to the store, unless it is busy or another process is adding them."""
         if not (self._taken.exists() or self._waiting.exists()):
             return
         with (

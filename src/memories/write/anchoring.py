@@ -72,7 +72,7 @@ class Anchoring(NamedTuple):
         return _to_texts(self.judge.discover(draft.content, draft.tags))
 
     def _set_anchors(self, draft: Draft, anchors: Sequence[str]) -> Draft:
-        """Return a draft with anchors, and the time of their check if they were checked here."""
+        """Return a draft with anchors and, if they were checked here, the time of the check."""
         assert self.judge is not None
         is_checked = bool(anchors) and self.judge.is_at_hand(draft.tags)
         return replace(draft, anchors=anchors, anchored_at=self.now if is_checked else None)
@@ -82,8 +82,8 @@ class Anchoring(NamedTuple):
         return self._set_anchors(draft, in_text) if in_text else draft
 
     def set_for_next_version(self, latest: "Record", draft: Draft, in_text: Sequence[str]) -> Draft:
-        """Return a draft of a memory's next version with the anchors found in its text, and those
-        that the memory keeps, unless the draft gives anchors or repeats the text.
+        """Return a draft of a memory's next version with the anchors found in its text and those
+        that the memory keeps. A draft that gives anchors or repeats the text gets no others.
 
         Anchors that the new text no longer mentions, or that no longer hold, are dropped.
         """

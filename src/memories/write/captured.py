@@ -23,7 +23,7 @@ from memories.write.turn_queue import RetryQueue
 
 FLUSH_LOCK = ".flush.lock"  # in the inbox; locked while a process stores the waiting events
 GIVEN_TO = "given_to"  # key in a session's line: the namespace whose memories were shown
-# key in a session's state: the time until which its texts were erased, in milliseconds since 1970
+# key in a session's state: its texts up to this time were erased; in milliseconds since 1970
 FORGOTTEN = "forgotten"
 _WAIT_SECONDS = 60.0  # maximum time to wait for a flusher to finish
 
@@ -32,7 +32,7 @@ Edit = Callable[[Any], Any]  # returns the changed line, or None to remove the l
 
 @contextlib.contextmanager
 def at_rest(config: Config) -> Iterator[None]:
-    """Prevent captured events from being stored under a name that is about to disappear.
+    """Prevent captured events from being stored in a namespace that is about to disappear.
 
     Raises:
         StoreBusy: A flusher is storing events and does not finish in time.
@@ -137,8 +137,8 @@ def _event_files(inbox: Path) -> list[Path]:
 
 
 def _is_event_of(line: Any, name: str, config: Config) -> bool:
-    """Return whether a line is an event of a namespace. An event that names none is of the default
-    one.
+    """Return whether a line is an event of a namespace. An event without a namespace belongs to the
+    default one.
     """
     default = config.identity or SHARED
     return isinstance(line, dict) and _is_name(line.get("namespace") or default, name)
@@ -146,7 +146,7 @@ def _is_event_of(line: Any, name: str, config: Config) -> bool:
 
 def _edit_session(line: Any, name: str, into: str | None) -> Any:
     """Return a session's line with the new namespace. Without a new namespace, return only the keys
-    that must stay; None if there are none.
+    that must stay, or None if the line has none of them.
     """
     if not isinstance(line, dict):
         return line
@@ -185,7 +185,7 @@ def _is_name(value: object, name: str) -> bool:
 
 
 def _edit_lines(file: Path, edit: Edit, *, dry_run: bool, removes: bool = False) -> int:
-    """Apply an edit to each line of a file; return how many lines change.
+    """Apply an edit to each line of a file; return the number of changed lines.
 
     The edit gets the value in a line, or the bytes of a line that can't be read. With `removes`,
     the file is removed if no lines are left; programs that add lines to it must expect that.
@@ -218,8 +218,8 @@ def _edit_lines(file: Path, edit: Edit, *, dry_run: bool, removes: bool = False)
 
 
 def _forget_utterances(inbox: Path, session: str) -> None:
-    """Forget the hashes of a session's utterances, and mark those until now as erased, so that they
-    aren't read from the host's transcript again. The position reached in it is kept.
+    """Forget the hashes of a session's utterances, and mark the utterances up to now as erased, so
+    that they aren't read from the host's transcript again. The position in the transcript is kept.
     """
     if not inbox.is_dir():
         return

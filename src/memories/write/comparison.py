@@ -26,8 +26,7 @@ _NEAR_BEST = 0.15  # a memory is shown if its score is at most this far below th
 _MAX_SCORED = 12  # maximum number of rivals that are scored, the most similar first
 _SEEN_BONUS = 0.18  # added to the score of a memory that the writer has just read
 _MAX_CANDIDATES = 16  # maximum number of candidates that are compared with a draft
-# the limit for a second attempt, if a draft has no project and candidates were dropped: most of
-# them belong to a project
+# the limit for a second attempt, when most candidates for a draft without a project belong to one
 _MAX_CANDIDATES_AGAIN = 64
 
 
@@ -225,8 +224,8 @@ def score_rivals(
 
 
 def _find_rivals(writer: Writer, draft: Draft, vectors: Any, where: Filter) -> list[Candidate]:
-    """Return the candidates for a comparison, most similar first and equally similar ones newest
-    first, excluding faded ones and those from other projects.
+    """Return the candidates for a comparison, except faded ones and those from other projects. The
+    most similar come first and, of equally similar ones, the newest.
     """
     project = draft.tags.get("project")
     if project is not None:
@@ -264,7 +263,7 @@ def _is_rival(writer: Writer, record: Record, draft: Draft) -> bool:
         return False
     if is_session_note(record.labels, versions.plain_key(record.key)):
         return False  # a note only quotes the conversation, so no draft repeats it
-    # Keep a record that a search would show, or whose confidence is at least the draft's.
+    # Keep a record if a search would show it, or if it is at least as confident as the draft.
     declared = 1.0 if draft.confidence is None else draft.confidence
     confidence = versions.confidence(record, writer.now, writer.config.decay_half_life_hours)
     return confidence >= min(writer.config.min_confidence, declared)
@@ -304,7 +303,7 @@ def _choose_repeated(
 
 
 def with_correction(writer: Writer, similar: Similar) -> Similar:
-    """Return a memory that resembles a draft with its present correction."""
+    """Return a memory that resembles a draft, with its present correction."""
     record = writer.lookup.own.find(similar.id)
     return replace(similar, corrected_by=versions.read_corrected_by(record, writer.now))
 

@@ -197,7 +197,7 @@ class Batch(NamedTuple):
         is_new_expiry = created.stored or "valid_until" in created.merged
         if is_new_expiry and created.memory is not None:
             notes.append(_describe_expiry(created.memory, self.writer.now))
-        # A hint says that the memory itself is current again.
+        # Another hint says that this memory is current again.
         said = created.id if created.corrects else None
         notes += describe_current_again([name for name in created.current_again if name != said])
         return "; ".join(filter(None, notes))
@@ -242,14 +242,14 @@ def _store_draft(writer: Writer, prepared: Prepared) -> Created:
 
 
 def _store_unless_known(writer: Writer, prepared: Prepared) -> tuple[Created, Record | None]:
-    """Store a draft whose key no memory has, unless it repeats a memory; return the result, and
-    the memory with the same text, if any, as it was before.
+    """Store a draft without a key, or with a new one, unless it repeats a memory. Return the
+    result, and the former state of the memory with the same text, if any.
     """
     draft = prepared.draft
     comparison = Comparison()
     if not writer.force:
         comparison = compare(writer, draft, prepared.vectors)
-    # A key says which memory is meant, so a draft with a key is never refused as a duplicate.
+    # A key identifies the memory to write, so a draft with a key is never refused as a duplicate.
     if draft.key is None and comparison.same is not None:
         return _merge(writer, prepared, comparison.same), comparison.same
     if draft.key is None and comparison.duplicates:
@@ -259,7 +259,7 @@ def _store_unless_known(writer: Writer, prepared: Prepared) -> tuple[Created, Re
 
 def _find_retry(writer: Writer, draft: Draft) -> Created | None:
     """Return the earlier result for a retried draft, or a refusal if its id belongs to another
-    text; None if it has no id, or one that is new or known to be new (`Draft.fresh`).
+    text; None if the draft has no id, or a new one (`Draft.fresh` says that the id is new).
     """
     if draft.id is None or draft.fresh:
         return None
@@ -310,7 +310,7 @@ def _store_new(writer: Writer, prepared: Prepared, comparison: Comparison) -> Cr
     # Before `link_correction`, which skips the memories that the superseded one still corrects.
     writer.retire(superseded, memory_id, created_at)
     if comparison.corrected:
-        from memories.write.links import link_correction  # few memories correct another
+        from memories.write.links import link_correction  # most memories correct nothing
 
         is_newest = draft.created_at is None
         record = link_correction(

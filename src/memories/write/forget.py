@@ -1,4 +1,4 @@
-"""Permanently erases memories, conversations and turns, including those that wait to be stored."""
+"""Permanently erases memories, conversations and turns, including queued and captured turns."""
 
 import contextlib
 import functools
@@ -52,8 +52,8 @@ def forget_memory(lookup: Lookup, group: str, now: datetime) -> Forgotten:
 
 
 def find_repeating(store: Store, namespace: str, groups: set[str]) -> list[Ref]:
-    """Return the records that repeat the text of memories under other ids: the proposals of
-    `memory tidy` about them, and reviewed memories that were merged into them when accepted.
+    """Return the records under other ids that repeat the text of these memories: proposals of
+    `memory tidy` that quote them, and reviewed memories that were merged into them when accepted.
     """
     repeating: list[Ref] = []
     held = Filter(Collection.MEMORY, (namespace,), state="ended", labels={HELD: "1"})
@@ -83,8 +83,8 @@ class Turns(NamedTuple):
         namespaces: The namespaces to read; the first one is the caller's own, and only its turns
             are erased.
         conversation: The id of the conversation.
-        place: The index of a single turn, whose removal leaves the indexes of the others unchanged;
-            None for the entire conversation.
+        place: The index of a single turn; None for the entire conversation. Erasing one turn leaves
+            the indexes of the others unchanged.
     """
 
     store: Store
@@ -94,14 +94,14 @@ class Turns(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The conversation's name, with the index of the turn if a turn is meant."""
+        """The conversation's name, followed by the index for a single turn."""
         name = self._stored_name()
         if self.place is None:
             return name
         return f"{name}#{validate.whole_number(self.place, 'index')}"
 
     def forget(self, waiting: "UnstoredTexts", *, dry_run: bool = False) -> Forgotten:
-        """Erase the turns, and if they are an entire conversation, its waiting ones as well.
+        """Erase the turns. For an entire conversation, erase its waiting turns too.
 
         Raises:
             NotFound: There are no such turns.
@@ -136,8 +136,8 @@ class Turns(NamedTuple):
     def _stored_name(self) -> str:
         """Return the conversation's name.
 
-        The name is not validated if such a conversation is stored, so that conversations named by
-        other programs can be removed too.
+        The name of a stored conversation is not validated, so that conversations named by other
+        programs can be removed too.
         """
         name = self.conversation
         can_be_stored = isinstance(name, str) and bool(name) and storable(name)
@@ -225,8 +225,8 @@ def forget_with_turns(
 def _find_made_from(turns: Turns) -> Iterator[Record]:
     """Yield, for each memory, its last version that was made from a conversation or a turn.
 
-    A source such as `talk#0` means a turn of `talk` if there is that conversation, and otherwise
-    the conversation with this name.
+    A source such as `talk#0` means a turn of `talk` if that conversation exists, otherwise a
+    conversation named `talk#0`.
     """
     store, namespaces, name = turns.store, turns.namespaces[:1], turns.name
     is_whole, other = turns.place is None, conversation_in(turns.name)
@@ -299,8 +299,8 @@ def _remove(
     find: Callable[[], Sequence[Ref]],
     count: Callable[[Sequence[Ref]], int],
 ) -> Forgotten:
-    """Erase the records that `find` returns, without reading them. Repeat until it returns none,
-    since more may be added in the meantime.
+    """Erase the records that `find` returns, without reading them. Call `find` until it returns
+    none, since more may be added in the meantime.
     """
     forgotten = Forgotten(name, 0, ())
     with contextlib.ExitStack() as erased:

@@ -95,7 +95,7 @@ def link_correction(
             continue
         # A memory whose correction has expired is still linked, so its chain continues.
         end = [live, *_find_rest_of_chain(store, live)][-1]
-        # Leaves out memories that were updated later.
+        # Leave out memories that were updated later.
         if is_newest or stated_at(end) <= stated_at(newer):
             ends_of_chains[end.ref.group] = end
     if not ends_of_chains:
@@ -134,8 +134,8 @@ def leave_chains(store: Store, records: Iterable[Record]) -> None:
 def _find_newer_except(
     store: Store, record: Record, leaving: Mapping[str, Record]
 ) -> Record | None:
-    """Return the first memory after a memory in its chain that isn't leaving the chain."""
-    seen: set[str] = set()  # other programs can write chains that are circles
+    """Return the next memory in a memory's chain that isn't leaving the chain."""
+    seen: set[str] = set()  # a chain that another program wrote may be circular
     while record.ref.group not in seen:
         seen.add(record.ref.group)
         newer = leaving.get(record.fields.get("corrected_by", ""))
@@ -151,8 +151,8 @@ def _close_chain(
     newer: Record | None,
     leaving: Mapping[str, Record],
 ) -> None:
-    """Link the neighbours of a memory that leaves its chain to each other, except those that are
-    leaving too and those that say the same thing.
+    """Link the neighbours of a memory that is leaving its chain, except neighbours that are leaving
+    too or that say the same thing.
     """
     staying = [older for older in older_neighbours if older.ref.group not in leaving]
     linked: list[Record] = []
@@ -173,14 +173,14 @@ def _close_chain(
 def take_over_links(
     store: Store, record: Record, corrected_ids: Iterable[str], at: datetime
 ) -> Record:
-    """Link a memory to those that the memory it replaced corrected, so that they stay corrected.
+    """Make a correction's successor correct the same memories, so that they stay corrected.
 
     Memories of another project, and those that say the same thing, are left out.
 
     Args:
         store: The store of the memories, in a transaction.
-        record: The memory, which replaced a correction.
-        corrected_ids: The memories that the correction corrected.
+        record: The successor.
+        corrected_ids: The memories that the replaced one corrected.
         at: The time of the replacement.
 
     Returns:
@@ -235,7 +235,7 @@ def find_current_again(store: Store, before: Iterable[Record], now: datetime) ->
 def name_current_again(
     store: Store, record: Record, before: Iterable[Record], now: datetime
 ) -> Record:
-    """Return a changed memory that names the memories that are current again; nothing is stored.
+    """Return a changed memory with the ids of the memories that are current again; store nothing.
 
     See `find_current_again`.
     """
@@ -244,14 +244,12 @@ def name_current_again(
 
 
 def without_links(record: Record) -> Record:
-    """Return a record without its links; nothing is stored."""
+    """Return a record without its links; store nothing."""
     return _with_fields(record, **dict.fromkeys(LINK)) if has_link(record) else record
 
 
 def keep_links(record: Record, is_kept: Callable[[str], bool]) -> Record:
-    """Return a record with only its links to the memories that `is_kept` accepts; nothing is
-    stored.
-    """
+    """Return a record with only its links to the memories that `is_kept` accepts; store nothing."""
     corrects = " ".join(filter(is_kept, record.names("corrects"))) or None
     newer = next(filter(is_kept, record.names("corrected_by")), None)
     return _with_fields(record, corrects=corrects, corrected_by=newer)
@@ -274,7 +272,7 @@ def settle_links(store: Store, namespace: str, memory_ids: Iterable[str]) -> Non
 
 
 def _is_settled(store: Store, record: Record) -> bool:
-    """Return whether all memories to which a memory has links are linked to it."""
+    """Return whether every memory that a memory is linked to also has a link to it."""
     if any(name in record.fields for name in FORMER_LINK):
         return False
     is_whole = len(_find_older_neighbours(store, record)) == len(record.names("corrects"))
@@ -284,7 +282,7 @@ def _is_settled(store: Store, record: Record) -> bool:
 
 def _with_former_links(record: Record) -> Record:
     """Return a memory with the links that it had before it was moved away from its neighbours;
-    nothing is stored.
+    store nothing.
     """
     corrects = " ".join(dict.fromkeys((*record.names("corrects"), *record.names(FORMER_LINK[0]))))
     newer = record.fields.get("corrected_by", record.fields.get(FORMER_LINK[1]))
@@ -292,8 +290,8 @@ def _with_former_links(record: Record) -> Record:
 
 
 def _set_former_links_aside(store: Store, namespace: str, memory_id: str) -> None:
-    """Keep the links of a moved memory to memories that are not in its namespace under other names,
-    so that they have no effect. The memories that it is linked to no longer need theirs to it.
+    """Rename a moved memory's links to memories outside its namespace, so that they have no effect.
+    Do the same for its neighbours' links.
     """
     moved = _find_live_version(store, namespace, memory_id)
     if moved is None:
@@ -367,14 +365,15 @@ def restore_links_of(store: Store, namespace: str, former: Iterable[Record]) -> 
     Args:
         store: The store of the memories, in a transaction.
         namespace: Their namespace.
-        former: The versions that had the links, of this batch and of earlier ones.
+        former: The versions with the links, from this batch and earlier ones.
 
     Returns:
-        Those versions some of whose links are still missing.
+        The versions that have links still to be restored.
     """
     missing: list[Record] = []
     for record in former:
-        # Each memory is read just before, since another one may have restored its links to it.
+        # Read each memory only now, since its links to the previous ones may have just been
+        # restored.
         live = _find_live_version(store, namespace, record.ref.group)
         if live is None:
             continue
@@ -496,8 +495,8 @@ def update_links_after_change(store: Store, latest: Record, new: Record) -> Reco
 
 
 def find_end_of_chain(store: Store, record: Record, at: datetime) -> Record | None:
-    """Return the newest memory in the chain of a corrected memory; None if `record` had not been
-    corrected by the time `at`, or if its correction is no longer live.
+    """Return the newest memory in the chain of a corrected memory; None if `record` was not
+    corrected at the time `at`, or if its correction is no longer live.
     """
     if not is_corrected(record, at):
         return None
@@ -506,8 +505,8 @@ def find_end_of_chain(store: Store, record: Record, at: datetime) -> Record | No
 
 
 def _find_rest_of_chain(store: Store, record: Record) -> list[Record]:
-    """Return the memories after a memory in its chain: its newer neighbour, the neighbour's own,
-    and so on.
+    """Return the newer memories in a memory's chain: its newer neighbour, that one's newer
+    neighbour, and so on.
     """
     newer: list[Record] = []
     seen = {record.ref.group}
@@ -542,7 +541,7 @@ def move_to_end_of_chain(store: Store, latest: Record, new: Record, end: Record)
 
 
 def _find_older_neighbours(store: Store, record: Record) -> list[Record]:
-    """Return the memories that a memory corrects, except those that don't link back."""
+    """Return the memories that a memory corrects, except those without a link back to it."""
     older_neighbours: list[Record] = []
     for memory_id in record.names("corrects"):
         older = _find_live_version(store, record.ref.namespace, memory_id)
@@ -552,7 +551,7 @@ def _find_older_neighbours(store: Store, record: Record) -> list[Record]:
 
 
 def _find_newer_neighbour(store: Store, record: Record) -> Record | None:
-    """Return the memory that corrects a memory; None if it doesn't link back."""
+    """Return the memory that corrects a memory; None if the link is not mutual."""
     newer = _find_live_version(store, record.ref.namespace, record.fields.get("corrected_by"))
     if newer is None or record.ref.group not in newer.names("corrects"):
         return None
@@ -562,12 +561,11 @@ def _find_newer_neighbour(store: Store, record: Record) -> Record | None:
 def _still_corrects(
     newer: Record, older: Record, newer_before: Record, older_before: Record
 ) -> bool:
-    """Return whether a link between two memories still holds, given the versions for which it was
-    made.
+    """Return whether a link between two memories still holds, given the versions that were linked.
 
-    A link between texts that don't contradict each other by their words was accepted by a person or
-    taken over from a memory that was replaced. A new text doesn't end such a link, but it ends a
-    link that was made by words if it no longer contradicts the other text.
+    If the linked texts don't contradict each other according to `is_correction`, the link was
+    accepted by a person or taken over from a replaced memory, and a new text doesn't end it. Other
+    links end when the texts no longer contradict each other.
     """
     if newer.labels.get("project") != older.labels.get("project"):
         return False
@@ -581,7 +579,7 @@ def _still_corrects(
 
 
 def _repeats(record: Record, other: Record) -> bool:
-    """Return whether two texts say the same thing, judged by their words."""
+    """Return whether two texts say the same thing, according to `compare_texts`."""
     if record.text == other.text:
         return True
     # Imported here because it reads word lists, which few changes need.
@@ -594,14 +592,14 @@ def _repeats(record: Record, other: Record) -> bool:
 
 
 def _contradicts(newer: Record, older: Record) -> bool:
-    """Return whether a text gives a different value from an older one, judged by their words."""
+    """Return whether a text contradicts an older one, according to `is_correction`."""
     from memories.write.compare.corrections import is_correction  # slow: it reads word lists
 
     return is_correction(newer.text, older.text, None, threshold=_BY_WORDS)
 
 
 def _find_live_version(store: Store, namespace: str, memory_id: str | None) -> Record | None:
-    """Return the live version of a memory; None if it has ended, or without an id."""
+    """Return the live version of a memory; None if the memory has ended or the id is None."""
     if memory_id is None:
         return None
     where = Filter(Collection.MEMORY, (namespace,), group=memory_id)
@@ -609,7 +607,7 @@ def _find_live_version(store: Store, namespace: str, memory_id: str | None) -> R
 
 
 def _find_latest_version(store: Store, namespace: str, memory_id: str | None) -> Record | None:
-    """Return the latest version of a memory, which may have ended; None without an id."""
+    """Return the latest version of a memory, even one that has ended; None if the id is None."""
     if memory_id is None:
         return None
     where = Filter(Collection.MEMORY, (namespace,), state="any", group=memory_id)
@@ -657,7 +655,7 @@ def _pass_on_correction_end(store: Store, newer: Record) -> None:
 
 
 def _patch_fields(store: Store, record: Record, **fields: str | int | None) -> Record:
-    """Change fields of a stored record, in the store and in the record that is returned."""
+    """Change fields of a stored record; return the changed record."""
     store.patch([Patch(record.ref, record.ended_at, record.ended_by, fields)])
     return _with_fields(record, **fields)
 

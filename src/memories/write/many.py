@@ -1,7 +1,7 @@
 """Bulk changes: deletes or tags the memories that an expression selects.
 
-Records are found a page at a time, without a transaction, and changed in batches. Each batch is one
-transaction that reads the records again, so that no change by another writer is overwritten. An
+Records are found a page at a time, outside transactions, and changed in batches. Each batch is one
+transaction, which reads the records again to avoid overwriting another writer's changes. An
 interrupted run has changed only whole batches; run it again to change the rest.
 """
 
@@ -50,7 +50,7 @@ class Step(NamedTuple):
             `reject`; in either case, `left` if nothing was done.
         content: The beginning of the content before the action.
         reason: Why the memory or turn was left unchanged; for a delete, a clause about the memory
-            that the deleted one replaced, if that memory stays hidden.
+            that the deleted one had replaced, if that one stays hidden.
     """
 
     id: str
@@ -112,11 +112,11 @@ class BulkTally:
             self.add(action, record)
 
     def count(self, action: str, number: int = 1) -> None:
-        """Count changes without keeping a step for each."""
+        """Count actions without keeping a step for each."""
         self._counts[action] = self._counts.get(action, 0) + number
 
     def note_links(self, before: Iterable[Record]) -> None:
-        """Note memories that are about to change; `find_current_again` compares their links."""
+        """Note the links of memories that are about to change, for `find_current_again`."""
         self._linked += [record._replace(text="") for record in before if versions.has_link(record)]
 
     def find_current_again(self, store: Store, now: datetime) -> None:
@@ -172,7 +172,9 @@ def refuse_states(selector: Selector, action: str) -> None:
     """
     if selector.states:
         names = " and ".join(sorted(selector.states))
-        raise InvalidInput(f"only current memories can be {action}; remove {names} from where")
+        raise InvalidInput(
+            f"only current memories can be {action}; remove {names} from the expression"
+        )
 
 
 # --- deleting
@@ -204,7 +206,7 @@ def delete(lookup: Lookup, selector: Selector, *, dry_run: bool) -> Affected:
 
 
 def _describe_replaced(store: Store, record: Record) -> str:
-    """Return a clause about the memory that a memory replaced; empty if it isn't hidden by it."""
+    """Return a clause about the memory that a record replaced and hides; empty if there is none."""
     replaced = record.fields.get("supersedes")
     if replaced is None:
         return ""
@@ -224,8 +226,8 @@ class Tagging(NamedTuple):
     Attributes:
         tags: Tags to set.
         remove: Tag keys to remove.
-        rename: Old keys with their new keys, or old tags with new ones, both as `key=value`. A
-            memory that already has the new key keeps its value.
+        rename: Maps old keys to new keys, or old tags to new tags, such as `type=note` to
+            `type=fact`. If a memory already has the new key, that key keeps its value.
     """
 
     tags: Mapping[str, str]
@@ -259,7 +261,7 @@ class Tagging(NamedTuple):
         return Tagging(validate.tags(self.tags), validate.tag_keys(self.remove), self.rename)
 
     def apply(self, tags: Mapping[str, str]) -> dict[str, str]:
-        """Return a memory's new tags, given those that it has."""
+        """Return a memory's tags after the change."""
         new_tags = dict(tags)
         for old, new in self.rename.items():
             if "=" in old:
@@ -364,7 +366,7 @@ def _without_taken_keys(
 def vectors_of(
     store: Store, embedder: "Embedder | None", records: Sequence[Record]
 ) -> dict[Ref, Any]:
-    """Return the vectors of records, from the store if it contains them, otherwise new ones."""
+    """Return the stored vectors of records, and compute those that are missing."""
     if embedder is None:
         return {}
     dimension = embedder.space.dimension
@@ -413,7 +415,7 @@ def in_batches(records: Iterable[Record], size: int = BATCH) -> Iterator[list[Re
 
 
 def _read_again(store: Store, selector: Selector, batch: Sequence[Record]) -> list[Record]:
-    """Return the records in a batch that are still selected, as they are now, in order."""
+    """Return the current state of the records in a batch that are still selected, in order."""
     records: list[Record] = []
     for page in by_count(batch, PAGE):
         current = sorted(store.read([record.ref for record in page]), key=attrgetter("ref"))

@@ -28,7 +28,7 @@ NOTE_TRUST = "a more trusted writer stored the memory, so a repetition does not 
 NOTE_TAGS = f"with these tags, the memory would have more than {MAX_TAGS} tags"
 NOTE_WAITS = "a draft that awaits review does not change stored memories"
 _LASTING = (DecayPolicy.CONTEXTUAL, DecayPolicy.REINFORCEABLE, DecayPolicy.STABLE)
-_RANKS = {USER: 2, AGENT: 1}  # others rank 0, since no person or agent decided to store their texts
+_RANKS = {USER: 2, AGENT: 1}  # others have 0, since no person or agent chose to store their texts
 _UNKNOWN_RANK = 1  # for memories stored before origins were recorded
 
 
@@ -36,11 +36,12 @@ class Differences(NamedTuple):
     """Differences between a draft and a memory with the same text.
 
     Attributes:
-        new_tags: Tags that the memory lacks, or that make it valid in every project.
-        new_fields: `decay`, `confidence`, `source`, and the fields for anchors, if the memory lacks
-            them or has a lower value; under the names that `Draft` gives them.
-        other_tags: Tags of the draft whose value contradicts the memory's.
-        other_fields: `decay`, `confidence` and `source` that contradict the memory.
+        new_tags: Tags to add: those that the memory lacks, or that make it valid in every project.
+        new_fields: `decay`, `confidence`, `source` and the anchor fields, if the memory lacks them
+            or has a lower value, by their names in `Draft`.
+        other_tags: The draft's tags that contradict the memory's.
+        other_fields: The draft's `decay`, `confidence` and `source`, if they contradict the
+            memory's.
     """
 
     new_tags: Mapping[str, str]
@@ -66,7 +67,7 @@ class Differences(NamedTuple):
 
 
 def _join_tags(tags: Mapping[str, str], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields and, if there are any, the tags as one more field."""
+    """Return fields, with the tags, if any, as an additional field."""
     if tags:
         return {"tags": dict(tags), **fields}
     return dict(fields)
@@ -128,7 +129,7 @@ def find_differences(record: Record, draft: Draft) -> Differences:
 
 
 def _find_new_anchors(record: Record, draft: Draft) -> dict[str, Any]:
-    """Return the anchors and dates of a draft that its memory lacks."""
+    """Return the anchors and dates in a draft that the memory with the same text lacks."""
     fields: dict[str, Any] = {}
     anchors = versions.split_anchors(record.fields.get("anchors"))
     both = tuple(dict.fromkeys((*anchors, *(draft.anchors or ()))))
@@ -174,7 +175,7 @@ class Repetition(NamedTuple):
         return len(differences.other_tags) + len(differences.other_fields)
 
     def merge_nothing(self) -> MergeResult:
-        """Return a result in which nothing is merged, since the draft awaits review."""
+        """Return a result that merges nothing, since the draft awaits review."""
         not_merged = find_differences(self.record, self.draft).list_all()
         if self.draft.supersedes is not None:
             not_merged["supersedes"] = self.draft.supersedes
@@ -219,7 +220,7 @@ class Repetition(NamedTuple):
         return {**tags_of(self.record.labels), **differences.new_tags}
 
     def _add_supersedes(self) -> Record:
-        """Add a version that names the memory that the draft replaces, but keeps its own writer."""
+        """Add a version with the draft's `supersedes`; the memory keeps its writer."""
         fields = {"supersedes": self.draft.supersedes}
         new = versions.next_version(self.record, "update", self.at, fresh=False, fields=fields)
         vectors = self.store.vectors([self.record.ref]).get(self.record.ref)
@@ -265,8 +266,8 @@ class Repetition(NamedTuple):
     def _reinforce(self, result: MergeResult) -> MergeResult:
         """Reset a reinforceable memory's decay, unless the draft is older than the last reset.
 
-        A draft that was captured or imported doesn't reset the decay of a memory that a user or an
-        agent decided to store.
+        A captured or imported draft doesn't reset the decay of a memory that a user or an agent
+        decided to store.
         """
         record = result.record
         is_decided = self._writer_rank() >= min(trust_rank(record), _RANKS[AGENT])

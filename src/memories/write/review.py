@@ -28,10 +28,9 @@ from memories.write.suspicion import mark_suspicious
 from memories.write.writer import Writer
 
 _WORD = re.compile(r"\w+")
-# Programs write through these channels. They may not review memories, since they would accept
-# anything.
+# Channels of programs, which may not review memories, since they would accept anything.
 _PROGRAMS = ("mcp", "hook", "import", "chat")
-# On these channels, the caller checks who is deciding, because a server doesn't run in the user's
+# Channels whose caller checks who is deciding, because a server doesn't run in the user's
 # environment.
 _SERVED = ("http", "page")
 
@@ -66,12 +65,12 @@ class Reviewed(NamedTuple):
     Attributes:
         id: The id of the reviewed memory.
         done: Whether the memory was accepted or rejected, so that it no longer awaits review.
-        memory: The resulting memory: the reviewed one, or the memory that already had its key or
-            its text.
+        memory: The resulting memory: the reviewed one, or the one that already had its key or text.
         duplicates: Current memories that say nearly the same thing, if the memory still awaits
-            review because of them. If it still awaits review without duplicates, it is suspicious.
+            review because of them. A memory that still awaits review and has no duplicates is
+            suspicious.
         similar_to: Current memories that are similar but differ. The accepted memory may correct
-            one of them; see `memory`.
+            one of them; see `memory.corrects`.
         not_merged: Tags and fields that differ from those of the memory with the same text, which
             keeps its own values.
         is_outdated: Whether a proposal of `Truth.tidy` was not carried out, since its memories had
@@ -96,7 +95,7 @@ class Rivals(NamedTuple):
     Attributes:
         import_id: The import that added the memory; None if it was not imported.
         duplicates: Memories that say the same thing.
-        similar_to: Memories that are similar but differ, so either memory may be wrong.
+        similar_to: Memories that are similar but differ, so one of the two may be wrong.
     """
 
     import_id: str | None
@@ -150,9 +149,7 @@ class Review:
         return self._lookup.store.count(self._where({}))
 
     def compare(self, memories: Sequence[Memory]) -> list[Rivals]:
-        """For each of these memories that await review, return the live memories that resemble
-        it.
-        """
+        """Return, for each of these pending memories, the live memories that resemble it."""
         store = self._lookup.store
         refs = [
             Ref(Collection.MEMORY, memory.namespace, memory.id, memory.version)
@@ -201,8 +198,8 @@ class Review:
 
         Args:
             ids: The ids, or unambiguous prefixes of 8 or more characters.
-            content: Accept a single memory with this content instead, as a version by the person
-                who accepts it.
+            content: Other content for a single memory, stored as a version by the person who
+                accepts it.
             suspicious: Also accept memories that are marked as suspicious.
             force: Do not compare the memories with live ones.
             dry_run: Change nothing; only return what would happen.
@@ -313,7 +310,7 @@ class Review:
         return where._replace(labels=labels)
 
     def _find(self, ids: Sequence[str]) -> list[Record]:
-        """Return the memories with these ids that await review, without repetitions."""
+        """Return the memories with these ids, each once. All of them must await review."""
         if isinstance(ids, str):
             raise InvalidInput("ids must be a list; put a single id in a list")
         records: dict[str, Record] = {}
@@ -349,8 +346,8 @@ class Review:
     def _accept(
         self, writer: Writer, record: Record, content: str | None, vectors: Any
     ) -> tuple[Reviewed, Sequence[Record]]:
-        """Accept a memory; return the result, and the memories that it ended or changed, as they
-        were before.
+        """Accept a memory; return the result, and the former state of the memories that it ended or
+        changed.
         """
         applied = tidy.apply(writer, record) if content is None else None
         if applied is not None:
@@ -360,7 +357,7 @@ class Review:
             review = Reviewed(record.ref.group, True, memory, is_outdated=is_outdated)
             return review, () if applied.ended is None else (applied.ended,)
         draft = versions.to_draft(record)
-        if content not in (None, record.text):  # the data is about the old text
+        if content not in (None, record.text):  # the data describes the old text
             draft = replace(draft, content=content, data=None)
         superseded = self._find_superseded(draft, record)
         latest = None

@@ -2,8 +2,7 @@
 memories, so nothing is lost.
 
 The state of a memory at a given time follows from its versions: which of them existed, and whether
-the memory was live. The audit log shows which versions, such as imported ones, were written
-after the dates that they carry.
+the memory was live. The audit log shows which versions are backdated, as imported ones may be.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -88,10 +87,10 @@ class Restoration(NamedTuple):
 
 
 class _Links(NamedTuple):
-    """The links that a rollback has to restore, from its batches so far.
+    """The links that a rollback has to restore, collected from its batches.
 
     Attributes:
-        then: The versions, from the time to roll back to, whose links are restored first.
+        then: The versions at the time to roll back to, whose links are restored first.
         latest: The latest versions before the rollback, whose links are restored next.
     """
 
@@ -103,13 +102,13 @@ class Rollback(NamedTuple):
     """A rollback of one namespace.
 
     Attributes:
-        lookup: The namespace. Its store keeps the origin of added records, since these repeat
-            versions by other writers.
+        lookup: The namespace. Its store keeps the origin of added records, which repeat versions by
+            other writers.
         to: The time to roll back to.
         at: The time of the rollback, which is after every change that it undoes.
         selector: Selects the memories; None for all.
-        late: The actual writing times of versions that may be backdated, by hash, each with the
-            action that wrote the version; see `_find_written_after`.
+        late: For each version that may be backdated, by hash: the action that wrote it, and when;
+            see `_find_written_after`.
     """
 
     lookup: Lookup
@@ -224,8 +223,8 @@ class Rollback(NamedTuple):
         return Restoration("update", latest, then)
 
     def _was_linked_later(self, older: Record) -> bool:
-        """Return whether a memory and the one that corrects it have not changed since the time to
-        roll back to, and were linked later, as by accepting a proposal of `memory tidy`.
+        """Return whether a memory was linked to its correction after the time to roll back to,
+        without any other change, as when a proposal of `memory tidy` is accepted.
         """
         newer_id = older.fields.get("corrected_by")
         if newer_id is None or versions.read_correction_link(older, self.to) is not None:
@@ -258,8 +257,8 @@ class Rollback(NamedTuple):
     def _existed(self, record: Record) -> bool:
         """Return whether a version existed at the time to roll back to.
 
-        A version that was written later with an earlier date did not exist, unless the difference
-        is small enough to come from two machines' clocks.
+        A backdated version that was written later did not exist, unless the difference is so small
+        that two machines' clocks may explain it.
         """
         if record.created_at > self.to:
             return False
@@ -276,7 +275,7 @@ class Rollback(NamedTuple):
         return record.text, dict(record.labels), record.key, fields
 
     def _carried_fields(self, record: Record) -> dict[str, Any]:
-        """Return the fields that the next version inherits: policy, source, age and so on."""
+        """Return the fields that a new version would inherit: policy, source, age and so on."""
         fields = {name: value for name, value in record.fields.items() if name not in _OF_A_VERSION}
         fields.setdefault("aging_from", to_millis(record.created_at))
         fields.setdefault("first_at", to_millis(record.created_at))
@@ -294,10 +293,10 @@ class Rollback(NamedTuple):
         embedder: "Embedder | None",
         links: "_Links",
     ) -> Sequence[Restoration]:
-        """Restore memories in the running transaction, after reading their state again.
+        """Restore memories in the current transaction, after reading their state again.
 
         Returns:
-            The changes that were made or left out.
+            The changes, including those that were left out.
         """
         store = self.lookup.store
         changes: dict[str, Restoration] = {}
@@ -348,15 +347,15 @@ class Rollback(NamedTuple):
         newer_id = then.fields.get("corrected_by")
         if newer_id is None or versions.read_correction_link(then, self.to) is not None:
             return then
-        # Restoring a link dates it later.
+        # Restoring a link gives it a later date.
         newer = self._find_version_then(newer_id)
         if newer is not None and then.ref.group in newer.names("corrects"):
             return then
         return keep_links(then, partial(ne, newer_id))
 
     def _keeps_link(self, memory_id: str, other_id: str) -> bool:
-        """Return whether a memory keeps its present link to another one, because the two were
-        linked at the time to roll back to, or the other one wasn't live then.
+        """Return whether a memory keeps its present link to another one: if the two were linked at
+        the time to roll back to, or if the other one wasn't live then.
         """
         other = self._find_version_then(other_id)
         if other is None:
@@ -365,9 +364,9 @@ class Rollback(NamedTuple):
         return memory_id in linked
 
     def _find_version_then(self, memory_id: str) -> Record | None:
-        """Return the version of a memory that was live at the time to roll back to; None if
-        there was none. If it is still live, it has no `corrects`, since links may have been
-        added to it later.
+        """Return the version of a memory that was live at the time to roll back to; None if there
+        was none. The latest version is returned without `corrects`, since links may have been added
+        to it later.
         """
         records = self._read_versions(memory_id)
         existing = list(takewhile(self._existed, records))
@@ -385,7 +384,7 @@ class Rollback(NamedTuple):
     def _resolve_keys(self, changes: dict[str, Restoration]) -> None:
         """If a change needs a key that another memory has, add that memory's change.
 
-        If that memory keeps the key, the change that needs it is left out, with the reason.
+        If that memory keeps the key, the change that needs the key is left out, with the reason.
         """
         while True:
             blocked = [change for change in changes.values() if self._is_blocked(change, changes)]
@@ -424,8 +423,9 @@ class Rollback(NamedTuple):
         return other
 
     def _needs_version(self, change: Restoration) -> bool:
-        """Return whether a change appends a version. A memory that is deleted again gets one if it
-        had another text when it was deleted before, so that a restoration brings that text back.
+        """Return whether a change appends a version. A memory that is deleted again gets one if its
+        content was different when it was first deleted, so that restoring the memory brings that
+        content back.
         """
         if change.action != "delete":
             return change.action not in ("reject", "left")
@@ -433,7 +433,7 @@ class Rollback(NamedTuple):
         return then is not None and self._content_of(then) != self._content_of(change.latest)
 
     def _new_version(self, change: Restoration, vectors: Mapping[Ref, Any]) -> Record:
-        """Return a version that repeats an earlier one."""
+        """Return the new version, which repeats an earlier one."""
         then, latest = change.then, change.latest
         assert then is not None
         written_at = max(self.at, latest.created_at, latest.ended_at or latest.created_at)
@@ -446,7 +446,7 @@ class Rollback(NamedTuple):
             fields = {name: value for name, value in fields.items() if name not in _ACCEPTED}
             ended_by = PENDING
         if change.action == "delete":
-            # A held record that ended at once would be erased with its successor.
+            # A held record that ended when it was created would be erased with its successor.
             labels.pop(HELD, None)
             ended_by, successor = self._end_of(then, latest)
             links = {name: then.fields.get(name) for name in versions.LINK}
@@ -476,7 +476,7 @@ class Rollback(NamedTuple):
         if new is not None:
             return versions.undo_end(latest)
         ended_by, fields = "delete", dict[str, Any](rolled_back_to=to_millis(self.to))
-        if latest.ended_by == PENDING:  # the memory awaits review, and is rejected
+        if latest.ended_by == PENDING:  # the memory awaits review, so it is rejected
             return Patch(latest.ref, latest.ended_at, ended_by, fields)
         if then is not None:
             ended_by, fields["superseded_by"] = self._end_of(then, latest)
@@ -496,12 +496,12 @@ def _links(record: Record) -> tuple[str | None, set[str]]:
 def _find_written_after(
     store: Store, namespace: str, to: datetime
 ) -> dict[int, tuple[str, datetime]]:
-    """Return each version that was written after a given time according to the audit log: its hash,
-    and the action and the time of its entry in the log.
+    """Map each version that was written after a given time, by its hash, to the action and the time
+    of its entry in the audit log.
 
-    For versions older than the log, the dates in their records are trusted. A first version is left
-    out if its id shows when the memory was created, since there may be a million of them. A memory
-    that was moved away and back is left out: its first entry after that time is about a move away.
+    Versions older than the log have no entry, so their dates are trusted. First versions whose ids
+    show when they were created are left out, since there may be a million of them. So is a memory
+    that was moved away and back: its first entry after that time is about a move away.
     """
     late: dict[int, tuple[str, datetime]] = {}
     where = audit_log.chain_of(namespace)._replace(since=to)
@@ -519,7 +519,7 @@ def _find_written_after(
 
 
 def _read_entry(store: Store, record: Record) -> Iterator[tuple[str, int]]:
-    """Yield the actions in an entry of the log that may write versions, with the versions."""
+    """Yield each action in a log entry that may write a version, with the version's hash."""
     try:
         changes = [
             (action, audit_log.parse_item(item))
@@ -542,7 +542,7 @@ def _read_entry(store: Store, record: Record) -> Iterator[tuple[str, int]]:
 
 
 def _has_time(memory_id: str, written_at: datetime) -> bool:
-    """Return whether an id is a UUIDv7 that was made at about a given time, or later."""
+    """Return whether an id is a UUIDv7 that was made not much earlier than a given time."""
     made_at = _time_of(memory_id)
     return made_at is not None and made_at >= written_at - CLOCKS
 

@@ -50,8 +50,8 @@ _LOOK_ALIKE = {ord(sign): letter for letter, signs in _LOOKS.items() for sign in
 _LEET = str.maketrans("013457@$!|", "oieastasii")
 _LEETED = frozenset("013457@$")
 _BETWEEN = ".-_*|/~+,"
-_SIGNS = "<[{#:!\x1b"  # a text without any of these can't match a structure
-_DATA = ("{", "[", "<", "%PDF")  # prefixes of data; such data isn't marked for being encoded
+_SIGNS = "<[{#:!\x1b"  # a text with none of these can't match a structure
+_DATA = ("{", "[", "<", "%PDF")  # data that begins with one of these isn't marked as encoded text
 _BACKWARDS = ("snoitcurtsni", "tpmorp metsys")
 _ROT13 = ("vafgehpgvbaf", "flfgrz cebzcg")
 _ROTATED = str.maketrans("abcdefghijklmnopqrstuvwxyz", "nopqrstuvwxyzabcdefghijklm")
@@ -180,10 +180,10 @@ def _compile(pattern: str, flags: int = 0) -> re.Pattern[str]:
 
 
 def find_marks(text: str) -> tuple[str, ...]:
-    """Return the marks of the rules that a text matches, in order. Most texts match no rule.
+    """Return the marks of the rules that a text matches, in order; usually none.
 
     Args:
-        text: Text of any length. The time taken is linear in its length.
+        text: A text of any length. The time taken is linear in its length.
     """
     plain, has_unseen = text, False
     if not text.isascii():
@@ -198,7 +198,7 @@ def find_marks(text: str) -> tuple[str, ...]:
         orders = list(_match_orders(_with_words(revealed)))
         if orders:
             marks |= dict.fromkeys([*orders, "disguised"])
-    # Look for codes of single characters, which may disguise part of a word.
+    # Codes of single characters may disguise part of a word.
     if _contains(plain, _CODES):
         unescaped = _compile(_CODE, re.I).sub(lambda code: chr(_number_of(code)), plain)
         if unescaped != plain:
@@ -213,7 +213,7 @@ def find_marks(text: str) -> tuple[str, ...]:
 
 
 def mark_suspicious(record: "Record") -> "Record":
-    """Return a record whose field `suspicious` has the marks of its text and anchors."""
+    """Return a record with the marks of its text and anchors in the field `suspicious`."""
     fields = {name: value for name, value in record.fields.items() if name != "suspicious"}
     anchors = fields.get("anchors")
     marks = find_marks(f"{record.text}\n{anchors}" if anchors else record.text)
@@ -237,7 +237,7 @@ def _fold(text: str) -> _Folded:
 
 
 def _is_plain(text: str) -> bool:
-    """Return whether a text is ASCII without control characters: it can't hide anything."""
+    """Return whether a text is ASCII without control characters, so that it can't hide anything."""
     return text.isascii() and "".join(text.split()).isprintable()
 
 
@@ -302,9 +302,9 @@ def _is_reported(folded: str, match: re.Match[str]) -> bool:
 
 
 def _reveal(plain: str, folded: _Folded) -> Iterator[str]:
-    """Yield a folded text with each possible disguise undone: look-alike letters, spelled-out
-    words, markup in words, invisible characters for spaces, digits for letters, words without
-    spaces, reversed or rotated letters.
+    """Yield a folded text with each possible disguise undone: look-alike letters, spaced-out words,
+    markup in words, invisible characters for spaces, digits for letters, words without spaces,
+    reversed or rotated letters.
     """
     for text in _unmask(plain):
         yield _fold(text).text
@@ -347,7 +347,7 @@ def _is_leet(word: str) -> bool:
 
 
 def _join_letters(spelled: re.Match[str]) -> str:
-    """Join spelled-out words; a doubled separator between letters ends a word."""
+    """Join the letters of spaced-out words; a doubled separator ends a word."""
     sign = spelled[1]
     words = spelled[0].replace(sign * 3, sign * 2).split(sign * 2)
     return " ".join(word.replace(sign, "") for word in words)

@@ -1,9 +1,10 @@
 """Proposals to tidy a namespace, for `Truth.tidy`. Each proposal awaits review, and nothing is done
 until a person accepts it.
 
-A proposal is a memory that awaits review; its field `tidy` says what accepting it does. It quotes
-memories, so forgetting one of them erases it too. Proposals are imported only from the user's own
-export. The same proposal always has the same text, so one that was rejected is not made again.
+A proposal is a memory that awaits review; its field `tidy` says what accepting it does. A proposal
+quotes memories, so forgetting one of these also erases the proposal. Proposals are imported only
+from the user's own export. The same proposal always has the same text, so a rejected one is not
+made again.
 
 `consult` runs a user-configured command that decides which suggestions to keep. Only `memory tidy`
 calls it.
@@ -50,7 +51,7 @@ from memories.write.writer import Writer
 if TYPE_CHECKING:
     import subprocess
 
-OUTDATED = "outdated"  # field of an accepted proposal whose memories had changed
+OUTDATED = "outdated"  # field of an accepted proposal that was not carried out
 TYPE = "tidy"  # the tag `type` of proposals to change a memory
 MAX_PROPOSALS = 20
 _MAX_CONSULTED = 60  # maximum number of suggestions sent for a second opinion
@@ -58,13 +59,13 @@ _OPINION_SECONDS = 120.0
 _MAX_OPINION_BYTES = 65_536
 _POLL_SECONDS = 0.02
 _KEEP, _DROP = "keep", "drop"
-_MAX_COMPARED = 2_000  # only this many of the newest memories are compared with the others
+_MAX_COMPARED = 2_000  # only the newest memories, up to this many, are compared with the others
 _UNREAD_FOR = timedelta(days=365)
 _UNREAD = "unread"
 _LEAST_REPEATS = 3  # minimum number of conversations in which a user says the same thing
 _STATEMENT_WORDS = (4, 40)
 _MAX_EXCERPT = 160
-_MOST_SHARED = 0.6  # maximum share of the newer text's words that the older text may contain
+_MOST_SHARED = 0.6  # maximum share of the newer text's words that the older text contains
 _TODO = re.compile(r"\s*(?:todo|to-do|fixme)\b", re.IGNORECASE)
 
 
@@ -75,9 +76,9 @@ class Suggestion(NamedTuple):
         kind: `same`, `contradiction`, `changed`, `expired`, `todo`, `unread` or `repeated`.
         text: The proposal and its evidence.
         certainty: From 0 to 1.
-        action: What happens when it is accepted: `delete` or `link`, with ids and versions; empty
-            to keep the text as a memory. `same_as` is the memory that says the same thing as the
-            deleted one; if it changes before, nothing is deleted.
+        action: What accepting it does: `delete` or `link`, with ids and versions; empty to keep the
+            text as a memory. `same_as` is the memory that says the same thing as the one to delete;
+            if it has changed by then, nothing is deleted.
         source: The turn from which the proposed memory was made.
     """
 
@@ -129,7 +130,7 @@ def propose(
 
 
 def _store(writer: Writer, suggestion: Suggestion) -> str:
-    """Store a proposal; return its id; empty if a memory that it quotes was forgotten."""
+    """Store a proposal; return its id, or "" if a memory that it quotes was forgotten."""
     tags = {"type": TYPE} if suggestion.action else {}
     draft = Draft(
         suggestion.text, tags, confidence=suggestion.certainty, pending=True,
@@ -200,7 +201,7 @@ def apply(writer: Writer, record: Record) -> Applied | None:
 
 
 def _link(writer: Writer, live: Record, older: Record) -> bool:
-    """Mark an older memory as corrected by another; return whether it is."""
+    """Link a memory to an older one that it corrects; return whether they were linked."""
     if not {"corrects", "corrected_by"}.isdisjoint(live.fields):
         return False
     linked = link_correction(writer.store, live, [older], now=writer.now, at=writer.now)
@@ -222,7 +223,7 @@ def _is_still_right(writer: Writer, record: Record, older: Record | None, kind: 
 
 
 def _find_with_same_text(writer: Writer, where: Filter, since: datetime) -> Record | None:
-    """Return the live version of a memory; None if its text has changed since a time."""
+    """Return the live version of a memory; None if its text was changed after a given time."""
     live = find_first(writer.store, where)
     before = find_first(writer.store, where._replace(state="any", until=since), newest_first=True)
     if live is None or before is None or live.text != before.text:
@@ -237,7 +238,7 @@ def consult(command: str, suggestions: Sequence[Suggestion]) -> list[Suggestion]
     """Return the suggestions that the user's command decides to keep.
 
     The command reads them as JSON from standard input. It prints `keep` or `drop` for each, one per
-    line, or a JSON object with the ids of those to drop, such as `{"2": "drop"}`.
+    line, or a JSON object with the ids of the suggestions to drop, such as `{"2": "drop"}`.
 
     Raises:
         SystemFault: The command failed, took too long, or printed anything else.
@@ -280,7 +281,7 @@ def _run(command: str, text: bytes) -> bytes:
         given.write(text)
         given.seek(0)
         try:
-            process = subprocess.Popen(  # noqa: S603 - the user's own setting names it
+            process = subprocess.Popen(  # noqa: S603 - from the user's own settings
                 shlex.split(command), stdin=given, stdout=output, stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )  # fmt: skip
@@ -382,8 +383,8 @@ def _find_repetition(
 
 
 def _adds_nothing(writer: Writer, record: Record, older: Record) -> bool:
-    """Return whether an older memory that says the same is as detailed, lasting and trusted, and
-    still live.
+    """Return whether an older memory that says the same thing is as detailed, lasting and trusted,
+    and isn't corrected.
     """
     differences = find_differences(older, versions.to_draft(record))
     if differences.name_new() or differences.other_tags or "source" in differences.other_fields:
@@ -403,12 +404,12 @@ def _adds_nothing(writer: Writer, record: Record, older: Record) -> bool:
 def _find_reworded(
     writer: Writer, record: Record, rivals: Sequence[Candidate], vectors: Any
 ) -> Sequence[Record]:
-    """Return the older memory, if any, that a memory makes outdated by reporting a change in
-    different words.
+    """Return the older memory, if any, that a memory outdates by reporting a change in different
+    words.
 
-    Texts with the same words but a different value are left to `write.compare.corrections`, since
-    usually both are true, such as the ports of two services. Two texts that both report changes are
-    skipped as well.
+    Texts with the same words but different values are left to `write.compare.corrections`, since
+    usually both are true, such as the ports of two services. If both texts report changes, they are
+    skipped too.
     """
     if not reports_change(record.text):
         return ()

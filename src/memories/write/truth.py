@@ -37,7 +37,7 @@ class Verification(NamedTuple):
 
 
 class Truth:
-    """Checks and confirms the memories that one caller may read."""
+    """Verifies and confirms memories for one caller: `Memories.truth`."""
 
     def __init__(
         self, writer: Writer, judge: Callable[[Sequence[Memory]], Sequence[Memory]]

@@ -33,9 +33,9 @@ from memories.stores.protocol import Store, find_first
 from memories.stores.records import ROLE, SPEAKER, Collection, Filter
 
 MAX_BYTES = 256 * 1_048_576
-MAX_FAILED = 3  # if this many groups fail, the likely cause is the store, so draining stops
-DRAIN_SECONDS = 1.0  # seconds spent on other groups by a caller that only adds an entry
-GROUP_SECONDS = 5.0  # seconds that such a caller spends on earlier entries in its own group
+MAX_FAILED = 3  # if this many groups fail, draining stops, since the store is the likely cause
+DRAIN_SECONDS = 1.0  # time that a caller that only adds an entry spends on other groups
+GROUP_SECONDS = 5.0  # time that it spends on earlier entries in its own group
 _log = logging.getLogger(__name__)
 _CHANNEL = "channel"
 _TEXTS = ("conversation_id", "role", "text", "ts")
@@ -52,7 +52,7 @@ class Drained(NamedTuple):
 
     Attributes:
         done: The number of entries that were processed.
-        failed: The groups whose first entry could not be processed now, each with the reason.
+        failed: The groups whose first entry can't be processed at present, each with the reason.
     """
 
     done: int
@@ -88,7 +88,7 @@ def count_waiting(config: Config) -> int:
 
 
 def count_refused(config: Config) -> dict[Path, int]:
-    """Return the files of refused turns in all namespaces, each with the number of turns in it."""
+    """Return the files of refused turns in all namespaces, each with its number of turns."""
     folder, name = files_of(config, "")
     paths = sorted(folder.glob(f"{glob.escape(name)}*.turns.jsonl.refused"))
     return {path: _count_lines(path) for path in paths}
@@ -169,8 +169,8 @@ class RetryQueue:
                 to its name. It raises `SystemFault` for an entry that can't be processed now; the
                 entry's group then waits while others continue. Any other exception, such as
                 `ConnectionError`, stops the processing and propagates.
-            before: A group that is processed before the others, which then get only a short time.
-                None to process all entries.
+            before: A group to process first; the others then get only a short time. None to process
+                all entries.
         """
         if not self:
             return Drained(0, {})
@@ -183,7 +183,7 @@ class RetryQueue:
             return Drained(0, {})
 
     def discard(self, group: str) -> int:
-        """Remove a group's entries, refused ones included; return how many there were.
+        """Remove a group's entries, including refused ones; return how many there were.
 
         Half-written lines, and damaged lines that contain the group's name, are removed too.
         """
@@ -204,10 +204,11 @@ class RetryQueue:
         return count
 
     def move_to(self, other: "RetryQueue") -> int:
-        """Move all entries, including refused ones, to another queue; return how many were queued.
+        """Move all entries, including refused ones, to another queue; return the number of queued
+        ones.
 
-        A crash during the move leaves some entries in both queues. This is harmless, since a
-        repeated turn is stored only once.
+        A crash during the move leaves some entries in both queues. This is harmless, since a turn
+        is never stored twice.
         """
         if not (self.path.exists() or self.refused.exists()):
             return 0
@@ -428,7 +429,7 @@ def _new_conversation(turns: Sequence[Turn]) -> Conversation:
 
 
 def _to_turns(entries: Sequence[dict[str, Any]], namespace: str) -> Iterator[Turn]:
-    """Yield entries as turns, numbered in each conversation as if none of them were stored."""
+    """Yield entries as turns, numbered as if their conversations had no stored turns."""
     last: dict[str, int] = {}
     for entry in entries:
         if not all(isinstance(entry.get(name), str) for name in _TEXTS):

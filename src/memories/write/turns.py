@@ -48,12 +48,10 @@ if TYPE_CHECKING:
 
 SESSION_PAUSE = timedelta(hours=1)  # a longer pause begins a new session
 SESSION_TURNS = 64  # a new session also begins after this many turns
-# maximum number of characters in a part of a long message; a part that ends with a paragraph may be
-# shorter
+# maximum number of characters in a part of a long message
 PART_CHARACTERS = 4_000
 _MIN_PART_CHARACTERS = PART_CHARACTERS // 2
-# Places to split a message, the best first: the ends of paragraphs, lines, sentences, clauses and
-# words.
+# Where to split a message, best first: after paragraphs, lines, sentences, clauses and words.
 _BORDERS = (
     re.compile(r"\n\s*\n"),
     re.compile(r"\n"),
@@ -62,7 +60,7 @@ _BORDERS = (
     re.compile(r"\s"),
 )
 _JOINERS = (
-    # characters that combine with the previous one, so no part may begin with them
+    # characters that combine with the previous one, so a part can't begin with one of them
     "\u200d\ufe0e\ufe0f\ufeff"
 )
 
@@ -74,8 +72,8 @@ class _Prepared(NamedTuple):
         draft: The draft, without secrets.
         parts: Its content in parts; usually one.
         kinds: The kinds of the secrets that were removed.
-        original: The content with its secrets, to recognize a turn that was stored by a program
-            that did not remove secrets.
+        original: The content with its secrets. It serves to recognize a turn that was stored by a
+            program that did not remove secrets.
     """
 
     draft: TurnDraft
@@ -100,7 +98,7 @@ def append(
         store: The store.
         embedder: Computes the vectors before the transaction, so that no other writer waits for the
             model.
-        place: The namespaces to read, the caller's own first, and the conversation id.
+        place: The namespaces to read, with the caller's own first, and the conversation id.
         drafts: The turns, in order.
         now: The time for drafts without one.
         redactor: Removes secrets first; None to keep drafts unchanged.
@@ -156,8 +154,8 @@ def _prepare_all(
     """Return drafts in their stored form.
 
     Raises:
-        InvalidInput: A value is invalid; if there are several turns, the message contains the
-            turn's number.
+        InvalidInput: A value is invalid. If there are several turns, the message contains the
+            number of the invalid one.
     """
     prepared = []
     for number, draft in enumerate(drafts, 1):
@@ -244,7 +242,7 @@ def _find_end(store: Store, namespace: str, conversation: str) -> tuple[Record |
 
 
 def _find_stored(store: Store, namespace: str, key: str) -> Sequence[Record] | None:
-    """Return the records of the turn with a message id."""
+    """Return the records of the turn with a message id; None if there is no such turn."""
     where, mark = Filter(Collection.HISTORY, (namespace,), key=key), store.damaged.mark()
     record = find_first(store, where)
     if record is None:
@@ -313,7 +311,7 @@ def _session_of(index: int, created_at: datetime, last: Record | None) -> int:
 
 
 def _result(records: Sequence[Record], prepared: _Prepared, *, is_new: bool) -> Turn:
-    """Return the stored turn, and whether its draft was stored, known or refused."""
+    """Return the stored turn; its status says whether the draft was stored, known or refused."""
     turn = turn_of(records)
     if is_new:
         return replace(turn, status=STORED)

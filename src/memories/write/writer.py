@@ -1,4 +1,4 @@
-"""The writer: for whom, to which store and under which settings memories are written."""
+"""Defines the writer: the caller, the store and the settings for writing memories."""
 
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,8 +24,8 @@ class Writer(NamedTuple):
         lookup: Finds the memories that the caller may read and write.
         embedder: Computes the vectors; None to compare by words only.
         now: The time for drafts without one.
-        config: The settings. A search does not find memories below `min_confidence`, so a draft
-            repeats such a memory only if the draft's own confidence is no higher.
+        config: The settings. A search does not find memories below `min_confidence`, so a draft is
+            compared with such a memory only if its own confidence is no higher.
         force: Whether to store drafts without comparing them.
         redactor: Removes secrets; None to keep drafts unchanged.
         within: Tag keys that, like `project`, distinguish memories: a draft does not repeat a
@@ -55,7 +55,7 @@ class Writer(NamedTuple):
         return versions.to_memory(record, self.now, self.config.decay_half_life_hours)
 
     def retire(self, superseded: Record | None, successor: str, at: datetime) -> None:
-        """End a memory that another one replaces; do nothing for None."""
+        """End a memory that is replaced; do nothing for None."""
         if superseded is not None:
             from memories.write.links import leave_chains  # few drafts replace a memory
 
@@ -64,8 +64,8 @@ class Writer(NamedTuple):
             self.store.patch([patch])
 
     def retire_for(self, superseded: Record | None, successor: Record, at: datetime) -> Record:
-        """End a memory that a stored one replaces; return the stored one, whose links may have
-        changed.
+        """End a memory that a stored one replaces; return the stored one with its links, which may
+        have changed.
         """
         if superseded is None:
             return successor
@@ -73,11 +73,11 @@ class Writer(NamedTuple):
         return self.lookup.own.find(successor.ref.group)
 
     def pass_on_links(self, memory: Memory, superseded: Record | None) -> Record:
-        """Link a stored memory to those that the memory it replaced corrected; return it.
+        """Link a memory to those that its predecessor corrected; return its record.
 
         Args:
-            memory: The memory.
-            superseded: The memory that it replaced, as it was before; None if there is none.
+            memory: The stored memory.
+            superseded: The memory that it replaced, in its former state; None if there is none.
         """
         from memories.write.links import take_over_links
 

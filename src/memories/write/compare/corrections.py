@@ -92,15 +92,16 @@ _TOWARDS = frozenset(
 )
 _PLACES = (SOFT | _TOWARDS) - {"with"}  # "works with" can have many objects
 _QUANTITIES = frozenset("always only most some few many all every half".split())
-# Verbs of events that happen at only one time; not `open`, since a museum may open on several days.
+# Verbs for things that happen at only one time; not `open`, since a museum may open on several
+# days.
 _TIMED = (SINGLE | {"is", "happen", "occur", "meet", "fall"}) - {"open"}
 _TIME_OF_DAY = re.compile(r"(\d{1,2}):\d\d")
 _HALF_DAY_HOURS = 6
 _DEPARTING = frozenset("leave depart arrive go run".split())
-_CODE = re.compile("[a-z]{2}")  # of a language or a country
+_CODE = re.compile("[a-z]{2}")  # code of a language or a country
 _ADJECTIVE = re.compile(r"\w{3,40}(?:ed|ing|ful|ous|ive|able|ible|al|ic|ary|less|ish|ant|ent)")
 
-# Scripts without spaces.
+# "Favourite" in scripts without spaces.
 _FAVOURITE = "最喜欢的?|最喜歡的?|一番好きな|가장 좋아하는"
 _TIME = "点|點|時|时|月|日|号|號|시|월|일"
 _DENIAL = 8  # maximum number of characters that differ if one text negates the other
@@ -142,7 +143,7 @@ def is_correction(new: str, old: str, similarity: float | None, *, threshold: fl
 
 
 def _differ_twice(new: Sequence[str], old: Sequence[str]) -> bool:
-    """Return whether texts differ in two places that are separated by a meaningful word."""
+    """Return whether texts differ in two places with a meaningful word between them."""
     if "from" in new or "instead" in new:
         return False
     start, shorter = 0, min(len(new), len(old))
@@ -239,8 +240,8 @@ def _differs_by_denial(new: Sequence[Word], old: Sequence[Word]) -> bool:
 
 
 def _split_by_other(words: Sequence[Word], other: Sequence[Word]) -> tuple[list[str], list[Word]]:
-    """Return the keys of the words that both texts contain, and the words that only the first
-    contains.
+    """Return the keys of the words that both texts contain, and the words that are only in the
+    first text.
     """
     other_keys = {*keys_of(other)}
     shared = [word.key for word in words if word.key in other_keys]
@@ -268,8 +269,8 @@ def _has_opposites(change: Substitution, codes: Sequence[str]) -> bool:
 
 
 def _is_other_value(change: Substitution) -> bool:
-    """Return whether the changed part, which follows a subject, is a value, and the subject can
-    have only one such value.
+    """Return whether the changed part, which follows a subject, is a value of which the subject can
+    have only one.
     """
     verb = find_verb(change.head)
     changed = [*change.removed, *change.added]
@@ -282,8 +283,7 @@ def _is_other_value(change: Substitution) -> bool:
     if _find_prepositions(change.removed) != _find_prepositions(change.added):
         return False
     is_example = change.head[-1].key == "example"  # there may be several examples
-    # two participles with a complement, which may both be true: written by Ann, translated into
-    # French
+    # Both of two participles with complements may be true: written by Ann, translated into French.
     are_actions = all(
         len(words) > 1 and words[0].form in {"past", "passive", "adjective"}
         for words in (change.removed, change.added)
@@ -291,20 +291,20 @@ def _is_other_value(change: Substitution) -> bool:
     if is_example or are_actions or _changes_direction(change) or _changes_kind(change):
         return False
     if change.head[verb].shown == ":" and any(map(verb_of, changed)):
-        return False  # here, a sentence follows the colon, not a value
+        return False  # a sentence follows the colon, not a value
     return _has_one_object(change, verb)
 
 
 def _find_prepositions(words: Sequence[Word]) -> list[str]:
-    """Return which of the prepositions in, with and for a part contains, in any language."""
+    """Return which of the prepositions "in", "with" and "for" occur in a part, in any language."""
     prepositions = [word for word in words if word.sense in {"in", "with"} or word.key == "for"]
     return [word.sense or word.key for word in prepositions]
 
 
 def _changes_direction(change: Substitution) -> bool:
     """Return whether only one text joins two values ("to A and B", "from B"), or one text is about
-    going to a place and the other about coming from a different place. In either case, both texts
-    may be true.
+    going to a place and the other about coming from another place. In either case, both may be
+    true.
     """
     removed, added = keys_of(change.removed), keys_of(change.added)
     if ("and" in removed) != ("and" in added):
@@ -324,7 +324,7 @@ def _changes_kind(change: Substitution) -> bool:
     removed, added = _find_kinds(change.removed), _find_kinds(change.added)
     if removed and added:
         return removed.isdisjoint(added)
-    # Without a preposition, the words before the value name its kind: the database is Redis 7.
+    # Without a preposition, the words before the value give its kind: the database is Redis 7.
     if not any(map(is_soft, (change.head[-1], change.removed[0], change.added[0]))):
         return False
     shapes = {_find_shape(change.removed), _find_shape(change.added)}
@@ -406,7 +406,7 @@ def _are_variants(change: Substitution) -> bool:
     if len(parts) != len(other_parts):
         return False
     pairs = list(zip(parts, other_parts, strict=True))
-    # The last part is not a code: "io" in "acme.io".
+    # The last part is not a code, as "io" in "acme.io" isn't.
     codes = [pair for pair in pairs[:-1] if all(map(_CODE.fullmatch, pair))]
     changed = [pair for pair in pairs if pair[0] != pair[1]]
     return all(pair in codes or VARIANTS.issuperset(pair) for pair in changed)
@@ -528,7 +528,7 @@ def _is_single(head: Sequence[Word], verb: int) -> bool:
 
 
 def _has_several_receivers(word: Word) -> bool:
-    """Return whether a verb before "to" may have several recipients: "alerts are sent to Ann", "we
+    """Return whether a verb before "to" may have several receivers: "alerts are sent to Ann", "we
     ship to Norway".
     """
     base = verb_of(word)
@@ -538,9 +538,9 @@ def _has_several_receivers(word: Word) -> bool:
 def _has_one_use(change: Substitution, base: str, behind: Sequence[Word]) -> bool:
     """Return whether a subject uses only one thing for a purpose: "use … for baking"."""
     if not BOUNDARIES.isdisjoint(keys_of(behind[:1])):
-        return False  # the subject may run before several things
+        return False  # the subject may use other things in other cases
     if not MANY.isdisjoint(keys_of(change.tail[:1])):
-        return False  # the subject may have several of these
+        return False  # there may be several of these
     if len(behind) > 1 and (behind[-1].key in {"for", "with"} or behind[-1].sense == "with"):
         return False  # there may be a second purpose
     is_only_one = base == "prefer" and len(change.removed) == len(change.added) == 1
@@ -551,18 +551,18 @@ def _is_one_predicate(change: Substitution, verb: int) -> bool:
     """Return whether a predicate can have only one value at a time, in any language."""
     head, removed, added, _ = change
     subject, behind = list(head[:verb]), head[verb + 1 :]
-    if head[verb].shown == ":":  # a heading is not a name
+    if head[verb].shown == ":":  # a heading isn't a name
         subject[0] = subject[0]._replace(opens=False, shown=subject[0].shown.lower())
     is_name = bool(head[verb].sense) and verb == 1 and head[0].opens
     if is_name and not (behind and _is_preposition(behind[0])):
-        return False  # something with a name can be many things
+        return False  # a named thing can be several things at once
     return _is_one_thing(subject, behind, removed, added)
 
 
 def _is_one_thing(
     subject: Sequence[Word], behind: Sequence[Word], removed: Sequence[Word], added: Sequence[Word]
 ) -> bool:
-    """Return whether a subject can "be" only one thing, or be in only one place: the editor, Ann's
+    """Return whether only one thing or place can follow the subject's "is": the editor, Ann's
     manager, A's port.
     """
     if not subject:
@@ -575,7 +575,7 @@ def _is_one_thing(
         return True
     are_names = removed[-1].is_capitalized and added[-1].is_capitalized
     if len(subject) == 1 and noun.opens and not are_names:
-        # something with a name can be many things
+        # A named thing can be several things at once.
         return bool(behind) and _is_preposition(behind[0])
     behind = [word for word in behind if not word.is_capitalized]
     if behind and (_is_preposition(behind[0]) or noun.key in PEOPLE):
@@ -589,5 +589,5 @@ def _is_one_thing(
 
 
 def _is_preposition(word: Word) -> bool:
-    """Return whether a word may lead to a place or another complement: in, to, behind."""
+    """Return whether a word may introduce a place or another complement: in, to, behind."""
     return word.key in SOFT | _TOWARDS or word.sense == "in"

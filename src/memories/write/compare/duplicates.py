@@ -3,7 +3,7 @@
 Vectors can't tell a correction from a repetition ("port 8080", "port 9090": cosine 0.98). So a text
 is a duplicate only if every word of either text has a counterpart in the other, in an order with
 the same meaning, and with the same capitals. A changed word that is not in vocabulary.txt counts as
-a difference, since storing a repetition costs only a line, but dropping a correction loses a fact.
+a difference: storing a repetition costs only a line, but dropping a correction loses a fact.
 """
 
 import functools
@@ -115,7 +115,7 @@ def compare_words(
         return TextComparison(Relation.UNRELATED)
     codes = detect_languages(new, old)
     is_close = similarity is not None and similarity >= threshold
-    needs_difference = is_close and explain  # otherwise it suffices to know that there is one
+    needs_difference = is_close and explain  # otherwise, whether there is one is enough
     if not needs_difference and _surely_differ(new, old, codes):
         return TextComparison(Relation.UNRELATED)
     new_parsed, old_parsed = parse_text(new, codes), parse_text(old, codes)
@@ -141,8 +141,8 @@ def _describe_meaning(
 ) -> str:
     """Describe how two texts differ in meaning; empty if they don't.
 
-    A difference of words doesn't count if it disappears when constructions are rewritten. Texts
-    without one still differ in mood if only one of them is an instruction.
+    A difference in words doesn't count if it disappears when constructions are rewritten. Texts
+    with the same words differ in mood if only one of them is an instruction.
     """
     difference = _describe_difference(*align_texts(new, old))
     new_words, old_words = rewrite(new_words), rewrite(old_words)
@@ -277,9 +277,9 @@ class _WordIndex(NamedTuple):
     """A text's words, regardless of their order, for a quick comparison.
 
     Attributes:
-        counts: The key of each significant word, with the number of its occurrences.
-        meanings: The possible meanings of each word, by the word's key.
-        keys: The keys of the words that may have each meaning, by meaning.
+        counts: For each significant word's key, the number of occurrences.
+        meanings: For each word's key, the possible meanings.
+        keys: For each meaning, the keys of the words that may have it.
         compounds: The known compounds, which the other text may write as two words.
         acronyms: The words that may be initials, in lower case.
         initials: The first letters of all words, in order.
@@ -316,8 +316,8 @@ def _index_words(text: str, codes: Sequence[str], is_rewritten: bool) -> _WordIn
 
 
 def _surely_differ(new: str, old: str, codes: Sequence[str]) -> bool:
-    """Return whether some word of one text clearly has no counterpart in the other, whether or not
-    constructions are rewritten.
+    """Return whether some word of one text clearly has no counterpart in the other, both before and
+    after constructions are rewritten.
     """
     for is_rewritten in (False, True):
         new_index = _index_words(new, codes, is_rewritten)
@@ -328,8 +328,8 @@ def _surely_differ(new: str, old: str, codes: Sequence[str]) -> bool:
 
 
 def _lacks_counterpart(new: _WordIndex, old: _WordIndex) -> bool:
-    """Return whether, even before alignment, some word of one text clearly has no counterpart in
-    the other. False doesn't mean that every word has one.
+    """Return whether, without alignment, some word of one text clearly has no counterpart in the
+    other. False doesn't mean that every word has one.
 
     A word that only one text contains has no counterpart if no other word in either text shares a
     meaning with it, since `align_words` would then not change it.
@@ -398,8 +398,8 @@ def align_texts(new: str, old: str) -> tuple[Sequence[Word], Sequence[Word]]:
 
 
 def align_words(new: Sequence[Word], old: Sequence[Word]) -> tuple[list[Word], list[Word]]:
-    """Return the words of two texts, with the same keys for inflections, synonyms, known compounds
-    and acronyms.
+    """Return the words of two texts after giving one key to all inflections, synonyms, compounds
+    and acronyms of a word.
     """
     new, old = _join_compounds(new, old), _join_compounds(old, new)
     new, old = _shorten_names(new, old), _shorten_names(old, new)
@@ -417,7 +417,7 @@ def align_words(new: Sequence[Word], old: Sequence[Word]) -> tuple[list[Word], l
 
 @functools.lru_cache(maxsize=4_096)  # similar texts share most of their words
 def _meanings(word: Word) -> Sequence[str]:
-    """Return the word, its possible base forms, and the groups of synonyms that they belong to."""
+    """Return a word's key, its possible base forms, and their groups of synonyms."""
     if word.key in LIGHT or word.key in SOFT or word.literal:
         return (word.key,)
     forms = [word.key] if word.exact else forms_of(word.key)
@@ -466,7 +466,7 @@ def _equate_never(words: Sequence[Word], other: Sequence[Word]) -> Sequence[Word
 
 
 def _find_unmatched(words: Sequence[Word], other: Sequence[Word]) -> list[Word]:
-    """Return the meaningful words that the other text lacks or contains fewer times."""
+    """Return the meaningful words that the other text lacks or contains less often."""
     spare = Counter(keys_of(other))
     missing = []
     for word in filter(_has_weight, words):

@@ -31,8 +31,8 @@ _BEFORE_VERBS = _PERSONS | frozenset(
 
 
 class Substitution(NamedTuple):
-    """The only place where two texts differ: the words before that place, the removed words, the
-    added words, and the words after it.
+    """The only place where two texts differ: the words before it, the removed words, the added
+    words, and the words after it.
     """
 
     head: Sequence[Word]
@@ -98,7 +98,7 @@ def find_change(new: Sequence[Word], old: Sequence[Word]) -> Substitution | None
 
 
 def _is_named(words: Sequence[Word]) -> bool:
-    """Return whether words name something and aren't just values or prepositions."""
+    """Return whether any of the words names something and isn't a value or a preposition."""
     return any(word.shown.isalpha() and not is_soft(word) and not is_value(word) for word in words)
 
 

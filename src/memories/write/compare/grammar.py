@@ -43,7 +43,7 @@ _END = Word(".", ".")
 _ADJUNCTS = PLACES | {"@when", "during"}  # a comma before one of these makes no difference
 _ARTICLES = (["a"], ["an"])
 _DUTIES = frozenset("must shall should can has".split())
-_PARTICIPLE = re.compile(r"ge(\w{3,}t)|(\w{3,})ée?s?")  # German and French participles
+_PARTICIPLE = re.compile(r"ge(\w{3,}t)|(\w{3,})ée?s?")  # a German or French participle
 _JOINING = BOUNDARIES - {".", ","} | {"not", "nor", "instead"}
 _SECONDS = {"minute": 60, "hour": 3_600, "day": 86_400, "week": 604_800}
 _LASTING = frozenset({"after", "for", "within"})  # "after an hour" means "after one hour"
@@ -154,11 +154,11 @@ def describe_form(new: Sequence[Word], old: Sequence[Word]) -> str:
 
 
 def describe_number(new: Sequence[Word], old: Sequence[Word]) -> str:
-    """Describe a word that is plural in one text and singular in the other, unless that makes no
-    difference.
+    """Describe a word that is plural in one text and singular in the other, if the difference
+    matters.
 
-    It makes no difference after "all" and "every", or if the word is a subject without a determiner
-    and the verb changes too (requests are, a request is; a user needs, users need).
+    It doesn't matter after "all" and "every", or if the word is a generic subject and the verb
+    changes too (requests are, a request is; a user needs, users need).
     """
     new_written, old_written = _by_key(new), _by_key(old)
     for key, new_places in new_written.items():
@@ -237,8 +237,8 @@ def _articles_after_be(words: Sequence[Word]) -> set[str]:
 
 
 def find_breaks(words: Sequence[Word], other: Sequence[Word]) -> set[tuple[str, str]]:
-    """Return the commas and stops that only the first text contains, each as the pair of words
-    around it.
+    """Return the commas and stops that only the first text contains, each as the words before and
+    after it.
     """
     keys = keys_of(words)
     first = keys[0] if keys else "."
@@ -276,7 +276,7 @@ class _Construction(NamedTuple):
 
     Attributes:
         parts: The left side of the construction's line in the file.
-        needed: Sets of words; a text with the construction contains at least one word of each set.
+        needed: Sets of words. A text with the construction contains at least one word of each set.
         form: The right side of the construction's line.
     """
 
@@ -339,7 +339,7 @@ def _apply(construction: _Construction, words: Sequence[Word]) -> Sequence[Word]
 
 
 def _fill(part: str, slots: dict[str, Sequence[Word]]) -> Sequence[Word]:
-    """Return the words that replace a part of a construction's form."""
+    """Return the words that fill a part of a construction's form."""
     name = part.strip("<>!")
     if name in {"days", "days2"}:
         days = slots[name.replace("days", "day")]
@@ -353,7 +353,7 @@ def _fill(part: str, slots: dict[str, Sequence[Word]]) -> Sequence[Word]:
 
 
 def _is_action(words: Sequence[Word]) -> bool:
-    """Return whether a word may be a verb, or the name of an action."""
+    """Return whether words may be a verb or the name of an action."""
     word = words[0]
     is_name = word.exact and word.is_capitalized and not word.opens
     if word.literal or is_name or word.key in DATES:
@@ -393,7 +393,7 @@ _CHECKS = {
 
 # --- the file
 
-# The words that each kind of slot can stand for.
+# The words that fit each kind of slot.
 _CLASSES = {
     "in": PLACES | {"@when", "@there", "every"},
     "day": WEEKDAYS | frozenset("mon tue tues wed thu thurs fri sat sun".split()),
@@ -443,7 +443,7 @@ def _mark(key: str) -> str:
     return _PREPOSITION if key in _PREPOSITIONS else _OTHER
 
 
-@functools.cache  # the texts that a command compares contain few constructions
+@functools.cache  # few constructions occur in the texts that a command compares
 def _compile_pattern(parts: Sequence[str]) -> re.Pattern[str]:
     return re.compile("(?<![^ ])" + "".join(map(_express, parts)))
 

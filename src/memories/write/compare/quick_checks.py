@@ -9,9 +9,9 @@ from memories.languages.text import is_latin, is_unspaced
 
 STRAIGHT = str.maketrans("‘’“”„।۔؟،؛", '\'\'"""..?,;')
 _ENDING = re.compile(r"(?<=[\w)\]}\"'»”」』+#%`])[.!。…]+$")
-# An abbreviation may lower the similarity of two texts that say the same thing below the threshold.
+# Texts that say the same thing may be below the threshold if one contains an abbreviation.
 _SURELY_DIFFERENT = 0.75  # fraction of the threshold
-# fraction of the duplicate threshold; texts less similar than this are about different things
+# fraction of the duplicate threshold; less similar texts are about different things
 _MIN_SIMILARITY = 0.4
 _MIN_SHARED = 0.45  # minimum share of the longer text's words that both texts contain
 _MAX_CHARACTERS = 400  # a longer text usually makes several statements
@@ -53,7 +53,7 @@ def may_correct(new: str, old: str, similarity: float | None, *, threshold: floa
 
 @functools.lru_cache(maxsize=2_048)  # many new texts are compared with the same old ones
 def normalize(text: str) -> str:
-    """Return a text without differences in quotes, spaces, case and final stops.
+    """Return a text with normalized quotes, spaces and case, and without final stops.
 
     The text is not case-folded, since that would turn "ß" into "ss".
     """
@@ -63,7 +63,7 @@ def normalize(text: str) -> str:
 
 @functools.lru_cache(maxsize=2)
 def split_words(text: str) -> Sequence[str]:
-    """Return a text's words in lower case, without marks."""
+    """Return a text's words in lower case, without punctuation."""
     return re.findall(r"\w+", text.lower())
 
 

@@ -57,11 +57,11 @@ _THOUSANDS = re.compile(r"(\d+)k|(\d{1,3}(?:,\d{3})+)")
 _QUANTITY = re.compile(
     r"(\d+(?:[.,]\d+)?)(GiB|GB|MiB|MB|KB|TB|ms|s|h|min|am|pm|AM|PM|kg|km|m|cm|mm|g|px|°C|°F)"
 )
-_ELIDED = r"(?i)\b((?:[cdjlmnst]|qu|all|dall|dell|nell|sull|un)')(?=\w)"  # in French and Italian
+_ELIDED = r"(?i)\b((?:[cdjlmnst]|qu|all|dall|dell|nell|sull|un)')(?=\w)"  # French and Italian
 _DECIMAL = re.compile(r"(\d+),(\d{1,2})")
 _SHOWS = 150  # a text's language is detected from this many characters
-_DASH = "\ue000"  # represents the dash that joins two clauses
-_LONGEST = 64  # maximum number of letters; the pattern takes quadratic time
+_DASH = "\ue000"  # stands for a dash that joins two clauses
+_LONGEST = 64  # maximum number of letters, since the pattern takes quadratic time
 _SENTENCE = re.compile(
     r"(?!(?:\w\.){2,}|(?:etc|vs|cf|no|dr|mr|mrs|approx)\.).*\w\W*[.!?…。]\W*", re.I
 )
@@ -128,9 +128,7 @@ def parse_text(text: str, codes: Sequence[str] = ()) -> ParsedText:
 
 
 def detect_languages(new: str, old: str) -> Sequence[str]:
-    """Return the languages of two texts, other than English. They are easier to recognize from both
-    texts together.
-    """
+    """Return the languages of two texts, other than English. Both together show them better."""
     return languages.detect(f"{new[:_SHOWS]} {old[:_SHOWS]}")
 
 
@@ -192,7 +190,7 @@ def _dial(number: re.Match[str]) -> str:
 
 def _with_sense(word: Word, codes: Sequence[str]) -> Word:
     """Return a word of another language with its sense. A word that looks like an English stop word
-    is marked, so that it is not ignored.
+    is marked so that it isn't ignored.
     """
     if word.key in _MARKS:
         return word
@@ -304,8 +302,8 @@ def _word_after(words: Sequence[Word], i: int) -> Word:
 
 
 def _mark_acronyms(words: list[Word]) -> list[Word]:
-    """Distinguish "US" and "IT" from "us" and "it", "3 am" from "I am", and the "on" in "turn it
-    on" from the one in "on it".
+    """Distinguish "US" and "IT" from "us" and "it", "3 am" from "I am", and "turn it on" from "on
+    it".
     """
     shouted = is_shouted(words)
     marked = []
@@ -362,7 +360,7 @@ def _begins_clause(keys: Sequence[str]) -> bool:
 
 
 def _is_bare_value(words: Sequence[Word], i: int) -> bool:
-    """Return whether a word is the whole value in a statement of the form "the verb is delete" or
+    """Return whether a word is the whole value in a statement such as "the verb is delete" or
     "NODE_ENV must be prod".
     """
     start = i
@@ -455,8 +453,8 @@ def _mark_names(words: list[Word]) -> list[Word]:
 
 
 def _is_bare_verb(words: Sequence[Word], i: int) -> bool:
-    """Return whether a verb's base form is where a sentence can't have one, so it must be a command
-    or a name.
+    """Return whether a word is a verb's base form where a sentence can't have one, so that it must
+    be a command or a name.
     """
     word = words[i]
     if word.key not in VERBS_ALIKE:

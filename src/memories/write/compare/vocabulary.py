@@ -151,11 +151,11 @@ class Word(NamedTuple):
         key: The form used in comparisons.
         shown: The word as it was written.
         exact: Whether the word doesn't match its inflections.
-        opens: Whether it begins a sentence, where the case of its first letter makes no difference.
+        opens: Whether it begins a sentence, so that the case of its first letter doesn't matter.
         definite: Whether it follows "the", "my" or a similar word; see `frames`.
         literal: Whether it is part of code, a command or a value, and so doesn't match its
             inflections or synonyms.
-        form: `past`, `passive`, `adjective` for other participles, `plain`, or `FREE`.
+        form: `past`, `passive`, `adjective` (any other participle), `plain`, or `FREE`.
         sense: Its meaning in English, if it is a known word of another language; see
             `languages.sense`.
     """

@@ -102,9 +102,8 @@ def _parts(words: Sequence[Word]) -> list[Word]:
 
 
 def _is_fronted(fronted: Sequence[Word], plain: Sequence[Word]) -> bool:
-    """Return whether one text starts with an adjunct that the other has at its end. In languages
-    that put the verb right after such an adjunct, the other text may have the adjunct
-    anywhere.
+    """Return whether the adjunct at the start of one text is at the end of the other. In languages
+    that put the verb right after such an adjunct, it may be anywhere in the other text.
     """
     if len(fronted) != len(plain) or not fronted or not _may_move(fronted):
         return False
@@ -130,7 +129,7 @@ def _may_move(fronted: Sequence[Word]) -> bool:
 
 
 def _without(keys: Sequence[str], part: Sequence[str]) -> Sequence[str]:
-    """Return keys without the first occurrence of a sequence; empty if they don't contain it."""
+    """Return keys without the first occurrence of a sequence; empty if it doesn't occur."""
     for at in range(len(keys) - len(part) + 1):
         if keys[at : at + len(part)] == part:
             return [*keys[:at], *keys[at + len(part) :]]
@@ -218,9 +217,9 @@ def _is_name_with_role(name: Sequence[Word], role: Sequence[Word]) -> bool:
 
 
 def _sort_pair(words: Sequence[Word]) -> list[Word]:
-    """Sort the words around "and" alphabetically, if a text contains one "and" and their order
-    doesn't matter: for names at the start or end of the text, and for any other words at its end
-    after "is" or a preposition, unless they may be verbs.
+    """Sort the words around a text's only "and" alphabetically if their order doesn't matter. It
+    doesn't for names at the start or end of the text, nor for other words at its end after "is" or
+    a preposition, unless they may be verbs.
     """
     words = list(words)
     ands = [i for i, word in enumerate(words) if word.key == "and"]
@@ -292,8 +291,8 @@ def _end_of_adjunct(keys: Sequence[str]) -> int:
 
 
 def _make_active(words: Sequence[Word]) -> list[Word]:
-    """Put passives into the active voice: "A is managed by B" becomes "B manages A". As a result,
-    "A manages" and "A is managed" differ.
+    """Put passives into the active voice: "A is managed by B" becomes "B manages A". So "A manages"
+    differs from "A is managed".
     """
     words = list(words)
     while True:
@@ -343,8 +342,8 @@ def _ends_clause(words: Sequence[Word], at: int) -> bool:
 
 
 def _find_word(words: Sequence[Word], start: int, keys: Set[str]) -> int:
-    """Return the position of the first of these words at or after a start position; the end if none
-    of them occurs.
+    """Return the position of the first of these words from a start position on; the end if none of
+    them occurs.
     """
     for i in range(start, len(words)):
         if words[i].key in keys:
