@@ -1,4 +1,4 @@
-"""Reads conversations: their titles, users, tags, turn counts, and listings. For turns see `turns`.
+"""Reads, lists and describes conversations. For turns, see `turns`.
 
 A store keeps only records, so the title, the user and the tags of a conversation are fields of its
 first turn.
@@ -23,7 +23,7 @@ from memories.stores.records import ROLE, Collection, Filter, Patch, Record, Ref
 MAX_CONVERSATIONS = 100_000  # maximum number of conversations that one listing considers
 TITLE, USER, TAGS = "title", "user", "conversation_tags"  # fields of the first turn
 ABOUT = (TITLE, USER, TAGS)
-MAX_OPENING = 90  # maximum number of characters of a first turn shown in place of a title
+MAX_OPENING = 90  # maximum length of an `opening`, in characters
 _CURSOR = re.compile(r"(-?\d{1,15}):([^:]{1,63}):(.{1,256})", re.DOTALL)
 
 
@@ -41,7 +41,7 @@ class Conversation:
         user: The user in the conversation, if recorded.
         tags: Arbitrary key-value pairs.
         waiting_count: The number of queued turns; see `Memories.waiting_turns`.
-        opening: The beginning of the user's first turn, if there is one.
+        opening: The beginning of the user's first turn, if any, to show in place of a title.
     """
 
     id: str
@@ -172,7 +172,7 @@ def page(
         filters["title"] = validate.one_line(title, "title")
     if user is not None:
         filters["user"] = validate.one_line(user, "user")
-    # Tags of a conversation are different from tags of its turns.
+    # The tags of a conversation are not the tags of its turns.
     of_turns = {name: value for name, value in filters.items() if name != "tags"}
     where = apply_filters(Filter(Collection.HISTORY, tuple(namespaces)), of_turns, now)
     end = where.as_of
@@ -256,7 +256,7 @@ def _conversations(
     """Yield the conversations that end with these turns and match the filters."""
     for last in last_turns:
         where = _all_turns(last.ref.namespace, last.ref.group, end)
-        for first in store.scan(where, limit=1):  # no turn if all were just removed
+        for first in store.scan(where, limit=1):  # none if all turns were just removed
             about = About.of(first)
             if about.meets(filters):
                 yield Conversation(
@@ -271,7 +271,7 @@ def _conversations(
 
 
 def _opening(store: Store, where: Filter, first: Record) -> str | None:
-    """Return the beginning of the user's first turn on one line, shown in place of a title."""
+    """Return the beginning of the user's first turn, on one line."""
     spoken: Sequence[Record] = [first]
     if first.labels.get(ROLE) != "user":
         spoken = store.scan(where._replace(labels={ROLE: "user"}), limit=1)
@@ -324,8 +324,8 @@ def describe(
 
 
 def keep_about(store: Store, removed: Sequence[Ref]) -> None:
-    """Before turns are removed, move the descriptions of their conversations to the first turns
-    that will remain.
+    """Move the descriptions of conversations whose first turns are about to be removed to the first
+    turns that remain.
     """
     positions_of: dict[tuple[str, str], set[int]] = {}
     for ref in removed:

@@ -1,4 +1,4 @@
-"""Parses a `--where` expression into a tree of conditions, with pure functions. The grammar:
+"""Parses a `--where` expression into a tree of conditions. Pure. The grammar:
 
     either    = every ("or" every)*
     every     = term ("and" term)*
@@ -69,7 +69,7 @@ Node = Condition | Not | Every | Either
 
 
 class Names(NamedTuple):
-    """The names that have a grammar of their own in expressions.
+    """The names that have their own grammar in expressions.
 
     Attributes:
         states: Names that stand alone, such as `deleted`.
@@ -87,7 +87,7 @@ def parse(text: str, names: Names) -> Node:
 
     Args:
         text: The expression, at most `MAX_CHARACTERS` long.
-        names: The names with a grammar of their own.
+        names: The names with their own grammar.
 
     Raises:
         InvalidInput: The expression is malformed; the message gives the position.
@@ -109,7 +109,7 @@ def error_at(column: int, problem: str) -> InvalidInput:
 
 
 def conditions(node: Node) -> list[Condition]:
-    """Return all conditions of a tree, in the order of the text."""
+    """Return all conditions in a tree, in textual order."""
     if isinstance(node, Condition):
         return [node]
     terms = [node.term] if isinstance(node, Not) else node.terms

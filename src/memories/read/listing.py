@@ -44,7 +44,7 @@ class Listing(NamedTuple):
         filters: `tags`, `written_by`, `trust`, `since`, `until` and `as_of`.
         deleted: List deleted memories instead of current ones.
         pending: List memories that await review instead.
-        selector: An expression that each memory must also match.
+        selector: Selects memories by an expression; None for no expression.
         project: List only global memories and memories of this project.
         sort: The name of the order; None for `created`.
         reverse: Reverse the order.
@@ -113,7 +113,7 @@ class Order(NamedTuple):
         return (self.value(record), *_position(record))
 
     def puts_after(self, bound: tuple[Any, str, int, str], record: Record) -> bool:
-        """Return whether a record comes after the record with this sort key."""
+        """Return whether a record comes after the one with a given sort key."""
         key = self.key(record)
         return key != bound and (key < bound) is self.descending
 
@@ -124,11 +124,11 @@ NEWEST_FIRST = Order(None, descending=True)
 def parse_order(
     sort: str | None, confidence: Callable[[Record], float], *, reverse: bool, is_past: bool
 ) -> Order:
-    """Return the order with this name; see `Memories.list`.
+    """Return the order with a given name; see `Memories.list`.
 
     Args:
         sort: The name; None for `created`.
-        confidence: Returns a record's confidence.
+        confidence: Computes a record's confidence.
         reverse: Reverse the order.
         is_past: The listing shows a past state.
 
@@ -176,7 +176,7 @@ def read_page(
         where: A filter, or several; a record must match one of them.
         limit: The maximum number of records.
         cursor: The cursor from the previous page.
-        selects: A further condition. Records are read until enough of them meet it.
+        selects: An additional condition. Records are read until enough of them meet it.
         order: The order. To sort by a value, every matching record is read.
     """
     alternatives = (where,) if isinstance(where, Filter) else tuple(where)
@@ -279,8 +279,7 @@ def _scan(
 def _read_copies(
     lookup: Lookup, where: Filter, start: tuple[str, int] | None, records: Sequence[Record]
 ) -> list[Record]:
-    """Return the records of the first and last memories of a scan, including copies in other
-    namespaces.
+    """Return the records at both ends of a scan, with their copies in other namespaces.
 
     A scan of several namespaces may begin or end between two copies of the same memory.
     """
@@ -364,9 +363,7 @@ def _count_namespace(lookup: Lookup, namespace: str, moment: datetime | None) ->
 
 
 def _find_pending_at(store: Store, where: Filter) -> Iterator[Record]:
-    """Yield the records that a filter for a past time matches although they awaited review at that
-    time.
-    """
+    """Yield the records that match a filter for a past time but awaited review at that time."""
     assert where.as_of is not None
     moment = to_millis(where.as_of)
     for namespace in where.namespaces:  # namespaces may share ids

@@ -1,6 +1,6 @@
 """Looks up memories by id, id prefix or key, and builds the filters for reads.
 
-For pages of memories see `listing`.
+For pages of memories, see `listing`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -28,7 +28,7 @@ from memories.stores.protocol import Store, refuse_damaged
 from memories.stores.records import ROLE, ROLES, SEARCHED, SPEAKER, Collection, Filter, Record, Ref
 
 MAX_VERSIONS = 1_000_000  # more versions than any memory has
-MAX_PROJECTS = 200  # maximum number of projects searched for a key, to name them in an error
+MAX_PROJECTS = 200  # maximum number of projects that are searched for a key to name in an error
 MAX_MINUTES = 100  # maximum number of minutes whose ids are compared to shorten ids
 MAX_NEIGHBOURS = 1_000  # maximum number of ids compared per minute
 # Ids younger than this get a longer prefix, since more ids may be created in the same minute.
@@ -38,14 +38,14 @@ _MILLISECOND = 13  # number of characters in an id that encode its time, to the 
 
 
 def check_namespace(namespace: str, store: Store, config: Config) -> str:
-    """Return a namespace, unless its name is reserved for one of our own files.
+    """Return a namespace; refuse one whose name is reserved for one of our own files.
 
-    Such a namespace is accepted if an earlier version of Memories wrote to it, so that its memories
-    can be read, exported and renamed.
+    A reserved name is accepted if an earlier version of Memories wrote to the namespace, so that
+    its memories can be read, exported and renamed.
 
     Raises:
-        InvalidInput: The namespace has such a name and is empty.
-        StoreError: The namespace has such a name, and the store can't check whether it is empty.
+        InvalidInput: The name is reserved, and the namespace is empty.
+        StoreError: The name is reserved, and the store can't check whether the namespace is empty.
     """
     if is_own_name(namespace, config):
         filters = (Filter(collection, (namespace,), state="any") for collection in SEARCHED)
@@ -55,7 +55,7 @@ def check_namespace(namespace: str, store: Store, config: Config) -> str:
 
 
 def readable_namespaces(namespace: str, *, shared: bool) -> tuple[str, ...]:
-    """Return the namespaces that a writer to `namespace` can read; see `Memories`."""
+    """Return the namespaces that a caller who writes to `namespace` can read; see `Memories`."""
     if shared and namespace != SHARED:
         return (namespace, SHARED)
     return (namespace,)
@@ -124,7 +124,7 @@ class Lookup(NamedTuple):
         try:
             return self.own.find(memory_id, deleted=deleted)
         except RequestError:
-            self.resolve_own_id(memory_id)  # raises an error that names the other namespace
+            self.resolve_own_id(memory_id)  # raises an error with the other namespace
             raise
 
     def find_live(self, memory_id: str) -> Record:
@@ -175,7 +175,7 @@ class Lookup(NamedTuple):
             ) from None
 
     def ids(self, prefix: str, limit: int) -> list[str]:
-        """Return the ids that begin with a prefix, in order, of memories in any state.
+        """Return the ids with a prefix, sorted, of memories in any state.
 
         Raises:
             InvalidInput: The prefix can't begin an id.
@@ -190,8 +190,8 @@ class Lookup(NamedTuple):
     def short_ids(self, ids: Sequence[str], now: datetime) -> dict[str, str]:
         """Return the shortest unambiguous prefix of each id, at least 8 characters long.
 
-        Ids begin with the time, and more memories may be created in the current minute. Therefore,
-        ids from the last few minutes get longer prefixes.
+        Ids begin with the time, so ids from the last few minutes get longer prefixes: more memories
+        may still be created in the same minute.
         """
         recent = id_prefix(now - RECENT)
         minutes = {memory_id[:MIN_PREFIX] for memory_id in ids if len(memory_id) == ID_LENGTH}
@@ -285,12 +285,12 @@ class Lookup(NamedTuple):
             key: The key.
             projects: The projects to search, in order; None for the memories without a project. A
                 global memory that has no project matches too.
-            config: The settings; a key that they call a secret was stored in redacted form.
+            config: The settings. A key that they classify as a secret was stored in redacted form.
 
         Raises:
-            NotFound: No memory has the key; the message names projects in which a memory has it. Or
-                a shared memory has the key, but in the caller's own namespace its id belongs to a
-                different memory.
+            NotFound: No memory in these projects has the key; the message lists projects with such
+                a memory. Or only a shared memory has the key, and its id also belongs to a
+                different memory in the caller's own namespace.
             InvalidInput: The key or the project is invalid.
             StoreDamaged: The memory with the key is damaged.
         """
@@ -306,7 +306,7 @@ class Lookup(NamedTuple):
         raise NotFound(f"Memory not found: {self._describe_search(key, projects[-1])}")
 
     def _find_in_project(self, key: str, project: str | None) -> Record | None:
-        """Return the latest version of the memory with a key in a project, or without one."""
+        """Return the latest version of the memory with a key, in a project or without a project."""
         tags = {} if project is None else validate.tags({"project": project})
         for namespace in self.readable:
             lookup = self._replace(namespace=namespace)
@@ -329,9 +329,8 @@ class Lookup(NamedTuple):
     def with_project(self, draft: Draft, place: Place | None) -> Draft:
         """Return a draft tagged with the project of its writer's working directory.
 
-        A draft that names a project or is global is returned unchanged. So is a draft whose key
-        belongs to a memory without a project but to none in this project, since it refers to the
-        former.
+        A draft that has a project or is global is returned unchanged. So is a draft whose key
+        belongs to a memory without a project, but to none in this project: it refers to the former.
         """
         if place is None:
             return draft
@@ -346,8 +345,8 @@ class Lookup(NamedTuple):
         return replace(draft, tags=tags)
 
     def _refuse_hidden(self, ref: Ref, key: str) -> None:
-        """Refuse a memory of another namespace if its id belongs to a different memory in the
-        caller's own namespace.
+        """Refuse a memory in another namespace if its id also belongs to one in the caller's own
+        namespace.
         """
         if ref.namespace == self.namespace:
             return
@@ -360,7 +359,7 @@ class Lookup(NamedTuple):
             )
 
     def _describe_search(self, key: str, project: str | None) -> str:
-        """Return the end of the error of an unknown key: where it was sought, and which other
+        """Return the end of the error for an unknown key: where it was sought, and which other
         projects have it.
         """
         if project is None:
@@ -383,12 +382,10 @@ class Lookup(NamedTuple):
     def versions(self, memory_id: str, moment: datetime | None = None) -> list[Record]:
         """Return every version of a memory, oldest first; deleted memories are found too.
 
-        For a past moment, return the versions that existed at that time, each in its state at that
-        time.
+        For a past moment, return the versions that existed then, each in its state at that time.
 
         Raises:
-            NotFound: There is no such memory, or at that moment it did not exist yet or awaited
-                review.
+            NotFound: There is no such memory, or it did not exist or awaited review at that moment.
         """
         if moment is not None:
             return self._copies_at(memory_id, moment)[0]
@@ -396,8 +393,8 @@ class Lookup(NamedTuple):
         return self.store.scan(_all_versions(ref.namespace, ref.group), limit=MAX_VERSIONS)
 
     def find_at(self, memory_id: str, moment: datetime) -> Record:
-        """Return the version of a memory that was live at a given time. How often it had been
-        read by then is unknown.
+        """Return the version of a memory that was live at a given time. Its number of reads at that
+        time is unknown, so it is 0.
 
         Raises:
             NotFound: The memory did not exist yet, awaited review, or was deleted.
@@ -408,8 +405,8 @@ class Lookup(NamedTuple):
         raise NotFound(f"Memory not found at {to_iso(moment)}: it was deleted")
 
     def _copies_at(self, memory_id: str, moment: datetime) -> list[list[Record]]:
-        """Return the past versions in each namespace that contained the memory, the caller's own
-        first.
+        """Return the past versions of a memory in each namespace that contained it, the caller's
+        own first.
         """
         records = self.versions(memory_id)
         ref = records[0].ref
@@ -469,8 +466,7 @@ def _shorten(memory_id: str, neighbours: list[str] | None, min_length: int) -> s
 
 
 def complete_project(project: str | Sequence[str] | None, names: Set[str]) -> Sequence[str] | None:
-    """Return a project's names. A single name is completed; several names are returned
-    unchanged.
+    """Return a project's names: a single name is completed, and several are returned unchanged.
 
     Raises:
         InvalidInput: The project is of the wrong type; or see `complete_name`.
@@ -486,8 +482,7 @@ def complete_name(project: str, names: Set[str]) -> str:
     """Return the full name of a project.
 
     Args:
-        project: A project's name or, if no project has that name, the end of one: `shop` for
-            `github.com/acme/shop`.
+        project: A project's name, or the end of one: `shop` for `github.com/acme/shop`.
         names: The names of projects in use.
 
     Raises:
@@ -507,12 +502,12 @@ def with_global(where: Filter, names: Sequence[str] | None) -> tuple[Filter, ...
     """Return filters for a project's memories and for global memories.
 
     Args:
-        where: The filter to extend. It is the only one returned if there is no project, or if it
-            already names the project.
+        where: The filter to extend. It is returned alone if there is no project, or if it already
+            has the project.
         names: The project's names. The last filter returned is for global memories.
 
     Raises:
-        InvalidInput: The project can't be a tag value, or the filter names another project.
+        InvalidInput: The project can't be a tag value, or the filter has another project.
     """
     if names is None:
         return (where,)
@@ -529,7 +524,7 @@ def with_global(where: Filter, names: Sequence[str] | None) -> tuple[Filter, ...
 
 
 def only_pending(where: Filter) -> Filter:
-    """Return a filter for memories that await review. It uses a label that every store can find
+    """Return a filter for memories that await review. It includes a label that every store can find
     quickly.
     """
     return where._replace(state="ended", ended_by=PENDING, labels={**where.labels, HELD: "1"})
@@ -575,7 +570,7 @@ def with_past_reinforcement(
 ) -> list[Record]:
     """Return memories with their last reinforcement as of a given time.
 
-    Of the reinforcements by earlier versions of Memories, only the latest is known.
+    Earlier versions of Memories recorded only the latest reinforcement.
     """
     return [_with_past_reinforcement(store, record, moment) for record in records]
 
@@ -587,7 +582,7 @@ def _with_past_reinforcement(store: Store, record: Record, moment: datetime) -> 
     from memories.stores.audit_log import reinforcements_of  # only for questions about the past
 
     times = reinforcements_of((record.ref.namespace,), record.ref.group)._replace(until=moment)
-    if "aging_from" not in record.fields:  # restated, so only later reinforcements count
+    if "aging_from" not in record.fields:  # it was restated, so only later reinforcements count
         times = times._replace(since=record.created_at)
     fields = {name: value for name, value in record.fields.items() if name != "reinforced_at"}
     for reinforcement in store.scan(times, limit=1, newest_first=True):
@@ -599,12 +594,12 @@ def _with_past_reinforcement(store: Store, record: Record, moment: datetime) -> 
 
 
 def apply_filters(where: Filter, filters: Mapping[str, Any], now: datetime) -> Filter:
-    """Return a store's filter, narrowed by the filters that a caller gave.
+    """Narrow a store's filter by the filters that a caller gave.
 
     Args:
         where: The store's filter.
-        filters: `tags`, `written_by`, `trust`, `since`, `until` and `as_of` as `Memories.list`
-            takes them, and for turns `role` and `speaker`. All are optional.
+        filters: `tags`, `written_by`, `trust`, `since`, `until` and `as_of`, as in `Memories.list`;
+            for turns, also `role` and `speaker`. All are optional.
         now: The time from which "7d" counts back.
 
     Raises:
@@ -624,7 +619,7 @@ def apply_filters(where: Filter, filters: Mapping[str, Any], now: datetime) -> F
 
 
 def _narrow_labels(where: Filter, filters: Mapping[str, Any]) -> Filter:
-    """Return a filter with `tags`, `written_by` and `trust`."""
+    """Narrow a filter by `tags`, `written_by` and `trust`."""
     written_by, trust = filters.get("written_by"), filters.get("trust")
     if trust not in (None, *TRUSTS):
         raise InvalidInput(
@@ -638,7 +633,7 @@ def _narrow_labels(where: Filter, filters: Mapping[str, Any]) -> Filter:
 
 
 def _narrow_speaker(where: Filter, filters: Mapping[str, Any]) -> Filter:
-    """Return a filter for turns with `role` and `speaker`."""
+    """Narrow a filter for turns by `role` and `speaker`."""
     role, speaker = filters.get("role"), filters.get("speaker")
     labels: dict[str, str] = {}
     if role is not None:

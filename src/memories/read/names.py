@@ -1,5 +1,5 @@
-"""Defines the names in a `--where` expression: how each is compared, and how its value is read from
-a record.
+"""Defines the built-in names in a `--where` expression: how each is compared and read from a
+record.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from memories.read import versions
 from memories.read.turns import start_of
 from memories.stores.records import ROLE, ROLES, SPEAKER, Collection, Record
 
-Reader = Callable[[Record], Any]  # returns the value of a name in a record, or None
+Reader = Callable[[Record], Any]  # returns a record's value for a name, or None
 
 _ORIGIN = ("by", "trust", "channel", "client", "user", "host", "identity")
 CHOICES: dict[str, Sequence[str]] = {
@@ -25,11 +25,11 @@ CHOICES: dict[str, Sequence[str]] = {
 
 
 class Name(NamedTuple):
-    """A name in an expression that is not a tag's name.
+    """A built-in name in an expression, as opposed to the name of a tag.
 
     Attributes:
         kind: `text`, `choice`, `number`, `time`, `id` or `source`.
-        read: Returns the name's value in a record. None for `confidence` and `verdict`, which
+        read: Returns a record's value for the name. None for `confidence` and `verdict`, which
             depend on the time.
     """
 
@@ -51,7 +51,7 @@ def conversation_in(source: str) -> str:
 
 
 def conversation_of(record: Record) -> str | None:
-    """Return the conversation that a memory was made from. A label contains only its name."""
+    """Return the conversation that a memory was made from."""
     source = record.fields.get("source")
     return conversation_in(source) if source else source_of(record)
 

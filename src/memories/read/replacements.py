@@ -1,9 +1,9 @@
 """Guesses whether one text may replace another, because both are about the same subject and only
 one of them can be current.
 
-A guess decides which memories are shown to a writer, which of two close results comes first, and
-what `memory tidy` proposes. `write.compare` decides which texts are refused and which are linked as
-corrections.
+These guesses decide which memories are shown to a writer, which of two close results comes first,
+and what `memory tidy` proposes. `write.compare` decides which texts are refused, and which are
+linked as corrections.
 """
 
 import functools
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
     from memories.stores.records import Space
 
-# The weights come from a logistic regression over the `dev` half of tests/data/reworded_pairs.jsonl
-# and the corrections and other pairs of facts in the `dev` half of `bench/eighteen_projects`.
+# The weights come from a logistic regression over the `dev` halves of
+# tests/data/reworded_pairs.jsonl and of the pairs of facts in `bench/eighteen_projects`.
 SHARED_WORDS = 1.0
 CHANGE = 0.25
 REPLACES = 0.47  # minimum score of a text that may replace another
-ANNOUNCED = 0.0  # minimum change of a text that announces a change with its words
-UNANNOUNCED = -2.7  # change of a text without such words, if its vector can't be scored
+ANNOUNCED = 0.0  # minimum log-odds for a text whose words announce a change; see `_change`
+UNANNOUNCED = -2.7  # log-odds for any other text whose vector can't be rated
 SURELY_REPLACES = 0.9  # minimum score of a text that probably replaces another
-UNRELATED = 0.25  # closeness below which texts are not about the same subject
-MIN_SHARED = 0.15  # share of the old text's words below which two texts have few words in common
-MAX_CHARACTERS = 2_000  # a text that may replace another has at most this many characters
+UNRELATED = 0.25  # closeness below which two texts are about different subjects
+MIN_SHARED = 0.15  # share of the old text's words below which texts have few words in common
+MAX_CHARACTERS = 2_000  # maximum number of characters of a text that may replace another
 
 
 def score_replacement(
@@ -41,22 +41,21 @@ def score_replacement(
     space: "Space | None",
     vectors: "NDArray[np.float32] | None" = None,
 ) -> float:
-    """Return a score for how likely a text is to replace an older one. With a score of `REPLACES`
-    or more, it may replace that text.
+    """Return a score for how likely a text is to replace an older one; from `REPLACES` on, it may.
 
-    The score adds up how close the texts are, the share of the old text's words that the new text
-    repeats, and how likely it is that the new text reports a change.
+    The score is a weighted sum: how close the texts are, the share of the old text's words that the
+    new text repeats, and how likely the new text is to report a change.
 
     Args:
         new: The newer text.
         old: The older text.
         similarity: The cosine of their vectors; None if either text has no vector.
-        space: The space of the vectors, whose constants make cosines of all models comparable.
+        space: The space of the vectors. Its constants make cosines comparable across models.
         vectors: The vectors of the newer text, shape (windows, dimension); None if it has none.
     """
     if max(len(new), len(old)) > MAX_CHARACTERS:
         return 0.0
-    # The vectors of texts in a script that the model doesn't know are all close to each other.
+    # All texts in a script that the model doesn't know have similar vectors.
     is_unknown = space is not None and space.latin_only and not is_latin(new)
     closeness = None
     if similarity is not None and space is not None and not is_unknown:

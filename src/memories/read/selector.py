@@ -31,11 +31,11 @@ Test = Callable[[Record], bool]
 DELETED, PENDING, SUPERSEDED = "deleted", "pending", "superseded"
 LATEST = ("delete", "supersede", "pending")  # `ended_by` of a version without a successor
 _ENDED_BY = {DELETED: "delete", PENDING: "pending", SUPERSEDED: "supersede"}
-_MARKS = ("suspicious", "redacted")  # fields that count as true if present
+_MARKS = ("suspicious", "redacted")  # fields that are true if present
 _BOUNDS = {"since": ">=", "until": "<="}
 _USE_QUOTES = "if a tag has that name, put it in quotes"
-# Fields that have different names in responses and in expressions. An expression with the name used
-# in responses is refused, since that name would be taken for a tag and select nothing.
+# Fields with different names in responses and in expressions. The name used in responses is refused
+# in an expression, since it would be taken for a tag and select nothing.
 _FIELDS = {
     "created_at": "created",
     "updated_at": "updated",
@@ -58,7 +58,7 @@ class Instant(NamedTuple):
     Attributes:
         now: The time from which "7d" counts back, and for which confidence is computed.
         half_life_hours: See `read.versions.compute_confidence`.
-        judge: Computes verdicts; None if expressions can't use them.
+        judge: Computes verdicts; None if expressions can't use verdicts.
     """
 
     now: datetime
@@ -72,11 +72,10 @@ class Selector(NamedTuple):
     Attributes:
         text: The expression.
         node: The parsed tree of the expression.
-        states: The states that the expression names. Records that are not live are selected only if
-            the expression names their state.
+        states: The states that the expression names; only they select records that are not live.
         collection: The collection from which it selects: memories or turns.
         instant: The time for which records are evaluated.
-        fits: Returns whether a record matches the expression; for a memory, its latest version.
+        fits: Returns whether a record, or a memory's latest version, matches the expression.
     """
 
     text: str
@@ -108,7 +107,7 @@ class Selector(NamedTuple):
         return where._replace(state="any", ended_by=None)
 
     def whole_conversation(self) -> str | None:
-        """Return the conversation if the expression is just "conversation = NAME", else None."""
+        """Return the name if the expression is just "conversation = NAME", else None."""
         node = self.node
         if not isinstance(node, Condition) or self.collection is not Collection.HISTORY:
             return None
@@ -265,7 +264,8 @@ def _compile_condition(condition: Condition, collection: Collection, instant: In
         read = name.read or functools.partial(
             versions.confidence, now=instant.now, half_life_hours=instant.half_life_hours
         )
-        # Names have values in Unicode normal form; tags have the values that their writer gave.
+        # The values of built-in names are in Unicode normal form; those of tags are as their writer
+        # gave them.
         condition = condition._replace(value=unicodedata.normalize("NFC", condition.value))
     if condition.operator == "exists":
 
@@ -380,8 +380,9 @@ def _contains_words(condition: Condition, read: Reader) -> Test:
     if not prefixes and not words:
         raise error_at(condition.column, f'"{validate.shown(condition.value)}" contains no words')
 
-    # Splitting a text into words is slow, and most texts have none of the words, so look for ASCII
-    # words as substrings first. Words with signs, such as C++, are spelled differently in an index.
+    # Splitting a text into words is slow, and most texts contain none of the words, so look for
+    # ASCII words as substrings first. Words with signs, such as C++, are spelled differently in an
+    # index.
     substrings = [word for word in (*words, *prefixes) if word.isascii()]
     if "+" in condition.value or "#" in condition.value:
         substrings = []
@@ -505,7 +506,7 @@ def _parse_id(condition: Condition) -> str:
 
 
 def _narrow(where: Filter, condition: Condition, selector: Selector) -> Filter:
-    """Return a filter with a required condition added, if stores support the condition.
+    """Add a required condition to a filter, if stores support the condition.
 
     `fits` checks every condition again, so a condition that stores don't support may be left out.
     """

@@ -1,6 +1,6 @@
 """Converts records to conversation turns, and reads turns in pages.
 
-For memories see `versions`.
+For memories, see `versions`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from memories.stores.protocol import Store
 from memories.stores.records import ROLE, ROLES, SPEAKER, Collection, Filter, Record, Ref
 
 PARTS = "parts"  # field in each part of a long message: the number of parts
-MESSAGE_ID = "message_id"  # field in each part of a long message: the message's id
+MESSAGE_ID = "message_id"  # field of a turn: its message id
 OFFSET = "utc_offset"  # field: the offset of the writer's time zone, in seconds
 STORED, KNOWN, REFUSED = "stored", "known", "refused"  # the results of adding a turn
 MISSING = "\n[a part of this message is damaged and left out]\n"
@@ -68,8 +68,7 @@ class Turn:
         redacted: The kinds of secrets that were removed before it was stored.
         suspicious: The rules that the text matches as a possible instruction to a model; see
             `write.suspicion`. Usually empty.
-        parts: The number of parts of a long message, each of which takes up an index; 1
-            otherwise.
+        parts: The number of parts of a long message, each with an index of its own; 1 otherwise.
         part: If a search found only one part of a long message, the number of that part, from 1;
             `content` is then the text of that part. None for a whole message.
         status: The result of `add_turns`: `stored`; `known` if the message id existed with the same
@@ -181,7 +180,7 @@ def join_parts(parts: Sequence[Record]) -> Record:
 
 
 def turn_of(parts: Sequence[Record]) -> Turn:
-    """Return the turn in a record, or the turn that the parts of a long message add up to."""
+    """Return the turn in a record, or in all parts of a long message."""
     turn = to_turn(join_parts(parts))
     if turn.parts == 1:
         return turn
@@ -237,7 +236,7 @@ def page(store: Store, where: Filter, start: int, limit: int) -> list[Turn]:
 def _read_turns(
     store: Store, where: Filter, limit: int, after: tuple[str, int] | None, *, newest_first: bool
 ) -> list[Record]:
-    """Return the records of `limit` turns, possibly with some parts of adjacent turns."""
+    """Return the records of `limit` turns, possibly with parts of adjacent turns."""
     first_index = 0
     if after is not None:
         first_index = after[1] + 1

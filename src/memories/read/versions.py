@@ -1,5 +1,5 @@
-"""The record of each version of a memory: made from a draft or from the previous version, read as a
-memory, and its confidence. Pure: no function here reads or writes a store.
+"""Makes the record of a version from a draft or the previous version, and reads it as a memory with
+its confidence. Pure: no function here reads or writes a store.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 # fields of a correction; see `write.links`
 LINK = ("corrects", "corrected_by", "corrected_at", "corrected_until")
-# fields of a memory that was moved or imported without its neighbours: its links, until it is with
-# them again
+# fields with the links of a memory that was moved or imported without its neighbours, until it is
+# reunited with them
 FORMER_LINK = ("former_corrects", "former_corrected_by")
-# field of the newer memory: the ids of memories that it must not be linked to again; set by
-# `--not-corrects`
+# field of the newer memory, set by `--not-corrects`: the ids of memories that it must not be linked
+# to again
 NOT_CORRECTED = "not_corrected"
-# field of a record that a change returns, which is not stored: the ids of the memories that are
-# current again
+# field of a record returned by a change, never stored: the ids of the memories that are current
+# again
 CURRENT_AGAIN = "current_again"
 # field of a proposal by `write.tidy`: what accepting it does, as JSON
 PROPOSED = "tidy"
@@ -37,8 +37,8 @@ _SCOPE = "\x1f"  # between project and key, neither of which can contain a contr
 # Fields for the evidence that a memory cites; see `anchors`.
 ANCHORS = ("anchors", "anchored_at", "valid_until", "recheck_days")
 _ANCHOR_SEPARATOR = "\n"
-# Fields that each next version inherits. `next_version` inherits some others under conditions, and
-# drops the rest.
+# Fields that every new version copies from the previous one. `next_version` copies some others
+# conditionally, and drops the rest.
 _COPIED_FIELDS = (*DECLARED, "supersedes", *LINK, NOT_CORRECTED, "first_at")
 
 
@@ -59,7 +59,7 @@ def redact(draft: Draft, redactor: "Redactor") -> tuple[Draft, list[str]]:
         data, data_kinds = redactor.data(draft.data)
         draft = replace(draft, data=data)
         all_kinds += data_kinds
-    if draft.source is not None:  # like the conversation that it names
+    if draft.source is not None:  # a secret is refused, as in a conversation's name
         redactor.refuse(draft.source, "source")
     return draft, all_kinds
 
@@ -97,7 +97,7 @@ def check_fields(draft: Draft) -> Draft:
 def first_version(
     draft: Draft, memory_id: str, namespace: str, created_at: datetime, redacted: Sequence[str] = ()
 ) -> Record:
-    """Return the record of a new memory; `redacted` names the kinds of secrets removed from it."""
+    """Return the record of a new memory; `redacted` lists the kinds of secrets removed from it."""
     fields = {
         **declared_fields(draft),
         "supersedes": draft.supersedes,
@@ -134,8 +134,7 @@ def next_version(
         operation: `update` or `restore`.
         now: The time of writing.
         fresh: Restart the decay, since the memory was restated; otherwise it continues.
-        **changes: What differs from the latest version: `text`, `labels`, `fields` to set, or
-            `pinned`.
+        **changes: New values: `text`, `labels`, `fields` to set, or `pinned`.
     """
     written_at = to_millis(latest.created_at)
     copied = list(_COPIED_FIELDS)
@@ -147,7 +146,7 @@ def next_version(
         copied += ["data", *ANCHORS, *FORMER_LINK]
     else:
         copied.append("recheck_days")
-        if not has_expired(latest, now):  # a new text is true now
+        if not has_expired(latest, now):  # a new text is valid now
             copied.append("valid_until")
         fields |= _anchors_left(latest, changes["text"])
     for name in copied:
@@ -356,7 +355,7 @@ def to_version(record: Record) -> Version:
 
 
 def _acceptance(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return who accepted a record, and the time; empty if it was not reviewed."""
+    """Return who accepted a record, and when; empty if it was not accepted in a review."""
     if "accepted_at" not in fields:
         return {}
     return {
@@ -376,11 +375,10 @@ def read_corrects(record: Record, now: datetime) -> tuple[str, ...]:
 
 
 def compute_correction_end(record: Record) -> int | None:
-    """Return the time until which a version corrects others, in milliseconds since 1970; None for
-    no end.
+    """Return when a version stops correcting others, in milliseconds since 1970; None for never.
 
-    A version corrects others while it is valid itself. If a newer memory corrects it, the older
-    ones also stay corrected for as long as that memory is valid.
+    A version corrects others as long as it is valid. If a newer memory corrects it, the older ones
+    stay corrected as long as that memory is valid, too.
     """
     valid_until: int | None = record.fields.get("valid_until")
     if valid_until is None or "corrected_by" not in record.fields:
@@ -404,8 +402,8 @@ def read_corrected_by(record: Record, now: datetime) -> str | None:
 
 
 def read_correction_link(record: Record, now: datetime) -> str | None:
-    """Return the id of the memory that had been linked to a version as its correction by `now`, if
-    any, even if it has expired.
+    """Return the id of the memory that was linked to a version as its correction by `now`, if any,
+    even an expired one.
     """
     corrected_at = time_of(record.fields, "corrected_at")
     if corrected_at is None or corrected_at > now:
@@ -440,9 +438,7 @@ def known_at(records: Sequence[Record], moment: datetime) -> list[Record]:
 
 
 def _as_of(record: Record, moment: datetime, *, is_last: bool) -> Record:
-    """Return a version as it was at a given time, without later changes: its end or the undoing of
-    its end.
-    """
+    """Return a version as it was at a given time: undo a later end, or a later restoration."""
     if record.ended_at is None or record.ended_at > moment:
         return record._replace(ended_at=None, ended_by=None)
     if is_last and record.ended_by is not None and record.ended_by.endswith(_RESTORED):
@@ -459,7 +455,7 @@ def is_unaccepted(record: Record) -> bool:
 
 
 def accepted_at(record: Record) -> int:
-    """Return the time at which a record was accepted, in milliseconds since 1970; 0 if not yet."""
+    """Return when a record was accepted, in milliseconds since 1970; 0 if it wasn't."""
     return int(record.fields.get("accepted_at", 0))
 
 
@@ -504,7 +500,7 @@ def compute_confidence(
 
     Args:
         policy: `stable` never decays.
-        reference_at: The time from which age is counted; see `reference_time`.
+        reference_at: The time at which aging began; see `reference_time`.
         now: The current time, or another time of interest.
         half_life_hours: Hours until confidence is 0.0; greater than 0. A `HalfLife` may have a
             different value for this policy.
@@ -521,7 +517,7 @@ def compute_confidence(
 def reference_time(
     policy: DecayPolicy, written_at: datetime, last_reinforced_at: datetime | None
 ) -> datetime:
-    """Return the time from which age is counted: when the version was written, or when it was last
+    """Return the time at which aging began: when the version was written, or when it was last
     reinforced if the policy allows that.
     """
     if policy is DecayPolicy.REINFORCEABLE and last_reinforced_at is not None:

@@ -1,4 +1,4 @@
-"""Candidates: memories that may answer a query, with the features that rank them. For turns see
+"""Candidates: memories that may answer a query, with the features that rank them. For turns, see
 `surroundings`.
 """
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
     from memories.embedders import Embedder
 
-# Spans of this many days or more are not searched, because a number that looks like a year may not
-# be one.
+# Spans of this many days or more are not searched, since what looks like a year may be another
+# number.
 PRECISE_DAYS = 62
-_MAX_DIFFERENCE = 8  # maximum difference in length between spellings of one text
+_MAX_DIFFERENCE = 8  # maximum difference in length between two spellings of a text
 _SAMPLE = 200  # characters read to recognize a text's script
 
 
@@ -35,9 +35,9 @@ class Query(NamedTuple):
     Attributes:
         text: The question.
         terms: The words in it.
-        now: When the question is asked, in the asker's time zone; "yesterday" is relative to this
+        now: When the question is asked, in the asker's time zone. "Yesterday" is relative to this
             time.
-        judged_at: The time for which confidence and age are computed.
+        judged_at: The time at which confidence and age are computed.
         half_life_hours: See `read.versions.compute_confidence`.
         embedder: Computes vectors; None to search by words only.
         vectors: The vectors computed so far, by text.
@@ -75,7 +75,7 @@ class Query(NamedTuple):
         return is_latin(self.text) and is_latin(text[:_SAMPLE])
 
     def is_verbatim(self, text: str) -> bool:
-        """Return whether a text consists of the question's words."""
+        """Return whether a text consists of exactly the question's words."""
         if abs(len(text) - len(self.text)) > _MAX_DIFFERENCE:
             return False
         return normal_form(text) == normal_form(self.text)
@@ -102,7 +102,9 @@ class DateScore(NamedTuple):
 
 
 def gather_standalone(store: Store, where: Filter, query: Query, count: int) -> GatheredCandidates:
-    """Return memories that may answer the query: up to `count` by words and as many by vector."""
+    """Return memories that may answer the query: up to `count` found by words, and as many by
+    vector.
+    """
     candidates = store.candidates(
         where, vector=query.vector(query.text), terms=query.terms, k=count
     )

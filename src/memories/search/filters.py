@@ -1,10 +1,10 @@
 """Search filters: one table, from which the command, MCP, HTTP and the docs take their parameters.
 
 To add a filter, add a key to `SearchFilters` and a row to `_ROWS` here; CONTRIBUTING.md shows an
-example with its tests. A filter that compares a whole label of records is applied by the store, as
-a part of its `Filter`: see `_narrow_labels` in `read.lookup`. Any other, such as one that compares
-a part of the label `VIA` (`guard.origin`), needs a predicate, which `search.search` applies to the
-candidates that the store has found. The web page has its own form, with only a few filters.
+example with its tests. The store applies a filter that compares an entire label, as a part of its
+`Filter`: see `_narrow_labels` in `read.lookup`. Any other filter, such as one that compares a part
+of the label `VIA` (`guard.origin`), needs a predicate, which `search.search` applies to the
+candidates. The web page has its own form, with only a few filters.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,8 +38,7 @@ class SearchFilters(TypedDict, total=False):
         speaker: Only turns by this speaker.
         tags: Tags that each hit must have.
         project: Only hits from this project, and global memories (with the tag `global`).
-        written_by: Only hits written by this client or operating-system user: a name as in
-            `Origin.by`.
+        written_by: Only hits by this writer, a client or an operating-system user: see `Origin.by`.
         trust: Only hits with this trust: `user`, `agent`, `captured` or `imported`.
         where: An expression in the filter language that each hit must match.
         pending: Search the memories that await review instead.
@@ -48,20 +47,21 @@ class SearchFilters(TypedDict, total=False):
         until: Only hits last written at this time or earlier.
         as_of: Search the records that were current at this time, with the confidence that they had
             then.
-        now: Reference time for words like "yesterday"; the present by default. It doesn't filter
+        now: Reference time for words such as "yesterday"; the present by default. It doesn't filter
             hits.
-        min_confidence: The lowest confidence of a hit, 0 to 1; by default the setting of that name.
+        min_confidence: The lowest confidence of a hit, 0 to 1; by default, the setting of that
+            name.
         min_similarity: The lowest similarity of a hit, 0 to 1 on the calibrated scale; needs an
             embedder.
         rank: `relevance`, which considers age and use of memories within bounds; `similarity`,
             which ignores them; or `formula`, the plain product of similarity, freshness and boost.
-            By default the setting of that name.
+            By default, the setting of that name.
         include_corrected: Whether to show a hit that another hit corrects; it is shown after the
             correction. True by default.
         tier: `deep` (the default) to search the store, `hot` to search only the scratchpad, or
             `auto` to search the scratchpad if one of its entries contains all significant words,
             else the store.
-        limit: The maximum number of hits, up to 1,000; by default the setting `default_limit`.
+        limit: The maximum number of hits, up to 1,000; by default, the setting `default_limit`.
     """
 
     scope: Scope
@@ -87,8 +87,8 @@ class SearchFilters(TypedDict, total=False):
 
 
 class Parameter(NamedTuple):
-    """A filter as the command, MCP and HTTP offer it, or a field of a draft as the command and HTTP
-    do (`answers.fields.DRAFT`).
+    """A filter that the command, MCP and HTTP offer, or a field of a draft that the command and
+    HTTP offer (`answers.fields.DRAFT`).
 
     Attributes:
         name: Its key in `SearchFilters`, and its name in MCP; or the draft's attribute.
@@ -100,10 +100,10 @@ class Parameter(NamedTuple):
         choices: The allowed values, if there are only a few.
         metavar: The placeholder of its value, if different from its kind's; see `placeholder`.
         default: The default value; empty if it doesn't narrow the search.
-        scope: The only scope that it works in: `history` if it compares something that only turns
-            have, `memories` if only memories have it; `all` if it works in every scope.
-        in_lists: Whether lists of memories support it too; `Memories.list` must then accept it, and
-            the store apply it.
+        scope: The only scope that it works in: `history` or `memories` if it compares something
+            that only turns or only memories have; `all` if it works in every scope.
+        in_lists: Whether lists of memories support it too. If so, `Memories.list` must accept it,
+            and the store must apply it.
         in_scratchpad: Whether the scratchpad supports it.
         hint: Additional information for a model; usually empty, since every session pays for its
             tokens.
@@ -254,7 +254,7 @@ FILTERS: Mapping[str, Parameter] = {row.name: row for row in _ROWS}
 
 
 def tier_of(filters: SearchFilters) -> Tier:
-    """Return the tier that a search asks for, `deep` by default.
+    """Return the requested tier, `deep` by default.
 
     Raises:
         InvalidInput: There is no such tier.

@@ -11,33 +11,33 @@ from memories.search.relevance import to_cosine
 from memories.stores.protocol import Store
 from memories.stores.records import Candidate, Filter
 
-# A query in which the model knows more than this share of the words is a question, however strange.
+# If the model knows more than this share of a query's words, it is a question, however strange.
 MIN_FAMILIARITY = 0.5
-# At this calibrated similarity, a match is beyond doubt. A nonsense query reaches it only if the
-# store contains similar nonsense.
+# This calibrated similarity proves a match. A nonsense query reaches it only if the store contains
+# similar nonsense.
 SURE = 0.997
 # A query is meaningful if a single text contains this share of its words.
 MIN_COVERAGE = 0.5
 # The next two are in units of calibration (a cosine times the slope of its curve), so they
 # are the same for every embedder.
-FAMILIAR_MARGIN = 1.65  # how far below the floor a query of familiar words may be
+FAMILIAR_MARGIN = 1.65  # how far below the floor a query with familiar words may be
 MAX_GAP = 1.25  # for such a query, the largest gap between a hit and the best similarity
 MAX_EXAMINED = 10  # number of candidates whose texts are examined
-# Number of characters examined at the beginning of each text. In the rest, only the surroundings of
-# the query's words are examined.
+# Number of characters examined at the beginning of each text. After them, only the text around the
+# query's words is examined.
 _EXAMINED = 20_000
 _AROUND = 100  # characters examined before and after each of the query's words
 _MAX_COUNT = 20_000  # maximum number of records to count; more would hardly raise the floor
 
 
 class Sense(NamedTuple):
-    """Reasons to believe that a query means something in a store.
+    """Signs that a query isn't noise.
 
     Attributes:
         similarity: The best cosine; None without vectors.
         coverage: The largest share of the query's words found in one place, 0 to 1. Texts are
-            examined only until the share is sufficient, and not at all if one of the other two
-            reasons is sufficient.
+            examined only until the share is sufficient, and not at all if another sign is
+            sufficient.
         names_speaker_or_day: Whether the query names a speaker, or a day on which something was
             said.
     """
@@ -48,7 +48,7 @@ class Sense(NamedTuple):
 
 
 def makes_sense(sense: Sense, calibration: tuple[float, float]) -> bool:
-    """Return whether a query is clearly meaningful, so that the noise floor does not apply."""
+    """Return whether a query is clearly not noise, so that the noise floor does not apply."""
     if sense.names_speaker_or_day or sense.coverage >= MIN_COVERAGE:
         return True
     return sense.similarity is None or sense.similarity >= to_cosine(SURE, *calibration)
@@ -84,7 +84,7 @@ def bounds_of_doubtful_query(
 def find_bounds(
     store: Store, alternatives: Sequence[Filter], query: Query, gathered: GatheredCandidates
 ) -> NoiseBounds:
-    """Return the similarities that a query needs; only a doubtful query needs any.
+    """Return the similarities that a query needs; only a doubtful query has bounds.
 
     Args:
         store: The searched store.
@@ -102,7 +102,7 @@ def find_bounds(
     has_content = any(term not in STOP_WORDS for term in query.terms)
     familiar = has_content and embedder.familiarity(query.text) > MIN_FAMILIARITY
     if familiar and not space.familiar_noise:
-        # The words may be about a text in another language, which the model can't relate to them.
+        # The words may match a text in another language, which the model can't relate to them.
         return NoiseBounds()
     # Counting takes time in a large store, so only doubtful queries come this far.
     count = sum(store.count(where, at_most=_MAX_COUNT) for where in alternatives)
@@ -115,7 +115,7 @@ def find_bounds(
 def _find_sense(
     gathered: GatheredCandidates, terms: Sequence[str], calibration: tuple[float, float]
 ) -> Sense:
-    """Look among the candidates for reasons to believe that a query means something."""
+    """Look among the candidates for signs that a query isn't noise."""
     names_speaker_or_day = False
     largest = 0.0
     for features in gathered.features:
@@ -129,14 +129,12 @@ def _find_sense(
     sense = Sense(max(similarities, default=None), largest, names_speaker_or_day)
     if makes_sense(sense, calibration):
         return sense
-    # An assistant's words count less in the windows of turns, so examine the texts too.
+    # An assistant's words count less in windows, so examine the texts too.
     return sense._replace(coverage=max(largest, _largest_coverage(candidates, terms)))
 
 
 def _largest_coverage(candidates: Sequence[Candidate], terms: Sequence[str]) -> float:
-    """Return the largest share of the query's words in a candidate, or the first share that is
-    large enough.
-    """
+    """Return the largest share of the query's words in a candidate, or the first that is enough."""
     content_words = [term for term in terms if " " not in term and term not in STOP_WORDS]
     best_first = sorted(candidates, key=lambda candidate: -candidate.word_score)
     largest = 0.0
@@ -151,7 +149,7 @@ def _largest_coverage(candidates: Sequence[Candidate], terms: Sequence[str]) -> 
 
 
 def _excerpt(text: str, words: Sequence[str]) -> str:
-    """Return the beginning of a text and, from the rest, the surroundings of each word's first
+    """Return the beginning of a text and, from the rest, an excerpt around each word's first
     occurrence.
     """
     if len(text) <= _EXAMINED:

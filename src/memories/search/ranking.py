@@ -1,8 +1,8 @@
-"""Ranking: the score and the order of candidates, and why some are not hits. Pure.
+"""Ranking: scores and sorts candidates, and drops those that are not hits. Pure.
 
 `rank` scores each candidate, drops some with a reason, puts corrections first, and applies the
-limit. The score is made in two steps. `fuse` compares the query with the text and, for a turn, with
-the window and the session around it (`surroundings`):
+limit. A score is computed in two steps. `fuse` compares the query with the text and, for a turn,
+with the window and the session around it (`surroundings`):
 
     word_mean       = weighted mean of the word score, the best word score in the session, and the
                       coverage of the window and of the session
@@ -15,19 +15,19 @@ the window and the session around it (`surroundings`):
                       without a similarity: word_mean + signs / (1 + weight)
                       without an embedder: word_mean + WORDS_ONLY_SIGNS × signs
 
-`_score` then applies the age and the use of a memory, but only to the part above the baseline,
-which is the score of an unrelated text:
+`_score` then applies a memory's age and use, but only to the part of the score above the baseline,
+the score of an unrelated text:
 
     score           = baseline + (fused - baseline) × factor for age and use
 
 A memory has neither window nor session:
 
-- If only memories are searched, the memory is *standalone*. Its own word score and similarity count
-  for its window and session too, and the weight of similarity is doubled.
-- If turns are searched too (scope `all`), the coverage of its window and session is its own, as for
-  a turn without neighbours.
+- If only memories are searched, the memory is *standalone*. Its own word score and similarity also
+  serve as those of its window and session, and the weight of similarity is doubled.
+- If turns are searched too (scope `all`), its own coverage serves as that of its window and
+  session, as for a turn without neighbours.
 
-Only turns have signs, except for the date, which memories have too. A memory that consists of the
+Only turns have signs, except the date, which memories have too. A memory that consists of the
 query's words gets the best score.
 
 After `rank`, a newer memory moves before an older one that it may replace
@@ -57,7 +57,7 @@ from memories.search.relevance import (
 
 
 class Weights(NamedTuple):
-    """The weight of each part of the `Evidence`; the sum of the word weights is the unit.
+    """The weight of each part of the `Evidence`, relative to the sum of the word weights.
 
     The weights were fitted by maximum likelihood, with a softmax over the turns in a conversation,
     to the questions in LoCoMo-dev and BEAM-100K-dev; a BEAM question counts twice.
@@ -81,27 +81,27 @@ class Weights(NamedTuple):
     brevity: float = -1.12
 
 
-BEYOND_LIMIT = "beyond the limit"  # the reason to drop a candidate if enough better ones precede it
+BEYOND_LIMIT = "beyond the limit"  # reason to drop a candidate that enough better ones precede
 LOW_CONFIDENCE = "confidence"  # first word of the reason to drop a decayed candidate
 WEIGHTS = Weights()
 WORD_WEIGHTS = (
     WEIGHTS.word_score + WEIGHTS.session_best + WEIGHTS.window_coverage + WEIGHTS.session_coverage
 )
 SIMILARITY_WEIGHTS = WEIGHTS.similarity + WEIGHTS.window_similarity + WEIGHTS.session_similarity
-# A word score above this share of the best one makes a stale memory a hit without similarity.
+# A word score above this share of the best one makes a stale memory a hit even without similarity.
 STALE_SCORE_SHARE = 0.5
 # The best word score counts fully only if it is at least this; otherwise a single common word in a
 # small store would count fully.
 FULL_WORD_SCORE = 4.0
-# Factor for the weight of similarity of a standalone memory, which has no neighbours whose words
-# could confirm the match.
+# Factor for a standalone memory's weight of similarity, since no neighbour's words can confirm the
+# match.
 STANDALONE = 2.0
 FULL_LENGTH = 20  # a turn with this many words is not brief
-# Factor for signs if there is no embedder, because they could otherwise outweigh the words.
+# Factor for signs without an embedder, since they could otherwise outweigh the words.
 WORDS_ONLY_SIGNS = 0.4
 # A text this close to a date in the query is a hit even without a shared word.
 ON_DATE = 0.5
-# A text this near to a clear answer, in units of calibration, may also be an answer.
+# A text this close to a clear answer, in units of calibration, may also be an answer.
 NEAR_CLEAR = 1.25
 # The share of the best similarity that a text without a shared word must reach.
 WORDLESS_SHARE = 0.5
@@ -114,20 +114,20 @@ class Evidence(NamedTuple):
         word_score: BM25 of the query's words, 0.0 if no word matches. `surroundings` scales it, so
             that memories and turns are comparable.
         session_best: The best word score in its session.
-        window_coverage: The share of the query's words in its window, 0 to 1; None to use its own
-            word score.
-        session_coverage: The same for its session; None to use its own word score.
+        window_coverage: The share of the query's words in its window, 0 to 1; None to use the word
+            score.
+        session_coverage: The same for its session.
         similarity: Cosine with the query; None if it has no vector, or the query has none.
         window_similarity: The best cosine among its neighbours.
         session_similarity: The best cosine in its session.
         named: 1.0 if the query names its speaker and no other.
         date: How close its date is to a date in the query, 0 to 1.
-        told_date: How well a day in its text, such as "yesterday", matches a day in the query, 0 to
+        told_date: How well a day in its text, such as "yesterday", matches one in the query, 0 to
             1.
         tells_when: 1.0 if the query asks when and the text states a time.
         aside: 1.0 for a turn by an assistant, a system or a tool.
         question: 1.0 if it ends like a question.
-        brevity: 0 to 1; 0 for 20 words or more.
+        brevity: 1.0 for one word, 0.0 for 20 or more.
     """
 
     word_score: Any
@@ -154,7 +154,7 @@ class Evidence(NamedTuple):
     def standalone(
         cls, word_score: float, similarity: float | None, date: float = 0.0
     ) -> "Evidence":
-        """Return the evidence for a memory without surroundings, which is its own session."""
+        """Return the evidence for a memory without surroundings, as a session of its own."""
         similarity = None if similarity is None else max(0.0, similarity)
         return cls(
             word_score, word_score, None, None, similarity, similarity, similarity, date=date
@@ -168,18 +168,18 @@ class Features(NamedTuple):
         evidence: The evidence that it answers the query.
         confidence: How current it is, 0 to 1.
         decay_policy: Its decay policy, which decides whether its age counts.
-        age_days: Its age since it was written, or last reinforced if its policy allows that.
-        accesses: How often it was read.
+        age_days: Days since it was written, or last reinforced if its policy allows that.
+        accesses: The number of times it was read.
         pinned: Whether it is pinned: a pinned memory does not age, and is treated as often used.
         readable: Whether the embedder knows its language, so that similarity alone can make it a
             hit.
-        on_date: Whether it is from a day or month that the query names; if so, it needs no shared
-            word.
-        verbatim: Whether it consists of the query's words; by default, only a correction ranks
-            higher.
+        on_date: Whether it is from a day or month in the query, so that it needs no shared word.
+        verbatim: Whether it consists of the query's words, so that by default only a correction
+            ranks higher.
         memory_id: The id of the memory; empty for a turn.
         corrected_by: The id of the memory that corrects it and ranks before it; empty for none.
-        message: The long message that it is a part of; empty for none. Only one part can be a hit.
+        message: The long message that it is a part of; empty for none. Only one part of a message
+            can be a hit.
     """
 
     evidence: Evidence
@@ -202,7 +202,7 @@ class Features(NamedTuple):
 
 
 class NoiseBounds(NamedTuple):
-    """The similarities that a query needs, because it may be noise; by default, it is not noise.
+    """The similarities that a query needs because it may be noise; by default, none.
 
     Attributes:
         floor: If no candidate is this similar, the query is noise and has no hits.
@@ -222,7 +222,7 @@ class RankingRules(NamedTuple):
         min_confidence: The lowest confidence of a hit.
         limit: The maximum number of hits.
         include_corrected: Keep hits that other hits correct.
-        noise_bounds: The similarities that a query needs, because it may be noise.
+        noise_bounds: The similarities that the query needs because it may be noise.
         noise_mean: The similarity of two unrelated texts; a constant of the embedder.
         rank_by: One of `RANKS`: `relevance` considers age and use within bounds, `similarity`
             ignores them, and `formula` multiplies them with the similarity.
@@ -252,8 +252,7 @@ class Ranked(NamedTuple):
         score: Its score, 0 to 1.
         freshness: Its freshness, 0 to 1.
         boost: Its factor for reads.
-        threshold: The calibrated similarity that it needs if its words don't make it a hit; 0 for a
-            turn.
+        threshold: The calibrated similarity that makes it a hit if its words don't; 0 for a turn.
         is_stale: Whether it was never read and has faded.
         dropped: Why it is not a hit; empty for a hit.
     """
@@ -269,7 +268,7 @@ class Ranked(NamedTuple):
 
 
 def rank(all_features: Sequence[Features], rules: RankingRules) -> list[Ranked]:
-    """Return all candidates by score, best first; each dropped one has a reason.
+    """Return all candidates by score, best first, including dropped ones with the reason.
 
     A correction precedes the hit that it corrects, even if its score was lower.
     """
@@ -297,7 +296,7 @@ def _score_all(
 ) -> list[Ranked]:
     """Return all candidates by score, best first.
 
-    A candidate that consists of the query's words gets the best score, unless the formula decides.
+    A candidate that consists of the query's words gets the best score, except with `formula`.
     """
     scored = [
         _score(row, features, best_word_score, rules) for row, features in enumerate(all_features)
@@ -325,7 +324,8 @@ def _score(row: int, features: Features, best_word_score: float, rules: RankingR
     relevance = rules.relevance
     state = FRESH
     if not features.pinned:
-        # A stable memory is always fresh here and so never stale, though `_apply_formula` ages it.
+        # A stable memory is always fresh here, so it is never stale, though `_apply_formula` ages
+        # it.
         fresh = freshness(features.age_days, relevance.decay_rate, features.decay_policy)
         state = staleness(fresh, features.accesses, relevance)
     ranked = ranked._replace(threshold=relevance.thresholds[state], is_stale=state == STALE)
@@ -340,7 +340,7 @@ def fuse(evidence: Evidence, best_word_score: float, weight: float) -> Any:
     Args:
         evidence: Evidence for one candidate, or arrays for many.
         best_word_score: The best word score of all candidates.
-        weight: The weight of similarity relative to words. 0 without an embedder. For evidence
+        weight: The weight of similarity relative to words; 0 without an embedder. For evidence
             without a similarity, only words and signs count, and signs count less than words.
     """
     full_score = max(best_word_score, FULL_WORD_SCORE)
@@ -387,10 +387,10 @@ def _sum_signs(evidence: Evidence) -> Any:
 
 
 def _apply_age_and_use(ranked: Ranked, rules: RankingRules) -> Ranked:
-    """Scale the part of a memory's fused score above the baseline, the score of an unrelated text.
+    """Multiply the part of a memory's score above the baseline by the factor for age and use.
 
-    Some models rate all texts as similar, so 2 % of a whole score may be much of the difference
-    between two texts.
+    The baseline is the score of an unrelated text. It is high for models that rate all texts as
+    similar, so 2 % of the entire score could outweigh the difference between two texts.
     """
     features, fused, relevance = ranked.features, ranked.score, rules.relevance
     fresh, use = 1.0, relevance.most_boost
@@ -409,9 +409,10 @@ def _apply_age_and_use(ranked: Ranked, rules: RankingRules) -> Ranked:
 
 
 def _apply_formula(ranked: Ranked, relevance: Relevance) -> Ranked:
-    """Score by the formula in docs/relevance.md ("Decision 5"): a product without bounds.
+    """Return a memory with its score by the unbounded formula in docs/relevance.md ("Decision 5").
 
-    A memory without a similarity uses its fused score instead, which depends on words alone.
+    Without a similarity, its fused score, which depends on words alone, takes the similarity's
+    place.
     """
     features, similarity = ranked.features, ranked.features.evidence.similarity
     if similarity is None:
@@ -503,14 +504,14 @@ def _is_clear(ranked: Ranked, calibration: tuple[float, float]) -> bool:
 def _may_answer(ranked: Ranked, near_clear: float, best_word_score: float) -> bool:
     """Return whether a memory below its threshold may be the answer.
 
-    It may if it is from a day in the query or consists of the query's words. A stale memory also
-    may if it shares enough words with the query. Any other may if it shares a word, or if no clear
-    memory is much more similar.
+    It may if it is from a day in the query, or consists of the query's words. A stale memory also
+    may if it shares enough words with the query; any other, if it shares a word or no clear memory
+    is much more similar.
 
     Args:
         ranked: The memory.
-        near_clear: The similarity from which on no clear memory is much more similar; minus
-            infinity if there is no clear memory.
+        near_clear: The lowest similarity that is close to the best clear memory's; minus infinity
+            if no memory is clear.
         best_word_score: The best word score of all candidates.
     """
     features, evidence = ranked.features, ranked.features.evidence
@@ -532,7 +533,8 @@ def _put_corrections_first(ranking: Sequence[Ranked]) -> list[Ranked]:
     hits = _memory_hits(ranking)
     moved: dict[int, Ranked] = {}  # by row, in the new order
     for ranked in ranking:
-        # Newest correction first, `ranked` itself last. A hit that has moved up keeps that place.
+        # Newest correction first, `ranked` itself last. A hit that has already moved up stays
+        # there.
         for correction in reversed(_follow_corrections(ranked, hits)):
             score = max(ranked.score, correction.score)
             moved.setdefault(correction.row, correction._replace(score=score))

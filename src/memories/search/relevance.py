@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from memories.models import DecayPolicy
     from memories.settings import Config
 
-FRESH, NORMAL, STALE = range(3)  # how stale a memory is; each is an index into `thresholds`
+FRESH, NORMAL, STALE = range(3)  # levels of staleness, as indexes into `thresholds`
 
 
 class Relevance(NamedTuple):
@@ -24,7 +24,7 @@ class Relevance(NamedTuple):
     Stable memories, the default, don't age, so their recency doesn't count.
 
     Attributes:
-        decay_rate: How fast freshness falls: it is one half after `1 / decay_rate` days.
+        decay_rate: How fast freshness falls. It is one half after `1 / decay_rate` days.
         least_freshness: The lower bound of the factor for age, 0 to 1; 1 ignores age.
         boost_rate: How much each read increases the factor for use.
         most_boost: The upper bound of the factor for use, 1 or more; 1 ignores use.
@@ -85,7 +85,7 @@ def boost(accesses: int, rate: float, limit: float) -> float:
 
 
 def factor(fresh: float, use: float, least_freshness: float) -> float:
-    """Return the factor for a score: freshness, scaled to stay above a lower bound, times the
+    """Return the factor for a score: freshness, scaled to a minimum of `least_freshness`, times the
     factor for use.
     """
     return (least_freshness + (1.0 - least_freshness) * fresh) * use
@@ -101,7 +101,7 @@ def staleness(fresh: float, accesses: int, relevance: Relevance) -> int:
 
 
 def calibrate(cosine: float, slope: float, middle: float) -> float:
-    """Return a cosine's calibrated similarity, 0 to 1, which is comparable across embedders.
+    """Return a cosine as a calibrated similarity, 0 to 1, comparable across embedders.
 
     It is the probability that a text with this cosine answers a question, assuming that half of all
     texts do. The curve is logistic, and its two constants are measured for each embedder (`python

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from memories.read.turns import Turn
 
 
-# The evidence in an explanation, in order: its name there, and its name in `Evidence`.
+# The evidence in an explanation, in order: each name there, with the name in `Evidence`.
 _EVIDENCE = {
     "similarity": "similarity",
     "words": "word_score",
@@ -38,7 +38,7 @@ _EVIDENCE = {
     "question": "question",
     "brevity": "brevity",
 }
-# A memory's explanation has only these; the others are about turns.
+# A memory's explanation has only these; the others are for turns.
 _EVIDENCE_OF_MEMORIES = ("similarity", "words", "window_words", "session_words", "date")
 
 
@@ -49,8 +49,8 @@ class Hit:
     Attributes:
         found: The memory or the turn.
         score: The ranking score, 0 to 1; comparable only within one search. Hits are sorted by
-            score, except that the newer of two hits about one subject may precede the older, and a
-            memory whose anchors changed or that has expired comes last.
+            score, except that the newer of two hits about one subject may come first, and memories
+            whose anchors changed or that have expired come last.
         similarity: The cosine between its embedding and the query's, 0 to 1; None in keyword-only
             mode.
         calibrated: The similarity on the scale of the thresholds, 0 to 1, comparable across
@@ -64,7 +64,7 @@ class Hit:
 
     @property
     def memory(self) -> Memory:
-        """The memory; raises an error if the hit is a turn.
+        """The memory.
 
         Raises:
             TypeError: The hit is a turn.
@@ -144,7 +144,7 @@ class Explanation(NamedTuple):
     Attributes:
         terms: The query's words.
         note: Why the search used only words although there is an embedder; usually empty.
-        tier: `hot` if the hits come from the scratchpad; else the requested tier, `deep` or `auto`.
+        tier: `hot` if the hits come from the scratchpad, else the requested tier, `deep` or `auto`.
         error: Why the store could not be reached, if the scratchpad answered instead; usually
             empty.
     """
@@ -158,7 +158,7 @@ class Explanation(NamedTuple):
 
 
 class _Considering(Sequence[Considered]):
-    """All candidates in a search, computed on first use, since most callers need only the hits."""
+    """A search's candidates, computed on first use, since most callers need only the hits."""
 
     def __init__(self, result: "SearchResult") -> None:
         self._result = result
@@ -260,7 +260,7 @@ class SearchResult(NamedTuple):
 def with_verdicts(
     hits: Sequence[Hit], judge: Callable[[Sequence[Memory]], Sequence[Memory]]
 ) -> tuple[Hit, ...]:
-    """Return hits with the verdicts of their memories; hits on doubtful memories come last."""
+    """Return hits with the verdicts of their memories; doubtful memories come last."""
     memories = [hit.found for hit in hits if isinstance(hit.found, Memory)]
     judged = {memory.id: memory for memory in judge(memories)}
     sound: list[Hit] = []

@@ -3,7 +3,7 @@
 `Memories.search` or `explain` → `_search_or_fall_back` → `_search_tier` → `_search_store`
        → `search` → `parse_request` → `run_request`
        → gather (`candidates`, `surroundings`) → `noise` (does the query mean anything here?)
-       → `ranking` (orders candidates, and drops some with a reason) → `put_newer_first`
+       → `ranking` (sorts candidates, and drops some with a reason) → `put_newer_first`
        → back in `_search_tier`: `results` (makes hits)
        → back in `_search_or_fall_back`: `_judge_hits` (those that changed or expired come last)
 
@@ -53,9 +53,9 @@ COLLECTIONS: Mapping[str, tuple[Collection, ...]] = {
     "all": (Collection.MEMORY, Collection.HISTORY),
 }
 MIN_CANDIDATES = 40
-EXAMINED = 6  # number of the best hits that are compared with each other
-# The newer of two hits about one subject comes first if its score is at least this share of the
-# older one's.
+EXAMINED = 6  # number of best hits that are compared with each other
+# The newer of two hits about one subject comes first if it has at least this share of the older
+# one's score.
 NEWER_SHARE = 0.35
 
 
@@ -140,7 +140,7 @@ def parse_request(
     config: Config,
     now: datetime,
 ) -> SearchRequest:
-    """Return a caller's arguments as a validated search."""
+    """Return the validated search for a caller's arguments."""
     for name in filters:
         if name not in FILTERS:
             raise InvalidInput(f'there is no filter "{name}"; use {", ".join(FILTERS)}')
@@ -186,7 +186,7 @@ def _divide_by_collection(
     projects: Sequence[str] | None,
     instant: "tuple[datetime, float, Judge | None]",
 ) -> tuple[list[Filter], dict[Collection, Predicate]]:
-    """Return `alternatives` and `predicates` of the request, from a filter for any collection."""
+    """Return the request's `alternatives` and `predicates`, given a filter for any collection."""
     alternatives: list[Filter] = []
     predicates: dict[Collection, Predicate] = {}
     expression = filters.get("where")
@@ -204,7 +204,7 @@ def _divide_by_collection(
 
 
 def _parse_rank(rank: str | None, config: Config) -> str:
-    """Return one of `RANKS`; the setting's if the search names none."""
+    """Return one of `RANKS`; the setting's if the search has none."""
     if rank is None:
         rank = config.rank
     if rank not in RANKS:
@@ -265,7 +265,7 @@ def collections_of(scope: str) -> tuple[Collection, ...]:
 
 
 def run_request(store: Store, request: SearchRequest) -> SearchResult:
-    """Return ranked candidates; if none is a hit, search once more, for the function words."""
+    """Return ranked candidates; if none is a hit, search again for the function words only."""
     query = request.query
     gathered, ranking = _gather_and_rank(store, request)
     if request.rank_by == "relevance":
@@ -279,10 +279,10 @@ def run_request(store: Store, request: SearchRequest) -> SearchResult:
 def _gather_and_rank(
     store: Store, request: SearchRequest
 ) -> tuple[GatheredCandidates, list[Ranked]]:
-    """Gather and rank candidates, in growing numbers, until enough of them are hits or further ones
-    can't help.
+    """Gather and rank candidates, in growing numbers, until enough of them are hits or more can't
+    help.
     """
-    turn_count = 2 * request.limit  # how many candidates to gather
+    turn_count = 2 * request.limit  # number of candidates to gather
     memory_count = max(MIN_CANDIDATES, turn_count)
     turns = _gather_turns(store, request, turn_count)
     memories = _gather_memories(store, request, memory_count)
@@ -292,7 +292,7 @@ def _gather_and_rank(
         ranking = rank(gathered.features, _make_rules(request, bounds))
         if _count_hits(ranking) >= request.limit:
             return gathered, ranking
-        # If candidates were too faded or did not match a predicate, others may take their place.
+        # Other candidates may replace those that were too faded or did not match a predicate.
         lacks_confidence = any(ranked.dropped.startswith(LOW_CONFIDENCE) for ranked in ranking)
         more_memories_help = memories.has_more and (lacks_confidence or not all_match)
         more_turns_help = turns.has_more and not all_match
@@ -385,7 +385,7 @@ def _make_rules(request: SearchRequest, bounds: NoiseBounds) -> RankingRules:
 
 
 # --- the newer of two hits about one subject comes first
-# A memory that replaces another in different words isn't linked to it (see
+# A memory that replaces a differently worded one isn't linked to it (see
 # `write.compare.corrections`), and a question is often closer to the older memory. Both remain
 # hits; only their order changes.
 
@@ -393,7 +393,7 @@ def _make_rules(request: SearchRequest, bounds: NoiseBounds) -> RankingRules:
 def put_newer_first(
     store: Store, query: Query, gathered: GatheredCandidates, ranking: Sequence[Ranked], limit: int
 ) -> list[Ranked]:
-    """Return ranked candidates in which each hit comes after the newer hits that may replace it.
+    """Return ranked candidates after moving newer hits before the older ones that they may replace.
 
     A newer memory just beyond the limit can move up and become a hit.
 
@@ -412,7 +412,8 @@ def put_newer_first(
     if query.embedder is not None:
         vectors = store.vectors([record.ref for record in records])
     ordered = list(ranking)
-    # Both are indexes into `best`. Each pair comes in both orders; the times leave at most one.
+    # Indexes into `best`. Each pair occurs in both orders, but at most one has the newer memory
+    # second.
     for old, new in permutations(range(len(best)), 2):
         is_below = ordered.index(best[new]) > ordered.index(best[old])
         is_strong = best[new].score >= NEWER_SHARE * best[old].score
@@ -427,8 +428,8 @@ def put_newer_first(
 
 
 def _is_examined(ranked: Ranked, gathered: GatheredCandidates) -> bool:
-    """Return whether a candidate may be moved: it is a memory that is a hit, or would be with
-    a higher limit.
+    """Return whether a candidate may be moved: a memory that is a hit, or would be with a higher
+    limit.
 
     Memories that are pinned, consist of the question's words, or are from a day in the question
     keep their places.

@@ -1,8 +1,8 @@
-"""Surroundings: turns that may answer a query, and memories that are searched together with turns.
+"""Surroundings: turns that may answer a query, and memories if they are searched with turns.
 
 A turn makes sense only with its neighbours and its session. The answer to "what did Ann buy?" may
-be the turn "a red bicycle!", after a turn with the question. So words and similarity are measured
-on three scales: the turn itself, a window of neighbouring turns, and its session, a run of turns
+be the turn "a red bicycle!", which follows the question. So words and similarity are measured on
+three scales: the turn itself, a window of neighbouring turns, and its session, a run of turns
 without a long pause. Windows never cross the boundary of a session.
 """
 
@@ -38,13 +38,13 @@ from memories.stores.records import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-MATCHES = 100  # minimum number of turns to find by words, and again by vector
+MATCHES = 100  # minimum number of turns to find by words, and by vector
 MIN_READ = 24  # minimum number of the best records to read
 YEARS_BACK = 4  # how many past years are tried for a date without a year
 # The words of this many neighbours count as a turn's own, because an answer follows its question.
 BEFORE, AFTER = 2, 1
 ASIDE = frozenset({"assistant", "system", "tool"})
-ASIDE_WORDS = 0.3  # factor for the words of these roles, whose long replies contain almost any word
+ASIDE_WORDS = 0.3  # factor for the words of these roles; long replies contain almost any word
 # At this distance from a span, closeness is roughly equal to `ON_DATE`.
 _JUST_BEFORE, _JUST_AFTER = timedelta(days=1), timedelta(days=3)
 _DATES_READ = 2_000  # only this many characters of a text are searched for dates
@@ -60,7 +60,7 @@ class _Columns(NamedTuple):
         evidence: The part of the evidence that doesn't depend on texts.
         has_no_vector: Whether the match has no similarity.
         precision: See `DateScore`.
-        spans: The days in the question; not a column.
+        spans: The spans of days in the question; not a column.
         asks_when: Whether the question asks when something happened; not a column.
     """
 
@@ -79,7 +79,7 @@ class _Columns(NamedTuple):
 def gather_surrounded(store: Store, where: Filter, query: Query, count: int) -> GatheredCandidates:
     """Return about `count` candidates, turns or memories, with evidence from their surroundings.
 
-    More records match in the store (`Store.matches`); only the texts of the best ones are read.
+    More records match in the store (`Store.matches`), but only the texts of the best are read.
     """
     speakers = find_speakers(query.text, store.values(where.collection, where.namespaces, SPEAKER))
     vector = query.vector(remove_speakers(query.text, speakers))
@@ -87,7 +87,7 @@ def gather_surrounded(store: Store, where: Filter, query: Query, count: int) -> 
     turn_query = TurnQuery(vector, query.terms, match_count, _search_periods(query))
     matches = store.matches(where, turn_query)
     if where.collection is Collection.MEMORY:
-        # A memory's tags name neither a speaker nor the role of a turn.
+        # A memory's tags don't name a speaker or a role.
         matches = matches._replace(labels=[{}] * len(matches.labels))
     if not len(matches.group):
         return GatheredCandidates([], [], has_more=False)
@@ -122,7 +122,7 @@ def _features(query: Query, record: Record, columns: _Columns, row: int) -> Feat
     """Return a match's features: those in the columns, and those that depend on its text."""
     evidence, precision = columns.at(row), float(columns.precision[row])
     if record.ref.collection is Collection.MEMORY:
-        # A memory has no neighbours: its own similarity serves for all three scales.
+        # A memory has no neighbours, so its own similarity serves on all three scales.
         evidence = evidence._replace(window_similarity=evidence.session_similarity)
         return memory_features(query, record, evidence, precision)
     text = record.text
@@ -145,7 +145,7 @@ def _features(query: Query, record: Record, columns: _Columns, row: int) -> Feat
 
 
 def _date_overlap(query: Query, record: Record, spans: Sequence[dates.Span]) -> float:
-    """Return how well the dates in a turn's text, relative to its own day, match those in the
+    """Return how well the dates in a turn's text, relative to the turn's day, match those in the
     question.
     """
     if not spans:
@@ -156,13 +156,15 @@ def _date_overlap(query: Query, record: Record, spans: Sequence[dates.Span]) -> 
 
 def _brevity(text: str) -> float:
     """Return how brief a text is on a log scale: 1 for one word, 0 for `FULL_LENGTH` or more."""
-    # Not every script separates words.
+    # Some scripts don't separate words.
     word_count = max(1, len(text.split()), len(text) // _WORD_LENGTH)
     return 1 - math.log(min(word_count, FULL_LENGTH)) / math.log(FULL_LENGTH)
 
 
 def _search_periods(query: Query) -> list[tuple[datetime, datetime]]:
-    """Return a question's precise spans and the days close to them, in the asker's time zone."""
+    """Return a question's precise spans, extended by the days around them, in the asker's time
+    zone.
+    """
     years = range(max(1, query.now.year - YEARS_BACK), query.now.year + 1)
     zone = query.now.tzinfo
     periods: list[tuple[datetime, datetime]] = []
@@ -187,7 +189,7 @@ def _make_columns(matches: Matches, query: Query, speakers: Sequence[str]) -> _C
     spans = dates.spans(query.text, query.now, np.unique(years).tolist())
     days = millis // _DAY_MILLIS + _EPOCH
     evidence = measure(matches)
-    # In each index, the best match by words counts fully, so that memories and turns can be ranked
+    # The best match by words in each index counts fully, so that memories and turns can be ranked
     # together.
     scale = FULL_WORD_SCORE / max(FULL_WORD_SCORE, float(evidence.word_score.max()))
     evidence = evidence._replace(
@@ -242,7 +244,7 @@ def _first_rows(matches: Matches, order: "NDArray[np.int64]", count: int) -> lis
 def measure(matches: Matches) -> Evidence:
     """Return the evidence for each match on the three scales, as arrays of shape (n,).
 
-    A coverage is a share of the query's words weighted by rarity, and similarities are at least 0.
+    Coverage is the share of the query's words, weighted by rarity. Similarities are at least 0.
     """
     is_aside = [labels.get(ROLE) in ASIDE for labels in matches.labels]
     aside = np.array(is_aside, dtype=np.float64)[matches.label]
@@ -272,11 +274,11 @@ def measure(matches: Matches) -> Evidence:
         session_similarity=_best_in_session(session, similarity),
         aside=aside,
     )
-    return Evidence(*np.broadcast_arrays(*evidence))  # the remaining signs start as zeros
+    return Evidence(*np.broadcast_arrays(*evidence))  # the other signs start as zeros
 
 
 def _number_sessions(matches: Matches) -> "NDArray[np.int64]":
-    """Return a session number for each match; each memory is a session of its own."""
+    """Return a session number for each match; a memory is a session of its own."""
     rows = len(matches.session)
     starts = np.where(matches.session < 0, -1 - np.arange(rows), matches.session)
     starts += rows  # so that no number is negative
@@ -288,12 +290,12 @@ def _number_sessions(matches: Matches) -> "NDArray[np.int64]":
 def _pair_neighbours(
     session: "NDArray[np.int64]", position: "NDArray[np.int64]"
 ) -> "list[tuple[int, NDArray[np.int64], NDArray[np.int64]]]":
-    """Return pairs of neighbours in the same session, grouped by distance, up to `BESIDE` either
-    way: the distance, the rows, and for each row its neighbour at that distance.
+    """Return, for each distance up to `BESIDE` either way, the rows with a neighbour in the same
+    session at that distance, and these neighbours.
     """
     if not len(session):
         return []
-    # The keys of two sessions are so far apart that no window can span both.
+    # The keys of two sessions are too far apart for a window to span both.
     keys = session * (int(position.max()) + BESIDE + 1) + position
     order = np.argsort(keys)
     ordered = keys[order]
@@ -321,7 +323,7 @@ def _rarity(matches: Matches) -> "NDArray[np.float64]":
 def _best_in_session(
     session: "NDArray[np.int64]", values: "NDArray[np.float64]"
 ) -> "NDArray[np.float64]":
-    """Return for each row the largest value in its session."""
+    """Return the largest value in the session of each row."""
     best = np.zeros(int(session.max(initial=-1)) + 1)
     np.maximum.at(best, session, values)
     return np.asarray(best[session])
@@ -332,7 +334,7 @@ def _best_in_session(
 # search keeps the name, and the named speaker's turns count more.
 
 _SHORT_NAME = 2  # letters; a name this short must be capitalized, and a shorter name is ignored
-# Names that are also words: only a capital letter shows that a person is meant.
+# Names that are also words; only a capital letter shows that one means a person.
 _NAMES_THAT_ARE_WORDS = frozenset(
     "april art august bill dawn drew faith frank grace hope jack joy june mark may rose summer "
     "will".split()
@@ -343,7 +345,7 @@ _TITLES = frozenset("mr mr. mrs mrs. ms ms. dr dr. prof prof.".split())
 def find_speakers(text: str, speakers: Sequence[str]) -> list[str]:
     """Return the speakers named in a text, by full name or first name.
 
-    A full name is unambiguous: `Ann Lee` is not Ann Kim, though both are Ann.
+    A full name is unambiguous: `Ann Lee` doesn't match Ann Kim, though `Ann` matches both.
 
     Args:
         text: A question.
@@ -386,7 +388,7 @@ def _first_name(speaker: str) -> str:
 def _has_name(spelled: str, folded: str, name: str) -> bool:
     """Return whether a text contains a name; `folded` is the normalized text."""
     if not any(letter.isalnum() for letter in name) or normal_form(name) not in folded:
-        return False  # saves compiling a pattern
+        return False  # avoids compiling a pattern
     if len(name) < _SHORT_NAME and not is_unspaced(name):
         return False
     if normal_form(name) in STOP_WORDS and normal_form(name) not in _NAMES_THAT_ARE_WORDS:
