@@ -35,7 +35,7 @@ __all__ = ["MemoriesStore", "memory_tools"]
 
 
 def __getattr__(name: str) -> object:
-    if name == "memory_tools":  # importing it takes as long as all imports above
+    if name == "memory_tools":  # importing it would double this module's import time
         with _naming_extra():
             from memories.integrations.langchain import memory_tools
         return memory_tools

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from memories.settings import Config
 
 _FIELDS = ("error", "hint", "note", "remedy")  # fields of responses that may advise commands
-# Text in quotes is a user's, so it isn't changed.
+# Text in quotes comes from the user, so it isn't changed.
 _COMMANDS = re.compile(
     r'"[^"]*"|\bmemory (?:'
     "(?P<of_a_store>doctor|migrate|namespaces(?: merge| rename)?|reembed|restore(?= FILE))|"
@@ -32,8 +32,9 @@ def options_for(namespace: str) -> str:
 
 
 def complete_commands(advice: str) -> str:
-    """Return advice whose commands have the namespace and the store of the running command, unless
-    it names a store or a namespace itself.
+    """Add the running command's namespace and store to the commands in a piece of advice.
+
+    Advice that names a store stays unchanged; if it names a namespace, only the store is added.
     """
     config = running_config.get()
     if config is None or " --store " in advice:
@@ -52,7 +53,7 @@ def complete_commands(advice: str) -> str:
 
 
 def complete_answer(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a response, and the objects in its lists, with complete commands."""
+    """Complete the commands in a response, and in the objects in its lists."""
     completed: dict[str, Any] = {}
     for name, value in answer.items():
         if name in _FIELDS and isinstance(value, str):

@@ -202,7 +202,7 @@ def hint_of(created: "Created") -> str:
 
 
 def describe_others(created: "Created", record: "Memory", hint: str) -> str:
-    """Return clauses about other memories that a new one also corrects or may replace; often empty.
+    """Return clauses about other memories that a new one also corrects or may replace; often none.
 
     Args:
         created: The result of the create.
@@ -504,7 +504,7 @@ def _accepted(review: "Reviewed") -> dict[str, Any]:
 
 
 def hint_left(review: "Reviewed", name: str) -> str:
-    """Return the reason a memory is still waiting for review, and what to do about it."""
+    """Return why a memory is still waiting for review, and what to do about it."""
     return (HINT_LEFT if review.duplicates else HINT_SUSPICIOUS).format(id=name)
 
 

@@ -495,7 +495,7 @@ def _write_switch(home: Path, entry: str, synonyms: set[str], *, on: bool) -> No
 
 
 def _place_of(home: Path, folder: str) -> tuple[str, set[str]]:
-    """Return the line that switches hooks off for a folder's project, and lines that do the same.
+    """Return the line that switches hooks off for a folder's project, and equivalent lines.
 
     A folder without a project gets a line of its own.
     """

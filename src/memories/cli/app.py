@@ -92,7 +92,7 @@ def _describe(error: click.ClickException, arguments: Sequence[str]) -> str:
 
 
 def _describe_option(error: click.NoSuchOption, message: str) -> str:
-    """Return the message about an unknown option, with the remedy if it is a usual mistake."""
+    """Return the message about an unknown option, with the remedy for a common mistake."""
     name = error.option_name
     unknown = f"No such option '{name}'"
     if name == "--json":
@@ -169,14 +169,14 @@ def completing(kind: str) -> Callable[..., Any]:
 
 
 def check_path(context: click.Context, parameter: click.Parameter, path: str | None) -> str | None:
-    """Return the path in a parameter; refuse an empty one, which would be the current folder."""
+    """Return the path in a parameter; refuse an empty one, which would mean the current folder."""
     if path == "":
         raise click.BadParameter("the path is empty", context, parameter)
     return path
 
 
 class Option(click.Option):
-    """A click option with a section in the help; its value can be parsed, and added to a group.
+    """A click option with a help section and, optionally, a parser and a group for its value.
 
     An option that takes one value may be given only once; click would silently use the last value.
     """

@@ -91,7 +91,7 @@ def restate_each(
     verb: str,
     changes: Mapping[str, Any] | None = None,
 ) -> int:
-    """Update or confirm each selected memory; print it, and what the changes did to its links.
+    """Update or confirm each selected memory; print it and any changes to its links.
 
     Args:
         memories: Where to change them.

@@ -68,7 +68,7 @@ NOT_STORED = 3  # exit code
 
 
 def _field_options(group: str, names: Iterable[str], **helps: str) -> Decorator:
-    """Return the options for these fields of a draft; `helps` has a command's own words."""
+    """Return the options for these fields of a draft; `helps` replaces some of their help texts."""
     rows = [
         DRAFT[name]._replace(about=helps.get(name, DRAFT[name].about), section="Options")
         for name in names
@@ -163,7 +163,7 @@ def create(
 
 
 def _describe(created: "Created", *, force: bool) -> tuple[str, str]:
-    """Return the result of storing a memory and the effect of a second run, for an error."""
+    """Say, for an error message, what was stored and what a second run would do."""
     memory = created.memory
     if memory is None:
         return f"nothing was stored, since {created.note or 'a very similar memory exists'}", ""

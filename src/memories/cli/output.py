@@ -279,7 +279,7 @@ def emit_lines(
 
 
 def with_note(head: str, note: str | None) -> str:
-    """Return a line, and after it a note, if there is one."""
+    """Return a line, followed by a note if there is one."""
     return head if note is None else f"{head}\n{safe(as_sentence(note))}"
 
 

@@ -506,8 +506,7 @@ def tidy(memories: "Memories", dry_run: bool) -> None:
 def _ask_second_opinion(config: "Config", withheld: "list[Suggestion]") -> "Choose | None":
     """Return a function that lets the user's command choose proposals; None if there is no command.
 
-    Suggestions that the command drops are added to `withheld`. If the command fails, none is
-    dropped.
+    Proposals that the command drops are added to `withheld`. If it fails, none are dropped.
     """
     command = config.tidy_command
     if command is None:

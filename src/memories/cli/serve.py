@@ -191,7 +191,7 @@ def _refuse_bad_names(names: Sequence[str]) -> None:
 
 
 @command(epilog="memory mcp --namespace bob\nclaude mcp add memories -- memoriae mcp")
-@option("--read-only", is_flag=True, help="Offer only tools that read, and do not count reads.")
+@option("--read-only", is_flag=True, help="Leave out tools that write, and don't count reads.")
 @with_settings(namespace_option, no_shared_option, store_option)
 def mcp(config: Config, no_shared: bool, read_only: bool) -> StartMCP:
     """Serve an agent over MCP, on standard input and output.
@@ -257,7 +257,8 @@ def stop_command_server(config: Config) -> bool:
 
 
 def send(config: Config, word: str) -> Mapping[str, Any] | None:
-    """Send `status` or `stop` to a store's server; return its response, or None if it isn't up.
+    """Send `status` or `stop` to a store's server; return its response, or None if no server is
+    running.
 
     Servers with earlier protocols also understand both words.
 
@@ -343,7 +344,7 @@ def _manage(config: Config, action: str) -> int:
         return 0
     status = send(config, action) or {"running": False}
     if action == "stop":
-        process = status.get("process")  # servers of earlier versions don't say it
+        process = status.get("process")  # unknown for servers of earlier versions
         has_ended = process is None or _wait_for_end(config, process)
         status = {**status, "running": not has_ended, "stopped": status["running"] and has_ended}
         done = "Stopped" if has_ended else "Told to stop, but still running:"

@@ -292,7 +292,7 @@ def apply_edits(
 
 
 def _store_edits(config: "Config", edited: "Sequence[tuple[Memory, str]]", *, redact: bool) -> None:
-    """Store edited texts as new versions, and print which links of corrections have changed."""
+    """Store edited texts as new versions, and print which correction links have changed."""
     from memories.answers import shapes
 
     begin_change()
@@ -455,7 +455,8 @@ def reembed(config: "Config", model: str | None, install: bool) -> None:
     the new embedder is used, and its name is saved in config.toml, unless an option or the
     environment names the store. For the embedder in use, only missing vectors are computed.
 
-    The model e5 supports about 100 languages; --install installs it the same way as this program.
+    The model e5 supports about 100 languages; --install adds it to the installation of this
+    program.
     """
     from importlib.util import find_spec
 
@@ -486,7 +487,7 @@ def reembed(config: "Config", model: str | None, install: bool) -> None:
 
 
 def _use_embedder(config: "Config", name: str) -> dict[str, str]:
-    """Switch to an embedder; print and return the saved setting, or the step left to the user."""
+    """Switch to an embedder; print and return the saved setting, or what the user must still do."""
     source = config.sources["embedder"]
     if source in ("environment", ".env"):
         if config.embedder == name:

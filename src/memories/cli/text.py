@@ -190,11 +190,11 @@ def bulk_result(affected: "Affected", undo: str | None, limit: int) -> str:
 
 
 def list_current_again(memory_ids: Sequence[str], count: int | None = None) -> list[str]:
-    """Return a line that names memories that are current again; an empty list if there are none.
+    """Return a line about memories that are current again; no line if there are none.
 
     Args:
         memory_ids: The memories to name.
-        count: The number of all such memories; by default, those to name.
+        count: How many such memories there are in all; by default, as many as are named.
     """
     count = len(memory_ids) if count is None else count
     names = ", ".join(memory_id[:SHORT_ID] for memory_id in memory_ids)

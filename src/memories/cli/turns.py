@@ -184,7 +184,7 @@ def _report_refused(turns: "Sequence[Turn]") -> int:
 
 
 def _describe(turns: "Sequence[Turn]") -> tuple[str, str]:
-    """Return a description of the stored turns and the effect of a second run, for an error."""
+    """Say, for an error message, what was stored and what a second run would do."""
     stored = [turn for turn in turns if turn.status == "stored"]
     if not stored:
         return "nothing new was stored", "running the command again is harmless"

@@ -74,7 +74,7 @@ class Document:
             comments: Whether comments, and a comma after the last member, are allowed.
 
         Raises:
-            Malformed: The text is not a JSON object.
+            MalformedJSON: The text is not a JSON object.
         """
         self._blank = _BLANK_OR_COMMENT if comments else _BLANK
         self._comments = comments

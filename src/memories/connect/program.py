@@ -55,7 +55,7 @@ def bare() -> Program:
 def find_program(environment: Mapping[str, str]) -> Program:
     """Return the command of this installation, or of a permanent one if this one is temporary.
 
-    The path is complete, since desktop programs don't have the PATH of a shell.
+    The path is absolute, since desktop programs don't inherit a shell's PATH.
     """
     beside = find_beside(NAMES[0])
     if is_temporary(str(beside)):  # `uvx` puts its own folder first on PATH

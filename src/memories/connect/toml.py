@@ -24,7 +24,7 @@ def read(text: str) -> dict[str, Any]:
     """Parse TOML.
 
     Raises:
-        Malformed: The text is not TOML.
+        MalformedTOML: The text is not TOML.
     """
     try:
         return tomllib.loads(text)
@@ -57,7 +57,7 @@ def put(text: str, table: Table, rows: Mapping[str, Any]) -> str:
         rows: The table's content: texts, numbers, lists of texts, and mappings of texts.
 
     Raises:
-        Malformed: The text is not TOML, or the table can't be added.
+        MalformedTOML: The text is not TOML, or the table can't be added.
     """
     without = remove(text, table)
     expected = read(without)
@@ -81,7 +81,7 @@ def remove(text: str, table: Table) -> str:
     """Return a text without a table and its subtables.
 
     Raises:
-        Malformed: The text is not TOML, or the table can't be removed.
+        MalformedTOML: The text is not TOML, or the table can't be removed.
     """
     expected = deepcopy(read(text))
     parent = _find(expected, table[:-1])
@@ -155,7 +155,7 @@ def _check(text: str, expected: dict[str, Any], table: Table) -> str:
     Empty tables that lead to `table` are ignored.
 
     Raises:
-        Malformed: The values are not as expected.
+        MalformedTOML: The values are not as expected.
     """
     try:
         data = read(text)

@@ -165,9 +165,9 @@ def _divide(documents: Sequence[Document], per_writer: int | None, limit: int) -
 def _crowded_out(
     documents: Sequence[Document], rows: Sequence[int], limit: int
 ) -> list[tuple[str, str]]:
-    """Return the documents that were left out only because their writers had used up their share.
+    """Return the documents left out only because their writers had used up their shares.
 
-    If the limit was reached, these are the documents that rank above the last admitted one.
+    If the limit was reached, these are the ones that rank above the last admitted document.
     """
     end = max(rows, default=-1) if len(rows) == limit else len(documents)
     admitted = set(rows)
@@ -196,7 +196,7 @@ def _mark(document: Document) -> Document:
     version of Memories stored without marks.
     """
     if not isinstance(document.get("text"), str):
-        return {**document, "suspicious": ()}  # malformed, so it is left out later in any case
+        return {**document, "suspicious": ()}  # malformed; it is left out later anyway
     return {**document, "suspicious": document.get("suspicious") or find_marks(document["text"])}
 
 

@@ -283,7 +283,7 @@ class ChromaMcpBackend:
         self._patience = patience or ToolTimeouts()
         self._opening, self._appending = threading.Lock(), threading.Lock()
         self._session: ChromaSession | None = None
-        self._last_indexes: dict[str, int] = {}  # lower bounds of each conversation's last index
+        self._last_indexes: dict[str, int] = {}  # a lower bound on each conversation's last index
 
     @classmethod
     def at(cls, endpoint: str, host: str, port: int, home: Path) -> Self:

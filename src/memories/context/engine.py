@@ -311,7 +311,7 @@ def memory_document(hit: Hit) -> Document:
 
 
 def _format_time(memory: Memory) -> str:
-    """Return the time a memory was stated, in its writer's zone, or in UTC if changed since."""
+    """Return when a memory was stated, in its writer's time zone, or in UTC if it has changed."""
     written_at, tag = to_iso(memory.stated_at), memory.tags.get(_TS)
     if not tag:
         return written_at

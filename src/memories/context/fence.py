@@ -108,7 +108,7 @@ def lines(text: str) -> list[str]:
 
 
 def item(head: str, text: str) -> list[str]:
-    """Return an item's lines in plain text. The first line begins with the head, the others
+    """Return an item's lines in plain text. The first line begins with the head, each other line
     with a mark.
     """
     first, *others = lines(text) or [""]

@@ -18,7 +18,7 @@ from memories.languages.text import normal_form
 
 Pair = tuple[MemoryItem, float]
 
-MIN_SHOWN = 40  # minimum number of characters shown of a truncated turn; fewer would be useless
+MIN_SHOWN = 40  # minimum length of a truncated turn in characters; a shorter one would be useless
 NEWEST = 60  # minimum number of tokens for the newest turn, whatever the shares are
 MIN_HITS = 10  # minimum number of passages that should fit
 # Limits on the length of a passage from a long text, in characters.

@@ -86,7 +86,7 @@ class MemoryGateway:
     def settle(self) -> None:
         """Wait for timed-out calls to end, but no longer than a call may take.
 
-        While a timed-out call is still running, all other calls fail.
+        While one is still running, all other calls fail.
         """
         self._deadline.settle()
 

@@ -15,11 +15,11 @@ current date in the first line, days as headings, and a line for each turn. Hook
     And this week?
 
 The beginning of a line shows its kind. `===` is a marker; `#` is a day, or the time of a later
-session on the same day; `…`, which may also stand at the end of a heading, is a gap where turns are
-left out; `-` is a memory; and `|` continues the text above. Every other line is a turn, and begins
-with a name. The name is in quotes unless it begins with a letter or a digit, so no content can look
-like a line of a different kind. The markers contain a random number, which is drawn for each
-context after its items were written.
+session on the same day; `…`, which may also end a heading, is a gap where turns are left out; `-`
+is a memory; and `|` continues the text above. Every other line is a turn, and begins with a name.
+The name is in quotes unless it begins with a letter or a digit, so no content can look like a line
+of a different kind. The markers contain a random number, which is drawn for each context after its
+items were written.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence

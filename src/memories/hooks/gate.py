@@ -58,7 +58,7 @@ BM25_OF_A_WORD = 2.5  # approximate score of a word found in a tenth of a fairly
 _INTERCEPT, _NEED, _SIZE = -4.06, 0.9, 0.385
 _MEANING, _BEHIND, _RELATION = 0.254, 0.129, 1.78
 _WORD_SCORE, _SPELLING, _EVERYWHERE = 0.158, 2.31, -1.857
-_MAX_SIZE = 100  # maximum size, in bytes; longer prompts get this size
+_MAX_SIZE = 100  # maximum size, in bytes; longer prompts count as this size
 _LETTERS = 4  # length of a group of letters
 _CHARACTERS = 2  # length of a group in scripts without spaces
 _WORD = re.compile(r"\w{2,}")
@@ -117,8 +117,8 @@ def threshold(best: float) -> float:
     """Return the minimum rating of the memories that a prompt needs.
 
     Args:
-        best: The highest rating of a memory of the session's own project; for memories
-            of a project that the prompt names, of a memory in either project.
+        best: The highest rating of a memory in the session's own project or, for memories of a
+            project that the prompt names, in either project.
     """
     return max(THRESHOLD, best - _DISTANCE)
 
@@ -142,7 +142,7 @@ def estimate_word_score(text: str, terms: Sequence[str]) -> float:
 
 
 def names_project(prompt: str, project: str) -> bool:
-    """Return whether a prompt contains a project's name, which may omit the host and owner."""
+    """Return whether a prompt contains a project's name, with or without its host and owner."""
     name = project.rsplit("/", 1)[-1].casefold()
     if len(name) < _MIN_NAME:
         return False

@@ -120,7 +120,7 @@ def _answer_event(
         if not _MIN_SECONDS <= seconds <= MAX_SECONDS:
             raise UsageError(f"--seconds must be a number from {_MIN_SECONDS} to {MAX_SECONDS:g}")
     except (UsageError, ValueError) as exc:
-        if os.isatty(0):  # a person ran this; a host passes the event on a pipe
+        if os.isatty(0):  # a person ran this; a host sends the event through a pipe
             _write_all(2, f"error: {exc}\n".encode())
         _run_in_child(_record_failure, (None, str(exc)), SECONDS, kill_overdue=False)
         return

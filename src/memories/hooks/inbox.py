@@ -25,7 +25,7 @@ def add(home: str, name: str, event: "dict[str, object]") -> None:
     """Append an event to the file of its session.
 
     Raises:
-        Full: The inbox has no space left.
+        InboxFull: The inbox has no space left.
         OSError: The file can't be written; nothing was added.
     """
     folder = files.private_folder(home, files.INBOX)

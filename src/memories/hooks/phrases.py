@@ -37,8 +37,8 @@ _REMEMBER = "remember"
 _OF_NOW = ("moment", "task")
 _QUOTATION = '"x"'  # replaces each quotation
 _STATEMENT = "statement"  # a sentence that needs no phrase because it is rated highly enough
-# The minimum worth of a proposed English sentence, the worth that a phrase adds, and the minimum
-# worth of the gloss of a proposed sentence in another language.
+# The minimum rating of a proposed English sentence, the rating that a phrase adds, and the minimum
+# rating of the English gloss of a sentence in another language.
 _MIN_WORTH, _WORTH_OF_PHRASE, _MIN_WORTH_OF_GLOSS = -0.6, 1.0, -0.7
 _WITHOUT_LABEL = ("preference:", "important")  # labels that don't become part of the memory
 # If one of these leads from "remember" to the fact, the fact needs no verb.
@@ -296,7 +296,7 @@ def _find_phrase(
 
 
 def _weigh(text: str, sentence: str, name: str | None, rate: Rate) -> str | None:
-    """Return the kind of an English sentence if it is worth keeping; a phrase adds to its worth.
+    """Return the kind of an English sentence if it is worth keeping; a phrase raises its rating.
 
     Args:
         text: The sentence, folded and without quotations.

@@ -250,7 +250,7 @@ def _record_shown(
 ) -> None:
     """Record which texts were shown, and their namespace.
 
-    Also record from when on the store is suspect, unless `suspect_from` is None. Recorded texts are
+    Also record when the store becomes suspect, unless `suspect_from` is None. Recorded texts are
     neither shown nor captured again. If they can't be recorded, the context is given anyway, with
     the reason in its `error`.
     """

@@ -16,7 +16,7 @@ from memories.identity.git import Checkout, Unreadable
 from memories.identity.registry import Repository
 
 MAX_CHARACTERS = 256  # maximum length of a project's name, which must fit into a tag's value
-_MAX_CLONES = 5  # maximum number of local clones that are followed to their source
+_MAX_CLONES = 5  # maximum number of times that a local clone is followed to its source
 _MAX_FOLDER_NAME = 100  # maximum number of characters of a folder's name in a project's name
 _DIGITS = 12  # number of digits of a hash in a project's name
 _NAME_SETTING = ("memories", "project")  # section and name of the git setting
@@ -134,7 +134,7 @@ class _Naming:
         Args:
             checkout: The repository.
             config: The repository's configuration.
-            clones: How many more local clones may be followed to their source.
+            clones: How many more times a local clone may be followed to its source.
         """
         remote = self._remote(checkout, config, clones)
         remembered = registry.find_repository(self._home, checkout.common)
@@ -153,12 +153,12 @@ class _Naming:
         return current.name
 
     def _name_by_folder(self, current: Repository, *, is_taken: bool) -> str:
-        """Return the name of a repository that has no remote and hasn't been seen in this folder.
+        """Name a repository that has no remote and hasn't been seen in this folder before.
 
         Args:
             current: The repository, named after its folder.
-            is_taken: Whether a different repository was in this folder before, which may already
-                have the folder's name.
+            is_taken: Whether a different repository was in this folder before. If so, that one may
+                already have the folder's name.
         """
         moved = self._find_moved(current)
         if moved:
@@ -175,7 +175,7 @@ class _Naming:
             registry.remember(self._home, current)
 
     def _find_moved(self, current: Repository) -> Repository | None:
-        """If a known repository without a remote was moved to this folder, return it."""
+        """Return the known repository without a remote that was moved here, if any."""
         for remembered in registry.repositories(self._home):
             if remembered.remote or not remembered.commit or os.path.lexists(remembered.folder):
                 continue

@@ -264,7 +264,7 @@ def _is_session(entry: Entry) -> bool:
 
 
 def _group_entries(admitted: Sequence[Entry], projects: set[str | None]) -> tuple[list[Entry], ...]:
-    """Return the groups of memories in the order of the block; the last has other projects' ones.
+    """Return the groups of memories in the order of the block, other projects' last.
 
     Pinned memories come first, then up to `MAX_PREFERENCES` preferences of any age, then the
     project's other memories, and then those that belong to all projects or to none, with the
@@ -298,7 +298,7 @@ def _limit_writers(
     by_writer: Counter[str],
     omitted: dict[str, list[Entry]],
 ) -> Iterator[Entry]:
-    """Yield a group's entries, but not too many shared ones by any one writer.
+    """Yield a group's entries, but only a limited number of shared ones by any one writer.
 
     Args:
         group: The entries.

@@ -123,7 +123,7 @@ def revoke(home: Path, id_or_name: str) -> Token:
 
 
 def record_use(home: Path, used_at: Mapping[str, datetime]) -> None:
-    """Record when each token, named by its id, was last used."""
+    """Record when tokens were last used, given these times by token id."""
     with _change(home) as tokens:
         tokens[:] = [
             token._replace(last_used_at=used_at.get(token.id, token.last_used_at))

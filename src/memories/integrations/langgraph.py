@@ -199,7 +199,7 @@ class MemoriesStore(BaseStore):
             memory = self._memories.get(self._memories.id_of_key(_key(op)))
         except NotFound:
             return None
-        # A key is found with blanks around it too, and may belong to a memory that is not an item.
+        # A lookup ignores blanks around a key, and may find a memory that is not an item.
         is_item = memory.key == _key(op) and _namespace(memory) == tuple(op.namespace)
         return memory if is_item else None
 
@@ -270,8 +270,9 @@ class MemoriesStore(BaseStore):
         return namespaces[op.offset : op.offset + op.limit]
 
     def _all_namespaces(self) -> Iterator[Namespace]:
-        """Yield the namespaces that directly contain items. Such a namespace has more items than
-        all namespaces one level below it have together.
+        """Yield the namespaces that directly contain items.
+
+        Such a namespace has more items than all the namespaces one level below it together.
         """
         depth, counts = 1, self._memories.tags(f"{_TAG}1")
         while counts:

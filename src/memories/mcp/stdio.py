@@ -135,7 +135,7 @@ class ServerSession(NamedTuple):
 
 
 def serve(config: Config, *, shared: bool = True, read_only: bool = False) -> None:
-    """Serve one client until it leaves."""
+    """Serve one client until it disconnects."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="memory mcp: %(message)s")
     if config.sources["store"] == ".env":
         _logger.warning("the store comes from the .env file in the working folder")

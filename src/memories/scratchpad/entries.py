@@ -213,9 +213,9 @@ def _cited_by(entry: Entry, now: datetime) -> Cited:
 
 
 def has_age(entry: Entry) -> bool:
-    """Return whether the time from which a memory ages is known, or not needed.
+    """Return whether the time when a memory's decay began is known, or not needed.
 
-    Confidence can't be computed without this time, which older programs did not write.
+    Without that time, which older programs did not write, its confidence can't be computed.
     """
     return entry.decay is None or _parse_time(entry.aging_from) is not None
 
@@ -233,7 +233,7 @@ def describe_unknown_ages(entries: Iterable[Entry]) -> str:
 
 
 def compute_confidence(entry: Entry, now: datetime, half_life_hours: float) -> float | None:
-    """Return the confidence that the store would report, or None if the entry's age is unknown."""
+    """Return the confidence that the store would report, or None if it can't be known."""
     if entry.decay is None:
         return entry.confidence
     if not has_age(entry):

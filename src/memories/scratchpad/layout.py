@@ -265,7 +265,7 @@ def _read_yaml(text: str) -> Parts:
         raise ValueError(f"{reason}{place}") from None
     if not isinstance(root, dict):
         raise ValueError("it isn't a mapping")  # noqa: TRY004 - the text is wrong
-    if "memories" not in root:  # misspelled, perhaps; the list may contain edits
+    if "memories" not in root:  # perhaps misspelled; the list may contain edits
         raise ValueError('it has no line "memories:"')
     items = root.pop("memories") or []
     if not isinstance(items, list):

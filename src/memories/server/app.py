@@ -84,7 +84,7 @@ def _application(access: Access, *, read_only: bool) -> tuple[ASGIApp, Any]:
 
         def __init__(self) -> None:
             """Initialize without a memory, which each call provides."""
-            # Calls come from several clients, so don't remember any client's searches.
+            # Several clients make calls, so no client's searches are remembered.
             super().__init__(
                 lambda: _caller.get().memories, lambda _: (self.memories, ""), max_seen=0
             )

@@ -38,7 +38,7 @@ from memories.warm import DIRECT, GREETING, HOOK, absolute, is_carried
 from memories.write.create import Created
 
 STOPPED = "stopped by a request"  # why `memory serve --stop` ended the server
-_CLONE_FS = 0x200  # flag of unshare(2): the thread gets its own working folder and umask
+_CLONE_FS = 0x200  # flag of unshare(2): gives the thread its own working folder and umask
 # if threads can't have working folders of their own, commands run one at a time
 _folder_lock = threading.Lock()
 

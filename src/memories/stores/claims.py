@@ -6,7 +6,7 @@ any other store, a server keeps its own claims (`server/api/idempotency`).
 
 from typing import Any, NamedTuple, Protocol
 
-FILE_SUFFIX = "-requests"  # of the file with the claims, next to a SQLite store
+FILE_SUFFIX = "-requests"  # the claims of a SQLite store X are in X-requests
 KEPT_SECONDS = 86_400  # how long a request is remembered
 MAX_KEPT = 10_000  # maximum number of remembered requests
 

@@ -132,7 +132,7 @@ def find_problem(record: Record) -> str | None:
 
 
 def find_import_problem(record: Record) -> str | None:
-    """Return the reason this program can't have written an intact record; None if it could have.
+    """Return why an intact record can't come from this program; None if it can.
 
     This is stricter than `find_problem`: imported records must stay within the limits for records
     written here.

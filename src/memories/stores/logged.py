@@ -231,9 +231,10 @@ class LoggedStore(StoreWrapper):
         """Return a copy of this store that writes through a buffer of the wrapped store.
 
         The two share their thread-local state, so a running transaction of this store is also the
-        copy's, and adds the log entries (`buffered_transaction`). In a group commit, none is
-        running: a transaction of the copy adds the entries, and the wrapped store's transaction,
-        in which several stores share the buffer, commits them (`server.group_commit`).
+        copy's, and adds the log entries (`buffered_transaction`). In a group commit
+        (`server.group_commit`), several stores share the buffer inside one transaction of the
+        wrapped store. Each copy's own transaction adds its entries, and the wrapped store's
+        transaction commits them all.
         """
         twin = copy.copy(self)
         twin.wrapped = twin._buffer = buffer
@@ -447,7 +448,7 @@ def _name_addition(record: Record, action: str | None) -> str:
 
 
 def _make_action(patch: Patch) -> _Action:
-    """Return the action of a patch, which its fields and `ended_by` show."""
+    """Return the action that a patch's fields and `ended_by` imply."""
     if patch.fields.get("rolled_back_to") is not None:
         return _Action("rollback", patch.ref)
     if patch.fields.get("accepted_at"):

@@ -439,9 +439,7 @@ def refuse_other_model(store: Store, space: Space, where: Filter) -> None:
 
 
 def name_spaces(info: StoreInfo, space: Space) -> tuple[str | None, str]:
-    """Return the names of a store's space, if it has one, and of an embedder's; with the dimensions
-    if only these differ.
-    """
+    """Return the models of a store and an embedder; with dimensions if only these differ."""
     if info.model != space.model or info.dimension in (None, space.dimension):
         return info.model, space.model
     return (
@@ -451,7 +449,7 @@ def name_spaces(info: StoreInfo, space: Space) -> tuple[str | None, str]:
 
 
 def other_space(model: str, dimension: int, space: Space) -> EmbedderMismatch:
-    """Return the error for a space that differs from the store's model or dimension."""
+    """Return the error for a space that differs in model or dimension from the store's."""
     return other_embedder(
         f"{model} ({dimension} dimensions)", f"{space.model} ({space.dimension} dimensions)"
     )

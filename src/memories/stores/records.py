@@ -184,8 +184,9 @@ class TurnQuery(NamedTuple):
         vector: Shape (dimension,), unit length; None to search by words only.
         terms: See `Store.candidates`.
         k: How many results to find by vector, and how many by words.
-        days: The time spans that the query mentions, widened by a few days, since people
-            may mention an event before or after it; each as its first and last moment.
+        days: The time spans that the query mentions, each as its first and last moment.
+            They are widened by a few days, since people may mention an event before or
+            after it happens.
     """
 
     vector: "NDArray[np.float32] | None"

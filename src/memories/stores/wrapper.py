@@ -164,7 +164,7 @@ MAX_BUFFERED = 512
 
 
 class Savepoint(NamedTuple):
-    """A point to go back to: the numbers of records appended and of other changes made so far."""
+    """A point to go back to: the counts of appended records and of other changes up to it."""
 
     appended: int
     changes: int

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _ENDINGS = {"sqlite": ".db", "export": ".jsonl"}
 _SIDE_FILES = ("", "-wal", "-shm", "-journal", ".db", ".db-wal", ".db-shm", ".db.lock")
-# After the name of a store's file. The server's requests are in a SQLite file of their own.
+# What follows a store's name in its files' names. The server's requests have their own SQLite file.
 _PART = re.compile(rf"(?:(?:{claims.FILE_SUFFIX})?(?:-wal|-shm|-journal)?|\.lock)$")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _MAX_HEADER = 65_536
@@ -263,7 +263,7 @@ def read_mark(file: Path) -> "CopyOrigin | None":
 
 def copies_of(config: Config, *, owns_home: bool) -> tuple[str, ...]:
     """Return the files that may contain forgotten memories and turns: event files with content
-    and, of the store whose files are in the home, backups and captured events that were refused.
+    and, if the store's files are in the home, its backups and its refused captured events.
     """
     copies = files_with_content(config.home)
     if owns_home:

@@ -114,8 +114,8 @@ def is_bundle(folder: Path) -> bool:
 def write(folder: Path, lines: Iterable[str]) -> int:
     """Write an export's memories into a folder; return how many.
 
-    Files from an earlier export into the same folder are replaced, or removed if the export no
-    longer has their memory.
+    Files from an earlier export into the same folder are replaced, or removed if their memory is no
+    longer exported.
 
     Args:
         folder: A folder that is missing, written by this function, or empty except for hidden

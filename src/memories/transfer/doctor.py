@@ -125,7 +125,7 @@ def _examine_store(config: Config, examined: Examined, *, deep: bool) -> None:
         is_limited = False
         try:
             all_parts = parts_of(store)
-        except ConfigError:  # the token of a server's client may be for some namespaces only
+        except ConfigError:  # a token for a server may cover only some namespaces
             is_limited = True
             all_parts = [Part(kind, config.namespace) for kind in sorted(SEARCHED)]
             facts["limited"] = f"only namespace {config.namespace}; others need another token"
@@ -166,7 +166,7 @@ def _examine_info(store: Store, part: Part, examined: Examined) -> None:
 
 
 def _examine_embedder(store: Store, config: Config) -> Iterator[Finding]:
-    """Check that the embedder exists, that it made the store's vectors, and that it has a key."""
+    """Check that the embedder exists, has a key, and made the store's vectors."""
     problem = ""
     try:
         embedder = StoreEmbedder(None, config, may_change=True).of(store)
@@ -262,8 +262,7 @@ def _examine_files(store_path: Path) -> Iterator[Finding]:
 
 
 def _examine_leftovers(store_path: Path, examined: Examined) -> None:
-    """Find files left by killed processes, and older copies, which may still contain forgotten
-    memories."""
+    """Find old copies, and files left by killed processes; both may contain forgotten memories."""
     if not store_path.parent.is_dir():
         return
     from memories.stores.sqlite.connection import COPIES

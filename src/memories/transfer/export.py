@@ -204,7 +204,7 @@ def own_key(folder: Path, *, make: bool = False) -> bytes | None:
     """Return the key for this user's exports; None if there is none yet.
 
     Args:
-        folder: The folder of the key and of the user's `config.toml`; no `.env` can choose another.
+        folder: The folder of the key and of the user's `config.toml`; no `.env` can change it.
         make: Whether to create a missing key.
 
     Raises:

@@ -99,7 +99,7 @@ class Checked(NamedTuple):
 
 
 class ImportTerms(NamedTuple):
-    """The terms on which an export is imported.
+    """How an export is imported, and what it may change.
 
     Attributes:
         writer: The origin of the records if nothing proves that they are the user's.

@@ -247,8 +247,8 @@ def hold_for_review(batch: Sequence[ExportLine], import_id: str) -> list[ExportL
 def is_proposal(record: Record) -> bool:
     """Return whether a record awaits review and proposes to change a memory; see `write.tidy`.
 
-    Proposals in a foreign file are not imported: such a file must not change a memory, and without
-    the change, accepting the proposal would store its text as a memory.
+    Proposals in a foreign file are not imported. Such a file must not change a memory, and if only
+    the change were dropped, accepting the proposal would store its text as a memory.
     """
     return record.ended_by == PENDING and record.fields.get("tidy", "{}") != "{}"
 

@@ -40,7 +40,7 @@ from memories.transfer.pages import (
 MAX_PASSES = 20
 FEW_CHANGES = 100  # after a pass that copies no more records than this, the last step begins
 MAX_TOUCHES = 100
-PATIENCE = 10  # number of passes after which `reembed` makes other writers wait
+PATIENCE = 10  # after this many passes, `reembed` makes other writers wait
 FEW_LEFT = 10  # maximum number of records embedded while writers wait, as an embedder may be slow
 
 
@@ -271,7 +271,7 @@ class _Migration:
             for batch in by_count(group, PAGE):
                 self._target.patch(batch)
         self.result.changed += len(patches)
-        # At most this many reads of a record are copied, since read counts are only statistics.
+        # A read count is raised by at most this many, since it is only a statistic.
         for number in range(MAX_TOUCHES):
             behind = [
                 record.ref for record, copy in pairs if record.accesses > copy.accesses + number
@@ -338,8 +338,8 @@ def reembed(store: Store, embedder: Embedder, *, progress: Progress) -> Reembedd
     it. If the store already uses this embedder, only missing vectors are computed.
 
     Raises:
-        StoreError: Other programs write faster than the embedder embeds, or the store does not keep
-            staged vectors.
+        StoreError: Other programs add records faster than they can be embedded, or the store does
+            not keep staged vectors.
         StoreDamaged: Some records can't be read.
     """
     space = embedder.space
@@ -358,7 +358,7 @@ def reembed(store: Store, embedder: Embedder, *, progress: Progress) -> Reembedd
         except Conflict:
             continue  # in a store without transactions, another program has written in the meantime
     raise StoreError(
-        "other programs write faster than the embedder embeds; run this again when they write less"
+        "other programs add records faster than they can be embedded; run this again later"
     )
 
 

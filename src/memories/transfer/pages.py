@@ -95,7 +95,7 @@ def with_vectors(
 
 @contextlib.contextmanager
 def add_count_to_errors(count: Callable[[], int], verb: str) -> Iterator[None]:
-    """Add the number of records that were written earlier to a store's error.
+    """Make a store's errors say how many records were written before the failure.
 
     Args:
         count: Returns that number.
@@ -111,5 +111,5 @@ def add_count_to_errors(count: Callable[[], int], verb: str) -> Iterator[None]:
 
 
 def pages(store: Store, part: Part) -> Iterator[list[Record]]:
-    """Return all records of a part in the store's order."""
+    """Yield the records of a part, page by page, in the store's order."""
     return scan_pages(store, part.filter(), size=PAGE)

@@ -13,7 +13,7 @@ from memories.read.lookup import Lookup
 from memories.settings import Config
 from memories.stores.records import Filter
 
-SHOWN = 5  # how many of the most used memories, and of those never used, are listed
+SHOWN = 5  # how many of the most used, and of the never used, memories are listed
 _UNKNOWN = ""
 _NO_LIMIT = 10**9
 _DAY_SECONDS = 86_400

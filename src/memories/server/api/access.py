@@ -243,7 +243,7 @@ class Access:
         return Principal(token.id, token.name, token.namespaces)
 
     def flush(self) -> None:
-        """Save the times at which tokens were last used, if that is possible."""
+        """Try to save the times at which tokens were last used."""
         with self._lock:
             used_at, self._used_at = self._used_at, {}
             self._flushed = time.monotonic()
@@ -310,8 +310,8 @@ class Access:
             return {}
         except ValueError as exc:
             _logger.warning(
-                "cannot read %s; if you remove it, sessions that were signed out end only when "
-                "they expire",
+                "cannot read %s; if you remove it, sessions that users signed out of stay valid "
+                "until they expire",
                 self._ended,
             )
             raise Refused(
@@ -320,7 +320,7 @@ class Access:
         return sessions
 
     def _count(self, sender: str, rate: float, burst: float) -> None:
-        """Take one token from a sender's bucket, which refills at `rate` per second up to `burst`.
+        """Count a request against a sender's limit: `rate` a second, at most `burst` at once.
 
         Raises:
             Refused: 429, the bucket is empty.
@@ -341,8 +341,8 @@ class Access:
 
 
 def _read_cookie(header: str, name: str) -> str | None:
-    """Return a cookie's value. Return None if the cookie is missing, or occurs twice, because
-    another service may have set one of the two.
+    """Return a cookie's value. Return None if the cookie is missing, or if it occurs twice,
+    since another service may have set one of them.
     """
     pairs = (part.strip().partition("=") for part in header.split(";"))
     values = [value for key, _, value in pairs if key == name]

@@ -34,7 +34,7 @@ from memories.stores import claims
 from memories.stores.claims import Claim, Claims, Taken
 from memories.stores.sqlite.errors import filesystem_errors, sqlite_errors
 
-SWEEP_EVERY = 500  # requests between two deletions of old rows
+SWEEP_EVERY = 500  # old rows are deleted once per this many requests
 _ON_EXEC = getattr(os, "O_CLOEXEC", 0)
 _BUSY_MS = 10_000  # other processes lock the file for less than a millisecond
 _SCHEMA = """
@@ -259,10 +259,10 @@ class Keyed:
 
     Attributes:
         begun_at: When the write first began.
-        again: Whether an earlier attempt may already have run: its server was stopped, or its
-            response can't be rebuilt.
+        again: Whether an earlier attempt may already have run, because its server was stopped or
+            its response can't be rebuilt.
         answer: The response, if this process still has it.
-        summary: A summary of the response, if the write has already had one; see `end`.
+        summary: A summary of the response, if there already is one; see `end`.
     """
 
     def __init__(self, claim: Claim, answer: Any | None) -> None:

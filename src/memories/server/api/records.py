@@ -71,7 +71,7 @@ class _Transaction:
     thread.
     """
 
-    store: Store  # once it has begun
+    store: Store  # set once it has begun
 
     def __init__(self, lent: AbstractContextManager[Store], who: Principal) -> None:
         self._lent, self.who = lent, who
@@ -127,7 +127,7 @@ class _Transaction:
             last.set_result(result)
 
     def _until_the_end(self) -> tuple[Any, "Future[Any]"]:
-        """Run the steps in order until one ends the transaction; return that step's result and
+        """Run steps in order until one ends the transaction; return that step's result and
         future.
 
         Raises:

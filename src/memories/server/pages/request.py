@@ -70,7 +70,7 @@ class NotThen(NotFound):
 def end_of(day: str) -> str:
     """Return the end of a UTC day as a parameter of an address.
 
-    This is a time, or just the day if the local day ends at the same moment.
+    The result is a time, or just the day if the local day ends at the same moment.
     """
     end = f"{day}T23:59:59.999Z"
     moment = to_moment(day, datetime.now(UTC), end_of_day=True)
@@ -249,7 +249,7 @@ class Bar(NamedTuple):
 
 
 class Plot(NamedTuple):
-    """A bar plot in SVG, with a label for each bar for readers who can't see it."""
+    """A bar plot in SVG, with a label for each bar, for readers who can't see the plot."""
 
     title: str
     width: int

@@ -110,7 +110,7 @@ def _by_day(
 def _shown_day(
     memories: "Memories", request: PageRequest, results: Sequence[str] | None
 ) -> dict[str, Any]:
-    """Return the plot of days, and the label of the day shown; empty if the page shows the present.
+    """Return the plot of days, and the label of the day shown, which is empty for the present.
 
     Args:
         memories: The memories.
@@ -196,9 +196,7 @@ def _visible_since(memories: "Memories", history: "History") -> str | None:
 
 
 def _today(then: "History", now: "History") -> dict[str, str]:
-    """Describe how a memory has changed since the time that a page shows, with its present text if
-    that differs.
-    """
+    """Describe how a memory has changed since the time that a page shows, with any new text."""
     was, last = then.versions[-1], now.versions[-1]
     if now.pending:
         return {"sentence": "Today it is waiting for review."}

@@ -57,8 +57,8 @@ class WriterLock:
     """Excludes this machine's other writers, and determines which pending writes are dead.
 
     The clocks of two machines may differ by hours. So a record that another machine has begun to
-    write counts as dead once it has been pending for a minute by this machine's clock. A file next
-    to the lock records for later processes when the record was first seen.
+    write counts as dead once it has been pending for a minute by this machine's clock. For later
+    processes, a file next to the lock says when the record was first seen.
     """
 
     def __init__(self, machine: str, seen: Path) -> None:
@@ -116,7 +116,7 @@ class WriterLock:
             }
         except FileNotFoundError:
             return {}
-        except (ValueError, TypeError, AttributeError):  # a damaged file; the minute starts again
+        except (ValueError, TypeError, AttributeError):  # damaged; pending writes count as new
             return {}
 
 
@@ -143,7 +143,7 @@ def writer_lock(url: str) -> Iterator[WriterLock]:
 
 
 def _lock_file(url: str) -> Path:
-    """Return the lock file for a user's writers on this machine, in a folder of that user.
+    """Return the lock file for a user's writers on this machine, in the user's own folder.
 
     Raises:
         StoreError: Other users may write to that folder, and so could replace our files.
@@ -348,7 +348,7 @@ class Flush:
             holder = self._changes.get(decoded[0].ref) if decoded else None
             if holder is None or holder.ended_at is None:
                 raise Conflict(
-                    f"another record in {part.namespace} now has the same key; read it again"
+                    f"another record in {part.namespace} now has this key; look up the key again"
                 )
         self._check_writers(part, refs)
 
@@ -438,7 +438,7 @@ def check_keys(
         for record in part_records:
             if holders.setdefault((part, record.key), record.ref) != record.ref:
                 raise Conflict(
-                    f"another record now has the key of {record.ref.group}; read it again"
+                    f"another record now has the key of {record.ref.group}; look up the key again"
                 )
 
 

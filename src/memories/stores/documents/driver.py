@@ -350,10 +350,8 @@ def check_key(key: str, product: str, source: str) -> str:
         source: Where the key was set, for the message.
 
     Raises:
-        ConfigError: The key contains characters that can't be in a key.
+        ConfigError: The key contains characters other than printable ASCII.
     """
     if not key.isascii() or not key.isprintable():
-        raise ConfigError(
-            f"the key for {product} contains characters that can't be in a key; check {source}"
-        )
+        raise ConfigError(f"the key for {product} may contain only printable ASCII; check {source}")
     return key

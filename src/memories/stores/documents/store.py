@@ -367,7 +367,7 @@ class RemoteStore:
             return [matching[ref] for ref in _order(matching, after, newest_first)][:limit]
         refs = view.refs_to_check(where)
         if not refs and not is_narrow(where):
-            self._spaces.state()  # notices that the store was lost while it was open
+            self._spaces.state()  # raises an error if the store was lost while it was open
         ordered = _order(refs, after, newest_first)
         records: list[Record] = []
         page_size = max(1, min(_PAGE, limit))

@@ -299,8 +299,8 @@ class Mover:
                 if not any(target.namespaces(collection) for collection in Collection):
                     return name
         raise StoreError(
-            f"{self._folder.path} has too many stores of earlier moves that were undone; remove "
-            "some of them"
+            f"{self._folder.path} contains too many stores left by undone moves; remove some "
+            "of them"
         )
 
     def _copy_files(self, names: Sequence[str], store: str) -> tuple[int, str]:

@@ -471,7 +471,7 @@ class Server:
     def _open_store(self, transaction: Transaction) -> Transaction:
         """Return the transaction, after migrating an older store.
 
-        If the store doesn't exist, returns a transaction that reads as empty.
+        If the store doesn't exist, return a transaction that reads as empty.
         """
         connection, name = transaction.connection, f"{self.url.schema}.meta"
         if not self._exists:

@@ -102,9 +102,9 @@ class PostgresStore:
     - *Word scores*: among more than 4,000 records, very common words are ignored if the query also
       contains rarer ones.
     - *Removal* replaces the partitions that contained the records with copies, which takes a while.
-      Others read and write in the meantime, and wait briefly at the end. Removed data remains in
-      archives, backups and statement logs, and in the server's write-ahead log until the log is
-      recycled.
+      Meanwhile, other clients can read and write; they wait briefly at the end. Removed data
+      remains in archives, backups and statement logs, and in the server's write-ahead log until the
+      log is recycled.
     - *Partitions on other nodes* (foreign tables of postgres_fdw): such nodes commit one after the
       other. After a crash between two commits, the tables `corpus` and `label`, which provide
       counts and speakers, may lack a record that was never acknowledged. Removed records stay in

@@ -237,9 +237,9 @@ def put_back(
         aside: The new name of the existing store, which keeps its log; None to refuse if there is a
             store.
         records: The number of records in the file.
-        mark: The file's mark. If the old store's log can't be emptied, it is next to the new file
-            for a moment; the mark then shows that the log belongs to another file. The first commit
-            removes the mark.
+        mark: The file's mark. If the old store's log can't be emptied, the new file is next to that
+            log for a moment, and the mark shows that the two don't belong together. The first
+            commit removes the mark.
 
     Raises:
         RequestError: There is a store, but `aside` is None.

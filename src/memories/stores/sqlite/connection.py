@@ -44,7 +44,7 @@ class SQLiteFile:
     """A store file, and this process's connections to it, one for each thread."""
 
     def __init__(self, path: Path, refuse_lost: RefuseLost = treat_as_new) -> None:
-        """Store the path, and the check of a missing file; nothing is opened yet."""
+        """Store the path and the check for a lost file; nothing is opened yet."""
         if not engine.engine_is_safe(apsw.sqlite_lib_version()):
             raise StoreError(
                 f"SQLite {apsw.sqlite_lib_version()} can lose acknowledged writes (the WAL-reset "

@@ -108,7 +108,7 @@ class SQLiteStore:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """See `Store.transaction`. In a folder that can't be written, it can only read."""
+        """See `Store.transaction`. If the folder is read-only, so is the transaction."""
         with self._file.read() if self._file.is_frozen else self._file.write():
             yield
 
@@ -181,7 +181,7 @@ class SQLiteStore:
             # The caches contain no access counts, so they stay valid.
             ignore_changes(db, db.total_changes() - before)
         except CommitsMissing:
-            return False  # the rest can be read; writes and the status report the loss
+            return False  # reads still work; writes and the status report the loss
         except StoreDamaged:
             raise
         except (StoreError, PermissionError):

@@ -186,7 +186,7 @@ class TurnSearch(NamedTuple):
 def _read_sound(
     db: apsw.Connection, rows: Sequence[Row], vectors: VectorIndex | None, damaged: Damaged
 ) -> _Rows:
-    """Return rows of `_ADDRESS` as columns, with their codes; leave out and record damaged rows."""
+    """Convert rows of `_ADDRESS` to columns, leaving out damaged rows, which are recorded."""
     try:
         return _to_columns(db, rows, vectors)
     except StoreDamaged:

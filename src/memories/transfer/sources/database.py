@@ -14,7 +14,7 @@ from memories.transfer.lines import SQLITE
 
 _ATTEMPTS = 5
 _SIDE_FILES = ("", "-wal", "-journal")
-_MAX_VALUE_BYTES = 67_108_864  # a longer value in a column is read as None
+_MAX_VALUE_BYTES = 67_108_864  # a longer value is read as None
 _MAX_ROW_BYTES = 4 * _MAX_VALUE_BYTES
 
 

@@ -23,7 +23,7 @@ from memories.transfer.sources.sample import Sample, Source
 
 
 def _find_path(leaf: object, parents: Mapping[str, object]) -> list[str]:
-    """Return the ids of the messages on the path from the first one to a leaf."""
+    """Return the ids of the messages from the first one to a leaf."""
     path: dict[str, None] = {}
     while isinstance(leaf, str) and leaf in parents and leaf not in path:
         path[leaf] = None
