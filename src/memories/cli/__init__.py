@@ -44,8 +44,8 @@ _GROUPS = {
         "on": ("agents", "Switch hooks back on after memory off."),
         "chat": ("serve", "Talk to an agent that remembers you."),
         "serve": ("serve", "Run a local server: faster commands, an HTTP API and a web page."),
-        "connect": ("connect", "Connect agents to the memory through an MCP server and hooks."),
-        "disconnect": ("connect", "Disconnect agents from the memory."),
+        "connect": ("connect", "Connect agents to Memories through an MCP server and hooks."),
+        "disconnect": ("connect", "Disconnect agents from Memories."),
         "mcp": ("serve", "Serve an agent over MCP, on standard input and output."),
     },
     "Store and settings": {

@@ -1,4 +1,4 @@
-"""Commands that connect agents to the memory: connect, disconnect."""
+"""Commands that connect agents to Memories: connect, disconnect."""
 
 import contextlib
 import difflib
@@ -78,7 +78,7 @@ def connect(
     dry_run: bool,
     status: bool,
 ) -> int:
-    """Connect agents to the memory through an MCP server and hooks.
+    """Connect agents to Memories through an MCP server and hooks.
 
     Starts the server and the hooks as the agent will, checks that they work, and reports what the
     agent sees and what is captured.
@@ -129,7 +129,7 @@ def connect(
 @dry_run_option
 @with_settings(format_option)
 def disconnect(config: "Config", hosts: Sequence[str], scope: str | None, dry_run: bool) -> int:
-    """Disconnect agents from the memory.
+    """Disconnect agents from Memories.
 
     A file that nothing else has changed is restored byte for byte; from other files, only our
     entries are removed. Memories are kept. Disconnecting the last agent also stops the server that

@@ -1,4 +1,4 @@
-"""Connects agents to the memory: their hosts' files, our entries in them, and how to undo them.
+"""Connects agents to Memories: their hosts' files, our entries in them, and how to undo them.
 
 Imported only by `memory connect`, `memory disconnect` and `memory doctor`.
 """
