@@ -1,6 +1,6 @@
 """Deadlines for calls that can't be interrupted.
 
-Each call runs in another thread, and the caller stops waiting for a late call.
+Each call runs in another thread; the caller stops waiting if the call is late.
 """
 
 import functools
@@ -22,8 +22,7 @@ class Wait:
     time.
 
     Attributes:
-        most_seconds: How long the embedder may take for one text; None for the limit in the
-            embedder's settings.
+        most_seconds: The embedder's time limit for one text; None for the limit in its settings.
     """
 
     def __init__(self, most_seconds: float | None = None) -> None:
@@ -33,12 +32,12 @@ class Wait:
 
     @property
     def is_on(self) -> bool:
-        """Whether the call is waiting for its embedder now."""
+        """Whether the call is currently waiting for its embedder."""
         return bool(self._since)
 
     @property
     def seconds(self) -> float:
-        """How long the call has waited for its embedder so far."""
+        """The time for which the call has waited for its embedder so far."""
         since = self._since
         if not since:
             return self._earlier_seconds
@@ -60,7 +59,7 @@ class MemoryTimeout(ConnectionError):
 
 
 class _Call:
-    """A call in another thread. It replaces `concurrent.futures`, whose import takes 6 ms."""
+    """A call in another thread. Importing `concurrent.futures` instead would take 6 ms."""
 
     def __init__(self, function: Callable[[], Any], wait: Wait) -> None:
         self.function = function
@@ -82,7 +81,7 @@ class _Call:
                 raise self.error
             return self.value
         finally:
-            del self  # an error keeps this frame alive, which would keep the call alive
+            del self  # an error keeps this frame alive, and with it the call
 
 
 class Deadline:
@@ -97,10 +96,10 @@ class Deadline:
         """Create a deadline.
 
         Args:
-            seconds: How long a call may take. None for no limit: calls then run in the caller's
+            seconds: The time limit of a call. None for no limit; calls then run in the caller's
                 thread.
             whole: Count the embedder's time too, and give the embedder half of the limit. By
-                default the embedder has its own limits, and only the store's time counts.
+                default, only the store's time counts, and the embedder has its own limits.
         """
         self.seconds = seconds
         self._whole = whole
@@ -153,13 +152,13 @@ class Deadline:
         return value
 
     def settle(self) -> None:
-        """Wait for abandoned calls, but no longer than a call may take."""
+        """Wait for abandoned calls, at most for the time limit of a call."""
         until = time.monotonic() + (self.seconds or 0.0)
         for call in tuple(self._abandoned):
             call.has_ended.wait(max(0.0, until - time.monotonic()))
 
     def close(self) -> None:
-        """End the idle threads; busy threads end after their call."""
+        """End idle threads now, and busy threads after their call."""
         with self._lock:
             idle, self._idle, self._is_closed = self._idle, [], True
         for calls in idle:
@@ -187,7 +186,7 @@ class Deadline:
 
 
 # Returns the shared deadline for a number of seconds. Only servers set this: their commands share
-# deadlines, because the threads of a deadline keep the store open.
+# deadlines, since a deadline's threads keep the store open.
 DEADLINE: ContextVar[Callable[[float | None], Deadline] | None] = ContextVar(
     "deadline", default=None
 )

@@ -67,7 +67,7 @@ def open_file(path: Path) -> IO[bytes]:
 
 
 def flush_folder(folder: Path) -> None:
-    """Make new and renamed files in a folder survive a power failure, if the system allows it."""
+    """Make a folder's new and renamed files survive a power failure, if the system supports it."""
     if os.name != "posix":
         return
     fd = os.open(folder, os.O_RDONLY)
@@ -78,14 +78,14 @@ def flush_folder(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and its missing parents; only this user may open them."""
+    """Make a folder and its missing parents, open only to this user."""
     missing = takewhile(lambda path: not path.exists(), (folder, *folder.parents))
     for path in reversed(list(missing)):
         path.mkdir(mode=0o700, exist_ok=True)  # `parents=True` would leave the parents open to all
 
 
 def put_in_place(scratch: Path, path: Path) -> None:
-    """Replace a file with another one, in one step that survives a power failure."""
+    """Replace a file with another in one step that survives a power failure."""
     scratch.replace(path)
     flush_folder(path.parent)
 
@@ -99,7 +99,7 @@ def replacing(
     Args:
         path: The file to replace or create.
         scratch: The temporary path of the new file, in the same folder; by default a unique name.
-        agreed: Called when the new file is on the disk; if it raises, the old file is kept.
+        agreed: Called when the new file is on disk; if it raises an error, the old file is kept.
     """
     scratch = scratch or path.with_name(f".{path.name}.{os.urandom(4).hex()}.new")
     fd = os.open(scratch, CREATING | os.O_TRUNC | os.O_WRONLY, 0o600)
@@ -113,14 +113,13 @@ def replacing(
     except BaseException as exc:
         scratch.unlink(missing_ok=True)
         if isinstance(exc, OSError) and exc.filename is None:
-            exc.filename = str(path)  # a failed write doesn't name its file
+            exc.filename = str(path)  # the error of a failed write doesn't contain the path
         raise
 
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock that excludes other threads and processes; the kernel frees a dead process's
-    lock.
+    """Hold a lock that excludes other threads and processes; the kernel frees it if a process dies.
 
     The lock isn't reentrant.
 
@@ -158,8 +157,7 @@ def try_lock(path: Path, seconds: float | None) -> Iterator[bool]:
         if is_held and fcntl is None:
             _threads[path].release()
         elif is_held and not guard.forked:
-            # Closing the file isn't enough: a child that was forked in the meantime keeps it
-            # locked.
+            # Closing the file isn't enough: a child forked in the meantime would keep it locked.
             fcntl.flock(fd, fcntl.LOCK_UN)
         os.close(fd)
 
@@ -177,11 +175,11 @@ def _lock(fd: int, path: Path, seconds: float | None) -> bool:
 
 
 def _lock_in_turn(fd: int, until: float) -> bool:
-    """Wait for the lock behind earlier waiters.
+    """Wait for the lock behind earlier waiters; return whether it is held.
 
-    Each waiter locks one byte of the file, at an offset derived from the time of its arrival. The
-    kernel frees the byte when the process dies. Only the first waiter polls the lock itself, so a
-    process that has just freed the lock can't take it again before the others.
+    Each waiter locks one byte of the file, at an offset that is its arrival time. The kernel frees
+    the byte if the process dies. Only the first waiter polls the lock itself, so a process that has
+    just freed the lock can't take it again before the others.
     """
     ticket = _draw_ticket(fd)
     try:
@@ -206,7 +204,7 @@ def _lock_at_once(fd: int) -> bool:
 
 
 def _draw_ticket(fd: int) -> int | None:
-    """Return a place in the queue; None if this system can't lock byte ranges per descriptor."""
+    """Return a place in the queue; None if the system can't lock byte ranges per descriptor."""
     while _QUEUES:
         ticket = time.monotonic_ns()
         try:
@@ -220,13 +218,13 @@ def _draw_ticket(fd: int) -> int | None:
 
 
 def _has_waiting(fd: int, ticket: int | None) -> bool:
-    """Return whether another waiter came earlier."""
+    """Return whether an earlier waiter is still waiting."""
     if not _QUEUES or ticket is None:
         return False
     try:
         kind = _range(fd, fcntl.F_OFD_GETLK, fcntl.F_WRLCK, 1, ticket - 1)
     except OSError:
-        return False  # a file system without such locks: every waiter polls the lock itself
+        return False  # without such locks, every waiter polls the lock itself
     return kind != fcntl.F_UNLCK
 
 
@@ -262,7 +260,7 @@ def is_read_only(path: Path) -> bool:
 
 
 def others_may_write(path: Path) -> str:
-    """Return the reason not to trust a file or folder, for use in a sentence; else empty."""
+    """Return why a file or folder can't be trusted, as a clause; empty if it can."""
     if os.name != "posix":
         return ""
     status = path.stat()
@@ -272,7 +270,7 @@ def others_may_write(path: Path) -> str:
 
 
 def home_in_doubt(home: Path) -> str:
-    """Return a sentence that says why the home or its parent can't be trusted; empty if they can.
+    """Return why the home or its parent can't be trusted, as a sentence; empty if they can.
 
     A user who may write to either folder could replace the files in the home.
     """
@@ -288,7 +286,7 @@ def home_in_doubt(home: Path) -> str:
 
 
 def open_to_everybody(path: Path, status: os.stat_result) -> str:
-    """Return the reason any user can replace a file, as part of a sentence; empty if only some can.
+    """Return why any user can replace a file, as a clause; empty if only some users can.
 
     In a sticky folder, users can't replace other users' files.
     """
@@ -337,7 +335,7 @@ def temporary_copy(write: Callable[[IO[bytes]], object]) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def name_place(place: str, consequence: str) -> Iterator[None]:
-    """Turn a system error in the `with` block into one that states the path and the consequence."""
+    """Turn a system error in the `with` block into one with the place and the consequence."""
     try:
         yield
     except (BrokenPipeError, MemoriesError):

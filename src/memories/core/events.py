@@ -1,8 +1,8 @@
 """Events: one JSON line per operation in `HOME/events.jsonl`, for statistics.
 
-A line contains figures, and by default no content: neither a query's words nor the ids of
-memories, conversations or turns. So an erased memory leaves no trace in this file. An operation
-never fails because its event can't be written; `memory doctor` calls `problem` to find out why.
+By default, a line contains no content: no words of a query, and no ids of memories, conversations
+or turns. So an erased memory leaves no trace in this file. An operation never fails because its
+event can't be written; `memory doctor` calls `problem` to find out why.
 """
 
 import contextlib
@@ -30,14 +30,13 @@ except ImportError:  # Windows: no lock is needed, since an open file can't be r
 FILE = "events.jsonl"
 MAX_BYTES = 8 << 20  # maximum size of one file: about 40,000 operations
 KEPT = 4  # number of older files; `events.1.jsonl` is the newest of them
-MAX_TEXT = 120  # maximum length of a text field in characters
+MAX_TEXT = 120  # maximum length of a text field, in characters
 MAX_CONTENT = 500  # maximum length of the field `content`, in characters
 OFF, ON, CONTENT = "off", "on", "content"
 
 _BEGIN = b'{"at":"'
 
-# The methods of `Memories` whose calls are recorded, each with the name of its operation if the
-# names differ.
+# The methods of `Memories` whose calls are recorded, with the name of the operation if it differs.
 _READS = {
     "get": "", "list": "", "search": "", "explain": "search", "find_candidates": "search",
     "history": "", "tags": "", "status": "", "log": "", "verify_log": "log", "namespaces": "",
@@ -51,7 +50,7 @@ WRITES = {
     "rollback": "", "add_turns": "", "update_conversation": "", "forget_turns": "",
     "pin": "", "unpin": "", "move": "",
 }  # fmt: skip
-# The argument with the query or the written text: its position and its name, by method.
+# By method, the position and name of the argument with the query or the written text.
 _TEXTS = {
     "search": (0, "query"), "explain": (0, "query"), "find_candidates": (0, "query"),
     "search_scratchpad": (0, "query"), "create_many": (0, "drafts"), "update": (1, "content"),
@@ -67,8 +66,8 @@ def note(home: Path, operation: str, *, setting: str = ON, **figures: Figure) ->
     """Append an event. If that fails, the event is lost, and `memory doctor` reports the problem.
 
     The usual fields are `namespace`, `agent`, `project`, `channel`, `ms` (the duration),
-    `results`, `written`, `tokens` (how many were given to a model) and `outcome`, which is "ok" or
-    the name of an error.
+    `results`, `written`, `tokens` (the number given to a model) and `outcome`, which is "ok" or the
+    name of an error.
 
     Args:
         home: The settings folder; created if missing.
@@ -126,7 +125,7 @@ def _debug(config: "Config", operation: str, figures: Mapping[str, Figure]) -> N
 
 
 def note_finished(memories: Any, operation: str, start: float, argument: Any, result: Any) -> None:
-    """Record an operation that one thread began and another finished; see `note_calls`.
+    """Record an operation begun in one thread and finished in another; see `note_calls`.
 
     Args:
         memories: The `Memories` that performed the operation.
@@ -184,8 +183,8 @@ def note_methods(memories_class: type[Class]) -> type[Class]:
 
 
 def note_calls(function: Callable[..., Any], method: str, operation: str) -> Callable[..., Any]:
-    """Decorator that records calls to a method of `Memories`, or to a function that does such a
-    method's work elsewhere.
+    """Decorator that records calls to a method of `Memories`, or to a function that stands in for
+    one.
 
     After a write or `status`, it also saves the pending access counts.
 
@@ -237,11 +236,11 @@ def _redacted_content(argument: Any, config: "Config") -> str | None:
 
 
 def _count(result: Any) -> int:
-    """Return how many memories or turns an operation returned or wrote."""
+    """Return the number of memories or turns that an operation returned or wrote."""
     result = getattr(result, "explanation", result)  # the result of a search in a scratchpad
     if isinstance(result, list):
         return sum(bool(getattr(element, "stored", True)) for element in result)
-    # The attributes that hold the results in pages, explanations, histories, scratchpads and bulk
+    # The attributes with the results of pages, explanations, histories, scratchpads and bulk
     # changes.
     for name in ("memories", "hits", "versions", "entries", "counts"):
         part = getattr(result, name, None)
@@ -269,7 +268,7 @@ def _write(home: Path, lines: bytes) -> None:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "it is a pipe or a device, not a file")
-        written = os.write(fd, lines)  # one call, so that the lines of two writers never mix
+        written = os.write(fd, lines)  # one call, so that two writers' lines never mix
         if written < len(lines):
             raise OSError(errno.ENOSPC, "only part of a line could be written: the disk is full")
         if status.st_size > MAX_BYTES:
@@ -296,7 +295,7 @@ def files(home: Path) -> list[Path]:
 
 
 def files_with_content(home: Path) -> list[str]:
-    """Return the event files with texts of operations, which may be those of erased memories."""
+    """Return the event files that contain texts, which may include those of erased memories."""
     mark = f',"{CONTENT}":'.encode()
     return [str(path) for path in files(home) if mark in path.read_bytes()]
 
@@ -372,8 +371,8 @@ def _line(operation: str, figures: dict[str, Figure]) -> bytes:
 def _parse(line: bytes) -> dict[str, Any] | None:
     """Return the event in a line.
 
-    If the disk was full, an incomplete event and the next one may share a line; the second event is
-    returned.
+    After the disk was full, an incomplete event and the next one may share a line. The second one
+    is returned.
     """
     import json
 
@@ -409,7 +408,7 @@ def _rotate(home: Path, fd: int) -> None:
     if fcntl is not None:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:  # another process rotates this file now
+        except BlockingIOError:  # another process is rotating this file
             return
         if not (path.exists() and path.stat().st_ino == os.fstat(fd).st_ino):
             return

@@ -1,7 +1,7 @@
 """JSON over HTTP: pooled connections, time limits, proxies, and retries.
 
-Network stores and embedding services use it; hooks, and commands with a SQLite store, never do.
-Callers interpret the responses.
+Network stores and embedding services use it. Hooks never do, and neither do commands with a SQLite
+store. Callers interpret the responses.
 """
 
 import json
@@ -30,7 +30,7 @@ FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.5, 20.0  # between attempts
 _POOL_SIZE = 64  # maximum number of idle connections
 _CHUNK_BYTES = 1_048_576
 _MAX_QUOTE = 200  # maximum number of characters quoted from a server's message
-_MIN_SECRET = 8  # minimum length of a key to mask; a shorter text may occur in any sentence
+_MIN_SECRET = 8  # minimum length of a key to mask; a shorter one may occur in any sentence
 _HEADERS = {
     "Content-Type": "application/json",
     "Accept": "application/json",
@@ -49,7 +49,7 @@ class Address(NamedTuple):
         port: Its port.
         tls: Whether the server uses TLS.
         headers: Headers for each request, such as a key; never shown.
-        hint: A sentence about what to check if the server can't be reached.
+        hint: A sentence that says what to check if the server can't be reached.
         proxies: Whether to use the proxies configured in the environment.
     """
 
@@ -110,7 +110,7 @@ class ServerResponse(NamedTuple):
 
     @property
     def retry_after(self) -> float:
-        """The number of seconds that the server asks us to wait; 0 if it doesn't ask."""
+        """The number of seconds that the server asks us to wait; 0 by default."""
         value = self.headers.get("retry-after", "").strip()
         if value.replace(".", "", 1).isdigit() and value.isascii():
             return float(value)
@@ -125,8 +125,7 @@ class NoAnswer(ConnectionError):
 
     Attributes:
         sent: Whether the request may have arrived and been carried out.
-        sent_before: Whether an earlier attempt, whose connection broke, may have arrived and been
-            carried out.
+        sent_before: The same for an earlier attempt, whose connection broke.
     """
 
     sent_before = False
@@ -141,7 +140,7 @@ class TimedOut(NoAnswer):
 
 
 class Unusable(NoAnswer):
-    """The certificate, the proxy or the size of the response is wrong; retrying doesn't help."""
+    """A certificate or proxy is wrong, or the response is too large; retrying doesn't help."""
 
 
 class JsonClient:
@@ -178,15 +177,15 @@ class JsonClient:
     ) -> ServerResponse:
         """Send a request and return the response.
 
-        If a connection from an earlier request turns out to be broken, for example because the
-        server was restarted, the request is sent a second time. So send only idempotent requests.
+        If a connection kept from an earlier request is broken, for example because the server was
+        restarted, the request is sent a second time. So send only idempotent requests.
 
         Args:
             method: The HTTP method.
             path: The path and the query.
             body: Sent as JSON; None for no body.
-            seconds: The time limit for each part of the response, and for connecting, which may
-                take at most `CONNECT_SECONDS`.
+            seconds: The time limit for each part of the response, and for connecting, which is also
+                limited by `CONNECT_SECONDS`.
             whole: Apply the limit to the whole request instead, including the connection.
 
         Raises:
@@ -254,7 +253,7 @@ class JsonClient:
         return ServerResponse(response.status, body, headers)
 
     def _count_connections(self) -> int:
-        """Return how many connections have been opened so far."""
+        """Return the number of connections opened so far."""
         return self._open_pool().connection_from_url(self.address.url).num_connections
 
     def _read(self, response: urllib3.BaseHTTPResponse) -> bytes:
@@ -268,7 +267,7 @@ class JsonClient:
         return b"".join(chunks)
 
     def _open_pool(self) -> urllib3.PoolManager:
-        """Return the connections of this process; a forked process never uses its parent's."""
+        """Return this process's pool of connections; a forked process never uses its parent's."""
         with self._lock:
             if self._guard.forked:
                 self._guard = ForkGuard()
@@ -297,7 +296,7 @@ class _TlsPool(urllib3.HTTPSConnectionPool):
 
 
 def _connect_in_time(connection: _Connection | _TlsConnection, connect: Callable[[], None]) -> None:
-    """Connect within the timeout, which also bounds the name lookup and the TLS handshake."""
+    """Connect within the timeout, including the name lookup and the TLS handshake."""
     is_late = threading.Event()
 
     def connect_or_close() -> None:
@@ -360,14 +359,14 @@ def _translate(exc: Exception, seconds: float) -> NoAnswer:
 
 
 def _root_cause(exc: BaseException) -> BaseException:
-    """Return the error that urllib3 has wrapped."""
+    """Return the error that urllib3 wrapped."""
     while (inner := exc.__cause__ or exc.__context__) is not None:
         exc = inner
     return exc
 
 
 def _call_within(seconds: float, call: Callable[[], Value]) -> Value:
-    """Return the result of a call, or give up after a number of seconds.
+    """Return the result of a call; raise `TimedOut` after a number of seconds.
 
     Socket timeouts limit neither a slow name server nor a server that sends a byte now and then. So
     the call runs in a thread, which is abandoned when the time is up.
@@ -382,7 +381,7 @@ class Failed(Exception):
     """An attempt failed, but another one may succeed.
 
     Attributes:
-        tries: The total number of attempts that are worthwhile.
+        tries: The number of attempts that are worthwhile, including those already made.
         after_seconds: The pause that the server asks for.
         quoted: The part of the reason that the server wrote.
     """

@@ -18,7 +18,7 @@ _TURN_ID = re.compile(r".+#\d+", re.ASCII)
 _DAY_MILLIS = 86_400_000
 _LAST_SHORT_MILLIS = 8_000 * 365 * _DAY_MILLIS  # later years have more than four digits
 _MAX_MILLIS = (1 << 48) - 1
-# The first id of a millisecond is below this, so the next 1,000 ids differ in their first 12 bits.
+# The first id in a millisecond is below this, so the next 1,000 ids differ in their first 12 bits.
 _FIRST_BELOW = 3 << 72
 # Above this, ids increase in small steps, which leaves room for 500 million more.
 _COUNT_BELOW = (1 << 74) - (1 << 60)
@@ -26,11 +26,11 @@ _REMEMBERED = 10_000  # number of milliseconds whose last id is kept, for import
 
 
 class _Counter:
-    """Generates the 74 bits after the milliseconds: random, but increasing within a millisecond.
+    """Generates an id's 74 bits after the milliseconds: random, but increasing in each millisecond.
 
     The first 12 bits are a counter, so that ids made together differ in the prefix that people
-    type; see RFC 9562, section 6.2. Ids that other processes make in the same millisecond may come
-    in between.
+    type; see RFC 9562, section 6.2. Another process's ids from the same millisecond may sort in
+    between.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ if hasattr(os, "register_at_fork"):  # a thread of the parent may have held the 
 def new_id(created_at: datetime) -> str:
     """Return a new UUIDv7 (RFC 9562, section 5.7): milliseconds, then 74 increasing bits.
 
-    Ids that one process makes in the same millisecond sort in the order of their creation.
+    A process's ids from the same millisecond sort in the order of their creation.
 
     Args:
         created_at: The time of the id; times before 1970 count as 1970.
@@ -78,7 +78,7 @@ def same_id(created_at: datetime, seed: str, number: int) -> str:
     Args:
         created_at: The time of the id.
         seed: A text that is unique to the write.
-        number: The position among the ids with this time and seed; it determines their order and
+        number: The position among the ids with this time and seed. It determines their order, and
             makes their first 12 bits differ.
     """
     bits = int(digest(seed, str(number)), 16) % (1 << 62)
@@ -98,12 +98,12 @@ def _uuid(millis: int, bits: int) -> str:
 
 
 def id_prefix(moment: datetime) -> str:
-    """Return the prefix of all ids made in a millisecond; ids made later sort after it."""
+    """Return the prefix of all ids from a millisecond; later ids sort after it."""
     return hyphenated(f"{_millis(moment):012x}")
 
 
 def parse_id(text: str) -> str:
-    """Return an id, a prefix of one, or its short form (see `short_form`) in canonical form.
+    """Return the canonical form of an id, of a prefix, or of a short form (see `short_form`).
 
     Raises:
         InvalidInput: The text can't be an id.
@@ -126,10 +126,10 @@ def parse_id(text: str) -> str:
 
 
 def short_form(memory_id: str) -> str:
-    """Return an id's short form, which agents see, such as `20261122-363123452048`.
+    """Return the short form of an id that is shown to agents, such as `20261122-363123452048`.
 
-    It consists of the day in UTC, the milliseconds of that day, and a counter. So it shows the
-    date, and takes 8 tokens instead of 21. Ids from other programs are returned unchanged.
+    It consists of the UTC day, the millisecond of the day, and a counter. It shows the date, and
+    takes 8 tokens instead of 21. Ids from other programs are returned unchanged.
     """
     if _UUID7.fullmatch(memory_id) is None:
         return memory_id
@@ -146,7 +146,7 @@ def with_short_ids(sentence: str) -> str:
 
 
 def _expand_short_form(text: str) -> str:
-    """Return the id prefix for a short form; any other text is returned unchanged."""
+    """Return the id prefix for a short form; return any other text unchanged."""
     match = _SHORT_FORM.fullmatch(text)
     if match is None:
         return text
@@ -173,7 +173,7 @@ def whole_id(text: str) -> str:
 
 
 def storable(text: str) -> bool:
-    """Return whether every store can keep a text: it contains no NUL and no lone surrogate."""
+    """Return whether every store can store a text: it contains no NUL and no lone surrogate."""
     without_surrogates = text.encode("utf-8", "ignore")
     return "\0" not in text and without_surrogates == text.encode("utf-8", "surrogatepass")
 

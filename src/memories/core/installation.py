@@ -1,6 +1,6 @@
 """How this program was installed, and the commands that extend or replace its installation.
 
-Only error messages, `memory connect` and `memory doctor` need this, so they import it late.
+Only error messages, `memory connect` and `memory doctor` need this, so it is imported late.
 """
 
 import importlib.util
@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 DISTRIBUTION = "memoriae"
 _MODEL_EXTRA = "multilingual"
-_MODEL_SOURCE = "packages/memoriae-e5"  # the model's package in a checkout
+_MODEL_SOURCE = "packages/memoriae-e5"  # the multilingual model's package in a checkout
 # Folders that uv, pipx and npm use for a single run.
 _TEMPORARY = re.compile(
     r"/(archive|builds|environments)-v\d+/|/pipx/\.cache/|/\.cache/pipx/|/_npx/"
@@ -68,7 +68,7 @@ def find_installation() -> Installation:
 
 
 def _read_origin() -> dict[str, Any]:
-    """Return the record of where the program was installed from (PEP 610).
+    """Return the PEP 610 record of where the program was installed from.
 
     The record is empty for an installation from a package index.
     """
@@ -124,7 +124,7 @@ def install_arguments(extra: str, installation: Installation | None = None) -> l
 
 
 def _find_model_source(installation: Installation) -> str | None:
-    """Return the multilingual model's folder beside the sources; None if it must be downloaded."""
+    """Return the multilingual model's folder in the checkout; None if it must be downloaded."""
     folder = installation.folder
     source = None if folder is None else folder / _MODEL_SOURCE
     if source is not None and source.is_dir():
@@ -136,7 +136,7 @@ def _reinstall_tool(installation: Installation, extra: str, model: str | None) -
     """Return the command that rebuilds this program's `uv tool` environment with one more optional
     part.
 
-    It names the parts and packages that are already installed, since uv would otherwise remove
+    It includes the parts and packages that are already installed, since uv would otherwise remove
     them.
     """
     receipt = tomllib.loads((installation.prefix / "uv-receipt.toml").read_text("utf-8"))

@@ -5,7 +5,7 @@ import logging
 import sys
 from datetime import UTC, datetime
 
-MAX_FIELD = 1_000  # maximum length of a text field in characters
+MAX_FIELD = 1_000  # maximum length of a text field, in characters
 _LEVELS = {
     "DEBUG": logging.DEBUG,
     "INFO": logging.INFO,
@@ -13,7 +13,7 @@ _LEVELS = {
     "ERROR": logging.ERROR,
 }
 
-# Without this, a program that sets up no logging would print the library's errors.
+# Without this, a program that doesn't set up logging would print the library's errors.
 logging.getLogger("memories").addHandler(logging.NullHandler())
 
 
@@ -58,7 +58,7 @@ class _StandardError(logging.StreamHandler):  # type: ignore[type-arg]
 
 
 def enable(level: str) -> None:
-    """Write what the library logs to standard error; a second call only changes the level.
+    """Write the library's logs to standard error; a second call only changes the level.
 
     Args:
         level: The lowest level: `DEBUG`, `INFO`, `WARN` or `ERROR`.
@@ -71,7 +71,7 @@ def enable(level: str) -> None:
 
 
 def event(logger: logging.Logger, level: int, name: str, **fields: object) -> None:
-    """Log an event; long text fields are truncated. Fields must not hold users' content."""
+    """Log an event; long text fields are truncated. Fields must not contain users' texts."""
     shortened: dict[str, object] = {}
     for key, value in fields.items():
         if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Reads and writes times; inside the program a time is an aware datetime in UTC."""
+"""Reads and writes times; inside the program, a time is an aware datetime in UTC."""
 
 import re
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -41,7 +41,7 @@ def from_millis(millis: int) -> datetime:
 
 
 def to_iso(moment: datetime, *, keep_zone: bool = False) -> str:
-    """Return a time in the form used in JSON: `2026-02-21T10:00:00.000Z`.
+    """Return a time as written in JSON: `2026-02-21T10:00:00.000Z`.
 
     Args:
         moment: An aware time.
@@ -78,8 +78,8 @@ def parse_time(text: str, *, end_of_day: bool = False) -> datetime:
     """Read a date or an ISO 8601 time.
 
     Args:
-        text: The text. Without a time zone it is local time.
-        end_of_day: A day or week means its last millisecond instead of its first.
+        text: The text. A time without a zone is local.
+        end_of_day: Return the last millisecond of a day or week instead of the first.
 
     Returns:
         An aware UTC time.
@@ -97,7 +97,7 @@ def parse_time(text: str, *, end_of_day: bool = False) -> datetime:
 
 
 def parse_length(text: str) -> timedelta | None:
-    """Read a length of time: `30m`, `12h`, `7d`, `2 weeks`, `3mo`, `1y`; None for other texts."""
+    """Read a time span: `30m`, `12h`, `7d`, `2 weeks`, `3mo`, `1y`; return None for other texts."""
     match = _LENGTH.fullmatch(text.strip())
     if match is None:
         return None
@@ -111,12 +111,12 @@ def parse_length(text: str) -> timedelta | None:
 
 
 def parse_span(text: str, now: datetime, *, is_ahead: bool = False) -> tuple[datetime, datetime]:
-    """Read a time as people write it: in words, as a length, or in a form of `parse_time`.
+    """Read a time as people write it: in words, as a time span, or as for `parse_time`.
 
     Args:
         text: The text: `2024-05-31`, `7d`, `last week`, `yesterday`, `3 May`, `2 hours ago`, `now`.
             Days are in local time.
-        now: The time from which words and lengths count.
+        now: The time from which words and spans count.
         is_ahead: Whether `7d`, `friday` and `3 May` are in the future, unless they say otherwise.
 
     Returns:
@@ -148,7 +148,7 @@ def parse_span(text: str, now: datetime, *, is_ahead: bool = False) -> tuple[dat
 
 
 def _count_from(text: str, now: datetime, *, is_ahead: bool) -> datetime | None:
-    """Return `now`, or the time that is a length of time from it; None for other texts."""
+    """Return the time for "now" or a time span; None for other texts."""
     lower = text.lower()
     if lower == "now":
         return now
@@ -165,9 +165,7 @@ def _count_from(text: str, now: datetime, *, is_ahead: bool) -> datetime | None:
 
 
 def mixes_zones(one: str, other: str) -> bool:
-    """Return whether one text has a time zone and the other is a time without one. A date is
-    neither.
-    """
+    """Return whether only one of two times has a time zone. Dates don't count."""
     texts = (one.strip(), other.strip())
     has_zone = any(zone_of(text) is not None for text in texts)
     return has_zone and any(_is_time_without_zone(text) for text in texts)
@@ -183,9 +181,7 @@ def _is_time_without_zone(text: str) -> bool:
 
 
 def parse_time_in_zone(text: str, now: datetime) -> datetime:
-    """Read a time as `parse_span` does; return its start in the text's time zone, or in UTC if the
-    text has none.
-    """
+    """Return the start of the time that `parse_span` reads, in the text's time zone or in UTC."""
     return parse_span(text, now)[0].astimezone(zone_of(text) or UTC)
 
 
@@ -198,7 +194,7 @@ def zone_of(text: str) -> tzinfo | None:
 
 
 def describe_age(moment: datetime, now: datetime) -> str:
-    """Return how far a time is from now, in words: `just now`, `3 days ago`, `in 2 hours`."""
+    """Return the distance of a time from now, in words: `just now`, `3 days ago`, `in 2 hours`."""
     seconds = (now - moment).total_seconds()
     for length, unit in _AGES:
         count = int(abs(seconds) // length)
@@ -213,7 +209,7 @@ def describe_age(moment: datetime, now: datetime) -> str:
 
 
 def query_time(moment: Moment | None, now: datetime) -> datetime:
-    """Return the time of a query, in the time zone that the caller gave, else in local time.
+    """Return the time of a query, in the caller's time zone if given, else in local time.
 
     Args:
         moment: The time that the caller gave; None for now.

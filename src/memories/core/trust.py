@@ -1,6 +1,6 @@
 """Trust in files: `.env` files that choose settings, and files with tokens.
 
-For the permissions of files and folders see `disk`.
+For the permissions of files and folders, see `disk`.
 
 A folder's `.env` may choose only harmless settings, unless the user has approved it. An approval
 applies to one path and its exact content. Approvals are stored next to the user's `config.toml`, so
@@ -23,9 +23,9 @@ class Dotenv(NamedTuple):
     """A `.env` file.
 
     Attributes:
-        values: Its variables as they are written; `${…}` isn't expanded.
+        values: Its variables as written; `${…}` isn't expanded.
         approved: Whether the user has approved this content.
-        doubt: A phrase that says why even its harmless settings are ignored; else empty.
+        doubt: Why even its harmless settings are ignored, as a clause; usually empty.
         changed: Whether an approval exists, but for different content.
     """
 
@@ -105,7 +105,7 @@ def _variables(file: Path, data: bytes) -> dict[str, str]:
 
     from dotenv import dotenv_values  # takes 20 ms, so only with a `.env`
 
-    # Lines that dotenv can't read are for other programs.
+    # dotenv warns about lines that it can't read, which are for other programs.
     logging.getLogger("dotenv.main").disabled = True
     try:
         text = data.decode("utf-8-sig")
@@ -167,7 +167,8 @@ def read_secret(file: Path) -> str:
     """Return the token in a file that no other user may read or replace.
 
     Raises:
-        ConfigError: The file has no token, can't be read, or other users may read or write it.
+        ConfigError: The file can't be read, doesn't contain exactly one token, or is open to other
+            users.
     """
     try:
         doubt = others_may_write(file)

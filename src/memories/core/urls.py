@@ -19,13 +19,13 @@ def local_path(url: str) -> Path | None:
 
 
 def absolute_url(url: str) -> str:
-    """Return a store's URL in a form that doesn't depend on the working folder."""
+    """Return a store's URL, with an absolute path if the store is local."""
     path = local_path(url)
     return url if path is None else f"{url.partition(':')[0]}:///{path}"
 
 
 def slashes_hint(url: str) -> str:
-    """Return a hint if a relative path was probably meant as an absolute one, else an empty string.
+    """Return a hint if a relative path was probably meant to be absolute, else an empty string.
 
     That is likely if the path does not exist yet and begins with a folder of the root directory, as
     in `sqlite:///tmp/notes.db`.
@@ -63,7 +63,7 @@ _PLAIN_OPTIONS = frozenset(
 
 
 def without_password(url: str) -> str:
-    """Return a URL in which *** replaces everything that may be a password.
+    """Return a URL with *** in place of everything that may be a password.
 
     The URL may be malformed.
     """
@@ -90,8 +90,8 @@ def _mask_user(head: str) -> str:
     user, at, host = rest.rpartition("@")
     if not at:
         name, colon, password = rest.partition(":")
-        # The text after a colon should be a port. If it isn't a number, the host was left out, and
-        # the text is a password.
+        # A port should follow the colon. If it isn't a number, the host was left out, and it is a
+        # password.
         is_port = password.partition("/")[0].isdigit()
         if not colon or is_port or rest.startswith("["):
             return head
@@ -104,8 +104,8 @@ def _mask_user(head: str) -> str:
 
 
 def store_option(config: "Config") -> str:
-    """Return the option `--store` that the running command was given, after a blank and without a
-    password; empty if it wasn't.
+    """Return a space and the option `--store` of the current command, without a password; empty if
+    it has none.
     """
     if config.sources["store"] != "flag":
         return ""

@@ -1,5 +1,5 @@
-"""Rules for secrets that are recognized by their context: assignments to passwords and keys,
-headers, URLs, command lines.
+"""Rules for secrets that their context reveals: assignments to passwords and keys, headers, URLs,
+command lines.
 """
 
 from memories.guard.locators import (
@@ -25,7 +25,7 @@ from memories.guard.rules import ALNUM, END, START, WORD, Rule
 # --- pieces of patterns
 
 _QUOTE = r"""\\{0,3}["'`]"""
-# The end of a name that still refers to the secret itself, as in SECRET_KEY_BASE or password2.
+# Endings after which a name still refers to the secret itself, as in SECRET_KEY_BASE or password2.
 _SUFFIX = (
     r"(?i:[_.-]?(?:access[_-]?key|key|base|value|text|string|data|prod|production|dev|staging|live"
     r"|test|old|new|backup|default|primary|secondary|admin|root|db|v?\d{1,2})){0,3}"
@@ -201,7 +201,7 @@ CONTEXTS: tuple[Rule, ...] = (
         r"(?P<s>[^\s\"'`-][^\s\"'`]{3,200})",
         locate_plain,
     ),
-    # A name separate from its value, as in lists of variables and in XML.
+    # A name that is separate from its value, as in lists of variables and in XML.
     Rule(
         "password",
         ("name", "key", "id"),

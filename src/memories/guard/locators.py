@@ -7,7 +7,7 @@ from memories.guard import values
 
 Span = tuple[int, int]
 
-# The beginning of an expression in code, which computes a value instead of revealing one.
+# The beginning of an expression in code: it computes a value instead of revealing one.
 CODE = (
     r"[A-Za-z_$][\w$.?!]{0,200}[(\[{]"
     r"|[A-Za-z_$][\w$]{0,60}(?:\.[A-Za-z_$][\w$]{0,60}){1,8}[(\[),;]?$|[&*!][A-Za-z]"
@@ -55,7 +55,7 @@ def _locate_value(match: Match[str], *, is_password: bool) -> Span | None:
             return None
     before = match.string[max(0, match.start() - 1) : match.start()]
     name = match["name"]
-    # "PASS: name" is a test's result, not a setting.
+    # "PASS: name" is a test result, not a setting.
     is_constant = name.isupper() and not (name == "PASS" and ":" in match["sep"])
     may_be_code = not is_quoted and not is_constant and before not in ("?", "&", ";")
     end = start + len(value)
@@ -85,7 +85,7 @@ def locate_key(match: Match[str]) -> Span | None:
 
 
 def locate_said(match: Match[str]) -> Span | None:
-    """Locate a secret in a sentence; only a value that looks random counts."""
+    """Locate a secret in a sentence, if it looks random."""
     value = match["s"].rstrip(".,;:!?*")
     if re.match(CODE, value) or not any(map(str.isdigit, value)):
         return None
@@ -101,7 +101,7 @@ def locate_said(match: Match[str]) -> Span | None:
 
 
 def locate_plain(match: Match[str]) -> Span | None:
-    """Locate a secret that can be recognized only by what precedes it."""
+    """Locate a secret that only the text before it reveals."""
     value = match["s"].rstrip(",;)")
     if not values.is_plausible(value) or re.match(CODE, value):
         return None
@@ -109,7 +109,7 @@ def locate_plain(match: Match[str]) -> Span | None:
 
 
 def locate_literal(match: Match[str]) -> Span | None:
-    """Locate a literal that is passed as a password, unless it looks like a name or a message."""
+    """Locate a literal passed as a password, unless it looks like a name or a message."""
     value = match["s"]
     if not values.is_password(value) or values.is_name(value):
         return None
@@ -117,7 +117,7 @@ def locate_literal(match: Match[str]) -> Span | None:
 
 
 def locate_flag(match: Match[str]) -> Span | None:
-    """Locate the value of an option such as `--password`, unless it is a plain word of prose."""
+    """Locate the value of an option such as `--password`, unless it is a plain word."""
     word = match["s"]
     if word.startswith("-"):
         return None
@@ -136,7 +136,7 @@ def locate_random(match: Match[str]) -> Span | None:
 
 
 def locate_bearer(match: Match[str]) -> Span | None:
-    """Locate a bearer token, which looks random, or is long and has a digit."""
+    """Locate a bearer token that looks random, or that is long and contains a digit."""
     value = match["s"]
     if values.is_placeholder(value):
         return None
@@ -154,7 +154,7 @@ def locate_login(match: Match[str]) -> Span | None:
 
 
 def locate_aws_secret(match: Match[str]) -> Span | None:
-    """Locate an AWS secret key, which contains letters in both cases and digits."""
+    """Locate an AWS secret key; it contains digits, and letters in both cases."""
     value = match["s"]
     for is_of_class in (str.islower, str.isupper, str.isdigit):
         if not any(map(is_of_class, value)):
@@ -165,8 +165,8 @@ def locate_aws_secret(match: Match[str]) -> Span | None:
 
 
 def locate_unknown_token(match: Match[str]) -> Span | None:
-    """Locate a token with a prefix unknown to the rules, unless it is a public id, which has the
-    same form, or a part of longer base64.
+    """Locate a token with a prefix that no rule knows, unless it is a part of longer base64 or a
+    public id, which has the same form.
     """
     start = match.start("s")
     prefix = re.search(_ID_PREFIX, match.string[max(0, start - 140) : start])
@@ -188,7 +188,7 @@ def locate_card(match: Match[str]) -> Span | None:
 
 
 def locate_iban(match: Match[str]) -> Span | None:
-    """Locate an account number; words in capitals may follow it."""
+    """Locate an account number, which words in capitals may follow."""
     text, start = match["s"], match.start("s")
     for length in range(len(text), 14, -1):
         if values.is_iban(text[:length]) and not text[length - 1].isspace():
@@ -215,7 +215,7 @@ def _is_secret(cookie: Match[str]) -> bool:
 
 
 def locate_all(match: Match[str]) -> Span | None:
-    """Locate the group `s` of a match, which is always a secret."""
+    """Locate the group `s` of a match that is always a secret."""
     return match.span("s")
 
 

@@ -1,6 +1,6 @@
 """The origin of a record: its writer, its source, and how far it is trusted.
 
-The program that stores a record sets its origin in reserved labels, so no writer can choose it.
+The program that stores a record sets its origin in reserved labels, so a writer can't choose it.
 """
 
 import functools
@@ -16,22 +16,21 @@ from memories.languages import is_unseen
 USER, AGENT, CAPTURED, IMPORTED = TRUSTS = ("user", "agent", "captured", "imported")
 
 _RESERVED = "="  # no tag key can begin with this
-# Stores filter by TRUST and BY. VIA contains the other parts of the origin, such as the channel,
-# joined by `|`; stores can't filter by one part.
+# Stores filter by TRUST and BY. VIA contains the rest of the origin, such as the channel, joined by
+# `|`; stores can't filter by a part of it.
 TRUST, BY, VIA = "=trust", "=by", "=via"
 BRANCH = "=branch"  # the writer's git branch, if any
 # HELD marks a record that awaits or has passed review; IMPORT is the id of an import.
 HELD, IMPORT = "=held", "=import"
 IMPORTED_AS = "=as"  # hash of a statement, by which later imports recognize it
 PINNED = "=pinned"  # keeps a memory in its namespace's scratchpad
-# Every part of a long message except the first has both: the index of the first part, and a mark.
+# Every part of a long message except the first has the index of the first part, and a mark.
 PART, CONTINUED = "=part", "=continued"
 _OWN_LABELS = (HELD, IMPORT, IMPORTED_AS, PINNED, PART, CONTINUED)  # set by the program
 _BAR = "|"
-# Hooks and imports write without a person's decision; on the web page a signed-in person writes.
+# Hooks and imports write without a person's decision. On the web page, a signed-in person writes.
 _TRUST_OF = {"hook": CAPTURED, "import": IMPORTED, "page": USER}
-# Names are truncated, because all of them must fit into one label, and machine and user names can
-# be of any length.
+# Names are truncated, since they must all fit into one label, and some can be of any length.
 _MAX_LENGTHS = {
     "channel": 16,
     "client": 64,
@@ -65,8 +64,7 @@ class Origin(NamedTuple):
         program: The version of this program.
         namespace: The writer's own namespace, even if it wrote to another one.
         branch: The git branch checked out where it was written, if any.
-        import_id: The import that wrote it, if it came from another program. It is not read back:
-            see `IMPORT`.
+        import_id: The import that wrote it, if any; not read back, see `IMPORT`.
     """
 
     trust: str
@@ -82,7 +80,7 @@ class Origin(NamedTuple):
 
 
 class Place(NamedTuple):
-    """The place where a program works.
+    """The place where a program works: its project, branch and working tree.
 
     Attributes:
         project: The project's name, the value of the tag `project`.
@@ -106,7 +104,7 @@ class Place(NamedTuple):
         return self.root if project in self.names else None
 
     def tags(self, tags: Mapping[str, str]) -> Mapping[str, str]:
-        """Return tags with the project added, unless they name one or are global."""
+        """Return tags with the project added, unless they contain a project or are global."""
         if not isinstance(tags, Mapping) or "project" in tags:
             return tags
         if str(tags.get("global")).lower() == "true":
@@ -115,8 +113,7 @@ class Place(NamedTuple):
 
 
 def roots(find_place: Callable[[], Place | None]) -> Callable[[str], Path | None]:
-    """Return a function that returns the top folder of a project's working tree, if the program
-    runs in it.
+    """Return a function that does the same as `Place.root_of` for the current place.
 
     Args:
         find_place: Returns the place where the program works now.
@@ -160,20 +157,20 @@ def origin(
 
 
 def stamp_labels(labels: Mapping[str, str], origin: Origin) -> Mapping[str, str]:
-    """Return a record's labels with an origin, which replaces any origin in them."""
+    """Return a record's labels with an origin, which replaces any former one."""
     notes = {key: labels[key] for key in _OWN_LABELS if key in labels}
     return {**tags_of(labels), **notes, **_origin_labels(origin)}
 
 
 def origin_of(labels: Mapping[str, str]) -> Origin | None:
-    """Return the origin in a record's labels; None if there is none, as in old stores."""
+    """Return the origin in a record's labels; None if it is missing, as in old stores."""
     if VIA not in labels:
         return None
     return _parse(labels.get(TRUST, ""), labels.get(BY, ""), labels[VIA], labels.get(BRANCH))
 
 
 def labels_for(written_by: str | None, trust: str | None) -> dict[str, str]:
-    """Return the labels of records with a given writer and trust; None stands for any."""
+    """Return the labels of records with a given writer and trust; None means any."""
     labels = {}
     if written_by is not None:
         labels[BY] = _clean(written_by, "client")
@@ -183,7 +180,7 @@ def labels_for(written_by: str | None, trust: str | None) -> dict[str, str]:
 
 
 def describe_writer(origin: Origin | None) -> dict[str, str]:
-    """Return the writer as a model sees it: the name, and the trust if it is unusual."""
+    """Return the writer as shown to a model: the name, and the trust if it is unusual."""
     if origin is None:
         return {}
     if origin.trust == AGENT:
@@ -198,7 +195,7 @@ def tags_of(labels: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_reserved(key: str) -> bool:
-    """Return whether a label is reserved, so that no tag can have it as its key."""
+    """Return whether a label is reserved, and so can't be a tag's key."""
     return key[:1] == _RESERVED
 
 
@@ -228,8 +225,8 @@ def is_person() -> bool:
     """Return whether a person runs this command: standard input and standard error are a terminal,
     and no agent's environment variable is set.
 
-    The input alone proves nothing, because a program that captures the output may pass its own
-    terminal on as the input.
+    The input alone proves nothing: a program that captures the output may pass on its own terminal
+    as the input.
     """
     if agent_variable() is not None:
         return False

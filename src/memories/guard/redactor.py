@@ -1,7 +1,7 @@
-"""Redaction: removes secrets from a text, its tags and names before other code sees them.
+"""Redaction: removes secrets from texts, tags and names before other code sees them.
 
-Redaction also removes `<private>…</private>` parts, which the writer has marked. It is a safety
-net, not a guarantee: see docs/redaction.md.
+It also removes the parts that a writer has marked with `<private>…</private>`. Redaction is a
+safety net, not a guarantee: see docs/redaction.md.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from memories.errors import InvalidInput
 from memories.guard import scan, values
 from memories.guard.rules import Rule, SecretSpan
 
-# maximum number of passes; text next to a marker may look like a secret in the next pass
+# maximum number of passes; text beside a new marker may look like a secret in the next pass
 MAX_PASSES = 8
 MAX_NAMED = 100  # maximum number of replaced secrets whose kinds are reported
 # maximum length and number of cached clean texts; the cache helps because many memories share tags
@@ -32,8 +32,7 @@ class Redacted(NamedTuple):
 
     Attributes:
         text: The text; the original object if it contained no secret.
-        kinds: The kind of each secret that was replaced, now or earlier, in order; at most
-            `MAX_NAMED`.
+        kinds: The kinds of the secrets replaced now or earlier, in order; at most `MAX_NAMED`.
     """
 
     text: str
@@ -74,7 +73,7 @@ def _replace(text: str, secrets: list[SecretSpan]) -> str:
 
 
 def without_private(text: str) -> Redacted:
-    """Return a text without the parts in `<private>` tags, which may be nested; an unclosed tag
+    """Return a text without the parts in `<private>` tags. Tags may be nested, and an unclosed one
     extends to the end of the text.
     """
     if PRIVATE not in text.lower():
@@ -102,8 +101,7 @@ class Redactor(NamedTuple):
     """Redacts one caller's writes.
 
     Attributes:
-        mode: `secrets`; `pii` for personal data too; `off` to remove only the parts marked as
-            private.
+        mode: `secrets`; `pii` to remove personal data too; `off` to remove only private parts.
         user_rules: Rules of the user.
     """
 
@@ -111,8 +109,8 @@ class Redactor(NamedTuple):
     user_rules: tuple[Rule, ...] = ()
 
     def text(self, text: str, name: str = "content") -> Redacted:
-        """Remove secrets and private parts from a text before it is stored; values of other types
-        are unchanged.
+        """Return a text to store without secrets and private parts; values of other types are
+        unchanged.
 
         Args:
             text: The text.
@@ -167,7 +165,8 @@ class Redactor(NamedTuple):
         Args:
             value: The value.
             kinds: The list to which the kinds of the secrets are added.
-            label: The name before the value, such as `password: `, which may reveal it.
+            label: The name before the value, such as `password: `, which may show that it is a
+                secret.
         """
         if isinstance(value, dict):
             names = {name: self._redact_json(name, kinds) for name in value}
@@ -191,7 +190,7 @@ class Redactor(NamedTuple):
     def name(self, name: str, kind: str) -> Redacted:
         """Return a key or an id without secrets; different names stay different.
 
-        A hash follows the marker; it is slow to compute, like a password hash, so that guessing is
+        A hash follows the marker. Like a password hash, it is slow to compute, so that guessing is
         expensive.
         """
         redacted = self.text(name, kind)

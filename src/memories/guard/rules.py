@@ -33,9 +33,8 @@ class Rule(NamedTuple):
             characters earlier. A rule without anchors is tried everywhere.
         pattern: A regular expression; the secret is its group `s`.
         locate: Returns where the secret is in a match; None if the match is not a secret.
-        before: How many characters before the anchor a match may begin.
-        line: Whether to skip the rest of a match that was not a secret, instead of trying the rule
-            inside it.
+        before: The maximum number of characters in a match before the anchor.
+        line: Whether to skip the rest of a match that is not a secret, instead of searching it too.
     """
 
     kind: str
@@ -52,8 +51,8 @@ ALNUM = r"[A-Za-z0-9]"
 WORD = r"[A-Za-z0-9_-]"
 HEX = r"[0-9a-f]"
 UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
-# What may precede a token: no letter or digit, except the end of an escape (\n, %3D, \u003d) or of
-# a colour code.
+# What may precede a token: no letter or digit, unless it ends an escape (\n, %3D, \u003d) or a
+# colour code.
 START = (
     r"(?:(?<![A-Za-z0-9_])|(?<=\\[nrtbf])|(?<=%[0-9A-Fa-f]{2})|(?<=\\u[0-9A-Fa-f]{4})|(?<=[0-9;]m))"
 )
@@ -62,8 +61,8 @@ END = r"(?![A-Za-z0-9_])"
 
 # --- tokens with a published format
 
-# Kinds whose tokens do not begin with their literal: how many characters earlier the token begins,
-# and the pattern up to the end of the literal.
+# Kinds of tokens with the literal inside: the number of characters before it, and the pattern up to
+# its end.
 _INNER_LITERALS = {
     "telegram_token": (12, rf"{START}\d{{8,12}}:AA"),
     "terraform_token": (16, rf"{START}{ALNUM}{{14}}\.atlasv1\."),
@@ -98,7 +97,7 @@ def _parse_token(line: str) -> Rule:
 MAX_PATTERN = 500
 MAX_KEYWORDS = 20
 MAX_STEPS = 20_000  # maximum number of steps that a pattern may take at one position in a text
-BEFORE = 40  # how many characters before its keyword a match may begin
+BEFORE = 40  # maximum number of characters in a match before its keyword
 _NAME = r"[a-z][a-z0-9_]{0,39}"
 _MANY = 10**12
 
@@ -172,8 +171,8 @@ def count_steps(pattern: str) -> int | None:
     """Return the maximum number of steps that a pattern takes at one position in a text; None if
     there is no limit.
 
-    This is an estimate from the structure: a part is tried once for each way in which the parts
-    before it can match.
+    This is an estimate from the pattern's structure: a part is tried once for each way in which the
+    parts before it can match.
     """
     from re import _parser  # type: ignore[attr-defined]
 
@@ -182,7 +181,7 @@ def count_steps(pattern: str) -> int | None:
 
 
 def _count_sequence(parts: Any) -> tuple[int | None, int]:
-    """Return how many steps consecutive parts of a pattern take, and in how many ways they can
+    """Return the number of steps for consecutive parts of a pattern, and in how many ways they can
     match.
     """
     total, ways = 0, 1
@@ -220,7 +219,7 @@ def _count_repeat(operation: str, low: Any, high: Any, inner: Any) -> tuple[int 
     if steps is None or str(high) == "MAXREPEAT":
         return None, 1
     low, high = int(low), int(high)
-    # if the inner part can match in several ways, each repetition multiplies the ways
+    # if the inner part can match in several ways, each repetition multiplies their number
     combinations = min(ways ** min(high, 40), _MANY)
     lengths = 1
     if operation != "POSSESSIVE_REPEAT":
@@ -230,7 +229,7 @@ def _count_repeat(operation: str, low: Any, high: Any, inner: Any) -> tuple[int 
 
 
 def _count_branches(branches: Any) -> tuple[int | None, int]:
-    """Return how many steps alternatives take, and in how many ways they can match.
+    """Return the number of steps for alternatives, and in how many ways they can match.
 
     All alternatives are tried, so their steps are added. They begin differently and rarely match at
     the same place, so only the highest number of ways is returned.

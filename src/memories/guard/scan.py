@@ -1,6 +1,6 @@
-"""Finds the secrets in a text, even if disguised by escapes, base64 or splitting.
+"""Finds the secrets in a text, even those disguised by escapes, base64 or splitting.
 
-A rule with literals is compiled when one of them first occurs, and tried only where one occurs.
+A rule with literals is compiled when one of them first occurs, and is tried only where they occur.
 """
 
 import functools
@@ -25,7 +25,7 @@ _UNSEEN = (
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
     "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\U000e0000-\U000e01ef]"
 )
-# A character in decomposed form: followed by its marks, or as the parts of a Korean syllable.
+# A decomposed character: a letter with its marks, or the parts of a Korean syllable.
 _COMPOSED = (
     "[\u1100-\u11ff]{1,300}"
     "|(?:[\x00-\x7f](?=[\u0300-\u036f])|[^\x00-\x7f])[\u0300-\u036f\u3099\u309a\uff9e\uff9f]{0,9}"
@@ -45,10 +45,9 @@ _SPLIT = (
     r"(?=[A-Za-z0-9_-]{4})"
     r"|[ ](?<!\S\S )(?=\S \S(?:\s|$))|[ ](?<=\s\S \S )(?=\S(?:\s|$))"
 )
-# Some Arabic characters stand for a whole phrase. None of the phrases with at least this many
-# letters is a name for a secret.
+# Some Arabic characters stand for a phrase. No phrase of this many letters or more names a secret.
 _LONG_FORM = 8
-_ROW = 64  # number of equal characters that are skipped at once; no literal contains so many
+_ROW = 64  # number of equal characters skipped at once; no literal contains so many
 _KEY_HEADER = "PRIVATE KEY"
 _PUTTY, _PUTTY_END = "PuTTY-User-Key-File-", "Private-MAC:"
 _KEY_PIECE = r"(?:\s|\\+[nrt]|[\"'>|+,])*([A-Za-z0-9+/=]+)"
@@ -63,7 +62,7 @@ _KEY_TRAILER = (
 
 
 class _Group(NamedTuple):
-    """A character, and the literals that contain it, with the rules to try where each occurs."""
+    """A character, the literals that contain it, and the rules to try at each literal."""
 
     character: str
     literals: tuple[tuple[str, tuple[Rule, ...]], ...]
@@ -77,7 +76,7 @@ class RuleSet(NamedTuple):
         tokens: Rules for tokens, which are at least 16 characters without a space.
         contexts: Rules for values that are recognized by their context.
         numbers: Rules tried everywhere in a text that contains a long number.
-        clean: A cache of some short texts in which these rules find nothing.
+        clean: A cache of short texts in which these rules find nothing.
     """
 
     tokens: tuple[_Group, ...]
@@ -110,7 +109,7 @@ def _group(table: Iterable[Rule]) -> tuple[_Group, ...]:
 
 def find(text: str, rule_set: RuleSet) -> list[SecretSpan]:
     """Return the secrets in a text in order, without overlaps."""
-    if "[redacted:" in text:  # a marker is not a value
+    if "[redacted:" in text:  # a marker isn't a value
         text = re.sub(values.MARK, lambda mark: f"[{'.' * (len(mark[0]) - 2)}]", text)
     normal = _normalize(text)
     secrets = _scan(text if normal is None else normal.text, rule_set)
@@ -204,7 +203,7 @@ class _Copy(NamedTuple):
         return source, source + 1
 
     def cuts(self) -> list[int]:
-        """Return where in the copy each replacement begins."""
+        """Return the start of each replacement in the copy."""
         return [replacement.copied_start for replacement in self.replacements]
 
 
@@ -244,7 +243,7 @@ def _unescape(escape: re.Match[str]) -> str:
 
 
 def _find_across_cuts(copy: _Copy, rule_set: RuleSet) -> list[SecretSpan]:
-    """Return the tokens (not values found by context) that span a removed part."""
+    """Return the tokens that span a removed part, but not values found by context."""
     secrets: list[SecretSpan] = []
     cuts = copy.cuts()
     for run in re.finditer(_RUN, copy.text):
@@ -257,12 +256,12 @@ def _find_across_cuts(copy: _Copy, rule_set: RuleSet) -> list[SecretSpan]:
 
 
 def has_long_word(text: str) -> bool:
-    """Return whether a text has 16 consecutive characters without a space, as tokens do."""
+    """Return whether a text has 16 characters in a row without a space, as tokens do."""
     return re.search(_LONG_WORD, text) is not None
 
 
 def _find_encoded(text: str, rule_set: RuleSet) -> list[SecretSpan]:
-    """Return the base64 tokens that decode to text that contains a secret."""
+    """Return the base64 tokens that decode to a text with a secret."""
     if not has_long_word(text):
         return []
     secrets: list[SecretSpan] = []

@@ -16,8 +16,8 @@ from memories.guard.locators import CODE
 from memories.guard.rules import SecretSpan
 
 _REACH = 80  # maximum number of characters between a word and its value
-_WORDS_APART = 5  # maximum number of words between a value and a later word that names it
-# A Latin word with at most this many letters counts only on its own: not "pin" in "shopping".
+_WORDS_APART = 5  # maximum number of words between a value and its word, if the word comes later
+# A Latin word of at most this many letters counts only on its own: not "pin" in "shopping".
 _SHORT = 4
 # the ending of a word, as in "salasanamme"; a longer one makes a different word
 _ENDING = r"[^\W\d_]{0,6}(?![^\W_])"
@@ -50,8 +50,8 @@ _FEW_WORDS = r"[^\W\d_]{0,12}(?:[\s-]{1,2}[^\W\d_]{1,20}){0,3}\s{0,2}"
 _END = r"\s{0,2}(?:$|[^\w\s]|[^\x00-\x7f])"
 
 
-# How certainly a word names a value: `_SURELY` with "is" or a colon between them, `_LIKELY` if
-# they are adjacent or have "to" between them, otherwise `_HARDLY`.
+# How certainly a word names a value: `_SURELY` if "is" or a colon is between them, `_LIKELY` if
+# "to" or nothing is, else `_HARDLY`.
 _SURELY, _LIKELY, _HARDLY = 2, 1, 0
 
 
@@ -63,8 +63,8 @@ class _Word(NamedTuple):
         is_latin: Whether it is written in the Latin alphabet.
         is_common: Whether it is also an English word. Code contains many such words, and `contexts`
             finds the values that code assigns to them.
-        verbs: Words, such as "is", in all its languages. If one comes between the word and a value,
-            the word certainly names that value.
+        verbs: Words such as "is", in all its languages. One of them between the word and a value
+            shows for certain that the word names the value.
         links: Other words that may come between the word and a value, such as "to".
     """
 
@@ -76,7 +76,7 @@ class _Word(NamedTuple):
 
 
 def find(text: str, lower: str) -> Iterator[SecretSpan]:
-    """Yield the secrets that a text's sentences name.
+    """Yield the secrets that are named in a text's sentences.
 
     The search for a word's value ends at the second such word after it, and at the second such word
     before it, so no part of a text is searched more than a few times.
@@ -153,7 +153,7 @@ def _pattern(*, latin_only: bool) -> str:
 
 
 def _is_prose(text: str, start: int, end: int) -> bool:
-    """Return whether a word is part of a sentence, not of a name in code."""
+    """Return whether a word is part of a sentence rather than a name in code."""
     before, after = text[start - 1 : start], text[end : end + 1]
     if before in _NAMES or after in _NAMES or after == "(":
         return False
@@ -183,7 +183,7 @@ def _find_after(text: str, end: int, last: int, word: _Word) -> SecretSpan | Non
         kind = _kind(value, word.kinds, lead)
         if kind:
             return SecretSpan(start, stop, kind)
-        # as in "pin tzdata to 2024"
+        # As in "pin tzdata to 2024".
         is_pinned = lead == _LIKELY and len(between.split()) > 1 and text[end - 1].islower()
         if "pin" in word.kinds and not is_pinned and _is_lone_pin(text, start, stop, between):
             return SecretSpan(start, stop, "pin")
@@ -241,7 +241,7 @@ def _trim(text: str, position: int) -> tuple[int, int]:
 def _lead(between: str, word: _Word, *, is_noted: bool) -> int:
     """Return how certainly a word names the value after it, given the folded text between them.
 
-    After a common word, a colon is a sure sign only in a note, since code has colons after such
+    After a common word, a colon is a sure sign only in a note, since code puts colons after such
     words too.
     """
     if "pin" in word.kinds and between.startswith("-"):  # as in "PIN-Code"
@@ -258,7 +258,7 @@ def _lead(between: str, word: _Word, *, is_noted: bool) -> int:
     if core[-1] > _LATIN or core[-2:-1] > _LATIN:
         return _lead_of_other_script(core.rstrip("-"), word)
     last = core.split()[-1]
-    # checked even for verbs: "to" is a preposition in English, but means "is" in Polish
+    # Checked even for verbs, since "to" is a preposition in English but means "is" in Polish.
     is_link = last in word.links
     if last in word.verbs and not is_link:
         return _SURELY
@@ -274,7 +274,7 @@ def _lead_of_other_script(core: str, word: _Word) -> int:
 
 
 def _kind(value: str, kinds: frozenset[str], lead: int) -> str | None:
-    """Return what kind of secret a value is; None if it isn't a secret."""
+    """Return the kind of secret that a value is; None if it isn't a secret."""
     if "pin" in kinds and lead == _SURELY and value.isdigit() and 4 <= len(value) <= 8:
         return "pin"
     is_random = _is_random(value, 3 if lead else 4)

@@ -11,7 +11,7 @@ from memories.errors import InvalidInput
 from memories.languages import make_visible
 
 MAX_CONTENT_BYTES = 1_048_576
-# maximum size of the normal form (NFKC), which is indexed; in it, one character may become a phrase
+# maximum size of the indexed normal form (NFKC), in which a character may become a phrase
 MAX_NORMAL_BYTES = 4 * MAX_CONTENT_BYTES
 MAX_QUERY_CHARACTERS = 4_096
 MAX_LIMIT = 1_000
@@ -21,11 +21,11 @@ MAX_TAG_KEY = 64
 MAX_TAG_VALUE = 256
 MAX_KEY = 256
 MAX_NAMESPACE = 63
-_MAX_QUOTED = 4_096  # to quote a text, at most this many of its characters are read
+_MAX_QUOTED = 4_096  # maximum number of a text's characters that are read to quote it
 
 _NAMESPACE = re.compile(r"[a-z0-9][a-z0-9._-]*")
-# A namespace's folder is in the home, next to the program's own files and folders. Their names are
-# listed here; `tests/cli/test_own_names.py` fails if one is missing.
+# A namespace's folder is in the home, so it can't have the name of one of the program's own files
+# or folders. `tests/cli/test_own_names.py` fails if a name is missing here.
 OWN_FOLDERS = frozenset({"backups", "hooks", "inbox", "serve", "sessions"})
 _OWN_FILE = re.compile(
     r"off|requests-[0-9a-f]{8}(?:[.-].*)?"
@@ -85,7 +85,7 @@ def data(text: str) -> str:
 
 
 def query(text: str) -> str:
-    """Return a valid query.
+    """Return a query if it is valid.
 
     Raises:
         InvalidInput: The query is not text, or is empty, invisible or too long.
@@ -98,7 +98,7 @@ def query(text: str) -> str:
 
 
 def tags(tags: Mapping[str, str]) -> dict[str, str]:
-    """Return valid tags, without spaces around their keys and values.
+    """Return tags, validated and without spaces around their keys and values.
 
     Raises:
         InvalidInput: There are too many tags, or a tag is invalid.
@@ -113,7 +113,7 @@ def tags(tags: Mapping[str, str]) -> dict[str, str]:
 
 
 def tag_key(key: str) -> str:
-    """Return a valid tag key, without surrounding spaces.
+    """Return a tag key, validated and without surrounding spaces.
 
     Raises:
         InvalidInput: The key is invalid.
@@ -127,7 +127,7 @@ def tag_key(key: str) -> str:
 
 
 def tag_keys(keys: Sequence[str]) -> list[str]:
-    """Return valid tag keys; a single key may be passed as a string.
+    """Return tag keys as `tag_key` does; a single key may be passed as a string.
 
     Raises:
         InvalidInput: A key is invalid.
@@ -145,7 +145,7 @@ def _check_tag(key: str, value: object) -> tuple[str, str]:
             f'tag "{shown(str(key))}" has a value of type {type(value).__name__}; pass a string'
         )
     text = value.strip()
-    # without this test, `shown` would take longer than all other checks
+    # Without this test, `shown` would take longer than all other checks.
     if not 0 < len(text) <= MAX_TAG_VALUE or not text.isprintable():
         text = _check_line(text, f'value of tag "{shown(key.strip())}"', MAX_TAG_VALUE)
     return tag_key(key), text
@@ -230,7 +230,7 @@ def canonical_namespace(name: str) -> str:
 
 
 def key(text: str) -> str:
-    """Return a valid memory key, such as `user/editor`.
+    """Return a memory key, such as `user/editor`, if it is valid.
 
     Raises:
         InvalidInput: The key is empty, too long, or has several lines.
@@ -253,7 +253,7 @@ def one_line(text: str, name: str) -> str:
 
 
 def limit(number: int, name: str = "limit") -> int:
-    """Return a valid maximum number of results.
+    """Return a maximum number of results if it is valid.
 
     Args:
         number: The number.
@@ -268,7 +268,7 @@ def limit(number: int, name: str = "limit") -> int:
 
 
 def whole_number(number: int, name: str) -> int:
-    """Return a valid whole number, such as a turn index or a version.
+    """Return a whole number, such as a turn index or a version, if it is valid.
 
     Args:
         number: The number.
@@ -283,7 +283,7 @@ def whole_number(number: int, name: str) -> int:
 
 
 def unit(number: float, name: str) -> float:
-    """Return a valid number from 0 to 1.
+    """Return a number if it is from 0 to 1.
 
     Raises:
         InvalidInput: The value is not a number from 0 to 1.
@@ -295,11 +295,11 @@ def unit(number: float, name: str) -> float:
 
 
 def read_json(text: str) -> Any:
-    """Return the value of a JSON text, within limits of size and depth.
+    """Return the value of a JSON text; refuse deep nesting, long numbers and repeated keys.
 
     Raises:
         InvalidInput: The text is not JSON, an object repeats a key, a number is not finite, or the
-            nesting is too deep. The message lacks a subject, which the caller adds.
+            nesting is too deep. The caller must put a subject before the message.
     """
     try:
         return json.loads(
@@ -352,7 +352,7 @@ def shown(text: str) -> str:
 
 
 def text_of(value: object, name: str) -> str:
-    """Return a value that is text.
+    """Return a value if it is text.
 
     Args:
         value: The value.

@@ -1,4 +1,4 @@
-"""Tests for a single value: whether it is random, a password, a card number, or a placeholder."""
+"""Tests whether a value is random, a password, a card number, or a placeholder."""
 
 import base64
 import binascii
@@ -76,7 +76,7 @@ def is_varied(value: str) -> bool:
 
 
 def is_random(value: str) -> bool:
-    """Return whether a value looks random: its character classes change often."""
+    """Return whether a value looks random: its character class changes often."""
     if len(value) < 10 or re.fullmatch(FORMAT, value):
         return False
     if re.fullmatch(_UUID, value) or re.fullmatch(_HEX, value):
@@ -90,14 +90,14 @@ def is_random(value: str) -> bool:
 
 
 def is_random_enough(value: str) -> bool:
-    """Return whether a value looks random. A value of 5 to 9 characters is repeated for the test,
-    which requires at least 10.
+    """Return whether a value of 5 or more characters looks random. A short one is repeated, since
+    the test requires at least 10.
     """
     return is_random(f"{value}{value}"[: max(10, len(value))])
 
 
 def count_changes(value: str) -> int:
-    """Return how often the character class changes in a value."""
+    """Return how many times the character class changes in a value."""
     return sum(left != right for left, right in itertools.pairwise(map(_class_of, value)))
 
 
@@ -114,8 +114,8 @@ def is_password(value: str, *, may_be_code: bool = False) -> bool:
 
     Args:
         value: The value.
-        may_be_code: Whether the value is unquoted in what may be code; in that case an identifier
-            is not a password.
+        may_be_code: Whether the value is unquoted and may be code, where an identifier is not a
+            password.
     """
     is_format = not value.isdigit() and re.fullmatch(FORMAT, value)
     if len(value) < 6 or is_placeholder(value) or is_format:
@@ -144,8 +144,8 @@ def is_simple(value: str) -> bool:
 def is_noted(text: str, start: int, stop: int) -> bool:
     """Return whether a value is part of a note, such as "wifi password: tiger88", or is quoted.
 
-    A value is part of code if a bracket precedes it in its line, or if the line ends with a comma
-    or a semicolon after it. A quoted value, or one assigned as in code, needs two digits, because
+    A value is part of code if a bracket precedes it in its line, or if a comma or semicolon ends
+    the line after it. A quoted value, or one assigned as in code, needs two digits, because
     `field2` and `width2` are names.
     """
     has_number = re.search(r"\d\d|\d.*\d", text[start:stop]) is not None
@@ -172,7 +172,7 @@ def is_token(value: str, *, may_be_code: bool = False) -> bool:
 
 
 def is_name(value: str) -> bool:
-    """Return whether a value looks like a type or variable name: it consists mostly of words."""
+    """Return whether a value looks like the name of a type or variable: mostly words."""
     if not value.replace("_", "a").isalnum() or len(re.findall(r"\d+", value)) > 1:
         return False
     words = re.findall(r"[A-Z]?[a-z]{2,}", value)
@@ -218,7 +218,7 @@ def holds_login(text: str) -> bool:
 def decode_base64(text: str) -> str | None:
     """Return decoded base64; None if it is not printable ASCII."""
     plain = text.rstrip("=").replace("-", "+").replace("_", "/")
-    if not _is_printable(_decode(plain[:32])):  # the beginning decides most cases
+    if not _is_printable(_decode(plain[:32])):  # the beginning is enough in most cases
         return None
     data = _decode(plain)
     if _is_printable(data):
