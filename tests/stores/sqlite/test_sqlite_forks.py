@@ -143,6 +143,44 @@ store.close()
     assert said[1:] == ["1", "1", "2"]
 
 
+def test_closing_a_store_that_other_threads_read_tells_them_nothing_false(
+    path: Path, run_python: RunPython
+) -> None:
+    """The last connection to close removes the log; another thread must not report that as damage."""
+    script = (
+        STORE
+        + """
+import threading
+from memories.errors import StoreDamaged, StoreError
+add("m")
+sys.setswitchinterval(1e-5)
+damage, done = [], threading.Event()
+def read():
+    while not done.is_set():
+        try:
+            store.count(mine)
+        except StoreDamaged as exc:
+            damage.append(str(exc))
+        except StoreError:  # it was closed in the middle of a read
+            pass
+threads = [threading.Thread(target=read) for _ in range(3)]
+for thread in threads:
+    thread.start()
+for _ in range(200):
+    try:
+        store.close()
+    except StoreError as exc:
+        assert "in use by another thread" in str(exc), exc
+    time.sleep(0.003)
+done.set()
+for thread in threads:
+    thread.join()
+print(damage)
+"""
+    )
+    assert run_python(script, path).stdout == "[]\n"
+
+
 def test_writes_of_a_child_outlive_its_parent(path: Path, run_python: RunPython) -> None:
     """If the parent's locks were taken for the child's, the last process to close would remove the
     log that the child uses.

@@ -57,10 +57,12 @@ class SQLiteFile:
         _files.add(self)
 
     def _reset(self) -> None:
-        self._guard = ForkGuard()
+        self._guard, self._opened_lock = ForkGuard(), threading.Lock()
+        self._forget_connections()
+
+    def _forget_connections(self) -> None:
         self._local = threading.local()
         self._opened: list[tuple[threading.Thread, apsw.Connection]] = []
-        self._opened_lock = threading.Lock()
         # The identities of the file's parts when they were opened; None for a part that didn't
         # exist.
         self._seen: tuple[Identity | None, ...] = (None,) * len(_PARTS)
@@ -259,7 +261,6 @@ class SQLiteFile:
         if self._guard.forked:
             return  # the connections belong to the parent process
         self._close_connections()
-        self._reset()
 
     def _close_connections(self) -> None:
         still_in_use: list[tuple[threading.Thread, apsw.Connection]] = []
@@ -274,11 +275,11 @@ class SQLiteFile:
                 except apsw.ThreadingViolationError:
                     still_in_use.append((thread, connection))
             self._opened = still_in_use
-        if still_in_use:
-            raise StoreError(
-                f"{self.path} is in use by another thread; close it when that thread is done"
-            )
-        self._local = threading.local()
+            if still_in_use:
+                raise StoreError(
+                    f"{self.path} is in use by another thread; close it when that thread is done"
+                )
+            self._forget_connections()
 
     def size_bytes(self) -> int:
         """Return the size of the file and its log on disk."""
@@ -322,7 +323,6 @@ class SQLiteFile:
         if connection is None or all(connection is not opened for _, opened in self._opened):
             with filesystem_errors(self.path):
                 connection = self._local.connection = self._open()
-            self._seen = self._identities()
         return connection
 
     def _connection_for_writing(self) -> apsw.Connection:
@@ -378,6 +378,7 @@ class SQLiteFile:
                     its_connection.close()
             self._opened = [entry for entry in self._opened if entry[0].is_alive()]
             self._opened.append((threading.current_thread(), connection))
+            self._seen = self._identities()
         return connection
 
     def _open_frozen(self) -> apsw.Connection:
@@ -426,17 +427,18 @@ class SQLiteFile:
         parts, and they disappear when they are closed. Other Memories processes never remove a log
         while this process has a connection.
         """
-        if self._seen[0] is None:
-            return
-        identities = self._identities()
-        for suffix, before, now in zip(_PARTS, self._seen, identities, strict=True):
-            if before is not None and before != now:
-                part = f"{self.path}{suffix}" + (", a part of the store," if suffix else "")
-                raise StoreDamaged(
-                    f"{part} was removed or replaced while it was open; nothing was written; "
-                    "restart this program to use the current files"
-                )
-        self._seen = identities
+        with self._opened_lock:  # closing the last connection removes the log
+            if self._seen[0] is None:
+                return
+            identities = self._identities()
+            for suffix, before, now in zip(_PARTS, self._seen, identities, strict=True):
+                if before is not None and before != now:
+                    part = f"{self.path}{suffix}" + (", a part of the store," if suffix else "")
+                    raise StoreDamaged(
+                        f"{part} was removed or replaced while it was open; nothing was written; "
+                        "restart this program to use the current files"
+                    )
+            self._seen = identities
 
     def _refuse_changed_meanwhile(self) -> None:
         """Refuse a result that was read without locks while another process wrote."""
