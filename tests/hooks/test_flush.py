@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -451,6 +452,37 @@ def test_sentences_of_instruction_files_are_not_proposed(home: Path, folder: Pat
     record_event(home, "user-prompt", prompt="\n".join(texts))
     flush_inbox(home)
     assert [each.content for each in pending_memories(home)] == ["Ann sails"]
+
+
+@pytest.mark.usefixtures("projects")
+def test_claude_codes_own_memory_is_not_proposed_in_any_working_tree(
+    home: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Claude Code names the folder of its memory after the main working tree."""
+    config, tree, user = folder.parent / "claude", folder.parent / "tree", ["-c", "user.name=a"]
+    for step in (
+        ["init", "-q"],
+        [*user, "-c", "user.email=a@b.c", "commit", "-q", "--allow-empty", "-m", "x"],
+        ["worktree", "add", "-q", str(tree)],
+    ):
+        command = ["git", "-C", str(folder), *step]
+        subprocess.run(command, check=True, capture_output=True, timeout=60)
+    inner = tree / "src"
+    inner.mkdir()
+    slug = re.sub("[^A-Za-z0-9]", "-", os.path.realpath(folder))
+    own = config / "projects" / slug / "memory" / "MEMORY.md"
+    own.parent.mkdir(parents=True)
+    own.write_text("- Deploys happen on Tuesdays.\n")
+    (config / "CLAUDE.md").write_text("The user prefers tabs over spaces.\n")
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(config))
+    texts = [
+        "Remember that deploys happen on Tuesdays.",
+        "Remember that I prefer tabs over spaces.",
+    ]
+    prompt = "\n".join([*texts, "Remember that Ann sails."])
+    record_event(home, "user-prompt", prompt=prompt, cwd=str(inner))
+    flush_inbox(home)
+    assert [each.content for each in pending_memories(home)] == ["Ann sails."]
 
 
 def test_only_the_beginning_of_a_huge_instruction_file_is_read(home: Path, folder: Path) -> None:

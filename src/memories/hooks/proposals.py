@@ -4,6 +4,7 @@
 """
 
 import functools
+import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from memories.hooks.phrases import candidates
 from memories.hooks.sentences import hash_sentences, repeats, split_sentences
 from memories.hooks.session import Session
 from memories.hooks.transcripts import USER, Utterance
+from memories.identity import git
 from memories.identity.place import names_of
 from memories.identity.project import Project
 from memories.memories import Memories
@@ -32,11 +34,13 @@ _INSTRUCTION_FILES = (
     "CLAUDE.md", "CLAUDE.local.md", "AGENTS.md", "AGENTS.override.md", "GEMINI.md", "MEMORY.md",
     ".cursorrules",
 )  # fmt: skip
+# The user's files: the variable that names the host's folder, its default below the user's home,
+# and the file in it.
 _USER_INSTRUCTIONS = (
-    ".claude/CLAUDE.md",
-    ".codex/AGENTS.md",
-    ".codex/AGENTS.override.md",
-    ".gemini/GEMINI.md",
+    ("CLAUDE_CONFIG_DIR", ".claude", "CLAUDE.md"),
+    ("CODEX_HOME", ".codex", "AGENTS.md"),
+    ("CODEX_HOME", ".codex", "AGENTS.override.md"),
+    ("GEMINI_CLI_HOME", "", ".gemini/GEMINI.md"),
 )
 _RULE_FOLDERS = ((".cursor/rules", "*.mdc"), (".claude/rules", "*.md"), (".cursor/rules", "*.md"))
 _MAX_FILES, _MAX_FILE_BYTES = 64, 262_144
@@ -218,10 +222,16 @@ def _instruction_files(folder: Path, root: Path | None, user: Path) -> Iterable[
             for name in _INSTRUCTION_FILES:
                 yield parent / name
     yield top / ".claude" / "CLAUDE.md"
-    for name in _USER_INSTRUCTIONS:
-        yield user / name
+    for variable, default, name in _USER_INSTRUCTIONS:
+        yield Path(os.environ.get(variable) or user / default) / name
     for rules, pattern in _RULE_FOLDERS:
         for base in (top, user):
             yield from sorted((base / rules).glob(pattern))
-    slug = re.sub(r"[^A-Za-z0-9]", "-", str(folder))
-    yield from sorted((user / ".claude" / "projects" / slug / "memory").glob("*.md"))
+    claude = Path(os.environ.get("CLAUDE_CONFIG_DIR") or user / ".claude")
+    yield from sorted((claude / "rules").glob("*.md"))
+    checkout = None if root is None else git.find(root)
+    # Claude Code keeps one folder for all working trees of a repository.
+    main = folder if checkout is None else checkout.common.parent
+    for place in dict.fromkeys((folder, top, main)):
+        slug = re.sub(r"[^A-Za-z0-9]", "-", str(place))
+        yield from sorted((claude / "projects" / slug / "memory").glob("*.md"))
