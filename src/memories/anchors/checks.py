@@ -1,7 +1,7 @@
-"""Checks whether the sources that memories cite are unchanged, and decides the verdicts.
+"""Checks whether the anchors of memories hold, and decides their verdicts.
 
-A file is read only if its size, inode or times changed since the last check. The results of checks
-are in a file next to the scratchpad, under digests that reveal neither paths nor literals.
+A file is read only if its size, inode or times changed since the last check. The results are kept
+in a file next to the scratchpad, under digests that reveal neither paths nor literals.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ class AnchorCheck(NamedTuple):
     Attributes:
         anchor: The anchor.
         holds: Whether it holds; None if that can't be checked.
-        why: Why it doesn't hold, or can't be checked: a sentence without its full stop.
+        why: Why it doesn't hold or can't be checked, as a sentence without a full stop.
         since: When it stopped holding, or was last known to hold, in milliseconds since 1970.
     """
 
@@ -45,7 +45,7 @@ class AnchorCheck(NamedTuple):
 
 
 class AnchorChecker:
-    """Checks several memories, reusing working trees and the results of earlier checks."""
+    """Checks several memories, sharing working trees and the results of earlier checks."""
 
     def __init__(
         self, root_of: RootOf, cache: Path | None, seconds: float | None, now: datetime
@@ -157,7 +157,7 @@ class AnchorChecker:
         return self._entries
 
     def _save(self) -> None:
-        """Write the results of checks, if they changed and the folder exists."""
+        """Save the results of the checks, if they changed and the folder exists."""
         cache = self._cache
         if not self._is_changed or cache is None or self._entries is None:
             return
@@ -165,7 +165,7 @@ class AnchorChecker:
         content = json.dumps({"salt": self._salt.hex(), "checks": latest}, separators=(",", ":"))
         scratch = cache.with_name(f".{cache.name}.{os.getpid()}.{time.monotonic_ns()}")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
-        with contextlib.suppress(OSError):  # a cache; the next check reads the files again
+        with contextlib.suppress(OSError):  # without the cache, the next check reads the files
             descriptor = os.open(scratch, flags, 0o600)
             try:
                 os.write(descriptor, content.encode())
@@ -225,7 +225,7 @@ def _read_and_check(
 
 
 def _is_there(anchor: Anchor, look: Look) -> bool | None:
-    """Return whether a path exists and, if it ends with a slash, is a folder."""
+    """Return whether an anchor's path exists and, if it ends with a slash, may be a folder."""
     if look.kind == "unreadable":
         return None
     if anchor.target.endswith("/"):
@@ -234,8 +234,8 @@ def _is_there(anchor: Anchor, look: Look) -> bool | None:
 
 
 def _when_changed(look: Look, known: int, now: int) -> int:
-    """Return the time at which an anchor stopped holding: when its file was modified, if the
-    anchor is known to have held before that, else now.
+    """Return when an anchor stopped holding: when its file was modified, if the anchor is known to
+    have held before, else now.
     """
     if not look.stamp:
         return now

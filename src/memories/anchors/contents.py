@@ -1,7 +1,7 @@
 """Finds the symbols and literals that anchors name in the text of a file.
 
 A symbol is found by the patterns for definitions in `symbols.txt`; nothing is parsed or executed. A
-literal is found as its words in order, with any quotes, blanks and symbols between them:
+literal is found as its words in order, with any quotes, spaces and symbols between them:
 `requires-python >=3.11` is in `requires-python = ">=3.11"`, and `port 5433` in `"port": 5433,`.
 """
 
@@ -18,8 +18,8 @@ _MAX_LINE = 400  # maximum length in characters; longer lines are minified code 
 # Characters allowed between two words; `-`, `<`, `!`, `~` and `+` would change the meaning of the
 # second word.
 _GAP = r"(?:[ \t]*:[ \t]*[\w.\[\], |]{1,40}(?==))?(?:->|[^\w\n<!~+\-])*"
-_MAX_PLACES = 50  # at most this many occurrences of a value are checked for a name
-_MAX_BEFORE = 120  # how many characters before a value are searched for its name
+_MAX_PLACES = 50  # maximum number of a value's occurrences that are checked for a name
+_MAX_BEFORE = 120  # maximum number of characters before a value that are searched for its name
 _ASSIGNMENT = re.compile(r"(?<=[\w\])\"'])[ \t]*(?:(?<![<>=!~:+*/-])=(?![=>])|:(?=[ \t]))[ \t]*")
 
 
@@ -27,7 +27,7 @@ _ASSIGNMENT = re.compile(r"(?<=[\w\])\"'])[ \t]*(?:(?<![<>=!~:+*/-])=(?![=>])|:(
 
 
 def knows_language(path: str) -> bool:
-    """Return whether there are patterns for a file's language."""
+    """Return whether there are patterns for the language of a file."""
     return _extension(path) in _read_patterns()
 
 
@@ -59,7 +59,7 @@ def _defines_part(patterns: Sequence[str], text: str, name: str, budget: Budget 
 
 
 def _lines_with(name: str, text: str) -> Iterator[str]:
-    """Yield the lines that contain a name, stripped of surrounding blanks."""
+    """Yield the lines that contain a name, without surrounding spaces."""
     at = text.find(name)
     while at >= 0:
         start = text.rfind("\n", 0, at) + 1
@@ -106,7 +106,7 @@ def contains_literal(text: str, literal: str, budget: Budget | None = None) -> b
     if not words or any(word not in text for word in words):
         return False
     pattern = re.compile(_GAP.join(map(word_pattern, words)))
-    # Looking for the first word is twenty times as fast as matching the pattern.
+    # Looking for the first word is twenty times faster than matching the pattern.
     at = text.find(words[0])
     while at >= 0:
         if budget is not None:

@@ -1,5 +1,5 @@
-"""Finds the anchors of a new text: the existing files that it names, and the names and values in
-the text that these files contain: symbols, literals and named values.
+"""Finds the anchors of a new text: the existing files that it names, and those of its names and
+values that these files contain: symbols, literals and named values.
 """
 
 import contextlib
@@ -90,7 +90,7 @@ def _rank(anchor: Anchor) -> int:
 
 
 def _find_names(text: str, paths: Iterable[Anchor]) -> _Names:
-    """Return the names and values in a text, without dates and existing paths."""
+    """Return the names and values in a text, except dates and existing paths."""
     for path in paths:
         text = text.replace(f"{path.target}::", " ").replace(path.target.rstrip("/"), " ")
     text = _DATE.sub(" ", text)
@@ -111,7 +111,7 @@ def _find_names(text: str, paths: Iterable[Anchor]) -> _Names:
 
 
 def _anchors_in(path: str, content: str, names: _Names, budget: Budget) -> Iterator[Anchor]:
-    """Yield the named values in a file as anchors, then its other symbols and literals."""
+    """Yield anchors in a file: first the named values, then other symbols and literals."""
     used: set[str] = set()
     before = [name for name in (*names.code, *names.words) if name in content]
     before = [name for name in before if not _VALUE.fullmatch(name)]

@@ -1,7 +1,7 @@
 """The grammar of anchors, and the paths that a text names. Pure: nothing here reads a file.
 
     ops/grafana/                       a folder; a file without the slash
-    src/refund_service.py::lock_order  a symbol, where the language of the file is known
+    src/refund_service.py::lock_order  a symbol, if the file's language is known
     docker-compose.yml::5433           a literal
     README.md::"lock order"            always a literal
     commit:9fceb02                     a commit, which is never checked
@@ -41,7 +41,7 @@ _SECRET_ENDS = (
 _SECRET_WORDS = frozenset("credential credentials secret secrets".split())
 _DATA_ENDS = frozenset("json yaml yml toml ini cfg conf env txt xml properties".split())
 _SAMPLES = (".env.example", ".env.sample", ".env.template", ".env.dist")
-MAX_TEXT = 20_000  # maximum number of characters searched; the rest of a longer text is ignored
+MAX_TEXT = 20_000  # maximum number of characters searched
 _MAX_PATHS = 40  # maximum number of paths that are looked up in the working tree
 _QUOTED = re.compile(r"`([^`\n]{2,200})`|\"([^\"\n]{2,80})\"|(?<!\w)'([^'\n]{2,80})'(?!\w)")
 _WORD = re.compile(r"[^\s,;()\[\]{}\"'`“”‘’«»<>|]+")
@@ -69,7 +69,7 @@ class Anchor(NamedTuple):
 
     @property
     def parts(self) -> list[str]:
-        """The parts of the path: the names of its folders, and its own name."""
+        """The parts of the path: the names of its folders, followed by its own name."""
         return self.target.rstrip("/").split("/")
 
     def __str__(self) -> str:
@@ -86,10 +86,11 @@ class Anchor(NamedTuple):
 
 
 def parse(text: str) -> Anchor:
-    """Return the anchor that a text denotes.
+    """Return the anchor written in a text.
 
     Raises:
-        InvalidInput: It is malformed, leads out of the project, or names a file with secrets.
+        InvalidInput: The text is malformed, or its path is outside the project or may contain
+            secrets.
     """
     text = unicodedata.normalize("NFC", text.strip())
     if not text or len(text) > MAX_CHARACTERS:
@@ -133,7 +134,7 @@ def parse_path(text: str) -> str:
     """Return a path relative to the project, in its shortest form.
 
     Raises:
-        InvalidInput: The path leads out of the project, or names a file with secrets.
+        InvalidInput: The path is outside the project, or may contain secrets.
     """
     label = f'the anchor path "{shown(text)}"'
     if not text or text[0] in "/~" or "\\" in text or text[1:2] == ":":
@@ -150,8 +151,7 @@ def parse_path(text: str) -> str:
 
 
 def _is_secret(name: str) -> bool:
-    # Compared loosely, since some file systems ignore case, compatibility forms, and trailing dots
-    # or spaces.
+    # Some file systems ignore case, compatibility forms, and trailing dots or spaces.
     name = unicodedata.normalize("NFKC", name).casefold().rstrip(". ")
     if name in _SECRET_FOLDERS or name in _SECRET_NAMES or name.endswith(_SECRET_ENDS):
         return True
@@ -173,7 +173,7 @@ def _is_symbol(path: str, name: str) -> bool:
 
 
 def parse_all(texts: Iterable[str]) -> list[Anchor]:
-    """Return the anchors in texts, without repetitions.
+    """Return the anchors written in texts, each once.
 
     Raises:
         InvalidInput: An anchor is invalid, or there are too many.

@@ -1,6 +1,4 @@
-"""Judges whether memories are still true, using the working trees on this machine. Start
-reading this folder here.
-"""
+"""Judges whether memories are still true, given the working trees on this machine. Begin here."""
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,12 +12,12 @@ from memories.models import Cited, Memory, Verdict, cited_by
 if TYPE_CHECKING:
     from memories.anchors.grammar import Anchor, RootOf
 
-CACHE = "scratchpad.verdicts.json"  # a file in a namespace's folder
+CACHE = "scratchpad.verdicts.json"  # in a namespace's folder
 HOOK_SECONDS = 0.02
 
 
 def cache_of(home: Path, namespace: str) -> Path:
-    """Return the file with the results of earlier checks for a namespace."""
+    """Return the file with a namespace's results of earlier checks."""
     return home / namespace / CACHE
 
 
@@ -28,9 +26,9 @@ class Judge(NamedTuple):
 
     Attributes:
         root_of: Returns the top folder of a project's working tree; None if there is none here.
-        cache: The file with the results of earlier checks; None to keep none.
-        seconds: How long the checks for one response may take; other anchors are unverified.
-            None for no limit.
+        cache: The file with the results of earlier checks; None to save no results.
+        seconds: The time limit of the checks for one response; the remaining anchors are
+            unverified. None for no limit.
     """
 
     root_of: "RootOf"
@@ -54,7 +52,7 @@ class Judge(NamedTuple):
         return []
 
     def settle(self, anchors: Iterable[str], tags: Mapping[str, str]) -> "list[Anchor]":
-        """Return explicit anchors in the form in which they are stored.
+        """Return explicit anchors in their stored form.
 
         If the project's working tree is available, each anchor must hold now. A symbol that a file
         only mentions becomes a literal.

@@ -1,8 +1,8 @@
 """Reads files inside a working tree, and never outside it, even in a hostile tree.
 
-It opens each folder of a path relative to its parent and follows no symbolic links, so a link that
-appears in the meantime can't lead out. It doesn't open mount points, devices, pipes or sockets, and
-doesn't read files of more than a megabyte. Nothing is executed. A `Budget` bounds the time.
+It opens each folder in a path relative to its parent and follows no symbolic links, so a link
+created in the meantime can't lead outside. It doesn't open mount points, devices, pipes or sockets,
+and doesn't read files of more than a megabyte. Nothing is executed. A `Budget` bounds the time.
 """
 
 import os
@@ -24,15 +24,15 @@ _READ = (
     | getattr(os, "O_NOCTTY", 0)
     | getattr(os, "O_CLOEXEC", 0)
 )
-_SLOW = 10  # maximum elapsed time as a multiple of the processor time
+_SLOW = 10  # maximum elapsed time, as a multiple of the processor time
 _IS_SUPPORTED = {os.open, os.stat} <= os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
 
 
 class Budget:
-    """The time that the checks of one thread may take.
+    """A time limit for the checks of one thread.
 
     It counts processor time, so that a busy machine doesn't change the results. It also limits the
-    elapsed time, because a disk may be slow.
+    elapsed time, since a disk may be slow.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -65,7 +65,7 @@ class Look(NamedTuple):
 
     Attributes:
         kind: `file`, `folder`, `other` for a link, a device and so on, `absent`, or `unreadable`.
-        why: Why its content can't be read, as the end of a sentence.
+        why: Why its content can't be read, as a clause without a subject.
         stamp: Changes when the file's content does: inode, size, and times in nanoseconds.
     """
 
@@ -80,11 +80,11 @@ class Look(NamedTuple):
 
 
 class _Refused(Exception):
-    """A path leads out of the working tree or to something unreadable; the argument says why."""
+    """A path leads outside the working tree, or can't be read; the argument says why."""
 
 
 class WorkingTree:
-    """A working tree that is open for reading; a context manager."""
+    """A working tree opened for reading; a context manager."""
 
     def __init__(self, root: Path) -> None:
         """Open the top folder.
@@ -107,7 +107,7 @@ class WorkingTree:
         os.close(self._root)
 
     def look(self, parts: Sequence[str]) -> Look:
-        """Return the state of a path, given as its folders' names followed by its own name."""
+        """Return the state of a path, given as `Anchor.parts`."""
         try:
             folder = self._open_folder(parts[:-1])
             try:

@@ -1,5 +1,5 @@
-"""Embedders turn text into vectors. `open_embedder` opens one by name; `StoreEmbedder` chooses the
-one for a store.
+"""Embedders turn texts into vectors. `open_embedder` opens one by name; `StoreEmbedder` chooses one
+for a store.
 """
 
 import contextlib
@@ -30,8 +30,8 @@ __all__ = [
 ]
 
 _ENGLISH_ONLY = "all-MiniLM-L6-v2/"  # the beginning of the packaged model's name
-# Models that run in this process, by the beginning of their name in a store. A store must not
-# choose a service, which would receive every text.
+# Models that run in this process, by the beginning of their name in a store. A store must not be
+# able to choose a service, which would receive every text.
 _LOCAL = {_ENGLISH_ONLY: "minilm", "multilingual-e5-small/": "e5"}
 _REMOTE = ("openai", "ollama", "voyage", "cohere")
 _GIVEN = ".language-hint"
@@ -48,13 +48,13 @@ _HINT = (
 
 
 def open_embedder(name: str, config: "Config | None" = None) -> Embedder | None:
-    """Return the embedder with this name; its first `embed` loads the model or calls the service.
+    """Return an embedder by name; its first `embed` loads the model or calls the service.
 
     Args:
         name: `minilm` (the default, local, English), `e5` (local, about 100 languages, in a
             separate package), `openai`, `ollama`, `voyage` or `cohere`, with or without `:MODEL`,
             `fake` (for tests: deterministic, compares words only), or `none`.
-        config: The settings of a service; by default those of the environment and the configuration
+        config: The settings of a service; by default, those in the environment and configuration
             files.
 
     Returns:
@@ -89,19 +89,19 @@ def open_embedder(name: str, config: "Config | None" = None) -> Embedder | None:
 
 
 class StoreEmbedder:
-    """Chooses the embedder for a store: the one that a caller or a setting names, else the one that
-    made the store's vectors.
+    """Chooses a store's embedder: the one given by the caller or a setting, else the one that made
+    the store's vectors.
     """
 
     def __init__(
         self, embedder: Embedder | str | None, config: "Config", *, may_change: bool
     ) -> None:
-        """Open the embedder that a store without vectors would get.
+        """Open the embedder for a store without vectors.
 
         Args:
             embedder: An embedder or its name; None for the one in the settings.
             config: The settings.
-            may_change: Whether the store's own embedder may be used if no setting names one.
+            may_change: Whether to use the store's own embedder if no setting chooses one.
 
         Raises:
             ConfigError: There is no such embedder, or a setting of its service is missing or
@@ -122,9 +122,7 @@ class StoreEmbedder:
         return self._embedder.space if self._embedder else None
 
     def of(self, store: "Store") -> Embedder | None:
-        """Return a store's embedder, and make the store use that embedder's space; see
-        `own_embedder`.
-        """
+        """Return a store's embedder, and make the store use its space; see `own_embedder`."""
         if not self._is_final:
             own = own_embedder(store, self._embedder, self._config)
             self._is_final = own is not self._embedder
@@ -133,10 +131,10 @@ class StoreEmbedder:
 
 
 def own_embedder(store: "Store", embedder: Embedder | None, config: "Config") -> Embedder | None:
-    """Return the embedder that made a store's vectors, unless a setting names one.
+    """Return the embedder that made a store's vectors, or the given one if a setting chose it.
 
-    The store uses that embedder's space from then on. If the store can't be read, this returns the
-    given embedder; the operation that needs the store reports the reason.
+    From then on, the store uses that embedder's space. If the store can't be read, the given
+    embedder is returned; the operation that needs the store reports the reason.
 
     Raises:
         ConfigError: The package with the store's model is missing.
@@ -168,7 +166,7 @@ def name_of(model: str) -> str:
 
 
 def give_hint(text: str, embedder: Embedder | None, home: Path) -> str:
-    """Return a hint on how to get the multilingual model, once per home, if it would help.
+    """Return a hint, once per home, on how to get the multilingual model, if it would help.
 
     Args:
         text: The stored text, or the question.
@@ -176,7 +174,7 @@ def give_hint(text: str, embedder: Embedder | None, home: Path) -> str:
         home: The folder in which a file records that the hint was given.
 
     Returns:
-        The hint, else an empty string.
+        The hint, or an empty string.
     """
     if embedder is None or not embedder.space.model.startswith(_ENGLISH_ONLY):
         return ""

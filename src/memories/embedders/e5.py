@@ -1,8 +1,8 @@
 """The multilingual embedder, local and free: multilingual-e5-small as int8 ONNX, from the package
 memoriae-e5.
 
-The package `tokenizers` would first read the whole vocabulary. Here, the vocabulary is a tree in
-files that are mapped into memory, so a short text loads only the parts that it needs.
+The package `tokenizers` would read the entire vocabulary first. Here, the vocabulary is a tree in
+memory-mapped files, so a short text loads only the parts that it needs.
 """
 
 import json
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SPACE = "\u2581"  # stands for the space before a word
-_MAX_WORD = 65_536  # more characters than all windows hold; the rest of a longer word is ignored
+_MAX_WORD = 65_536  # more characters than all windows hold; the rest of the word is ignored
 
 
 class Unigram:
@@ -32,8 +32,8 @@ class Unigram:
     The pieces form a tree of their UTF-8 bytes, whose nodes are numbered level by level. For each
     node, `labels` has the byte that leads to it, `children` its first child (its children end where
     those of the next node begin), and `pieces` the id of the piece that ends there, or -1. `scores`
-    has the logarithm of each id's probability. `tokenizer.json` has replacements for some code
-    points, and the id and the score of a character without a piece.
+    has the logarithm of each id's probability. `tokenizer.json` has the replacements of some code
+    points, and the id and score of a character without a piece.
 
     Each word is split into its most likely pieces (Viterbi; Kudo, 2018). Every sum is rounded to a
     32-bit float and carried over to the next word, so that ties are broken as in the engine that
@@ -55,7 +55,7 @@ class Unigram:
         self._characters: dict[int, str] = str.maketrans(settings["characters"])
 
     def ids(self, text: str) -> Iterator[int]:
-        """Yield a text's ids lazily, since only the first ids of a long text are needed."""
+        """Yield a text's token ids lazily, since only the first ids of a long text are needed."""
         likely = 0.0
         *words, last = text.translate(self._characters).split(" ")
         for word in [*filter(None, words), last]:  # consecutive spaces count as one
@@ -68,7 +68,7 @@ class Unigram:
         end.
         """
         best: list[float | None] = [None] * (len(word) + 1)
-        # for each position, the id of the piece that ends there, and its start
+        # for each position, the id and the start of the piece that ends there
         last: list[tuple[int, int]] = [(0, 0)] * (len(word) + 1)
         best[0] = before
         single = array("f", (0.0,))
@@ -114,8 +114,8 @@ def _length(lead: int) -> int:
 
 
 _NAME = "multilingual-e5-small"
-# SHA-256 hashes of the model's files. Vectors count as comparable if their models have the same
-# name, so a name must stand for the same files everywhere.
+# SHA-256 hashes of the model's files. Vectors are considered comparable if their models have the
+# same name, so a name must stand for the same files everywhere.
 _FILES = {
     f"{_NAME}.children.npy": "e42726e14068098dd719225791f06689802772903403c3e78e4da6840514da3a",
     f"{_NAME}.int8.onnx": "bc812430c0ca0ff570ec88a11cb1d13f70e014289e208902e9dda07c8d608c5c",
@@ -129,7 +129,7 @@ _FILES = {
 _BEGIN, _END = 0, 2
 _QUERY, _PASSAGE = "query:", "passage:"  # the model was trained on texts with these prefixes
 _WORD = re.compile(r"[^\W\d_]+")
-# Minimum mean number of letters in the pieces of a known word; random letters make shorter pieces.
+# Minimum mean number of letters in a known word's pieces; random letters form shorter pieces.
 _LETTERS_A_PIECE = 2.5
 
 WINDOW_TOKENS = 250  # 254 or 255 with the prefix and the end token; the model was made for 512
@@ -188,7 +188,7 @@ class E5:
         return self._windows(_QUERY, text)
 
     def familiarity(self, text: str) -> float:
-        """Return the share of words that consist of few pieces or are not in Latin script."""
+        """Return the share of words that consist of few pieces, or that are not in Latin script."""
         from memories.languages.text import cased_form, is_latin
 
         tokenizer = self._load().tokenizer
@@ -203,7 +203,7 @@ class E5:
         return 0.0
 
     def _windows(self, prefix: str, text: str) -> "NDArray[np.float32]":
-        model = self._load()  # before importing numpy: this limits numpy's BLAS to one thread
+        model = self._load()  # before importing numpy, since this limits numpy's BLAS to one thread
         from memories.languages.text import cased_form
 
         first = list(model.tokenizer.ids(prefix))

@@ -1,6 +1,6 @@
-"""The default embedder, local and free: all-MiniLM-L6-v2 as int8 ONNX, whose files are packaged.
+"""The default embedder, local and free: all-MiniLM-L6-v2 as int8 ONNX, in this package.
 
-The package `tokenizers` gives the same token ids as `WordPiece`, but depends on 13 other packages.
+`WordPiece` produces the same token ids as the package `tokenizers`, which depends on 13 others.
 `open_model` opens any packaged model with onnxruntime, on one thread and without telemetry.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _SPECIAL = re.compile(r"(\[(?:PAD|UNK|CLS|SEP|MASK)\])")  # special tokens; never split
 _MAX_WORD = 100  # maximum number of letters; a longer word is unknown
-_MAX_TOKEN = 18  # number of letters in the longest token of the vocabulary
+_MAX_TOKEN = 18  # number of letters in the vocabulary's longest token
 _ADDRESS_SPACE = 192 * 2**20  # bytes that the model, numpy and their libraries need
 
 
@@ -33,10 +33,10 @@ class WordPiece:
     """A tokenizer for one vocabulary, read from two files that `tools/build_minilm.py` writes.
 
     `vocabulary` has one token per line, in the order of the ids. `characters` is a JSON list of
-    ranges, `[first, last, becomes]`, of the code points that vanish, become a space or a separate
-    word, or lose their case and accents; `{}` stands for the code point itself. All other code
-    points stay as they are. So ids do not depend on the Unicode tables of the running Python. A
-    lone surrogate is an unknown letter.
+    ranges, `[first, last, becomes]`, of code points that vanish, become a space or a separate word,
+    or lose their case and accents; `{}` stands for the code point itself. All other code points are
+    unchanged. So ids do not depend on Python's own Unicode tables. A lone surrogate is an unknown
+    letter.
     """
 
     def __init__(self, vocabulary: Path, characters: Path) -> None:
@@ -46,7 +46,7 @@ class WordPiece:
         self._characters = _Characters(json.loads(characters.read_text(encoding="utf-8")))
 
     def ids(self, text: str) -> Iterator[int]:
-        """Yield a text's ids lazily, since only the first ids of a long text are needed."""
+        """Yield a text's token ids lazily, since only the first ids of a long text are needed."""
         seen: dict[str, list[int]] = {}
         for part in _SPECIAL.split(text):
             words = [part]
@@ -58,7 +58,7 @@ class WordPiece:
                 yield from seen[word]
 
     def _pieces(self, word: str) -> list[int]:
-        """Return the token ids of a word, always taking the longest token that fits next."""
+        """Return the token ids of a word, taking the longest matching token each time."""
         if word in self._ids:
             return [self._ids[word]]
         # every known letter is a token
@@ -79,7 +79,7 @@ class WordPiece:
 
 
 class _Characters(dict[int, str]):
-    """Replacements of code points for `str.translate`, each looked up in the ranges once."""
+    """Code point replacements for `str.translate`, each looked up in the ranges only once."""
 
     def __init__(self, ranges: list[tuple[int, int, str]]) -> None:
         super().__init__()
@@ -96,8 +96,8 @@ class _Characters(dict[int, str]):
 
 _WEIGHTS = Path(__file__).parent / "weights"
 _NAME = "all-MiniLM-L6-v2"
-# SHA-256 hashes of the model's files. Vectors count as comparable if their models have the same
-# name, so a name must stand for the same files everywhere.
+# SHA-256 hashes of the model's files. Vectors are considered comparable if their models have the
+# same name, so a name must stand for the same files everywhere.
 _FILES = {
     f"{_NAME}.characters.json": "d151f660b680ab9178775992dda44c3b2a921498def664e72cc10c74c7a4189f",
     f"{_NAME}.int8.onnx": "df33ce5b1088f9f178a0083dd9e80b3c64045390abd25555e83cb29f559060a1",
@@ -109,8 +109,8 @@ _TOKENS = 30_522
 _LONG_WORD = 8  # minimum number of letters in a long word
 
 WINDOW_TOKENS = 254  # with [CLS] and [SEP], the 256 tokens for which the model was made
-OVERLAP = 32  # tokens that neighbouring windows share; most sentences are complete in one of them
-MAX_WINDOWS = 32  # about 7,000 tokens; all words of a longer text are still indexed
+OVERLAP = 32  # tokens that adjacent windows share; most sentences are complete in one of them
+MAX_WINDOWS = 32  # about 7,000 tokens; the word index still contains all words of a longer text
 
 
 class MiniLM:
@@ -191,7 +191,7 @@ def _load_model() -> tuple[WordPiece, Any]:
                 f"the vocabulary has {len(tokenizer.tokens)} tokens instead of {_TOKENS}"
             )
         model = _WEIGHTS / f"{_NAME}.int8.onnx"
-        if (size := model.stat().st_size) != _BYTES:  # a digest would take as long as loading
+        if (size := model.stat().st_size) != _BYTES:  # a hash would take as long as loading
             raise ValueError(f"{model.name} has {size} bytes instead of {_BYTES}")
         session = open_model(model, _NAME)
     except EmbedderError:
@@ -216,9 +216,9 @@ def open_model(file: Path, name: str) -> Any:
     Raises:
         EmbedderError: The runtime is not installed, or lacks memory.
     """
-    # starting numpy's threads would take 8 ms, for work that takes 0.2 ms
+    # starting numpy's threads would take 8 ms, for 0.2 ms of work
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    # onnxruntime 1.29 sends telemetry to its maker unless this is set before it is imported
+    # onnxruntime 1.29 sends telemetry to its maker unless this is set before the import
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     onnxruntime = _import_runtime(name)
     onnxruntime.disable_telemetry_events()  # in case it was already imported
@@ -248,9 +248,9 @@ def embed_windows(
 ) -> "NDArray[np.float32]":
     """Return the vectors of a text's windows, shape (windows, dimension).
 
-    A short text, even an empty one, has a single window. The model runs separately for each window:
-    dynamic int8 quantization computes its scale over everything in a run, and a vector must not
-    depend on neighbouring windows.
+    A short text, even an empty one, has a single window. The model runs separately for each window,
+    because dynamic int8 quantization computes its scale over everything in a run, and a vector must
+    not depend on other windows.
 
     Args:
         ids: The ids of the text.
@@ -266,8 +266,8 @@ def embed_windows(
 
 
 def _import_runtime(name: str) -> Any:
-    """Import the runtime of a model. With too little memory its libraries would crash the process
-    or fail oddly, so check the limit first.
+    """Import a model's runtime. First check the memory limit, since with too little memory its
+    libraries would crash the process or fail oddly.
     """
     try:
         import resource

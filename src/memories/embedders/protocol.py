@@ -1,4 +1,4 @@
-"""The protocol of embedders, which turn a text into unit vectors in a named space."""
+"""The protocol of embedders, which turn texts into unit vectors in a named space."""
 
 import contextlib
 from collections.abc import Sequence
@@ -22,8 +22,7 @@ class EmbedderUnavailable(EmbedderError):
         words_instead: Whether the settings allow keyword search in the meantime
             (`EMBEDDER_FALLBACK=local`).
         after_seconds: How long the service asks us to wait; 0 if it does not say.
-        quoted: The part of the message that comes from the service; it may quote texts of the
-            request.
+        quoted: The part of the message that the service wrote; it may quote texts from the request.
     """
 
     def __init__(
@@ -43,7 +42,7 @@ class Embedder(Protocol):
 
     Rules for every implementation:
     - Creating an embedder is cheap: the first `embed` loads the model.
-    - The same text gives the same vector, regardless of texts embedded earlier or together with it.
+    - The same text has the same vector, regardless of texts embedded before or together with it.
     - Several threads may use one embedder.
     - A failure raises `EmbedderError`; no placeholder vector is returned.
     """
@@ -56,7 +55,7 @@ class Embedder(Protocol):
     def embed(self, text: str) -> "NDArray[np.float32]":
         """Return a text's vectors: shape (windows, dimension), float32, each of unit length.
 
-        A text longer than the model can read is split into windows; a short one has a single
+        A text that is too long for the model is split into windows; a short text is a single
         window. When texts are compared, the best window counts.
         """
         ...
@@ -72,10 +71,10 @@ class Embedder(Protocol):
 
 @runtime_checkable
 class RemoteEmbedder(Embedder, Protocol):
-    """An embedder that embeds many texts together at less cost, and questions differently from
+    """An embedder that embeds many texts at once more cheaply, and questions differently from
     statements.
 
-    An embedder may lack either method: see `embed_many` and `embed_query`.
+    An embedder may have only one of the methods: see the functions `embed_many` and `embed_query`.
     """
 
     def embed_many(self, texts: Sequence[str]) -> "list[NDArray[np.float32]]":
@@ -104,16 +103,16 @@ class Embedded(NamedTuple):
 def embed_many(
     embedder: Embedder, texts: Sequence[str], roles: Sequence[str | None] = ()
 ) -> "list[NDArray[np.float32]]":
-    """Embed texts for storage, in as few requests as possible; return each text's vectors. Failed
-    requests are retried as long as a retry may succeed.
+    """Return the vectors of texts to store, using as few requests as possible. Failed requests are
+    retried as long as a retry may succeed.
 
     Args:
         embedder: The embedder.
         texts: The texts of memories or turns.
-        roles: The role of each text's speaker (see `Record.role`); may be left out for memories.
+        roles: The role of each text's speaker (see `Record.role`); optional for memories.
 
     Raises:
-        EmbedderError: There are no vectors for any of the texts.
+        EmbedderError: The texts could not be embedded.
     """
     return _embed(getattr(embedder, "patient", embedder), texts, roles)
 
@@ -138,12 +137,12 @@ def _embed(
 
 
 def _turn_to_first(windows: "NDArray[np.float32]") -> "NDArray[np.float32]":
-    """Rotate each window of an assistant's answer halfway towards the first one, shape (windows,
-    dimension).
+    """Return the windows of an assistant's answer, shape (windows, dimension), each rotated halfway
+    towards the first.
 
-    A long answer has one subject, which its beginning names, and one of its many windows often
-    resembles a question by chance. Texts of other speakers move between topics (docs/benchmarks.md
-    has the figures).
+    A long answer has one subject, named at its beginning, and one of its many windows often
+    resembles a question by chance. Other speakers' texts move between topics (figures in
+    docs/benchmarks.md).
     """
     if len(windows) == 1:
         return windows
@@ -167,7 +166,7 @@ def embed_query(embedder: Embedder, text: str) -> "NDArray[np.float32]":
 
 
 def _check(embedder: Embedder, windows: Any) -> None:
-    """Refuse a result that isn't an array of unit vectors; it would spoil every later search.
+    """Refuse a result that isn't an array of unit vectors, since it would spoil every later search.
 
     Raises:
         EmbedderError: The embedder returned something else.
@@ -195,11 +194,11 @@ def _check(embedder: Embedder, windows: Any) -> None:
 def embed_to_store(
     embedder: Embedder | None, texts: Sequence[str], roles: Sequence[str | None] = ()
 ) -> Embedded:
-    """Return the vectors to store with texts. There are no vectors without an embedder, or if its
-    service is down and the settings allow search by words instead.
+    """Return the vectors to store with texts; none without an embedder, or if its service is down
+    and the settings allow keyword search instead.
 
-    A text without a vector is found by its words. No other model supplies the missing vector, since
-    vectors of different models can't be compared. The arguments are those of `embed_many`.
+    A text without a vector is found by its words. Another model can't supply the missing vector,
+    since vectors from different models can't be compared. For the arguments, see `embed_many`.
 
     Raises:
         EmbedderError: There are no vectors, and the settings require them.
@@ -214,7 +213,7 @@ def embed_to_store(
         note = (
             f"stored without a vector; until `memory reembed` it is found only by its words: {exc}"
         )
-        import logging  # takes 5 ms, so imported only when needed
+        import logging  # takes 5 ms
 
         logging.getLogger(__name__).warning("%s", note)
         return Embedded([None] * len(texts), note)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Rate = Callable[[str], float]
 FOLDER = Path(__file__).parent / "weights"
 WORTH, NEED, RELATION, CHANGE = "worth", "need", "relation", "change"
-# The models whose vectors can be scored. The values are part of the names of their weight files.
+# The models whose vectors can be scored, with the names that their weight files contain.
 FITTED = {"all-MiniLM-L6-v2/int8/1": "minilm", "multilingual-e5-small/int8/1": "e5"}
 
 
@@ -44,7 +44,7 @@ def worth_rater(embedder: "Embedder | None") -> Rate | None:
 
 
 def rate_need(model: str, vector: "NDArray[np.float32]") -> float:
-    """Return the need of the prompt with this vector; 0 if there are no weights for the model.
+    """Return the need of a prompt with this vector; 0 if there are no weights for the model.
 
     The need is the log-odds that a prompt needs something from an earlier session, minus the
     log-odds for an average prompt.
@@ -54,7 +54,7 @@ def rate_need(model: str, vector: "NDArray[np.float32]") -> float:
 
 
 def rate_change(model: str, vector: "NDArray[np.float32]") -> float | None:
-    """Return the log-odds that the text with this vector reports a change, such as "We ripped Redux
+    """Return the log-odds that a text with this vector reports a change, such as "We ripped Redux
     out"; None if there are no weights for the model.
 
     The weights were fitted to English texts. For other languages, MiniLM's scores are low and mean
@@ -111,5 +111,5 @@ def _read(score: str, name: str) -> _Fit:
 
 
 def file_of(score: str, name: str) -> Path:
-    """Return the path of the weights for a score, given the value in `FITTED` for the model."""
+    """Return the path of a score's weights; `name` is the model's value in `FITTED`."""
     return FOLDER / f"{score}-{name}.json"

@@ -1,10 +1,9 @@
-"""Detects a text's language, and provides words for times, numbers and negation in twenty
-languages.
+"""Detects a text's language, and knows words for times, numbers and negation in twenty languages.
 
 Each `.txt` file in this folder describes a language, with one line for each kind of word. To add a
 language, add a file, and list the language in `LATIN` or its script in `_SCRIPTS`. `_` stands for a
-space, `|` separates words with the same meaning, `*` stands for any ending. A file is read when the
-first text in its language is met; English has no file.
+space, `|` separates words with the same meaning, and `*` stands for any ending. A file is read when
+the first text in its language occurs. English has no file.
 """
 
 import functools
@@ -27,7 +26,7 @@ _SCRIPTS = (
     ("zh", "\u4e00", "\ua000"),
 )
 UNSPACED = frozenset(("th", "ko", "ja", "zh"))
-# letters that only this language has
+# letters that occur only in this language
 _CYRILLIC = {"uk": frozenset("іїєґ"), "ru": frozenset("ыэъё")}
 _LETTERS = {
     "de": "ß",
@@ -40,7 +39,7 @@ _LETTERS = {
 }
 _MAX_READ = 300  # number of characters that are read to detect a language
 _WORD = re.compile(r"[^\W\d_]+")
-# English words that none of the languages above has, so an ASCII text with one of them is English.
+# English words that don't exist in these languages, so an ASCII text with one of them is English.
 _ENGLISH = frozenset(
     "the what which where when how who why did does this that with my our your you and".split()
 )
@@ -60,7 +59,7 @@ _UNSEEN_CATEGORIES = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
 
 
 class _Folds(dict[int, str]):
-    """The folded form of each character, for `str.translate`; computed when it is first needed."""
+    """The folded form of each character, for `str.translate`; computed when first needed."""
 
     def __missing__(self, code: int) -> str:
         self[code] = _fold_character(chr(code))
@@ -102,8 +101,8 @@ def fold(text: str) -> str:
 def detect(text: str) -> Sequence[str]:
     """Return the codes of the languages that a text may be in, the most likely first.
 
-    The result is empty for English and for unknown languages. It has several languages in Latin
-    letters if the text has equally many words of each. For other scripts, it includes every
+    The result is empty for English and for unknown languages. For the Latin alphabet, it has
+    several languages if the text contains as many words of each. For other scripts, it has every
     language whose letters occur in the text.
     """
     text = text[:_MAX_READ]
@@ -134,8 +133,8 @@ def detect(text: str) -> Sequence[str]:
 
 
 def is_evident(text: str, code: str) -> bool:
-    """Return whether a detected language is beyond doubt: by the text's script, or by two words
-    that English lacks.
+    """Return whether a detected language is certain because of the text's script or of two words
+    that aren't English.
     """
     marks = _marks().get(code)
     if marks is None:
@@ -150,7 +149,7 @@ def _detect_scripts(text: str) -> Sequence[str]:
     for code, first, last in _SCRIPTS:
         if any(first <= letter < last for letter in letters):
             codes.append(code)
-    if "ru" in codes:  # the code for all Cyrillic letters, and the first in `codes`
+    if "ru" in codes:  # stands for all Cyrillic letters, and is first in `codes`
         cyrillic = [code for code, marks in _CYRILLIC.items() if not marks.isdisjoint(text)]
         codes[:1] = cyrillic or ["ru", "uk"]
     if "zh" in codes:
@@ -163,7 +162,7 @@ def _detect_scripts(text: str) -> Sequence[str]:
 
 @functools.cache
 def words(code: str) -> Mapping[str, Sequence[str]]:
-    """Return the folded entries in a language's file, keyed by the name of their line."""
+    """Return the folded entries in a language's file, by the name of their line."""
     return _lines(fold(_read(code)))
 
 
@@ -187,8 +186,8 @@ def _marks() -> Mapping[str, frozenset[str]]:
 
 @functools.cache
 def secret_words() -> Mapping[str, Sequence[str]]:
-    """Return the words for passwords, keys and PINs, and the words before their values, by the
-    name of their line in `secrets.txt`, such as "de is".
+    """Return the words for passwords, keys and PINs, and the words that lead to their values, by
+    the name of their line in `secrets.txt`, such as "de is".
     """
     return _lines(unicodedata.normalize("NFKC", _read("secrets").lower()))
 
@@ -197,7 +196,7 @@ def secret_words() -> Mapping[str, Sequence[str]]:
 def announces_change(text: str) -> bool:
     """Return whether a text says that something has changed: now, no longer, instead of, replaced.
 
-    The words are in `changes.txt`. They are only a hint: "now" may occur in any other text too.
+    The words are in `changes.txt`. They are only a hint, since "now" may occur in any text.
     """
     folded = fold(text[:_MAX_READ])
     codes = detect(text) or ("en",)
@@ -214,8 +213,7 @@ def _change_words(code: str) -> re.Pattern[str]:
     return re.compile(either if code in UNSPACED else rf"(?<!\w)(?:{either})(?!\w)")
 
 
-# The sense of the words in each line of a file; if a word is in several lines, the last line
-# counts.
+# The sense of the words in each line of a file. If a word is in several lines, the last one counts.
 _SENSES_OF_LINES = {
     "articles": "the",
     "a": "a",
@@ -249,7 +247,7 @@ _SERIES = {"weekdays": WEEKDAYS, "months": MONTHS, "numbers": NUMBERS}
 def _senses(code: str) -> Mapping[str, str]:
     """Return the senses of a language's single words; see `sense`."""
     senses: dict[str, str] = {}
-    unfolded = _lines(_read(code))  # with accents too, since "a" and "à" are two words
+    unfolded = _lines(_read(code))  # also with accents, since "a" and "à" are different words
     for lines in (words(code), unfolded):
         for line, english in _SENSES_OF_LINES.items():
             for entry in lines.get(line, ()):
@@ -263,7 +261,8 @@ def _senses(code: str) -> Mapping[str, str]:
 
 @functools.lru_cache(4096)
 def sense(word: str, codes: Sequence[str]) -> str:
-    """Return the sense of a word in the first of these languages that has it; empty if none does.
+    """Return a word's sense in the first of these languages that has the word; empty if none has
+    it.
 
     Returns:
         A number in digits, the English name of a month or a weekday, or one of these: "not" for a
@@ -308,7 +307,7 @@ def are_opposite(first: str, second: str, codes: Sequence[str]) -> bool:
 
 
 def numbers_in_figures(text: str) -> str:
-    """Return a text in which digits replace the numbers up to 99 written in Chinese characters."""
+    """Return a text with digits for the numbers up to 99 that are in Chinese characters."""
     return re.sub(_HAN_NUMBER, lambda match: str(_read_han(match[0])), text)
 
 
@@ -339,12 +338,12 @@ def escape_code(sign: str) -> str:
 
 
 def make_visible(text: str, escape: Callable[[str], str], keep: str = "") -> str:
-    """Return a text in which every character can be seen.
+    """Return a text in which every character is visible.
 
     Args:
         text: The text.
-        escape: Returns the replacement of a character that can't be seen.
-        keep: Characters that stay as they are, such as the end of a line.
+        escape: Returns the replacement for an invisible character.
+        keep: Characters that are kept, such as line breaks.
     """
     if text.isascii() and text.isprintable():
         return text

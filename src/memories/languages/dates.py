@@ -1,8 +1,8 @@
 """Finds dates in a question, and scores how close times are to them.
 
-It reads English; `days` translates other languages. A date never filters; it makes answers more
-likely. A text about a date is often written a little later ("yesterday we …"), so the score falls
-more slowly after a date than before it.
+It reads English; `days` translates other languages. A date never filters texts; it raises the
+scores of those close to it. A text about a date is often written a little later ("yesterday we …"),
+so the score falls more slowly after a date than before it.
 """
 
 import functools
@@ -46,7 +46,7 @@ _BEFORE_MONTH = (
     r"(?:[\s-]+(?:early|late|mid|the beginning of|the end of))?"
 )
 
-# Beginnings of month names, and parts of the other patterns. A text with none of these has no date.
+# Beginnings of month names, and parts of other patterns. A text with none of these has no date.
 _HINTS = (
     *(name[:3] for name in _MONTHS),
     *("19", "20", "yesterday", "night", "today", "tomorrow", "ago", "last", "past", "previous"),
@@ -74,17 +74,17 @@ Reader = Callable[[re.Match[str], _Context], Iterator[Span]]
 
 
 def spans(text: str, now: datetime, years: Sequence[int]) -> list[Span]:
-    """Return the ranges of days that a text refers to.
+    """Return the spans of days that a text refers to.
 
     Args:
         text: A question, such as "what did we decide last week?"
         now: When it is asked.
-        years: The years that a date without a year may refer to; each produces its own range.
+        years: The years that a date without a year may refer to; each produces its own span.
     """
     text = " ".join(_in_english(text).split())
     lower = text.lower()
     if not any(hint in lower for hint in _HINTS):
-        return []  # without compiling the patterns, which takes 4 ms
+        return []  # avoids compiling the patterns, which takes 4 ms
     context = _Context(now.date(), years)
     result: list[Span] = []
     for pattern, read in _patterns():
@@ -101,8 +101,8 @@ def span(text: str, now: datetime, *, is_ahead: bool = False) -> Span | None:
 
     Args:
         text: A date and nothing else.
-        now: When it was written. A date without a year means the latest one that has begun.
-        is_ahead: A date without a year means the next one instead, and so does a weekday.
+        now: When it was written. A date without a year is the latest one that has begun.
+        is_ahead: A weekday or a date without a year is the next one instead.
     """
     if len(text) > _LONGEST:
         return None
@@ -114,7 +114,7 @@ def span(text: str, now: datetime, *, is_ahead: bool = False) -> Span | None:
 
 
 def _in_english(text: str) -> str:
-    """Return a text with its dates in English; most texts are in English already."""
+    """Return a text with its dates in English."""
     if not detect(text):
         return text
     from memories.languages.days import in_english
@@ -141,10 +141,10 @@ def _span(text: str, now: datetime, is_ahead: bool) -> Span | None:
 
 
 def closeness(days: "NDArray[np.int64]", spans: Sequence[Span]) -> "NDArray[np.float64]":
-    """Return how close days are to the nearest of some spans: 1 inside, nearly 0 far away.
+    """Return how close days are to the nearest span: 1 inside a span, nearly 0 far away.
 
     Args:
-        days: Day numbers as `date.toordinal` gives them, shape (n,).
+        days: Day numbers as returned by `date.toordinal`, shape (n,).
         spans: At least one span.
 
     Returns:
@@ -214,11 +214,11 @@ _TIME_WORDS = frozenset(
 ) | frozenset((*MONTHS, *WEEKDAYS)) - {"may"}
 
 
-# --- readers: each returns the days that a pattern means
+# --- readers: each yields the days that a pattern means
 
 
 def _in_years(year: str | None, month: int, day: int | None, context: _Context) -> Iterator[Span]:
-    """Yield a day or a month in a year; without a year, in each year that may be meant."""
+    """Yield a day or a month in a year; without a year, in each possible year."""
     for number in context.years if year is None else [int(year)]:
         try:
             first = date(number, month, 1 if day is None else day)
@@ -235,7 +235,7 @@ def _read_date(match: re.Match[str], context: _Context) -> Iterator[Span]:
 
 
 def _read_month(match: re.Match[str], context: _Context) -> Iterator[Span]:
-    """Read a single month; "may" and "march" are verbs, unless they are capitalized."""
+    """Read a month alone; "may" and "march" in lower case are verbs."""
     if match["month"] in ("may", "march", "mar"):
         return iter(())
     return _read_date(match, context)
@@ -366,7 +366,7 @@ def _around(middle: date, match: re.Match[str]) -> Span:
 
 
 def _days_before(day: date, days: int) -> date:
-    """Return the day this many days earlier; if there is none, the first or last possible date."""
+    """Return the day this many days earlier, limited to the first and last possible date."""
     return date.fromordinal(min(date.max.toordinal(), max(1, day.toordinal() - days)))
 
 
@@ -406,6 +406,6 @@ _READERS: tuple[tuple[str, Reader], ...] = (
 
 @functools.cache
 def _patterns() -> tuple[tuple[re.Pattern[str], Reader], ...]:
-    # ASCII only, because otherwise İ, which no month's name has, would match i.
+    # ASCII only, since İ, which occurs in no month's name, would otherwise match i.
     flags = re.IGNORECASE | re.ASCII
     return tuple((re.compile(pattern, flags), read) for pattern, read in _READERS)

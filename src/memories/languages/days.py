@@ -1,7 +1,7 @@
 """Translates the dates in a text in another language into English, which `dates` reads.
 
-"vor zwei Wochen", "il y a deux semaines" and "2週間前" are each replaced with "2 weeks ago". So
-only one module computes dates, and a language needs only words.
+For example, "2 weeks ago" replaces "vor zwei Wochen", "il y a deux semaines" and "2週間前". So only
+one module computes dates, and a new language needs only words.
 """
 
 import functools
@@ -36,7 +36,7 @@ _COUNTED = {"ago": "{span} ago", "past": "last {span}", "ahead": "in {span}"}
 _YEAR = r"(?P<year>(?:19|20)\d\d)"
 _OF = "(?:的|の|의)?"
 _MAX_READ = 2_000  # maximum number of characters that are read
-_FIRST_MARK = 0xE000  # the first of the characters that replace translated parts
+_FIRST_MARK = 0xE000  # first of the characters that stand for translated parts
 _FIGURES = "figures"
 _SEPARATOR = re.compile(r"[\s_-]+")
 
@@ -46,7 +46,7 @@ class _Reading(NamedTuple):
 
     Attributes:
         pattern: Matches it.
-        form: The English of a match, with fields for its parts; see `_fill`.
+        form: The English for a match, with fields for its parts; see `_fill`.
         needs: Names of lines in the language's file; a match contains an entry from each line.
     """
 
@@ -67,7 +67,7 @@ def in_english(text: str) -> str:
 
 
 def single_day(text: str) -> str:
-    """Return the English for a text that consists of one date and function words; empty for other
+    """Return the English for a text that contains only one date and function words; empty for other
     texts.
     """
     before, *parts = in_english(text).split(" . ")
@@ -109,7 +109,7 @@ def _translate_days(text: str, code: str) -> str:
 
 
 def _fill(form: str, code: str, match: re.Match[str]) -> str:
-    """Return a form, filled in with the parts of a match, in English."""
+    """Return a form with its fields filled with the parts of a match, in English."""
     parts = match.groupdict()
     if "day" in parts:
         parts["day"] = numbers_in_figures(parts["day"])
@@ -149,8 +149,8 @@ def _when(code: str) -> re.Pattern[str]:
 
 
 def _whole_words(code: str, pattern: str) -> str:
-    """Return a pattern that matches only whole words, optionally with one of the prefixes that the
-    language attaches to words. For a language without spaces, return the pattern unchanged.
+    """Return a pattern that matches only whole words, also after a prefix that the language
+    attaches to words. For a language without spaces, return the pattern unchanged.
     """
     if code in UNSPACED:
         return pattern
@@ -178,8 +178,8 @@ def _any_of(code: str, entries: Sequence[str]) -> str:
 def _any_name(code: str, line: str, *, is_alone: bool = False) -> str:
     """Return a pattern for the names of months or weekdays.
 
-    With `is_alone`, the pattern is for a name without the rest of a date, so names that are also
-    ordinary words (Portuguese "segunda", Turkish "ocak") are left out.
+    With `is_alone`, the pattern is for a name that isn't part of a longer date, so names that are
+    also ordinary words (Portuguese "segunda", Turkish "ocak") are left out.
     """
     names = "|".join(words(code)[line]).split("|")
     if is_alone:
@@ -225,7 +225,7 @@ def _gap(code: str) -> str:
 
 
 def _near_days(code: str) -> Iterator[_Reading]:
-    """Yield words such as "yesterday", and last, next and this week, month or year."""
+    """Yield words such as "yesterday", and phrases such as "last week" and "this month"."""
     lines, gap = words(code), _gap(code)
     for line in ("before", "after"):
         yield _Reading(_any_of(code, lines[line]), _SIMPLE[line], (line,))
@@ -303,7 +303,7 @@ def _last_and_next_weekdays(code: str) -> Iterator[_Reading]:
 
 
 def _counted_days(code: str) -> Iterator[_Reading]:
-    """Yield days that are counted from today: two weeks ago, the last three days, in a month."""
+    """Yield days counted from today: two weeks ago, the last three days, in a month."""
     lines = words(code)
     names = sorted(_number_words(code), key=len, reverse=True)
     count = "|".join((r"(?<!\d)\d{1,3}", *map(re.escape, names)))
@@ -317,7 +317,7 @@ def _counted_days(code: str) -> Iterator[_Reading]:
 
 @functools.cache
 def _units(code: str) -> Mapping[str, tuple[str, str]]:
-    """Return the unit of each word for a span of time, and how many units it is, usually 1."""
+    """Return, for each word for a time span, the unit and the number of units, usually 1."""
     units: dict[str, tuple[str, str]] = {}
     for unit in _UNITS:
         for entry in words(code)[unit]:
@@ -328,7 +328,7 @@ def _units(code: str) -> Mapping[str, tuple[str, str]]:
 
 @functools.cache
 def _number_words(code: str) -> Mapping[str, str]:
-    """Return the number for each number word of a language."""
+    """Return the number for each number word in a language."""
     numbers: dict[str, str] = {}
     for number, entry in zip(NUMBERS[1:], words(code)["numbers"][1:], strict=False):
         numbers.update(dict.fromkeys(entry.replace("_", " ").split("|"), number))

@@ -19,7 +19,7 @@ _FOLDER = Path(__file__).parent / "glosses"
 
 
 def gloss(sentence: str, code: str) -> str:
-    """Return a sentence with an English word for each word that the language's file lists."""
+    """Return a sentence with each word in the language's file replaced with English."""
     table = _read_table(code)
     tokens = _TOKEN.findall(sentence)
     keys = [_key(token) for token in tokens]
@@ -39,7 +39,7 @@ def gloss(sentence: str, code: str) -> str:
 
 
 def _translate_stem(key: str, table: dict[str, str]) -> str:
-    """Return the gloss of the longest stem of a word; empty if the file has none."""
+    """Return the gloss for a word's longest stem in the file; empty if there is none."""
     for length in range(len(key), _SHORTEST_STEM - 1, -1):
         english = table.get(f"{key[:length]}*")
         if english is not None:
@@ -53,7 +53,7 @@ def _key(token: str) -> str:
 
 @functools.cache
 def _read_table(code: str) -> dict[str, str]:
-    """Return the glosses of words, phrases and stems, which end with a `*`."""
+    """Return the glosses of words, phrases and stems; stems end with a `*`."""
     table: dict[str, str] = {}
     for line in (_FOLDER / f"{code}.txt").read_text("utf-8").splitlines():
         if line.startswith("#"):

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from memories import languages
 
 MAX_QUERY_TERMS = 64
-_MAX_READ = 16_384  # terms are extracted from at most this many characters of a text
-# Maximum number of letters in a word whose other forms are tried, and of words in a phrase.
+_MAX_READ = 16_384  # maximum number of characters from which terms are extracted
+# Maximum number of letters in a word whose other forms are tried, and maximum number of words in a
+# phrase.
 _LONGEST = 64
-# Maximum number of endings to remove from a word, and minimum number of letters to leave.
+# Maximum number of endings to remove from a word, and minimum number of letters that must remain.
 _MAX_ENDINGS, _MIN_STEM = 2, 4
 # Maximum number of prefixes to add to a word, and minimum number of letters after a prefix.
 _MAX_PREFIXES, _MIN_BASE = 7, 3
@@ -20,7 +21,7 @@ _QUOTES = str.maketrans(
     {"‘": "'", "’": "'", "‚": "'", "‛": "'", "“": '"', "”": '"', "„": '"', "«": '"', "»": '"'}
 )
 
-# Scripts written without spaces between words, and Hangul, whose endings are glued to the word.
+# Scripts without spaces between words, and Hangul, which attaches endings to words.
 _UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Burmese, Khmer
     # kana and Han
@@ -28,8 +29,8 @@ _UNSPACED = (
     "\uac00-\ud7a3"  # Hangul
 )
 # Marks are parts of words too, though `\w` does not match them: accents, Hebrew points, Arabic
-# vowels, the Indic blocks. These patterns are for text without unspaced scripts: with those
-# included, they would take 7 ms to compile.
+# vowels, the Indic blocks. These patterns exclude unspaced scripts, with which they would take 7 ms
+# to compile.
 _LETTER = r"(?:[^\W_]|[\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u0dff])"
 _WORD = re.compile(f"{_LETTER}+")
 _COMPOUND = re.compile(rf"(?<!{_LETTER}){_LETTER}+(?:[.'/@:+_-]+{_LETTER}+)+")
@@ -40,8 +41,8 @@ _HAN_NUMBER = re.compile("[〇零一二三四五六七八九十百千万億亿�
 # Symbols in names, such as C++ and C#, spelled as words, because the index drops symbols.
 _SIGNS = ((re.compile(r"(?<=\w)\+\+"), "plusplus "), (re.compile(r"(?<=\w)#(?!\w)"), "sharp "))
 
-# English function words. They are indexed, so that phrases match, but left out of queries that have
-# other words.
+# English function words. They are indexed so that phrases match, but left out of queries with other
+# words.
 STOP_WORDS = frozenset(
     "a about above after again against all also am an and any are aren't as at be because been "
     "before being below between both but by can can't cannot could couldn't did didn't do does "
@@ -58,12 +59,12 @@ STOP_WORDS = frozenset(
 
 
 def normal_form(text: str) -> str:
-    """Return the form for comparing texts: NFKC, case-folded, plain quotes, single spaces."""
+    """Return the form used to compare texts: NFKC, case-folded, plain quotes, single spaces."""
     return cased_form(unicodedata.normalize("NFKC", text).casefold())
 
 
 def cased_form(text: str) -> str:
-    """Return the normal form, but keep the case of letters."""
+    """Return the normal form, but with the case of letters kept."""
     return " ".join(unicodedata.normalize("NFKC", text).translate(_QUOTES).split())
 
 
@@ -85,11 +86,11 @@ def mark_raised(text: str) -> str:
 
 
 def index_text(text: str) -> str:
-    """Return the text for a word index: the normal form, with unspaced scripts cut into pieces.
+    """Return the text for a word index: the normal form, with unspaced scripts split into pieces.
 
-    A word index finds only whole words, and Chinese, Japanese, Thai or Korean text does not show
-    where they end. So a run of such characters is indexed as its single characters and its
-    overlapping pairs.
+    A word index finds only whole words, but Chinese, Japanese, Thai and Korean texts do not show
+    where words end. So a run of such characters is indexed as its single characters and overlapping
+    pairs.
     """
     spelled = _spell_signs(normal_form(text))
     if spelled.isascii():
@@ -105,9 +106,9 @@ def query_terms(text: str) -> list[str]:
     """Return the terms to search for, without repetitions, at most `MAX_QUERY_TERMS`.
 
     A term of several words (an identifier, a path, a quoted phrase) must be matched as a phrase. A
-    term that ends in `*` is the beginning of a word, because the index strips only English endings.
-    A term that begins with a space is another form of a word that is itself a term. Function words
-    are left out, unless there is nothing else.
+    term that ends with `*` is the beginning of a word, because the index strips only English
+    endings. A term that begins with a space is another form of a word that is also a term. Function
+    words are left out, unless there are no other words.
     """
     spelled = _spell_out(text[:_MAX_READ])
     codes = languages.detect(spelled)
@@ -118,7 +119,7 @@ def query_terms(text: str) -> list[str]:
 
 
 def stop_terms(text: str) -> list[str]:
-    """Return the function words (stop words) of a question, to search for if its other words find
+    """Return a question's function words (stop words), to search for if its other words find
     nothing.
 
     English function words are never returned.
@@ -161,7 +162,7 @@ def is_latin(text: str) -> bool:
 
 
 def coverage(text: str, words: Sequence[str]) -> float:
-    """Return the share of words that occur in a text, 0 to 1, ignoring endings and accents."""
+    """Return the share of the words that occur in a text, 0 to 1, ignoring endings and accents."""
     haystack = _haystack(text)
     stems = [_strip_marks(word.rstrip("*"))[: max(4, len(word) - 3)] for word in words]
     return sum(f" {stem}" in haystack for stem in stems) / max(1, len(words))
@@ -176,7 +177,7 @@ def _haystack(text: str) -> str:
 def words_in(text: str) -> set[str]:
     """Return a text's words without case and accents.
 
-    For scripts without spaces, return the characters and the pairs of neighbouring characters.
+    For scripts without spaces, return the characters and the pairs of adjacent characters.
     """
     indexed = _strip_marks(index_text(text))
     return set(_words(indexed)) | _pieces(indexed)
@@ -192,9 +193,9 @@ def _pieces(indexed: str) -> set[str]:
 def tokens(text: str) -> set[str]:
     """Return a text's words, ignoring case and accents and keeping numbers whole.
 
-    `1.2` is not in `1.20`, nor `80` in `8080`. Versions, dates, IP addresses and identifiers such
-    as `k8s` are words too. Digits are treated alike in every script. For unspaced scripts, return
-    the characters, the pairs, and each number prefixed with `=`.
+    `1.2` is not in `1.20`, nor `80` in `8080`. Versions, dates, IP addresses and identifiers
+    such as `k8s` are words too. All scripts' digits are treated alike. For unspaced scripts, return
+    the characters, the pairs, and each number with the prefix `=`.
     """
     plain = normal_form(mark_raised(text))
     if not plain.isascii():
@@ -207,7 +208,7 @@ def tokens(text: str) -> set[str]:
 
 
 def significant_tokens(query: str) -> set[str]:
-    """Return the tokens of a question without its function words, unless it has no others."""
+    """Return a question's tokens without function words, unless it has no others."""
     spelled = _spell_out(mark_raised(query))
     significant = _drop_function_words(spelled, languages.detect(spelled))
     significant = _COMPOUND.sub(_drop_stop_word, significant)
@@ -235,7 +236,7 @@ def _strip_marks(text: str) -> str:
 
 
 def _terms(spelled: str, codes: Sequence[str]) -> Iterator[str]:
-    """Yield the terms of a spelled-out normal form.
+    """Yield the terms in a normal form.
 
     These are quoted phrases, compounds, words, character pairs in unspaced scripts, emoji, and
     other forms of the words.
@@ -244,7 +245,7 @@ def _terms(spelled: str, codes: Sequence[str]) -> Iterator[str]:
     for phrase in phrases:
         if len(phrase) > 1:
             yield " ".join(phrase)
-    # Each compound only once, since long texts repeat compounds.
+    # Each compound once, since long texts repeat compounds.
     for compound in dict.fromkeys(_COMPOUND.findall(_without_unspaced(spelled))):
         if compound in STOP_WORDS:
             spelled = spelled.replace(compound, " ")
@@ -280,7 +281,7 @@ def _unspaced_run() -> re.Pattern[str]:
 
 
 def _without_unspaced(text: str) -> str:
-    """Return a text with spaces in place of unspaced scripts."""
+    """Return a text with runs of unspaced scripts replaced with spaces."""
     if text.isascii():
         return text
     return _unspaced_run().sub(" ", text)
@@ -298,8 +299,8 @@ def _open_end(word: str) -> str:
 
 
 def _stem(word: str, codes: Sequence[str]) -> str:
-    """Return a word without the endings of its language, as a term; the whole word if the rest
-    would be too short.
+    """Return a word without the endings of its language, as a term; the whole word if too little
+    would remain.
     """
     endings = languages.words(codes[0]).get("endings", ()) if codes else ()
     if not endings or not word.isalpha() or not is_latin(word):
@@ -312,14 +313,14 @@ def _stem(word: str, codes: Sequence[str]) -> str:
         if len(stem) - len(ending) >= _MIN_STEM:
             stem = stem.removesuffix(ending)
     if len(unmarked) == len(folded):
-        # Letters such as ł and ı, which have no accent to strip, are in the index as they are.
+        # The index contains letters without an accent to strip, such as ł and ı, unchanged.
         stem = unmarked[: len(stem)]
     if len(stem) >= _MIN_STEM:
         return f"{stem}*"
     return word
 
 
-# Letters whose mark is often omitted, each with its marked form; some only in certain languages.
+# Letters whose marks are often omitted, with their marked forms; some only in certain languages.
 _MARKED = {"α": "ά", "ε": "έ", "η": "ή", "ι": "ί", "ο": "ό", "υ": "ύ", "ω": "ώ"}
 _MARKED.update({sign: f"{sign}\u093c" for sign in "कखगजडढफ"})
 _MARKED_IN = {"ru": {"е": "ё"}, "pl": {"l": "ł"}, "vi": {"d": "đ"}}
@@ -359,7 +360,7 @@ def _without_marks(word: str) -> str:
 
 
 def _with_marks(unmarked: str, codes: Sequence[str]) -> Iterator[str]:
-    """Yield the spellings of an unmarked word that add one of the marks that are often omitted."""
+    """Yield an unmarked word's spellings with one of the marks that are often omitted."""
     marked = dict(_MARKED)
     for code in codes:
         marked.update(_MARKED_IN.get(code, {}))
@@ -369,7 +370,7 @@ def _with_marks(unmarked: str, codes: Sequence[str]) -> Iterator[str]:
 
 
 def _prefix_forms(words: Sequence[str], codes: Sequence[str]) -> Iterator[str]:
-    """Yield terms for words with and without the prefixes that their language attaches."""
+    """Yield terms for words with and without the prefixes that their language attaches to words."""
     for code in codes:
         prefixes = languages.words(code).get("glued", ())
         common = prefixes[:_MAX_PREFIXES]

@@ -1,4 +1,4 @@
-"""Requests vectors from a service, retries where that may help, and interprets the responses."""
+"""Requests vectors from a service, retries if that may help, and interprets the responses."""
 
 import socket
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ from memories.guard.validate import shown
 
 MAX_ANSWER_BYTES = 64 * 1_048_576
 MAX_TRIES = 8
-MAX_REFUSED_TRIES = 3  # attempts if no server listens on the address
+MAX_REFUSED_TRIES = 3  # maximum number of attempts if no server listens at the address
 
 Value = TypeVar("Value")
 
@@ -55,7 +55,7 @@ class ServiceClient:
     def post(
         self, body: Mapping[str, Any], patience: Patience, read: Callable[[Any], Value]
     ) -> Value:
-        """Post a request and return the values in its response.
+        """Post a request, and return the values in the response.
 
         Args:
             body: The request.
@@ -108,8 +108,8 @@ class ServiceClient:
         return answer
 
     def _refusal(self, answer: ServerResponse) -> Failed | EmbedderError:
-        """Return the error for a response without vectors: `Failed` if it is temporary, else an
-        `EmbedderError`.
+        """Return the error for a response without vectors: `Failed` if the service may work
+        later, else an `EmbedderError`.
         """
         name, status, message = self.service.shown, answer.status, self._message(answer)
         quoted = f": {message}" if message else ""
@@ -120,12 +120,12 @@ class ServiceClient:
         if status == 404:
             model = self.service.model
             return EmbedderError(
-                f"{name} does not know the address or the model {model}{because}; check EMBEDDER "
-                "and EMBEDDER_URL"
+                f"{name} does not have this address or the model {model}{because}; check "
+                "EMBEDDER and EMBEDDER_URL"
             )
         if status == 429 and "insufficient_quota" in str(answer.value):
             return Failed(
-                f"{name} says that the account has no credit left{because}", quoted=quoted
+                f"{name} reports that the account has no credit left{because}", quoted=quoted
             )
         if status in (408, 425, 429) or status >= 500:
             what = "limits the rate of requests" if status == 429 else "has a problem"

@@ -32,21 +32,21 @@ if TYPE_CHECKING:
     from memories.embedders.service.client import ServiceClient
 
 
-MAX_WINDOWS = 32  # maximum number of windows per text; longer texts still have all words indexed
+MAX_WINDOWS = 32  # maximum number per text; the word index still has all words of longer texts
 MAX_REQUEST_BYTES = 200_000  # about half of the services' limit
-# If keyword search may be used instead, there is only one try. Its time limit is FALLBACK_SECONDS
-# for up to FALLBACK_TEXTS texts; more texts get proportionally more time.
+# If keyword search may be used instead, there is only one attempt. Its time limit is
+# FALLBACK_SECONDS for up to FALLBACK_TEXTS texts, and proportionally more for more texts.
 FALLBACK_SECONDS, FALLBACK_TEXTS = 3.0, 16
-# Time limits for each try and for all tries, in units of EMBEDDER_TIMEOUT: for a search, for one
-# statement, and for many.
+# Time limits of each attempt and of all attempts, in units of EMBEDDER_TIMEOUT, for a search, for
+# one statement, and for many.
 _SEARCH, _ONE, _MANY = Patience(1, 2), Patience(1, 4), Patience(3, 12)
 
 
 class HTTPEmbedder:
     """A model behind an HTTP service: OpenAI or a compatible one, Ollama, Voyage or Cohere.
 
-    For the same text, a service returns nearly the same numbers each time; the cache returns
-    exactly the same ones.
+    A service returns nearly the same numbers each time for the same text; the cache returns exactly
+    the same ones.
 
     Attributes:
         key_missing: The error message if a key is needed and there is none; else empty.
@@ -64,7 +64,7 @@ class HTTPEmbedder:
 
         Args:
             chosen: The model and its service.
-            config: The settings: timeout, cache size, and fallback.
+            config: The settings for the timeout, the cache size and the fallback.
             client: Sends the requests; by default over the network.
             clock: Returns seconds since 1970.
         """
@@ -81,7 +81,7 @@ class HTTPEmbedder:
 
     @property
     def patient(self) -> Self:
-        """The same embedder without the fallback to words: it retries as long as that may help."""
+        """The same embedder without the fallback to words, retrying as long as that may help."""
         twin = copy.copy(self)
         twin._words_instead = False
         return twin
@@ -95,7 +95,7 @@ class HTTPEmbedder:
         """Return a statement's vectors; see `Embedder.embed`.
 
         Raises:
-            EmbedderUnavailable: The service can't be used now.
+            EmbedderUnavailable: The service can't be used at present.
             EmbedderError: The service returned no usable vectors.
         """
         return self._vectors([text], question=False, units=_ONE)[0]
@@ -129,7 +129,7 @@ class HTTPEmbedder:
         import numpy as np
 
         model, batch_size = self._chosen.model, self._chosen.provider.batch
-        if question:  # a search sends only one request, to limit its time
+        if question:  # a search sends only one request, to save time
             kind, prefix, max_windows = "question", model.question, min(MAX_WINDOWS, batch_size)
         else:
             kind, prefix, max_windows = "statement", model.statement, MAX_WINDOWS
@@ -164,12 +164,12 @@ class HTTPEmbedder:
             raise EmbedderUnavailable(why, words_instead=True)
         try:
             if self._client is None:
-                from memories.embedders.service import client  # costs 25 ms, so imported late
+                from memories.embedders.service import client  # takes 25 ms, so imported late
 
                 self._client = client.ServiceClient(self._chosen.service)
             vectors = self._client.post(body, patience, self._chosen.provider.vectors)
         except EmbedderUnavailable as exc:
-            if self._words_instead:  # later callers neither wait nor see this caller's text
+            if self._words_instead:  # later callers don't wait, and don't see this caller's text
                 why = str(exc).replace(exc.quoted, "")
                 self._rest.begin(why, patience.total, exc.after_seconds)
             raise EmbedderUnavailable(str(exc), words_instead=self._words_instead) from exc
@@ -178,7 +178,7 @@ class HTTPEmbedder:
         return self._check(vectors, len(texts))
 
     def _patience(self, count: int, units: Patience) -> Patience:
-        """Return how long to wait for the vectors of this many texts."""
+        """Return the time limits for the vectors of this many texts."""
         patience = Patience(units.request * self._timeout, units.total * self._timeout)
         if self._words_instead:
             once = min(patience.request, FALLBACK_SECONDS * max(1.0, count / FALLBACK_TEXTS))
@@ -219,7 +219,7 @@ class HTTPEmbedder:
         largest = np.abs(vectors).max(axis=1, keepdims=True)
         if not np.isfinite(vectors).all() or not largest.all():
             raise EmbedderError(f"{name} returned a vector that is zero or not finite")
-        vectors /= largest  # the squares of huge numbers would be infinite
+        vectors /= largest  # otherwise, the squares of huge numbers would be infinite
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         return vectors.astype(np.float32)
 
@@ -238,16 +238,16 @@ def open_service(name: str, config: Config) -> HTTPEmbedder:
 
 
 MIN_SECONDS, MAX_SECONDS = 15.0, 600.0
-# After a failure, other callers send no request either, unless they would wait more than this many
-# times as long as the caller whose request failed.
+# After a failed request, other callers pause too, unless they would wait more than this many times
+# as long as the caller whose request failed.
 _CLOSE = 2
 
 
 class Rest:
-    """Pauses requests after a service has failed. All processes with the same home share the pause
-    through a file; losing the file costs one attempt.
+    """Pauses requests after a failure of the service. All processes with the same home share the
+    pause through a file; losing the file costs one attempt.
 
-    Callers that would wait much longer than the one whose request failed are not paused: a hook
+    It doesn't pause callers that would wait much longer than the one whose request failed: a hook
     gives up after a fraction of a second, which says little about the service.
     """
 
@@ -256,7 +256,7 @@ class Rest:
 
         Args:
             home: The file's folder; if it is missing, other processes don't see the failure.
-            service: Everything that a failure may depend on: the model, the URL, the key.
+            service: Everything that a failure may depend on: model, URL and key.
             clock: Returns seconds since 1970.
         """
         digest = hashlib.blake2b(service.encode("utf-8", "replace"), digest_size=8).hexdigest()
@@ -265,7 +265,7 @@ class Rest:
         self._failure: dict[str, Any] = {}
 
     def reason(self, seconds: float) -> str:
-        """Return the reason a caller with this time limit should not send a request; else empty."""
+        """Return why a caller with this time limit should not send a request; empty if it may."""
         with contextlib.suppress(OSError, ValueError):  # the file is missing or damaged
             self._failure = json.loads(self.path.read_bytes())
         try:
@@ -288,7 +288,7 @@ class Rest:
         until = self._clock() + min(MAX_SECONDS, max(MIN_SECONDS, after_seconds))
         self._failure = {"until": until, "waited": waited, "why": why}
         if self.path.parent.is_dir():
-            # if the disk is full, only this process remembers the failure
+            # On a full disk, only this process remembers the failure.
             with contextlib.suppress(OSError), replacing(self.path) as stream:
                 stream.write(json.dumps(self._failure).encode())
 
@@ -353,20 +353,20 @@ class VectorCache:
     """Disk cache of a service's vectors, so that no text is paid for twice. Losing the cache is
     harmless.
 
-    It is a file of rows of equal size. The hash of a text determines its row, which a later text
-    may overwrite. So the file has a fixed size and needs no lock, and many processes may share it:
-    a checksum rejects rows that are half written, damaged, or belong to another text.
+    It is a file with rows of equal size. The hash of a text determines its row, which a later text
+    may overwrite. So the file has a fixed size, and many processes can share it without a lock: a
+    checksum rejects rows that are half written, damaged, or another text's.
 
-    The file contains no text, and each vector is masked with bytes derived from its text. Without
-    the text, its vector can't be read, so nothing has to be removed when a memory is forgotten.
+    The file contains no texts, and each vector is masked with bytes derived from its text. Without
+    the text, the vector can't be read, so nothing has to be removed when a memory is forgotten.
     """
 
     def __init__(self, folder: Path, model: str, dimension: int, max_bytes: int) -> None:
         """Choose the file; nothing is opened yet.
 
         Args:
-            folder: Where the file is.
-            model: The model with the URL of its service.
+            folder: The file's folder.
+            model: The model, and the URL of its service.
             dimension: The length of a vector.
             max_bytes: The maximum size of the file.
         """
@@ -380,7 +380,7 @@ class VectorCache:
         """Return the vectors of the texts that are in the cache.
 
         Args:
-            kind: The way in which they are embedded: `question` or `statement`.
+            kind: How they are embedded: as a `question` or a `statement`.
             texts: The texts.
         """
         vectors: dict[str, NDArray[np.float32]] = {}
@@ -441,10 +441,10 @@ class VectorCache:
         return os.fdopen(os.open(self.path, flags, 0o600), mode, buffering=0)
 
     def _warn(self, exc: OSError) -> None:
-        """Warn once that nothing is cached, so every text is sent, and paid for, again."""
+        """Warn once that nothing is cached, so that every text is sent, and paid for, again."""
         if not self._warned.is_set():
             self._warned.set()
-            import logging  # takes 5 ms, so it is imported only when needed
+            import logging  # takes 5 ms
 
             logging.getLogger(__name__).warning("vectors are not cached in %s: %s", self.path, exc)
 

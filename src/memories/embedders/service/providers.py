@@ -14,9 +14,9 @@ from memories.guard.validate import shown
 from memories.settings import Config, Secret
 from memories.stores.records import Space
 
-# about 1,000 tokens of English; a vector of more text says little about any part of it
+# about 1,000 English tokens; a longer text's vector says little about any part of the text
 MAX_WINDOW_BYTES = 4_000
-# The lowest average: tokens of English or German have 4 bytes of UTF-8, of code 3, of Chinese 2.5.
+# The lowest average in bytes of UTF-8: an English or German token has 4, code 3, Chinese 2.5.
 BYTES_PER_TOKEN = 2.5
 
 
@@ -62,12 +62,12 @@ def models() -> Mapping[str, Model]:
 
 
 def find_model(name: str) -> Model | None:
-    """Return a known model, ignoring case, maker (`BAAI/`) and `:latest`; None if it is unknown."""
+    """Return a model by name, ignoring case, maker (`BAAI/`) and `:latest`; None if unknown."""
     return models().get(name.rpartition("/")[2].lower().removesuffix(":latest"))
 
 
-# With a model that we have not measured, no query counts as noise, and only texts that are nearly
-# equal count as duplicates. So nothing is hidden or refused by mistake.
+# With a model that we haven't measured, no query is noise, and only nearly equal texts are
+# duplicates. So nothing is hidden or refused by mistake.
 _UNMEASURED = {
     "noise_mean": 0.0,
     "noise_spread": 0.0,
@@ -87,8 +87,7 @@ _MINILM = {
 _CONSTANTS: Mapping[str, Mapping[str, float]] = {
     "all-minilm": _MINILM,
     "all-minilm-l6-v2": _MINILM,
-    # This model's cosines lie between 0.7 and 1, so a small difference between two of them means
-    # more.
+    # This model's cosines are between 0.7 and 1, so small differences mean more.
     "text-embedding-ada-002": {
         **_UNMEASURED,
         "weight": 5.0,
@@ -105,12 +104,11 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
     "slope": (0.1, 1000),
     "middle": (-1, 1),
 }
-_TREATMENT = 1  # increases when texts are split or prefixed differently, which changes the vectors
+_TREATMENT = 1  # increased if texts are split or prefixed differently, which changes vectors
 
 
 class Patience(NamedTuple):
-    """How many seconds to wait for one request, and in total for all tries and the pauses between
-    them.
+    """Seconds to wait for one request, and for all attempts together with the pauses between them.
 
     Attributes:
         tries: The maximum number of attempts; None for as many attempts as may help.
@@ -128,7 +126,7 @@ class Service(NamedTuple):
         title: Its name in messages.
         url: The URL of requests.
         key: The API key, if there is one.
-        key_from: The setting that contains the key, or should contain it.
+        key_from: The setting that contains or should contain the key.
         model: The model, for messages.
     """
 
@@ -152,17 +150,16 @@ class Provider:
     Attributes:
         name: The part before the colon in EMBEDDER.
         title: Its name in messages.
-        url: The URL of the service that its maker runs.
+        url: The default URL, of the service run by the maker.
         path: The endpoint below the URL.
         model: The default model.
         batch: The maximum number of texts in a request.
         keys: The settings that may contain its key; empty if it needs none.
         body: The constant part of a request's body.
         texts: The key in the body for the texts.
-        kinds: The values of the key `input_type` for statements and questions; empty if there is no
-            such key.
-        dimension: The key in the body for a vector length other than the model's default; empty if
-            the length can't be chosen.
+        kinds: The values of `input_type` for statements and questions; empty if it isn't sent.
+        dimension: The key in the body for a vector length other than the default; empty if the
+            length can't be chosen.
         vectors: Extracts the vectors from a response, in the order of the texts; raises
             LookupError, TypeError or ValueError if they are missing.
     """
@@ -182,7 +179,7 @@ class Provider:
 
 
 def _in_order(answer: Any) -> list[Any]:
-    """Return the vectors of a response in OpenAI's shape, ordered by index if they have one."""
+    """Return the vectors in a response in OpenAI's format, sorted by index if they have one."""
     rows = answer["data"]
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise TypeError
@@ -195,7 +192,7 @@ def _in_order(answer: Any) -> list[Any]:
 
 
 def _by_type(answer: Any) -> list[Any]:
-    """Return a response's vectors; Cohere groups them by type of number, Ollama doesn't."""
+    """Return a response's vectors, which Cohere groups by number type and Ollama doesn't."""
     vectors = answer["embeddings"]
     if isinstance(vectors, dict):
         vectors = vectors["float"]
@@ -225,14 +222,14 @@ PROVIDERS = {provider.name: provider for provider in (OPENAI, OLLAMA, VOYAGE, CO
 
 @dataclass(frozen=True, slots=True)
 class ChosenModel:
-    """A service's model, chosen by the settings.
+    """The model and service chosen by the settings.
 
     Attributes:
         provider: The kind of service.
-        service: The service that offers it.
+        service: The service that runs the model.
         model: The model.
         space: The space of its vectors.
-        shorter: The length of vectors to request, if it isn't the model's own.
+        shorter: The length of vectors to request if it isn't the model's default.
         key_missing: The error message if a key is needed and there is none; else empty.
     """
 
@@ -245,7 +242,7 @@ class ChosenModel:
 
 
 def choose(name: str, config: Config) -> ChosenModel:
-    """Return the model that a name and the settings choose.
+    """Return the model chosen by a name and the settings.
 
     Args:
         name: `openai`, `openai:MODEL`, `ollama:MODEL`, …
@@ -310,11 +307,10 @@ def _url(text: str, provider: Provider, config: Config) -> SplitResult:
 
 
 def _key(provider: Provider, url: SplitResult, config: Config) -> tuple[Secret | None, str]:
-    """Return the key to send, or None, and the setting that contains it or should contain it.
+    """Return the key to send, or None, and the setting that contains or should contain it.
 
-    A provider's key is sent only to that provider's host. EMBEDDER_API_KEY is sent wherever
-    EMBEDDER_URL points, unless the URL comes from a `.env` in the working folder and the key does
-    not.
+    A provider's key is sent only to that provider's host. EMBEDDER_API_KEY is sent to any
+    EMBEDDER_URL, unless the URL comes from a `.env` in the working folder and the key doesn't.
 
     Raises:
         ConfigError: The key may not be sent there, or is invalid.
@@ -339,7 +335,7 @@ def _key(provider: Provider, url: SplitResult, config: Config) -> tuple[Secret |
 
 
 def _belongs(url: SplitResult, provider: Provider) -> bool:
-    """Return whether a URL belongs to the provider's maker, who may see its key."""
+    """Return whether a URL is the provider's own, so that it may receive the provider's key."""
     host, home = url.hostname or "", urlsplit(provider.url).hostname or ""
     return url.scheme == "https" and (host == home or host.endswith(f".{home}"))
 
@@ -380,7 +376,7 @@ def _space(provider: Provider, model: str, dimension: int, calibration: str | No
 
 
 def _calibration(text: str | None) -> dict[str, float]:
-    """Return the constants in a setting, such as `slope=20.6, middle=0.213`."""
+    """Return the constants in the setting EMBEDDER_CALIBRATION: `slope=20.6, middle=0.213`."""
     constants: dict[str, float] = {}
     for part in (text or "").replace(",", " ").split():
         name, _, number = part.partition("=")
