@@ -12,8 +12,8 @@
 Importing this package loads nothing heavy, since each name is imported when it is first used.
 """
 
-# The same as `typing.TYPE_CHECKING`. Importing `typing` takes longer than a whole command that a
-# server answers.
+# The same as `typing.TYPE_CHECKING`. Importing `typing` would take longer than an entire command
+# run by a server.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from memories.config import load_config

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from memories.memories import Memories
     from memories.settings import Config
 
-# Imports create many permanent objects. Collecting garbage among them takes a tenth of a command's
+# Imports create many permanent objects. Garbage collection among them takes a tenth of a command's
 # time.
 _GC_THRESHOLD = 100_000
 
@@ -30,7 +30,7 @@ def main() -> None:
     try:
         _open_missing_streams()
         code = run_by_server_or_here(arguments)
-    except KeyboardInterrupt:  # can come at any moment, even during imports
+    except KeyboardInterrupt:  # can occur at any moment, even during imports
         import signal
 
         # A second Ctrl-C must not cut off the message.
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def _ask_server_for_hook(request: bytes, begin_seconds: float, seconds: float) -> bytes | None:
-    """Ask the store's server to answer a hook. Return None if the hook must answer by itself."""
+    """Ask the store's server to answer a hook; return None if the hook must do so itself."""
     from memories import __version__, warm
 
     return warm.ask_for_hook(request, __version__, begin_seconds, seconds)
@@ -68,7 +68,7 @@ def run_by_server_or_here(arguments: list[str]) -> int:
     try:
         code = warm.ask(arguments, __version__)
     except warm.AnswerLost as lost:
-        if lost.create_id:  # with this id, the memory can't be stored twice
+        if lost.create_id:  # this id prevents the memory from being stored twice
             return run_for_client(arguments, None, lost.create_id)[0]
         from memories.cli import output
 
@@ -107,7 +107,7 @@ def run_for_client(
         create_id: The id of the memory that the command creates.
 
     Returns:
-        The exit code, and the change that the command made, worded to fit into a sentence.
+        The exit code, and the change that the command made, as a clause.
     """
     if arguments[:1] == ["hook"]:  # a hook's request, not a command
         from memories.hooks.model_context import answer_as_server
@@ -130,7 +130,7 @@ def run(arguments: "Sequence[str]") -> int:
     output.begin_run()
     try:
         code = _dispatch(arguments)
-        sys.stdout.flush()  # flushed here so that a closed pipe is noticed
+        sys.stdout.flush()  # flushed here to detect a closed pipe
     except (MemoriesError, OSError, MemoryError) as exc:
         return output.report_error(exc)
     except ImportError as exc:
@@ -141,7 +141,7 @@ def run(arguments: "Sequence[str]") -> int:
 
 
 def _dispatch(arguments: "Sequence[str]") -> object:
-    """Run the command and return its exit code; a result that is not a number means 0."""
+    """Run the command, and return its exit code or another result, which means 0."""
     if "_MEMORY_COMPLETE" not in os.environ:
         page = _page(arguments[0] if arguments else "help")
         if page:
@@ -163,7 +163,7 @@ def _dispatch(arguments: "Sequence[str]") -> object:
 
 
 def _page(first: str) -> str:
-    """Return the text that the first argument asks for (a help page or the version).
+    """Return the help page or version that the first argument asks for; empty for a command.
 
     The text is empty if the argument is a command.
     """
@@ -225,7 +225,7 @@ def _serve_mcp(config: "Config", shared: bool, read_only: bool) -> None:
     gc.enable()
     if sys.stdin.isatty():
         note("This command speaks MCP; a client should start it. Press Ctrl-D to end it.")
-    # The SDK would wait for another line before it ends. Nothing is lost by ending immediately.
+    # The SDK would wait for another line before it ends. Ending immediately loses nothing.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     serve(config, shared=shared, read_only=read_only)
 
@@ -245,7 +245,7 @@ def _open_missing_streams() -> None:
     """Open an empty stream for each closed standard stream, before a file can get the stream's
     descriptor.
 
-    Writing to a closed standard output still fails, and the error reports the command's changes.
+    Writing to a closed standard output still fails; the error reports the command's changes.
     """
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:

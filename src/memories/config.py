@@ -19,7 +19,7 @@ from memories.settings import namespace as parse_namespace
 if TYPE_CHECKING:
     from memories.guard.rules import Rule
 
-Layer = tuple[str, Mapping[str, Any]]  # a source of settings, and the source's values by name
+Layer = tuple[str, Mapping[str, Any]]  # a source of settings, and its values by name
 _HOME = SETTINGS[0]
 _REDACT_RULES = "[[redact]]"
 # Suffixes that SQLite and this program append to the name of a store for the files next to it.
@@ -41,15 +41,15 @@ def load_config(
     """Load the settings.
 
     Args:
-        flags: The settings given as options, by name, as text. None means that the option wasn't
+        flags: The settings given as options, as text, by name. None means that the option wasn't
             given.
-        environment: The environment variables; by default those of this process.
-        folder: The folder of `.env`, by default the working directory. Parent folders are not
-            searched. Settings in it that could do harm require `memory trust`.
-        tell: A function that receives each warning, such as a sentence about ignored settings.
+        environment: The environment variables; by default, this process's.
+        folder: The folder of `.env`; by default, the working directory. Parent folders are not
+            searched. Settings in `.env` that could do harm require `memory trust`.
+        tell: Called with each warning, such as a sentence about ignored settings.
 
     Raises:
-        ConfigError: A setting is invalid; the message names it and its source.
+        ConfigError: A setting is invalid; the message contains its name and source.
     """
     given_flags = {name: value for name, value in (flags or {}).items() if value is not None}
     variables = _by_name(os.environ if environment is None else environment)
@@ -112,7 +112,7 @@ def _find_value(setting: Setting, layers: Sequence[Layer]) -> tuple[Any, str]:
             raise ConfigError(f"{name} is set but empty; give it a value or unset it")
         try:
             return setting.parse(text), source
-        except InvalidInput as exc:  # the error is a sentence that contains the value
+        except InvalidInput as exc:  # its message is a sentence that contains the value
             place = "" if source == "flag" else f"{name}: "
             raise ConfigError(f"{place}{exc}") from None
         except ValueError as exc:
@@ -139,7 +139,7 @@ def _default_store(settings: Mapping[str, Any], sources: Mapping[str, str]) -> t
 def _find_identity(namespace: str, source: str, layers: Sequence[Layer]) -> str | None:
     """Return the namespace that is set by the environment or a file, even if a flag overrides it.
 
-    Return None if there is none, or if the value that the flag overrides is invalid.
+    Return None if it isn't set there, or if a flag overrides an invalid value.
     """
     if source == "default":
         return None
@@ -155,7 +155,7 @@ def _find_identity(namespace: str, source: str, layers: Sequence[Layer]) -> str 
 
 
 def variables_of(variables: Mapping[str, str]) -> list[str]:
-    """Return the names of the given variables that are settings."""
+    """Return the names of those variables that are settings."""
     return [setting.variable for setting in SETTINGS if setting.variable in variables]
 
 
@@ -204,8 +204,8 @@ def _read_dotenv(folder: Path | None, registers: Path) -> _DotEnv:
 
 
 def _is_acceptable(setting: Setting, settings: Mapping[str, str]) -> bool:
-    """Return whether a setting has a valid value. Other programs may use the same variable with
-    values that are invalid here.
+    """Return whether a setting has a valid value. Other programs may use its variable with values
+    that are invalid here.
     """
     if setting.name not in settings:
         return False
@@ -254,7 +254,7 @@ def _read_toml(file: Path) -> dict[str, Any]:
     except (OSError, tomllib.TOMLDecodeError) as exc:
         raise ConfigError(f"cannot read {file}: {exc}") from exc
     rule_tables = values.pop("redact") if isinstance(values.get("redact"), list) else []
-    if "redaction" in values:  # the name `redact` belongs to the tables `[[redact]]`
+    if "redaction" in values:  # in this file, `redact` means the tables of rules
         values["redact"] = values.pop("redaction")
     _refuse_unknown(file, text, values)
     settings: dict[str, Any] = {}
@@ -279,7 +279,7 @@ def save_setting(name: str, value: str) -> Path:
     import tomllib
 
     file = registers() / "config.toml"
-    _read_toml(file)  # refuses a file that is not the user's own
+    _read_toml(file)  # refuses a file that isn't the user's own
     try:
         before = file.read_text(encoding="utf-8") if file.exists() else ""
         line = f"{name} = {json.dumps(value)}"
@@ -326,14 +326,14 @@ def _parse_redact_rules(file: Path, tables: Sequence[Any]) -> "tuple[Rule, ...]"
 
 
 def registers(environment: Mapping[str, str] | None = None) -> Path:
-    """Return the folder with the user's `config.toml` and approvals, which no `.env` can change."""
+    """Return the folder with the user's `config.toml` and approvals; no `.env` can change it."""
     variables = _by_name(os.environ if environment is None else environment)
     home, _ = _find_value(_HOME, [("environment", variables)])
     return home or _platform_folder("config")
 
 
 def cache_folder() -> Path:
-    """Return the cache folder, for files that can be deleted without harm."""
+    """Return the folder for files that can be deleted without harm."""
     return _platform_folder("cache")
 
 
@@ -348,8 +348,8 @@ def working_folder() -> Path | None:
 def _platform_folder(kind: str) -> Path:
     """Return the platform's folder for data, configuration or cache.
 
-    The folder is the one that platformdirs would return. Importing platformdirs would make every
-    command 15 ms slower.
+    It is the folder that platformdirs would return, whose import would make every command 15 ms
+    slower.
     """
     user = Path.home()
     if sys.platform == "win32":
@@ -367,8 +367,8 @@ def _platform_folder(kind: str) -> Path:
 
 
 def is_own_name(namespace: str, config: Config) -> bool:
-    """Return whether a namespace's name is reserved, because its folder would have the name of one
-    of the program's or the store's own files.
+    """Return whether a namespace's name is reserved because one of the program's or store's own
+    files has that name.
     """
     file = local_path(config.store)
     if file is not None and file.parent == config.home:

@@ -1,4 +1,4 @@
-"""All exceptions. Each message is a sentence that states the problem, where it is, and the remedy.
+"""All exceptions. Each message states the problem, where it is, and the remedy, in one sentence.
 
 MemoriesError
 ├── RequestError             the request was wrong; nothing was changed
@@ -22,7 +22,7 @@ MemoriesError
 
 
 class MemoriesError(Exception):
-    """The root of all errors that Memories raises on purpose."""
+    """The base class of all errors that Memories raises on purpose."""
 
 
 class RequestError(MemoriesError):
@@ -50,7 +50,7 @@ class ConfigError(RequestError):
 
 
 class NotFound(RequestError):
-    """The readable namespaces have no such memory."""
+    """There is no such memory in the readable namespaces."""
 
 
 class NotReinforceable(RequestError):
@@ -106,7 +106,7 @@ class EmbedderMismatch(SystemFault):
 def describe_after_writes(error: Exception) -> str:
     """Return an error's message for an operation that has already written something.
 
-    The message alone would say that nothing was written or acknowledged.
+    The message alone could say that nothing was written or acknowledged.
     """
     message = str(error)
     for denial in ("acknowledged", "written", "changed"):

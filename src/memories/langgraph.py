@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 @contextmanager
 def _naming_extra() -> Iterator[None]:
-    """Turn the error for a missing package into one that names the command that installs it."""
+    """Add the command that installs a missing package to the error."""
     try:
         yield
     except ModuleNotFoundError as exc:

@@ -70,9 +70,9 @@ Answer = TypeVar("Answer")
 _utc_now = functools.partial(datetime.now, UTC)
 
 
-@note_methods  # each call records a usage event
+@note_methods  # records a usage event for each call
 class Memories:
-    """Stores memories, finds them by meaning and by word, and keeps every version.
+    """Stores memories, finds them by meaning and by words, and keeps every version.
 
     Threads may share an object, and processes may share a store. An object is a context manager.
     The store is opened, and the model loaded, on first use.
@@ -107,16 +107,16 @@ class Memories:
             channel: The channel of changes, for origins and the audit log: see `Origin`. An unknown
                 name marks the writer as an agent.
             client: The name and version of the MCP client that writes.
-            place: A function that returns where the caller works; it is called for each write. The
-                place's project is the default project of new memories, origins record its branch,
-                and anchors are checked in its working tree. Without a place, memories get no
-                verdicts. See `memories.identity.place`.
+            place: A function that returns where the caller works, called for each write. The
+                place's project is the default for new memories, origins record its branch, and
+                anchors are checked in its working tree. Without a place, memories get no verdicts.
+                See `memories.identity.place`.
 
         Raises:
             ConfigError: A setting is invalid.
             InvalidInput: The namespace is invalid, or the store or embedder is of the wrong type.
-            StoreError: The namespace has the name of one of our own files, and the store can't
-                check whether the namespace is in use.
+            StoreError: The namespace's name is reserved, and the store can't check whether the
+                namespace is already in use.
         """
         options = {"store": store, "embedder": embedder}
         flags = {name: value for name, value in options.items() if isinstance(value, str)}
@@ -178,7 +178,7 @@ class Memories:
 
         Args:
             root_of: Returns the top folder of a project's working tree; None if there is none here.
-            seconds: How long the checks for one response may take; None for no limit.
+            seconds: The time limit of the checks for one response; None for no limit.
         """
         judge = Judge(root_of, cache_of(self.config.home, self.namespace), seconds)
         self._raw_lookup = self._scratchpads.lookup = self._raw_lookup._replace(judge=judge)
@@ -186,7 +186,7 @@ class Memories:
 
     @property
     def place(self) -> "Place | None":
-        """The project in which the program works, if any."""
+        """The project, branch and working tree where the program works, if any."""
         return self._find_place()
 
     def without_shared(self) -> Self:
@@ -196,7 +196,7 @@ class Memories:
         return twin
 
     def _twin(self) -> Self:
-        """Return another object that uses the same open store, but doesn't close it."""
+        """Return another object that uses the same open store but doesn't close it."""
         _ = self._store  # created here, so that its changes reach this object's scratchpads
         twin = copy.copy(self)
         twin._scratchpads = copy.copy(self._scratchpads)
@@ -232,17 +232,17 @@ class Memories:
                 have special meanings.
             decay: `stable` (the default), `contextual` or `reinforceable`.
             key: A stable key such as `user/editor`, unique within a project. If a memory already
-                has the key, it gets a new version, which keeps everything that is not given; see
+                has the key, it gets a new version, which keeps every value that is not given; see
                 `update`.
             supersedes: The id of a memory in the same namespace that this one replaces.
             confidence: The writer's confidence, 0 to 1; 1.0 by default.
             created_at: When it was first written, for imports; now by default.
             pending: Keep the memory for review (see `review`). The key and `supersedes` take effect
-                when it is accepted. Memories from the channel `hook` must always be reviewed,
-                except session notes, whose type is `session` and whose key begins with `session/`.
-                Contexts leave out session notes, as they do memories that await review.
+                when it is accepted. Memories from the channel `hook` are always reviewed, except
+                session notes, whose type is `session` and whose key begins with `session/`.
+                Contexts leave out both session notes and memories that await review.
             source: The conversation, or the turn such as `standup#3`, from which it was made.
-                `forget_turns` can erase the memory together with this source.
+                `forget_turns` can erase the memory together with its source.
             force: Skip the duplicate check.
             redact: Remove secrets and the text in `<private>` tags; see the setting `redact`.
             within: Tag keys that distinguish memories, as `project` always does. The same text
@@ -261,7 +261,7 @@ class Memories:
 
         Raises:
             InvalidInput: A value is invalid; nothing was stored.
-            NotFound: There is no memory with the id given as `supersedes`.
+            NotFound: There is no memory with the id in `supersedes`.
         """
         draft = Draft(
             content, tags or {}, decay, key, supersedes, confidence, created_at, pending, source,
@@ -307,12 +307,13 @@ class Memories:
         redact: bool = True,
         within: Sequence[str] = (),
     ) -> "Iterator[Batch]":
-        """Do the first part of `create_many`: mark captured drafts as pending, add the project,
-        redact, check and embed. Yield batches; `Batch.write` stores each in one transaction.
+        """Yield the batches for `create_many`, each of which `Batch.write` stores in one
+        transaction. Captured drafts are marked as pending; all drafts get the project and are
+        redacted, checked and embedded.
         """
         from memories.write.create import prepare_batches
 
-        if self._channel == "hook":  # captured memories await review
+        if self._channel == "hook":  # captured memories must be reviewed
             drafts = [
                 replace(draft, pending=not is_session_note(draft.tags, draft.key))
                 for draft in drafts
@@ -325,8 +326,8 @@ class Memories:
 
     @property
     def review(self) -> "Review":
-        """Access to the memories in your own namespace that await review, and to the methods that
-        accept or reject them.
+        """The memories in your own namespace that await review, with methods to accept or reject
+        them.
         """
         from memories.write.review import Review
 
@@ -412,7 +413,7 @@ class Memories:
         return self._memory(change.reinforce(self._lookup, memory_id, self._now()))
 
     def delete(self, memory_id: str) -> Memory:
-        """Delete a memory. It is no longer found; `restore` brings it back.
+        """Delete a memory, so that it is no longer found. `restore` brings it back.
 
         Returns:
             The memory, with the links that it had before.
@@ -429,12 +430,12 @@ class Memories:
 
         Args:
             memory_id: The id, or an unambiguous prefix of 8 or more characters.
-            version: For a current memory, the earlier version whose text, tags, decay and
-                confidence to restore.
+            version: For a current memory, restore the text, tags, decay and confidence of this
+                earlier version.
 
         Raises:
             NotFound: There is no such memory or version.
-            RequestError: The memory is neither deleted nor superseded (with `version`: it isn't
+            RequestError: The memory is neither deleted nor superseded (with `version`, it isn't
                 current), or another memory now has its key.
         """
         from memories.write import change
@@ -445,11 +446,11 @@ class Memories:
         return self._memory(change.restore_version(lookup, embedder, memory_id, version, now))
 
     def forget(self, memory_id: str) -> Forgotten:
-        """Erase a memory with all its versions. No byte of it stays in the store. This can't be
+        """Erase a memory with all its versions, leaving no byte of it in the store. This can't be
         undone.
 
         Proposals of `Truth.tidy` about it, and reviewed memories that were merged into it, are
-        erased with it. A damaged memory can be erased too.
+        erased too. A damaged memory can also be erased.
 
         Raises:
             NotFound: There is no such memory, not even a deleted one.
@@ -483,14 +484,14 @@ class Memories:
         undoes it.
 
         Args:
-            memory_ids: Ids, or unambiguous prefixes of 8 or more characters, in any state; without
-                any, nothing happens.
+            memory_ids: Ids, or unambiguous prefixes of 8 or more characters, of memories in any
+                state; an empty list does nothing.
             to: The target namespace.
 
         Raises:
             NotFound: One of the memories doesn't exist; none was moved.
-            RequestError: One of the memories is in a different namespace, or the target namespace
-                has a different memory with its id or key; none was moved.
+            RequestError: A memory is in a different namespace, or the target namespace has another
+                memory with its id or key; none was moved.
             InvalidInput: The target namespace is invalid, or is your own.
         """
         from memories.transfer.moves import move
@@ -505,9 +506,9 @@ class Memories:
     def transaction(self) -> Iterator[None]:
         """Run a block as one transaction: all its writes are stored, or none.
 
-        Other writers wait until the transaction ends. It includes all writes of its thread: don't
-        await in the block, or the writes of other tasks are stored or lost with it. In stores
-        without transactions (Chroma, Qdrant), only single writes are atomic.
+        Other writers wait until the transaction ends. It includes all writes of its thread, so
+        don't await in the block: other tasks' writes would become part of it. In stores without
+        transactions (Chroma, Qdrant), only single writes are atomic.
         """
         self._open_transactions += 1
         try:
@@ -522,8 +523,8 @@ class Memories:
     def delete_where(self, where: str, *, dry_run: bool = False) -> "Affected":
         """Delete all memories in your own namespace that match an expression.
 
-        All memories get the same time of deletion, so the rollback that `undo_to` and `undo_where`
-        in the result describe restores exactly these. Up to 10,000 memories are deleted in one
+        All memories get the same time of deletion, so a rollback with `undo_to` and `undo_where`
+        from the result restores exactly these memories. Up to 10,000 memories are deleted in one
         transaction. If a larger run is interrupted, only some are deleted; run it again to delete
         the rest.
 
@@ -549,7 +550,7 @@ class Memories:
         Args:
             where: The expression. It is applied to the latest version of each memory, in any state.
                 All versions of a matching memory are erased. If the expression is just
-                "conversation = NAME", its turns that wait to be stored are erased too.
+                "conversation = NAME", the conversation's queued and captured turns are erased too.
             scope: `memories`, `history` (turns) or `all`.
             dry_run: Change nothing; only return what would change.
 
@@ -582,8 +583,8 @@ class Memories:
             where: The expression; None for all memories.
             tags: Tags to set.
             remove_tags: Tag keys to remove.
-            rename_tags: The new key for each old key, or the new `key=value` for each old one. If a
-                memory already has the new key, it keeps that key's value.
+            rename_tags: Maps old keys to new keys, or old tags to new tags as `key=value`. If a
+                memory already has the new key, that key keeps its value.
             dry_run: Change nothing; only return what would change.
 
         Raises:
@@ -612,8 +613,8 @@ class Memories:
 
         Args:
             to: The time, not in the future; a date means the beginning of that day.
-            where: Only memories that match this expression in a version written since then. If a
-                memory has no such version, its latest version must match.
+            where: Only memories with a version written since then that matches this expression. A
+                memory without a version since then must match in its latest version.
             dry_run: Change nothing; only return what would change.
 
         Raises:
@@ -636,7 +637,7 @@ class Memories:
 
         Args:
             conversation_id: The conversation, at most 256 characters.
-            turns: Drafts, or texts said by the user, in order; without any, nothing happens.
+            turns: Drafts, or texts said by the user, in order; an empty list does nothing.
             redact: Remove secrets; see `create`.
 
         Returns:
@@ -703,18 +704,18 @@ class Memories:
         with_memories: bool = False,
         dry_run: bool = False,
     ) -> Forgotten:
-        """Erase a conversation or one of its turns; none of its bytes stay in the store.
+        """Erase a conversation or one of its turns, leaving no byte of it in the store.
 
         This can't be undone.
 
-        With an entire conversation, its turns that wait to be stored are erased too: those that are
-        queued (see `MemoryGateway`), and the texts that hooks have captured.
+        With an entire conversation, its waiting turns are erased too: queued turns (see
+        `MemoryGateway`), and texts captured by hooks.
 
         Args:
             conversation_id: A conversation in your own namespace.
             index: Erase only this turn; the others keep their indexes.
-            with_memories: Also erase your memories that have a version made from these turns; see
-                `source` of `create`.
+            with_memories: Also erase your memories with a version that was made from these turns;
+                see `source` in `create`.
             dry_run: Erase nothing; only return how much would be erased.
 
         Raises:
@@ -788,7 +789,7 @@ class Memories:
         down.
 
         Args:
-            conversation_id: Only turns of this conversation.
+            conversation_id: Return only turns of this conversation.
         """
         from memories.write.turn_queue import waiting_turns
 
@@ -867,7 +868,8 @@ class Memories:
                 "2026-05-01", which means the end of that day.
 
         Raises:
-            NotFound: There is no such memory, or it was deleted; with `as_of`, at that time.
+            NotFound: There is no such memory, or it was deleted. With `as_of`: there was none at
+                that time.
             AmbiguousId: The prefix matches several memories.
         """
         moment = self._past(as_of)
@@ -882,9 +884,9 @@ class Memories:
 
         Args:
             key: The key, such as `user/editor`.
-            project: The memory's project, or its names in the order in which to search them, since
-                each project has its own keys. By default, first your current project is searched,
-                and then the memories without a project.
+            project: The memory's project, or its names in the order to search them, since each
+                project has its own keys. By default, your current project is searched first, then
+                the memories without a project.
 
         Raises:
             NotFound: No readable memory has the key. Your own namespace takes precedence over
@@ -899,7 +901,7 @@ class Memories:
         return self._raw_lookup.short_ids(ids, self._now())
 
     def ids(self, prefix: str, *, limit: int | None = None) -> "list[str]":
-        """Return the ids that begin with a prefix, of memories in any state, in order of creation.
+        """Return the ids with a prefix, in order of creation, of memories in any state.
 
         Args:
             prefix: The prefix, 8 or more characters.
@@ -911,11 +913,10 @@ class Memories:
         return self._raw_lookup.ids(prefix, self._limit(limit))
 
     def namespaces(self, *, as_of: Moment | None = None) -> "tuple[NamespaceCounts, ...]":
-        """Return all namespaces in the store, sorted, with the size of each but without content.
+        """Return the names and sizes of all namespaces in the store, sorted by name.
 
         Args:
-            as_of: Return only the namespaces that were not empty at this time, with the sizes that
-                they had then.
+            as_of: Return the namespaces that were not empty at this time, with their sizes then.
         """
         from memories.read.listing import count_namespaces
 
@@ -957,8 +958,8 @@ class Memories:
 
         Args:
             tags: Tags that each memory must have.
-            written_by: Only memories whose latest version was written by this client or
-                operating-system user: a name as in `Origin.by`.
+            written_by: Only memories whose latest version is by this writer, a client or an
+                operating-system user: see `Origin.by`.
             trust: Only memories whose latest version has this trust; see `Origin`.
             since: Only memories last written at this time or later: a datetime with a time zone, or
                 text such as "7d".
@@ -967,7 +968,7 @@ class Memories:
             deleted: List deleted memories instead.
             pending: List memories that await review instead; see `review`.
             where: An expression such as "type = fact and not by = ann".
-            project: Only memories of this project (under any of its names), and global ones, which
+            project: Only memories of this project, under any of its names, and global ones, which
                 have the tag `global`.
             sort: `created` (the default), `updated`, `reinforced`, `confidence`, `accesses` or
                 `version`, newest or largest first; or `key`, in alphabetical order. Every order
@@ -1012,23 +1013,21 @@ class Memories:
 
         Args:
             query: The question, in any script, at most 4,096 characters.
-            offline: If the store can't be reached, or takes longer than the setting
-                `memory_timeout_seconds`, answer from the scratchpad. `explain` reports whether the
-                store or the scratchpad answered.
+            offline: Search the scratchpad if the store can't be reached, or takes longer than the
+                setting `memory_timeout_seconds`. `explain` reports which of them answered.
             **filters: See `SearchFilters`.
 
         Raises:
             InvalidInput: A value is invalid.
             EmbedderMismatch: The store's vectors come from another model.
-            StoreError: The store can't be reached, and the scratchpad can't answer or may not be
-                used.
+            StoreError: The store can't be reached, and the scratchpad can't or may not answer.
         """
         return self._search_or_fall_back(query, filters, offline=offline).hits
 
     def explain(
         self, query: str, *, offline: bool = False, **filters: "Unpack[SearchFilters]"
     ) -> "Explanation":
-        """Search as `search` does, but return every candidate, with the numbers behind its score
+        """Search as `search` does, but return every candidate with the numbers behind its score
         and, if it was dropped, the reason.
         """
         return self._search_or_fall_back(query, filters, offline=offline)
@@ -1039,7 +1038,7 @@ class Memories:
         return tuple(memories if judge is None else judge.judge(memories, self._now()))
 
     def _judge_hits(self, explanation: "Explanation", filters: "SearchFilters") -> "Explanation":
-        """Return the result of a search with verdicts on its hits. Doubtful hits come last."""
+        """Return a search's result with verdicts on its hits; doubtful hits come last."""
         if self._raw_lookup.judge is None or filters.get("as_of") is not None:
             return explanation
         from memories.search.results import with_verdicts
@@ -1095,7 +1094,7 @@ class Memories:
         return self._search_store(query, filters, counts=False)
 
     def count_reads(self, records: "Sequence[Record]") -> None:
-        """Count one more read of each of these memories."""
+        """Count one read of each of these memories."""
         self._count_access(records)
         if records and self.config.count_accesses:
             records = self._accesses.include_waiting(records)
@@ -1108,10 +1107,10 @@ class Memories:
     def duplicates(
         self, *, where: str | None = None, limit: int | None = None
     ) -> "Iterator[Repeat]":
-        """Yield memories in your own namespace that repeat older ones, and that `create` would
-        therefore refuse.
+        """Yield memories in your own namespace that `create` would refuse because they repeat older
+        ones.
 
-        Every memory is compared, which takes a few milliseconds for each. Nothing is changed.
+        Comparing takes a few milliseconds for each memory. Nothing is changed.
 
         Args:
             where: Only memories that match this expression. They are compared with all memories.
@@ -1151,12 +1150,12 @@ class Memories:
         """Return the hot tier: the pinned, recent and frequently used memories of your own
         namespace and `shared`.
 
-        Edits to the file are applied first. The store is opened only if a file is out of date.
+        Edits to the file are applied first. The store is opened only if a file is outdated.
 
         Args:
             refresh: Update the file of your namespace even if it seems up to date.
-            rebuild: Choose again from all of the namespace's memories, including those that a
-                person has removed from the file.
+            rebuild: Choose again from all memories in the namespace, including those that a person
+                has removed from the file.
 
         Raises:
             InvalidInput: With `rebuild`, the file isn't safe to read, for example because it is a
@@ -1165,7 +1164,7 @@ class Memories:
         return self._scratchpads.show(refresh=refresh, rebuild=rebuild)
 
     def scratchpad_at_hand(self) -> "Scratchpad | None":
-        """Return the hot tier, or None if the store is needed to bring it up to date."""
+        """Return the hot tier; None if only the store can bring it up to date."""
         return self._scratchpads.at_hand()
 
     def search_scratchpad(
@@ -1179,7 +1178,7 @@ class Memories:
             **filters: As for `search`, except filters that only a store supports.
 
         Raises:
-            InvalidInput: A value is invalid, only a store supports the search, or a file is
+            InvalidInput: A value is invalid, a filter works only in a store, or a file is
                 unreadable.
         """
         matches = self._scratchpads.search(query, filters, offline=offline)
@@ -1194,10 +1193,10 @@ class Memories:
         return self._scratchpads.apply_edits()
 
     def offline(self) -> "Scratchpad | None":
-        """Return the contents of the scratchpads' files, whichever store they mirror. Return None
-        if there are no files.
+        """Return the contents of the scratchpads' files, whichever store they mirror; None if there
+        are no files.
 
-        If an earlier version of Memories wrote a file, its decaying memories are left out: the file
+        Decaying memories in a file by an earlier version of Memories are left out, since the file
         lacks the fields from which confidence is computed.
         """
         return self._scratchpads.offline()
@@ -1210,7 +1209,7 @@ class Memories:
     def ask_store(
         self, ask: "Callable[[], Answer]", fallback: "Callable[[], Answer | None]"
     ) -> "tuple[Answer, str | None]":
-        """Return the store's answer and None, or a fallback and the reason that the store can't be
+        """Return the store's answer and None, or a fallback and the reason why the store can't be
         reached.
 
         If there is a scratchpad, the store must answer within the setting `memory_timeout_seconds`.
@@ -1233,7 +1232,7 @@ class Memories:
             return answer, str(exc)
 
     def _run_in_time(self, ask: "Callable[[], Answer]") -> "Answer":
-        """Return the answer to a call that uses the store, within `memory_timeout_seconds`."""
+        """Return the result of a call that uses the store, limited to `memory_timeout_seconds`."""
         from memories.core.deadline import MemoryTimeout, run_within
 
         try:
@@ -1247,7 +1246,7 @@ class Memories:
         self._owns_store = self._scratchpads.owns_home = self._scratchpads.owns_store = False
 
     def at_home(self) -> Self:
-        """Enable scratchpads for a passed-in store, because the files in the home belong to it."""
+        """Enable scratchpads for a passed-in store, whose files are in the home."""
         self._scratchpads.owns_home = True
         return self
 
@@ -1256,12 +1255,11 @@ class Memories:
     def log(
         self, memory_id: str | None = None, **filters: "Unpack[LogFilters]"
     ) -> "tuple[LogEntry, ...]":
-        """Return entries of the audit log, newest first: who changed what and when, without any
-        content.
+        """Return entries of the audit log, newest first: who changed what and when, but no content.
 
         Args:
-            memory_id: Only changes to the memory with this id, or with this prefix of 8 or more
-                characters. The memory may have been forgotten.
+            memory_id: Only changes to the memory with this id, or this prefix of 8 or more
+                characters, even a forgotten one.
             **filters: See `LogFilters`.
 
         Raises:
@@ -1279,7 +1277,7 @@ class Memories:
         Args:
             against: A hash that an earlier check returned as `head`. Anyone who can write to the
                 store can compute valid hashes for a changed log. An earlier hash proves that no
-                entry up to it was changed, and that the end of the log was not cut off before it.
+                entry up to it was changed or cut off.
 
         Raises:
             InvalidInput: `against` isn't a hash.
@@ -1299,8 +1297,8 @@ class Memories:
         """Return the tag keys in use, or one key's values, with the number of memories for each.
 
         Args:
-            key: The key whose values are returned.
-            written_by: Count only memories that this client or user wrote; see `list`.
+            key: Return the values of this key.
+            written_by: Count only memories by this client or user; see `list`.
             trust: Count only memories with this trust.
             as_of: Count the memories that were current at this time.
         """
@@ -1312,11 +1310,11 @@ class Memories:
         return count_tags(self._raw_lookup, memory_filter, key)
 
     def stats(self, *, since: Moment | None = None) -> "Stats":
-        """Return usage statistics on operations, their times, and the memories read; see `Stats`.
+        """Return usage statistics: operations, their times, and the memories read; see `Stats`.
 
         Args:
-            since: Count only operations and writes at this time or later: a datetime with a time
-                zone, or text such as "7d".
+            since: Count only operations and writes from this time on: a datetime with a time zone,
+                or text such as "7d".
         """
         from memories.transfer.stats import stats
 
@@ -1332,8 +1330,8 @@ class Memories:
         return count_days(self._raw_lookup)
 
     def status(self) -> "Status":
-        """Return where memories are stored, how many there are, and any damage that a quick check
-        has found.
+        """Return where memories are stored, how many there are, and any damage found by a quick
+        check.
         """
         from memories.read.listing import status
 
@@ -1341,7 +1339,7 @@ class Memories:
 
     @property
     def damaged(self) -> Damaged:
-        """The damaged records left out of responses since the store was opened; see `Damaged`."""
+        """The damaged records that were left out of responses since the store was opened."""
         return self._raw_store.damaged
 
     def close(self) -> None:
@@ -1368,19 +1366,19 @@ class Memories:
         quota = self.config.namespace_quota
         store = LoggedStore(self._raw_store, self._channel, self._clock, self._origin, quota=quota)
         store.on_change, store.find_copies = self._scratchpads.apply_changes, self._find_copies
-        # Threads whose first writes coincide share one store.
+        # Threads that make their first writes at the same time share one wrapper.
         shared: LoggedStore = vars(self).setdefault("_store", store)
         return shared
 
     @property
     def _lookup(self) -> Lookup:
-        """Looks up memories to change, in `_store`; `_raw_lookup` is for reading only."""
+        """The lookup for writes, in `_store`; `_raw_lookup` is only for reading."""
         return self._raw_lookup._replace(store=self._store)
 
     @property
     def embedder(self) -> "Embedder | None":
-        """The embedder that was passed in or configured; else the one that created the store's
-        vectors, for which the first access opens the store.
+        """The embedder that was passed in or configured, else the one that made the store's
+        vectors. To find that one, the first access opens the store.
 
         Raises:
             ConfigError: The package that contains this embedder's model is missing.
@@ -1405,7 +1403,7 @@ class Memories:
         return self._last_place
 
     def _origin(self) -> "Origin":
-        """Return the origin of a write that is made now."""
+        """Return the origin of a write at present."""
         place = self._place()
         branch = place.branch if place else None
         if branch not in self._origins:
@@ -1438,8 +1436,8 @@ class Memories:
         now: datetime | None = None,
         verdicts: bool = False,
     ) -> "Selector":
-        """Return the selector for an expression. The expression may use the name `verdict` only
-        with `verdicts`, since a verdict must not decide what is deleted or forgotten.
+        """Return the selector for an expression. Only with `verdicts` may it use the name
+        `verdict`, since a verdict must not decide what is deleted or forgotten.
         """
         from memories.read import selector
 
@@ -1510,8 +1508,8 @@ class Memories:
         return narrow_turns(all_turns, filters, self._now())
 
     def _waiting_in(self, turn_filter: Filter, conversation_id: str) -> "Sequence[Turn]":
-        """Return a conversation's queued turns that match a filter. Their numbers follow those of
-        the stored turns.
+        """Return a conversation's queued turns that match a filter, numbered after its stored
+        turns.
         """
         from memories.write.turn_queue import number_turns
 

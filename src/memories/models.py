@@ -1,4 +1,4 @@
-"""Memories, versions and other values that users see. The stores' own records are in
+"""Memories, versions and other values that users see. For the records in stores, see
 `stores.records`.
 
 Only values that nearly every command needs are here, since each dataclass makes the import a
@@ -17,14 +17,14 @@ from memories.guard.origin import Origin
 Moment = datetime | str
 
 SHARED = "shared"
-PENDING = "pending"  # `ended_by` of a memory that awaits review
+PENDING = "pending"  # `ended_by` of a version that awaits review
 SESSION = "session"  # the type of a session note
 SESSION_KEY = "session/"  # the key prefix of session notes, which hooks write
 OFTEN = 3  # minimum number of reads for the scratchpad to treat a memory as frequently used
 KNOWN_TAGS = ("agent", "personality", "project", "type", "global")
 # The limit in section 5.1 of the conversation specification. A longer message is stored in parts.
 MAX_TURN_CHARACTERS = 100_000
-MAX_MESSAGE_CHARACTERS = 4_000_000  # the maximum length of a text that the redactor searches
+MAX_MESSAGE_CHARACTERS = 4_000_000  # maximum length of a text that the redactor searches
 
 
 VERIFIED, CHANGED, UNVERIFIED, EXPIRED = "verified", "changed", "unverified", "expired"
@@ -32,7 +32,7 @@ VERDICTS = (VERIFIED, CHANGED, UNVERIFIED, EXPIRED)
 
 
 class Verdict(NamedTuple):
-    """Whether a memory is still true, judging by its anchors and dates; see `anchors.judge`.
+    """Whether a memory is still true according to its anchors and dates; see `anchors.judge`.
 
     Attributes:
         word: `verified`, `changed`, `unverified` or `expired`.
@@ -60,7 +60,7 @@ class Verdict(NamedTuple):
 
 
 class Cited(NamedTuple):
-    """The evidence that a memory cites, for `anchors.judge`; see `Memory` for the attributes."""
+    """The evidence that a memory cites, for `anchors.judge`; `Memory` explains the attributes."""
 
     anchors: tuple[str, ...]
     tags: Mapping[str, str]
@@ -96,7 +96,7 @@ def is_global(tags: Mapping[str, str]) -> bool:
 
 
 def is_valid_in(tags: Mapping[str, str], projects: Sequence[str]) -> bool:
-    """Return whether a memory is valid in the project with these names; True if there are none."""
+    """Return whether a memory is valid in the project with these names; True without names."""
     project = tags.get("project")
     return not projects or project is None or project in projects or is_global(tags)
 
@@ -127,16 +127,16 @@ class Memory:
         base_confidence: The writer's confidence, 0 to 1.
         created_at: When its first version was written.
         updated_at: When its latest version was written.
-        stated_at: When its text was last written or confirmed; new tags, for example, leave it
-            unchanged.
+        stated_at: When its text was last written or confirmed; new tags, for example, don't change
+            this.
         last_reinforced_at: When it was last reinforced, if ever.
         version: The number of its latest version, which is also the number of versions.
         key: Its stable key, if it has one. Creating a memory with the same key adds a version to
             this one.
         supersedes: The id of the memory that it replaced.
-        superseded_by: The id of the memory that replaced it; a search no longer finds it.
-        deleted: Whether it was deleted (it can be restored).
-        access_count: How often it was read; approximate.
+        superseded_by: The id of the memory that replaced it; searches find only that one.
+        deleted: Whether it was deleted; it can be restored.
+        access_count: Approximately how many times it was read.
         source: The conversation, or the turn such as `standup#3`, from which it was made, if that
             was recorded.
         origin: Who wrote its latest version; None if it was stored before origins were recorded.
@@ -149,18 +149,18 @@ class Memory:
             `write.suspicion`. Usually empty.
         corrects: The id of the memory that it corrects, whose text stays unchanged.
         also_corrects: The ids of other memories with the same old value, which it corrects too.
-        corrected_by: The id of the memory that corrects it, which a search shows first.
+        corrected_by: The id of the memory that corrects it; searches show that one first.
         current_again: In the result of a change: the ids of the memories that are current again,
             because the change ended the links to their corrections.
-        data: A JSON object that a program stores with it, as text. The object is removed if the
-            content changes and no new object is given.
+        data: A JSON object that a program stores with it, as text. It is removed if the content
+            changes, unless a new object is given.
         pinned: Whether it stays in the scratchpad of its namespace.
         anchors: The evidence that it is true: paths, symbols, literals, commits and URLs; see
             `anchors.grammar`.
         valid_until: When it stops being true, if known.
         recheck_days: The number of days after which it should be confirmed.
         anchored_at: When its anchors were last checked by a writer and found to hold.
-        verdict: Whether it still holds; None if it has nothing to check, or if its project's
+        verdict: Whether it is still true; None if there is nothing to check, or if its project's
             working tree isn't available.
     """
 
@@ -207,17 +207,17 @@ def corrected_ids(memory: "Memory | History") -> tuple[str, ...]:
 
 
 def describe_current_again(memory_ids: Iterable[str]) -> list[str]:
-    """Return clauses that name memories that are current again."""
+    """Return a clause for each memory that is current again."""
     return [f"memory {memory_id} is current again" for memory_id in memory_ids]
 
 
 def is_doubtful(memory: Memory) -> bool:
-    """Return whether a memory's verdict says that the memory may no longer be true."""
+    """Return whether a memory may no longer be true, according to its verdict."""
     return memory.verdict is not None and memory.verdict.is_doubtful
 
 
 def is_expired(verdict: Verdict | None) -> bool:
-    """Return whether a memory's verdict says that the memory has expired."""
+    """Return whether a memory has expired, according to its verdict."""
     return verdict is not None and verdict.word == EXPIRED
 
 
@@ -242,8 +242,8 @@ class Version(NamedTuple):
         operation: The operation that wrote it: `create`, `update`, `confirm`, `restore` or
             `rollback`.
         ended_at: When it stopped being current, if it did.
-        ended_by: The operation that ended it: `update`, `delete` or `supersede`. If a deletion or
-            replacement was undone, ` (restored)` follows. `pending` if it awaits review.
+        ended_by: The operation that ended it: `update`, `delete` or `supersede`; `delete
+            (restored)` or `supersede (restored)` if that was undone; `pending` if it awaits review.
         origin: Who wrote it; None if it was stored before origins were recorded.
         accepted_at: When it was accepted, if it was reviewed.
         accepted_by: Who accepted it.
@@ -306,13 +306,13 @@ class Draft:
         pending: Whether it must be reviewed first. The key and `supersedes` take effect only when
             it is accepted.
         data: A JSON object that a program stores with it, as text; "" removes an existing one.
-        id: The id of the new memory, a unique UUIDv7. If the result of writing a draft is unknown,
-            the same draft can be written again without storing the memory twice. The draft is
-            refused if the first version of the memory with this id has a different text.
-        fresh: Whether the id is known to be new, so that it need not be looked up.
-        imported_as: The hash by which a later import of the same statement recognizes it.
-        seen: Ids of memories that the writer has just read. `Created.similar_to` is more likely to
-            include these memories if they are about the same subject.
+        id: The id of the new memory, a unique UUIDv7. With an id, a draft can be written again if
+            the first result is unknown, without storing the memory twice. It is refused if the
+            first version of the memory with this id has a different text.
+        fresh: Whether the id is certainly new, so that it need not be looked up.
+        imported_as: The hash by which a later import recognizes the same statement.
+        seen: Ids of memories that the writer has just read. If they are about the same subject,
+            `Created.similar_to` is more likely to include them.
         anchors: The evidence that it is true; None to find anchors in the content, empty for none.
         valid_until: When it stops being true, if known.
         recheck: The time span after which it should be confirmed: text such as "90d", or a number
@@ -340,8 +340,8 @@ class Draft:
     anchored_at: datetime | None = None
 
 
-# Fields of a draft that records store under the same names. Updates can change `CHANGEABLE`, which
-# restoring an earlier version also restores.
+# Fields of a draft with the same names in records. Updates can change `CHANGEABLE`, and restoring
+# an earlier version restores them.
 CHANGEABLE = ("decay", "confidence")
 DECLARED = (*CHANGEABLE, "source")
 
@@ -378,7 +378,7 @@ class Forgotten(NamedTuple):
 
     Attributes:
         id: The memory, or the conversation.
-        versions: The number of its versions or turns; 0 if only their bytes were left to erase.
+        versions: The number of its versions or turns; 0 if only leftover bytes were erased.
         also_in: Files that may still contain it: backups, snapshots taken before an upgrade, and
             event files with content.
         memories: The number of memories that were erased because they were made from these turns.
@@ -419,11 +419,11 @@ class Change(NamedTuple):
     """A change to a memory or a conversation, in the audit log.
 
     Attributes:
-        action: One of `LOG_ACTIONS`; `undone` means that the changes in log entry number `first`
-            were never stored.
+        action: One of `LOG_ACTIONS`; `undone` means that the changes in log entry `first` were
+            never stored.
         id: The memory; None for turns.
-        conversation: The conversation to which turns belong, if it still exists and is readable;
-            else `#` and its digest. None for a memory.
+        conversation: The conversation of turns, if it still exists and is readable, else `#` and
+            its digest. None for a memory.
         first: The number of the first version, or the index of the first turn.
         last: The number of the last version, or the index of the last turn.
     """
@@ -466,11 +466,12 @@ class LogCheck(NamedTuple):
         entries: The number of entries.
         since: When the first entry was written.
         until: When the last entry was written.
-        head: The hash of the last entry. Keep this hash elsewhere: later it proves that no earlier
-            entry was changed or removed.
+        head: The hash of the last entry. Keep it elsewhere: it can prove later that no entry up to
+            this one was changed or removed.
         forks: Numbers that two entries share, because two copies of the store were both written to
             and then merged.
-        unlogged: The number of records that were written after the log began but are not in it.
+        unlogged: The number of records that were written after the log began but are missing from
+            it.
         problem: The first problem; None if there is none.
     """
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 RANKS = ("relevance", "similarity", "formula")
-LOCAL_EMBEDDERS = ("minilm", "e5", "fake", "none")  # these send no text to a service
+LOCAL_EMBEDDERS = ("minilm", "e5", "fake", "none")  # embedders that send no text to a service
 
 
 class HalfLife(float):
@@ -43,15 +43,15 @@ class Setting(NamedTuple):
         name: The name in `Config` and `config.toml`.
         variable: The environment variable.
         default: The default value.
-        parse: Parses a text and returns the value, or raises a ValueError whose message completes
-            an error sentence.
+        parse: Returns the value of a text, or raises a ValueError whose message is a clause without
+            a subject.
         purpose: The purpose, in a phrase.
-        secret: Whether the value is never shown. Other programs use the same variables for secrets,
-            so an empty variable is treated as unset.
-        harmless: Whether the `.env` in any folder may set it. Other settings may determine where
-            texts are sent, or which files are read and written.
+        secret: Whether the value is never shown. An empty variable for a secret counts as unset,
+            since other programs use it too.
+        harmless: Whether any folder's `.env` may set it. Other settings may determine where texts
+            are sent, or which files are read and written.
         trustable: Whether a `.env` that the user trusts may set it.
-        is_common: Whether other programs use the same variable with other values. If so, an
+        is_common: Whether other programs use the same variable with other values, so that an
             invalid value in the environment is ignored.
     """
 
@@ -267,7 +267,7 @@ def _quota(text: str) -> str | None:
 
 
 def _log_level(text: str) -> str:
-    """Return a log level; it may have a name that other programs use."""
+    """Return a log level, also given under a name that other programs use."""
     level = text.upper()
     nearest = {"WARNING": "WARN", "CRITICAL": "ERROR", "FATAL": "ERROR", "TRACE": "DEBUG"}
     if level in ("DEBUG", "INFO", "WARN", "ERROR"):
@@ -278,9 +278,9 @@ def _log_level(text: str) -> str:
 
 
 def namespace(text: str) -> str:
-    """Return the canonical form of a namespace.
+    """Return the canonical form of a namespace's name.
 
-    `Memories` also refuses the names of our own files, unless they are in use.
+    `Memories` also refuses reserved names, unless such a namespace is already in use.
 
     Raises:
         InvalidInput: The namespace is invalid.
@@ -324,7 +324,7 @@ def _folder(text: str) -> Path:
 
 def _patterns(text: str) -> str:
     """Return folder patterns. A pattern that allows folders must be a full path, since anyone could
-    give a folder a name that matches.
+    create a folder with a matching name.
     """
     for pattern in map(str.strip, _name(text).split(",")):
         is_path = pattern.startswith(("/", "~")) or Path(pattern).is_absolute()
@@ -337,8 +337,8 @@ def _patterns(text: str) -> str:
 
 
 def _command(text: str) -> str:
-    """Return a command. Its program must be a name or a full path, so that the working folder can't
-    determine which program runs.
+    """Return a command. Its program must be a name or a full path, so that it doesn't depend on the
+    working folder.
     """
     import shlex  # few commands need it
 

@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 GREETING = "memories 2"  # name and version of this protocol
-HOOK = "hook"  # takes the place of the command in a hook's request
-DIRECT = b"direct"  # the response if the server did nothing and the command needs its own process
+HOOK = "hook"  # in a hook's request, replaces the command
+DIRECT = b"direct"  # response: the server did nothing, and the command must run in its own process
 LOST = (
     "the server of this store stopped before it answered; the command may or may not have run: "
     "memory log shows the last changes"
 )
 IDLE_MINUTES = 15
 _HELLO_SECONDS = 0.1
-_SILENCE_SECONDS = 15.0  # a server that sends no dot for this long is hanging
+_SILENCE_SECONDS = 15.0  # a server that sends no dot for this long hangs
 _RETRY_SECONDS = 60  # how long to wait after starting a server before starting another one
-_MAX_INPUT_BYTES = 8 << 20  # maximum size of standard input, which is sent as a whole
+_MAX_INPUT_BYTES = 8 << 20  # maximum size of standard input, which is sent in one piece
 _MAX_PATH_BYTES = 100  # maximum length of a Unix socket's path; systems allow 103 to 107
 _HOME = "home"  # name of the default store's socket
 
@@ -41,7 +41,7 @@ _WRITING = frozenset(
 )
 _READING_TURNS = ("tail", "show", "list")
 
-# The only environment variables, besides those with `_PREFIXES`, that are sent to the server.
+# The only environment variables that are sent to the server, besides those with `_PREFIXES`.
 _NAMES = frozenset(
     """AI_AGENT CLAUDECODE CODEX COPILOT_CLI CURSOR_AGENT GEMINI_CLI OPENCODE QWEN_CODE NO_COLOR
     TERM COLUMNS LINES TZ HOME USERNAME LANG LANGUAGE LOG_LEVEL DEFAULT_LIMIT MIN_CONFIDENCE
@@ -51,8 +51,7 @@ _NAMES = frozenset(
     PROJECT_DETECTION NAMESPACE_QUOTA SCRATCHPAD_SIZE PROMPT_TOKENS CAPTURE_PROJECTS
     TIDY_COMMAND""".split()
 )
-# Stores' clients read some of these themselves; libpq, for PostgreSQL, reads those that start with
-# PG.
+# The clients of stores read some of these themselves: libpq, for PostgreSQL, reads those with PG.
 _PREFIXES = (
     "MEMORY_", "EMBEDDER", "CONTEXT_", "CHROMA", "FILE_MIGRATE_", "QDRANT_", "CODEX_", "CLINE_",
     "XDG_", "LC_", "SSL_", "PG",
@@ -69,8 +68,8 @@ class AnswerLost(Exception):
     """The server may have run a command, but did not respond.
 
     Attributes:
-        create_id: The id that keeps a second run from storing the memory twice; empty if the
-            command has none.
+        create_id: The id that prevents a second run from storing the memory twice; empty if there
+            is none.
     """
 
     def __init__(self, create_id: str) -> None:
@@ -83,7 +82,7 @@ class AnswerUnprinted(Exception):
 
     Attributes:
         error: The error that printing raised.
-        change: What the command changed, as part of a sentence; empty if nothing.
+        change: What the command changed, as a clause; empty for no change.
     """
 
     def __init__(self, error: OSError, change: str) -> None:
@@ -150,7 +149,7 @@ def ask_for_hook(
     Args:
         request: The request; `hooks` reads and answers it.
         version: The version of this program; servers of other versions are not asked.
-        begin_seconds: How long to wait until the server begins to respond. A server may hang.
+        begin_seconds: How long to wait for the response to begin, since a server may hang.
         seconds: How long to wait after that.
     """
     connection = _connect(socket_of(store_of(()), os.environ), version, begin_seconds)
@@ -173,7 +172,7 @@ def ask_for_hook(
 def can_be_served(arguments: "Sequence[str]") -> bool:
     """Return whether a server may run a command.
 
-    Commands that use other files, a terminal or endless input must run in their own process.
+    Commands that need other files, a terminal or endless input must run in their own process.
     """
     verb = arguments[0] if arguments else ""
     if verb not in _READING and verb not in _WRITING:
@@ -182,15 +181,15 @@ def can_be_served(arguments: "Sequence[str]") -> bool:
         return not any(word.startswith(("--lines", "--jsonl")) for word in arguments)
     if verb == "turns":
         return not ("add" in arguments[1:2] and "-" in arguments)
-    if verb == "review":  # the editor, and decisions by single keys, need the terminal
+    if verb == "review":  # an editor, or decisions by single keys, need the terminal
         return bool(arguments[1:2]) and arguments[1][:1] != "-" and arguments[1] != "edit"
-    if verb == "restore":  # a word that isn't hexadecimal names a file, not an id
+    if verb == "restore":  # a word that isn't hexadecimal is a file, not an id
         return not any(word.strip("0123456789abcdefABCDEF-") for word in arguments[1:])
     return "_MEMORY_COMPLETE" not in os.environ
 
 
 def store_of(arguments: "Sequence[str]") -> str:
-    """Return the URL of the store that a command names; empty for the default store."""
+    """Return the URL of the store given in a command's arguments; empty for the default store."""
     url = os.environ.get("MEMORY_STORE", "")
     for position, word in enumerate(arguments):
         if word == "--":
@@ -202,11 +201,11 @@ def store_of(arguments: "Sequence[str]") -> str:
 
 
 def _connect(path: str, version: str, seconds: float = _HELLO_SECONDS) -> "socket | None":
-    """Return a connection to a server with this version; None if none greets within `seconds`."""
+    """Return a connection to a server with this version; None if there is no greeting in time."""
     if not os.path.exists(path):  # noqa: PTH110
         return None
     try:
-        # Importing the module `socket` would take as long as getting the response.
+        # Importing the module `socket` would take as long as the response.
         from _socket import AF_UNIX, SOCK_STREAM, socket
 
         if not is_ours(path):
@@ -222,7 +221,7 @@ def _connect(path: str, version: str, seconds: float = _HELLO_SECONDS) -> "socke
             greeting += piece
         if greeting == f"{GREETING} {version}\n".encode():
             return connection
-        if greeting:  # this line makes a server of an older version stop
+        if greeting:  # this line makes a server with an older version stop
             connection.sendall(f"newer {version}\n".encode())
     except OSError:
         pass
@@ -231,7 +230,7 @@ def _connect(path: str, version: str, seconds: float = _HELLO_SECONDS) -> "socke
 
 
 def _encode_request(arguments: "Sequence[str]", create_id: str, stdin: bytes | None) -> bytes:
-    """Return a request: a JSON line, then standard input if the command reads it."""
+    """Return a request: a JSON line, followed by standard input if the command reads it."""
     from _json import encode_basestring_ascii as quoted
 
     folder = os.stat(".")  # noqa: PTH116
@@ -286,7 +285,7 @@ def _new_id() -> str:
 
 
 def _exchange(connection: "socket", request: bytes, *, changes: bool) -> bytes | None:
-    """Send a request; return the response, or None if the connection broke or fell silent.
+    """Send a request; return the response, or None if the connection broke or timed out.
 
     Args:
         connection: The connection to the server.
@@ -297,7 +296,7 @@ def _exchange(connection: "socket", request: bytes, *, changes: bool) -> bytes |
     try:
         connection.sendall(request)
     except OSError:
-        return DIRECT  # the server runs nothing before it has the whole request
+        return DIRECT  # the server runs nothing until it has the entire request
     try:
         return _receive(connection)
     except OSError:
@@ -309,14 +308,14 @@ def _exchange(connection: "socket", request: bytes, *, changes: bool) -> bytes |
 
 
 def _receive(connection: "socket", seconds: float | None = None) -> bytes | None:
-    """Return a response without the dots that the server sends first; None if it is incomplete.
+    """Return a response without the leading dots; None if it is incomplete.
 
     Args:
         connection: The connection to the server.
         seconds: How long the response may take; None for as long as the server sends dots.
 
     Raises:
-        OSError: The connection broke or fell silent, or the response took too long.
+        OSError: The connection broke or timed out, or the response took too long.
     """
     pieces: list[bytes] = []
     end = None if seconds is None else monotonic() + seconds
@@ -350,7 +349,7 @@ def _print_answer(answer: bytes) -> int | None:
         stream, length = map(int, part.split(b":"))
         piece = body[start : start + length]
         start += length
-        if stream == 3:  # a description of the change, in case the response is lost
+        if stream == 3:  # describes the change, in case the response can't be printed
             change = piece.decode("utf-8", "surrogateescape")
             continue
         try:
@@ -384,7 +383,7 @@ def socket_of(store: str, environment: "os._Environ[str] | dict[str, str]") -> s
 
 
 def _is_long(folder: str) -> bool:
-    """Return whether socket paths in a folder, including temporary ones, are too long."""
+    """Return whether paths of sockets in a folder, including temporary ones, are too long."""
     if sys.platform == "win32":  # no Unix sockets, and no user ids to make a shorter name from
         return False
     return len(os.fsencode(folder)) + len("/12345678.http.4194304") > _MAX_PATH_BYTES
@@ -400,7 +399,7 @@ def is_ours(path: str) -> bool:
 
 
 def absolute(url: str) -> str:
-    """Return the URL of a store; for a store on this machine, with its real absolute path."""
+    """Return the URL of a store, with its real absolute path if it is on this machine."""
     scheme, _, path = url.partition("://")
     if scheme in ("sqlite", "files", "qdrant") and path.startswith("/") and path != "/":
         return f"{scheme}:///{_real_path(path[1:])}"
@@ -436,7 +435,7 @@ def start(store: str) -> None:
     import time
 
     path = socket_of(store, os.environ)
-    if _is_listening(path):  # a server runs, but was too busy to answer
+    if _is_listening(path):  # a server is running, but was too busy to answer
         return
     try:
         mark = f"{path}.start"
