@@ -457,7 +457,10 @@ def test_migrate_refuses_a_store_that_is_not_a_copy(memory: Command, folder: Pat
     memory("create", "Something else", "--store", target)
     answer = memory("migrate", "--to", target)
     assert answer.code == 1
-    assert "the target is not a copy of this store: it has a record of its own" in answer.error
+    assert (
+        "the target is not a copy of this store: it has a record that this store lacks"
+        in answer.error
+    )
     assert memory("status", "--store", target).json["memory_count"] == 1
 
 

@@ -904,7 +904,8 @@ def test_a_target_that_is_not_a_copy_is_refused(
     copy = opened("two")
     copy.append([own])
     with pytest.raises(
-        RequestError, match=r"the target is not a copy of this store: it has a record of its own"
+        RequestError,
+        match=r"the target is not a copy of this store: it has a record that this store lacks",
     ):
         migrate(full, copy, FakeEmbedder(), progress=quiet)
     assert content(copy)[own.ref]._replace(vectors=None) == own._replace(vectors=None)

@@ -330,7 +330,7 @@ def move_result(moved: "MovedMemories") -> dict[str, Any]:
 
 
 def _current_again_note(memories: "Memories", memory_ids: Iterable[str]) -> str | None:
-    """Return a note about memories that are current again, except those that have ended since."""
+    """Return a note about the memories that are current again and haven't ended since."""
     current = []
     for memory_id in memory_ids:
         with contextlib.suppress(NotFound):

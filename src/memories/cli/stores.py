@@ -230,7 +230,7 @@ def _own_key() -> bytes | None:
 
 
 def _select_memories(collection: "Collection", records: "Iterator[Record]") -> "Iterator[Record]":
-    """Yield the records of memories, and none of turns."""
+    """Yield the records if they are memories; skip turns."""
     return records if collection == "memory" else iter(())
 
 

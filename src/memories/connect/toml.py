@@ -140,7 +140,7 @@ def _names(line: str) -> Table | None:
 
 
 def _end_of(lines: Sequence[str], start: int, table: Table) -> int:
-    """Return the line after a table; its last comments and blank lines belong to the next one."""
+    """Return the line after a table, whose last comments and blank lines go to the next table."""
     end = start + 1
     while end < len(lines) and not _starts(lines, end, table, inside=False):
         end += 1

@@ -224,8 +224,8 @@ class _Reader:
         """Return admitted documents, reading more documents until enough are admitted.
 
         Args:
-            read: Reads up to a given number of documents; returns how many it has read, and those
-                that are admitted.
+            read: Reads up to a given number of documents; returns how many it has read, and the
+                admitted ones.
             wanted: How many admitted documents are enough.
             n: The number of documents to read first.
         """

@@ -178,7 +178,7 @@ def _character_cost(character: str) -> tuple[float, float]:
 def _han_cost(character: str) -> float:
     """Return the cost of a Han character in BPE.
 
-    Common characters, which are those in the first level of GB 2312, take one or two tokens.
+    Common characters (the first level of GB 2312) take one or two tokens.
     """
     try:
         is_common = character.encode("gb2312")[0] <= 0xD7

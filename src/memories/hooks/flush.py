@@ -92,7 +92,7 @@ class Flushed(NamedTuple):
 
 
 def flush(home: str) -> Flushed:
-    """Store events from the inbox until no more arrive, unless another process already does so."""
+    """Store the inbox's events until no more arrive, unless another process is already doing so."""
     if not os.path.isdir(os.path.join(home, files.INBOX)):
         return Flushed()
     flusher = _Flusher(home)

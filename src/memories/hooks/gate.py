@@ -14,8 +14,8 @@ unless another text is rated much higher:
                 "go on" need nothing. Bytes are comparable across scripts; characters are not.
     meaning     the log-odds of the calibrated similarity: slope × (cosine - middle). Log-odds are
                 comparable across embedders; cosines are not. 0 if unknown.
-    behind      this meaning minus `best`, that of the project's most similar text: at most 0. A
-                search that isn't limited to a project uses its own most similar text.
+    behind      this meaning minus `best`, the meaning of the project's most similar text; at most
+                0. A search that isn't limited to a project uses its own most similar text.
     relation    the log-odds that the prompt needs the text, beyond what their similarity predicts:
                 "compile it" needs "The thesis is built with latexmk". See `embedders.scores`. 0
                 if unknown.
@@ -49,8 +49,8 @@ THRESHOLD = -2.67  # minimum rating
 # needs anything that has a much lower rating.
 _DISTANCE = 3.4
 # A memory of another project that the prompt doesn't name is recalled only if its rating is at
-# least CLEARLY_NEEDED (odds of about three to one), and at least CLEARLY_BETTER above that of the
-# best memory of the session's own project.
+# least CLEARLY_NEEDED (odds of about three to one), and exceeds the best rating in the session's
+# own project by CLEARLY_BETTER or more.
 CLEARLY_NEEDED = 1.0
 CLEARLY_BETTER = 1.0
 

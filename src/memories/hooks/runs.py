@@ -2,7 +2,7 @@
 
 There is a small file for each hook of each host, and a log of limited size. Neither contains text
 from a session. This module also provides the report for `memory doctor` and the figures for `memory
-stats`. The functions for those import what they need only when called, so that hooks start quickly.
+stats`. These functions import what they need only when called, so that hooks start quickly.
 """
 
 import json

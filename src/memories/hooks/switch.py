@@ -227,7 +227,7 @@ def why_not_captured(folders: "Sequence[str]", patterns: str) -> str:
 
 
 def _with_parents(folder: str) -> "Iterator[str]":
-    """Yield a folder and its parents: those in the path as written, then with links resolved."""
+    """Yield a folder and its parents, first as the path is written, then with links resolved."""
     seen = set()
     for start in (os.path.abspath(folder), os.path.realpath(folder)):
         path = start

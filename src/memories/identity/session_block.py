@@ -267,9 +267,9 @@ def _group_entries(admitted: Sequence[Entry], projects: set[str | None]) -> tupl
     """Return the groups of memories in the order of the block, other projects' last.
 
     Pinned memories come first, then up to `MAX_PREFERENCES` preferences of any age, then the
-    project's other memories, and then those that belong to all projects or to none, with the
-    surplus of preferences. Each group is in the scratchpad's order, except that memories that are
-    no longer true come last.
+    project's other memories, and then memories of all projects or of none, with the remaining
+    preferences. Each group is in the scratchpad's order, except that memories that are no longer
+    true come last.
     """
     pinned: list[Entry] = []
     preferences: list[Entry] = []
@@ -317,10 +317,10 @@ def _limit_writers(
 
 
 def _put_newest_first(entries: Sequence[Entry], room: int) -> list[Entry]:
-    """Return a group's memories: the first ones, which are shown, newest first, then the others.
+    """Return a group's memories, with the ones to show sorted newest first.
 
-    A memory often replaces an older one without being linked to it. Memories that are no longer
-    true stay last.
+    A memory often replaces an older one without being linked to it. Among the ones to show,
+    memories that are no longer true come last.
 
     Args:
         entries: The memories.

@@ -217,7 +217,7 @@ class Options(NamedTuple):
         embedder: The model to use with `store`; None searches by words only.
         group_commit: Stores new memories in transactions that several requests share; by default,
             each request has its own transaction.
-        routes: Additional routes, such as those of the page.
+        routes: Additional routes, such as the page's.
         secure: Whether browsers reach the server only over TLS.
         issuer: The URL of an OAuth issuer whose tokens are accepted too.
         public_url: The URL at which remote clients reach the server; its host is accepted too.

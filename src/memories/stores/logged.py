@@ -439,7 +439,7 @@ def _is_implied(action: _Action, actions: set[_Action]) -> bool:
 
 
 def _name_addition(record: Record, action: str | None) -> str:
-    """Return the action to log for an added record: the given one, or that of its version."""
+    """Return the action to log for an added record: the given one, or the one for its version."""
     if action is not None:
         return action
     if record.ref.collection is Collection.HISTORY:

@@ -126,7 +126,7 @@ def _array_from_wire(name: str, shape: list[int], data: str) -> "np.ndarray[Any,
 def read_arguments(
     method: str, space: Space | None, arguments: Sequence[Any], named: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the arguments of a call by name; their types are those that `Store` requires.
+    """Return the arguments of a call by name, with the types that `Store` requires.
 
     Args:
         method: A method of `Store`.

@@ -56,7 +56,7 @@ class LogQuery(NamedTuple):
 
     Attributes:
         memory: The id of the memory, or the first characters of an id.
-        is_whole_id: Whether `memory` must match exactly: it isn't a UUID, so another program
+        is_whole_id: Whether `memory` must match exactly, because it isn't a UUID: another program
             chose it.
     """
 

@@ -95,7 +95,7 @@ class Bundle(NamedTuple):
 
 
 def digest(text: str) -> str:
-    """Return the digest of a text, which is used later to tell whether it was edited."""
+    """Return a digest that later shows whether a text was edited."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 

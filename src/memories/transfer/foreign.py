@@ -44,7 +44,7 @@ _INFERRED = {"time": "inferred"}
 
 
 class SourceTerms(NamedTuple):
-    """The terms on which a source is imported.
+    """Settings for importing a source.
 
     Attributes:
         source: The name of the source.

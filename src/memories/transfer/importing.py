@@ -99,7 +99,7 @@ class Checked(NamedTuple):
 
 
 class ImportTerms(NamedTuple):
-    """How an export is imported, and what it may change.
+    """Settings for importing an export.
 
     Attributes:
         writer: The origin of the records if nothing proves that they are the user's.
@@ -328,8 +328,8 @@ class _Importer:
                 self._linked.setdefault(ref.namespace, set()).add(ref.group)
 
     def settle_links(self) -> None:
-        """Leave out links to memories that the store lacks, and restore those that were left out
-        because it lacked these memories.
+        """Remove links to memories that the store lacks, and restore removed links to memories that
+        it has.
         """
         for namespace, memory_ids in self._linked.items():
             for page in by_count(sorted(memory_ids), PAGE):

@@ -307,10 +307,10 @@ class _Migration:
 
 def _not_a_copy(ref: Ref) -> RequestError:
     return RequestError(
-        f"the target is not a copy of this store: it has a record of its own, {ref.collection} "
-        f"{ref.group} ({ref.position}) in namespace {ref.namespace}, or one that was forgotten "
-        "or moved to another namespace here after it was copied; forget it there, or migrate to "
-        "an empty store; to merge two stores use memory export and memory import"
+        "the target is not a copy of this store: it has a record that this store lacks, "
+        f"{ref.collection} {ref.group} ({ref.position}) in namespace {ref.namespace}; if it was "
+        "forgotten or moved here after it was copied, forget it there, or migrate to an empty "
+        "store; to merge two stores use memory export and memory import"
     )
 
 

@@ -218,7 +218,7 @@ class Call(NamedTuple):
         return readable_namespaces(self.memories.namespace, shared=self.shared)
 
     def without_place(self, shape: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return a response, without paths on the server if the sender doesn't manage the store."""
+        """Return a response, without paths on the server unless the sender manages the store."""
         return shape if self.who.manages_store else shapes.without_place(shape)
 
 

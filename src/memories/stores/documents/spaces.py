@@ -166,7 +166,7 @@ class Spaces:
         vectors: "Mapping[Ref, NDArray[np.float32]]",
         current_spaces: set[str],
     ) -> None:
-        """Add vectors, then list them in the records, then remove those that they replace."""
+        """Add vectors, then list them in the records, then remove the vectors that they replace."""
         write_id = os.urandom(8).hex()
         points: list[Point] = []
         payloads: dict[str, Mapping[str, Value | None]] = {}

@@ -344,7 +344,7 @@ class Server:
     def _begin_on_connection(
         self, first: str, *, to_write: bool
     ) -> tuple["Connection", "psycopg.Cursor"]:
-        """Return a connection with a begun transaction, and the cursor of its first statements.
+        """Begin a transaction; return its connection, and the cursor of its first statements.
 
         If the server has closed the idle connection, this opens a new one, since nothing was
         executed. If the server has no room for a new one, this waits until a connection is

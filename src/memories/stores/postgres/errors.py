@@ -192,7 +192,7 @@ _TRANSLATIONS: tuple[tuple[str, type[StoreError], str], ...] = (
 
 
 def translation(exc: "psycopg.Error", masked_url: str) -> StoreError | Conflict:
-    """Translate an error of the driver."""
+    """Translate one of the driver's errors."""
     import psycopg
     from psycopg import errors
 

@@ -67,7 +67,7 @@ def candidates(
     """
     extent = read_extent(db, selected)
     cosines = vectors.find_best(db, probe, selected, extent, k)
-    # These are the scores of the best records by words, and of those records in `cosines` that
+    # These are the scores of the best records by words, and of the records in `cosines` that
     # contain any of the words.
     scores = _search_words(db, selected, extent, terms, list(cosines)).scores
     words = highest(scores, k) | {seq: scores[seq] for seq in cosines if seq in scores}

@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 # A request counts as abandoned if its server doesn't renew it for this long.
 LEASE_SECONDS = 30.0
 RENEW_SECONDS = 10.0
-_SWEPT = 500  # old requests are removed each time this many claims have been made
+_SWEPT = 500  # old requests are removed once per this many claims
 
 # These statements don't wait for the disk. In the database's log, a claim precedes the write of its
 # request, and flushing that write also flushes the claim. So the write never survives without its

@@ -112,7 +112,7 @@ def find_best(
 def score_exactly(
     db: Transaction, probe: Probe | None, selected: Selection, seqs: Sequence[int]
 ) -> Scores:
-    """Return the scores of those records that have vectors."""
+    """Return the scores of the records that have vectors."""
     if probe is None or not seqs:
         return {}
     among, values = one_of("v.namespace", selected.namespaces)
@@ -126,7 +126,7 @@ def score_exactly(
 def read(
     db: Transaction, vectors: Vectors, seqs: Mapping[Ref, int]
 ) -> "dict[Ref, NDArray[np.float32]]":
-    """Return the vectors of those records that have any."""
+    """Return the vectors of the records that have any."""
     import numpy as np
 
     refs = {seq: ref for ref, seq in seqs.items()}

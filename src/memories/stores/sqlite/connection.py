@@ -349,8 +349,8 @@ class SQLiteFile:
         return connection
 
     def _open(self) -> apsw.Connection:
-        """Open a connection for this thread, if the file and its log are safe to use; close those
-        of threads that have ended.
+        """Open a connection for this thread, if the file and its log are safe to use; close the
+        connections of ended threads.
         """
         self._disinherit()
         engine.refuse_unsafe(self.path)

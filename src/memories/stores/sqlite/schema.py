@@ -260,7 +260,7 @@ CREATE_TRIGGERS = "".join(
 _TRIGGERS = re.findall(r"CREATE TRIGGER (\w+)", CREATE_TRIGGERS)
 _DROP = "".join(f"DROP TRIGGER IF EXISTS {name};\n" for name in _TRIGGERS)
 
-# The correct counts, for comparing with the stored ones and for rebuilding them.
+# Queries for the correct counts, to check the stored counts or rebuild them.
 POOL_COUNTS = f"""
 SELECT p.id, count(r.seq) FILTER (WHERE {_LIVE}), count(r.seq) FILTER (WHERE {_DELETED}),
        count(r.seq) FILTER (WHERE {_LIVE} AND {_NO_VECTOR})

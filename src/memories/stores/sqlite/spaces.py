@@ -114,7 +114,7 @@ def ensure_space(db: apsw.Connection, space: Space, *, compact: bool) -> None:
 
 
 def refuse_other(stored: StoredSpace, space: Space) -> None:
-    """Refuse a space other than that of the store's vectors.
+    """Refuse any space but the one that the store's vectors are in.
 
     Raises:
         EmbedderMismatch: The store's vectors are from a different space.
@@ -153,7 +153,7 @@ class StoredVectors:
             index.seal(db, added=len(rows))
 
     def read(self, db: apsw.Connection, refs: Sequence[Ref]) -> "dict[Ref, NDArray[np.float32]]":
-        """Return the vectors of those records whose vectors are sound; see `Store.vectors`."""
+        """Return records' vectors, leaving out damaged ones; see `Store.vectors`."""
         vectors: dict[Ref, NDArray[np.float32]] = {}
         space = read_space(db)
         if space is None or not space.model or not space.dimension:

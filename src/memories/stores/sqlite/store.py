@@ -93,8 +93,8 @@ class SQLiteStore:
         Args:
             path: The file.
             space: The space of the vectors to write and search; None in keyword-only mode.
-            compact: Whether to use the compact form for vectors that are the first in the store or
-                replace all existing ones.
+            compact: Whether vectors are stored in compact form if they are the store's first or
+                replace all others.
             refuse_lost: Called before a missing file is treated as new.
         """
         self.damaged = Damaged()

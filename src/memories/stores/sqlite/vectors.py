@@ -310,7 +310,7 @@ class VectorIndex:
     def _score_selected_records(
         self, db: apsw.Connection, selected: Selection, seqs: Sequence[int], query: "Vector", k: int
     ) -> Scores:
-        """Return the scores of those seqs whose records are selected, computed from their codes.
+        """Return the scores of the seqs whose records are selected, computed from their codes.
 
         If the filter has only namespaces and labels, which were already checked, nearly all records
         match. In that case only the `k` best are looked up and returned.

@@ -82,8 +82,9 @@ def read_claude_code(reader: Reader, file: Path) -> Iterator[Item]:
 
 
 def _prompt_if_queued(line: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a prompt that was sent while the model worked, which is an attachment, as a line like
-    that of any other prompt. Return other lines unchanged.
+    """Return a queued prompt as an ordinary prompt line; return other lines unchanged.
+
+    A prompt sent while the model is working is stored as an attachment.
     """
     queued = mapping(line.get("attachment"))
     if queued.get("type") != "queued_command" or queued.get("commandMode") != "prompt":
