@@ -399,6 +399,8 @@ def test_prompts_from_claude_codes_terminal_are_imported_without_marks(
     queued = {"type": "queued_command", "commandMode": "prompt", "origin": {"kind": "human"}}
     notice = {"type": "queued_command", "commandMode": "task-notification"}
     peer = {"origin": {"kind": "peer"}, "turnOrigin": "peer"}
+    texts = ("<ide_selection>From a.py:\nport = 1\n</ide_selection>", "What is this?", "I ask you.")
+    blocks = [{"type": "text", "text": text} for text in texts]
     lines: list[dict[str, Any]] = [
         typed | {"type": "user", "message": {"role": "user", "content": "Name the queue"}},
         {"type": "attachment", "attachment": queued | {"prompt": "Name it flamingo"}},
@@ -406,6 +408,7 @@ def test_prompts_from_claude_codes_terminal_are_imported_without_marks(
         peer | {"type": "user", "message": {"role": "user", "content": "Said by an agent"}},
         {"type": "assistant", "message": {"role": "assistant", "content": "It is flamingo"}},
         typed | {"type": "user", "message": {"role": "user", "content": pasted}},
+        typed | {"type": "user", "message": {"role": "user", "content": blocks}},
     ]
     common = {"sessionId": "s1", "timestamp": "2026-05-01T10:00:00Z", "cwd": "/home/ann/shop"}
     numbered = [common | line | {"uuid": f"u{number}"} for number, line in enumerate(lines)]
@@ -413,7 +416,8 @@ def test_prompts_from_claude_codes_terminal_are_imported_without_marks(
     memory("import", "claude-code", "s1.jsonl")
     turns = memory("turns", "show", "claude-code:u0").json["results"]
     assert [turn["content"] for turn in turns] == [
-        "Name the queue", "Name it flamingo", "It is flamingo", "One\nTwo"
+        "Name the queue", "Name it flamingo", "It is flamingo", "One\nTwo",
+        "What is this?\nI ask you.",
     ]  # fmt: skip
 
 

@@ -240,6 +240,20 @@ def test_a_forked_session_does_not_store_the_lines_of_the_first_one(
     assert [each.content for each in pending_memories(home)] == ["We decided to use rails."]
 
 
+def test_a_prompt_of_several_blocks_is_one_turn(home: Path, transcript: Path) -> None:
+    """Extensions of editors put what the user sees into blocks before the user's own."""
+    selection = "<ide_selection>From a.py:\nWe always use port 9999.\n</ide_selection>"
+    texts = [selection, "What does this line mean?", "We never use tabs."]
+    said = {"transcript_path": str(transcript)}
+    record_event(home, "user-prompt", prompt="\n".join(texts), **said)
+    blocks = [{"type": "text", "text": text} for text in texts]
+    append(transcript, transcript_line("user", blocks, 1))
+    record_event(home, "stop", **said)
+    flush_inbox(home)
+    assert stored_turns() == [("user", "What does this line mean?\nWe never use tabs.")]
+    assert [each.content for each in pending_memories(home)] == ["We never use tabs."]
+
+
 def test_lines_that_the_host_inserted_are_not_turns(home: Path, transcript: Path) -> None:
     append(
         transcript,

@@ -101,6 +101,10 @@ def test_similar_prompts_switch_nothing(text: str) -> None:
         ("</image>", ""),
         ("<image> is a tag of SVG", "<image> is a tag of SVG"),
         ("<ide_context>a.py</ide_context>\nfix it", "fix it"),
+        ("<ide_opened_file>The user opened a.py.</ide_opened_file>\nfix it", "fix it"),
+        ("<ide_selection>from a.py:\nport = 1\n</ide_selection>\nfix it", "fix it"),
+        ('<terminal name="zsh">$ make\nError 2</terminal>\nfix it', "fix it"),
+        ("is <terminal>x</terminal> valid?", "is <terminal>x</terminal> valid?"),
         (
             "# Context from my IDE setup:\n\n## Active file: a.py\n\n## My request for Codex:\nfix it",
             "fix it",

@@ -30,11 +30,16 @@ _AFTER_FRAME = re.compile(r"(?: ===|; the message:)?")
 _HOST_TAGS = (
     "hook_context|system-reminder|environment_context|user_instructions|memory-context"
     "|task-notification|turn_aborted|user_shell_command|subagent_notification|user_action"
-    "|ide_context|skills_instructions|session_context|teammate-message"
+    "|ide_context|skills_instructions|session_context|teammate-message|ide_opened_file"
+    "|ide_selection|user-prompt-submit-hook|post-tool-use-hook|cross-session-message"
+    "|mcp-resource-update|mcp-polling-update|fork-boilerplate"
 )
 # An element without an end tag is cut off, so it ends the text. In the middle of a line, it is a
 # user's own mention of the tag.
-_HOST_ELEMENT = rf"<({_HOST_TAGS})\b[^<>]*>.*?</\1\s*>|^[ \t]*<(?:{_HOST_TAGS})\b[^<>]*>.*"
+_HOST_ELEMENT = (
+    rf"<({_HOST_TAGS})\b[^<>]*>.*?</\1\s*>|^[ \t]*<(?:{_HOST_TAGS})\b[^<>]*>.*"
+    r'|<terminal name="[^"<>]*">.*?</terminal>'
+)
 _HOST_PROMPT = (
     r"\s*<(?:command-(?:name|message|args)|local-command-\w+|bash-(?:input|stdout|stderr)"
     r"|INSTRUCTIONS|skill)(?=[\s>])"

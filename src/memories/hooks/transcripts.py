@@ -361,11 +361,16 @@ def _parse_claude(line: dict[str, Any]) -> Iterator[tuple[str, str]]:
     content = message.get("content")
     if isinstance(content, str):
         yield role, content
+    texts = []
     for block in _dicts(content):
         if block.get("type") == "text":
-            yield role, _text(block.get("text"))
+            texts.append(_text(block.get("text")))
         elif block.get("type") == "tool_result" and role == USER:
             yield TOOL, _joined_text(block.get("content"))
+    if role == USER:
+        texts = ["\n".join(texts)]  # the hooks' events contain a prompt in this form
+    for text in texts:
+        yield role, text
 
 
 def _parse_codex(line: dict[str, Any]) -> Iterator[tuple[str, str]]:
