@@ -390,6 +390,26 @@ def test_messages_that_a_hook_captured_are_known(
     assert answer["turns"] == 3
 
 
+def test_summaries_of_opencode_are_left_out_and_prompts_lose_its_quotes(
+    memory: Command, sample: Callable[..., Path]
+) -> None:
+    path = sample("opencode")
+    database = apsw.Connection(str(path))
+    database.execute(
+        "UPDATE part SET data = json_set(data, '$.text', ?) WHERE data LIKE '%Which port%'",
+        (r'"Is \"5433\" the port?"',),
+    )
+    database.execute(
+        "UPDATE message SET data = json_set(data, '$.summary', json('true')) "
+        "WHERE id = (SELECT message_id FROM part WHERE data LIKE '%It was port 5433.%')"
+    )
+    database.close()
+    said = memory("import", str(path)).json
+    assert said["skipped"] == {"summaries": 1}
+    assert 'Is "5433" the port?' in contents(memory)
+    assert "It was port 5433." not in contents(memory)
+
+
 def test_prompts_from_claude_codes_terminal_are_imported_without_marks(
     memory: Command, folder: Path
 ) -> None:

@@ -226,12 +226,15 @@ def _turns(reader: Reader, session: _Session, messages: Iterable[_Message]) -> I
         text = "\n\n".join(clean(part["text"]) for part in shown)
         if not text or role not in ("user", "assistant"):
             continue
+        if role == "assistant" and message.data.get("summary"):
+            reader.skip("summaries")
+            continue
         if role == "assistant" and not (_has_ended(message.data) or all(map(_has_ended, shown))):
             reader.skip("unfinished answers")
             continue
         title = title or one_line(text, 100)
-        if role == "user" and re.fullmatch(r'"[^"]+"', text):  # quoted by `opencode run`
-            text = text[1:-1]
+        if role == "user" and re.fullmatch(r'"(\\"|[^"])+"', text):  # quoted by `opencode run`
+            text = text[1:-1].replace('\\"', '"')
         at, message_id = moment(message.created_at), f"opencode:{shown[0].get('id')}"
         tags = {"model": one_line(message.data.get("modelID"))}
         turn = TurnDraft(text, role, created_at=at, message_id=message_id, tags=tags)
