@@ -42,7 +42,7 @@ def deploys(home: Path) -> None:
 @pytest.mark.usefixtures("deploys")
 @pytest.mark.parametrize(
     ("host", "name"),
-    [("claude-code", "UserPromptSubmit"), ("codex", "UserPromptSubmit"), ("gemini", "BeforeAgent")],
+    [("claude-code", "UserPromptSubmit"), ("codex", "UserPromptSubmit")],
 )
 def test_a_prompt_recalls_a_relevant_memory_once(hook: Hook, host: str, name: str) -> None:
     first = hook("user-prompt", {"prompt": "when do deploys happen?"}, host=host)
@@ -188,7 +188,29 @@ def test_captured_memories_are_not_recalled_before_review(hook: Hook, home: Path
 @pytest.mark.usefixtures("deploys")
 def test_a_session_begins_with_the_prompt_block(hook: Hook) -> None:
     assert DEPLOY in hook("session-start", {"source": "startup"}).context
-    assert DEPLOY in hook("session-start", {"source": "resume"}, host="gemini").context
+
+
+@pytest.mark.usefixtures("deploys")
+def test_a_session_of_gemini_begins_with_its_first_prompt(hook: Hook) -> None:
+    """Gemini CLI reads the files that an answer to SessionStart mentions as @PATH, and doesn't
+    recognize a command after it.
+    """
+
+    def ask(prompt: str) -> str:
+        answer = hook("user-prompt", {"prompt": prompt}, host="gemini")
+        if answer.out:
+            assert json.loads(answer.out)["hookSpecificOutput"]["hookEventName"] == "BeforeAgent"
+        return answer.context
+
+    assert hook("session-start", {"source": "startup"}, host="gemini").context == ""
+    first = ask("Which tram goes to the harbour?")
+    assert "persistent memory" in first
+    assert first.count(DEPLOY) == 1
+    assert ask("On which day do we deploy?") == ""
+    hook("session-end", {"reason": "exit"}, host="gemini")
+    assert ask("Which tram was it again?") == ""  # a resumed session still has the block
+    assert 'you are "bob"' in ask("Start as bob")
+    assert "persistent memory" not in ask("Which tram was it again?")
 
 
 def test_a_resumed_session_is_given_only_what_is_new(hook: Hook, home: Path) -> None:

@@ -45,7 +45,11 @@ FLUSH = ("-P", "-m", "memories", "capture", "flush", "--quiet")
 _RECALL_EVENTS = ("session-start", "user-prompt")
 _COMPACTS_EACH_TURN = ("gemini",)  # hosts that send pre-compact on every turn
 # Hosts that send the model a resumed session's earlier contexts again.
-_RESEND_CONTEXTS = ("claude-code",)
+_RESEND_CONTEXTS = ("claude-code", "gemini")
+# Hosts that get the session block with the first prompt. Gemini CLI writes what a hook gives it at
+# the start of a session before the first prompt. Then it reads files that a memory mentions as
+# @PATH, doesn't recognize a command, and leaves the prompt out of a resumed session.
+_BEGINS_WITH_PROMPT = ("gemini",)
 _RUNS_OTHER_HOOKS = (CURSOR,)  # hosts that also run other hosts' hooks
 # An identical event without a turn id is a repetition if it comes within this time.
 _SAME_EVENT_SECONDS = 10.0
@@ -263,7 +267,9 @@ class EventHandler:
         if is_prompt:
             return self._reply_to_prompt()
         if self.call.event == "session-start":
-            return self._reply_to_start()
+            if self.event.host in _BEGINS_WITH_PROMPT:
+                return Reply()
+            return self._reply_to_start(is_resumed=self.event.text("source") == "resume")
         if self.call.event == "pre-compact" and self.call.host not in _COMPACTS_EACH_TURN:
             self._add_facts({session.RESET: True})
         if self.may_capture() and self.capture() and self.call.event != "answer":
@@ -274,15 +280,13 @@ class EventHandler:
         """Return whether both the hook's arguments and the switch allow capturing."""
         return self.call.capture and self.state.capture
 
-    def _reply_to_start(self) -> Reply:
+    def _reply_to_start(self, *, is_resumed: bool) -> Reply:
         if not self._is_first("given"):
             return Reply()
         source = self.event.text("source")
-        facts: dict[str, object] = {
-            session.FOLDER: self.event.folder,
-            session.NAMED: self.call.namespace or "",
-            session.ENDED: False,
-            session.RESUMED: source == "resume" and self.event.host in _RESEND_CONTEXTS,
+        facts = {
+            **self._start_facts(),
+            session.RESUMED: is_resumed and self.event.host in _RESEND_CONTEXTS,
             session.RESET: source in ("clear", "compact"),
         }
         if source == "fork":
@@ -294,6 +298,13 @@ class EventHandler:
         if reason:
             reply.text = "\n".join(filter(None, (NOT_RECORDED.format(reason=reason), reply.text)))
         return reply
+
+    def _start_facts(self) -> "dict[str, object]":
+        return {
+            session.FOLDER: self.event.folder,
+            session.NAMED: self.call.namespace or "",
+            session.ENDED: False,
+        }
 
     def _reply_to_prompt(self) -> Reply | None:
         prompt = self.event.prompt
@@ -309,14 +320,17 @@ class EventHandler:
             return Reply()
         # If the store did not respond to an earlier hook of this session in time, report that once.
         record = session.read(self.home, self.event.session_name)
+        has_begun = record.folder is not None and not record.ended
+        is_start = self.event.host in _BEGINS_WITH_PROMPT and not has_begun
+        block = self._reply_to_start(is_resumed=record.ended).text if is_start else ""
         is_past = 0 < record.suspect_from <= time.time_ns() // 1_000_000
         has_missed = is_past and record.suspect_from != record.miss_reported
-        notice = MISSED if has_missed else ""
+        notice = "\n".join(filter(None, (MISSED if has_missed else "", block)))
 
         def announce() -> None:
-            """Send the notice about the missed recall, if any.
+            """Send the notice about the missed recall and the session block, if any.
 
-            Nothing slow may happen before this notice is sent: this hook may be killed, too.
+            Nothing slow may happen before the notice is sent: this hook may be killed, too.
             """
             if has_missed:
                 self._add_facts({session.MISS_REPORTED: record.suspect_from})
@@ -343,7 +357,7 @@ class EventHandler:
                 "Memory is off for this session: nothing is recalled or captured. "
                 "The user can say: memory on."
             )
-        facts: dict[str, object] = {session.OFF: False, session.RESET: True}
+        facts = {**self._start_facts(), session.OFF: False, session.RESET: True}
         if wish.namespace is not None:
             facts[session.NAMESPACE] = wish.namespace
         reason = reason or self._add_facts(facts)

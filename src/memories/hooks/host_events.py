@@ -17,7 +17,7 @@ SYSTEM_SOURCES = ("system", "loop_wakeup", "schedule_wakeup", "poll_event")
 _MAX_ID = 256  # maximum length of an id, in characters
 # Each event's name in a host, for events that don't state it; "" means all other hosts.
 _EVENT_NAMES = {
-    "session-start": {"gemini": "SessionStart", "": "SessionStart"},
+    "session-start": {"": "SessionStart"},
     "user-prompt": {"gemini": "BeforeAgent", "": "UserPromptSubmit"},
 }
 _CURSOR_FIELDS = ("cursor_version", "workspace_roots")  # no other host sends these
