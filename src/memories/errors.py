@@ -92,7 +92,7 @@ class StoreDamaged(StoreError):
 
 
 class SchemaTooNew(StoreError):
-    """A newer program wrote this store; it was left unchanged."""
+    """A newer program wrote this store, which was left unchanged."""
 
 
 class EmbedderError(SystemFault):

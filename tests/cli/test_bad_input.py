@@ -350,7 +350,7 @@ TABLE = [
         "57",
         ("search", "q", "--since", "2026-01-01T10:00", "--until", "2026-01-02T10:00Z"),
         lambda found: found.search("q", since="2026-01-01T10:00", until="2026-01-02T10:00Z"),
-        "names its time zone",
+        "only one of since and until has a time zone",
     ),
     time("57", "٢٠٢٤-٠١-٠١"),
     refused(

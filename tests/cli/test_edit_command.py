@@ -118,7 +118,7 @@ def test_an_unusable_text_changes_nothing(
                 "os.system(f\"'{sys.executable}' -m memories update $NAME Daily >/dev/null\"); "
                 "file.write_text('Mine')"
             ),
-            "Memory has changed: it has version 2, not 1; read it again",
+            "Memory has changed: its latest version is 2, not 1; read it again",
         ),
     ],
 )

@@ -92,9 +92,9 @@ def test_pages_list_each_memory_once_even_if_many_are_equal(memory: Command) -> 
         (("list", "--sort", "accesses", "--as-of", "1d"), "past values of accesses are not kept"),
         (
             ("search", "x", "--where", "deleted"),
-            "a search finds only current memories; leave deleted out of where",
+            "a search finds only current memories; remove deleted from the expression",
         ),
-        (("search", "x", "--where", "type ="), "where is wrong at character 7"),
+        (("search", "x", "--where", "type ="), "where is invalid at character 7"),
         (("search", "x", "--where", "decay = stable", "--in", "all"), "turns have no decay"),
         (
             ("list", "--tag", "project=a", "--project", "b"),

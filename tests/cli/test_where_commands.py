@@ -86,7 +86,7 @@ def test_an_expression_that_can_not_be_read_changes_nothing(
 ) -> None:
     answer = memory(*command, "--where", "type = fact and and")
     assert answer.code == 2
-    assert answer.error.startswith("where is wrong at character 17: ")
+    assert answer.error.startswith("where is invalid at character 17: ")
 
 
 @pytest.mark.usefixtures("filled")

@@ -207,7 +207,7 @@ def test_errors_of_expressions_name_the_position() -> None:
     for text, place, what in rows:
         said = refusal(text)
         if (
-            not said.startswith(f"where is wrong at character {place}: ")
+            not said.startswith(f"where is invalid at character {place}: ")
             or what not in said
             or not said.isprintable()
         ):

@@ -91,7 +91,7 @@ def note(home: Path, operation: str, *, setting: str = ON, **figures: Figure) ->
 
 @contextlib.contextmanager
 def noting(config: "Config", operation: str, **figures: Figure) -> Iterator[dict[str, Figure]]:
-    """Record the block as one operation, with its duration and outcome.
+    """Record the `with` block as one operation, with its duration and outcome.
 
     Yields:
         The figures; the block may add more.
@@ -162,7 +162,7 @@ def _add_outcome(
 
 @contextlib.contextmanager
 def together() -> Iterator[None]:
-    """Collect the events that this thread notes in the block, and write them when it ends."""
+    """Collect the events that this thread records in the `with` block; write them at its end."""
     lines_by_home: dict[Path, list[bytes]] = {}
     _LATER.lines = lines_by_home
     try:

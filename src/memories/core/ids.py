@@ -115,7 +115,8 @@ def parse_id(text: str) -> str:
     digits = text.replace("-", "")
     if _TURN_ID.fullmatch(text):
         raise InvalidInput(
-            f'"{shown(given)}" is the id of a turn, not of a memory; memory turns show reads turns'
+            f'"{shown(given)}" is the id of a turn, not of a memory; to read turns, run '
+            "memory turns show"
         )
     if len(text) > ID_LENGTH or not _HEX.fullmatch(digits):
         raise InvalidInput(

@@ -105,7 +105,7 @@ def tags(tags: Mapping[str, str]) -> dict[str, str]:
     """
     if not isinstance(tags, Mapping):
         raise InvalidInput(
-            f"tags are of type {type(tags).__name__}; give a mapping of text to text"
+            f"tags are of type {type(tags).__name__}; pass a mapping of strings to strings"
         )
     if len(tags) > MAX_TAGS:
         raise InvalidInput(f"{len(tags)} tags were given; the limit is {MAX_TAGS}")

@@ -128,9 +128,9 @@ def _fill(form: str, code: str, match: re.Match[str]) -> str:
 
 @functools.cache
 def _hints(code: str) -> Mapping[str, Sequence[str]]:
-    """Return texts for each line; a match contains at least one of them.
+    """Return hints for each line; every match contains at least one hint of its line.
 
-    If a text contains none, the pattern can't match it and isn't compiled.
+    A text without such a hint can't match, so the pattern isn't compiled for it.
     """
     hints: dict[str, Sequence[str]] = {_FIGURES: tuple("0123456789")}
     for line, entries in words(code).items():

@@ -105,7 +105,7 @@ def parse(text: str, names: Names) -> Node:
 
 def error_at(column: int, problem: str) -> InvalidInput:
     """Return the error for a problem at a character of the expression."""
-    return InvalidInput(f"where is wrong at character {column}: {problem}")
+    return InvalidInput(f"where is invalid at character {column}: {problem}")
 
 
 def conditions(node: Node) -> list[Condition]:

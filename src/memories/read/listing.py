@@ -291,7 +291,7 @@ def _read_copies(
 
 
 def _position(record: Record) -> Position:
-    """Return a record's position in a listing. Ids are in order of creation."""
+    """Return a record's position in a listing. Ids sort in order of creation."""
     return record.ref.group, record.ref.position, record.ref.namespace
 
 

@@ -432,7 +432,7 @@ def _all_versions(namespace: str, group: str) -> Filter:
 
 
 def _explain_absence(records: Sequence[Record]) -> str:
-    """Return the reason no version of a memory was live at an earlier time."""
+    """Return why no version of a memory was live at an earlier time."""
     for record in records:
         if not is_unaccepted(record):
             since = max(record.created_at, from_millis(accepted_at(record)))
@@ -609,7 +609,7 @@ def apply_filters(where: Filter, filters: Mapping[str, Any], now: datetime) -> F
     start, end = to_moment(since, now), to_moment(until, now, end_of_day=True)
     if isinstance(since, str) and isinstance(until, str) and mixes_zones(since, until):
         raise InvalidInput(
-            "only one of since and until names its time zone; write both the same way"
+            "only one of since and until has a time zone; give both a time zone, or neither"
         )
     if start is not None and end is not None and start > end:
         raise InvalidInput("since is later than until; swap them")

@@ -177,7 +177,8 @@ def parse_live(text: str, collection: Collection, instant: Instant) -> Selector:
     if selector.states:
         names = " and ".join(sorted(selector.states))
         raise InvalidInput(
-            f"a search finds only current memories; leave {names} out of where, or use memory list"
+            f"a search finds only current memories; remove {names} from the expression, or use "
+            "memory list"
         )
     return selector
 

@@ -428,7 +428,7 @@ def _apply_formula(ranked: Ranked, relevance: Relevance) -> Ranked:
 
 
 def _reason_to_drop(features: Features, best_similarity: float, rules: RankingRules) -> str:
-    """Return the reason a candidate is not a hit; empty if it may be one.
+    """Return why a candidate is not a hit; empty if it may be one.
 
     `best_similarity` is the best similarity of all candidates.
     """
@@ -455,7 +455,7 @@ def _reason_to_drop(features: Features, best_similarity: float, rules: RankingRu
 
 
 def _reason_without_words(features: Features, min_similarity: float) -> str:
-    """Return the reason a candidate without a shared word is not an answer; empty if it may be."""
+    """Return why a candidate without a shared word is not an answer; empty if it may be one."""
     similarity = features.evidence.similarity
     if similarity is None:
         return "shares no word with the query"

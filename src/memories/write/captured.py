@@ -132,7 +132,7 @@ class UnstoredTexts(NamedTuple):
 
 
 def _event_files(inbox: Path) -> list[Path]:
-    """Return the files with captured events; without its suffix, the name is the session's."""
+    """Return the files with captured events, each named after its session."""
     return [*sorted(inbox.glob("*.jsonl")), *sorted((inbox / "refused").glob("*"))]
 
 

@@ -75,7 +75,7 @@ def update(
         latest = before = lookup.find_live(memory_id)
         if change.if_version not in (None, latest.ref.position):
             raise Conflict(
-                f"Memory has changed: it has version {latest.ref.position}, not"
+                f"Memory has changed: its latest version is {latest.ref.position}, not"
                 f" {change.if_version}; read it again"
             )
         if change.not_corrects is not None:
@@ -260,7 +260,7 @@ def pin(
         if pinned and lookup.store.count(where, at_most=MOST_PINNED) >= MOST_PINNED:
             raise RequestError(
                 f"{MOST_PINNED} memories are already pinned, which is the limit; unpin one first; "
-                "memory scratchpad show lists them"
+                "to list them, run memory scratchpad show"
             )
         new = versions.next_version(latest, "update", now, fresh=False, pinned=pinned)
         return append_same(lookup.store, latest, new, vectors)

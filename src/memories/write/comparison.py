@@ -26,7 +26,7 @@ _NEAR_BEST = 0.15  # a memory is shown if its score is at most this far below th
 _MAX_SCORED = 12  # maximum number of rivals that are scored, the most similar first
 _SEEN_BONUS = 0.18  # added to the score of a memory that the writer has just read
 _MAX_CANDIDATES = 16  # maximum number of candidates that are compared with a draft
-# the limit for a second attempt, when most candidates for a draft without a project belong to one
+# limit for a second attempt, if most candidates for a draft without a project belong to projects
 _MAX_CANDIDATES_AGAIN = 64
 
 
@@ -173,8 +173,8 @@ def read_vectors(writer: Writer, records: Sequence[Record]) -> Mapping[Ref, Any]
 def choose_similar_to(
     writer: Writer, draft: Draft, comparison: Comparison, vectors: Any
 ) -> tuple[Similar, ...]:
-    """Return the memories to name as `Created.similar_to`: those closest to the draft's subject,
-    one of which the draft may replace.
+    """Return the memories for `Created.similar_to`: those closest to the draft's subject, one of
+    which the draft may replace.
 
     Memories that differ in a value come first, followed by those that `read.replacements` rates
     highest. If the draft corrects a memory, only those that also contain the old value follow.

@@ -57,8 +57,8 @@ class Created:
         stored: Whether the draft became a new memory, or a new version of the memory with its key.
         memory: The stored or updated memory; None if the draft was refused.
         duplicates: The memories that say the same thing, if the draft was refused as a duplicate.
-        similar_to: The current memories on the closest subjects, at most three. If the new memory
-            replaces one of them, create it again with `supersedes`.
+        similar_to: Up to three current memories on the closest subjects. If the new memory replaces
+            one of them, create it again with `supersedes`.
         corrects: The id of the memory that the new one corrects. A search that finds both shows the
             corrected one after the new one. See `write.compare.corrections`.
         redacted: The kinds of the secrets that were replaced in the draft, in order.
@@ -188,8 +188,8 @@ class Batch(NamedTuple):
         return results
 
     def _make_note(self, created: Created) -> str:
-        """Return a result's note. Add that the stored text has no vectors, that the memory has
-        already expired, and which memories are current again.
+        """Return a result's note, with remarks about missing vectors, an expiry, and memories that
+        are current again.
         """
         notes = [created.note]
         if created.stored:

@@ -1,10 +1,10 @@
 """Links memories to those that they correct, and updates the links when either memory changes.
 
-Links form chains, from the oldest statement to the one that is true now. "Newer" and "older" are
-about the last statement of a memory (`stated_at`), not about when it was created. The newer
-neighbour of a memory corrects it; a memory has at most one. The older neighbours are those that it
-corrects; it has several if they gave the same value. A new memory without a time of its own is
-newer than all stored ones, even if another writer came first and has a later time.
+Links form chains, from the oldest statement to the one that is true now. "Newer" and "older" refer
+to when a memory was last stated (`stated_at`), not to when it was created. A memory's newer
+neighbour corrects it; there is at most one. Its older neighbours are the memories that it corrects;
+there are several if they gave the same value. A new memory without a time of its own is newer than
+all stored ones, even if another writer came first and has a later time.
 
 A link is made when
 
@@ -20,8 +20,8 @@ A link is made when
   former links that still hold are made again (`restore_links`). A memory that is moved away from
   its neighbours keeps the ids of its links until it returns (`_set_former_links_aside`).
 
-Exported records contain their links. After an import, those to memories that the store lacks are
-left out in the same way as after a move (`settle_links`).
+Exported records contain their links. After an import, links to memories that the store lacks are
+set aside, as after a move (`settle_links`).
 
 A link ends when
 
@@ -80,9 +80,9 @@ def link_correction(
         newer: The memory that corrects others.
         corrected: Memories that `newer` contradicts.
         now: The current time.
-        at: From when `newer` corrects them; by default, when it was written.
-        is_newest: Whether `newer` corrects even memories with a later time, because it is new and
-            other writers stored them while it waited.
+        at: When the correction takes effect; by default, when `newer` was written.
+        is_newest: Whether `newer` corrects even memories with a later time, which other writers
+            stored while it waited.
 
     Returns:
         The memory with its links, which the caller stores.
@@ -114,7 +114,7 @@ def leave_chains(store: Store, records: Iterable[Record]) -> None:
 
     Args:
         store: The store of the memories, in a transaction.
-        records: Any one version of each memory.
+        records: One version of each memory, whichever.
     """
     leaving: dict[str, Record] = {}
     for record in records:
@@ -314,8 +314,8 @@ def restore_links(store: Store, record: Record, former: Record) -> Record:
     """Restore the links of a memory that was added without them, except those that no longer hold
     or that other links have replaced.
 
-    A former neighbour that has ended gets only its own side of the link, so that its restoration
-    restores the link.
+    If a former neighbour has ended, only its own side of the link is restored, so that restoring
+    the neighbour restores the link.
 
     Args:
         store: The memory's store, in a transaction.
@@ -466,8 +466,8 @@ def update_links_after_change(store: Store, latest: Record, new: Record) -> Reco
 
     A new text is a new statement. If the old text was corrected, and the new one contradicts it or
     the end of its chain, the memory moves to the end of the chain, as a new memory would. Otherwise
-    it keeps its links if all of them still hold, as they do if the text is only reworded, and
-    leaves its chain if one doesn't.
+    it keeps its links if all of them still hold, as after a mere rewording. If one doesn't, it
+    leaves its chain.
 
     Args:
         store: The store of the memories, in a transaction.

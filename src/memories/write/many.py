@@ -181,7 +181,7 @@ def refuse_states(selector: Selector, action: str) -> None:
 
 
 def delete(lookup: Lookup, selector: Selector, *, dry_run: bool) -> Affected:
-    """Delete the selected live memories, all at the same time. See `Memories.delete_where`.
+    """Delete the selected live memories with one time of deletion; see `Memories.delete_where`.
 
     Raises:
         InvalidInput: The expression selects memories that are not live.

@@ -35,7 +35,7 @@ from memories.stores.records import ROLE, SPEAKER, Collection, Filter
 MAX_BYTES = 256 * 1_048_576
 MAX_FAILED = 3  # if this many groups fail, draining stops, since the store is the likely cause
 DRAIN_SECONDS = 1.0  # time that a caller that only adds an entry spends on other groups
-GROUP_SECONDS = 5.0  # time that it spends on earlier entries in its own group
+GROUP_SECONDS = 5.0  # time that such a caller spends on earlier entries in its own group
 _log = logging.getLogger(__name__)
 _CHANNEL = "channel"
 _TEXTS = ("conversation_id", "role", "text", "ts")
@@ -150,7 +150,7 @@ class RetryQueue:
             _append(self.path, json.dumps(entry), MAX_BYTES)
 
     def entries(self, group: str | None = None) -> list[Entry]:
-        """Return the queued entries, oldest first; only those of one group, if given."""
+        """Return the queued entries, oldest first; with `group`, only that group's."""
         entries, _ = _read(self.path)
         if group is None:
             return entries

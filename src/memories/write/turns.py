@@ -255,7 +255,7 @@ def _records(first: Ref, last: Record | None, turn: _Prepared) -> Iterator[Recor
     """Yield the records of a turn that is appended to a conversation.
 
     Args:
-        first: The first position that the turn may have.
+        first: The lowest position that the turn may get.
         last: The conversation's last record.
         turn: The turn.
     """

@@ -205,7 +205,7 @@ class HTTPEmbedder:
         for vector in answer:
             is_list = isinstance(vector, list)
             if not is_list or not all(type(number) in (int, float) for number in vector):
-                raise EmbedderError(f"{name} returned something other than numbers for a vector")
+                raise EmbedderError(f"{name} returned a vector that is not a list of numbers")
             if len(vector) != dimension:
                 raise EmbedderError(
                     f"{name} returned a vector of {len(vector)} dimensions, but "

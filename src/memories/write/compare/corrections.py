@@ -406,7 +406,7 @@ def _are_variants(change: Substitution) -> bool:
     if len(parts) != len(other_parts):
         return False
     pairs = list(zip(parts, other_parts, strict=True))
-    # The last part is not a code, as "io" in "acme.io" isn't.
+    # The last part, such as "io" in "acme.io", is not a code.
     codes = [pair for pair in pairs[:-1] if all(map(_CODE.fullmatch, pair))]
     changed = [pair for pair in pairs if pair[0] != pair[1]]
     return all(pair in codes or VARIANTS.issuperset(pair) for pair in changed)

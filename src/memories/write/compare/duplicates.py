@@ -115,7 +115,7 @@ def compare_words(
         return TextComparison(Relation.UNRELATED)
     codes = detect_languages(new, old)
     is_close = similarity is not None and similarity >= threshold
-    needs_difference = is_close and explain  # otherwise, whether there is one is enough
+    needs_difference = is_close and explain  # otherwise, knowing that there is one is enough
     if not needs_difference and _surely_differ(new, old, codes):
         return TextComparison(Relation.UNRELATED)
     new_parsed, old_parsed = parse_text(new, codes), parse_text(old, codes)

@@ -203,8 +203,8 @@ def _is_general(plural: _Neighbours, single: _Neighbours) -> bool:
 
 
 def _agrees(plural: _Neighbours, single: _Neighbours) -> bool:
-    """Return whether two forms of a word are a verb, each agreeing with its subject: "a user
-    needs", "users need".
+    """Return whether two forms of a word are verbs that agree with their subjects: "a user needs",
+    "users need".
 
     Args:
         plural: The neighbours of the form with the ending -s.

@@ -181,7 +181,7 @@ def _spell_out(text: str, codes: Sequence[str]) -> str:
 
 
 def _dial(number: re.Match[str]) -> str:
-    """Return a long number, such as a telephone number, with hyphens or a country code."""
+    """Return a long number in one form: `+` and digits, or with hyphens for spaces."""
     if number[1]:
         digits = re.sub(r"\D", "", number[0])
         return f"+{digits.lstrip('0')}"
