@@ -19,14 +19,16 @@ from memories.stores.records import Collection, Patch, Record, Ref
 if TYPE_CHECKING:
     from memories.guard.redactor import Redactor
 
-# fields of a correction; see `write.links`
+# Fields of a link: `corrects` is in the newer memory, the others in the older one. See
+# `write.links`.
 LINK = ("corrects", "corrected_by", "corrected_at", "corrected_until")
 # fields with the links of a memory that was moved or imported without its neighbours, until it is
 # reunited with them
-FORMER_LINK = ("former_corrects", "former_corrected_by")
+FORMER_CORRECTS, FORMER_CORRECTED_BY = "former_corrects", "former_corrected_by"
+FORMER_LINK = (FORMER_CORRECTS, FORMER_CORRECTED_BY)
 # field of the newer memory, set by `--not-corrects`: the ids of memories that it must not be linked
 # to again
-NOT_CORRECTED = "not_corrected"
+NOT_CORRECTS = "not_corrected"
 # field of a record returned by a change, never stored: the ids of the memories that are current
 # again
 CURRENT_AGAIN = "current_again"
@@ -39,7 +41,7 @@ ANCHORS = ("anchors", "anchored_at", "valid_until", "recheck_days")
 _ANCHOR_SEPARATOR = "\n"
 # Fields that every new version copies from the previous one. `next_version` copies some others
 # conditionally, and drops the rest.
-_COPIED_FIELDS = (*DECLARED, "supersedes", *LINK, NOT_CORRECTED, "first_at")
+_COPIED_FIELDS = (*DECLARED, "supersedes", *LINK, NOT_CORRECTS, "first_at")
 
 
 # --- checking drafts ---
@@ -402,9 +404,7 @@ def read_corrected_by(record: Record, now: datetime) -> str | None:
 
 
 def read_correction_link(record: Record, now: datetime) -> str | None:
-    """Return the id of the memory that was linked to a version as its correction by `now`, if any,
-    even an expired one.
-    """
+    """Return the same as `read_corrected_by`, except that an expired correction counts."""
     corrected_at = time_of(record.fields, "corrected_at")
     if corrected_at is None or corrected_at > now:
         return None

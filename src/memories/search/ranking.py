@@ -8,8 +8,9 @@ with the window and the session around it (`surroundings`):
                       coverage of the window and of the session
                       word score = BM25 / max(best BM25 of all candidates, 4); without a
                       similarity: BM25 / best BM25
-                      coverage = share of the query's words that a text contains
-    similarity_mean = weighted mean of the cosines of the text, its window and its session
+                      coverage = share of the query's words that a text contains, weighted by rarity
+    similarity_mean = weighted mean of the cosines of the text, the best other text in its window,
+                      and the best text in its session
     signs           = weighted sum of signs for and against a text / sum of the word weights
     fused           = (word_mean + weight × similarity_mean + signs) / (1 + weight)
                       without a similarity: word_mean + signs / (1 + weight)
@@ -30,9 +31,9 @@ A memory has neither window nor session:
 Only turns have signs, except the date, which memories have too. A memory that consists of the
 query's words gets the best score.
 
-After `rank`, a newer memory moves before an older one that it may replace
-(`search.put_newer_first`), and memories whose anchors changed or that have expired move to the end
-(`results.with_verdicts`).
+After `rank`, if the search ranks by relevance, a newer memory moves before an older one that it may
+replace (`search.put_newer_first`). Memories whose anchors changed or that have expired move to the
+end (`results.with_verdicts`).
 
 `Weights` holds the weights of the means and of the signs, and says where the numbers come from. The
 weight of similarity is a constant of the embedder (`Space.weight`).
@@ -101,7 +102,8 @@ FULL_LENGTH = 20  # a turn with this many words is not brief
 WORDS_ONLY_SIGNS = 0.4
 # A text this close to a date in the query is a hit even without a shared word.
 ON_DATE = 0.5
-# A text this close to a clear answer, in units of calibration, may also be an answer.
+# A text this close to a clear answer may also be an answer. The unit is that of calibration: a
+# cosine times the slope of the embedder's curve.
 NEAR_CLEAR = 1.25
 # The share of the best similarity that a text without a shared word must reach.
 WORDLESS_SHARE = 0.5
@@ -166,7 +168,8 @@ class Features(NamedTuple):
 
     Attributes:
         evidence: The evidence that it answers the query.
-        confidence: How current it is, 0 to 1.
+        confidence: Its declared confidence times its decay, 0 to 1. It has no influence on the
+            score.
         decay_policy: Its decay policy, which decides whether its age counts.
         age_days: Days since it was written, or last reinforced if its policy allows that.
         accesses: The number of times it was read.
@@ -224,8 +227,9 @@ class RankingRules(NamedTuple):
         include_corrected: Keep hits that other hits correct.
         noise_bounds: The similarities that the query needs because it may be noise.
         noise_mean: The similarity of two unrelated texts; a constant of the embedder.
-        rank_by: One of `RANKS`: `relevance` considers age and use within bounds, `similarity`
-            ignores them, and `formula` multiplies them with the similarity.
+        rank_by: One of `RANKS`. `relevance` considers age and use within bounds. `similarity`
+            ignores them, and applies no thresholds. `formula` multiplies them with a memory's
+            similarity; turns keep their fused score.
         relevance: The influence of age and use, and the thresholds.
         calibration: The curve of the embedder, which converts the thresholds; None without
             similarities.
@@ -324,8 +328,8 @@ def _score(row: int, features: Features, best_word_score: float, rules: RankingR
     relevance = rules.relevance
     state = FRESH
     if not features.pinned:
-        # A stable memory is always fresh here, so it is never stale, though `_apply_formula` ages
-        # it.
+        # The freshness of a stable memory is 1 here, so it is never `STALE`, though
+        # `_apply_formula` ages it.
         fresh = freshness(features.age_days, relevance.decay_rate, features.decay_policy)
         state = staleness(fresh, features.accesses, relevance)
     ranked = ranked._replace(threshold=relevance.thresholds[state], is_stale=state == STALE)

@@ -21,7 +21,7 @@ FRESH, NORMAL, STALE = range(3)  # levels of staleness, as indexes into `thresho
 class Relevance(NamedTuple):
     """How much age (recency) and use influence a score; each attribute is a setting.
 
-    Stable memories, the default, don't age, so their recency doesn't count.
+    Stable memories, the default, don't age, except if a search ranks by `formula`.
 
     Attributes:
         decay_rate: How fast freshness falls. It is one half after `1 / decay_rate` days.
@@ -32,8 +32,8 @@ class Relevance(NamedTuple):
             threshold.
         stale: Below this freshness, a memory that was never read is `stale`, which raises its
             threshold.
-        thresholds: The lowest similarity of a fresh, a normal and a stale memory, on the calibrated
-            scale.
+        thresholds: The similarity at which a fresh, a normal and a stale memory is a clear answer,
+            on the calibrated scale. See `ranking._drop_below_thresholds`.
     """
 
     decay_rate: float = 0.02
@@ -63,7 +63,7 @@ class Relevance(NamedTuple):
 
 
 def freshness(age_days: float, decay_rate: float, policy: "DecayPolicy") -> float:
-    """Return a memory's freshness, 0 to 1; a stable memory is always fresh. See `fade`.
+    """Return a memory's freshness, 0 to 1; that of a stable memory is always 1. See `fade`.
 
     Args:
         age_days: Days since the memory was written, or last reinforced if its policy allows that; a

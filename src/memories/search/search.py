@@ -52,7 +52,7 @@ COLLECTIONS: Mapping[str, tuple[Collection, ...]] = {
     "history": (Collection.HISTORY,),
     "all": (Collection.MEMORY, Collection.HISTORY),
 }
-MIN_CANDIDATES = 40
+MIN_CANDIDATES = 40  # number of memories to gather; a store with fewer returns all it has
 EXAMINED = 6  # number of best hits that are compared with each other
 # The newer of two hits about one subject comes first if it has at least this share of the older
 # one's score.
@@ -412,8 +412,8 @@ def put_newer_first(
     if query.embedder is not None:
         vectors = store.vectors([record.ref for record in records])
     ordered = list(ranking)
-    # Indexes into `best`. Each pair occurs in both orders, but at most one has the newer memory
-    # second.
+    # Indexes into `best`. Each pair occurs in both orders; `_may_replace` is false if the second
+    # memory isn't the newer one.
     for old, new in permutations(range(len(best)), 2):
         is_below = ordered.index(best[new]) > ordered.index(best[old])
         is_strong = best[new].score >= NEWER_SHARE * best[old].score
@@ -460,7 +460,9 @@ def _may_replace(
 
 
 def _apply_limit_again(ordered: Sequence[Ranked], limit: int) -> list[Ranked]:
-    """Apply the limit again, to candidates in a new order: only the first `limit` are hits."""
+    """Apply the limit again, to candidates in a new order: only the first `limit` are hits. Those
+    that were dropped for other reasons stay dropped.
+    """
     limited: list[Ranked] = []
     hits = 0
     for ranked in ordered:

@@ -11,7 +11,7 @@ from memories.errors import InvalidInput
 from memories.guard.origin import CONTINUED, HELD, IMPORT, PART, tags_of
 from memories.models import PENDING
 from memories.read.conversations import ABOUT
-from memories.read.versions import FORMER_LINK, LINK, NOT_CORRECTED
+from memories.read.versions import FORMER_LINK, LINK, NOT_CORRECTS
 from memories.stores.records import Collection, Record, Ref, immutable_parts
 from memories.transfer.lines import (
     ExportTally,
@@ -38,7 +38,7 @@ _OURS = (
     "tidy",
     *LINK,
     *FORMER_LINK,
-    NOT_CORRECTED,
+    NOT_CORRECTS,
 )
 
 
@@ -304,7 +304,7 @@ def _with_tags_only(record: Record) -> Record:
 def _statement_hash(record: Record) -> str:
     """Return a hash of a record, excluding its origin and later notes about it."""
     plain = _with_tags_only(record)
-    fields = _without_fields(plain, (*LINK, *FORMER_LINK, NOT_CORRECTED, *ABOUT, *_ACCEPTANCE))
+    fields = _without_fields(plain, (*LINK, *FORMER_LINK, NOT_CORRECTS, *ABOUT, *_ACCEPTANCE))
     return f"{content_hash(plain._replace(fields=fields)):032x}"
 
 

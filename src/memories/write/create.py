@@ -12,9 +12,10 @@ A draft passes through these steps:
    `Comparison`.
 5. One of `_store_new`, `_store_version`, `_store_pending` and `_merge` writes the draft with its
    origin, or the draft is refused. `_store_new` also links the memory to one that it corrects
-   (`link_correction`). The result is a `Created`.
-6. The buffered versions are added to the store together (`stores.logged.buffered_transaction`),
-   followed by the audit log entry, and the store commits.
+   (`link_correction`). A memory that supersedes another takes over its links
+   (`Writer.pass_on_links`). The result is a `Created`.
+6. The buffered versions are added to the store together, before the next read or at the end
+   (`stores.logged.buffered_transaction`). The audit log entry follows, and the store commits.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -57,8 +58,8 @@ class Created:
         stored: Whether the draft became a new memory, or a new version of the memory with its key.
         memory: The stored or updated memory; None if the draft was refused.
         duplicates: The memories that say the same thing, if the draft was refused as a duplicate.
-        similar_to: Up to three current memories on the closest subjects. If the new memory replaces
-            one of them, create it again with `supersedes`.
+        similar_to: Up to three memories on the closest subjects, including one that the new memory
+            corrects. If it replaces another of them, create it again with `supersedes`.
         corrects: The id of the memory that the new one corrects. A search that finds both shows the
             corrected one after the new one. See `write.compare.corrections`.
         redacted: The kinds of the secrets that were replaced in the draft, in order.
@@ -319,7 +320,7 @@ def _store_new(writer: Writer, prepared: Prepared, comparison: Comparison) -> Cr
     append_as_stamped(writer.store, [record._replace(vectors=prepared.vectors)])
     similar_to = choose_similar_to(writer, draft, comparison, prepared.vectors)
     if comparison.corrected:
-        # The new memory also corrects what an expired correction had corrected.
+        # These memories were read before the link was made.
         similar_to = tuple(with_correction(writer, similar) for similar in similar_to)
     return _report_created(writer, record, similar_to)
 

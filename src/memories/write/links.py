@@ -45,9 +45,11 @@ from datetime import datetime
 from memories.core.times import to_millis
 from memories.read.versions import (
     CURRENT_AGAIN,
+    FORMER_CORRECTED_BY,
+    FORMER_CORRECTS,
     FORMER_LINK,
     LINK,
-    NOT_CORRECTED,
+    NOT_CORRECTS,
     compute_correction_end,
     has_expired,
     has_link,
@@ -70,8 +72,8 @@ def link_correction(
     at: datetime | None = None,
     is_newest: bool = False,
 ) -> Record:
-    """Link a memory to the newest memory that it corrects, and to older memories that say the same
-    thing as the newest. Its former links are removed.
+    """Link a memory to the newest memory that it corrects, and to older ones that don't contradict
+    the newest. Its former links are removed.
 
     For example, "port 9090" corrects two memories that both say "port 8080".
 
@@ -284,8 +286,8 @@ def _with_former_links(record: Record) -> Record:
     """Return a memory with the links that it had before it was moved away from its neighbours;
     store nothing.
     """
-    corrects = " ".join(dict.fromkeys((*record.names("corrects"), *record.names(FORMER_LINK[0]))))
-    newer = record.fields.get("corrected_by", record.fields.get(FORMER_LINK[1]))
+    corrects = " ".join(dict.fromkeys((*record.names("corrects"), *record.names(FORMER_CORRECTS))))
+    newer = record.fields.get("corrected_by", record.fields.get(FORMER_CORRECTED_BY))
     return _with_fields(record, corrects=corrects or None, corrected_by=newer)
 
 
@@ -302,10 +304,10 @@ def _set_former_links_aside(store: Store, namespace: str, memory_id: str) -> Non
         linked = [older.ref.group for older in _find_older_neighbours(store, record)]
         left = [name for name in former.names("corrects") if name not in linked]
         fields: dict[str, str | int | None] = {"corrects": " ".join(linked) or None}
-        fields |= {FORMER_LINK[0]: " ".join(left) or None, FORMER_LINK[1]: None}
+        fields |= {FORMER_CORRECTS: " ".join(left) or None, FORMER_CORRECTED_BY: None}
         if _find_newer_neighbour(store, record) is None:
             fields |= dict.fromkeys(("corrected_by", "corrected_at", "corrected_until"))
-            fields[FORMER_LINK[1]] = former.fields.get("corrected_by")
+            fields[FORMER_CORRECTED_BY] = former.fields.get("corrected_by")
         if any(record.fields.get(name) != value for name, value in fields.items()):
             _patch_fields(store, record, **fields)
 
@@ -442,8 +444,8 @@ def remove_link(store: Store, record: Record, older_id: str) -> Record | None:
         if older.ref.group == older_id:
             _unmark_corrected(store, older)
     corrected = " ".join(name for name in ids if name != older_id) or None
-    not_corrected = " ".join((*record.names(NOT_CORRECTED), older_id))
-    return _patch_fields(store, record, corrects=corrected, **{NOT_CORRECTED: not_corrected})
+    not_corrected = " ".join((*record.names(NOT_CORRECTS), older_id))
+    return _patch_fields(store, record, corrects=corrected, **{NOT_CORRECTS: not_corrected})
 
 
 def update_links_after_restating(store: Store, latest: Record, new: Record) -> Record:
@@ -532,7 +534,7 @@ def move_to_end_of_chain(store: Store, latest: Record, new: Record, end: Record)
     """
     leave_chains(store, [latest])
     new = without_links(new)
-    if end.ref.group in new.names(NOT_CORRECTED):
+    if end.ref.group in new.names(NOT_CORRECTS):
         return new
     # Read the memory again: if it corrected `latest`, its links have changed.
     end = _find_live_version(store, end.ref.namespace, end.ref.group) or end
@@ -569,12 +571,13 @@ def _still_corrects(
     """
     if newer.labels.get("project") != older.labels.get("project"):
         return False
-    if older.ref.group in newer.names(NOT_CORRECTED):
+    if older.ref.group in newer.names(NOT_CORRECTS):
         return False
     if _repeats(newer, newer_before) and _repeats(older, older_before):
         return True
     if _repeats(newer, older):
         return False
+    # The second half is true for a link that wasn't made because of the words.
     return _contradicts(newer, older) or not _contradicts(newer_before, older_before)
 
 

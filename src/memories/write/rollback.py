@@ -56,7 +56,7 @@ _OF_A_VERSION = (
     "reinforced_at",
     *versions.LINK,
     *versions.FORMER_LINK,
-    versions.NOT_CORRECTED,
+    versions.NOT_CORRECTS,
 )
 
 
@@ -439,8 +439,8 @@ class Rollback(NamedTuple):
         written_at = max(self.at, latest.created_at, latest.ended_at or latest.created_at)
         fields = self._carried_fields(then)
         fields |= {"operation": "rollback", "rolled_back_to": to_millis(self.to)}
-        if versions.NOT_CORRECTED in latest.fields:
-            fields[versions.NOT_CORRECTED] = latest.fields[versions.NOT_CORRECTED]
+        if versions.NOT_CORRECTS in latest.fields:
+            fields[versions.NOT_CORRECTS] = latest.fields[versions.NOT_CORRECTS]
         labels, ended_by = dict(then.labels), None
         if change.action == "pend":
             fields = {name: value for name, value in fields.items() if name not in _ACCEPTED}

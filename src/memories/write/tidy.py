@@ -437,7 +437,7 @@ def _find_contradictions(
 ) -> Iterator[Suggestion]:
     """Yield a suggestion about the newest of the older memories that a memory contradicts."""
     older: list[Record] = []
-    refused = record.names(versions.NOT_CORRECTED)
+    refused = record.names(versions.NOT_CORRECTS)
     for rival in corrected:
         is_open = rival.ref.group not in refused and not versions.is_corrected(rival, writer.now)
         if is_open and _is_older(rival, record):
