@@ -386,7 +386,7 @@ SETTINGS = (
     Setting("default_limit", "DEFAULT_LIMIT", 10, _whole_number(1, validate.MAX_LIMIT),
             "maximum number of results", harmless=True),
     Setting("min_confidence", "MIN_CONFIDENCE", 0.3, _share,
-            "search hides results with lower confidence, 0 to 1"),
+            "searches and session blocks hide memories with lower confidence, 0 to 1"),
     Setting("decay_half_life_hours", "DECAY_HALF_LIFE_HOURS", 720.0, _hours,
             "hours after which a decaying memory's confidence is 0, not half"),
     Setting("decay_reinforceable_hours", "DECAY_REINFORCEABLE_HOURS", None, _hours,

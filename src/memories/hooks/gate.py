@@ -9,13 +9,15 @@ unless another text is rated much higher:
                 + 0.254 × meaning + 0.129 × behind + 1.78 × relation
                 + 0.158 × word_score + 2.31 × spelling - 1.857 × everywhere
 
-    need        the log-odds that the prompt needs any memory; see `embedders.scores`. 0 if unknown.
+    need        how much more likely than the average prompt this one needs a memory, as log-odds;
+                see `embedders.scores`. 0 if unknown.
     size        the length of the prompt in bytes of UTF-8, at most 100. Short prompts such as
                 "go on" need nothing. Bytes are comparable across scripts; characters are not.
     meaning     the log-odds of the calibrated similarity: slope × (cosine - middle). Log-odds are
                 comparable across embedders; cosines are not. 0 if unknown.
-    behind      this meaning minus `best`, the meaning of the project's most similar text; at most
-                0. A search that isn't limited to a project uses its own most similar text.
+    behind      this meaning minus `best`, that of the project's most similar memory: at most 0.
+                Without a project, it is that of the most similar memory; for turns, that of the
+                most similar turn.
     relation    the log-odds that the prompt needs the text, beyond what their similarity predicts:
                 "compile it" needs "The thesis is built with latexmk". See `embedders.scores`. 0
                 if unknown.
@@ -49,8 +51,8 @@ THRESHOLD = -2.67  # minimum rating
 # needs anything that has a much lower rating.
 _DISTANCE = 3.4
 # A memory of another project that the prompt doesn't name is recalled only if its rating is at
-# least CLEARLY_NEEDED (odds of about three to one), and exceeds the best rating in the session's
-# own project by CLEARLY_BETTER or more.
+# least CLEARLY_NEEDED (odds of about three to one), and at least CLEARLY_BETTER above that of the
+# best memory of the session's own project.
 CLEARLY_NEEDED = 1.0
 CLEARLY_BETTER = 1.0
 

@@ -6,7 +6,7 @@ is recorded. A preview shows a new session: the session block, then the first pr
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from memories.hooks import gate, host_events, model_context, switch
@@ -106,8 +106,8 @@ def preview(situation: "Situation", folder: str, message: str) -> Preview:
     request = RecallRequest(caller, None, start + SECONDS, counts=False)
     block = model_context.build_block(request, situation)
     context = model_context.context_of(block, situation.config.namespace)
-    names = {situation.project, *names_of(situation.project)}
-    lines = list(_block_lines(block, names, is_shown=bool(context.text)))
+    projects = names_of(situation.project)
+    lines = list(_block_lines(block, projects, is_shown=bool(context.text)))
     milliseconds = _elapsed_ms(start)
     tokens = block.tokens if context.text else 0
     first = PreviewedText(context.text, tokens, milliseconds, lines, [], error=context.error)
@@ -155,7 +155,7 @@ def _elapsed_ms(start: float) -> float:
 
 
 def _block_lines(
-    block: session_block.SessionBlock, projects: set[str | None], *, is_shown: bool
+    block: session_block.SessionBlock, projects: Sequence[str], *, is_shown: bool
 ) -> Iterator[ConsideredMemory]:
     for entry in (*block.entries, *block.sessions):
         yield ConsideredMemory(entry, is_shown, session_block.group_of(entry, projects))

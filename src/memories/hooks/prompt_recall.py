@@ -95,7 +95,8 @@ class RecallTrace:
         projects: All names of the session's project.
         rated: The memories that the searches considered, by id.
         selected: The ids of the memories that passed the gate.
-        current: The ids of the selected memories or of their corrections, in order of rating.
+        current: The ids of the selected memories or of their corrections, in order of rating;
+            without the newer memories that `_add_newer` adds.
         left_out: Why a memory or turn that passed the gate may not be shown, by id.
         turns: The recalled turns, with their neighbours.
         turn_ratings: The rating of the turns that passed the gate, by id.
@@ -232,7 +233,8 @@ def _build(
         # The builder reads through `context.gathering` and `context.gateway`, which call
         # `_GatedBackend.recall` and `_GatedBackend.recall_turns`. Without a store, `recall` raises
         # `StoreUnreachable`, and `context.gathering` then calls `recall_offline` of the gateway.
-        # Both are asked for at least twice `top_k` memories; the admission keeps `top_k`.
+        # `recall` and `recall_offline` are asked for at least twice `top_k` memories; the admission
+        # keeps `top_k`. The number of turns is only limited by the budget.
         built = _leave_out(builder.build_recall(prompt), state)
         text = ""
         if built["memories"] or built["recalled"]:
@@ -316,6 +318,7 @@ class _GatedBackend(EngineBackend):
                 results = self._search(query, k, min_confidence)
             except InvalidInput:  # not a valid query, for example a prompt without visible text
                 return []
+            # The first search covers all projects, so it gathers all memories of a small store.
             is_small = len(results[0].candidates) < MIN_CANDIDATES
             for result in results:
                 records = [candidate.record for candidate in result.candidates]
@@ -328,7 +331,7 @@ class _GatedBackend(EngineBackend):
                 for entry in rater.rate_memories(result, min_confidence, is_small=is_small)
             }
             selected = _select(query, rated.values(), self.projects)
-            current = _put_corrections(selected, rated, self._read)
+            current = _replace_corrected(selected, rated, self._read)
             embedder = results[0].query.embedder
             space = None if embedder is None else embedder.space
             now = results[0].query.judged_at
@@ -337,7 +340,7 @@ class _GatedBackend(EngineBackend):
             valid = [
                 entry for name, entry in rated.items() if not has_expired(self._records[name], now)
             ]
-            current = _put_newer(current, valid, space)
+            current = _add_newer(current, valid, space)
             allowed = [entry for entry in current if not is_recall_off(entry.memory.tags)][:k]
             if self._trace is not None:
                 self._trace.add_memories(rated, selected, current)
@@ -418,7 +421,7 @@ class _GatedGateway(WithScratchpad):
             everywhere = is_global(hit.memory.tags)
             rating = prompt_gate.rate(hit.content, None, word_score, is_global=everywhere)
             rated.append(Rated(hit, rating))
-        selected = _put_newer(_select(query_text, rated, self._projects), rated, None)
+        selected = _add_newer(_select(query_text, rated, self._projects), rated, None)
         return [entry.hit for entry in selected if not is_recall_off(entry.memory.tags)]
 
 
@@ -518,7 +521,7 @@ def _select(query: str, rated: Iterable[Rated], projects: Sequence[str]) -> list
     return sorted(selected, key=lambda entry: -entry.rating)
 
 
-def _put_corrections(
+def _replace_corrected(
     selected: Iterable[Rated], rated: Mapping[str, Rated], get: Callable[[str], Memory]
 ) -> list[Rated]:
     """Replace each memory with its latest correction.
@@ -540,10 +543,10 @@ def _put_corrections(
     return list(current.values())
 
 
-def _put_newer(
+def _add_newer(
     current: Iterable[Rated], candidates: Sequence[Rated], space: "Space | None"
 ) -> list[Rated]:
-    """Put each memory after the newer one that may replace it, if there is one.
+    """Add the newer memory that may replace a memory, before it; it need not have passed the gate.
 
     A correction in different words isn't linked to the memory that it corrects, and a prompt often
     resembles the older memory more; see `search.put_newer_first`. The older memory stays, because

@@ -48,7 +48,7 @@ class RecallRequest:
         folder: The agent's working folder.
         session: The session, in the form that `files.session_name` returns.
         namespace: The namespace to use; None for the configured one.
-        prompt: The user's prompt; None at the start of a session.
+        prompt: The user's prompt; None to get the block for the start of a session.
         store_deadline: When the store must have responded, in `time.monotonic` seconds; None to
             leave the store alone and answer from the scratchpad.
         counts: Whether the memories given to the model are counted as read.

@@ -167,6 +167,9 @@ def render(
 ) -> SessionBlock:
     """Return a block with a scratchpad's memories; see `build_session_block`.
 
+    `scratchpad.entries.choose` has already chosen these memories from all of a namespace's, and
+    `scratchpad.mirror.is_shown` has left out corrected ones.
+
     Args:
         request: The request.
         scratchpad: The scratchpad.
@@ -182,7 +185,7 @@ def render(
     omitted: dict[str, list[Entry]] = {}
     admitted = list(_admit(scratchpad.entries, request, omitted))
     names = _names_of(request.project)
-    *groups, far = _group_entries(admitted, {request.project, *names})
+    *groups, far = _group_entries(admitted, names)
     if request.project is None:
         groups.append(far)
     elif far:
@@ -263,7 +266,7 @@ def _is_session(entry: Entry) -> bool:
     return entry.is_session and (not entry.pinned or _is_undecided(entry))
 
 
-def _group_entries(admitted: Sequence[Entry], projects: set[str | None]) -> tuple[list[Entry], ...]:
+def _group_entries(admitted: Sequence[Entry], projects: Sequence[str]) -> tuple[list[Entry], ...]:
     """Return the groups of memories in the order of the block, other projects' last.
 
     Pinned memories come first, then up to `MAX_PREFERENCES` preferences of any age, then the
@@ -331,7 +334,7 @@ def _put_newest_first(entries: Sequence[Entry], room: int) -> list[Entry]:
     return [*sorted(newest_first, key=attrgetter("is_doubtful")), *entries[room:]]
 
 
-def group_of(entry: Entry, projects: Collection[str | None]) -> str:
+def group_of(entry: Entry, projects: Collection[str]) -> str:
     """Return a memory's group, which determines its position in the block.
 
     Args:
@@ -351,7 +354,7 @@ def group_of(entry: Entry, projects: Collection[str | None]) -> str:
         return "other_project"
     if entry.is_preference:
         return "preference"
-    return "project" if is_near and "project" in entry.tags else "everywhere"
+    return "project" if is_near else "everywhere"
 
 
 def _choose_sessions(

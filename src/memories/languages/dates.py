@@ -145,7 +145,7 @@ def closeness(days: "NDArray[np.int64]", spans: Sequence[Span]) -> "NDArray[np.f
 
     Args:
         days: Day numbers as returned by `date.toordinal`, shape (n,).
-        spans: At least one span.
+        spans: The spans; without any, every day gets 0.
 
     Returns:
         Shape (n,). Outside a span it is (1 + distance / reach)⁻², where the reach grows with the

@@ -31,10 +31,10 @@ _UP_TO_DATE_FOR = timedelta(days=1)
 
 
 class Scratchpad(NamedTuple):
-    """A namespace's hot tier.
+    """The memories of one or more scratchpad files, ready to be shown.
 
     Attributes:
-        entries: Its memories.
+        entries: The memories.
         waiting: The number of memories that await review.
         file: The path of the file; None if no file mirrors the store.
         notes: Problems with the file and with the user's edits to it, one sentence each.
