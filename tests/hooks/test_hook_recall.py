@@ -719,3 +719,24 @@ def test_a_memory_is_given_again_when_its_correction_has_expired(
     for given in (started, hook("user-prompt", {"prompt": "when do deploys happen?"})):
         assert older in given.context
         assert newer not in given.context
+
+
+def test_codex_runs_the_hooks_of_the_user_and_of_the_project(hook: Hook, home: Path) -> None:
+    """Of several hooks for one event, only the first takes effect."""
+    with Memories() as memories:
+        memories.create("Deploys happen on Tuesdays")
+    start = {"hook_event_name": "SessionStart", "source": "startup"}
+    begun = [hook("session-start", start, host="codex") for _ in range(2)]
+    assert ["Tuesdays" in each.context for each in begun] == [True, False]
+    for _ in range(2):  # it ends and is resumed, both within seconds
+        assert hook("session-end", {"reason": "other"}, host="codex").silent
+        assert session.read(str(home), "codex.s1").ended
+        assert hook("session-start", {**start, "source": "resume"}, host="codex").silent
+        assert not session.read(str(home), "codex.s1").ended
+    compacted = hook("session-start", {**start, "source": "compact"}, host="codex")
+    assert "Tuesdays" in compacted.context
+    with Memories() as memories:
+        memories.create("Deploys happen from the main branch")
+    prompt = {"turn_id": "t1", "prompt": "On which branch do deploys happen?"}
+    asked = [hook("user-prompt", prompt, host="codex") for _ in range(2)]
+    assert ["main branch" in each.context for each in asked] == [True, False]

@@ -45,12 +45,14 @@ FLUSH = ("-P", "-m", "memories", "capture", "flush", "--quiet")
 _RECALL_EVENTS = ("session-start", "user-prompt")
 _COMPACTS_EACH_TURN = ("gemini",)  # hosts that send pre-compact on every turn
 # Hosts that send the model a resumed session's earlier contexts again.
-_RESEND_CONTEXTS = ("claude-code", "gemini")
+_RESEND_CONTEXTS = ("claude-code", "codex", "gemini")
 # Hosts that get the session block with the first prompt. Gemini CLI writes what a hook gives it at
 # the start of a session before the first prompt. Then it reads files that a memory mentions as
 # @PATH, doesn't recognize a command, and leaves the prompt out of a resumed session.
 _BEGINS_WITH_PROMPT = ("gemini",)
-_RUNS_OTHER_HOOKS = (CURSOR,)  # hosts that also run other hosts' hooks
+# Hosts that may run several of our hooks for one event: Cursor also runs other hosts' hooks, and
+# Codex those of the project in addition to the user's.
+_RUNS_SEVERAL = (CURSOR, "codex")
 # An identical event without a turn id is a repetition if it comes within this time.
 _SAME_EVENT_SECONDS = 10.0
 _RESERVED_SECONDS = 0.2  # time reserved for the scratchpad, in case the store does not respond
@@ -281,9 +283,10 @@ class EventHandler:
         return self.call.capture and self.state.capture
 
     def _reply_to_start(self, *, is_resumed: bool) -> Reply:
-        if not self._is_first("given"):
-            return Reply()
         source = self.event.text("source")
+        if not self._is_first("given", source):
+            self._add_facts({session.ENDED: False})  # it may have ended and been resumed at once
+            return Reply()
         facts = {
             **self._start_facts(),
             session.RESUMED: is_resumed and self.event.host in _RESEND_CONTEXTS,
@@ -464,9 +467,9 @@ class EventHandler:
     def _is_first(self, action: str, text: str = "", name: str = "") -> bool:
         """Return whether this hook is the first to perform an action for the event.
 
-        Some hosts also run other hosts' hooks, all at the same time.
+        Some hosts run several of our hooks for one event, all at the same time.
         """
-        if self.event.host not in _RUNS_OTHER_HOOKS:
+        if self.event.host not in _RUNS_SEVERAL:
             return True
         checksum = binascii.crc32(text.encode("utf-8", "replace"))
         key = f"{action} {name or self.call.event} {self.event.turn_id} {checksum:08x}"
