@@ -1378,7 +1378,7 @@ class Memories:
     @property
     def embedder(self) -> "Embedder | None":
         """The embedder that was passed in or configured, else the one that made the store's
-        vectors. To find that one, the first access opens the store.
+        vectors. To find out which, the first access opens the store.
 
         Raises:
             ConfigError: The package that contains this embedder's model is missing.
@@ -1403,7 +1403,7 @@ class Memories:
         return self._last_place
 
     def _origin(self) -> "Origin":
-        """Return the origin of a write at present."""
+        """Return the current origin of writes."""
         place = self._place()
         branch = place.branch if place else None
         if branch not in self._origins:

@@ -280,7 +280,7 @@ def _log_level(text: str) -> str:
 def namespace(text: str) -> str:
     """Return the canonical form of a namespace's name.
 
-    `Memories` also refuses reserved names, unless such a namespace is already in use.
+    `Memories` also refuses reserved names, unless the namespace is already in use.
 
     Raises:
         InvalidInput: The namespace is invalid.

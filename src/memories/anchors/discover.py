@@ -1,5 +1,5 @@
-"""Finds the anchors of a new text: the existing files that it names, and those of its names and
-values that these files contain: symbols, literals and named values.
+"""Finds the anchors of a new text: the existing files that it names, and the symbols, literals and
+named values in these files that it also mentions.
 """
 
 import contextlib

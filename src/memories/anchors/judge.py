@@ -27,7 +27,7 @@ class Judge(NamedTuple):
     Attributes:
         root_of: Returns the top folder of a project's working tree; None if there is none here.
         cache: The file with the results of earlier checks; None to save no results.
-        seconds: The time limit of the checks for one response; the remaining anchors are
+        seconds: The time limit of the checks for one response. Anchors not checked in time are
             unverified. None for no limit.
     """
 

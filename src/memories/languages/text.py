@@ -64,7 +64,7 @@ def normal_form(text: str) -> str:
 
 
 def cased_form(text: str) -> str:
-    """Return the normal form, but with the case of letters kept."""
+    """Return the normal form, but keep the case of letters."""
     return " ".join(unicodedata.normalize("NFKC", text).translate(_QUOTES).split())
 
 

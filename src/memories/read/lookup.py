@@ -330,7 +330,8 @@ class Lookup(NamedTuple):
         """Return a draft tagged with the project of its writer's working directory.
 
         A draft that has a project or is global is returned unchanged. So is a draft whose key
-        belongs to a memory without a project, but to none in this project: it refers to the former.
+        belongs to a memory without a project but to none in this project, since it means that
+        memory.
         """
         if place is None:
             return draft

@@ -134,7 +134,7 @@ def _find_sense(
 
 
 def _largest_coverage(candidates: Sequence[Candidate], terms: Sequence[str]) -> float:
-    """Return the largest share of the query's words in a candidate, or the first that is enough."""
+    """Return the largest share of the query's words in a candidate, or the first sufficient one."""
     content_words = [term for term in terms if " " not in term and term not in STOP_WORDS]
     best_first = sorted(candidates, key=lambda candidate: -candidate.word_score)
     largest = 0.0

@@ -116,7 +116,7 @@ def leave_chains(store: Store, records: Iterable[Record]) -> None:
 
     Args:
         store: The store of the memories, in a transaction.
-        records: One version of each memory, whichever.
+        records: One version of each memory; it doesn't matter which.
     """
     leaving: dict[str, Record] = {}
     for record in records:
@@ -507,7 +507,7 @@ def find_end_of_chain(store: Store, record: Record, at: datetime) -> Record | No
 
 
 def _find_rest_of_chain(store: Store, record: Record) -> list[Record]:
-    """Return the newer memories in a memory's chain: its newer neighbour, that one's newer
+    """Return the newer memories in a memory's chain: its newer neighbour, the neighbour's newer
     neighbour, and so on.
     """
     newer: list[Record] = []
