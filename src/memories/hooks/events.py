@@ -323,8 +323,8 @@ class EventHandler:
             return Reply()
         # If the store did not respond to an earlier hook of this session in time, report that once.
         record = session.read(self.home, self.event.session_name)
-        has_begun = record.folder is not None and not record.ended
-        is_start = self.event.host in _BEGINS_WITH_PROMPT and not has_begun
+        needs_block = record.ended or not record.has_context
+        is_start = needs_block and self.event.host in _BEGINS_WITH_PROMPT
         block = self._reply_to_start(is_resumed=record.ended).text if is_start else ""
         is_past = 0 < record.suspect_from <= time.time_ns() // 1_000_000
         has_missed = is_past and record.suspect_from != record.miss_reported
