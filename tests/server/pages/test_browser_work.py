@@ -308,3 +308,135 @@ def test_axe_finds_no_violation(site: Site, opened: Open, scheme: str) -> None:
             found = axe.run(page).response["violations"]
             violations += [(name, size["width"], each["id"], each["impact"]) for each in found]
     assert violations == []
+
+
+def test_a_double_click_stores_and_saves_once(site: Site, opened: Open) -> None:
+    page = opened()
+    sent: list[str] = []
+    page.on("request", lambda request: sent.append(request.method))
+    page.keyboard.press("n")
+    page.fill("#create textarea", "The kettle is red")
+    page.dblclick("#create button:text-is('Store')")
+    page.locator("#told", has_text="Stored.").wait_for()
+    assert sent.count("POST") == 1
+    page.locator("article a[data-key=open]").click()
+    page.click("button[data-key=edit]")
+    page.fill("#edit textarea[name=content]", "The kettle is blue")
+    page.dblclick("text=Save as a new version")
+    page.locator("#told", has_text="Saved as a new version").wait_for()
+    assert sent.count("PATCH") == 1
+
+
+def test_a_long_text_that_is_pasted_is_stored_whole(site: Site, opened: Open) -> None:
+    text = "kettle " * 20_000 + "end"
+    page = opened()
+    page.keyboard.press("n")
+    page.focus("#create textarea")
+    page.evaluate("text => document.execCommand('insertText', false, text)", text)
+    page.click("#create button:text-is('Store')")
+    page.locator("article", has_text="kettle").wait_for()
+    assert contents(site) == [text]
+
+
+def test_the_key_u_undoes_the_last_action_and_never_an_earlier_one_instead(
+    site: Site, opened: Open
+) -> None:
+    for name in ("kettle", "violin"):
+        site.memories.create_many([Draft(f"The {name} is old", pending=True)], force=True)
+    page = opened("/review")
+    told = page.locator("#told")
+    page.keyboard.press("r")
+    told.filter(has_text="Rejected").wait_for()
+    page.keyboard.press("e")
+    page.fill("article textarea", "The kettle is new")
+    page.click("text=Accept this text")
+    told.filter(has_text="Accepted as edited").wait_for()
+    page.keyboard.press("u")
+    told.filter(has_text="It is waiting again").wait_for()
+    (waiting,) = site.memories.review.page().memories
+    assert waiting.content == "The kettle is old"
+
+    made = site.memories.create("The lamp is red", tags={"room": "hall"}, force=True).memory
+    assert made
+    page.goto(f"{site.url}/memories/{made.id}")
+    page.click("button:text-is('Pin')")
+    told.filter(has_text="Pinned").wait_for()
+    page.click("button[data-key=edit]")
+    page.fill("#edit textarea[name=content]", "The lamp is blue")
+    page.fill("#edit textarea[name=tags]", "")
+    page.click("text=Save as a new version")
+    told.filter(has_text="Saved").wait_for()
+    page.keyboard.press("u")
+    told.filter(has_text="Undone").wait_for()
+    found = site.memories.get(made.id)
+    assert (found.content, dict(found.tags)) == ("The lamp is red", {"room": "hall"})
+    assert found.pinned
+
+    page.goto(f"{site.url}/tags")
+    page.click("td button")
+    page.fill("td input", "place")
+    page.click("td >> text=Save")
+    told.filter(has_text="Renamed").wait_for()
+    page.keyboard.press("u")
+    told.filter(has_text="Undone").wait_for()
+    assert dict(site.memories.get(made.id).tags) == {"room": "hall"}
+    page.keyboard.press("u")
+    told.filter(has_text="There is nothing to undo").wait_for()
+
+
+def test_an_undo_that_the_server_did_not_answer_can_be_tried_again(
+    site: Site, opened: Open
+) -> None:
+    made = site.memories.create("The lamp is red").memory
+    assert made
+    page = opened(f"/memories/{made.id}")
+    page.click("button:text-is('Pin')")
+    page.locator("#told", has_text="Pinned").wait_for()
+    page.route("**/unpin*", lambda route: route.abort(), times=1)
+    page.keyboard.press("u")
+    page.locator("#told", has_text="did not answer").wait_for()
+    page.keyboard.press("u")
+    page.locator("#told", has_text="Undone").wait_for()
+    assert not site.memories.get(made.id).pinned
+
+
+def test_keys_work_after_a_click_on_a_checkbox(site: Site, opened: Open) -> None:
+    for name in ("kettle", "violin"):
+        site.memories.create_many([Draft(f"The {name} is old", pending=True)], force=True)
+    page = opened("/review")
+    page.locator("article input[type=checkbox]").first.click()
+    page.keyboard.press("j")
+    assert page.locator("[data-selected]").count() == 1
+
+
+def test_the_search_field_and_its_results_stay_together(site: Site, opened: Open) -> None:
+    """Neither Escape nor going back shows the results of another query than the field's."""
+    site.memories.create_many(
+        [
+            Draft(f"The kettle {n}", created_at=datetime.now(UTC) - timedelta(days=n))
+            for n in (0, 9)
+        ],
+        force=True,
+    )
+    page = opened()
+    page.locator("#day-slider").fill("0")
+    page.wait_for_url("**/?as_of=*")
+    page.fill("#q", "kettle")
+    page.locator("#hits").wait_for()
+    page.keyboard.press("Escape")
+    assert page.input_value("#q") == "kettle"
+    page.go_back()
+    page.locator("#hits").wait_for(state="detached")
+    assert page.input_value("#q") == ""
+
+
+def test_a_new_name_of_a_tag_stays_while_memories_arrive(site: Site, opened: Open) -> None:
+    site.memories.create("A fact", tags={"tpye": "fact"})
+    page = opened("/tags")
+    page.click("td button")
+    page.keyboard.type("type")
+    page.keyboard.press("Tab")  # to the button Save
+    site.memories.create_many([Draft("Another", pending=True)])
+    page.locator("#pending", has_text="(1)").wait_for()
+    page.keyboard.press("Enter")
+    page.locator("th a:text-is('type')").wait_for()

@@ -123,6 +123,38 @@ def test_a_token_sees_only_its_namespace(site: Site) -> None:
         ] == []
 
 
+def test_a_token_sees_only_the_controls_that_it_may_use(site: Site) -> None:
+    from memories.identity import tokens
+
+    made = site.memories.create("The kettle is red", tags={"room": "hall"}).memory
+    assert made
+    site.memories.create("The lamp is blue", pending=True)
+    controls = {
+        f"/memories/{made.id}": [">Edit<", ">Pin<", ">Delete<"],
+        "/tags": [">Rename<"],
+        "/namespaces": [">Import<"],
+    }
+    manage = {
+        f"/memories/{made.id}": [">Forget for good …<"],
+        "/review": [">Accept<", 'name="choose"'],
+    }
+    for level, shown, hidden in (
+        ("r", {}, (controls, manage)),
+        ("rw", controls, (manage,)),
+        ("admin", controls | manage, ()),
+    ):
+        grants = tokens.parse_grants([f"shared:{level}"])
+        secret, _ = tokens.create(site.memories.config.home, level, grants, None)
+        headers = {"Authorization": f"Bearer {secret}"}
+        with httpx.Client(base_url=site.url, headers=headers) as client:
+            for path, names in shown.items():
+                page = client.get(path).text
+                assert [name for name in names if name not in page] == []
+            for path, names in [pair for group in hidden for pair in group.items()]:
+                page = client.get(path).text
+                assert [name for name in names if name in page] == []
+
+
 def test_an_internal_error_page_reveals_nothing(
     asking: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -306,4 +338,6 @@ def test_the_page_of_a_missing_memory_says_so_and_does_not_update(asking: httpx.
     page = asking.get("/memories/01a2039c-5da3-7006-a22c-42bf2a5ea2e9").text
     assert "<h1>No such memory</h1>" in page
     assert "data-changes" not in page  # an error page doesn't update itself
+    page = asking.get("/memories/01a2039c-5da3-7006-a22c-42bf2a5ea2e9?as_of=garbage").text
+    assert "<h1>Bad request</h1>" in page
     assert "data-changes" in asking.get("/").text

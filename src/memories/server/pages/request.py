@@ -92,6 +92,7 @@ class PageRequest(NamedTuple):
         path: The path parameters.
         reads: Returns whether the reader may read a namespace.
         writes: Returns whether the reader may write to a namespace.
+        administers: Returns whether the reader may review and erase memories in a namespace.
         manages: Whether the reader may manage the entire store, and so see its location.
         is_owner: Whether the reader is the user who runs the server.
         open_memories: Opens the memories that the reader may see, with other settings.
@@ -101,6 +102,7 @@ class PageRequest(NamedTuple):
     path: Mapping[str, str] = {}
     reads: Callable[[str], bool] = lambda _: True
     writes: Callable[[str], bool] = lambda _: False
+    administers: Callable[[str], bool] = lambda _: False
     manages: bool = False
     is_owner: bool = False
     open_memories: "Callable[[Config, bool], Memories] | None" = None

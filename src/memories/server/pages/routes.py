@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute, Route
 
 from memories import __version__
 from memories.core.times import describe_age
-from memories.errors import MemoriesError
+from memories.errors import MemoriesError, NotFound
 from memories.guard.validate import canonical_namespace
 from memories.languages import make_visible
 from memories.memories import Memories
@@ -121,6 +121,7 @@ def _render(server: ServerState, page: PageRoute, request: Request) -> Response:
         query_pairs(request, _MAX_FIELDS),
         reads=lambda name: who.level(name) > 0,
         writes=lambda name: who.level(name) > 1,
+        administers=lambda name: who.level(name) > 2,
         manages=who.manages_store,
         is_owner=who.id == OWNER.id,
         open_memories=_opener(server, who),
@@ -149,6 +150,8 @@ def _render(server: ServerState, page: PageRoute, request: Request) -> Response:
         if as_json:
             return answer
         shape = json.loads(bytes(answer.body))
+        if page.path == "/memories/{id}" and isinstance(exc, NotFound):
+            shape["title"] = "No such memory"
         if isinstance(exc, NotThen):
             shape |= {"title": exc.title, "detail": exc.sentence, "links": exc.links}
         view = View("error.html", shape, status=answer.status_code)

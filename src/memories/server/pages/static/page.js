@@ -6,28 +6,52 @@ const main = document.getElementById("main");
 const told = document.getElementById("told");
 const at = (selector, within = document) => within.querySelector(selector);
 const all = (selector, within = document) => [...within.querySelectorAll(selector)];
-const typing = (target) => target.closest("input, textarea, select, dialog[open]") !== null;
+const typing = (target) => target.closest("input:not([type=checkbox]), textarea, select, dialog[open]") !== null;
 
 // --- messages, and undo ------------------------------------------------------------------------------------------
 let hiding = 0;
-const undos = []; // functions that undo actions; the key u runs the last one
-function undoLast() {
-  told.hidden = true;
-  undos.pop()?.();
-}
-function tell(text, undo) {
+const undos = []; // how to undo the actions since the last one that can't be undone
+function tell(text, canUndo = false) {
   clearTimeout(hiding);
   told.replaceChildren(document.createTextNode(text));
-  if (undo) {
+  if (canUndo) {
     const button = document.createElement("button");
     button.type = "button";
     button.textContent = "Undo";
     button.addEventListener("click", undoLast);
-    undos.push(undo);
     told.append(button);
   }
   told.hidden = false;
-  hiding = setTimeout(() => { told.hidden = true; }, undo ? 15000 : 6000);
+  hiding = setTimeout(() => { told.hidden = true; }, canUndo ? 15000 : 6000);
+}
+function report(text, undo, undone = "Undone.") { // an action is done; without `undo`, the key u must not undo an earlier one
+  if (undo) undos.push({ undo, undone });
+  else undos.length = 0;
+  tell(text, Boolean(undo));
+}
+async function undoLast() {
+  const last = undos.pop();
+  if (!last) return tell("There is nothing to undo.");
+  told.hidden = true;
+  try {
+    await last.undo();
+    await refresh();
+    tell(last.undone);
+  } catch (error) {
+    if (!error.status) undos.push(last); // the server did not answer, so it can be tried again
+    tell(error.message);
+  }
+}
+
+// While an action runs, a second click or key press does nothing.
+async function once(element, work) {
+  const buttons = element.matches("button") ? [element] : all("button", element);
+  for (const each of buttons) each.disabled = true;
+  try {
+    return await work();
+  } finally {
+    for (const each of buttons) each.disabled = false;
+  }
 }
 
 async function call(method, url, body, headers = {}) {
@@ -74,18 +98,18 @@ async function refresh(url = location.href) {
   document.title = page.title;
   for (const part of all("[data-live]")) {
     const other = page.getElementById(part.id);
-    if (other && !part.contains(document.activeElement.closest("textarea, input:not([type=checkbox])"))) replace(part, other);
+    const inUse = part.contains(document.activeElement.closest("textarea, input:not([type=checkbox])")) || loose("form:not([hidden])", part).length;
+    if (other && !inUse) replace(part, other);
   }
   const links = all(".top a", page); // they keep the day that is shown
   all(".top a").forEach((link, index) => link.setAttribute("href", links[index]?.getAttribute("href") ?? link.href));
-  const form = at("#edit[hidden]"); // a closed form gets the current text and version
   const fresh = page.getElementById("edit");
-  if (form && fresh) form.replaceChildren(...fresh.childNodes);
+  if (fresh) at("#edit[hidden]")?.replaceWith(fresh); // a closed form gets the current text and version
   enliven();
 }
 
 const card = (id, within) => all("[data-item]", within).find((each) => each.dataset.item === id);
-const loose = (within) => all("details", within).filter((each) => !each.closest("[data-item]"));
+const loose = (selector, within) => all(selector, within).filter((each) => !each.closest("[data-item]"));
 const alike = (one) => (other) => other.tagName === one.tagName && (one.hasAttribute("href")
   ? other.getAttribute("href") === one.getAttribute("href")
   : other.textContent === one.textContent && other.getAttribute("name") === one.getAttribute("name"));
@@ -94,14 +118,14 @@ function replace(part, other) {
   const chosen = all("input[type=checkbox]:checked", part).map((box) => box.value);
   const opened = all("[data-item]:has(details[open])", part).map((each) => each.dataset.item);
   const begun = all("[data-item]", part).filter(editing);
-  const shown = loose(part).map((each) => each.open);
+  const shown = loose("details", part).map((each) => each.open);
   const focus = document.activeElement;
   const inside = part.contains(focus);
   const [item, key] = inside ? [focus.closest("[data-item]")?.dataset.item, focus.dataset.key] : [];
   part.replaceChildren(...other.childNodes);
   for (const box of all("input[type=checkbox]", part)) box.checked = chosen.includes(box.value);
   for (const id of opened) for (const each of all("details", card(id, part) ?? document.createElement("p"))) each.open = true;
-  loose(part).forEach((each, index) => { each.open ||= shown[index] ?? false; });
+  loose("details", part).forEach((each, index) => { each.open ||= shown[index] ?? false; });
   for (const each of begun) {
     const fresh = card(each.dataset.item, part);
     if (fresh) fresh.replaceWith(each);
@@ -134,55 +158,49 @@ function ask(dialogId) {
 }
 
 async function act(element, body) {
-  const { do: what, done, undo, undoBody, undone, etag, then, ask: dialog } = element.dataset;
-  if (dialog && !(await ask(dialog))) return false;
+  const { do: what, done, undo, undoBody, undone, etag, then } = element.dataset;
   const [method, url] = what.split(" ");
   const decided = element.closest("[data-item]");
   const isDecision = ["accept", "reject"].includes(element.dataset.key);
-  element.disabled = true;
   decided?.classList.toggle("gone", isDecision);
   try {
     const said = await call(method, url, body ?? JSON.parse(element.dataset.body || "{}"), etag ? { "If-Match": etag } : {});
     if (etag && said.version) element.dataset.etag = `"${said.version}"`; // the next edit is based on this version
     if (then) {
       location.assign(then);
-      return true;
+      return;
     }
     if (element.matches("form") && !etag) element.reset(); // its text has been sent
-    for (const form of decided ? all("form", decided) : []) form.hidden = true;
     if (element.contains(document.activeElement)) document.activeElement.blur();
+    for (const form of decided ? all("form", decided) : []) form.hidden = true;
+    const opener = !decided && element.matches("form[id]") ? `[data-open="${element.id}"]` : null;
+    if (opener) toggle(at(opener));
     await refresh();
+    if (opener) at(opener)?.focus();
     const next = decided && selected !== null && card(selected, document); // keyboard users continue from there
     next?.focus?.({ preventScroll: true });
-    const back = undo && (async () => {
-      try {
-        for (const each of undo.split("\n")) await call(...each.split(" "), JSON.parse(undoBody || "{}"));
-        await refresh();
-        tell(undone || "Undone.");
-      } catch (error) { tell(error.message); }
-    });
-    tell(said.hint || said.note || done || "Done.", back);
-    return true;
+    const calls = undo ? undo.split("\n").map((each) => [...each.split(" "), JSON.parse(undoBody || "{}")]) : [];
+    if (!undo && said.undo) calls.push(["POST", "/api/rollback", said.undo]);
+    report(said.hint || said.note || done || "Done.", calls.length && (async () => { for (const each of calls) await call(...each); }), undone);
   } catch (error) {
     const stale = error.status === 412;
     decided?.classList.remove("gone");
     tell(stale ? "It was changed elsewhere in the meantime; nothing was saved. Your text is still here; reload to see the other version." : error.message);
-    return false;
-  } finally {
-    element.disabled = false;
   }
 }
 
-document.addEventListener("click", (event) => {
-  const element = event.target.closest("button[data-do]");
-  if (element) act(element);
+function toggle(opener) {
+  const part = document.getElementById(opener.dataset.open);
+  part.hidden = !part.hidden;
+  opener.setAttribute("aria-expanded", String(!part.hidden));
+  if (!part.hidden) at("textarea, input:not([type=hidden])", part)?.focus();
+}
+
+document.addEventListener("click", async (event) => {
   const opener = event.target.closest("button[data-open]");
-  if (opener) {
-    const part = document.getElementById(opener.dataset.open);
-    part.hidden = !part.hidden;
-    opener.setAttribute("aria-expanded", String(!part.hidden));
-    if (!part.hidden) at("textarea, input:not([type=hidden])", part)?.focus();
-  }
+  if (opener) toggle(opener);
+  const element = event.target.closest("button[data-do]");
+  if (element && (!element.dataset.ask || (await ask(element.dataset.ask)))) once(element, () => act(element));
 });
 
 // A form sends its fields as one JSON object; data-as says how to read a field that isn't plain text.
@@ -205,19 +223,13 @@ function fields(form) {
   return form.dataset.rename ? { rename_tags: { [form.dataset.rename]: form.dataset.prefix + body.to } } : body;
 }
 
-document.addEventListener("submit", async (event) => {
+document.addEventListener("submit", (event) => {
   const form = event.target.closest("form[data-do]");
   if (!form) return;
   event.preventDefault();
   const file = at("input[type=file]", form);
   if (file && !file.files.length) return tell("Choose a file first.");
-  const saved = await act(form, file ? file.files[0] : fields(form));
-  if (saved && form.dataset.close) {
-    document.getElementById(form.dataset.close).hidden = true;
-    const opener = at(`[data-open="${form.dataset.close}"]`);
-    opener?.setAttribute("aria-expanded", "false");
-    opener?.focus();
-  }
+  once(form, () => act(form, file ? file.files[0] : fields(form)));
 });
 
 // --- search as you type ---------------------------------------------------------------------------------------------
@@ -264,7 +276,11 @@ function enliven() {
   choose(0);
   dispatchEvent(new Event("memories:shown"));
 }
-addEventListener("popstate", () => refresh());
+addEventListener("popstate", () => {
+  const field = at("#q");
+  if (field) field.value = new URLSearchParams(location.search).get(field.name) ?? "";
+  refresh();
+});
 
 // --- live: one stream for all tabs, held by the tab that got the lock -------------------------------------------------
 const feed = document.body.dataset.changes;
@@ -322,7 +338,10 @@ function choose(step) {
   }
 }
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && search?.contains(event.target)) event.target.blur();
+  if (event.key === "Escape" && search?.contains(event.target)) {
+    event.preventDefault(); // browsers would clear the field but not the results
+    event.target.blur();
+  }
   if (event.ctrlKey || event.metaKey || event.altKey || typing(event.target)) return;
   let chosen = selected === null ? null : card(selected, document);
   const press = (name) => {
@@ -371,7 +390,7 @@ document.addEventListener("click", async (event) => {
     button.dataset.undoBody = JSON.stringify({ to: undos[0].to, where: undos.map((each) => each.where).join(" or ") });
   }
   if (each) button.dataset.undo = ids.map((id) => each.replace("{id}", encodeURIComponent(id))).join("\n");
-  await act(button);
+  await once(button, () => act(button));
   delete button.dataset.do;
 });
 document.addEventListener("change", (event) => {

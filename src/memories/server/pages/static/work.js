@@ -66,6 +66,7 @@ document.addEventListener("change", (event) => { if (event.target.name === "choo
 const AT_ONCE = 80; // maximum number of ids in one expression
 async function change(ids, path, body, verb) {
   const backs = [];
+  const undo = async () => { for (const back of backs.reverse()) await call("POST", "/api/rollback", back); };
   let changed = 0;
   try {
     for (let first = 0; first < ids.length; first += AT_ONCE) {
@@ -76,19 +77,13 @@ async function change(ids, path, body, verb) {
     }
   } catch (error) {
     await refresh();
-    return tell(changed ? `${changed} of ${ids.length} ${verb}; then: ${error.message}` : error.message);
+    return changed ? report(`${changed} of ${ids.length} ${verb}; then: ${error.message}`, undo) : tell(error.message);
   }
   for (const box of all("input[name=choose]:checked")) box.checked = false;
   await refresh();
   const rest = ids.length - changed;
   const note = rest ? ` ${rest} needed no change, or belong to another namespace.` : "";
-  tell(`${changed} ${verb}.${note}`, backs.length ? async () => {
-    try {
-      for (const back of backs.reverse()) await call("POST", "/api/rollback", back);
-      await refresh();
-      tell("Undone.");
-    } catch (error) { tell(error.message); }
-  } : undefined);
+  report(`${changed} ${verb}.${note}`, backs.length && undo);
 }
 
 async function relocate(ids, to) {
@@ -96,14 +91,8 @@ async function relocate(ids, to) {
     const moved = await call("POST", `/api/move?to=${encodeURIComponent(to)}`, { ids });
     changes.none();
     await refresh();
-    tell(`${moved.count} moved to the namespace ${moved.into}.`, async () => {
-      try {
-        const [from, back] = [moved.into, moved.namespace].map(encodeURIComponent);
-        await call("POST", `/api/move?namespace=${from}&to=${back}`, { ids: moved.ids });
-        await refresh();
-        tell("Undone.");
-      } catch (error) { tell(error.message); }
-    });
+    const [from, back] = [moved.into, moved.namespace].map(encodeURIComponent);
+    report(`${moved.count} moved to the namespace ${moved.into}.`, () => call("POST", `/api/move?namespace=${from}&to=${back}`, { ids: moved.ids }));
   } catch (error) { tell(error.message); }
 }
 
@@ -127,7 +116,7 @@ const changes = {
 };
 bar?.addEventListener("click", (event) => {
   const button = event.target.closest("button[data-many]");
-  if (button) changes[button.dataset.many](picked());
+  if (button) once(bar, () => changes[button.dataset.many](picked()));
 });
 
 // --- a new memory -----------------------------------------------------------------------------------------------------------
@@ -142,17 +131,10 @@ async function store(force) {
     note.hidden = insist.hidden = true;
     document.getElementById("create").close();
     await refresh();
-    const undo = answer.stored && (async () => {
-      try {
-        await call("DELETE", `/api/memories/${encodeURIComponent(answer.id)}`);
-        await refresh();
-        tell("Undone.");
-      } catch (error) { tell(error.message); }
-    });
     let text = answer.stored ? "Stored." : "It was already stored.";
     if (answer.corrects) text = "Stored; it corrects an older memory.";
     if (answer.redacted?.length) text += ` Redacted: ${answer.redacted.join(", ")}.`;
-    tell(text, undo);
+    report(text, answer.stored && (() => call("DELETE", `/api/memories/${encodeURIComponent(answer.id)}`)));
   } catch (error) {
     const same = error.body?.duplicates ?? [];
     note.textContent = same.length ? `This says nearly the same thing: “${same[0].content}”` : error.message;
@@ -162,12 +144,12 @@ async function store(force) {
 }
 writing?.addEventListener("submit", (event) => {
   event.preventDefault();
-  store(false);
+  once(writing, () => store(false));
 });
 writing?.addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) writing.requestSubmit();
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) at("button.main", writing).click();
 });
-document.getElementById("create-force")?.addEventListener("click", () => store(true));
+document.getElementById("create-force")?.addEventListener("click", () => once(writing, () => store(true)));
 
 // --- commands: Ctrl K ---------------------------------------------------------------------------------------------------------
 const palette = document.getElementById("palette");
