@@ -317,6 +317,20 @@ def test_signing_out_ends_the_session_in_every_tab(site: Site, opened: Open) -> 
     assert "/login" in other.url
 
 
+def test_a_text_in_progress_stays_when_the_session_ends(site: Site, opened: Open) -> None:
+    made = site.memories.create("The kettle is red").memory
+    assert made
+    page = opened(f"/memories/{made.id}")
+    page.click("button[data-key=edit]")
+    page.fill("#edit textarea[name=content]", "The kettle is blue")
+    page.context.clear_cookies()
+    site.memories.create("Another memory", force=True)
+    page.locator("#told", has_text="Your sign-in has ended").wait_for()
+    assert page.input_value("#edit textarea[name=content]") == "The kettle is blue"
+    page.reload()
+    page.wait_for_url("**/login?next=*")
+
+
 def test_a_tag_can_be_renamed_by_keyboard(site: Site, opened: Open) -> None:
     made = site.memories.create("A fact", tags={"tpye": "fact"}).memory
     assert made

@@ -91,7 +91,10 @@ async function refresh(url = location.href) {
   const answer = await fetch(url, { credentials: "same-origin", headers: { Accept: "text/html" } }).catch(() => null);
   if (number !== asked) return; // a later refresh has started in the meantime
   if (!answer) return tell("The server did not answer. This page may be out of date.");
-  if (answer.redirected) return location.assign(answer.url); // the sign-in has ended
+  if (answer.redirected) { // the sign-in has ended
+    const isWriting = all("textarea").some((field) => field.value !== field.defaultValue);
+    return isWriting ? tell("Your sign-in has ended. Copy your text, then reload the page to sign in again.") : location.assign(answer.url);
+  }
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   if (number !== asked) return;
   if (!answer.ok) return tell(at("#detail", page)?.textContent ?? `The server answered ${answer.status}.`);
