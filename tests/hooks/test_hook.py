@@ -375,8 +375,13 @@ def test_events_of_subagents_are_ignored(hook: Hook, home: Path) -> None:
     with Memories() as memories:
         memories.create("Deploys happen on Tuesdays")
     subagent = {"turn_id": "t2", "agent_id": "a1", "agent_type": "default"}
+    reviewer = {
+        "turn_id": "t2",
+        "transcript_path": "/sessions/rollout-2026-11-30T10-00-00-s2.jsonl",
+    }
     for prompt in ("when do we deploy?", "start as bob", "memory off"):
-        event = {"hook_event_name": "UserPromptSubmit", "prompt": prompt, **subagent}
-        assert hook("user-prompt", event, "--capture", host="codex").silent
+        for whose in (subagent, reviewer):
+            event = {"hook_event_name": "UserPromptSubmit", "prompt": prompt, **whose}
+            assert hook("user-prompt", event, "--capture", host="codex").silent
     assert inbox.names(str(home)) == []
     assert "Tuesdays" in hook("user-prompt", {"prompt": "when do we deploy?"}, host="codex").context

@@ -257,7 +257,7 @@ class EventHandler:
 
     def reply(self) -> Reply | None:
         """Return the reply to the event; None if memory is off, or if the event is a subagent's."""
-        if self.event.text("agent_id"):  # Codex runs the session's hooks for its subagents, too
+        if self.event.is_of_subagent:
             return None
         is_prompt = self.call.event == "user-prompt"
         has_identity = self.state.off_for_session and self.state.namespace is not None

@@ -111,6 +111,17 @@ class HostEvent:
         return clean_prompt(self.text("prompt"), self.text("source"))
 
     @property
+    def is_of_subagent(self) -> bool:
+        """Whether the event is from a subagent, for which Codex runs the session's hooks, too.
+
+        Codex's reviewer has no id, but a transcript of its own. A transcript's name contains the id
+        of its thread.
+        """
+        transcript = self.text("transcript_path")
+        is_rollout = self.host == "codex" and "rollout-" in transcript
+        return bool(self.text("agent_id")) or (is_rollout and self.session_id not in transcript)
+
+    @property
     def answer(self) -> str:
         """The agent's answer."""
         return self.first_text("last_assistant_message", "prompt_response", "text")
