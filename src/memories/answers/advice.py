@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from memories.settings import Config
 
-_FIELDS = ("error", "hint", "note", "remedy")  # fields of responses that may advise commands
+_FIELDS = ("error", "hint", "note", "remedy")  # response fields whose text may advise commands
 # Text in quotes comes from the user, so it isn't changed.
 _COMMANDS = re.compile(
     r'"[^"]*"|\bmemory (?:'

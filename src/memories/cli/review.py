@@ -331,7 +331,7 @@ class _Decisions:
     def __init__(self, memories: "Memories", rule: Mapping[str, Any]) -> None:
         self._memories = memories
         self._ids = memories.review.select(**rule)[::-1]  # newest first, as in the list
-        self._decisions: list[_Decision] = []  # on the first memories in `_ids`, in their order
+        self._decisions: list[_Decision] = []  # about the first of `_ids`, in order
 
     def run(self) -> None:
         """Read keys until everything is decided, or the user quits."""

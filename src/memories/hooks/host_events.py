@@ -34,8 +34,8 @@ _HOST_TAGS = (
     "|ide_selection|user-prompt-submit-hook|post-tool-use-hook|cross-session-message"
     "|mcp-resource-update|mcp-polling-update|fork-boilerplate"
 )
-# An element without an end tag is cut off, so it ends the text. In the middle of a line, it is a
-# user's own mention of the tag.
+# An element without an end tag was cut off, so the text ends with it. In the middle of a line, the
+# user only mentions the tag.
 _HOST_ELEMENT = (
     rf"<({_HOST_TAGS})\b[^<>]*>.*?</\1\s*>|^[ \t]*<(?:{_HOST_TAGS})\b[^<>]*>.*"
     r'|<terminal name="[^"<>]*">.*?</terminal>'

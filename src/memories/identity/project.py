@@ -238,7 +238,7 @@ def _is_same(remembered: Repository, current: Repository) -> bool:
         return True
     if remembered.number != current.number:
         return False
-    # A missing commit doesn't prove a different repository, since git removes old commits.
+    # A missing commit doesn't prove that this is a different repository: git removes old commits.
     return remembered.commit is None or remembered.remote == current.remote
 
 

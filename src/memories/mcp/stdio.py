@@ -52,7 +52,7 @@ PATIENCE = 0.5  # how long to wait for the model before searching by words
 LONGER = 10.0  # how long to wait for the model if a search by words finds nothing
 AGAIN_SECONDS = 60.0  # how long to wait before trying again to load a model
 LEAVING_SECONDS = 60.0  # how long running calls may continue after the client disconnects
-LAST_SECONDS = 2.0  # the time allowed for refusing the remaining calls after that
+LAST_SECONDS = 2.0  # how long the remaining calls may then take to be refused
 STILL_LOADING = (
     "found by words only: the model is still loading; ask again in a second to search by meaning "
     "too"
@@ -114,7 +114,7 @@ class ServerSession(NamedTuple):
         if name is None:
             return None
         state = session.read(self.home, name)
-        # The session last active in the folder may be another host's, with other hooks.
+        # The session last active in the folder may belong to another host, whose hooks differ.
         is_of_host = name.partition(".")[0] in named
         if state.namespace is None and self.follows_hooks and is_of_host:
             return state.named or None
@@ -180,7 +180,7 @@ class SessionTools(Tools):
         """
         open_once = functools.lru_cache(maxsize=None)(open_namespace)
         self.embedder = open_once(None).memories.embedder
-        self.write_order = anyio.Lock()  # waiting calls get it in the order of their arrival
+        self.write_order = anyio.Lock()  # waiting calls get the lock in the order of their arrival
 
         def load() -> Loading:
             return open_once(session.namespace())

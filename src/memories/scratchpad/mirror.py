@@ -84,7 +84,7 @@ class Mirror:
                 changed.add(ref.namespace)
         now = time.monotonic()
         due: set[str] = set()
-        # Records that are to be removed are still there, so counts would be wrong.
+        # The records to be removed still exist, so counts would be wrong.
         if not any(isinstance(change, Ref) for change in changes):
             for namespace in changed:
                 if now - self._described_at.get(namespace, -_PAUSE_SECONDS) >= _PAUSE_SECONDS:
@@ -199,7 +199,7 @@ class _Batch:
         elif change.ended_at is not None or change.fields.get("corrected_by"):
             self._drop(change.ref)
             if change.fields.get("corrected_until") is not None:
-                self.is_unclear = True  # a refresh works out when to show it again
+                self.is_unclear = True  # a refresh determines when to show it again
         else:
             self.is_unclear = True
             reinforced_at = change.fields.get("reinforced_at")

@@ -210,7 +210,7 @@ class _Environment(MutableMapping[str, str]):
         return name in self._of(str(name))
 
     def _of(self, name: str) -> Mapping[str, str]:
-        """Return the environment to look a variable up in: the caller's if clients send the
+        """Return the environment in which a variable is looked up: the caller's if clients send the
         variable, else the server's.
         """
         caller = _caller.get()

@@ -307,7 +307,8 @@ class ChromaDriver:
         body = {"include": ["metadatas"], "limit": page_size, **_to_where(scope, where)}
         points = _to_points(scope, self._read(part, "get", body))
         if limit is None and len(points) == page_size:
-            # There are more points. Pages shift when others write, so all points are read by id.
+            # There are more points. Pages shift when other clients write, so all points are read by
+            # id.
             points = self.get(part, self.ids(part, where))
         return points
 
@@ -387,7 +388,7 @@ class ChromaDriver:
 
 
 def _is_missing(answer: ServerResponse) -> bool:
-    """Return whether the server responded that a collection doesn't exist."""
+    """Return whether the server reported that a collection doesn't exist."""
     value = answer.value if isinstance(answer.value, dict) else {}
     return answer.status == 404 and value.get("error") == "NotFoundError"
 

@@ -128,7 +128,7 @@ class HttpStore(Store):
     def _refusal(self, answer: ServerResponse, method: str) -> Exception:
         """Return the error for a refused request."""
         address = self._client.address
-        if answer.sent_before and method in _WRITES:  # perhaps because it was done the first time
+        if answer.sent_before and method in _WRITES:  # perhaps it was carried out the first time
             return StoreUnreachable(f"the connection to {address} was lost; {_UNSURE}")
         value = answer.value
         detail = value if isinstance(value, str) else json.dumps(value)

@@ -263,7 +263,7 @@ class LoggedStore(StoreWrapper):
             self.wrapped.append(entries)
 
     def _make_entries(self, namespace: str, actions: Sequence[_Action]) -> list[Record]:
-        from memories.stores import audit_log  # here and below, because reading doesn't need it
+        from memories.stores import audit_log  # here and below, because reads don't need it
 
         position, head = self._read_head(namespace)
         if head is None:

@@ -38,12 +38,12 @@ _TYPES = (
     Candidate, Filter, Finding, Matches, Patch, Record, Ref, Space, StoreInfo, TurnQuery,
 )  # fmt: skip
 KINDS: Mapping[str, Any] = {kind.__name__: kind for kind in _TYPES}
-# for some types, all the types that are accepted instead
+# for some types, every type that is accepted
 _ALSO: Mapping[Any, tuple[type, ...]] = {
     float: (int, float),
     Any: (str, bool, int, float, type(None)),
 }
-# the range of each argument that determines how much work a request is
+# the allowed ranges of arguments that determine how much work a request causes
 _BOUNDS = {"dimension": (1, 65_536), **dict.fromkeys(("limit", "k", "at_most"), (0, 2**31 - 1))}
 _SEARCHES = frozenset("candidates matches info unstaged stage".split())
 _DTYPES = ("float32", "float64", "int64", "bool")

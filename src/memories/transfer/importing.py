@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from memories.guard.redactor import Redactor
 
 MAX_BATCH = 2_000  # maximum number of records stored in one step, even if one memory has more
-# maximum number of versions of a memory from a foreign file, since nothing is added to it later
+# maximum number of versions of a foreign file's memory, which are all stored in one step
 MAX_FOREIGN_VERSIONS = 100_000
 MAX_BATCH_CHARACTERS = 33_554_432
 MAX_SHOWN = 100  # maximum number of conflicts listed; all are counted
@@ -211,7 +211,7 @@ def import_(
                     importer.result.proposals += len(batch) - len(statements)
                     lines_to_store = hold_for_review(statements, intake.foreign)
                 importer.store_batch(list(redact(lines_to_store, intake.redactor)))
-        finally:  # an invalid line leaves the batches before it stored
+        finally:  # batches before an invalid line stay stored
             importer.settle_links()
     return importer.result
 

@@ -323,7 +323,7 @@ class Access:
         """Count a request against a sender's limit: `rate` a second, at most `burst` at once.
 
         Raises:
-            Refused: 429, the bucket is empty.
+            Refused: 429, the sender has reached the limit.
         """
         now = time.monotonic()
         with self._lock:

@@ -110,7 +110,7 @@ class FileClaims:
         with filesystem_errors(file):
             os.close(os.open(file, CREATING | os.O_RDWR, 0o600))
             for path in file.parent.glob(f"{glob.escape(file.name)}.*"):
-                # This deletes the lock file if its process was killed.
+                # Deletes the lock file if its process was killed.
                 self._is_alive(path.suffix[1:])
             # Lock the file before giving it its final name; otherwise another process might think
             # that this one has exited.

@@ -37,7 +37,7 @@ from memories.stores.wire import fits, from_wire, namespaces_of, read_arguments,
 
 IDLE_SECONDS = 10.0  # seconds without a request after which a transaction is rolled back
 MAX_OPEN = 16
-MAX_SPACES = 8  # maximum number of stores open for other vector spaces than the server's own
+MAX_SPACES = 8  # maximum number of open stores for vector spaces other than the server's own
 _WRITES = frozenset("append patch touch remove".split())
 _CHANGES = frozenset("append patch remove".split())
 _WHOLE = frozenset("namespaces unstaged stage switch check repair".split())

@@ -166,7 +166,7 @@ _AT_ONCE = {
     "transfer": 1,
     "store": 64,
 }
-# many, so that many drafts are ready for the same transaction even if the model is slow
+# enough that many drafts are ready for one transaction even if the model is slow
 _PREPARERS = 32
 
 

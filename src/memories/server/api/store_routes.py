@@ -335,7 +335,7 @@ def _entries_since(call: Call, namespace: str, after: int) -> tuple[list[LogEntr
         if len(entries) < missed or entries[-1].number <= after + 1:
             return [
                 entry for entry in entries if entry.number > after
-            ], last  # otherwise, more were written in the meantime
+            ], last  # otherwise, more entries were written in the meantime
 
 
 def _is_still_allowed(call: Call) -> bool:

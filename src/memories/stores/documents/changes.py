@@ -132,7 +132,7 @@ def writer_lock(url: str) -> Iterator[WriterLock]:
             status = path.stat()
         except OSError as exc:
             raise StoreError(
-                f"cannot take {path}, the lock for writers to {url}: {exc.strerror}"
+                f"cannot lock {path}, which excludes other writers to {url}: {exc.strerror}"
             ) from exc
         if not is_locked:
             raise StoreBusy(
@@ -284,7 +284,7 @@ class Flush:
         try:
             for part, refs in self._new.items():
                 self._driver.add(part, [self._point(ref, pending=pending) for ref in refs])
-            for part, refs in self._new.items():  # again, since another writer may have been faster
+            for part, refs in self._new.items():  # again, in case another writer was faster
                 self._check(part, refs)
         except Conflict:
             self._withdraw()

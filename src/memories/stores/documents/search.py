@@ -89,7 +89,7 @@ class Search:
         self._cache: dict[Ref, StoredRecord | None] = {}
         self._words: dict[Ref, list[str]] = {}
         self._matching = self._narrow() if is_narrow(where) else None
-        self._prefetch: Sequence[Ref] = ()  # records that the next `_load` reads too
+        self._prefetch: Sequence[Ref] = ()  # further records for the next `_load` to read
         self._overlay = [record.ref for record in view.changes.matching(where)]
         self._load(self._overlay)
 

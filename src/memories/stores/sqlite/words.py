@@ -234,8 +234,8 @@ def remove(db: apsw.Connection, rows: Iterable[tuple[int, Record | None]]) -> No
 
     Args:
         db: A connection in a transaction.
-        rows: The seq and the record of each. The record is None if it is damaged; its words are
-            then collected from the entire index.
+        rows: Records with their seqs. A damaged record is None; its words are collected from the
+            entire index.
     """
     rows = list(rows)
     with _words_errors(db):
