@@ -309,8 +309,8 @@ def _not_a_copy(ref: Ref) -> RequestError:
     return RequestError(
         "the target is not a copy of this store: it has a record that this store lacks, "
         f"{ref.collection} {ref.group} ({ref.position}) in namespace {ref.namespace}; if it was "
-        "forgotten or moved here after it was copied, forget it there, or migrate to an empty "
-        "store; to merge two stores use memory export and memory import"
+        "copied and then forgotten here or moved to another namespace, forget it there; otherwise "
+        "migrate to an empty store; to merge two stores use memory export and memory import"
     )
 
 
