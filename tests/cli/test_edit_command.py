@@ -209,6 +209,6 @@ def test_the_library_updates_only_the_version_that_was_read() -> None:
         found = memories.create("one").memory
         assert found is not None
         assert memories.update(found.id, "two", if_version=1).version == 2
-        with pytest.raises(Conflict, match="has version 2, not 1"):
+        with pytest.raises(Conflict, match="latest version is 2, not 1"):
             memories.update(found.id, "three", if_version=1)
         assert memories.get(found.id).content == "two"
