@@ -240,6 +240,24 @@ def test_a_forked_session_does_not_store_the_lines_of_the_first_one(
     assert [each.content for each in pending_memories(home)] == ["We decided to use rails."]
 
 
+def test_a_scheduled_prompt_is_not_the_users(home: Path, transcript: Path) -> None:
+    """The model wrote it, and the event doesn't say so, but the transcript does."""
+    prompt, said = "We always deploy at noon.", {"transcript_path": str(transcript)}
+    scheduled = {"isMeta": True, "promptSource": "system", "turnOrigin": "scheduled"}
+    append(transcript, transcript_line("user", "Begin, please.", 1))
+    append(transcript, transcript_line("user", prompt, 2, **scheduled))
+    record_event(home, "user-prompt", prompt="Begin, please.", **said)
+    record_event(home, "user-prompt", prompt=prompt, **said)
+    record_event(home, "stop", last_assistant_message="Good.", **said)
+    flush_inbox(home)
+    assert {text for _, text in stored_turns()} == {"Begin, please.", "Good."}
+    assert pending_memories(home) == []
+    append(transcript, transcript_line("user", prompt, 3, turnOrigin="human"))
+    record_event(home, "user-prompt", prompt=prompt, prompt_id="typed", **said)
+    flush_inbox(home)
+    assert ("user", prompt) in stored_turns()
+
+
 def test_a_prompt_of_several_blocks_is_one_turn(home: Path, transcript: Path) -> None:
     """Extensions of editors put what the user sees into blocks before the user's own."""
     selection = "<ide_selection>From a.py:\nWe always use port 9999.\n</ide_selection>"

@@ -23,6 +23,7 @@ from memories.hooks.host_events import SYSTEM_SOURCES, clean_prompt, remove_fram
 from memories.write.captured import FORGOTTEN
 
 USER, ASSISTANT, TOOL = "user", "assistant", "tool"
+HOST = "host"  # the role of prompts that a host sends by itself, such as scheduled ones
 MAX_LINE_BYTES = 16 * 1_048_576
 MAX_TEXT = 200_000  # maximum number of characters in a line's text
 MAX_TOOL = 20_000  # maximum number of characters in a tool's output
@@ -76,7 +77,7 @@ class TranscriptText(NamedTuple):
     """A text in a transcript.
 
     Attributes:
-        role: `user`, `assistant` or `tool`.
+        role: `user`, `assistant`, `tool` or `host`.
         text: The text.
         at: When it was said; None if the line has no time.
         end: Where the line ends in the file.
@@ -191,6 +192,10 @@ def read_utterances(run: Sequence[Event], progress: Progress, *, is_last: bool) 
         elif event.get("event") == "tool" and isinstance(event.get("output"), str):
             utterances.append(Utterance(TOOL, event["output"].strip(), _time_of(event)))
     lines = _read_new_lines(run, progress, prompts, is_last=is_last)
+    # Claude Code's events don't say that a prompt was scheduled.
+    from_host = {line.digest for line in lines if line.role == HOST}
+    utterances = [said for said in utterances if said.digest not in from_host]
+    lines = [line for line in lines if line.role != HOST]
     utterances += lines
     if not any(line.role == ASSISTANT for line in lines):
         for event in run:
@@ -319,7 +324,7 @@ def _read_lines(host: str, path: str, start: int) -> Iterator[TranscriptText]:
             if isinstance(fields, dict):
                 at = _parse_time(fields.get("timestamp"))
                 for role, raw in _PARSERS[host](fields):
-                    text = clean_prompt(raw) if role == USER else remove_frames(raw)
+                    text = clean_prompt(raw) if role in (USER, HOST) else remove_frames(raw)
                     limit = MAX_TOOL if role == TOOL else MAX_TEXT
                     if text := remove_private(text)[:limit].strip():
                         yield TranscriptText(role, text, at, end)
@@ -351,13 +356,16 @@ def _parse_claude(line: dict[str, Any]) -> Iterator[tuple[str, str]]:
     role, message = line.get("type"), line.get("message")
     if role not in (USER, ASSISTANT) or not isinstance(message, dict):
         return
-    if any(line.get(name) for name in _HIDDEN):
-        return
     origin = line.get("origin")
     kind = origin.get("kind") if isinstance(origin, dict) else None
     is_by_person = kind in _PERSON and line.get("turnOrigin") in _PERSON
-    if role == USER and (line.get("promptSource") in SYSTEM_SOURCES or not is_by_person):
+    is_hidden = any(line.get(name) for name in _HIDDEN)
+    if role == ASSISTANT and is_hidden:
         return
+    if role == USER and (
+        is_hidden or line.get("promptSource") in SYSTEM_SOURCES or not is_by_person
+    ):
+        role = HOST
     content = message.get("content")
     if isinstance(content, str):
         yield role, content
@@ -367,7 +375,7 @@ def _parse_claude(line: dict[str, Any]) -> Iterator[tuple[str, str]]:
             texts.append(_text(block.get("text")))
         elif block.get("type") == "tool_result" and role == USER:
             yield TOOL, _joined_text(block.get("content"))
-    if role == USER:
+    if role != ASSISTANT:
         texts = ["\n".join(texts)]  # the hooks' events contain a prompt in this form
     for text in texts:
         yield role, text
