@@ -122,7 +122,7 @@ def _starts(lines: Sequence[str], at: int, table: Table, *, inside: bool) -> boo
 
 
 def _names(line: str) -> Table | None:
-    """Return the parts of the name of the table that a line opens; None if it opens no table."""
+    """Return the parts of the table name in a header line; None for any other line."""
     if not line.lstrip(" \t").startswith("["):
         return None
     try:

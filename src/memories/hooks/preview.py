@@ -69,7 +69,7 @@ class PreviewedText(NamedTuple):
         lines: The memories that were considered; the shown ones come first.
         turns: The recalled conversation turns.
         silence: Why hooks don't even look for memories, as a key: `command`, `switch` or `empty`.
-            An empty text if they do.
+            Empty if they do.
         error: Why the store did not respond and the scratchpad was used; empty if the store
             did.
     """

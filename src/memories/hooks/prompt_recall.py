@@ -365,7 +365,7 @@ class _GatedBackend(EngineBackend):
         return [everywhere, in_project]
 
     def _read(self, memory_id: str) -> Memory:
-        """Return a memory as it is now; unlike `Memories.get`, this counts no read."""
+        """Return a memory as it is now; unlike `Memories.get`, this doesn't count as a read."""
         return self.memories.get(memory_id, as_of=datetime.now(UTC))
 
     def count_reads(self, memory_ids: Sequence[str]) -> None:

@@ -75,7 +75,7 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def hash_sentences(text: str) -> set[str]:
-    """Return the hashes of a text and of its sentences, which ignore case and punctuation.
+    """Return hashes of a text and of its sentences, ignoring case and punctuation.
 
     Code and quotations are part of the text, but not of its sentences.
     """

@@ -83,7 +83,7 @@ def _application(access: Access, *, read_only: bool) -> tuple[ASGIApp, Any]:
         """The tools; each call uses the memory that belongs to its token."""
 
         def __init__(self) -> None:
-            """Initialize without a memory, which each call provides."""
+            """Initialize without a memory; each call provides its own."""
             # Several clients make calls, so no client's searches are remembered.
             super().__init__(
                 lambda: _caller.get().memories, lambda _: (self.memories, ""), max_seen=0

@@ -505,7 +505,7 @@ class Issuer:
 
 
 def _is_readable(name: Any) -> bool:
-    """Return whether a claim is a text with a visible character; an origin needs such a name."""
+    """Return whether a claim is text with a visible character, as a name in an origin must be."""
     if not isinstance(name, str):
         return False
     return not all(is_unseen(sign) or sign.isspace() for sign in name)

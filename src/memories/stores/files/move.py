@@ -417,7 +417,7 @@ class Mover:
         """Refuse a folder from which an earlier version moved some namespaces.
 
         Raises:
-            StoreError: There is such a namespace.
+            StoreError: An earlier version moved a namespace.
         """
         places: list[str] = []
         for name in self._folder.list_names():

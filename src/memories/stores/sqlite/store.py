@@ -158,7 +158,7 @@ class SQLiteStore:
             db.execute(sql, (ended_at, patch.ended_by, fields, new_crc, seq))
         except apsw.ConstraintError as exc:
             raise Conflict(
-                f"another record now has the key of {patch.ref.group}; read it again"
+                f"another record now has the key of {patch.ref.group}; look up the key again"
             ) from exc
         if (before.ended_at is None) != (ended_at is None):  # the record's word index changes
             words.remove(db, [(seq, before)])
