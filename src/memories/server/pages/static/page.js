@@ -74,7 +74,7 @@ async function call(method, url, body, headers = {}) {
     throw new Error("The server did not answer, so the change may not have been saved.");
   }
   const said = await answer.json().catch(() => ({}));
-  if (!answer.ok) {
+  if (!answer.ok && said.imported === undefined) { // an import with conflicts is a 409 with the import's counts
     const error = new Error(said.detail || said.error || said.title || `The server answered ${answer.status}.`);
     error.status = answer.status;
     error.body = said;
@@ -143,7 +143,7 @@ function replace(part, other) {
   }
 }
 
-// --- actions: data-do="METHOD URL", with data-body, data-done, data-undo, data-undo-body, data-etag, data-then, data-ask ---
+// --- actions: data-do="METHOD URL", with data-body, data-done, data-counts, data-undo, data-undo-body, data-etag, data-then, data-ask ---
 function ask(dialogId) {
   const dialog = document.getElementById(dialogId);
   const word = at("[data-word]", dialog);
@@ -161,7 +161,7 @@ function ask(dialogId) {
 }
 
 async function act(element, body) {
-  const { do: what, done, undo, undoBody, undone, etag, then } = element.dataset;
+  const { do: what, done, counts, undo, undoBody, undone, etag, then } = element.dataset;
   const [method, url] = what.split(" ");
   const decided = element.closest("[data-item]");
   const isDecision = ["accept", "reject"].includes(element.dataset.key);
@@ -184,7 +184,8 @@ async function act(element, body) {
     next?.focus?.({ preventScroll: true });
     const calls = undo ? undo.split("\n").map((each) => [...each.split(" "), JSON.parse(undoBody || "{}")]) : [];
     if (!undo && said.undo) calls.push(["POST", "/api/rollback", said.undo]);
-    report(said.hint || said.note || done || "Done.", calls.length && (async () => { for (const each of calls) await call(...each); }), undone);
+    const text = counts?.replace(/\{(\w+)\}/g, (_, name) => said[name]) ?? (said.hint || said.note || done || "Done.");
+    report(text, calls.length && (async () => { for (const each of calls) await call(...each); }), undone);
   } catch (error) {
     const stale = error.status === 412;
     decided?.classList.remove("gone");
