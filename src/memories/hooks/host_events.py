@@ -22,9 +22,12 @@ _EVENT_NAMES = {
 }
 _CURSOR_FIELDS = ("cursor_version", "workspace_roots")  # no other host sends these
 
-# A frame that this program puts around recalled text: "=== title 0123456789abc" … "=== end of …".
-_FRAME_START, _FRAME_END = "=== ", "=== end of "
-_BOUNDARY = re.compile(r"\b[0-9a-f]{9,16}\b")
+# A frame that this program puts around recalled text: "=== title 0123456789abc" … "=== end of …",
+# and in a result of its MCP tools "=== title 123456: stored data" … "=== end title 123456 ===",
+# perhaps followed by a second frame with the same number.
+_FRAME_START, _FRAME_END = "=== ", "=== end "
+_BOUNDARY = re.compile(r"\b(?:[0-9a-f]{9,16}|\d{6}(?=: stored data))\b")
+_SECOND_FRAME = re.compile(r" ===\n=== \w+ (\d{6}) ===")
 _AFTER_FRAME = re.compile(r"(?: ===|; the message:)?")
 # Text that hosts put around a prompt, or send in place of one.
 _HOST_TAGS = (
@@ -214,6 +217,10 @@ def _end_of_frame(text: str, boundary: str, position: int) -> int:
         boundary_start = text.find(boundary, closing, line_end)
         if boundary_start >= 0:
             boundary_end = boundary_start + len(boundary)
+            second = _SECOND_FRAME.match(text, boundary_end)
+            if second and second[1] == boundary:
+                position = second.end()
+                continue
             suffix = _AFTER_FRAME.match(text, boundary_end)
             return suffix.end() if suffix else boundary_end
         position = line_end
