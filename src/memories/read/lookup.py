@@ -630,7 +630,7 @@ def _narrow_labels(where: Filter, filters: Mapping[str, Any]) -> Filter:
     if written_by is not None:
         written_by = validate.one_line(written_by, "written_by")
     tags = validate.tags(filters.get("tags") or {})
-    return where._replace(labels={**tags, **labels_for(written_by, trust)})
+    return where._replace(labels={**where.labels, **tags, **labels_for(written_by, trust)})
 
 
 def _narrow_speaker(where: Filter, filters: Mapping[str, Any]) -> Filter:

@@ -4,7 +4,8 @@ To add a filter, add a key to `SearchFilters` and a row to `_ROWS` here; CONTRIB
 example with its tests. The store applies a filter that compares an entire label, as a part of its
 `Filter`: see `_narrow_labels` in `read.lookup`. Any other filter, such as one that compares a part
 of the label `VIA` (`guard.origin`), needs a predicate, which `search.search` applies to the
-candidates. The web page has its own form, with only a few filters.
+candidates; `where` already tests every part of an origin (`read.names`). The web page has its own
+form, with only a few filters (`filters` in `server.pages.request`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -104,7 +105,8 @@ class Parameter(NamedTuple):
             that only turns or only memories have; `all` if it works in every scope.
         in_lists: Whether lists of memories support it too. If so, `Memories.list` must accept it,
             and the store must apply it.
-        in_scratchpad: Whether the scratchpad supports it.
+        in_scratchpad: Whether the scratchpad supports it. If so, its file must contain the value,
+            and `_predicate` in `scratchpad.scratchpads` must apply it.
         hint: Additional information for a model; usually empty, since every session pays for its
             tokens.
     """

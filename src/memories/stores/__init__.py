@@ -92,7 +92,7 @@ def open_store(
 
 
 def _refuse_lost(config: Config, url: str, is_missing: Callable[[], bool]) -> None:
-    if is_missing():
+    if is_missing():  # `refuse_lost` asks again, but most stores exist, and loading it takes time
         # Stores don't depend on scratchpads, so the module is loaded by name.
         scratchpads = importlib.import_module("memories.scratchpad.file")
         scratchpads.refuse_lost(config, url, is_missing)

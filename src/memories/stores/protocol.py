@@ -55,6 +55,8 @@ class Store(Protocol):
     - *Durability.* Once a writing method has returned, or the transaction around it has ended, no
       crash of the process or the machine and no power failure undoes it.
     - *Atomicity.* A writing method takes effect completely or not at all.
+    - *Names* of namespaces, groups, labels and keys are equal only if they are identical, including
+      case, accents and spaces at the end.
     - *Order.* Positions in a group are unique: the second writer of a position gets `Conflict`, and
       so does the writer of a second live record with the same key.
     - *Collections* don't affect each other: turns don't make the words of memories more common, or
@@ -114,8 +116,8 @@ class Store(Protocol):
 
         Args:
             refs: The records; those that don't exist are ignored.
-            batch: A name for these accesses. A store that supports batches stores the name of the
-                last one with the counts, and doesn't count that batch again.
+            batch: A name for these accesses. A store may ignore it, or store the name of the last
+                batch with the counts, and not count that batch again.
 
         Returns:
             Whether the accesses were counted; a busy or read-only store doesn't count them.

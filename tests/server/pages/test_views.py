@@ -196,6 +196,15 @@ def test_conversations_that_do_not_fit_the_timeline_become_a_link(
     assert ">More conversations from these days</a>" in shown
 
 
+@pytest.mark.parametrize("narrowed", ["written_by=ann", "project=shop", "trust=agent", "tag=a%3Db"])
+def test_a_timeline_that_is_narrowed_to_some_memories_lists_no_conversations(
+    site: Site, asking: httpx.Client, narrowed: str
+) -> None:
+    site.memories.add_turns("talk", [TurnDraft("hello")])
+    assert 'aria-label="conversation' in asking.get("/").text
+    assert 'aria-label="conversation' not in asking.get(f"/?{narrowed}").text
+
+
 def test_matched_words_are_marked() -> None:
     assert mark("Deploys, deployed <b>!", ["deploy*"]) == [
         ("Deploys", True), (", ", False), ("deployed", True), (" <b>!", False)

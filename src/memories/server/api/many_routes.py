@@ -25,7 +25,7 @@ _RULES: Fields = {
     "since": FILTERED["since"],
     "until": FILTERED["until"],
     "import_id": Field("text", "Only memories from this import."),
-    "match": Field("text", "Only memories that contain this text."),
+    "match": Field("text", "Only memories that contain all of these words."),
     "suspicious": Field(
         "flag", "Only memories that are marked as suspicious (true) or that are not (false)."
     ),

@@ -61,7 +61,7 @@ def _timeline(memories: "Memories", request: PageRequest) -> View:
         for shape, memory in zip(data["results"], page.memories, strict=True)
     ]
     more_link = next_link = None
-    is_filtered = request.tags() or request.text("where") or request.text("trust")
+    is_filtered = request.filters().keys() - {"since", "until", "as_of"}
     if not is_filtered and request.text("kind") != "memory":
         talks, more_link = _conversations(memories, request, since, limit)
         for talk in talks:

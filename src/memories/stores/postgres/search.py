@@ -126,6 +126,7 @@ def _search_words(
             holding = len(records) - occurrences.count(0)
             if counts is not None:  # not all records that contain the term were read
                 if few and counts[term] > _RANK_AT_MOST:
+                    # Only matching records were read; their share is that of all records.
                     holding = holding * documents // max(extent.matching, 1)
                     holding = max(holding, counts[term])
                 else:
@@ -281,7 +282,7 @@ def _shorten(token: str) -> str:
     return f"{token[:64]}{hashlib.blake2b(token.encode(), digest_size=16).hexdigest()}"
 
 
-_FEW = 4_096  # if there are no more turns than this, all are returned
+_RETURN_ALL = 4_096  # if there are no more turns than this, all are returned
 _ADDRESS = (
     "SELECT r.seq, r.namespace, r.grp, r.position, coalesce(r.session, -1), r.created_at, "
     "r.labels::text FROM record r"
@@ -304,7 +305,7 @@ def matches(db: Transaction, selected: Selection, probe: Probe | None, query: Tu
     extent = read_extent(db, selected)
     words = _search_words(db, selected, extent, query.terms)
     sql = f"{_ADDRESS} WHERE {selected.sql}"
-    if extent.matching <= _FEW:
+    if extent.matching <= _RETURN_ALL:
         rows = db.rows(sql, selected.values)
         searched_count = len(rows)
         cosines = vectors.find_best(db, probe, selected, extent, max(1, len(rows)))
